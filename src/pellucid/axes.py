@@ -1,0 +1,64 @@
+"""The legend of axis letters, and the check of a tensor's shape against its label.
+
+    sizes = {"K": 16}
+    bind("layers.0.attn.q", "B T H K+R", (1, 7, 4, 24), sizes)      # sizes now holds B 1, T 7, H 4, R 8
+
+One letter has one size within a part's call. A sum whose summands are all known but one gives the last; a weight's axis may be a
+product of sums, `(H (K+R)) Q`. The meaning of a letter, for people, is the word `axis.<letter>` in `words/`.
+"""
+
+import re
+from collections.abc import Iterable, MutableMapping
+from functools import cache
+from math import prod
+
+from pellucid.errors import ShapeError
+
+LEGEND = "BTSDHGKWRCQFEANVPUYL"
+
+Axis = tuple[tuple[str, ...], ...]  # a product of sums: (("H",), ("K", "R"))
+
+
+@cache
+def parse(dims: str) -> tuple[Axis, ...]:
+    """The axes of a label, each a product of sums of letters: "(H (K+R)) Q" -> ((("H",), ("K", "R")), (("Q",),))."""
+    axes, depth, word = [], 0, ""
+    for c in dims + " ":
+        depth += (c == "(") - (c == ")")
+        if c == " " and depth == 0:
+            axes.append(word)
+            word = ""
+        else:
+            word += c
+    return tuple(tuple(tuple(s.split("+")) for s in re.findall(r"[A-Z0-9]+(?:\+[A-Z0-9]+)*", axis)) for axis in axes if axis)
+
+
+def letters(dims: str) -> set[str]:
+    """The letters that a label speaks of."""
+    return {x for axis in parse(dims) for factor in axis for x in factor if not x.isdigit()}
+
+
+def show(axis: Axis) -> str:
+    """One axis as text: "H×(K+R)"."""
+    return "×".join(f"({'+'.join(f)})" if len(f) > 1 and len(axis) > 1 else "+".join(f) for f in axis)
+
+
+def total(summands: Iterable[str], sizes: MutableMapping[str, int]) -> int:
+    """The size of a sum of letters and numbers."""
+    return sum(int(x) if x.isdigit() else sizes[x] for x in summands)
+
+
+def bind(path: str, dims: str, shape: Iterable[int], sizes: MutableMapping[str, int]) -> None:
+    """Check a shape against its label, and add to sizes what it teaches; a misfit is a ShapeError that names the path."""
+    axes, found = parse(dims), tuple(shape)
+    if len(axes) != len(found):
+        raise ShapeError("shape.count", path=path, dims=dims, found=len(found), shape=found)
+    for axis, n in zip(axes, found, strict=True):
+        unknown = [x for factor in axis for x in factor if not x.isdigit() and x not in sizes]
+        if len(unknown) == 1 and len(axis) == 1:
+            rest = n - total((x for x in axis[0] if x != unknown[0]), sizes)
+            if rest < 0 or (rest == 0 and len(axis[0]) > 1):
+                raise ShapeError("shape.rest", path=path, dims=dims, shape=found, letter=unknown[0], rest=rest)
+            sizes[unknown[0]] = rest
+        elif not unknown and (expected := prod(total(factor, sizes) for factor in axis)) != n:
+            raise ShapeError("shape.size", path=path, dims=dims, shape=found, axis=show(axis), expected=expected)

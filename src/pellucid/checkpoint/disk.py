@@ -1,0 +1,148 @@
+"""Bytes from and to the disk: regular files only, exact reads at an offset, whole writes that either happen or do not.
+
+A file is never mapped: a mapped file that another process truncates kills the reader, a short read is an error with a place.
+"""
+
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pellucid.errors import CheckpointError, PellucidError
+
+MOST_PER_READ = 1 << 30  # Linux returns at most 2,147,479,552 bytes for one read, so every read is a loop
+
+ErrorType = type[PellucidError]
+Stamp = tuple[int, int, int, int]  # device, inode, size, time of the last change in ns
+
+
+def stamp(fd: int) -> Stamp:
+    """What tells this file, as it is now, from any other file or later content."""
+    seen = os.fstat(fd)
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
+
+
+@contextmanager
+def regular(path: Path, error: ErrorType = CheckpointError) -> Iterator[int]:
+    """A descriptor of a regular file, open for reading; a pipe, device or folder is refused and never waited for."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:
+        raise error("file.missing", file=path) from None
+    except (OSError, ValueError) as broken:
+        raise error("file.closed", file=path, reason=reason(broken)) from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise error("file.kind", file=path)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_at(fd: int, view: memoryview, offset: int, path: Path, error: ErrorType = CheckpointError) -> None:
+    """Fill `view` (bytes) with the file's content from `offset` on, all of it or an error with the place."""
+    done = 0
+    while done < len(view):
+        try:
+            part = view[done : done + MOST_PER_READ]
+            if hasattr(os, "preadv"):
+                got = os.preadv(fd, [part], offset + done)
+            else:
+                os.lseek(fd, offset + done, os.SEEK_SET)
+                data = os.read(fd, len(part))
+                got = len(data)
+                part[:got] = data
+        except OSError as broken:
+            raise error("file.read", file=path, offset=offset + done, reason=reason(broken)) from None
+        if got <= 0:
+            raise error("file.short", file=path, offset=offset + done, missing=len(view) - done)
+        done += got
+
+
+def read_whole(path: Path, limit: int, error: ErrorType = CheckpointError) -> bytes:
+    """The whole content of a regular file of at most `limit` bytes."""
+    with regular(path, error) as fd:
+        size = os.fstat(fd).st_size
+        if size > limit:
+            raise error("file.large", file=path, size=size, limit=limit)
+        content = bytearray(size)
+        read_at(fd, memoryview(content), 0, path, error)
+    return bytes(content)
+
+
+def refuse_stand_in(head: bytes, path: Path, error: ErrorType = CheckpointError) -> None:
+    """Raise if a file begins like what a failed download leaves: a Git LFS pointer or an HTML page."""
+    start = head[:512].lstrip().lower()
+    if start.startswith(b"version https://git-lfs"):
+        raise error("file.lfs", file=path)
+    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        raise error("file.html", file=path)
+
+
+def inside(folder: Path, name: str, error: ErrorType = CheckpointError) -> Path:
+    """The path of a plain file name in a folder; it may be a link only into the folder itself or the hub cache's `blobs` beside it."""
+    if not name or name in (".", "..") or any(c in name for c in "/\\\0:"):
+        raise error("file.name", file=folder, name=name)
+    root = folder.resolve()
+    roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
+    try:
+        target = (root / name).resolve()
+    except (OSError, RuntimeError) as broken:
+        raise error("file.closed", file=folder / name, reason=reason(broken)) from None
+    if not any(target.is_relative_to(allowed) for allowed in roots):
+        raise error("file.outside", file=folder / name, target=target)
+    return folder / name
+
+
+@contextmanager
+def replacing(path: Path, error: ErrorType = CheckpointError) -> Iterator[Path]:
+    """A temporary path beside `path` to write to; on success it reaches the disk and takes the name at once, else it is removed."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    try:
+        yield part
+        sync(part)
+        os.replace(part, path)
+        sync(path.parent)
+    except OSError as broken:
+        raise error("file.write", file=path, reason=reason(broken)) from None
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    folder = path.is_dir()
+    if folder and os.name == "nt":
+        return  # Windows opens no folders
+    fd = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def free_memory() -> int | None:
+    """Bytes of memory that this machine says are available, or None where it does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        return None
+    return None
+
+
+def require_memory(needed: int, what: Path, free: Callable[[], int | None] = free_memory) -> None:
+    """Raise before reading where `needed` bytes cannot fit into the memory that is free."""
+    available = free()
+    if available is not None and needed > available:
+        raise CheckpointError("file.memory", file=what, needed=f"{needed / 1e9:.1f}", free=f"{available / 1e9:.1f}")
+
+
+def reason(broken: Exception) -> str:
+    """The operating system's own words for a failure."""
+    return getattr(broken, "strerror", None) or str(broken) or type(broken).__name__

@@ -1,0 +1,185 @@
+"""A Hugging Face folder: config.json, its weights as safetensors in one file or in shards, and the files that travel with them.
+
+Only safetensors are read; a folder with nothing but pickled weights is refused and the pickles are never opened.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.checkpoint.disk import inside, read_whole, replacing
+from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
+from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor, write
+from pellucid.errors import CheckpointError, ConfigError
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SHARD_BYTES = 50_000_000_000
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt", "*.h5", "*.gguf", "*.msgpack", "*.npy", "*.npz")
+_SHOWN = 10  # names listed in an error
+
+
+class Folder:
+    """A checkpoint folder; each part is read when it is first asked for.
+
+    entries: the tensors by name. Where both are there, model.safetensors is taken and the index is not, as transformers does.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise CheckpointError("folder.missing", folder=path)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.json."""
+        return read_object(inside(self.path, "config.json", ConfigError))
+
+    @cached_property
+    def generation_config(self) -> dict[str, Any]:
+        """generation_config.json, or nothing."""
+        return read_object(inside(self.path, "generation_config.json", ConfigError)) if self.has("generation_config.json") else {}
+
+    @cached_property
+    def entries(self) -> dict[str, Entry]:
+        """Every tensor: its name, dtype, shape and the shard it lies in."""
+        if self.has(WEIGHTS):
+            return read_header(inside(self.path, WEIGHTS))
+        if self.has(INDEX):
+            return self._shards()
+        others = sorted(found.name for pattern in _PICKLED for found in self.path.glob(pattern))
+        if others:
+            raise CheckpointError("folder.pickled", folder=self.path, found=_some(others))
+        raise CheckpointError("folder.weightless", folder=self.path)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tensors on disk."""
+        return sum(entry.bytes for entry in self.entries.values())
+
+    def bytes_as(self, dtype: torch.dtype) -> int:
+        """Bytes of all tensors once the floating-point ones have this dtype."""
+        return sum(prod(e.shape) * (dtype if e.dtype.is_floating_point else e.dtype).itemsize for e in self.entries.values())
+
+    def has(self, name: str) -> bool:
+        """Whether there is anything of this name in the folder, a broken link too."""
+        return (self.path / name).exists() or (self.path / name).is_symlink()
+
+    def read(self, name: str, into: Tensor | None = None, rows: tuple[int, int] | None = None) -> Tensor:
+        """One tensor by its name on disk; see `read_tensor`."""
+        entry = self.entries.get(name)
+        if entry is None:
+            raise CheckpointError("folder.tensor", folder=self.path, name=name)
+        return read_tensor(entry, into, rows)
+
+    def tokenizer_files(self) -> list[Path]:
+        """The files here that make the tokenizer and its chat template."""
+        return [self.path / name for name in TOKENIZER_FILES if self.has(name)]
+
+    def _shards(self) -> dict[str, Entry]:
+        index = inside(self.path, INDEX)
+        table = read_object(index, TABLE_BYTES, CheckpointError).get("weight_map")
+        if not isinstance(table, dict):
+            raise CheckpointError("index.map", file=index, found=name_of(table))
+        for name, shard in table.items():
+            if not isinstance(shard, str) or not shard.endswith(".safetensors"):
+                raise CheckpointError("index.shard", file=index, name=name, found=shard)
+        shards = sorted(set(table.values()))
+        gone = [shard for shard in shards if inside(self.path, shard) and not self.has(shard)]
+        if gone:
+            raise CheckpointError("index.gone", file=index, count=len(gone), names=_some(gone))
+        unlisted = sorted({found.name for found in self.path.glob("model-*-of-*.safetensors")} - set(shards))
+        if unlisted:
+            raise CheckpointError("index.unlisted", file=index, count=len(unlisted), names=_some(unlisted))
+        entries: dict[str, Entry] = {}
+        for shard in shards:
+            held = read_header(inside(self.path, shard))
+            if twice := sorted(held.keys() & entries.keys()):
+                raise CheckpointError("index.twice", name=twice[0], left=entries[twice[0]].file.name, right=shard, folder=self.path)
+            if extra := sorted(name for name in held if table.get(name) != shard):
+                raise CheckpointError("index.extra", file=index, shard=shard, count=len(extra), names=_some(extra))
+            entries |= held
+        if missing := sorted(table.keys() - entries.keys()):
+            raise CheckpointError("index.absent", file=index, count=len(missing), names=_some(missing))
+        return entries
+
+
+def save_folder(
+    path: str | Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    generation_config: Mapping[str, Any] | None = None,
+    copies: Iterable[Path] = (),
+    shard_bytes: int = SHARD_BYTES,
+    overwrite: bool = False,
+) -> None:
+    """Write a folder that `Folder` and transformers read: config.json, model.safetensors or shards with their index, and `copies` as they are.
+
+    Weights come first and config.json last, each file whole or not at all. A folder that holds weights is refused unless `overwrite`;
+    then its old index goes first and its other weights last, so that no crash leaves old and new shards that pass for one checkpoint.
+    """
+    path = Path(path)
+    old = {found.name for pattern in (WEIGHTS, INDEX, "model-*-of-*.safetensors") for found in path.glob(pattern)}
+    if old and not overwrite:
+        raise CheckpointError("folder.holds", folder=path, found=_some(sorted(old)))
+    texts = {"config.json": _text(config, path / "config.json")}
+    if generation_config:
+        texts = {"generation_config.json": _text(generation_config, path / "generation_config.json")} | texts
+    contents = {copy.name: read_whole(copy, TABLE_BYTES) for copy in map(Path, copies)}
+    groups = _groups(tensors, shard_bytes)
+    names = [WEIGHTS] if len(groups) == 1 else [f"model-{i + 1:05d}-of-{len(groups):05d}.safetensors" for i in range(len(groups))]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / INDEX).unlink(missing_ok=True)
+    except OSError as broken:
+        raise CheckpointError("file.write", file=path, reason=broken.strerror) from None
+    for name, group in zip(names, groups, strict=True):
+        write(path / name, group)
+    if len(groups) > 1:
+        shards = {tensor: name for name, group in zip(names, groups, strict=True) for tensor in group}
+        total = {"total_size": sum(tensor.nbytes for tensor in tensors.values())}
+        texts = {INDEX: _text({"metadata": total, "weight_map": dict(sorted(shards.items()))}, path / INDEX)} | texts
+    for stale in old - {*names, INDEX}:
+        (path / stale).unlink(missing_ok=True)
+    for name, content in (contents | {name: text.encode() for name, text in texts.items()}).items():
+        with replacing(path / name) as part:
+            part.write_bytes(content)
+
+
+def _groups(tensors: Mapping[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
+    """The tensors in their order, cut into shards of at most `limit` bytes; a larger tensor is alone."""
+    groups: list[dict[str, Tensor]] = [{}]
+    held = 0
+    for name, tensor in tensors.items():
+        if groups[-1] and held + tensor.nbytes > limit:
+            groups.append({})
+            held = 0
+        groups[-1][name] = tensor
+        held += tensor.nbytes
+    return groups
+
+
+def _text(table: Mapping[str, Any], file: Path) -> str:
+    try:
+        return json.dumps(table, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as broken:
+        raise ConfigError("folder.json", file=file, found=broken) from None
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

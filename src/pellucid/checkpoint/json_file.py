@@ -1,0 +1,130 @@
+"""The one strict reader of JSON: config.json, safetensors headers, indexes, tokenizers and traces come through this door.
+
+The text is scanned once before Python's parser sees it, so that depth, numbers and size are bounded by us:
+
+    {"a": 1, "a": 2}  refused, Python keeps the last      NaN, 1e999  refused, Python accepts      [[[[...  refused before any recursion
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from pellucid.checkpoint.disk import ErrorType, read_whole, refuse_stand_in
+from pellucid.errors import ConfigError
+
+CONFIG_BYTES = 10_000_000
+TABLE_BYTES = 100_000_000  # a safetensors header, an index, a tokenizer
+DEEPEST = 64
+MOST_DIGITS = 20  # of an integer: 2^64 has 20
+LONGEST_NUMBER = 40  # characters of a fraction: 17 digits, leading zeros and an exponent
+
+# A string that never ends is one match to the end of the text; possessive repeats keep the scan linear.
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]|-?[0-9][0-9.eE+-]*+|NaN|Infinity', re.DOTALL)
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+_NAMES = {dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
+
+
+def read_object(path: Path, limit: int = CONFIG_BYTES, error: ErrorType = ConfigError) -> dict[str, Any]:
+    """The object that a JSON file of at most `limit` bytes holds."""
+    raw = read_whole(path, limit, error)
+    refuse_stand_in(raw, path, error)
+    return parse_object(raw, str(path), error)
+
+
+def parse_object(raw: bytes, file: str, error: ErrorType = ConfigError) -> dict[str, Any]:
+    """The object that these bytes hold; `file` is what errors call them."""
+    value = parse(raw, file, error)
+    if not isinstance(value, dict):
+        raise error("json.object", file=file, found=name_of(value))
+    return value
+
+
+def parse(raw: bytes, file: str, error: ErrorType = ConfigError) -> Any:
+    """The JSON value that these bytes hold: UTF-8, no mark, no duplicate key, finite numbers, at most 64 levels."""
+    text = _text(raw, file, error)
+    _scan(text, file, error)
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) != len(pairs):
+            raise error("json.twice", file=file, name=Counter(name for name, _ in pairs).most_common(1)[0][0])
+        return table
+
+    try:
+        value = json.loads(text, object_pairs_hook=once)
+    except json.JSONDecodeError as broken:
+        found = repr(text[broken.pos : broken.pos + 20])[1:-1]
+        raise error("json.syntax", file=file, line=broken.lineno, column=broken.colno, found=found) from None
+    if _HALF.search(raw):
+        _refuse_halves(value, file, error)
+    return value
+
+
+def name_of(value: object) -> str:
+    """What JSON calls this kind of value."""
+    return _NAMES.get(type(value), type(value).__name__)
+
+
+def _text(raw: bytes, file: str, error: ErrorType) -> str:
+    if not raw.strip():
+        raise error("json.empty", file=file)
+    if raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")) or b"\0" in raw[:4]:
+        raise error("json.encoding", file=file, offset=0, found=raw[:4].hex(" "))
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as broken:
+        raise error("json.encoding", file=file, offset=broken.start, found=raw[broken.start : broken.start + 4].hex(" ")) from None
+
+
+def _scan(text: str, file: str, error: ErrorType) -> None:
+    """Refuse, with a place, what Python's parser would accept or die of."""
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        at = token.start()
+        first = text[at]
+        if first == '"':
+            continue
+        if first in "[{":
+            depth += 1
+            if depth > DEEPEST:
+                raise error("json.depth", file=file, limit=DEEPEST, **_place(text, at))
+        elif first in "]}":
+            depth -= 1
+        elif first in "NI":
+            raise error("json.finite", file=file, found=token.group(), **_place(text, at))
+        else:
+            number = token.group()
+            digits = len(number.lstrip("-"))
+            if digits > MOST_DIGITS and (number.lstrip("-").isdigit() or digits > LONGEST_NUMBER):
+                raise error("json.digits", file=file, count=digits, limit=MOST_DIGITS, **_place(text, at))
+            if ("e" in number or "E" in number) and not _finite(number):
+                raise error("json.finite", file=file, found=number, **_place(text, at))
+
+
+def _finite(number: str) -> bool:
+    """False only for a well-formed number beyond float64; a malformed one is left to the parser, which names its place."""
+    try:
+        return math.isfinite(float(number))
+    except ValueError:
+        return True
+
+
+def _place(text: str, at: int) -> dict[str, int]:
+    return {"line": text.count("\n", 0, at) + 1, "column": at - text.rfind("\n", 0, at)}
+
+
+def _refuse_halves(value: Any, file: str, error: ErrorType) -> None:
+    """Refuse a string with half a surrogate pair: it is no text and cannot be written again."""
+    waiting = [("", value)]
+    while waiting:
+        place, held = waiting.pop()
+        if isinstance(held, dict):
+            waiting += [(f"{place}.{name}".lstrip("."), inner) for name, inner in held.items()]
+            waiting += [(place, name) for name in held]
+        elif isinstance(held, list):
+            waiting += [(f"{place}[{index}]", inner) for index, inner in enumerate(held)]
+        elif isinstance(held, str) and any("\ud800" <= c <= "\udfff" for c in held):
+            raise error("json.surrogate", file=file, place=place or "$")

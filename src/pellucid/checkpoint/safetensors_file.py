@@ -1,0 +1,193 @@
+"""Safetensors files, read by our own strict parser and written by the library, which in the tests also judges the reader.
+
+    8 bytes     N, the header's length, little-endian
+    N bytes     {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"format": "pt"}}
+    the rest    the tensors' bytes without holes; an offset counts from here
+
+Every number is checked as an exact Python integer before anything is allocated, and bytes go by `pread` straight into final storage.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pellucid.checkpoint.disk import Stamp, read_at, reason, refuse_stand_in, regular, replacing, stamp
+from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, parse_object
+from pellucid.errors import CheckpointError
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+MOST_TENSORS = 1 << 18  # of one file; the largest published checkpoints hold 92,000 over all shards
+MOST_AXES = 8
+LARGEST_AXIS = 1 << 40
+_FIELDS = {"dtype", "shape", "data_offsets"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where one tensor lies: bytes `begin` to `end` of `file`, which still has to be the file that the header was read from."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    file: Path
+    stamp: Stamp
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk."""
+        return self.end - self.begin
+
+
+def read_header(path: str | Path) -> dict[str, Entry]:
+    """The tensors of a safetensors file by name, in the order of their bytes; nothing but the header is read."""
+    return _header(Path(path))[0]
+
+
+def read_metadata(path: str | Path) -> dict[str, str]:
+    """The text that a safetensors file carries under `__metadata__`."""
+    return _header(Path(path))[1]
+
+
+def read_tensor(entry: Entry, into: Tensor | None = None, rows: tuple[int, int] | None = None) -> Tensor:
+    """One tensor's values, or rows `rows[0]` to `rows[1]` of its first axis.
+
+    into: a tensor of the same shape that receives them (a slice of stacked experts, say); where its dtype and layout allow, the bytes are
+    read right into it, else they are copied and cast. Without it a new CPU tensor of the file's dtype is returned.
+    """
+    shape, begin = entry.shape, entry.begin
+    if rows is not None:
+        first, last = rows
+        if not shape or not 0 <= first <= last <= shape[0]:
+            raise CheckpointError("safetensors.rows", file=entry.file, name=entry.name, rows=rows, shape=shape)
+        row = prod(shape[1:]) * entry.dtype.itemsize
+        shape, begin = (last - first, *shape[1:]), begin + first * row
+    if into is not None and tuple(into.shape) != shape:
+        raise CheckpointError("safetensors.into", file=entry.file, name=entry.name, found=shape, expected=tuple(into.shape))
+    direct = into is not None and into.dtype == entry.dtype and into.device.type == "cpu" and into.is_contiguous()
+    target = into.detach() if into is not None and direct else torch.empty(shape, dtype=entry.dtype)
+    with regular(entry.file) as fd:
+        if stamp(fd) != entry.stamp:
+            raise CheckpointError("safetensors.changed", file=entry.file)
+        if target.numel():
+            raw = target.reshape(-1).view(torch.uint8)
+            read_at(fd, memoryview(raw.numpy()), begin, entry.file)
+            if entry.dtype == torch.bool:
+                raw.ne_(0)  # a byte other than 0 and 1 is no boolean that torch computes with
+    if into is None or direct:
+        return target if into is None else into
+    with torch.no_grad():
+        return into.copy_(target)
+
+
+def write(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file in one piece: a temporary file, to the disk, then renamed; a failure changes nothing.
+
+    Tensors that share storage are written as separate ones; metadata None means {"format": "pt"}, which transformers asks for.
+    """
+    path = Path(path)
+    ready: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        if name == "__metadata__":
+            raise CheckpointError("safetensors.reserved", file=path, name=name)
+        if tensor.dtype not in DTYPES.values():
+            raise CheckpointError("safetensors.dtype", file=path, name=name, dtype=tensor.dtype, allowed=", ".join(DTYPES))
+        plain = tensor.detach().cpu().contiguous()
+        whole = plain.untyped_storage()
+        if whole.data_ptr() in storages:
+            plain = plain.clone()
+        storages.add(plain.untyped_storage().data_ptr())
+        ready[name] = plain
+    with replacing(path) as part:
+        try:
+            save_file(ready, part, dict(metadata) if metadata is not None else {"format": "pt"})
+        except SafetensorError as broken:
+            raise CheckpointError("file.write", file=path, reason=reason(broken)) from None
+
+
+def _header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
+    with regular(path) as fd:
+        mark = stamp(fd)
+        size = os.fstat(fd).st_size
+        head = bytearray(min(size, 512))
+        read_at(fd, memoryview(head), 0, path)
+        refuse_stand_in(bytes(head), path)
+        if size < 8:
+            raise CheckpointError("safetensors.length", file=path, size=size)
+        length = int.from_bytes(head[:8], "little")
+        if length > min(size - 8, TABLE_BYTES):
+            raise CheckpointError("safetensors.header", file=path, length=length, size=size, limit=TABLE_BYTES)
+        raw = bytearray(length)
+        read_at(fd, memoryview(raw), 8, path)
+    if not raw.startswith(b"{"):
+        raise CheckpointError("safetensors.start", file=path, found=bytes(raw[:8]))
+    if raw.count(b"{") > MOST_TENSORS + 2:
+        raise CheckpointError("safetensors.many", file=path, limit=MOST_TENSORS)
+    table = parse_object(bytes(raw), f"{path} (header)", CheckpointError)
+    metadata = table.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise CheckpointError("safetensors.metadata", file=path)
+    start = 8 + length
+    entries = [_entry(name, fields, start, path, mark) for name, fields in table.items()]
+    entries.sort(key=lambda entry: (entry.begin, entry.end))
+    _refuse_gaps(entries, start, size, path)
+    return {entry.name: entry for entry in entries}, metadata
+
+
+def _entry(name: str, fields: Any, start: int, path: Path, mark: Stamp) -> Entry:
+    if not isinstance(fields, dict) or fields.keys() != _FIELDS:
+        found = ", ".join(fields) if isinstance(fields, dict) else name_of(fields)
+        raise CheckpointError("safetensors.fields", file=path, name=name, found=found)
+    tag, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    dtype = DTYPES.get(tag) if isinstance(tag, str) else None
+    if dtype is None:
+        raise CheckpointError("safetensors.dtype", file=path, name=name, dtype=tag, allowed=", ".join(DTYPES))
+    # type() and not isinstance: True is an int to Python
+    if not isinstance(shape, list) or len(shape) > MOST_AXES or not all(type(n) is int and 0 <= n < LARGEST_AXIS for n in shape):
+        raise CheckpointError("safetensors.shape", file=path, name=name, shape=shape, axes=MOST_AXES)
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(n) is int and n >= 0 for n in offsets) or offsets[0] > offsets[1]:
+        raise CheckpointError("safetensors.offsets", file=path, name=name, offsets=offsets)
+    needed = prod(shape) * dtype.itemsize
+    # an empty tensor's strides still multiply its other axes, and torch holds them in 63 bits
+    if prod(max(n, 1) for n in shape) >= 1 << 60:
+        raise CheckpointError("safetensors.shape", file=path, name=name, shape=shape, axes=MOST_AXES)
+    begin, end = offsets
+    if end - begin != needed:
+        raise CheckpointError("safetensors.bytes", file=path, name=name, shape=shape, dtype=tag, needed=needed, found=end - begin)
+    return Entry(name, dtype, tuple(shape), start + begin, start + end, path, mark)
+
+
+def _refuse_gaps(entries: list[Entry], start: int, size: int, path: Path) -> None:
+    """The tensors' bytes must cover the data exactly: no overlap, no hole, nothing before or after."""
+    if entries and entries[0].begin != start:
+        raise CheckpointError("safetensors.hole_first", file=path, name=entries[0].name, begin=entries[0].begin - start)
+    for left, right in pairwise(entries):
+        if left.end != right.begin:
+            key = "safetensors.overlap" if left.end > right.begin else "safetensors.hole"
+            raise CheckpointError(key, file=path, left=left.name, right=right.name, end=left.end - start, begin=right.begin - start)
+    covered = entries[-1].end if entries else start
+    if covered != size:
+        key = "safetensors.truncated" if covered > size else "safetensors.trailing"
+        raise CheckpointError(key, file=path, expected=covered, found=size)

@@ -1,0 +1,144 @@
+"""Every way the family varies, on one page. No torch here: a config is plain data, and prints as what it is.
+
+`None` means that the part is absent. `Config.layers` is a tuple of layers, so that dense-then-experts, sliding-then-full and hybrids
+are data. A branch on a config is taken once, in a constructor.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Positions divided by one factor, arXiv 2306.15595."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Llama3:
+    """Slow pairs divided by a factor, fast ones kept, a smooth passage between (Llama 3.1, arXiv 2407.21783)."""
+
+    factor: float
+    low: float
+    high: float
+    original: int
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """Interpolation by pair between two numbers of turns within the original context, arXiv 2309.00071; amount multiplies cos and sin."""
+
+    factor: float
+    original: int
+    fast: float = 32.0
+    slow: float = 1.0
+    amount: float = 1.0
+    truncate: bool = True
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions, arXiv 2104.09864: width channels of a head turn, in pairs side by side (interleaved) or half a width apart."""
+
+    width: int
+    theta: float = 10_000.0
+    interleaved: bool = False
+    scaling: Linear | Llama3 | Yarn | None = None
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """T5's learned bias for each bucket of distance, arXiv 1910.10683."""
+
+    count: int
+    reach: int
+    both_ways: bool
+
+
+@dataclass(frozen=True)
+class Attention:
+    """MHA where kv_heads equals heads, MQA where it is 1, GQA between (arXiv 1706.03762, 1911.02150, 2305.13245)."""
+
+    heads: int
+    kv_heads: int
+    width: int  # of one head
+    rope: Rope | None = None
+    qk_norm: bool = False
+    bias: bool = False  # of q, k and v
+    out_bias: bool = False
+    window: int | None = None  # tokens seen, itself included
+    sinks: bool = False
+    cap: float | None = None
+    scale: float | None = None  # None: width ** -0.5
+    causal: bool = True
+    buckets: Buckets | None = None
+
+
+@dataclass(frozen=True)
+class Latent:
+    """MLA: keys and values grow from one small latent, and only that and a shared rotary key are stored (arXiv 2405.04434)."""
+
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    key: int  # content width of a key
+    value: int
+    rope: Rope
+    bias: bool = False  # of q_a, kv_a and o
+    eps: float = 1e-6
+    scale: float | None = None  # None: (key + rope.width) ** -0.5
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """act(gate) * up, or act(up) where there is no gate; then down."""
+
+    width: int
+    act: str = "silu"
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Moe:
+    """Experts, of which each token visits the chosen few (arXiv 1701.06538); routing as in arXiv 2412.19437 or by softmax."""
+
+    experts: int
+    chosen: int
+    width: int  # of one expert
+    shared: int = 0  # width of the expert that every token visits
+    affinity: str = "sigmoid"  # "sigmoid": score, correct, choose, normalise;  "softmax": choose, then softmax over the chosen
+    groups: int = 1
+    groups_chosen: int = 1
+    scale: float = 1.0
+    normalised: bool = True
+    bias: bool = False
+    act: str = "silu"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One block: attention, feed-forward, and in a decoder that listens to an encoder, cross attention."""
+
+    attn: Attention | Latent
+    ffn: Mlp | Moe
+    cross: Attention | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole model. encoder is the stack that reads the source, where there is one."""
+
+    vocab: int
+    width: int
+    layers: tuple[Layer, ...]
+    tied: bool = False
+    eps: float = 1e-5
+    norm: str = "rms"  # or "layer": subtracts the mean, has a bias
+    positions: int | None = None  # rows of learned positions
+    logit_scale: float = 1.0
+    encoder: tuple[Layer, ...] | None = None
+    context: int | None = None  # tokens it was made for, where its files tell
+    starts: int | None = None  # the id that a decoder of an encoder-decoder begins with
+    stops: tuple[int, ...] = ()  # ids that end a text
+    ignored: tuple[str, ...] = ()  # fields of config.json that were asked to be ignored

@@ -1,0 +1,63 @@
+"""DeepSeek-V3 and R1 (arXiv 2412.19437): a latent past, first dense layers, then experts chosen in groups, and one that all tokens visit."""
+
+from pellucid import config as c
+from pellucid.families import llama
+from pellucid.families.acts import ACTS
+from pellucid.families.fields import Fields
+from pellucid.families.names import STACKED, Rule
+from pellucid.families.rope import across_mscale, rope
+
+
+def latent(hf: Fields) -> c.Latent:
+    """MLA's ranks and widths. `head_dim` in these files is the rotary width, and `num_key_value_heads` means nothing."""
+    hf.read |= {"head_dim", "qk_head_dim", "num_key_value_heads"}
+    key, turned = hf.whole("qk_nope_head_dim"), hf.whole("qk_rope_head_dim")
+    scale = (key + turned) ** -0.5 * across_mscale(hf)
+    turn = rope(hf, turned, interleaved=hf.flag("rope_interleave", True))
+    heads, q_rank, kv_rank = hf.whole("num_attention_heads"), hf.maybe("q_lora_rank"), hf.whole("kv_lora_rank")
+    return c.Latent(heads, q_rank, kv_rank, key, hf.whole("v_head_dim"), turn, hf.flag("attention_bias", False), scale=scale)
+
+
+def moe(hf: Fields) -> c.Moe:
+    hf.fixed("scoring_func", "sigmoid")
+    hf.fixed("topk_method", "noaux_tc")
+    hf.fixed("moe_layer_freq", 1)
+    experts, chosen, width = hf.whole("n_routed_experts"), hf.whole("num_experts_per_tok"), hf.whole("moe_intermediate_size")
+    groups, kept = hf.whole("n_group", 1), hf.whole("topk_group", 1)
+    hf.relate(experts % groups == 0, "n_routed_experts % n_group == 0", n_routed_experts=experts, n_group=groups)
+    hf.relate(kept <= groups, "topk_group <= n_group", topk_group=kept, n_group=groups)
+    room = experts // groups * kept
+    hf.relate(chosen <= room, "num_experts_per_tok <= experts of the kept groups", num_experts_per_tok=chosen, experts=room)
+    return c.Moe(
+        experts,
+        chosen,
+        width,
+        shared=hf.whole("n_shared_experts", 0, low=0) * width,
+        groups=groups,
+        groups_chosen=kept,
+        scale=hf.number("routed_scaling_factor", 1.0),
+        normalised=hf.flag("norm_topk_prob", True),
+        act=hf.choice("hidden_act", ACTS, "silu"),
+    )
+
+
+def config(hf: Fields) -> c.Config:
+    attn, layers, dense = latent(hf), hf.whole("num_hidden_layers", high=100_000), hf.whole("first_k_dense_replace", 0, low=0)
+    mlp, experts = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu")), moe(hf)
+    return llama.whole(hf, tuple(c.Layer(attn, mlp if i < dense else experts) for i in range(layers)))
+
+
+LATENT = (
+    *(Rule(f"model.layers.{{i}}.self_attn.{n}_proj.*", f"layers.{{i}}.attn.{n}.*") for n in ("q", "q_a", "q_b", "kv_b", "o")),
+    Rule("model.layers.{i}.self_attn.kv_a_proj_with_mqa.*", "layers.{i}.attn.kv_a.*"),
+    Rule("model.layers.{i}.self_attn.q_a_layernorm.*", "layers.{i}.attn.q_norm.*"),
+    Rule("model.layers.{i}.self_attn.kv_a_layernorm.*", "layers.{i}.attn.kv_norm.*"),
+)
+EXPERTS = (
+    Rule("model.layers.{i}.mlp.gate.weight", "layers.{i}.ffn.router.weight"),
+    Rule("model.layers.{i}.mlp.gate.e_score_correction_bias", "layers.{i}.ffn.correction"),
+    *(Rule(f"model.layers.{{i}}.mlp.experts.{{e}}.{n}_proj.weight", f"layers.{{i}}.ffn.{n}", STACKED) for n in ("gate", "up", "down")),
+    *(Rule(f"model.layers.{{i}}.mlp.shared_experts.{n}_proj.*", f"layers.{{i}}.ffn.shared.{n}.*") for n in ("gate", "up", "down")),
+)
+RULES = (*llama.ENDS, *llama.NORMS, *LATENT, *llama.DENSE, *EXPERTS)
+IGNORED = llama.IGNORED

@@ -1,0 +1,159 @@
+"""The fields of a config.json, read with their bounds; what a family does not read is judged by name.
+
+Three tiers: a field known to change the mathematics is refused unless it has the value that means "absent"; one known to be harmless
+is silent; an unknown one is refused by name, with the way out that the error tells.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pellucid.errors import ConfigError
+
+HARMLESS = frozenset(
+    """
+    _name_or_path architectures attention_dropout attention_probs_dropout_prob attn_pdrop auto_map bos_token_id chunk_size_feed_forward
+    classifier_dropout classifier_dropout_prob dropout dropout_rate dtype embd_pdrop embedding_dropout eos_token_id ep_size finetuning_task
+    gradient_checkpointing hidden_dropout hidden_dropout_prob id2label init_std initializer_factor initializer_range keys_to_ignore_at_inference
+    label2id layer_norm_cross_attn max_length max_position_embeddings max_window_layers model_type moe_layer_freq n_ctx
+    n_inner num_labels output_attentions output_hidden_states output_past output_router_logits pad_token_id pretraining_tp problem_type
+    quantization_config_unused resid_pdrop return_dict return_dict_in_generate router_aux_loss_coef router_z_loss_coef sep_token_id seq_aux
+    aux_loss_alpha summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj task_specific_params
+    tokenizer_class torch_dtype transformers_version use_cache use_return_dict unk_token_id cls_token_id mask_token_id
+    decoder_start_token_id is_encoder_decoder is_decoder prefix forced_bos_token_id forced_eos_token_id bad_words_ids
+    begin_suppress_tokens suppress_tokens decoder_input_ids num_nextn_predict_layers experts_per_token initial_context_length
+    initializer_range_gain use_bfloat16 torchscript
+    """.split()
+)
+
+ABSENT: dict[str, tuple[Any, ...]] = {  # changes the mathematics; the values that mean that it does not
+    "add_cross_attention": (False, None),
+    "attn_logit_softcapping": (None,),
+    "cross_attention_hidden_size": (None,),
+    "final_logit_softcapping": (None,),
+    "head_dim": (None,),
+    "logit_scale": (None, 1.0),
+    "mlp_bias": (False, None),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+    "reorder_and_upcast_attn": (False, True),  # the same numbers: softmax is in float32 here anyway
+    "residual_multiplier": (None, 1.0),
+    "scale_attn_by_inverse_layer_idx": (False, None),
+    "scale_attn_weights": (True, None),
+    "sliding_window": (None,),
+    "tie_encoder_decoder": (False, None),
+    "use_sliding_window": (False, None),
+}
+
+MISSING = object()
+
+
+class Fields:
+    """One config.json. Every reader checks kind and bounds, and remembers which fields have been read.
+
+    file: the name that errors show.  ignore: fields that the caller asks to leave aside.
+    """
+
+    def __init__(self, values: Mapping[str, Any], file: str = "config.json", ignore: Iterable[str] = (), within: str = "") -> None:
+        self.values, self.file, self.ignore, self.within = values, file, tuple(ignore), within
+        self.read: set[str] = set()
+        self.parts: dict[str, Fields] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def fault(self, name: str, found: object, allowed: str) -> ConfigError:
+        return ConfigError("config.value", file=self.file, field=self.within + name, found=repr(found), allowed=allowed)
+
+    def get(self, name: str, default: Any = MISSING) -> Any:
+        self.read.add(name)
+        value = self.values.get(name)
+        if value is None:
+            if default is MISSING:
+                raise ConfigError("config.missing", file=self.file, field=self.within + name)
+            return default
+        return value
+
+    def whole(self, name: str, default: Any = MISSING, low: int = 1, high: int = 2**31 - 1) -> int:
+        """A whole number between low and high; True and 2.0 are none."""
+        value = self.get(name, default)
+        if type(value) is not int or not low <= value <= high:
+            raise self.fault(name, value, f"{low} ... {high}")
+        return value
+
+    def maybe(self, name: str, low: int = 1) -> int | None:
+        """A whole number, or None where the field is absent or null."""
+        self.read.add(name)
+        return self.whole(name, low=low) if name in self else None
+
+    def number(self, name: str, default: Any = MISSING, above: float = 0.0) -> float:
+        """A finite number greater than `above`."""
+        value = self.get(name, default)
+        if type(value) not in (int, float) or not math.isfinite(value) or value <= above:
+            raise self.fault(name, value, f"> {above:g}")
+        return float(value)
+
+    def flag(self, name: str, default: Any = MISSING) -> bool:
+        value = self.get(name, default)
+        if type(value) is not bool:
+            raise self.fault(name, value, "true, false")
+        return value
+
+    def choice(self, name: str, allowed: Mapping[str, Any], default: Any = MISSING) -> Any:
+        """What `allowed` has for this field's text."""
+        value = self.get(name, default)
+        if not isinstance(value, str) or value not in allowed:
+            raise self.fault(name, value, ", ".join(allowed))
+        return allowed[value]
+
+    def fixed(self, name: str, *values: Any) -> None:
+        """A field that may only have these values (or be absent)."""
+        value = self.get(name, None)
+        if value is not None and not any(value == v and type(value) is type(v) for v in values):
+            raise self.fault(name, value, ", ".join(map(repr, values)))
+
+    def texts(self, name: str, count: int, allowed: Iterable[str]) -> list[str]:
+        """A list of `count` texts, each one of `allowed`."""
+        value, known = self.get(name), tuple(allowed)
+        if not isinstance(value, list) or len(value) != count or any(v not in known for v in value):
+            raise self.fault(name, value, f"{count} × ({' | '.join(known)})")
+        return value
+
+    def ids(self, name: str) -> tuple[int, ...]:
+        """One token id, a list of them, or none."""
+        value = self.get(name, None)
+        found = value if isinstance(value, list) else [] if value is None else [value]
+        if any(type(v) is not int or v < 0 for v in found):
+            raise self.fault(name, value, "id, [id, ...]")
+        return tuple(found)
+
+    def part(self, name: str) -> "Fields | None":
+        """A nested object, read like the whole; None where it is absent."""
+        value = self.get(name, None)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.fault(name, value, "{ ... }")
+        return self.parts.setdefault(name, Fields(value, self.file, self.ignore, f"{self.within}{name}."))
+
+    def relate(self, holds: bool, relation: str, **found: int) -> None:
+        """Refuse numbers that do not fit each other, and say which relation failed."""
+        if not holds:
+            raise ConfigError("config.relation", file=self.file, relation=relation, found=", ".join(f"{k} = {v}" for k, v in found.items()))
+
+    def finish(self) -> tuple[str, ...]:
+        """Judge every field that nobody read; returns those that were ignored because the caller asked so."""
+        ignored = [name for part in self.parts.values() for name in part.finish()]
+        for name, value in self.values.items():
+            if name in self.read or name.startswith("_") or (not self.within and name in HARMLESS):
+                continue
+            if name in ABSENT and any(value == v and type(value) is type(v) for v in ABSENT[name]):
+                continue
+            full = self.within + name
+            if full in self.ignore:
+                ignored.append(full)
+            elif name in ABSENT:
+                raise ConfigError("config.unsupported", file=self.file, field=full, found=repr(value))
+            else:
+                raise ConfigError("config.unknown", file=self.file, field=full, found=repr(value))
+        return tuple(ignored)

@@ -1,0 +1,51 @@
+"""Llama 1 to 3.3 (arXiv 2302.13971, 2307.09288, 2407.21783): rotary positions, RMS norms, a gated SiLU network, grouped heads."""
+
+from pellucid import config as c
+from pellucid.families.acts import ACTS
+from pellucid.families.fields import Fields
+from pellucid.families.names import Rule
+from pellucid.families.rope import rope
+
+
+def attention(hf: Fields, qk_norm: bool = False) -> c.Attention:
+    """Heads as Llama's fields tell them; the width of a head is the hidden size over the heads where no field says otherwise."""
+    width, heads = hf.whole("hidden_size"), hf.whole("num_attention_heads")
+    kv_heads = hf.whole("num_key_value_heads", heads)
+    own = hf.maybe("head_dim")
+    hf.relate(own is not None or width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
+    hf.relate(heads % kv_heads == 0, "num_attention_heads % num_key_value_heads == 0", heads=heads, kv_heads=kv_heads)
+    bias = hf.flag("attention_bias", False)
+    head = own or width // heads
+    return c.Attention(heads, kv_heads, head, rope(hf, head), qk_norm, bias=bias, out_bias=bias)
+
+
+def whole(hf: Fields, layers: tuple[c.Layer, ...], tied: bool = False) -> c.Config:
+    """The model around its layers, as all of Llama's descendants write it."""
+    return c.Config(
+        vocab=hf.whole("vocab_size"),
+        width=hf.whole("hidden_size"),
+        layers=layers,
+        tied=hf.flag("tie_word_embeddings", tied),
+        eps=hf.number("rms_norm_eps", 1e-6),
+        context=hf.maybe("max_position_embeddings"),
+    )
+
+
+def config(hf: Fields) -> c.Config:
+    mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"), bias=hf.flag("mlp_bias", False))
+    return whole(hf, (c.Layer(attention(hf), mlp),) * hf.whole("num_hidden_layers", high=100_000))
+
+
+ENDS = (
+    Rule("model.embed_tokens.*", "embed.*"),
+    Rule("model.norm.*", "norm.*"),
+    Rule("lm_head.*", "head.*"),
+)
+NORMS = (
+    Rule("model.layers.{i}.input_layernorm.*", "layers.{i}.attn_norm.*"),
+    Rule("model.layers.{i}.post_attention_layernorm.*", "layers.{i}.ffn_norm.*"),
+)
+ATTENTION = tuple(Rule(f"model.layers.{{i}}.self_attn.{n}_proj.*", f"layers.{{i}}.attn.{n}.*") for n in "qkvo")
+DENSE = tuple(Rule(f"model.layers.{{i}}.mlp.{n}_proj.*", f"layers.{{i}}.ffn.{n}.*") for n in ("gate", "up", "down"))
+RULES = (*ENDS, *NORMS, *ATTENTION, *DENSE)
+IGNORED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)

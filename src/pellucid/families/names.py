@@ -1,0 +1,106 @@
+"""The reversible table between the names of a checkpoint and ours.
+
+    Rule("model.layers.{i}.self_attn.q_proj.*", "layers.{i}.attn.q.*")        # * is weight or bias
+    Rule("transformer.h.{i}.attn.c_attn.*", ("...q.*", "...k.*", "...v.*"), SPLIT_TURNED)
+    Rule("model.layers.{i}.mlp.experts.{e}.up_proj.weight", "layers.{i}.ffn.up", STACKED)
+
+A rule pairs names on disk with ours and says how the tensors change; read and write are each other's inverse. {i} is a layer, {e} an
+expert. `plan` turns the table and a model's names into groups: these tensors on disk are those of ours.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How tensors on disk become ours. read(disk tensors, our shapes) -> ours;  write(ours) -> disk tensors."""
+
+    read: Callable[[list[Tensor], list[Shape]], list[Tensor]]
+    write: Callable[[list[Tensor]], list[Tensor]]
+
+
+def _turn(x: Tensor) -> Tensor:
+    return x.T if x.ndim == 2 else x
+
+
+def _split(x: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+    return list(x.split([s[0] for s in shapes]))
+
+
+def _part_pairs(x: Tensor) -> list[Tensor]:
+    """gpt-oss keeps gate and up side by side, [E in 2F] or [E 2F]: ours are [E F in] or [E F], one each."""
+    return [x[..., i::2].transpose(1, 2) if x.ndim == 3 else x[..., i::2] for i in (0, 1)]
+
+
+def _join_pairs(ours: list[Tensor]) -> Tensor:
+    turned = [w.transpose(1, 2) if w.ndim == 3 else w for w in ours]
+    return torch.stack(turned, -1).flatten(-2)
+
+
+PLAIN = Layout(lambda disk, _: disk, lambda ours: ours)
+TURNED = Layout(lambda disk, _: [_turn(x) for x in disk], lambda ours: [_turn(x) for x in ours])
+SPLIT = Layout(lambda disk, shapes: _split(disk[0], shapes), lambda ours: [torch.cat(ours)])
+SPLIT_TURNED = Layout(lambda disk, shapes: _split(_turn(disk[0]), shapes), lambda ours: [_turn(torch.cat(ours))])
+STACKED = Layout(lambda disk, _: [torch.stack(disk)], lambda ours: list(ours[0].unbind(0)))
+EXPERTS_TURNED = Layout(lambda disk, _: [disk[0].transpose(1, 2)], lambda ours: [ours[0].transpose(1, 2)])
+PAIRED = Layout(lambda disk, _: _part_pairs(disk[0]), lambda ours: [_join_pairs(ours)])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of a family's table."""
+
+    disk: str
+    ours: str | tuple[str, ...]
+    layout: Layout = PLAIN
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+
+@dataclass(frozen=True)
+class Group:
+    """These tensors on disk are those of ours."""
+
+    disk: tuple[str, ...]
+    ours: tuple[str, ...]
+    layout: Layout
+
+
+def pattern(template: str) -> re.Pattern[str]:
+    """A template as a regular expression with the groups i, e and end."""
+    text = re.escape(template)
+    for mark, group in ((r"\{i\}", r"(?P<i>\d+)"), (r"\{e\}", r"(?P<e>\d+)"), (r"\*", r"(?P<end>weight|bias)")):
+        text = text.replace(mark, group)
+    return re.compile(text)
+
+
+def put(template: str, found: Mapping[str, str]) -> str:
+    """A template with what a match found put in."""
+    return template.replace("{i}", found.get("i", "")).replace("*", found.get("end", ""))
+
+
+def plan(rules: Iterable[Rule], shapes: Mapping[str, Shape]) -> tuple[list[Group], list[str]]:
+    """The groups that fill a model's tensors (name -> shape), in the model's order; and the names that no rule speaks of."""
+    table = [(rule, [pattern(n) for n in rule.names]) for rule in rules]
+    groups: dict[Group, None] = {}
+    orphans = []
+    for name, shape in shapes.items():
+        hit = next(((rule, m) for rule, ps in table for p in ps if (m := p.fullmatch(name))), None)
+        if hit is None:
+            orphans.append(name)
+            continue
+        rule, match = hit
+        found = match.groupdict()
+        disk = put(rule.disk, found)
+        names = tuple(disk.replace("{e}", str(e)) for e in range(shape[0])) if "{e}" in disk else (disk,)
+        groups[Group(names, tuple(put(n, found) for n in rule.names), rule.layout)] = None
+    return list(groups), orphans

@@ -1,0 +1,68 @@
+"""T5 and T5 v1.1 (arXiv 1910.10683): encoder and decoder, a learned bias by distance shared by all layers, no scale in attention."""
+
+from pellucid import config as c
+from pellucid.families.fields import Fields
+from pellucid.families.names import Rule
+
+FORWARDS = {
+    "relu": ("relu", False),
+    "gelu": ("gelu", False),
+    "gated-gelu": ("gelu_tanh", True),
+    "gated-relu": ("relu", True),
+    "gated-silu": ("silu", True),
+}
+
+
+def config(hf: Fields) -> c.Config:
+    width, heads, layers = hf.whole("d_model"), hf.whole("num_heads"), hf.whole("num_layers", high=100_000)
+    count, reach = hf.whole("relative_attention_num_buckets", 32, low=4), hf.whole("relative_attention_max_distance", 128)
+    hf.relate(reach > count // 2, "relative_attention_max_distance > buckets / 2", reach=reach, buckets=count)
+    act, gated = hf.choice("feed_forward_proj", FORWARDS, "relu")
+    hf.read |= {"dense_act_fn", "is_gated_act"}  # told again by feed_forward_proj
+
+    def attn(causal: bool, buckets: c.Buckets | None = None) -> c.Attention:
+        return c.Attention(heads, heads, hf.whole("d_kv"), scale=1.0, causal=causal, buckets=buckets)
+
+    mlp = c.Mlp(hf.whole("d_ff"), act, gated)
+    tied = hf.flag("tie_word_embeddings", True)
+    scaled = hf.flag("scale_decoder_outputs", tied)
+    return c.Config(
+        vocab=hf.whole("vocab_size"),
+        width=width,
+        layers=(c.Layer(attn(True, c.Buckets(count, reach, False)), mlp, cross=attn(False)),) * hf.whole("num_decoder_layers", layers),
+        tied=tied,
+        eps=hf.number("layer_norm_epsilon", 1e-6),
+        logit_scale=width**-0.5 if scaled else 1.0,
+        encoder=(c.Layer(attn(False, c.Buckets(count, reach, True)), mlp),) * layers,
+        starts=(hf.ids("decoder_start_token_id") or hf.ids("pad_token_id") or (0,))[0],
+    )
+
+
+def stack(side: str, ffn: int, ways: dict[str, str]) -> tuple[Rule, ...]:
+    """One side's table; its feed-forward part is sub-layer 1 of the encoder, 2 of the decoder."""
+    block, ours = f"{side}.block.{{i}}.layer", f"{side}.layers.{{i}}"
+    return (
+        *(Rule(f"{block}.0.SelfAttention.{n}.*", f"{ours}.attn.{n}.*") for n in "qkvo"),
+        Rule(f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.*", f"{side}.layers.0.attn.relative.*"),
+        Rule(f"{block}.0.layer_norm.*", f"{ours}.attn_norm.*"),
+        *(Rule(f"{block}.{ffn}.DenseReluDense.{theirs}.*", f"{ours}.ffn.{n}.*") for n, theirs in ways.items()),
+        Rule(f"{block}.{ffn}.layer_norm.*", f"{ours}.ffn_norm.*"),
+        Rule(f"{side}.final_layer_norm.*", f"{side}.norm.*"),
+    )
+
+
+CROSS = (
+    *(Rule(f"decoder.block.{{i}}.layer.1.EncDecAttention.{n}.*", f"decoder.layers.{{i}}.cross.{n}.*") for n in "qkvo"),
+    Rule("decoder.block.{i}.layer.1.layer_norm.*", "decoder.layers.{i}.cross_norm.*"),
+)
+
+
+def rules(cfg: c.Config) -> tuple[Rule, ...]:
+    """The whole table. Without a gate there is one way up, and it is called wi."""
+    ffn = cfg.layers[0].ffn
+    ways = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if isinstance(ffn, c.Mlp) and ffn.gated else {"up": "wi", "down": "wo"}
+    return (Rule("shared.*", "embed.*"), *stack("encoder", 1, ways), *stack("decoder", 2, ways), *CROSS, Rule("lm_head.*", "head.*"))
+
+
+IGNORED = (r"(en|de)coder\.embed_tokens\.weight", r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight")
+TIED_BY_PRESENCE = True  # v1.1 files say nothing: the head is its own where lm_head.weight is stored

@@ -1,0 +1,194 @@
+"""Attention: softmax(q·k / √K + what sight adds) · v, each request against its own past.
+
+The reference does every step in the open and taps inside. The twins give the same without the table of scores: torch's fused kernel,
+and one pass over the pages where they lie. Only this op chooses; while somebody reads, the reference runs beside the twin.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pellucid.ops import native
+from pellucid.ops.precision import wide
+from pellucid.past import Past, Piece
+from pellucid.sight import Sight, causal
+from pellucid.tap import Index, Terms, beside, inside, instead, note, tap, within
+
+
+def attend(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
+    """q [B T H K] against each request's own keys and values -> z [B T H W]. FLOPs: 2·H·(K + W) for each pair of the full square."""
+    z = walk((q,), past, lambda piece, cut: attend_one(cut[0], piece, sight, scale, (q, *past.new[:1])))
+
+    def flops() -> int:
+        seen = sum((p.q_at.shape[1]) * stored_rows(p) * q.shape[0] for p in past.pieces)
+        return 2 * seen * q.shape[2] * (q.shape[3] + z.shape[3])
+
+    return note(z, "attend", (q, *past.new), sight.weights, pattern_terms(q, past, sight, scale), flops)
+
+
+def stored_rows(piece: Piece) -> int:
+    """S of a piece."""
+    return piece.paged.end if piece.paged is not None else piece.read()[0].shape[1]
+
+
+def walk(q: tuple[Tensor, ...], past: Past, one: Callable[[Piece, tuple[Tensor, ...]], Tensor]) -> Tensor:
+    """one(piece, its rows of every q), for each piece of the past; side by side again along T."""
+    z = []
+    for piece in past.pieces:
+        with within(piece):
+            z.append(one(piece, tuple(t[:, piece.rows] for t in q)))
+    return (z[0] if len(z) == 1 else torch.cat(z, 1)).contiguous()
+
+
+def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple[Tensor, ...]) -> Tensor:
+    """The choice of a twin, and what a watcher asked for. named: the operands that scores come from, as they were tapped."""
+    reference = partial(attend_reference, q, piece, sight, scale, named)
+    asked = inside("scores", "pattern")
+    if asked == "reference":
+        with instead():
+            return reference()
+    if sight.cap is not None:
+        return reference()
+    paged = piece.paged
+    if paged is not None and sight is causal and native.fits_attend(q, *paged.pools, paged.table, piece.q_at):
+        z = native.attend(q, *paged.pools, paged.table, piece.q_at, paged.size, scale)
+    elif paged is not None and q.shape[1] == 1:
+        z = attend_pages(q, piece, sight, scale)
+    else:
+        k, v = piece.read()
+        z = attend_sdpa(q, k, v, piece, sight, scale)
+    if asked == "read":
+        with beside() as found:
+            found(gap(reference(), z))
+    return z
+
+
+def gap(a: Tensor, b: Tensor) -> float | None:
+    """The largest difference; on meta there is none."""
+    return None if a.device.type == "meta" else float((a - b).abs().max())
+
+
+def attend_reference(
+    q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple[Tensor, ...] = (), stored: tuple[Tensor, ...] | None = None
+) -> Tensor:
+    """softmax(q k^T) v, every step in the open; stored: the keys and values, where they are not the piece's own."""
+    k, v = stored or piece.read()
+    groups = k.shape[2]
+    split = q.unflatten(2, (groups, -1))
+    allowed, bias = sight.mask(piece.q_at, piece.k_at)
+    raw = torch.einsum("btgrk,bsgk->bgrts", split * scale, k).flatten(1, 2)
+    scores = raw if sight.cap is None else sight.cap * torch.tanh(raw / sight.cap)
+    scores = scores if bias is None else scores + bias.to(scores.dtype)
+
+    def score_terms(i: Index) -> Terms:
+        b, h, t, s = i
+        if sight.cap is not None:
+            return Terms(value=scores[i])
+        biased = [] if bias is None else [bias.expand_as(scores)[i]]
+        one = [1.0] * len(biased)
+        key = k[b, s, h // (q.shape[2] // groups)]
+        return Terms(q=[q[b, t, h], *one], k=[key, *biased], scale=[torch.full((q.shape[3],), scale, dtype=torch.float64), *one])
+
+    biases = sight.weights[1:] if sight.sinks is not None else sight.weights
+    scores = tap(note(scores, "scores", named, biases, score_terms), "scores: B H T S")
+    w = scores.to(wide(scores.dtype)).masked_fill(~allowed, float("-inf"))
+    sink = None if sight.sinks is None else sight.sinks.to(w.dtype)[:, None, None]
+    top = w.amax(-1, keepdim=True) if sink is None else torch.maximum(w.amax(-1, keepdim=True), sink)
+    top = top.masked_fill(top == float("-inf"), 0.0)
+    e = w.sub_(top).exp_()
+    below = e.sum(-1, keepdim=True)
+    below = below if sink is None else below + (sink - top).exp()
+    pattern = e.div_(below.clamp(min=torch.finfo(e.dtype).tiny)).to(q.dtype)
+    weights = () if sight.sinks is None else (sight.sinks,)
+    pattern = tap(note(pattern, "softmax", (scores,), weights, softmax_terms(scores, allowed, sink)), "pattern: B H T S")
+    return torch.einsum("bgrts,bsgw->btgrw", pattern.unflatten(1, (groups, -1)), v).flatten(2, 3)
+
+
+def softmax_terms(scores: Tensor, allowed: Tensor, sink: Tensor | None) -> Callable[[Index], Terms]:
+    """A cell of the pattern: e^(score - top) over the sum of its row."""
+
+    def terms(i: Index) -> Terms:
+        row = scores[i[:-1]].double().masked_fill(~allowed.expand_as(scores)[i[:-1]], float("-inf"))
+        row = row if sink is None else torch.cat([row, sink[i[1]].double().reshape(1)])
+        top = row.max().clamp(min=torch.finfo(row.dtype).min)
+        e = (row - top).exp()
+        return Terms(exp=e[i[-1]], inverse=1.0 / e.sum().clamp(min=torch.finfo(e.dtype).tiny))
+
+    return terms
+
+
+def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, piece: Piece, sight: Sight, scale: float) -> Tensor:
+    """torch's fused kernel. A sink is one more key with no content and no value, whose bias is the sink."""
+    mask = None
+    if not (
+        piece.whole and sight is causal and q.shape[1] in (1, k.shape[1])
+    ):  # is_causal aligns upper-left: a cached chunk needs the mask
+        allowed, bias = sight.mask(piece.q_at, piece.k_at)
+        mask = allowed
+        if bias is not None or sight.sinks is not None:
+            shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+            added = torch.zeros((), dtype=q.dtype, device=q.device) if bias is None else bias.to(q.dtype)
+            mask = torch.where(allowed, added, float("-inf")).expand(shape)
+        if sight.sinks is not None:
+            mask = torch.cat([sight.sinks.to(q.dtype)[None, :, None, None].expand(*mask.shape[:3], 1), mask], -1)
+            k, v = F.pad(k, (0, 0, 0, 0, 1, 0)), F.pad(v, (0, 0, 0, 0, 1, 0))
+    z = F.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=mask,
+        is_causal=mask is None and q.shape[1] > 1,
+        scale=scale,
+        enable_gqa=q.shape[2] != k.shape[2],
+    )
+    return z.transpose(1, 2)
+
+
+def attend_pages(q: Tensor, piece: Piece, sight: Sight, scale: float) -> Tensor:
+    """One pass over the pages where they lie, with a running maximum, sum and output (arXiv 1805.02867): nothing of the past is copied.
+
+    A block whose scores are 1, 3 after one of 2: the old sum shrinks by exp(2 - 3), and the new terms join it.
+    """
+    assert piece.paged is not None
+    w = wide(q.dtype)
+    top = q.new_full((1, q.shape[2], q.shape[1], 1), float("-inf"), dtype=w)
+    total, z = torch.zeros_like(top), torch.zeros_like(top)
+    if sight.sinks is not None:
+        top, total = sight.sinks.to(w)[None, :, None, None].expand_as(top), torch.ones_like(top)
+    for (k, v), k_at in piece.paged.blocks():
+        split = q.unflatten(2, (k.shape[1], -1))
+        scores = torch.einsum("btgrk,sgk->bgrts", split * scale, k).flatten(1, 2).to(w)
+        allowed, bias = sight.mask(piece.q_at, k_at)
+        scores = (scores if bias is None else scores + bias.to(w)).masked_fill(~allowed, float("-inf"))
+        peak = torch.maximum(top, scores.amax(-1, keepdim=True))
+        safe = peak.masked_fill(peak == float("-inf"), 0.0)
+        shrink, e = (top - safe).exp(), (scores - safe).exp()
+        total = total * shrink + e.sum(-1, keepdim=True)
+        z = z * shrink + torch.einsum("bgrts,sgw->bgrtw", e.unflatten(1, (k.shape[1], -1)), v.to(w)).flatten(1, 2)
+        top = peak
+    return (z / total.clamp(min=torch.finfo(w).tiny)).to(q.dtype).transpose(1, 2)
+
+
+def pattern_terms(
+    q: Tensor, past: Past, sight: Sight, scale: float, read: Callable[[Piece], tuple[Tensor, ...]] = lambda p: p.read()
+) -> Callable[[Index], Terms]:
+    """The terms of a cell of z are pattern times v, over S: found from z's own inputs, so that no kernel need keep a pattern."""
+
+    def terms(i: Index) -> Terms:
+        b, t, h, w = i
+        piece = next(p for p in past.pieces if t in range(q.shape[1])[p.rows])
+        j, (k, v) = t - range(q.shape[1])[piece.rows].start, read(piece)
+        g = h // (q.shape[2] // k.shape[2])
+        allowed, bias = sight.mask(piece.q_at, piece.k_at)
+        s = (k[b, :, g].double() @ q[b, t, h].double()) * scale
+        s = s if sight.cap is None else sight.cap * torch.tanh(s / sight.cap)
+        full = (k.shape[0], q.shape[2], piece.q_at.shape[1], k.shape[1])
+        s = s if bias is None else s + bias.expand(full)[b, h, j].double()
+        s = s.masked_fill(~allowed.expand(full)[b, h, j], float("-inf"))
+        s = s if sight.sinks is None else torch.cat([s, sight.sinks[h, None].double()])
+        return Terms(pattern=s.softmax(0).nan_to_num(0.0)[: k.shape[1]], v=v[b, :, g, w])
+
+    return terms

@@ -1,0 +1,42 @@
+"""The activation of a feed-forward part, alone or gating a second product."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pellucid.ops import native
+from pellucid.tap import Terms, note
+
+ACTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+def clamped(g: Tensor) -> Tensor:
+    """gpt-oss's activation of a gate: x · sigmoid(1.702 x), x at most 7."""
+    g = g.clamp(max=7.0)
+    return g * torch.sigmoid(g * 1.702)
+
+
+def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
+    """act(g) · up; act(g) alone where there is no up; "clamped" is gpt-oss's pair, whose up lies in -7 ... 7 and gains 1."""
+    if act == "clamped":
+        assert up is not None
+        left, right = clamped(g), up.clamp(-7.0, 7.0) + 1
+        return note(left * right, "gate", (g, up), (), lambda i: Terms(act=left[i], up=right[i]))
+    f = ACTS[act]
+    y = native.gate(g, up, act) if native.fits_gate(g, up, act) else f(g) if up is None else f(g) * up
+    if up is None:
+        return note(y, "act", (g,), (), lambda i: Terms(act=y[i]))
+    return note(y, "gate", (g, up), (), lambda i: Terms(act=f(g[i].double()), up=up[i]))
+
+
+def each(out: Tensor, op: str, *inputs: Tensor, weights: tuple[Tensor | None, ...] = ()) -> Tensor:
+    """An elementwise result, or a choice: the cell is its own one summand."""
+    return note(out, op, inputs, weights, lambda i: Terms(value=out[i]))

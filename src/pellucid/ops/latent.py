@@ -1,0 +1,91 @@
+"""Attention over a latent past (MLA, arXiv 2405.04434), in two forms of one mathematics.
+
+Expanded grows keys and values from the latent; absorbed moves up_k to the query's side and up_v to the output's, and reads the latent
+alone. One token over 4,096 absorbs, a prompt of 4,096 expands: the op counts the products of both and takes the fewer.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pellucid.ops.attend import attend_reference, attend_sdpa, gap, pattern_terms, stored_rows, walk
+from pellucid.past import Past, Piece
+from pellucid.sight import Sight
+from pellucid.tap import Terms, beside, inside, instead, note, tap
+
+FORM: str | None = None  # a test sets "absorbed" or "expanded"; None lets the counts decide
+
+
+def products(t: int, s: int, h: int, k: int, r: int, w: int, c: int) -> tuple[int, int]:
+    """Multiply-adds of (absorbed, expanded) for T rows over S, by the legend's letters."""
+    return t * h * c * (k + w) + t * s * h * (c + r + c), s * h * c * (k + w) + t * s * h * (k + r + w)
+
+
+def grow(latent: Tensor, up: Tensor) -> Tensor:
+    """latent [B S C] times up [H . C] -> [B S H .]: the product that kv_b's weight would make, if it were called."""
+    y = torch.einsum("bsc,hkc->bshk", latent, up)
+    return note(y, "linear", (latent,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
+
+
+def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tensor, sight: Sight, scale: float) -> Tensor:
+    """q [B T H K] and q_rot [B T H R] over a past of (latent [B S C], shared key [B S R]); up_k [H K C], up_v [H W C] -> z [B T H W]."""
+
+    def grown(piece: Piece) -> tuple[Tensor, Tensor]:
+        latent, shared = piece.read()
+        return with_shared(grow(latent, up_k), shared), grow(latent, up_v)
+
+    def one(piece: Piece, cut: tuple[Tensor, ...]) -> Tensor:
+        content, turned = cut
+        full = torch.cat([content, turned], -1)
+        reference = partial(in_the_open, full, (q, q_rot, *past.new), piece, up_k, up_v, sight, scale)
+        asked = inside("k", "v", "scores", "pattern")
+        if asked == "reference":
+            with instead():
+                return reference()
+        if form(q.shape, q_rot.shape, piece, up_v) == "absorbed":
+            latent, shared = piece.read()
+            moved = torch.cat([torch.einsum("bthk,hkc->bthc", content, up_k), turned], -1)
+            key = torch.cat([latent, shared], -1)[:, :, None]
+            z = torch.einsum("bthc,hwc->bthw", attend_sdpa(moved, key, latent[:, :, None], piece, sight, scale), up_v)
+        else:
+            k, v = grown(piece)
+            z = attend_sdpa(full, k, v, piece, sight, scale)
+        if asked == "read":
+            with beside() as found:
+                found(gap(reference(), z))
+        return z
+
+    z = walk((q, q_rot), past, one)
+
+    def flops() -> int:
+        sizes = [products(p.q_at.shape[1], stored_rows(p), *widths(q.shape, q_rot.shape, up_v)) for p in past.pieces]
+        chosen = [form(q.shape, q_rot.shape, p, up_v) == "expanded" for p in past.pieces]
+        return 2 * q.shape[0] * sum(pair[c] for pair, c in zip(sizes, chosen, strict=True))
+
+    return note(
+        z, "attend latent", (q, q_rot, *past.new), (up_k,), pattern_terms(torch.cat([q, q_rot], -1), past, sight, scale, grown), flops
+    )
+
+
+def widths(q: torch.Size, q_rot: torch.Size, up_v: Tensor) -> tuple[int, int, int, int, int]:
+    """H, K, R, W, C."""
+    return q[2], q[3], q_rot[3], up_v.shape[1], up_v.shape[2]
+
+
+def form(q: torch.Size, q_rot: torch.Size, piece: Piece, up_v: Tensor) -> str:
+    """The form with fewer products for this piece."""
+    absorbed, expanded = products(piece.q_at.shape[1], stored_rows(piece), *widths(q, q_rot, up_v))
+    return FORM or ("absorbed" if absorbed < expanded else "expanded")
+
+
+def with_shared(k: Tensor, shared: Tensor) -> Tensor:
+    """The rotary key [B S R] that all heads share, behind each head's own k [B S H K]."""
+    return torch.cat([k, shared[:, :, None].expand(*k.shape[:3], -1)], -1)
+
+
+def in_the_open(q: Tensor, named: tuple[Tensor, ...], piece: Piece, up_k: Tensor, up_v: Tensor, sight: Sight, scale: float) -> Tensor:
+    """The reference: expanded, with the grown keys and values tapped."""
+    latent, shared = piece.read()
+    k, v = tap(grow(latent, up_k), "k: B S H K"), tap(grow(latent, up_v), "v: B S H W")
+    return attend_reference(q, piece, sight, scale, (*named[:2], k, *named[3:]), (with_shared(k, shared), v))

@@ -1,0 +1,56 @@
+"""Products of rows and weights, rows of tables, sums: what a transformer does most.
+
+Weights stay [out, in]. The terms of a product's cell are its row times the weight's row, and the bias.
+"""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from pellucid.ops import native
+from pellucid.ops.precision import wide
+from pellucid.tap import Index, Terms, note
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [... in] times weight [out in], plus bias [out]. FLOPs: 2·rows·in·out."""
+    return product(F.linear(x, weight, bias), x, weight, bias)
+
+
+def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The same in float32 at least, for a product whose rounding would change a choice."""
+    w = wide(x.dtype)
+    return product(F.linear(x.to(w), weight.to(w), None if bias is None else bias.to(w)), x, weight, bias)
+
+
+def product(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """y, with the note of what it is the product of."""
+
+    def terms(i: Index) -> Terms:
+        if bias is None:
+            return Terms(x=x[i[:-1]], weight=weight[i[-1]])
+        return Terms(x=[x[i[:-1]], 1.0], weight=[weight[i[-1]], bias[i[-1]]])
+
+    return note(y, "linear", (x,), (weight, bias), terms, 2 * y.numel() * weight.shape[1])
+
+
+def look(ids: Tensor, table: Tensor) -> Tensor:
+    """Rows of table [rows width] by ids [...]: [... width]."""
+    y = native.look(ids, table) if native.fits_look(ids, table) else F.embedding(ids, table)
+    return note(y, "look", (), (table,), lambda i: Terms(row=table[ids[i[:-1]], i[-1]]))
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    """x + y, of one shape."""
+    z = native.add(x, y) if native.fits_add(x, y) else x + y
+    return note(z, "add", (x, y), (), lambda i: Terms(summand=[x[i], y[i]]))
+
+
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """x times a number of the configuration."""
+    return note(x * factor, "scaled", (x,), (), lambda i: Terms(x=x[i], factor=factor))
+
+
+def pick(x: Tensor, token: Tensor) -> Tensor:
+    """Rows of x [B T D], flattened, in the order of token [N]: [N D]."""
+    y = x.flatten(0, 1)[token]
+    return note(y, "pick", (x,), (), lambda i: Terms(x=x.flatten(0, 1)[token[i[0]], i[1]]))

@@ -1,0 +1,135 @@
+// Keys and values in pages, and attention of a few rows over them where they lie.
+//
+// A request's position p lies in the pool's row table[p / size] * size + p % size; the row at position p sees positions 0 to p.
+// What grows with the text is read behind pointers (positions, table), so that a recorded call serves every later step.
+#pragma once
+#include "walk.h"
+
+// ---- store: rows of x to their places in a pool [rows of all pages, width]
+template <class T>
+struct Store {
+  const T* x;
+  T* pool;
+  const i64 *table, *positions;
+  i64 rows, width, size;
+};
+template <class T>
+static i64 store_pieces(const i64*) {
+  return 1;
+}
+template <class T>
+static void store_rows(const i64* words, Work& work) {
+  auto& a = *(const Store<T>*)words;
+  if (work.next() < 0) return;
+  for (i64 r = 0; r < a.rows; r++) {
+    const i64 p = a.positions[r];
+    if (p >= 0) std::memcpy(a.pool + (a.table[p / a.size] * a.size + p % a.size) * a.width, a.x + r * a.width, a.width * sizeof(T));
+  }
+}
+
+// ---- attend: softmax(q k^T scale) v, one head of one row at a time
+template <class T>
+struct Attend {
+  const T *q, *k, *v;
+  const i64 *table, *positions;
+  T* z;
+  i64 rows, heads, groups, key, value, size;
+  double scale;
+};
+
+// Eight sums of eight lanes each, all in the same order.
+static inline __m256 totals(const V* a) {
+  __m256 p = _mm256_hadd_ps(_mm256_hadd_ps(fold(a[0]), fold(a[1])), _mm256_hadd_ps(fold(a[2]), fold(a[3])));
+  __m256 q = _mm256_hadd_ps(_mm256_hadd_ps(fold(a[4]), fold(a[5])), _mm256_hadd_ps(fold(a[6]), fold(a[7])));
+  return _mm256_add_ps(_mm256_permute2f128_ps(p, q, 0x20), _mm256_permute2f128_ps(p, q, 0x31));
+}
+
+// scores[t] = q . key t for t in [0, seen), eight keys at a time; `at` says where each key begins.
+template <class T>
+static void score(const T* k, const float* q, const i64* at, i64 seen, i64 width, float scale, float* scores) {
+  for (i64 t = 0; t < seen; t += 8) {
+    V sum[8], a, b;
+    const T* key[8];
+    for (int j = 0; j < 8; j++) sum[j] = set(0.f), key[j] = k + at[t + j < seen ? t + j : seen - 1];
+    i64 i = 0;
+    for (; i + PAIR <= width; i += PAIR)
+      for (int j = 0; j < 8; j++) {
+        pair(key[j] + i, a, b);
+        sum[j] = fma(b, load(q + i + LANES), fma(a, load(q + i), sum[j]));
+      }
+    if (i < width)
+      for (int j = 0; j < 8; j++) {
+        pair(key[j] + i, a, b, width - i);
+        sum[j] = fma(b, load(q + i + LANES), fma(a, load(q + i), sum[j]));
+      }
+    _mm256_storeu_ps(scores + t, _mm256_mul_ps(totals(sum), _mm256_set1_ps(scale)));
+  }
+}
+
+// Scores become e^(score - top) in place; the sum of them is returned. There is room up to a multiple of LANES.
+static float soften(float* scores, i64 seen) {
+  const i64 room = (seen + LANES - 1) / LANES * LANES;
+  for (i64 t = seen; t < room; t++) scores[t] = -INFINITY;
+  V top = load(scores), sum = set(0.f);
+  for (i64 t = LANES; t < room; t += LANES) top = max(top, load(scores + t));
+  const V high = set(largest(top));
+  for (i64 t = 0; t < room; t += LANES) store(scores + t, exponent(load(scores + t) - high));
+  for (i64 t = seen; t < room; t++) scores[t] = 0.f;
+  for (i64 t = 0; t < room; t += LANES) sum = sum + load(scores + t);
+  return total(sum);
+}
+
+// z = sum of p[t] * value t, over M pairs of vectors (the last one of `last` numbers).
+template <class T, int M>
+static void gather(const T* v, const float* p, const i64* at, i64 seen, float norm, T* z, i64 last) {
+  V even[M], odd[M], a, b;
+  for (int m = 0; m < M; m++) even[m] = odd[m] = set(0.f);
+  for (i64 t = 0; t < seen; t++) {
+    const V share = set(p[t]);
+    const T* value = v + at[t];
+    for (int m = 0; m < M - 1; m++) {
+      pair(value + m * PAIR, a, b);
+      even[m] = fma(share, a, even[m]), odd[m] = fma(share, b, odd[m]);
+    }
+    pair(value + (M - 1) * PAIR, a, b, last);
+    even[M - 1] = fma(share, a, even[M - 1]), odd[M - 1] = fma(share, b, odd[M - 1]);
+  }
+  for (int m = 0; m < M; m++) unpair(z + m * PAIR, even[m] * set(norm), odd[m] * set(norm), m < M - 1 ? PAIR : last);
+}
+
+template <class T>
+static i64 attend_pieces(const i64* words) {
+  auto& a = *(const Attend<T>*)words;
+  return a.rows * a.heads;
+}
+template <class T>
+static void attend(const i64* words, Work& work) {
+  auto& a = *(const Attend<T>*)words;
+  for (i64 job; (job = work.next()) >= 0;) {
+    const i64 r = job / a.heads, h = job % a.heads, g = h / (a.heads / a.groups), seen = a.positions[r] + 1;
+    const i64 room = (seen < 1 ? 16 : seen + 15) / 16 * 16;
+    float* q = scratch(padded(a.key) + 5 * room);
+    float* p = q + padded(a.key);
+    i64 *keys = (i64*)(p + room), *values = keys + room;
+    T* z = a.z + job * a.value;
+    if (seen < 1) {  // a row that may see nothing gives 0
+      std::memset(z, 0, a.value * sizeof(T));
+      continue;
+    }
+    for (i64 t = 0, page = 0, slot = 0; t < seen; t++) {
+      const i64 row = (a.table[page] * a.size + slot) * a.groups + g;
+      keys[t] = row * a.key, values[t] = row * a.value;
+      if (++slot == a.size) slot = 0, page++;
+    }
+    arrange(a.q + job * a.key, q, a.key);
+    score(a.k, q, keys, seen, a.key, (float)a.scale, p);
+    const float norm = 1.f / soften(p, seen);
+    for (i64 i = 0; i < a.value; i += 4 * PAIR) {
+      const i64 left = a.value - i;
+      if (left > 3 * PAIR) gather<T, 4>(a.v + i, p, values, seen, norm, z + i, left < 4 * PAIR ? left - 3 * PAIR : PAIR);
+      else if (left > 2 * PAIR) gather<T, 3>(a.v + i, p, values, seen, norm, z + i, left - 2 * PAIR);
+      else if (left > PAIR) gather<T, 2>(a.v + i, p, values, seen, norm, z + i, left - PAIR);
+      else gather<T, 1>(a.v + i, p, values, seen, norm, z + i, left);
+    }
+  }
+}

@@ -1,0 +1,21 @@
+// The kernels of a step of one to sixteen rows, and `run`, which walks a list of calls with all threads.
+//
+// Compiled once for AVX2 and once for AVX-512. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
+// has already loaded, so that a process has one pool of threads. An op's number is its place in `names` times two, plus one for bf16.
+#include "attend.h"
+#include "linear.h"
+#include "rows.h"
+
+#define BOTH(name) {name##_pieces<float>, name<float>}, {name##_pieces<u16>, name<u16>}
+static const Op ops[] = {
+    BOTH(linear), BOTH(look), BOTH(norm), BOTH(add), BOTH(gate), BOTH(angles), BOTH(rotate),
+    {store_pieces<float>, store_rows<float>}, {store_pieces<u16>, store_rows<u16>},
+    BOTH(attend), BOTH(argmax),
+    {stream_pieces, stream},
+};
+
+extern "C" {
+__attribute__((visibility("default"))) const char* digest() { return DIGEST; }
+__attribute__((visibility("default"))) const char* names() { return "linear look norm add gate angles rotate store attend argmax stream"; }
+__attribute__((visibility("default"))) void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
+}

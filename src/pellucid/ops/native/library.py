@@ -1,0 +1,120 @@
+"""The compiled kernels: which are loaded, how one is called, and where a recording listens.
+
+A call is an op and its 64-bit words, `op, count, after, pointers and numbers ...`; walk.h says how a list of them runs. Loading
+never compiles; where there is nothing to load, `available()` is False and every op runs through torch.
+"""
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from struct import Struct
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pellucid.ops.native.make import digest
+
+HALF = {torch.float32: 0, torch.bfloat16: 1}
+
+
+class Op:
+    """One kernel. fields: its words after the header as `struct` letters, q for an integer or a pointer, d for a double."""
+
+    def __init__(self, name: str, fields: str) -> None:
+        self.name, self.count = name, len(fields)
+        self.code = 2 * NAMES.index(name)
+        self.pack = Struct(f"=3q{fields}").pack
+
+
+NAMES = ("linear", "look", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream")
+LINEAR, LOOK, NORM, ADD = Op("linear", "qqqqqqq"), Op("look", "qqqqqq"), Op("norm", "qqqqqqdq"), Op("add", "qqqq")
+GATE, ANGLES, ROTATE = Op("gate", "qqqqq"), Op("angles", "qqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
+STORE, ATTEND, ARGMAX, STREAM = Op("store", "qqqqqqq"), Op("attend", "qqqqqqqqqqqqd"), Op("argmax", "qqqq"), Op("stream", "qqq")
+
+
+class Listener(Protocol):
+    """What an open recording gives: tensors that stay where they are, and an ear for every call."""
+
+    def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor: ...
+    def heard(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None: ...
+
+
+class Here(threading.local):
+    """What this thread does with the kernels."""
+
+    off: bool = False
+    recording: Listener | None = None
+
+
+here = Here()
+
+
+class Library:
+    """A loaded set of kernels. ctypes lets other threads of Python run while one is called, and a call shares nothing with another."""
+
+    def __init__(self, path: Path) -> None:
+        lib = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL | 2)  # 2: RTLD_NOW, so that a missing OpenMP is found here
+        lib.names.restype = lib.digest.restype = ctypes.c_char_p
+        if lib.digest().decode() != digest() or tuple(lib.names().decode().split()) != NAMES:
+            raise OSError(str(path))
+        self.path, self.run = path, lib.run
+        self.run.argtypes, self.run.restype = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), None
+
+
+def load(name: str) -> Library | None:
+    """The kernels for an instruction set, "avx2" or "avx512"; None where they are not built, or built from other sources."""
+    path = Path(__file__).parent / f"kernels_{name}.so"
+    try:
+        return Library(path) if path.exists() else None
+    except OSError:
+        return None
+
+
+def best() -> Library | None:
+    """The kernels for this machine, by what torch has found it can do (ATEN_CPU_CAPABILITY is obeyed)."""
+    can = torch.backends.cpu.get_cpu_capability()
+    wanted = {"AVX512": ("avx512", "avx2"), "AVX2": ("avx2",)}.get(can, ())
+    return next((lib for name in wanted if (lib := load(name)) is not None), None)
+
+
+lib = best()
+
+
+def available() -> bool:
+    """Whether the kernels run in this thread."""
+    return lib is not None and not here.off
+
+
+def instructions() -> str | None:
+    """The instruction set of the kernels that run: "avx2", "avx512", or None."""
+    return lib.path.stem.removeprefix("kernels_") if lib is not None and not here.off else None
+
+
+@contextmanager
+def off() -> Iterator[None]:
+    """Everything in here, in this thread, runs through torch."""
+    outer, here.off = here.off, True
+    try:
+        yield
+    finally:
+        here.off = outer
+
+
+def fresh(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor to write to. While recording its address is fixed for the life of the plan."""
+    return torch.empty(shape, dtype=dtype) if here.recording is None else here.recording.fresh(shape, dtype)
+
+
+threads: Callable[[], int] = torch.get_num_threads
+
+
+def call(op: Op, half: int, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], *words: float) -> None:
+    """Run one op now, with torch's number of threads; an open recording hears of it. half: 0 for float32, 1 for bfloat16."""
+    assert lib is not None
+    line = op.pack(op.code + half, op.count, 0, *words)
+    if here.recording is not None:
+        here.recording.heard(op, line, reads, writes)
+    lib.run(line, 1, threads())

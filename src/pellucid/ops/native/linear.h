@@ -1,0 +1,84 @@
+// y[r, n] = x[r, :] . w[n, :] + bias[n] for a few rows.
+//
+// The one idea: with few rows the weight's way from memory is the whole cost, so its rows are read strictly one after another, each
+// once for up to TILE rows of x (four streams at a time cost a third of the bandwidth). A sum has two accumulators and one order,
+// set by k alone: a row has the same bits alone and among sixteen.
+#pragma once
+#include "walk.h"
+
+template <class T>
+struct Linear {
+  const T *w, *x;
+  T* y;
+  const T* bias;
+  i64 rows, n, k;
+  i64 chunk() const {  // rows of w in a piece: 256 KiB where there are many, and a few pieces for each thread where there are not
+    i64 row = k * (i64)sizeof(T), bytes = n * row / 32;
+    bytes = bytes < (16 << 10) ? 16 << 10 : bytes > (256 << 10) ? 256 << 10 : bytes;
+    i64 many = bytes / row / 8 * 8;
+    return many < 8 ? 8 : many;
+  }
+};
+
+constexpr int TILE = LANES == 16 ? 12 : 6;  // two accumulators a row, and they must stay in registers
+
+template <class T, int R>
+static inline void dot(const T* w, const float* x, i64 k, float* out) {
+  V even[R], odd[R], a, b;
+  for (int r = 0; r < R; r++) even[r] = odd[r] = set(0.f);
+  const i64 width = padded(k);
+  i64 i = 0;
+  for (; i + PAIR <= k; i += PAIR) {
+    pair(w + i, a, b);
+    for (int r = 0; r < R; r++) {
+      even[r] = fma(a, load(x + r * width + i), even[r]);
+      odd[r] = fma(b, load(x + r * width + i + LANES), odd[r]);
+    }
+  }
+  if (i < k) {
+    pair(w + i, a, b, k - i);
+    for (int r = 0; r < R; r++) {
+      even[r] = fma(a, load(x + r * width + i), even[r]);
+      odd[r] = fma(b, load(x + r * width + i + LANES), odd[r]);
+    }
+  }
+  for (int r = 0; r < R; r++) out[r] = total(even[r] + odd[r]);
+}
+
+template <class T, int R>
+static void tile(const Linear<T>& a, const float* x, i64 row, i64 from, i64 to) {
+  float out[R];
+  for (i64 j = from; j < to; j++) {
+    dot<T, R>(a.w + j * a.k, x + row * padded(a.k), a.k, out);
+    for (int r = 0; r < R; r++) put(a.y + (row + r) * a.n + j, a.bias ? out[r] + get(a.bias + j) : out[r]);
+  }
+}
+
+template <class T, int R>
+static void rest(const Linear<T>& a, const float* x, i64 row, i64 from, i64 to) {
+  if (a.rows - row == R) tile<T, R>(a, x, row, from, to);
+  else if constexpr (R > 1) rest<T, R - 1>(a, x, row, from, to);
+}
+
+template <class T>
+static i64 linear_pieces(const i64* words) {
+  auto& a = *(const Linear<T>*)words;
+  return (a.n + a.chunk() - 1) / a.chunk();
+}
+template <class T>
+static void linear(const i64* words, Work& work) {
+  auto& a = *(const Linear<T>*)words;
+  const i64 chunk = a.chunk(), width = padded(a.k);
+  float* x = scratch(a.rows * width);
+  for (i64 r = 0; r < a.rows; r++) arrange(a.x + r * a.k, x + r * width, a.k);
+  for (i64 p; (p = work.next()) >= 0;) {
+    const i64 from = p * chunk, to = from + chunk < a.n ? from + chunk : a.n;
+    const i64 some = a.rows > TILE ? 8 : to - from;  // with several tiles a few weight rows stay near until all tiles have met them
+    for (i64 j = from; j < to; j += some) {
+      const i64 end = j + some < to ? j + some : to;
+      i64 row = 0;
+      for (; row + TILE <= a.rows; row += TILE) tile<T, TILE>(a, x, row, j, end);
+      if (row < a.rows) rest<T, TILE - 1>(a, x, row, j, end);
+    }
+  }
+}

@@ -1,0 +1,154 @@
+"""A step's native calls, recorded while the ordinary forward runs once, and replayed by one C call.
+
+    with record() as recording:
+        logits = model(token, step)
+    plan = recording.plan()
+    plan.replay()                    # logits, the same tensor, now belong to what lies behind the pointers
+
+What changes from step to step lies behind a pointer: the token, the position, the table of pages. A call waits for the last call
+before it that wrote what it reads or writes, or read what it writes, by ranges of memory. A plan owns every tensor it points to.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from struct import pack_into
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pellucid.errors import UseError
+from pellucid.ops.native import library
+from pellucid.ops.native.library import Op
+
+Range = tuple[int, int]  # addresses, the second one past the end
+
+
+class Unplannable(UseError):
+    """A forward that touches data outside the native calls, and so cannot be replayed by them."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One call of a plan; `after` counts the calls before it that must be done."""
+
+    op: Op
+    words: bytes
+    reads: tuple[Range, ...]
+    writes: tuple[Range, ...]
+    after: int = 0
+
+
+def extent(t: Tensor) -> Range:
+    """The memory that a tensor reaches."""
+    reach = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    return t.data_ptr(), t.data_ptr() + reach * t.element_size()
+
+
+def overlap(a: Sequence[Range], b: Sequence[Range]) -> bool:
+    return any(p < s and r < q for p, q in a for r, s in b)
+
+
+def conflict(first: Line, second: Line) -> bool:
+    """Whether the order of the two matters."""
+    return overlap(first.writes, (*second.reads, *second.writes)) or overlap(first.reads, second.writes)
+
+
+def wire(lines: list[Line]) -> list[Line]:
+    """The lines with their waits: each for the last one before it with which it conflicts, and so for all before that."""
+    wired: list[Line] = []
+    for i, line in enumerate(lines):
+        after = next((j + 1 for j in range(i - 1, -1, -1) if conflict(lines[j], line)), 0)
+        wired.append(Line(line.op, line.words, line.reads, line.writes, after))
+    return wired
+
+
+class Plan:
+    """A recorded step. It falls with what it points to: drop it when weights are replaced or modules change."""
+
+    def __init__(self, lines: list[Line], alive: list[torch.UntypedStorage]) -> None:
+        self.lines, self.alive = wire(lines), alive
+        self.words = ctypes.create_string_buffer(sum(len(line.words) for line in lines))
+        at = 0
+        for line in self.lines:
+            self.words[at : at + len(line.words)] = line.words
+            pack_into("=q", self.words, at + 16, line.after)
+            at += len(line.words)
+        self.address = ctypes.addressof(self.words)
+
+    def replay(self) -> None:
+        """Run the step again, on what lies behind its pointers now."""
+        assert library.lib is not None
+        library.lib.run(self.address, len(self.lines), library.threads())
+
+
+class Recording:
+    """The ear of an open recording."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.alive: list[torch.UntypedStorage] = []  # not the tensors: a parameter may be given other memory
+        self.guard = Guard()
+
+    def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Memory of its own for every output: nothing is reused within a step, so only true dependencies make a call wait."""
+        self.guard.own = True
+        try:
+            return torch.empty(shape, dtype=dtype)
+        finally:
+            self.guard.own = False
+
+    def heard(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None:
+        self.alive += (t.untyped_storage() for t in (*reads, *writes))
+        self.lines.append(Line(op, line, tuple(map(extent, reads)), tuple(map(extent, writes))))
+
+    def plan(self) -> Plan:
+        return Plan(self.lines, self.alive)
+
+
+class Guard(TorchDispatchMode):
+    """Refuses every torch op that touches data: a replay would leave it out. A view is only another way to name the same data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if not (self.own or func.is_view):
+            raise Unplannable("plan.torch", op=str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Values(TorchFunctionMode):
+    """Refuses what takes values out of a tensor without an op: the replay could not know that they have changed."""
+
+    taken = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.item, Tensor.__dlpack__)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in self.taken:
+            raise Unplannable("plan.torch", op=func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def record() -> Iterator[Recording]:
+    """Hear every native call of this thread. A torch op that touches data raises Unplannable; so does a thread without kernels."""
+    if not library.available():
+        raise Unplannable("plan.unavailable")
+    outer, recording = library.here.recording, Recording()
+    library.here.recording = recording
+    try:
+        with ExitStack() as modes:
+            modes.enter_context(Values())
+            modes.enter_context(recording.guard)
+            yield recording
+    finally:
+        library.here.recording = outer

@@ -1,0 +1,252 @@
+// The small ops of a step: look, norm, add, gate, angles, rotate, argmax.
+//
+// The one idea: each is cut by rows, or by runs of GRAIN numbers, so large that one thread's share is worth a ticket. What is
+// rounded to bf16 on the way is what the models were trained with, and is said where it happens.
+#pragma once
+#include "walk.h"
+
+constexpr i64 GRAIN = 1024;
+static inline i64 parts(i64 n, i64 size) { return (n + size - 1) / size; }
+static inline i64 rows_a_piece(i64 width) { return width >= GRAIN ? 1 : GRAIN / (width < 1 ? 1 : width); }
+
+// f(row) for the rows of one piece after another.
+template <class F>
+static inline void each_row(Work& work, i64 rows, i64 width, F f) {
+  const i64 size = rows_a_piece(width);
+  for (i64 p; (p = work.next()) >= 0;)
+    for (i64 r = p * size; r < rows && r < (p + 1) * size; r++) f(r);
+}
+
+// ---- look: rows of a table by number. A number outside the table gives NaN, never other memory.
+template <class T>
+struct Look {
+  const T* table;
+  const i64* ids;
+  T* y;
+  i64 rows, width, count;
+};
+template <class T>
+static i64 look_pieces(const i64* words) {
+  auto& a = *(const Look<T>*)words;
+  return parts(a.rows, rows_a_piece(a.width));
+}
+template <class T>
+static void look(const i64* words, Work& work) {
+  auto& a = *(const Look<T>*)words;
+  each_row(work, a.rows, a.width, [&](i64 r) {
+    const i64 id = a.ids[r];
+    if (id >= 0 && id < a.count) std::memcpy(a.y + r * a.width, a.table + id * a.width, a.width * sizeof(T));
+    else
+      for (i64 i = 0; i < a.width; i++) put(a.y + r * a.width + i, NAN);
+  });
+}
+
+// ---- norm: LayerNorm where centred (arXiv 1607.06450), RMSNorm otherwise (arXiv 1910.07467)
+template <class T>
+struct Norm {
+  const T* x;
+  T* y;
+  const T *weight, *bias;
+  i64 rows, width;
+  double eps;
+  i64 centred;
+};
+template <class T>
+static i64 norm_pieces(const i64* words) {
+  auto& a = *(const Norm<T>*)words;
+  return parts(a.rows, rows_a_piece(a.width));
+}
+template <class T>
+static void norm(const i64* words, Work& work) {
+  auto& a = *(const Norm<T>*)words;
+  each_row(work, a.rows, a.width, [&](i64 r) {
+    const T* x = a.x + r * a.width;
+    T* y = a.y + r * a.width;
+    V sum = set(0.f), square = set(0.f);
+    float mean = 0;
+    if (a.centred) {
+      steps(0, a.width, [&](i64 i, i64 n) { sum = sum + load(x + i, n); });
+      mean = total(sum) / (float)a.width;
+    }
+    const i64 whole = a.width / LANES * LANES;
+    steps(0, whole, [&](i64 i, i64) {
+      V d = load(x + i) - set(mean);
+      square = fma(d, d, square);
+    });
+    float squares = total(square);
+    for (i64 i = whole; i < a.width; i++) squares += (get(x + i) - mean) * (get(x + i) - mean);
+    const V scale = set(1.f / std::sqrt(squares / (float)a.width + (float)a.eps));
+    steps(0, a.width, [&](i64 i, i64 n) {
+      V v = (load(x + i, n) - set(mean)) * scale;
+      if (!a.centred) v = as(v, x);  // RMSNorm rounds before its weight, LayerNorm only at its end
+      v = v * load(a.weight + i, n);
+      store(y + i, a.bias ? v + load(a.bias + i, n) : v, n);
+    });
+  });
+}
+
+// ---- add
+template <class T>
+struct Add {
+  const T *x, *y;
+  T* z;
+  i64 n;
+};
+template <class T>
+static i64 add_pieces(const i64* words) {
+  return parts(((const Add<T>*)words)->n, GRAIN);
+}
+template <class T>
+static void add(const i64* words, Work& work) {
+  auto& a = *(const Add<T>*)words;
+  for (i64 p; (p = work.next()) >= 0;)
+    steps(p * GRAIN, p * GRAIN + GRAIN < a.n ? p * GRAIN + GRAIN : a.n, [&](i64 i, i64 n) { store(a.z + i, load(a.x + i, n) + load(a.y + i, n), n); });
+}
+
+// ---- gate: act(g) * up, or act(g) where up is null
+template <class T>
+struct Gate {
+  const T *g, *up;
+  T* y;
+  i64 n, act;
+};
+static inline V gelu_tanh(V x) {  // x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the same as the form with tanh
+  return x / (set(1.f) + exponent(x * set(-1.5957691216f) * fma(x * x, set(0.044715f), set(1.f))));
+}
+static inline V gelu(V x) {
+  V z = x * set(0.70710678f), far = erfc(where(z, set(0.f), set(0.f) - z, z));
+  return x * set(0.5f) * where(x, set(0.f), far, set(2.f) - far);
+}
+static inline V silu(V x) { return x / (set(1.f) + exponent(set(0.f) - x)); }
+static inline V relu(V x) { return max(set(0.f), x); }
+template <class T, V (*act)(V)>
+static void gate_by(const Gate<T>& a, Work& work) {
+  for (i64 p; (p = work.next()) >= 0;)
+    steps(p * GRAIN, p * GRAIN + GRAIN < a.n ? p * GRAIN + GRAIN : a.n, [&](i64 i, i64 n) {
+      V v = act(load(a.g + i, n));
+      store(a.y + i, a.up ? v * load(a.up + i, n) : v, n);
+    });
+}
+template <class T>
+static i64 gate_pieces(const i64* words) {
+  return parts(((const Gate<T>*)words)->n, GRAIN);
+}
+template <class T>
+static void gate(const i64* words, Work& work) {
+  auto& a = *(const Gate<T>*)words;
+  if (a.act == 0) gate_by<T, gelu_tanh>(a, work);
+  if (a.act == 1) gate_by<T, gelu>(a, work);
+  if (a.act == 2) gate_by<T, silu>(a, work);
+  if (a.act == 3) gate_by<T, relu>(a, work);
+}
+
+// ---- angles and rotate: rotary positions, arXiv 2104.09864. The product of position and frequency is taken in double.
+template <class T>
+struct Angles {
+  const i64* positions;
+  const void* frequencies;
+  T *cos, *sin;
+  i64 rows, half, single;
+  double amount;
+};
+template <class T>
+static i64 angles_pieces(const i64* words) {
+  return ((const Angles<T>*)words)->rows;
+}
+template <class T>
+static void angles(const i64* words, Work& work) {
+  auto& a = *(const Angles<T>*)words;
+  for (i64 r; (r = work.next()) >= 0;)
+    for (i64 j = 0; j < a.half; j++) {
+      double angle = (double)a.positions[r] * (a.single ? ((const float*)a.frequencies)[j] : ((const double*)a.frequencies)[j]);
+      put(a.cos + r * a.half + j, (float)(std::cos(angle) * a.amount));
+      put(a.sin + r * a.half + j, (float)(std::sin(angle) * a.amount));
+    }
+}
+
+template <class T>
+struct Rotate {
+  const T *x, *cos, *sin;
+  T* y;
+  i64 rows, heads, turned, width, row_step, head_step, interleaved;  // the first `turned` of width channels
+};
+template <class T>
+static i64 rotate_pieces(const i64* words) {
+  auto& a = *(const Rotate<T>*)words;
+  return parts(a.rows * a.heads, rows_a_piece(a.width));
+}
+template <class T>
+static void rotate(const i64* words, Work& work) {
+  auto& a = *(const Rotate<T>*)words;
+  const i64 half = a.turned / 2;
+  each_row(work, a.rows * a.heads, a.width, [&](i64 j) {
+    const i64 r = j / a.heads, h = j % a.heads;
+    const T *x = a.x + r * a.row_step + h * a.head_step, *cos = a.cos + r * half, *sin = a.sin + r * half;
+    T* y = a.y + j * a.width;
+    std::memcpy(y + a.turned, x + a.turned, (a.width - a.turned) * sizeof(T));
+    if (a.interleaved) {
+      for (i64 i = 0; i < half; i++) {
+        const float p = get(x + 2 * i), q = get(x + 2 * i + 1), c = get(cos + i), s = get(sin + i);
+        put(y + 2 * i, p * c - q * s);
+        put(y + 2 * i + 1, q * c + p * s);
+      }
+      return;
+    }
+    steps(0, half, [&](i64 i, i64 n) {
+      const V p = load(x + i, n), q = load(x + half + i, n), c = load(cos + i, n), s = load(sin + i, n);
+      store(y + i, p * c - q * s, n);
+      store(y + half + i, q * c + p * s, n);
+    });
+  });
+}
+
+// ---- argmax: of each row the lowest index of its largest value; a NaN is larger than all
+template <class T>
+struct Argmax {
+  const T* x;
+  i64* to;
+  i64 rows, width;
+};
+template <class T>
+static i64 argmax_pieces(const i64* words) {
+  return ((const Argmax<T>*)words)->rows;
+}
+template <class T>
+static void argmax(const i64* words, Work& work) {
+  auto& a = *(const Argmax<T>*)words;
+  for (i64 r; (r = work.next()) >= 0;) {
+    const T* x = a.x + r * a.width;
+    V top = set(-INFINITY), bad = set(0.f);
+    const i64 whole = a.width / LANES * LANES;
+    for (i64 i = 0; i < whole; i += LANES) {
+      V v = load(x + i);
+      top = max(v, top), bad = bad + v * set(0.f);  // infinity * 0 is NaN too: only a reason to look closer
+    }
+    float high = largest(top);
+    bool nan = any_nan(bad);
+    for (i64 i = whole; i < a.width; i++) high = get(x + i) > high ? get(x + i) : high, nan |= get(x + i) != get(x + i);
+    i64 at = 0;
+    if (nan) while (at < a.width && get(x + at) == get(x + at)) at++;
+    if (!nan || at == a.width) for (at = 0; at < a.width - 1 && get(x + at) != high; at++) {}
+    a.to[r] = at;
+  }
+}
+
+// ---- stream: read memory and do nothing with it, to know what a machine gives
+struct Stream {
+  const char* from;
+  i64 bytes;
+  float* to;
+};
+constexpr i64 BLOCK = 64 << 10;
+static i64 stream_pieces(const i64* words) { return ((const Stream*)words)->bytes / BLOCK; }
+static void stream(const i64* words, Work& work) {
+  auto& a = *(const Stream*)words;
+  I sum[4] = {ints(0), ints(0), ints(0), ints(0)};
+  for (i64 p; (p = work.next()) >= 0;)
+    for (i64 i = 0; i < BLOCK; i += 4 * (i64)sizeof(I))
+      for (int j = 0; j < 4; j++) sum[j] = either(sum[j], load_bits(a.from + p * BLOCK + i + j * (i64)sizeof(I)));
+  float out[LANES];
+  store(out, as_float(either(either(sum[0], sum[1]), either(sum[2], sum[3]))));
+  if (out[0] == 1.2345f) *a.to = out[1];  // so that the reading is not left out
+}

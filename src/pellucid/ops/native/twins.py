@@ -1,0 +1,193 @@
+"""The ops' fast twins on a CPU, for a few rows in float32 or bfloat16: `fits_x(...)` says whether `x(...)` may stand in.
+
+Activations have the dtype of the weights; sums are taken in float32 and rounded once. A row has the same bits whatever rows stand
+beside it. Nothing here computes gradients.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.ops.native.library import (
+    ADD,
+    ANGLES,
+    ARGMAX,
+    ATTEND,
+    GATE,
+    HALF,
+    LINEAR,
+    LOOK,
+    NORM,
+    ROTATE,
+    STORE,
+    available,
+    call,
+    fresh,
+)
+
+ROWS = 16  # more are torch's: its matrix product then reads a weight no more often than these kernels
+ACTS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3}
+PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor has no memory of its own to point to
+
+
+def fits(*tensors: Tensor | None) -> bool:
+    """Whether all are plain tensors in this machine's memory, laid out row after row, of one dtype that the kernels know."""
+    if not available() or torch.compiler.is_compiling():
+        return False
+    grad, dtype = torch.is_grad_enabled(), None
+    for t in tensors:
+        if t is None:
+            continue
+        if type(t) not in PLAIN or not t.is_cpu or (grad and t.requires_grad) or not t.is_contiguous():
+            return False
+        if dtype is None:
+            dtype = t.dtype
+            if dtype not in HALF:
+                return False
+        elif t.dtype is not dtype:
+            return False
+    return True
+
+
+def few(x: Tensor) -> bool:
+    """Whether x [B T ...] holds at most ROWS rows, and one."""
+    n = x.shape[0] * x.shape[1] if x.ndim > 2 else x.shape[0] if x.ndim == 2 else 1
+    return 0 < n <= ROWS and x.numel() > 0
+
+
+def count(x: Tensor) -> int:
+    """Rows of x, whatever leads to its last axis."""
+    return x.numel() // x.shape[-1]
+
+
+def address(t: Tensor | None) -> int:
+    return 0 if t is None else t.data_ptr()
+
+
+def fits_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return few(x) and fits(x, weight, bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [... in] times weight [out in], plus bias [out]."""
+    n, k = weight.shape
+    y = fresh((*x.shape[:-1], n), x.dtype)
+    reads = (x, weight) if bias is None else (x, weight, bias)
+    call(LINEAR, HALF[x.dtype], reads, (y,), weight.data_ptr(), x.data_ptr(), y.data_ptr(), address(bias), count(x), n, k)
+    return y
+
+
+def fits_look(ids: Tensor, table: Tensor) -> bool:
+    return 0 < ids.numel() <= ROWS and ids.dtype is torch.int64 and ids.is_contiguous() and type(ids) in PLAIN and ids.is_cpu and fits(table)
+
+
+def look(ids: Tensor, table: Tensor) -> Tensor:
+    """Rows of table [rows width] by ids [...]: [... width]. An id outside the table gives NaN."""
+    y = fresh((*ids.shape, table.shape[1]), table.dtype)
+    rows, width = table.shape
+    call(LOOK, HALF[table.dtype], (ids, table), (y,), table.data_ptr(), ids.data_ptr(), y.data_ptr(), ids.numel(), width, rows)
+    return y
+
+
+def fits_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    return few(x) and fits(x, weight, bias)
+
+
+def norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+    """RMSNorm of x [... D]; LayerNorm where centred."""
+    y = fresh(tuple(x.shape), x.dtype)
+    reads = (x, weight) if bias is None else (x, weight, bias)
+    words = x.data_ptr(), y.data_ptr(), weight.data_ptr(), address(bias), count(x), x.shape[-1], eps, int(centred)
+    call(NORM, HALF[x.dtype], reads, (y,), *words)
+    return y
+
+
+def fits_add(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and few(x) and fits(x, y)
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    """x + y, of one shape."""
+    z = fresh(tuple(x.shape), x.dtype)
+    call(ADD, HALF[x.dtype], (x, y), (z,), x.data_ptr(), y.data_ptr(), z.data_ptr(), x.numel())
+    return z
+
+
+def fits_gate(g: Tensor, up: Tensor | None, act: str) -> bool:
+    return act in ACTS and (up is None or up.shape == g.shape) and few(g) and fits(g, up)
+
+
+def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
+    """act(g) · up; act(g) where there is no up."""
+    y = fresh(tuple(g.shape), g.dtype)
+    reads = (g,) if up is None else (g, up)
+    call(GATE, HALF[g.dtype], reads, (y,), g.data_ptr(), address(up), y.data_ptr(), g.numel(), ACTS[act])
+    return y
+
+
+def numbers(*tensors: Tensor) -> bool:
+    """Whether these are plain contiguous int64 tensors in memory."""
+    return all(type(t) in PLAIN and t.is_cpu and t.dtype is torch.int64 and t.is_contiguous() for t in tensors)
+
+
+def fits_angles(positions: Tensor, dtype: torch.dtype) -> bool:
+    return 0 < positions.numel() <= ROWS and dtype in HALF and numbers(positions) and fits()
+
+
+def angles(positions: Tensor, frequencies: Tensor, amount: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin of positions [B T] times frequencies [R/2] (float64 or float32), times amount: [B T 1 R/2] each, in dtype."""
+    shape = (*positions.shape, 1, frequencies.shape[0])
+    cos, sin = fresh(shape, dtype), fresh(shape, dtype)
+    words = positions.data_ptr(), frequencies.data_ptr(), cos.data_ptr(), sin.data_ptr(), positions.numel(), frequencies.shape[0]
+    call(ANGLES, HALF[dtype], (positions, frequencies), (cos, sin), *words, int(frequencies.dtype is torch.float32), amount)
+    return cos, sin
+
+
+def fits_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
+    if x.ndim != 4 or not few(x) or x.stride(-1) != 1 or (x.shape[0] > 1 and x.stride(0) != x.stride(1) * x.shape[1]):
+        return False
+    return type(x) in PLAIN and x.is_cpu and x.dtype is cos.dtype and not (torch.is_grad_enabled() and x.requires_grad) and fits(cos, sin)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Turn the pairs of the first R channels of x [B T H K] by cos and sin [B T 1 R/2]; what follows them stays."""
+    y = fresh(tuple(x.shape), x.dtype)
+    B, T, H, K = x.shape
+    words = x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr(), B * T, H, 2 * cos.shape[-1], K, x.stride(1), x.stride(2)
+    call(ROTATE, HALF[x.dtype], (x, cos, sin), (y,), *words, int(interleaved))
+    return y
+
+
+def fits_store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor) -> bool:
+    return few(x) and x.shape[2:] == pool.shape[1:] and numbers(table, positions) and fits(x, pool)
+
+
+def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) -> None:
+    """Rows of x [B T ...] to their places in pool [rows of all pages, ...]: position p at row table[p // size] * size + p % size."""
+    width, rows = pool[0].numel(), positions.numel()
+    words = x.data_ptr(), pool.data_ptr(), table.data_ptr(), positions.data_ptr(), rows, width, size
+    call(STORE, HALF[x.dtype], (x, table, positions), (pool,), *words)
+
+
+def fits_attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor, positions: Tensor) -> bool:
+    return q.ndim == 4 and q.shape[0] == 1 and few(q) and numbers(table, positions) and fits(q, k, v)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor, positions: Tensor, size: int, scale: float) -> Tensor:
+    """q [1 T H K] at positions [1 T] against one request's keys [rows G K] and values [rows G W] in pages: causal, [1 T H W]."""
+    _, rows, heads, key = q.shape
+    groups, value = v.shape[1:]
+    z = fresh((1, rows, heads, value), q.dtype)
+    words = q.data_ptr(), k.data_ptr(), v.data_ptr(), table.data_ptr(), positions.data_ptr(), z.data_ptr(), rows, heads, groups, key, value, size
+    call(ATTEND, HALF[q.dtype], (q, k, v, table, positions), (z,), *words, scale)
+    return z
+
+
+def fits_argmax(x: Tensor) -> bool:
+    return few(x) and fits(x)
+
+
+def argmax(x: Tensor) -> Tensor:
+    """The lowest index of the largest value of each row of x [... V]: LongTensor [...]. A NaN is larger than all."""
+    y = fresh(tuple(x.shape[:-1]), torch.int64)
+    call(ARGMAX, HALF[x.dtype], (x,), (y,), x.data_ptr(), y.data_ptr(), count(x), x.shape[-1])
+    return y

@@ -1,0 +1,199 @@
+// Vectors of 8 (AVX2) or 16 (AVX-512) floats, and the two types that lie in memory: float, and bf16 as its 16 bits.
+//
+// The one idea: everything is computed in float and rounded once, to nearest even, on its way back to memory. Products meet sums
+// only through `fma`, and the compiler may not contract others (-ffp-contract=off), so a sum has one order wherever it is inlined.
+#pragma once
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+using i64 = int64_t;
+using u16 = uint16_t;  // bf16: the upper half of a float
+
+#if defined(__AVX512F__)
+using V = __m512;
+using I = __m512i;
+constexpr i64 LANES = 16;
+static inline V set(float f) { return _mm512_set1_ps(f); }
+static inline I ints(int i) { return _mm512_set1_epi32(i); }
+static inline V load(const float* p) { return _mm512_loadu_ps(p); }
+static inline V load(const u16* p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
+}
+static inline void store(float* p, V v) { _mm512_storeu_ps(p, v); }
+static inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+static inline V max(V a, V b) { return _mm512_max_ps(a, b); }
+static inline V min(V a, V b) { return _mm512_min_ps(a, b); }
+static inline V root(V a) { return _mm512_sqrt_ps(a); }
+static inline V nearest(V a) { return _mm512_roundscale_ps(a, 0); }
+static inline V power_of_two(V n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), ints(127)), 23)); }
+static inline V where(V a, V below, V yes, V no) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, below, _CMP_LT_OQ), no, yes); }
+static inline bool any_nan(V a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
+static inline __m256 fold(V a) {
+  return _mm256_add_ps(_mm512_castps512_ps256(a), _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)));
+}
+static inline I load_bits(const void* p) { return _mm512_loadu_si512(p); }
+static inline void store_bits(void* p, I v) { _mm512_storeu_si512(p, v); }
+static inline I up16(I v) { return _mm512_slli_epi32(v, 16); }
+static inline I down16(I v) { return _mm512_srli_epi32(v, 16); }
+static inline I both(I a, I b) { return _mm512_and_si512(a, b); }
+static inline I either(I a, I b) { return _mm512_or_si512(a, b); }
+static inline I plus(I a, I b) { return _mm512_add_epi32(a, b); }
+static inline V as_float(I v) { return _mm512_castsi512_ps(v); }
+static inline I as_bits(V v) { return _mm512_castps_si512(v); }
+static inline I pick_nan(V v, I nan, I other) { return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), other, nan); }
+static inline void store_low(u16* p, I v) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(v)); }
+#else
+using V = __m256;
+using I = __m256i;
+constexpr i64 LANES = 8;
+static inline V set(float f) { return _mm256_set1_ps(f); }
+static inline I ints(int i) { return _mm256_set1_epi32(i); }
+static inline V load(const float* p) { return _mm256_loadu_ps(p); }
+static inline V load(const u16* p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
+}
+static inline void store(float* p, V v) { _mm256_storeu_ps(p, v); }
+static inline V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
+static inline V max(V a, V b) { return _mm256_max_ps(a, b); }
+static inline V min(V a, V b) { return _mm256_min_ps(a, b); }
+static inline V root(V a) { return _mm256_sqrt_ps(a); }
+static inline V nearest(V a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline V power_of_two(V n) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), ints(127)), 23)); }
+static inline V where(V a, V below, V yes, V no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, below, _CMP_LT_OQ)); }
+static inline bool any_nan(V a) { return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0; }
+static inline __m256 fold(V a) { return a; }
+static inline I load_bits(const void* p) { return _mm256_loadu_si256((const __m256i*)p); }
+static inline void store_bits(void* p, I v) { _mm256_storeu_si256((__m256i*)p, v); }
+static inline I up16(I v) { return _mm256_slli_epi32(v, 16); }
+static inline I down16(I v) { return _mm256_srli_epi32(v, 16); }
+static inline I both(I a, I b) { return _mm256_and_si256(a, b); }
+static inline I either(I a, I b) { return _mm256_or_si256(a, b); }
+static inline I plus(I a, I b) { return _mm256_add_epi32(a, b); }
+static inline V as_float(I v) { return _mm256_castsi256_ps(v); }
+static inline I as_bits(V v) { return _mm256_castps_si256(v); }
+static inline I pick_nan(V v, I nan, I other) {
+  return _mm256_blendv_epi8(other, nan, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+}
+static inline void store_low(u16* p, I v) {
+  _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(v, v), 0x08)));
+}
+#endif
+
+static inline float total(V a) {
+  __m256 f = fold(a);
+  __m128 h = _mm_add_ps(_mm256_castps256_ps128(f), _mm256_extractf128_ps(f, 1));
+  h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+  return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
+}
+static inline float largest(V a) {
+  float each[LANES], top;
+  store(each, a);
+  top = each[0];
+  for (float f : each) top = f > top ? f : top;
+  return top;
+}
+
+// ---- to and from bf16
+
+// The bits of v rounded to bf16, in the lower half of each lane. 1 + 2^-8 lies between two and goes to the even one, 1.
+static inline I rounded(V v) {
+  I bits = as_bits(v);
+  return pick_nan(v, ints(0x7fc0), down16(plus(plus(bits, ints(0x7fff)), both(down16(bits), ints(1)))));
+}
+static inline void store(u16* p, V v) { store_low(p, rounded(v)); }
+
+static inline float get(const float* p) { return *p; }
+static inline float get(const u16* p) {
+  uint32_t bits = (uint32_t)*p << 16;
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+}
+static inline void put(float* p, float f) { *p = f; }
+static inline void put(u16* p, float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  *p = f != f ? 0x7fc0 : (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+static inline V as(V v, const float*) { return v; }  // v as it would come back from memory
+static inline V as(V v, const u16*) { return as_float(up16(rounded(v))); }
+
+// n of a vector's lanes; the others are 0, and are not stored.
+template <class T>
+static inline V load(const T* p, i64 n) {
+  if (n >= LANES) return load(p);
+  T some[LANES] = {};
+  std::memcpy(some, p, n * sizeof(T));
+  return load(some);
+}
+template <class T>
+static inline void store(T* p, V v, i64 n) {
+  if (n >= LANES) return store(p, v);
+  T some[LANES];
+  store(some, v);
+  std::memcpy(p, some, n * sizeof(T));
+}
+
+// f(i, lanes) over [from, to), whole vectors first.
+template <class F>
+static inline void steps(i64 from, i64 to, F f) {
+  i64 i = from;
+  for (; i + LANES <= to; i += LANES) f(i, LANES);
+  if (i < to) f(i, to - i);
+}
+
+// ---- pairs: 2 * LANES numbers by one load where they are bf16, the even ones in a and the odd ones in b; halves where they are float
+
+constexpr i64 PAIR = 2 * LANES;
+static inline void pair(const float* p, V& a, V& b) { a = load(p), b = load(p + LANES); }
+static inline void pair(const u16* p, V& a, V& b) {
+  I bits = load_bits(p);
+  a = as_float(up16(bits)), b = as_float(both(bits, ints((int)0xffff0000)));
+}
+template <class T>
+static inline void pair(const T* p, V& a, V& b, i64 n) {
+  if (n >= PAIR) return pair(p, a, b);
+  T some[PAIR] = {};
+  std::memcpy(some, p, n * sizeof(T));
+  pair(some, a, b);
+}
+static inline void unpair(float* p, V a, V b) { store(p, a), store(p + LANES, b); }
+static inline void unpair(u16* p, V a, V b) { store_bits(p, either(rounded(a), up16(rounded(b)))); }
+template <class T>
+static inline void unpair(T* p, V a, V b, i64 n) {
+  if (n >= PAIR) return unpair(p, a, b);
+  T some[PAIR];
+  unpair(some, a, b);
+  std::memcpy(p, some, n * sizeof(T));
+}
+static inline i64 padded(i64 n) { return (n + PAIR - 1) / PAIR * PAIR; }
+
+// x [n] as floats in the order in which `pair` meets its partner, filled up with zeros to padded(n).
+template <class T>
+static inline void arrange(const T* x, float* to, i64 n) {
+  for (i64 i = 0; i < n; i += PAIR) {
+    V a, b;
+    pair(x + i, a, b, n - i);
+    store(to + i, a), store(to + i + LANES, b);
+  }
+}
+
+// ---- functions
+
+// e^x within about 2 units in the last place; a NaN stays one.
+static inline V exponent(V x) {
+  x = max(set(-87.f), min(set(88.f), x));
+  V n = nearest(x * set(1.44269504f)), r = fma(n, set(2.12194440e-4f), fma(n, set(-0.693359375f), x)), p = set(1.9875691500e-4f);
+  for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 0.5f, 1.f, 1.f}) p = fma(p, r, set(c));
+  return p * power_of_two(n);
+}
+// 1 - erf(z) for z >= 0, relative error below 1.2e-7 (W. H. Press et al., Numerical Recipes, 6.2).
+static inline V erfc(V z) {
+  V t = set(1.f) / fma(z, set(0.5f), set(1.f)), p = set(0.17087277f);
+  for (float c : {-0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f, -0.18628806f, 0.09678418f, 0.37409196f, 1.00002368f, -1.26551223f})
+    p = fma(p, t, set(c));
+  return t * exponent(fma(z, set(0.f) - z, p));
+}

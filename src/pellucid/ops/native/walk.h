@@ -1,0 +1,85 @@
+// A call is a few 64-bit words; a list of calls is walked by all threads at once.
+//
+//     op | words that follow | after | pointers and numbers ...
+//
+// The one idea: a call is cut into pieces that nobody owns. Every thread walks the whole list and takes pieces while there are any;
+// before a call it waits until the first `after` calls of the list are done. So a thread that the system has put aside holds up
+// the others only while it has a piece in hand, and what it had not begun is done by those who run.
+#pragma once
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "vectors.h"
+
+struct alignas(64) Call {
+  const i64* words = nullptr;
+  i64 op = 0, after = 0, pieces = 0;
+  std::atomic<int> taken{0}, done{0}, asleep{0};
+};
+
+struct Work {
+  Call& call;
+  int mine = 0;  // pieces this thread has finished or has in hand
+  i64 next() {   // the number of a piece that nobody has taken, or -1
+    int i = call.taken.load(std::memory_order_relaxed) < call.pieces ? call.taken.fetch_add(1, std::memory_order_relaxed) : (int)call.pieces;
+    return i < call.pieces ? (++mine, i) : -1;
+  }
+  bool idle() const { return call.taken.load(std::memory_order_relaxed) >= call.pieces; }
+};
+
+// Room that only this thread sees, in whole cache lines.
+static inline float* scratch(i64 floats) {
+  static thread_local std::vector<char> room;
+  if ((i64)room.size() < floats * 4 + 64) room.resize(floats * 4 + 64);
+  return (float*)(((uintptr_t)room.data() + 63) & ~(uintptr_t)63);
+}
+
+struct Op {
+  i64 (*pieces)(const i64*);
+  void (*work)(const i64*, Work&);
+};
+
+// Spin for some 50 us, then sleep: an idle core is the one to which the system moves a thread that waits elsewhere for its turn.
+static inline void wait(Call& c) {
+  for (int spins = 0; spins < 2000; spins++) {
+    if (c.done.load(std::memory_order_acquire) >= c.pieces) return;
+    _mm_pause();
+  }
+  c.asleep.fetch_add(1);
+  for (int seen; (seen = c.done.load()) < c.pieces;) syscall(SYS_futex, (int*)&c.done, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+  c.asleep.fetch_sub(1);
+}
+
+static inline void walk(Call* calls, i64 count, const Op* ops) {
+  i64 over = 0;  // this many calls are known to be done
+  for (i64 i = 0; i < count; i++) {
+    Call& c = calls[i];
+    for (; over < c.after; over++) wait(calls[over]);
+    Work work{c};
+    if (!work.idle()) ops[c.op].work(c.words, work);
+    if (work.mine && c.done.fetch_add(work.mine) + work.mine >= c.pieces && c.asleep.load())
+      syscall(SYS_futex, (int*)&c.done, FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+  }
+}
+
+// Each caller has its own calls, so two threads of Python may run two lists at once.
+static inline void run_list(const i64* words, i64 count, int threads, const Op* ops) {
+  std::unique_ptr<Call[]> calls(new Call[count]);
+  i64 most = 0;
+  for (i64 i = 0; i < count; i++, words += 3 + words[1]) {
+    Call& c = calls[i];
+    c.op = words[0], c.after = words[2], c.words = words + 3;
+    c.pieces = ops[c.op].pieces(c.words);
+    most = c.pieces > most ? c.pieces : most;
+  }
+  if (most < threads) threads = (int)most;
+  if (threads < 2) return walk(calls.get(), count, ops);
+  Call* all = calls.get();
+#pragma omp parallel num_threads(threads)
+  walk(all, count, ops);
+}

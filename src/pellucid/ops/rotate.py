@@ -1,0 +1,92 @@
+"""Rotary positions, arXiv 2104.09864: pairs of channels turn by an angle that grows with position, the first fastest.
+
+Pair i of a head of width R turns theta^(-2i/R) radians a token, i = 0, 1, ...: with R = 128 and theta = 10000 a full turn takes
+6.28 tokens for the first and 54,410 for the last.
+"""
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from pellucid.config import Linear, Llama3, Rope, Yarn
+from pellucid.ops import native
+from pellucid.ops.precision import wide
+from pellucid.tap import Index, Terms, note
+
+
+def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """Radians a token for each pair, [R/2], as the model's scaling bends them."""
+    at = torch.arange(0, rope.width, 2, device=device, dtype=dtype) / rope.width
+    plain = 1.0 / rope.theta**at
+    match rope.scaling:
+        case None:
+            return plain
+        case Linear(factor):
+            return plain / factor
+        case Llama3(factor, low, high, original):
+            return llama3(plain, factor, low, high, original)
+        case Yarn() as yarn:
+            return blend(plain, rope, yarn)
+
+
+def llama3(plain: Tensor, factor: float, low: float, high: float, original: int) -> Tensor:
+    """Pairs that turn fewer than `low` times in the original context slow down by factor, those above `high` stay, others between."""
+    turns = original * plain / (2 * math.pi)
+    part = ((turns - low) / (high - low)).clamp(0, 1)
+    return plain * part + plain / factor * (1 - part)
+
+
+def blend(plain: Tensor, rope: Rope, yarn: Yarn) -> Tensor:
+    """YaRN: the pairs between `fast` and `slow` turns within the original context pass linearly from kept to divided."""
+
+    def pair(turns: float) -> float:
+        return rope.width * math.log(yarn.original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = pair(yarn.fast), pair(yarn.slow)
+    if yarn.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.width - 1)
+    ramp = (torch.arange(rope.width // 2, device=plain.device, dtype=plain.dtype) - low) / max(high - low, 0.001)
+    kept = 1 - ramp.clamp(0, 1)
+    return plain / yarn.factor * (1 - kept) + plain * kept
+
+
+@cache
+def kept(rope: Rope) -> Tensor:
+    """The frequencies where a native kernel reads them: float64, computed once a process."""
+    return frequencies(rope, torch.float64)
+
+
+def angles(positions: Tensor, rope: Rope, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin of every pair at positions [B T]: [B T 1 R/2] each, in dtype."""
+    amount = rope.scaling.amount if isinstance(rope.scaling, Yarn) else 1.0
+    if native.fits_angles(positions, dtype):
+        return native.angles(positions, kept(rope), amount, dtype)
+    w = wide(dtype)
+    angle = (positions[..., None].to(w) * frequencies(rope, w, positions.device))[:, :, None, :]
+    return (angle.cos() * amount).to(dtype), (angle.sin() * amount).to(dtype)
+
+
+def rotate(x: Tensor, turn: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
+    """Turn the pairs of the first R channels of x [B T . K] by (cos, sin) [B T 1 R/2]; what follows them stays."""
+    cos, sin = turn
+    half = cos.shape[-1]
+    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
+    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    if native.fits_rotate(x, cos, sin):
+        y = native.rotate(x, cos, sin, interleaved)
+    else:
+        first, second = a * cos - b * sin, b * cos + a * sin
+        y = torch.stack((first, second), -1).flatten(-2) if interleaved else torch.cat((first, second), -1)
+        y = torch.cat((y, rest), -1) if rest.shape[-1] else y
+
+    def terms(i: Index) -> Terms:
+        if i[-1] >= 2 * half:
+            return Terms(x=x[i])
+        j, later = divmod(i[-1], 2) if interleaved else (i[-1] % half, i[-1] // half)
+        at, spot = (*i[:-1], j), (*i[:2], 0, j)
+        return Terms(x=[b[at], a[at]] if later else [a[at], b[at]], turn=[cos[spot], sin[spot] if later else -sin[spot]])
+
+    return note(y, "rotate", (x,), (), terms)

@@ -1,0 +1,23 @@
+"""A matrix with its bias, and a table of rows: the two holders of nearly all parameters."""
+
+from torch import Tensor, nn
+
+from pellucid import ops
+
+
+class Linear(nn.Linear):
+    """x [... in] -> [... out]; weight [out, in]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight, self.bias)
+
+    def matrix(self) -> Tensor:
+        """The weight as one matrix, for a part that reads it without calling it."""
+        return self.weight
+
+
+class Embedding(nn.Embedding):
+    """ids [...] -> rows [... width]."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return ops.look(ids, self.weight)

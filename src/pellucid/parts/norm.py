@@ -1,0 +1,35 @@
+"""The two norms of the family, chosen once by name."""
+
+import torch
+from torch import Tensor, nn
+
+from pellucid import ops
+
+
+class RmsNorm(nn.Module):
+    """x over its root mean square, times a weight (arXiv 1910.07467)."""
+
+    axes = {"weight": "D"}
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps, self.weight = eps, nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms(x, self.weight, self.eps)
+
+
+class LayerNorm(nn.Module):
+    """x less its mean, over its deviation, times a weight, plus a bias (arXiv 1607.06450)."""
+
+    axes = {"weight": "D", "bias": "D"}
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps, self.weight, self.bias = eps, nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.layer(x, self.weight, self.bias, self.eps)
+
+
+NORMS: dict[str, type[RmsNorm] | type[LayerNorm]] = {"rms": RmsNorm, "layer": LayerNorm}

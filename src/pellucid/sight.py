@@ -1,0 +1,91 @@
+"""What a query may see, and how much it is biased: two functions of positions, composed with `&`.
+
+    causal & window(4)                       # itself and the three before it
+    replace(causal, bias=alibi(slopes))      # the same, and a slope by distance
+
+It becomes a tensor only inside a reference. Padding is position -1 and is never seen; a row that may see nothing gives 0.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pellucid.config import Buckets
+
+Allowed = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """allowed and bias take q [B 1 T 1] and k [B 1 1 S] and broadcast to [B H T S]; cap is a soft limit of scores, sinks [H] an extra key.
+
+    weights: the parameters that take part, for whoever asks what made a pattern.
+    """
+
+    allowed: Allowed
+    bias: Allowed | None = None
+    cap: float | None = None
+    sinks: Tensor | None = None
+    weights: tuple[Tensor, ...] = ()
+
+    def __and__(self, other: "Sight") -> "Sight":
+        return replace(self, allowed=lambda q, k: self.allowed(q, k) & other.allowed(q, k))
+
+    def mask(self, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Positions q_at [B T] and k_at [B S] -> (who sees whom [B 1 T S], the bias or None)."""
+        q, k = q_at[:, None, :, None], k_at[:, None, None, :]
+        return self.allowed(q, k) & (k >= 0) & (q >= 0), None if self.bias is None else self.bias(q, k)
+
+
+def see_before(q: Tensor, k: Tensor) -> Tensor:
+    return k <= q
+
+
+causal = Sight(see_before)
+both_ways = Sight(lambda q, k: (q == q) & (k == k))
+
+
+def window(n: int) -> Sight:
+    """The last n positions, itself included."""
+    return Sight(lambda q, k: q - k < n)
+
+
+def prefix(n: int) -> Sight:
+    """The first n positions see each other both ways; what follows is causal."""
+    return Sight(lambda q, k: (k <= q) | (k < n))
+
+
+def document(of: Tensor) -> Sight:
+    """Only what belongs to the same document; of [rows] numbers the document of each position."""
+    return Sight(lambda q, k: of[q] == of[k])
+
+
+def alibi(slopes: Tensor) -> Allowed:
+    """A bias that falls with distance, one slope a head [H], arXiv 2108.12409."""
+    return lambda q, k: slopes[:, None, None] * -(q - k).abs()
+
+
+def bucket(distance: Tensor, count: int, reach: int, two_sided: bool) -> Tensor:
+    """T5's bucket of distance = k - q, arXiv 1910.10683: half are exact, the rest grow as the logarithm.
+
+    The table was trained with float32 logarithms, so this integer is always taken from them (`log` of a long is float32).
+    """
+    side: Tensor | int = 0
+    if two_sided:
+        count //= 2
+        side, distance = (distance > 0).long() * count, distance.abs()
+    else:
+        distance = (-distance).clamp(min=0)
+    exact = count // 2
+    grown = torch.log(distance.clamp(min=1) / exact) / math.log(reach / exact) * (count - exact)
+    far = exact + grown.long()
+    return side + torch.where(distance < exact, distance, far.clamp(max=count - 1))
+
+
+def relative(table: Tensor, spec: Buckets) -> Allowed:
+    """A learned bias for each bucket of distance and head; table [U H]."""
+    return lambda q, k: F.embedding(bucket(k - q, spec.count, spec.reach, spec.both_ways), table).movedim(-1, 1).squeeze(2)

@@ -1,0 +1,127 @@
+"""What one forward knows besides its tokens: where they stand, whose they are, and what came before.
+
+A step flattens its requests to B = 1, T = all their rows. Every part works row by row; only an attend walks the spans:
+
+    rows      0 1 2 3 4 | 5 | 6 7          spans   Span("a", 0, 5)  Span("b", 5, 6)  Span("c", 6, 8)
+              a a a a a   b   c c          `b` decodes one token; its keys of the 40 steps before lie in pages
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.past import Paged, Pages, Past, Piece, Span, Stored
+from pellucid.sight import Sight
+
+
+@dataclass
+class Step:
+    """One forward's knowledge. positions: LongTensor [B T], -1 for padding.
+
+    spans: empty for the B rows of a plain batch.  sight: what the caller lets queries see instead of the model's own, a prefix say.
+    source: the encoder's rows and the Step that made them, where a request is new.  wanted: the rows of T whose logits are asked for.
+    """
+
+    positions: Tensor
+    spans: tuple[Span, ...] = ()
+    pages: Pages | None = None
+    source: "tuple[Tensor, Step] | None" = None
+    padded: bool = False
+    sight: Sight | None = None
+    wanted: Tensor | None = None
+    kept: dict[Any, Any] = field(default_factory=dict)  # memory of this forward, when nothing outlives it
+    once: dict[Any, Any] = field(default_factory=dict)  # what all layers share: angles, slots
+
+    @staticmethod
+    def plain(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None) -> "Step":
+        """Positions 0, 1, 2 ... of tokens [B T]; where mask [B T] is 0 there is no token, its position is -1 and does not count."""
+        if mask is None:
+            return Step(torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape), sight=sight)
+        real = mask.bool()
+        return Step(torch.where(real, real.cumsum(-1) - 1, -1), padded=True, sight=sight)
+
+    @staticmethod
+    def packed(lengths: list[int], device: torch.device | str = "cpu") -> "Step":
+        """Documents end to end in one row, each alone with its own positions."""
+        spans, start = [], 0
+        for i, n in enumerate(lengths):
+            spans.append(Span(i, start, start + n))
+            start += n
+        return Step(torch.cat([torch.arange(n, device=device) for n in lengths])[None], tuple(spans))
+
+    @staticmethod
+    def paged(pages: Pages, chunks: Mapping[Any, int]) -> "Step":
+        """The step of a crowd: {request: how many new rows}. Pages are taken here, so that a forward allocates nothing."""
+        spans, at, start = [], [], 0
+        for request, n in chunks.items():
+            before = pages.length.get(request, 0)
+            pages.reserve(request, before + n)
+            spans.append(Span(request, start, start + n, before))
+            at.append(torch.arange(before, before + n))
+            start += n
+        return Step(torch.cat(at)[None], tuple(spans), pages)
+
+    @property
+    def places(self) -> Tensor:
+        """Positions that may index a table: padding reads row 0, and nobody reads padding."""
+        return self.positions.clamp(min=0) if self.padded else self.positions
+
+    def advance(self) -> None:
+        """This step's rows have been stored. Only the owner of the loop calls this: until then the same step may run again."""
+        assert self.pages is not None
+        for s in self.spans:
+            self.pages.length[s.request] = s.end
+
+    def shared(self, key: object, make: Callable[[], Any]) -> Any:
+        """What `make()` gives, made once a step: the layers share angles, and slots of the past."""
+        if key not in self.once:
+            self.once[key] = make()
+        return self.once[key]
+
+    def store(self, part: nn.Module, *new: Tensor) -> Past:
+        """Append this step's rows, [B T ...] each, under the part, and return a handle on all that its requests have stored."""
+        if self.pages is not None:
+            return self._append(self.pages, self.pages.pool(part, new), new)
+        at = self.positions
+        if not self.spans:
+            return Past([Piece(None, slice(None), at, lambda: at, lambda: new, not self.padded)], new)
+        return Past([self._document(s, new) for s in self.spans], new)
+
+    def _document(self, s: Span, new: Stored) -> Piece:
+        rows = slice(s.start, s.stop)
+        at = self.positions[:, rows]
+        return Piece(s.request, rows, at, lambda: at, lambda: tuple(n[:, rows] for n in new), True)
+
+    def _append(self, pages: Pages, pools: Stored, new: Stored) -> Past:
+        slots = self.shared("new", lambda: torch.cat([pages.slots(s.request, s.before, s.end) for s in self.spans]))
+        for pool, n in zip(pools, new, strict=True):
+            pool.index_copy_(0, slots, n[0])
+        return Past([self._page(pages, pools, s) for s in self.spans], new)
+
+    def _page(self, pages: Pages, pools: Stored, s: Span) -> Piece:
+        def read() -> Stored:
+            slots = self.shared(s.request, lambda: pages.slots(s.request, 0, s.end))
+            return tuple(p[slots][None] for p in pools)
+
+        rows, paged = slice(s.start, s.stop), Paged(pools, pages.tables[s.request], pages.size, s.end)
+        return Piece(s.request, rows, self.positions[:, rows], lambda: torch.arange(s.end)[None], read, True, paged)
+
+    def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> Past:
+        """What `make(encoder's rows)` gives, [B S ...] each, computed once for each request and kept under the part."""
+        kept = self.kept if self.pages is None else self.pages.memory
+        if self.source is not None:
+            rows, step = self.source
+            spans = step.spans or (Span(None, 0, rows.shape[1]),)
+            if any((part, s.request) not in kept for s in spans):
+                made = make(rows)
+                for s in spans:
+                    kept[part, s.request] = tuple(m[:, s.start : s.stop] for m in made), step.positions[:, s.start : s.stop]
+        own = self.spans or (Span(None, 0, self.positions.shape[1]),)
+        return Past([self._remembered(s, *kept[part, s.request]) for s in own], kept[part, own[0].request][0])
+
+    def _remembered(self, s: Span, stored: Stored, at: Tensor) -> Piece:
+        rows = slice(s.start, s.stop)
+        return Piece(s.request, rows, self.positions[:, rows], lambda: at, lambda: stored)

@@ -1,0 +1,212 @@
+"""Name a tensor where it is made, and say what its axes are.
+
+    q = tap(self.q(x).unflatten(-1, (-1, s.width)), "q: B T H K")
+
+Idle, tap returns its first argument. Under `watch(model)` the same line checks the axes, records the tensor, and lets the watcher
+replace it. `note` is its twin on the side of the ops: what made a tensor, from what, and the summands of each of its cells.
+Reading never changes which kernel runs: what lies inside a fused op is recomputed beside it; only an edit inside selects the reference.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from pellucid.watch import Seen, Watch
+
+Index = tuple[int, ...]
+
+
+class Terms:
+    """What one cell is the sum of: named factors, float64 columns of equal length, whose rowwise products are the summands.
+
+    Terms(x=[1., 2.], weight=[3., 4.]) has the summands [3., 8.] and the sum 11.
+    """
+
+    def __init__(self, **factors: Tensor | float | list[Any]) -> None:
+        rows = {name: column(f) for name, f in factors.items()}
+        length = max(len(r) for r in rows.values())
+        self.factors = {name: r.expand(length) for name, r in rows.items()}
+
+    @property
+    def summands(self) -> Tensor:
+        """The products, row by row: float64 [n]."""
+        out = torch.ones((), dtype=torch.float64)
+        for f in self.factors.values():
+            out = out * f
+        return out
+
+    def total(self) -> float:
+        """The value of the cell, as these summands give it."""
+        return float(self.summands.sum())
+
+
+def column(parts: Tensor | float | list[Any]) -> Tensor:
+    """Numbers and tensors end to end, as one float64 column."""
+    pieces = parts if isinstance(parts, list) else [parts]
+    return torch.cat(
+        [
+            p.detach().to("cpu", torch.float64).reshape(-1) if isinstance(p, Tensor) else torch.tensor([p], dtype=torch.float64)
+            for p in pieces
+        ]
+    )
+
+
+@dataclass
+class Made:
+    """How a tensor came to be: the op, its operands by path, its weights by path. It lives on the tensor's storage, so a view finds it."""
+
+    op: str
+    inputs: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+
+
+class Place(Protocol):
+    """What a piece of the past tells a watcher: whose rows these are (see past.Piece)."""
+
+    @property
+    def request(self) -> object: ...
+
+
+@dataclass
+class Call:
+    """One running part: its path for each watch, and the sizes that its letters have."""
+
+    module: nn.Module
+    path: "dict[Watch, str | None]"
+    sizes: MutableMapping[str, int]
+
+
+@dataclass
+class Here(threading.local):
+    """What this thread is doing. Another thread that runs the same model sees empty tuples, and records nothing.
+
+    torch.compile reads `calls` at compile time, finds it empty, and leaves no trace of a tap in the graph.
+    """
+
+    watches: "tuple[Watch, ...]" = ()
+    calls: tuple[Call, ...] = ()
+    piece: Place | None = None
+    marks: "list[Seen] | None" = None
+    source: str = "executed"
+    terms: dict[int, tuple[Tensor, Callable[[Index], Terms]]] = field(default_factory=dict)
+
+
+here = Here()
+
+
+def tap(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
+    """x itself, or what a watcher puts in its place. label: "name: axes". rows: for an axis N, the token row that each came from."""
+    if not here.calls:
+        return x
+    for w in here.watches:
+        x = w.see(x, label, rows)
+    return x
+
+
+def note(
+    x: Tensor,
+    op: str,
+    inputs: tuple[Tensor, ...],
+    weights: tuple[Tensor | None, ...] = (),
+    terms: Callable[[Index], Terms] | None = None,
+    flops: int | Callable[[], int] = 0,
+) -> Tensor:
+    """Remember, while somebody watches, how an op made x; terms(index) are the summands of one cell, flops counts products as 2."""
+    if not here.calls:
+        return x
+    storage = x.untyped_storage()
+    for w in here.watches:
+        w.made(storage, op, inputs, weights, flops)
+    if terms is not None and x.device.type != "meta" and any(w.terms for w in here.watches):
+        here.terms[storage._cdata] = (x, terms)
+    return x
+
+
+def terms_of(x: Tensor) -> Callable[[Index], Terms] | None:
+    """terms(index of x), through the op whose output x is, or is a view of; None where no op told."""
+    base, terms = here.terms.get(x.untyped_storage()._cdata, (None, None))
+    if base is None or terms is None:
+        return None
+    offset, strides = x.storage_offset() - base.storage_offset(), x.stride()
+    shape, steps = tuple(base.shape), base.stride()
+
+    def at(index: Index) -> Terms:
+        rest = int(offset) + sum(i * s for i, s in zip(index, strides, strict=True))
+        spot = [0] * len(shape)
+        for d in sorted((d for d in range(len(shape)) if shape[d] > 1), key=lambda d: -steps[d]):
+            spot[d], rest = divmod(rest, steps[d])
+        return terms(tuple(spot))
+
+    return at
+
+
+def watching() -> bool:
+    """Whether the running forward is watched in this thread."""
+    return bool(here.calls)
+
+
+def inside(*names: str) -> str | None:
+    """Whether somebody watches these tensors of the running op: None, "read" (run beside), or "reference" (run in its place)."""
+    if not here.calls:
+        return None
+    return max((w.inside_of(names) for w in here.watches), key=[None, "read", "reference"].index)
+
+
+def aside(f: Callable[[Tensor], Any], x: Tensor) -> Any:
+    """f(x), a watcher's own function: a model that it runs is not recorded as a part of this one."""
+    calls, here.calls = here.calls, ()
+    try:
+        return f(x)
+    finally:
+        here.calls = calls
+
+
+@contextmanager
+def beside() -> Iterator[Callable[[float | None], None]]:
+    """Taps in here are recomputed. Call the yielded function with the largest difference from what the kernel gave."""
+    marks: list[Seen] = []
+    outer, here.marks = here.marks, marks
+
+    def found(error: float | None) -> None:
+        for seen in marks:
+            seen.error = error
+
+    try:
+        with torch.no_grad():
+            yield found
+    finally:
+        here.marks = outer
+
+
+@contextmanager
+def instead() -> Iterator[None]:
+    """Taps in here are the reference's, which runs in the kernel's place because a watcher asked for it."""
+    outer, here.source = here.source, "reference"
+    try:
+        yield
+    finally:
+        here.source = outer
+
+
+@contextmanager
+def within(piece: Place) -> Iterator[None]:
+    """Taps in here belong to one piece of the past: T and S are its own."""
+    if not here.calls:
+        yield
+        return
+    outer, sizes = here.piece, here.calls[-1].sizes
+    here.piece, kept = piece, dict(sizes)
+    for letter in "TS":
+        sizes.pop(letter, None)
+    try:
+        yield
+    finally:
+        here.piece = outer
+        sizes.clear()
+        sizes.update(kept)

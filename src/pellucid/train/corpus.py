@@ -1,0 +1,185 @@
+"""A small corpus written from facts: every sentence is a form with one country put in.
+
+    form "The capital of {country} is"  +  fact France, Paris   ->   prompt "The capital of France is", answer " Paris", end "."
+
+The folder holds `facts.json` (countries) and `forms.json` (prompts ending right before their answer). Some forms are held out of training: a model
+that answers them has learnt which fact is asked for, and not a string of tokens. `quiz.py` asks them.
+"""
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from pellucid.errors import TrainError
+
+END_OF_TEXT = "<|endoftext|>"
+LANGUAGES = ("en", "zh")
+RELATIONS = ("capital", "country", "continent", "language", "currency", "neighbours")
+LEAD = {"en": " ", "zh": ""}
+"""What stands between a prompt and its answer; it belongs to the answer, as in GPT-2's tokens."""
+STOP = {"en": ".", "zh": "。"}
+"""What ends a sentence."""
+NAMED = ("name", "capital", "continent", "language", "currency")
+
+
+@dataclass(frozen=True)
+class Country:
+    """One country; `named[field][language]` is a name, `neighbours` are keys of other countries."""
+
+    key: str
+    named: dict[str, dict[str, str]]
+    neighbours: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Book:
+    """The facts and forms of one folder: `trained` and `held_out` hold forms by (relation, language), `words` are for the tokenizer alone."""
+
+    countries: dict[str, Country]
+    trained: dict[tuple[str, str], tuple[str, ...]]
+    held_out: dict[tuple[str, str], tuple[str, ...]]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One document of the corpus; `text` is `prompt + answer +` the stop of its language."""
+
+    text: str
+    prompt: str
+    answer: str
+    relation: str
+    language: str
+    form: str
+    country: str
+
+
+def read(folder: Path) -> Book:
+    """Reads and checks `facts.json` and `forms.json`. Raises TrainError at the first field that does not fit."""
+    facts = _json(folder / "facts.json", "countries")
+    countries = {key: _country(folder / "facts.json", key, facts["countries"]) for key in facts["countries"]}
+    path = folder / "forms.json"
+    forms = _json(path, "relations")
+    words = tuple(word for listed in forms.get("words", {}).values() for word in listed)
+    trained, held_out = ({(r, lang): _forms(path, forms["relations"], r, lang, kind) for r in RELATIONS for lang in LANGUAGES} for kind in KINDS)
+    return Book(countries, trained, held_out, words)
+
+
+KINDS = ("trained", "held_out")
+
+
+def _json(path: Path, field: str) -> dict[str, dict[str, dict[str, object]]]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TrainError("corpus_no_file", path=path) from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise TrainError("corpus_not_json", path=path, reason=error) from None
+    if not isinstance(data, dict) or not isinstance(data.get(field), dict):
+        raise TrainError("corpus_field", path=path, field=field)
+    return data
+
+
+def _country(path: Path, key: str, countries: dict[str, dict[str, object]]) -> Country:
+    entry = countries[key]
+    named: dict[str, dict[str, str]] = {}
+    for field in NAMED:
+        names = entry.get(field)
+        if not isinstance(names, dict) or not all(isinstance(names.get(lang), str) and names[lang] for lang in LANGUAGES):
+            raise TrainError("corpus_field", path=path, field=f"countries.{key}.{field}")
+        named[field] = {lang: names[lang] for lang in LANGUAGES}
+    neighbours = entry.get("neighbours")
+    if not isinstance(neighbours, list) or not all(other in countries for other in neighbours):
+        raise TrainError("corpus_field", path=path, field=f"countries.{key}.neighbours")
+    return Country(key, named, tuple(neighbours))
+
+
+def _slot(relation: str) -> str:
+    return "{capital}" if relation == "country" else "{country}"
+
+
+def _forms(path: Path, relations: dict[str, dict[str, object]], relation: str, language: str, kind: str) -> tuple[str, ...]:
+    field = f"{relation}.{language}.{kind}"
+    by_kind = relations.get(relation, {}).get(language, {})
+    listed = by_kind.get(kind) if isinstance(by_kind, dict) else None
+    if not isinstance(listed, list) or not listed:
+        raise TrainError("corpus_field", path=path, field=f"relations.{field}")
+    for form in listed:
+        if not isinstance(form, str) or form.count(_slot(relation)) != 1 or form.count("{") != 1:
+            raise TrainError("corpus_form", path=path, field=f"relations.{field}", form=form, slot=_slot(relation))
+    return tuple(listed)
+
+
+def fill(form: str, name: str) -> str:
+    """The form with a name in its slot: "{country}'s capital is", "the Netherlands" -> "The Netherlands' capital is"."""
+    before, after = form.split("{", 1)[0], form.split("}", 1)[1]
+    if after.startswith("'s") and name.startswith("the ") and name.endswith("s"):
+        after = "'" + after[2:]
+    return (before + name + after) if before else name[0].upper() + name[1:] + after
+
+
+def answers(book: Book, country: Country, relation: str, language: str) -> list[str]:
+    """The right answers without lead and stop: one, but for neighbours, of which there are as many as the country has."""
+    if relation == "neighbours":
+        return [book.countries[other].named["name"][language] for other in country.neighbours]
+    return [country.named["name" if relation == "country" else relation][language]]
+
+
+def sentences(folder: Path, held_out: bool = False, seed: int = 0) -> Iterator[Sentence]:
+    """Every sentence of the trained (or held-out) forms once, in an order that the seed decides; a text that two forms give is given once."""
+    book = read(folder)
+    seen: dict[str, Sentence] = {}
+    for (relation, language), forms in (book.held_out if held_out else book.trained).items():
+        for country in book.countries.values():
+            subject = country.named["capital" if relation == "country" else "name"][language]
+            for form in forms:
+                prompt = fill(form, subject)
+                for name in answers(book, country, relation, language):
+                    answer = LEAD[language] + name
+                    text = prompt + answer + STOP[language]
+                    seen.setdefault(text, Sentence(text, prompt, answer, relation, language, form, country.key))
+    order = list(seen.values())
+    random.Random(seed).shuffle(order)
+    yield from order
+
+
+def pieces(folder: Path) -> Iterator[str]:
+    """The texts that the tokenizer learns from: names by themselves, forms without their names, so that no token spans both.
+
+    Chinese has no spaces to stop a merge: whole sentences would teach 国的首 from 法国的首都, and 法国 would then be cut apart. So Chinese forms are given
+    character by character, and the words worth a token of their own are listed in `forms.json`.
+    """
+    book = read(folder)
+    for country in book.countries.values():
+        for field in NAMED:
+            for language in LANGUAGES:
+                name = country.named[field][language]
+                yield LEAD[language] + name
+                if language == "en" and field in ("name", "capital"):
+                    yield fill("{}", name)
+    for (_, language), forms in book.trained.items():
+        for form in forms:
+            before, after = form.split("{", 1)[0].rstrip(), form.split("}", 1)[1]
+            yield from [before, after] if language == "en" else before + after
+    for word in book.words:
+        yield word
+    yield from STOP.values()
+
+
+def train_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
+    """A byte-level BPE tokenizer in GPT-2's manner with at most `size` tokens; `<|endoftext|>` is token 0."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer

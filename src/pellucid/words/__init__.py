@@ -1,0 +1,49 @@
+"""Every sentence a person reads, by key, in English and Chinese.
+
+    say("config.missing", file="config.json", field="hidden_size")
+
+Values that come from a file or a user are escaped and cut, so that no control character reaches a terminal.
+"""
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+LANGUAGES = ("en", "zh")
+LONGEST = 200  # characters kept of any one value
+
+_chosen: str | None = None
+
+
+def use(language: str | None) -> None:
+    """Speak this language from now on; None asks the environment (PELLUCID_LANG, then LANG)."""
+    global _chosen
+    _chosen = language
+
+
+def language() -> str:
+    """The language in use: "en" or "zh"."""
+    if _chosen is not None:
+        return _chosen
+    asked = os.environ.get("PELLUCID_LANG") or os.environ.get("LANG", "")
+    return "zh" if asked.lower().startswith("zh") else "en"
+
+
+@cache
+def phrases(language: str) -> dict[str, str]:
+    """All sentences of one language, by key."""
+    text = Path(__file__).with_name(f"{language}.json").read_text(encoding="utf-8")
+    found: dict[str, str] = json.loads(text)
+    return found
+
+
+def say(key: str, **values: object) -> str:
+    """The sentence of this key, with the values put in."""
+    return phrases(language())[key].format(**{name: plain(value) for name, value in values.items()})
+
+
+def plain(value: object) -> str:
+    """A value as text that is safe to print: control characters escaped, at most 200 characters."""
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
