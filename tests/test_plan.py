@@ -15,7 +15,7 @@ from pellucid.models import Decoder
 from pellucid.ops import native
 from pellucid.ops.native import library
 from pellucid.ops.native import plan as plans
-from pellucid.watch import watch
+from pellucid.watching import watch
 
 GPT2 = c.Config(
     97, 48, (c.Layer(c.Attention(4, 4, 12, bias=True, out_bias=True), c.Mlp(100, "gelu_tanh", gated=False, bias=True)),) * 3,
@@ -131,11 +131,11 @@ def test_a_plan_serves_other_requests_and_other_pages() -> None:
 
 @needs_kernels
 def test_greedy_is_the_same_with_and_without_a_plan() -> None:
-    plain, planned = pair(GPT2, torch.float32)
-    assert plain.greedy(PROMPT, 50) == planned.greedy(PROMPT, 50) == planned.greedy(PROMPT, 50)
-    assert len(set(planned.greedy(PROMPT, 50))) > 5
-    stop = planned.greedy(PROMPT, 50)[9]
-    assert planned.greedy(PROMPT, 50, {stop})[-1] == stop and len(planned.greedy(PROMPT, 50, {stop})) <= 10
+    plain, planned = pair(dataclasses.replace(QWEN3, tied=False), torch.float32)
+    text = plain.greedy(PROMPT, 50)
+    assert text == planned.greedy(PROMPT, 50) == planned.greedy(PROMPT, 50)
+    assert len(set(text)) > 5
+    assert planned.greedy(PROMPT, 50, {text[9]}) == text[: text.index(text[9]) + 1]
     assert planned.greedy(PROMPT, 0) == []
 
 
@@ -226,10 +226,11 @@ def test_hooks_are_no_plan() -> None:
 
 @needs_kernels
 def test_a_plan_owns_what_it_points_to() -> None:
+    x, w = torch.full((1, 64), 2.0), torch.ones(3, 64)
     with native.record() as recording:
-        y = native.linear(torch.full((1, 64), 2.0), torch.ones(3, 64), None)
+        y = native.linear(x, w, None)
     plan = recording.plan()
-    del recording
+    del recording, x, w
     for _ in range(50):
         torch.full((1, 64), 9.0), torch.full((3, 64), 9.0)
     plan.replay()

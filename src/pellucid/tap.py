@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from pellucid.watch import Seen, Watch
+    from pellucid.watching import Seen, Watch
 
 Index = tuple[int, ...]
 

@@ -76,20 +76,31 @@ class Folder:
         """Bytes of all tensors once the floating-point ones have this dtype."""
         return sum(prod(e.shape) * (dtype if e.dtype.is_floating_point else e.dtype).itemsize for e in self.entries.values())
 
+    def names(self) -> list[str]:
+        """The tensors' names on disk."""
+        return list(self.entries)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """One tensor's shape by its name on disk."""
+        return self._entry(name).shape
+
     def has(self, name: str) -> bool:
         """Whether there is anything of this name in the folder, a broken link too."""
         return (self.path / name).exists() or (self.path / name).is_symlink()
 
     def read(self, name: str, into: Tensor | None = None, rows: tuple[int, int] | None = None) -> Tensor:
         """One tensor by its name on disk; see `read_tensor`."""
-        entry = self.entries.get(name)
-        if entry is None:
-            raise CheckpointError("folder.tensor", folder=self.path, name=name)
-        return read_tensor(entry, into, rows)
+        return read_tensor(self._entry(name), into, rows)
 
     def tokenizer_files(self) -> list[Path]:
         """The files here that make the tokenizer and its chat template."""
         return [self.path / name for name in TOKENIZER_FILES if self.has(name)]
+
+    def _entry(self, name: str) -> Entry:
+        entry = self.entries.get(name)
+        if entry is None:
+            raise CheckpointError("folder.tensor", folder=self.path, name=name)
+        return entry
 
     def _shards(self) -> dict[str, Entry]:
         index = inside(self.path, INDEX)
@@ -128,7 +139,7 @@ def save_folder(
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
 ) -> None:
-    """Write a folder that `Folder` and transformers read: config.json, model.safetensors or shards with their index, and `copies` as they are.
+    """Write a folder that `Folder` and transformers read: config.json, model.safetensors or shards and their index, `copies` as they are.
 
     Weights come first and config.json last, each file whole or not at all. A folder that holds weights is refused unless `overwrite`;
     then its old index goes first and its other weights last, so that no crash leaves old and new shards that pass for one checkpoint.

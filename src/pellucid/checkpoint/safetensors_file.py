@@ -92,7 +92,7 @@ def read_tensor(entry: Entry, into: Tensor | None = None, rows: tuple[int, int] 
             raise CheckpointError("safetensors.changed", file=entry.file)
         if target.numel():
             raw = target.reshape(-1).view(torch.uint8)
-            read_at(fd, memoryview(raw.numpy()), begin, entry.file)
+            read_at(fd, raw.numpy().data, begin, entry.file)
             if entry.dtype == torch.bool:
                 raw.ne_(0)  # a byte other than 0 and 1 is no boolean that torch computes with
     if into is None or direct:
@@ -184,10 +184,13 @@ def _refuse_gaps(entries: list[Entry], start: int, size: int, path: Path) -> Non
     if entries and entries[0].begin != start:
         raise CheckpointError("safetensors.hole_first", file=path, name=entries[0].name, begin=entries[0].begin - start)
     for left, right in pairwise(entries):
-        if left.end != right.begin:
-            key = "safetensors.overlap" if left.end > right.begin else "safetensors.hole"
-            raise CheckpointError(key, file=path, left=left.name, right=right.name, end=left.end - start, begin=right.begin - start)
+        place = {"left": left.name, "right": right.name, "end": left.end - start, "begin": right.begin - start}
+        if left.end > right.begin:
+            raise CheckpointError("safetensors.overlap", file=path, **place)
+        if left.end < right.begin:
+            raise CheckpointError("safetensors.hole", file=path, **place)
     covered = entries[-1].end if entries else start
-    if covered != size:
-        key = "safetensors.truncated" if covered > size else "safetensors.trailing"
-        raise CheckpointError(key, file=path, expected=covered, found=size)
+    if covered > size:
+        raise CheckpointError("safetensors.truncated", file=path, expected=covered, found=size)
+    if covered < size:
+        raise CheckpointError("safetensors.trailing", file=path, expected=covered, found=size)

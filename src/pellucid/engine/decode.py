@@ -27,7 +27,7 @@ class Row(Step):
             return super()._append(pages, pools, new)
         for pool, n in zip(pools, new, strict=True):
             native.store(n, pool, table, self.positions, pages.size)
-        return Past([self._page(pages, pools, span)])
+        return Past([self._page(pages, pools, span)], new)
 
 
 class Decode:

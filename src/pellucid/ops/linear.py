@@ -13,7 +13,8 @@ from pellucid.tap import Index, Terms, note
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [... in] times weight [out in], plus bias [out]. FLOPs: 2·rows·in·out."""
-    return product(F.linear(x, weight, bias), x, weight, bias)
+    y = native.linear(x, weight, bias) if native.fits_linear(x, weight, bias) else F.linear(x, weight, bias)
+    return product(y, x, weight, bias)
 
 
 def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -130,18 +130,21 @@ def answers(book: Book, country: Country, relation: str, language: str) -> list[
 
 
 def sentences(folder: Path, held_out: bool = False, seed: int = 0) -> Iterator[Sentence]:
-    """Every sentence of the trained (or held-out) forms once, in an order that the seed decides; a text that two forms give is given once."""
+    """Every sentence of the trained (or held-out) forms once, in an order that the seed decides; a text that two forms give is given once.
+
+    A form states one answer for each country. A country with several neighbours names them in turn, one form after the other, so that every
+    relation weighs about the same in the corpus.
+    """
     book = read(folder)
     seen: dict[str, Sentence] = {}
     for (relation, language), forms in (book.held_out if held_out else book.trained).items():
         for country in book.countries.values():
             subject = country.named["capital" if relation == "country" else "name"][language]
-            for form in forms:
-                prompt = fill(form, subject)
-                for name in answers(book, country, relation, language):
-                    answer = LEAD[language] + name
-                    text = prompt + answer + STOP[language]
-                    seen.setdefault(text, Sentence(text, prompt, answer, relation, language, form, country.key))
+            names = answers(book, country, relation, language)
+            for turn, form in enumerate(forms if names else ()):
+                prompt, answer = fill(form, subject), LEAD[language] + names[turn % len(names)]
+                text = prompt + answer + STOP[language]
+                seen.setdefault(text, Sentence(text, prompt, answer, relation, language, form, country.key))
     order = list(seen.values())
     random.Random(seed).shuffle(order)
     yield from order

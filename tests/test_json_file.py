@@ -1,0 +1,138 @@
+"""The strict reader of JSON: what it refuses, with the place, and that it agrees with Python on everything else."""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pellucid.checkpoint import json_file
+from pellucid.checkpoint.json_file import parse, parse_object, read_object
+from pellucid.errors import CheckpointError, ConfigError, PellucidError
+
+HOSTILE: list[tuple[bytes, str, str]] = [
+    (b"", "json.empty", "f.json"),
+    (b" \n\t", "json.empty", "f.json"),
+    (b'\xef\xbb\xbf{"a": 1}', "json.encoding", "offset 0"),
+    ('{"a": 1}'.encode("utf-16"), "json.encoding", "offset 0"),
+    ('{"a": 1}'.encode("utf-16-le"), "json.encoding", "offset 0"),
+    ('{"a": 1}'.encode("utf-32-be"), "json.encoding", "offset 0"),
+    (b'{"a": "\xff"}', "json.encoding", "offset 7"),
+    (b'{"a": "\xed\xa0\x80"}', "json.encoding", "offset 7"),
+    (b'{"a": 1,}', "json.syntax", "column 9"),
+    (b'{\n  "a": 1\n  "b": 2}', "json.syntax", "line 3, column 3"),
+    (b'{"a": 1} x', "json.syntax", "column 10"),
+    (b'{"a": 1}{"a": 1}', "json.syntax", "column 9"),
+    (b'{"a": "x', "json.syntax", "column 7"),
+    (b'{"a": "x\ny"}', "json.syntax", "column 9"),
+    (b'{"a": "\\x"}', "json.syntax", "column 8"),
+    (b'{"a": 01}', "json.syntax", "column 8"),
+    (b'{"a": 1e5-3}', "json.syntax", "column 10"),
+    (b"{'a': 1}", "json.syntax", "column 2"),
+    (b'{"a": 1, "a": 2}', "json.twice", "the key a"),
+    (b'{"b": {"a\\u0062": 1, "ab": 1}}', "json.twice", "the key ab"),
+    (b'{"a": NaN}', "json.finite", "column 7: NaN"),
+    (b'{"a": -Infinity}', "json.finite", "Infinity"),
+    (b'{"a":\n 1e999}', "json.finite", "line 2, column 2: 1e999"),
+    (b'{"a": -12.5e308}', "json.finite", "-12.5e308"),
+    (b'{"a": ' + b"9" * 21 + b"}", "json.digits", "column 7"),
+    (b'{"a": -' + b"9" * 5000 + b"}", "json.digits", "5000"),
+    (b'{"a": 0.' + b"9" * 5000 + b"}", "json.digits", "5002"),
+    (b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}", "json.depth", "column 70"),
+    (b'{"a":' * 200_000, "json.depth", "64"),
+    (b"[" * 200_000, "json.depth", "64"),
+    (b'{"a": "\\ud800"}', "json.surrogate", "a holds"),
+    (b'{"a": [{"b": "x\\uDFFFy"}]}', "json.surrogate", "a[0].b"),
+    (b'{"\\ud800": 1}', "json.surrogate", "$"),
+    (b'{"a": "\\udc00\\ud800"}', "json.surrogate", "a holds"),
+    (b"[1]", "json.object", "array"),
+    (b'"text"', "json.object", "string"),
+    (b"null", "json.object", "null"),
+    (b"true", "json.object", "boolean"),
+    (b"7", "json.object", "number"),
+]
+
+
+@pytest.mark.parametrize(("raw", "key", "place"), HOSTILE, ids=range(len(HOSTILE)))
+def test_refused(raw: bytes, key: str, place: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_object(raw, "f.json")
+    assert caught.value.key == key
+    assert place in str(caught.value) and "f.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_accepted() -> None:
+    deepest = '{"a": ' + "[" * 63 + "]" * 63 + "}"
+    for text in ("{}", ' {"a": [1, -2.5e-3, 18446744073709551616, "[[[[{{{{ 1e999 NaN \\" \\\\"]}\n', '{"a": "\\ud83d\\ude00 \\\\ud800"}', deepest):
+        assert parse_object(text.encode(), "f") == json.loads(text)
+
+
+def test_class_of_error_is_the_callers() -> None:
+    with pytest.raises(CheckpointError):
+        parse_object(b"[]", "f", CheckpointError)
+
+
+def test_file(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"a": 1}')
+    assert read_object(file) == {"a": 1}
+    with pytest.raises(ConfigError, match="8 bytes; at most 7"):
+        read_object(file, limit=7)
+    with file.open("wb") as sparse:
+        sparse.truncate(1 << 30)
+    with pytest.raises(ConfigError, match="1073741824 bytes"):
+        read_object(file)
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(ConfigError, match="Git LFS"):
+        read_object(file)
+    with pytest.raises(ConfigError, match="does not exist"):
+        read_object(tmp_path / "none.json")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**19), 10**19) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=5), st.booleans(), st.sampled_from([None, 2]))
+def test_agrees_with_python(value: dict[str, object], plain: bool, indent: int | None) -> None:
+    """Whatever Python writes of finite numbers and whole text is read back the same."""
+    text = json.dumps(value, ensure_ascii=plain, indent=indent)
+    assert parse(text.encode(), "f") == value
+
+
+def test_mutants_raise_nothing_foreign() -> None:
+    """Bytes changed at random are read as Python reads them, or refused by us."""
+    random.seed(0)
+    seed = b'{"model": {"type": "BPE", "x": [1, -2.5e-3, "\\ud83d\\ude00", true, null, {"a": "\xc3\xa9"}]}, "y": 1e10}'
+    refused = 0
+    for _ in range(4000):
+        raw = bytearray(seed)
+        for _ in range(random.randint(1, 4)):
+            at = random.randrange(len(raw))
+            raw[at : at + random.randint(0, 3)] = random.choice([b"", b"[", b"{", b'"', b"\\", b"9" * 21, b"e999", b"\xff", b",", bytes([at])])
+        try:
+            assert parse(bytes(raw), "f") == json.loads(raw)
+        except PellucidError:
+            refused += 1
+    assert 1000 < refused < 4000
+
+
+def test_scan_is_what_protects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: without the scan Python's parser accepts infinity and dies of depth."""
+    monkeypatch.setattr(json_file, "_scan", lambda text, file, error: None)
+    assert parse(b"[1e999]", "f") == [float("inf")]
+    with pytest.raises(RecursionError):
+        parse(b"[" * (sys.getrecursionlimit() * 100), "f")
+
+
+def test_hostile_strings_scan_in_linear_time() -> None:
+    """Two million escaped quotes in a string that never ends: a scan that starts again at each would not return."""
+    with pytest.raises(PellucidError):
+        parse(b'{"a": "' + b'\\"' * 2_000_000, "f")
