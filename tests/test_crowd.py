@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import DECODERS, far, ids, serve, swapped, tiny
 from torch import Tensor, nn
 
 from pellucid import ops
@@ -15,6 +14,7 @@ from pellucid.parts.moe import Moe
 from pellucid.past import Paged, Pages, Piece, Span, Stored
 from pellucid.step import Step
 from pellucid.watching import Seen, Watch, watch
+from tiny import DECODERS, far, ids, serve, swapped, tiny
 
 PLAN = [
     {"a": 5, "d": 2},
@@ -69,7 +69,9 @@ def calls(model: nn.Module, run: Callable[[], object]) -> tuple[Counter[str], in
     """How often each linear was called, by its path, and how often an expert's matrix was met."""
     counted, experts, real = Counter[str](), [], ops.grouped
     hooks = [
-        m.register_forward_hook(lambda *_, path=path: counted.update([path])) for path, m in model.named_modules() if isinstance(m, nn.Linear)
+        m.register_forward_hook(lambda *_, path=path: counted.update([path]))
+        for path, m in model.named_modules()
+        if isinstance(m, nn.Linear)
     ]
     with swapped(ops, "grouped", lambda *a: experts.append(1) or real(*a)):
         run()
@@ -210,7 +212,9 @@ def test_decoding_reads_pages_where_they_lie(family: str) -> None:
 
     def spy(self: Paged) -> Any:
         for stored, at in read(self):
-            spied.append(all(s.untyped_storage().data_ptr() == p.untyped_storage().data_ptr() for s, p in zip(stored, self.pools, strict=True)))
+            spied.append(
+                all(s.untyped_storage().data_ptr() == p.untyped_storage().data_ptr() for s, p in zip(stored, self.pools, strict=True))
+            )
             yield stored, at
 
     with swapped(Paged, "blocks", spy):

@@ -67,7 +67,12 @@ def test_refused(raw: bytes, key: str, place: str) -> None:
 
 def test_accepted() -> None:
     deepest = '{"a": ' + "[" * 63 + "]" * 63 + "}"
-    for text in ("{}", ' {"a": [1, -2.5e-3, 18446744073709551616, "[[[[{{{{ 1e999 NaN \\" \\\\"]}\n', '{"a": "\\ud83d\\ude00 \\\\ud800"}', deepest):
+    for text in (
+        "{}",
+        ' {"a": [1, -2.5e-3, 18446744073709551616, "[[[[{{{{ 1e999 NaN \\" \\\\"]}\n',
+        '{"a": "\\ud83d\\ude00 \\\\ud800"}',
+        deepest,
+    ):
         assert parse_object(text.encode(), "f") == json.loads(text)
 
 
@@ -116,7 +121,9 @@ def test_mutants_raise_nothing_foreign() -> None:
         raw = bytearray(seed)
         for _ in range(random.randint(1, 4)):
             at = random.randrange(len(raw))
-            raw[at : at + random.randint(0, 3)] = random.choice([b"", b"[", b"{", b'"', b"\\", b"9" * 21, b"e999", b"\xff", b",", bytes([at])])
+            raw[at : at + random.randint(0, 3)] = random.choice(
+                [b"", b"[", b"{", b'"', b"\\", b"9" * 21, b"e999", b"\xff", b",", bytes([at])]
+            )
         try:
             assert parse(bytes(raw), "f") == json.loads(raw)
         except PellucidError:

@@ -152,7 +152,9 @@ def attend_truth(q: Tensor, piece: Piece, scale: float) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("heads", "groups", "key", "value", "size"), [(4, 4, 64, 64, 16), (6, 2, 5, 9, 3), (2, 1, 80, 40, 7), (3, 3, 33, 130, 1)])
+@pytest.mark.parametrize(
+    ("heads", "groups", "key", "value", "size"), [(4, 4, 64, 64, 16), (6, 2, 5, 9, 3), (2, 1, 80, 40, 7), (3, 3, 33, 130, 1)]
+)
 def test_attend(dtype: torch.dtype, heads: int, groups: int, key: int, value: int, size: int) -> None:
     for seen, rows in ((1, 1), (2, 2), (16, 16), (17, 3), (130, 1), (301, 9)):
         q, piece = paged(dtype, seen, rows, heads, groups, key, value, size)
@@ -162,8 +164,8 @@ def test_attend(dtype: torch.dtype, heads: int, groups: int, key: int, value: in
         assert z.shape == truth.shape and near(z, truth) and no_worse(z, theirs, truth), (seen, rows)
         if native.available():
             pool, at = piece.paged.pools, piece.q_at
-            assert native.fits_attend(q, *pool, piece.paged.table, at)
-            alone = native.attend(q[:, -1:], *pool, piece.paged.table, at[:, -1:].contiguous(), size, key**-0.5)
+            assert native.fits_attend(q, pool, piece.paged.table, at)
+            alone = native.attend(q[:, -1:], pool, piece.paged.table, at[:, -1:].contiguous(), size, key**-0.5)
             assert torch.equal(alone, z[:, -1:])
 
 
@@ -179,7 +181,7 @@ def test_attend_is_the_same_on_pages_of_any_size(dtype: torch.dtype) -> None:
         for pool, x in zip(pools, (k, v), strict=True):
             for t in range(40):  # one position at a time, as decoding does
                 native.store(x[None, t : t + 1], pool, table, torch.tensor([[t]]), size)
-        seen.append(native.attend(q, *pools, table, at, size, 0.2))
+        seen.append(native.attend(q, pools, table, at, size, 0.2))
     assert all(torch.equal(s, seen[0]) for s in seen) and seen[0].isfinite().all()
 
 
@@ -284,7 +286,7 @@ def test_one_openmp_runtime() -> None:
         ("norm", lambda f: lambda x, w, b, eps, centred: f(x, w, b, eps, not centred)),
         ("linear", lambda f: lambda x, w, b: f(x, w, None)),
         ("gate", lambda f: lambda g, up, act: f(g, up, {"silu": "gelu", "gelu": "gelu_tanh"}.get(act, act))),
-        ("attend", lambda f: lambda q, k, v, table, at, size, scale: f(q, k, v, table.flip(0).contiguous(), at, size, scale)),
+        ("attend", lambda f: lambda q, pools, table, at, size, scale: f(q, pools, table.flip(0).contiguous(), at, size, scale)),
     ],
 )
 def test_the_checks_see_a_wrong_kernel(name: str, wrong, monkeypatch: pytest.MonkeyPatch) -> None:

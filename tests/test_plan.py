@@ -142,7 +142,7 @@ def test_greedy_is_the_same_with_and_without_a_plan() -> None:
 @needs_kernels
 @pytest.mark.parametrize(
     "touch",
-    [lambda x: x * 1.0, lambda x: x.clone(), lambda x: x + torch.ones(1), lambda x: x if x.sum() > 0 else x, lambda x: x.flatten().tolist(),
+    [lambda x: x * 1.0, lambda x: x.clone(), lambda x: x + torch.ones(1), lambda x: bool(x.sum() > 0), lambda x: x.flatten().tolist(),
      lambda x: x.numpy(), lambda x: torch.zeros(3), lambda x: x[torch.tensor([0])], lambda x: x.cumsum(-1), lambda x: x.copy_(x)],
 )  # fmt: skip
 def test_a_torch_op_that_touches_data_is_refused(touch: Callable[[Tensor], object]) -> None:
@@ -193,7 +193,7 @@ def test_a_plan_falls_with_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other memory for a weight, in the middle of a request: the plan is dropped. Values changed in place need none: it points to them."""
 
     def changed(decode: Decode) -> bool:
-        start, feed = run(decode, tokens(decode.model, 3))
+        run(decode, tokens(decode.model, 3))
         decode.model.layers[1].ffn.up.weight.data = decode.model.layers[1].ffn.up.weight.data * 3
         got = decode.step(7).clone()
         fresh = Decode(decode.model, 64, 4, planned=False)
@@ -279,9 +279,9 @@ def test_a_missing_wait_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
     if wrong == "no wait":
         monkeypatch.setattr(plans, "conflict", lambda a, b: b.op.name != "attend" and conflict(a, b))
     elif wrong == "no reads":  # a wire that a twin forgot to declare
-        monkeypatch.setattr(plans.Recording, "heard", lambda self, op, line, r, w: heard(self, op, line, () if op.name == "add" else r, w))
+        monkeypatch.setattr(plans.Recording, "heard", lambda s, op, line, r, w: heard(s, op, line, () if op.name == "add" else r, w))
     elif wrong == "no writes":
-        monkeypatch.setattr(plans.Recording, "heard", lambda self, op, line, r, w: heard(self, op, line, r, () if op.name == "store" else w))
+        monkeypatch.setattr(plans.Recording, "heard", lambda s, op, line, r, w: heard(s, op, line, r, () if op.name == "store" else w))
     else:  # comparing first addresses instead of ranges misses a view into the middle
         x = torch.ones(1, 4, 8)
         monkeypatch.setattr(plans, "overlap", lambda a, b: any(p == r for p, _ in a for r, _ in b))

@@ -5,8 +5,11 @@ Each check is a function of a project's folder that yields complaints, as in tes
 
 import ast
 import json
+import os
 import re
 import string
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -335,3 +338,24 @@ def test_values_cannot_reach_the_terminal() -> None:
     assert "\x1b" not in said
     assert "\n" not in said
     assert len(said) < 300
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_help_speaks_the_language(language: str) -> None:
+    """`--help` of every command: Chinese in Chinese, and nothing of it in English; no line of a library's own English remains."""
+    commands = sorted(p.stem for p in (ROOT / PACKAGE / "commands").glob("[a-z]*.py"))
+    listed = [name for name in commands if re.search(rf"^\W*{name}\b", shown(language), re.M)]
+    for text in [shown(language), *(shown(language, name) for name in listed)]:
+        if language == "en":
+            assert not CHINESE.search(text.replace("中文", ""))
+        else:
+            assert CHINESE.search(text)
+            assert [line for line in text.splitlines() if not CHINESE.search(line) and run_of_words(line) >= 3] == []
+
+
+def shown(language: str, *words: str) -> str:
+    """What a command's `--help` prints."""
+    code = f"import sys\nsys.argv = ['pellucid', *{words!r}, '--help']\nfrom pellucid.commands import main\nmain()"
+    env = {**os.environ, "PELLUCID_LANG": language, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pellucid import config as c
 from pellucid.models import Decoder, EncoderDecoder, build
@@ -121,7 +121,7 @@ def serve(
     feed: Feed | None = None,
     sources: Mapping[Any, Tensor] | None = None,
 ) -> dict[Any, Tensor]:
-    """Run the steps of a plan, {request: new rows} each, and collect every request's logits [T V]. feed(*arguments) stands for the model."""
+    """Run a plan's steps, {request: new rows} each; every request's logits [T V]. feed(*arguments) stands for the model."""
     pages, feed, got = pages or Pages(), feed or model, dict[Any, list[Tensor]]()
     for chunks in plan:
         new = [r for r in chunks if r not in pages.length]

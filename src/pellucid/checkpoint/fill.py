@@ -4,17 +4,20 @@ Shapes are judged on meta before a byte is read; every name on disk is used or k
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from math import prod
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from pellucid.config import Config
 from pellucid.errors import CheckpointError
 from pellucid.families import Family
 from pellucid.families.names import Group, Rule, plan
 from pellucid.models import Decoder, EncoderDecoder
 
 SHOWN = 10  # names that an error lists
+WEIGHTS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 class Source(Protocol):
@@ -29,7 +32,7 @@ class Source(Protocol):
 
 def targets(model: nn.Module) -> dict[str, Tensor]:
     """What a checkpoint holds of a model, by our names: every parameter once, and the buffers that are saved."""
-    return {**dict(model.named_parameters()), **{n: b for n, b in model.named_buffers()}}
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def fill(
@@ -41,23 +44,25 @@ def fill(
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> None:
     """Give every parameter of a model on meta its values. dtype: of parameters, None as stored; buffers stay as stored."""
-    spelled = {family.respell(n): n for n in source.names()}
+    names = list(source.names())
+    spelled = {family.respell(n): n for n in names}
     ours = targets(model)
     groups, orphans = plan(family.rules(model.config), {n: tuple(t.shape) for n, t in ours.items()})
     assert not orphans, orphans
     needed = {n for g in groups for n in g.disk}
     if missing := sorted(needed - spelled.keys()):
         raise CheckpointError("weights.missing", file=file, count=len(missing), names=", ".join(missing[:SHOWN]))
-    extra = sorted(
-        n for n in spelled.keys() - needed if not family.ignores(n) and n not in tied_twins(model, family, spelled, source, file)
-    )
-    if extra:
+    loose = spelled.keys() - needed
+    loose -= family.unused(model.config, loose) | repeated(model.config, family, spelled, source, file)
+    twice = set(names) - set(spelled.values())  # in the old spelling and in the new one
+    if extra := sorted(twice | {n for n in loose if prod(source.shape(spelled[n]))}):  # an expert of width 0 is stored, and is nothing
         raise CheckpointError("weights.extra", file=file, count=len(extra), names=", ".join(extra[:SHOWN]))
     for g in groups:
         judge(g, ours, spelled, source, file)
     for done, g in enumerate(groups):
         shapes = [tuple(ours[n].shape) for n in g.ours]
-        for name, value in zip(g.ours, g.layout.read([source.read(spelled[n]) for n in g.disk], shapes), strict=True):
+        held = [read(source, spelled[n], file) for n in g.disk]
+        for name, value in zip(g.ours, g.layout.read(held, shapes), strict=True):
             put(model, name, value.contiguous(), dtype)
         progress(done + 1, len(groups))
     retie(model)
@@ -73,18 +78,24 @@ def judge(g: Group, ours: dict[str, Tensor], spelled: dict[str, str], source: So
             raise CheckpointError("weights.shape", file=file, name=spelled[name], found=a, needed=b)
 
 
-def tied_twins(model: nn.Module, family: Family, spelled: dict[str, str], source: Source, file: str) -> set[str]:
-    """Names of a head that is tied here and stored all the same: allowed where it is the same table, an error where it differs."""
-    if not getattr(model, "config").tied:  # noqa: B009
-        return set()
-    named = {n: r.disk.replace("*", "weight") for r in family.rules(getattr(model, "config")) for n in r.names}  # noqa: B009
-    head, embed = named["head.*"], named["embed.*"]
-    if head not in spelled:
-        return set()
-    a, b = source.shape(spelled[head]), source.shape(spelled[embed])
-    if a != b or not torch.equal(source.read(spelled[head]), source.read(spelled[embed])):
-        raise CheckpointError("weights.tied", file=file, first=spelled[embed], second=spelled[head])
-    return {head}
+def read(source: Source, name: str, file: str) -> Tensor:
+    """One tensor on disk. Integers and eight-bit floats belong to a quantisation whose scales lie elsewhere."""
+    value = source.read(name)
+    if value.dtype not in WEIGHTS:
+        raise CheckpointError("weights.dtype", file=file, name=name, found=value.dtype, allowed=", ".join(map(str, WEIGHTS)))
+    return value
+
+
+def repeated(cfg: Config, family: Family, spelled: dict[str, str], source: Source, file: str) -> set[str]:
+    """Names of tensors that are stored again: a head that is tied here, say. An error where the two differ."""
+    named = {n: r.disk.replace("*", "weight") for r in family.rules(cfg) for n in r.names}
+    copies = {**family.copies, **({named["head.*"]: named["embed.*"]} if cfg.tied else {})}
+    found = {copy: first for copy, first in copies.items() if copy in spelled and first in spelled}
+    for copy, first in found.items():
+        a, b = spelled[copy], spelled[first]
+        if source.shape(a) != source.shape(b) or not torch.equal(source.read(a), source.read(b)):
+            raise CheckpointError("weights.tied", file=file, first=b, second=a)
+    return set(found)
 
 
 def put(model: nn.Module, name: str, value: Tensor, dtype: torch.dtype | None) -> None:

@@ -1,12 +1,14 @@
 """One file a family: how its config.json becomes a Config, and how its checkpoint's names become ours.
 
 A family is a module of this package named after its model_type, with `config(hf)` and `RULES` (or `rules(cfg)`), and where needed
-`IGNORED` (patterns of names on disk that carry nothing), `respell(name)` for old spellings, and `TIED_BY_PRESENCE`.
+`IGNORED` (patterns of names on disk that carry nothing; or `ignored(cfg, names)`), `COPIES` (names on disk of tensors that are stored
+again), `respell(name)` for old spellings, and `TIED_BY_PRESENCE`.
 """
 
 import importlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ from pellucid.config import Config
 from pellucid.errors import ConfigError
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
+from pellucid.words import say
 
-NOT_FAMILIES = {"__init__", "acts", "fields", "names", "rope"}
+NOT_FAMILIES = {"__init__", "acts", "fields", "modules", "names", "rope"}
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
 def known() -> list[str]:
@@ -26,34 +30,46 @@ def known() -> list[str]:
 
 @dataclass(frozen=True)
 class Family:
-    """One family's file, as data."""
+    """One family's file, as data.
+
+    ignored(cfg, names on disk): patterns of the names that carry nothing.  copies: {name on disk: the name whose tensor it repeats}.
+    """
 
     name: str
     read: Callable[[Fields], Config]
     rules: Callable[[Config], tuple[Rule, ...]]
-    ignored: tuple[re.Pattern[str], ...]
+    ignored: Callable[[Config, Container[str]], tuple[str, ...]]
+    copies: Mapping[str, str]
     respell: Callable[[str], str]
     tied_by_presence: bool
 
-    def ignores(self, name: str) -> bool:
-        return any(p.fullmatch(name) for p in self.ignored)
+    def unused(self, cfg: Config, names: Iterable[str]) -> set[str]:
+        """Those of these names on disk that carry nothing for this model."""
+        held = set(names)
+        patterns = [re.compile(p) for p in self.ignored(cfg, held)]
+        return {n for n in held if any(p.fullmatch(n) for p in patterns)}
 
 
 def family(model_type: str) -> Family:
     """The family of a model_type."""
     module: Any = importlib.import_module(f"{__name__}.{model_type}")
     rules = getattr(module, "rules", None) or (lambda _: module.RULES)
-    ignored = tuple(re.compile(p) for p in getattr(module, "IGNORED", ()))
-    tied_by_presence = getattr(module, "TIED_BY_PRESENCE", False)
-    return Family(model_type, module.config, rules, ignored, getattr(module, "respell", str), tied_by_presence)
+    ignored = getattr(module, "ignored", None) or (lambda *_: getattr(module, "IGNORED", ()))
+    copies, respell = getattr(module, "COPIES", {}), getattr(module, "respell", str)
+    return Family(model_type, module.config, rules, ignored, copies, respell, getattr(module, "TIED_BY_PRESENCE", False))
 
 
 def understand(values: Mapping[str, Any], file: str = "config.json", ignore: Iterable[str] = ()) -> tuple[Family, Config]:
-    """A config.json's family and Config; every field is read, known to be harmless, or refused by name."""
+    """A config.json's family and Config; every field is read, known to be harmless, or refused by name.
+
+    Special token ids outside the vocabulary are dropped, and one warning names them.
+    """
     kind = values.get("model_type")
     if kind not in known():
         raise ConfigError("config.family", file=file, found=repr(kind), allowed=", ".join(known()))
     found, hf = family(str(kind)), Fields(values, file, ignore)
     cfg = found.read(hf)
-    stops = tuple(i for i in hf.ids("eos_token_id") if i < cfg.vocab)
+    if beyond := [f"{name} = {i}" for name in SPECIAL for i in hf.ids(name) if not 0 <= i < cfg.vocab]:
+        warnings.warn(say("config.ids", file=file, found=", ".join(beyond), last=cfg.vocab - 1), stacklevel=2)
+    stops = tuple(i for i in hf.ids("eos_token_id") if 0 <= i < cfg.vocab)
     return found, replace(cfg, ignored=hf.finish(), stops=stops)

@@ -1,4 +1,7 @@
-"""DeepSeek-V3 and R1 (arXiv 2412.19437): a latent past, first dense layers, then experts chosen in groups, and one that all tokens visit."""
+"""DeepSeek-V3 and R1 (arXiv 2412.19437): a latent past; dense layers, then experts chosen in groups beside one that all tokens visit."""
+
+import re
+from collections.abc import Container
 
 from pellucid import config as c
 from pellucid.families import llama
@@ -10,11 +13,11 @@ from pellucid.families.rope import across_mscale, rope
 
 def latent(hf: Fields) -> c.Latent:
     """MLA's ranks and widths. `head_dim` in these files is the rotary width, and `num_key_value_heads` means nothing."""
-    hf.read |= {"head_dim", "qk_head_dim", "num_key_value_heads"}
+    hf.read |= {"head_dim", "qk_head_dim", "num_key_value_heads", "num_nextn_predict_layers", "num_mtp_layers"}
     key, turned = hf.whole("qk_nope_head_dim"), hf.whole("qk_rope_head_dim")
     scale = (key + turned) ** -0.5 * across_mscale(hf)
     turn = rope(hf, turned, interleaved=hf.flag("rope_interleave", True))
-    heads, q_rank, kv_rank = hf.whole("num_attention_heads"), hf.maybe("q_lora_rank"), hf.whole("kv_lora_rank")
+    heads, q_rank, kv_rank = hf.whole("num_attention_heads"), hf.maybe("q_lora_rank", stated=True), hf.whole("kv_lora_rank")
     return c.Latent(heads, q_rank, kv_rank, key, hf.whole("v_head_dim"), turn, hf.flag("attention_bias", False), scale=scale)
 
 
@@ -23,7 +26,7 @@ def moe(hf: Fields) -> c.Moe:
     hf.fixed("topk_method", "noaux_tc")
     hf.fixed("moe_layer_freq", 1)
     experts, chosen, width = hf.whole("n_routed_experts"), hf.whole("num_experts_per_tok"), hf.whole("moe_intermediate_size")
-    groups, kept = hf.whole("n_group", 1), hf.whole("topk_group", 1)
+    groups, kept = hf.whole("n_group"), hf.whole("topk_group")
     hf.relate(experts % groups == 0, "n_routed_experts % n_group == 0", n_routed_experts=experts, n_group=groups)
     hf.relate(kept <= groups, "topk_group <= n_group", topk_group=kept, n_group=groups)
     room = experts // groups * kept
@@ -32,17 +35,17 @@ def moe(hf: Fields) -> c.Moe:
         experts,
         chosen,
         width,
-        shared=hf.whole("n_shared_experts", 0, low=0) * width,
+        shared=hf.whole("n_shared_experts", low=0) * width,
         groups=groups,
         groups_chosen=kept,
-        scale=hf.number("routed_scaling_factor", 1.0),
+        scale=hf.number("routed_scaling_factor"),
         normalised=hf.flag("norm_topk_prob", True),
         act=hf.choice("hidden_act", ACTS, "silu"),
     )
 
 
 def config(hf: Fields) -> c.Config:
-    attn, layers, dense = latent(hf), hf.whole("num_hidden_layers", high=100_000), hf.whole("first_k_dense_replace", 0, low=0)
+    attn, layers, dense = latent(hf), hf.whole("num_hidden_layers", high=100_000), hf.whole("first_k_dense_replace", low=0)
     mlp, experts = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu")), moe(hf)
     return llama.whole(hf, tuple(c.Layer(attn, mlp if i < dense else experts) for i in range(layers)))
 
@@ -60,4 +63,9 @@ EXPERTS = (
     *(Rule(f"model.layers.{{i}}.mlp.shared_experts.{n}_proj.*", f"layers.{{i}}.ffn.shared.{n}.*") for n in ("gate", "up", "down")),
 )
 RULES = (*llama.ENDS, *llama.NORMS, *LATENT, *llama.DENSE, *EXPERTS)
-IGNORED = llama.IGNORED
+
+
+def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
+    """The module behind the last layer that predicts one token more is another model; it is known by its eh_proj."""
+    extra = f"model.layers.{len(cfg.layers)}"
+    return (*llama.IGNORED, rf"{re.escape(extra)}\..*") if f"{extra}.eh_proj.weight" in names else llama.IGNORED

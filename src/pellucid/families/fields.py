@@ -4,48 +4,61 @@ Three tiers: a field known to change the mathematics is refused unless it has th
 is silent; an unknown one is refused by name, with the way out that the error tells.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pellucid.errors import ConfigError
 
-HARMLESS = frozenset(
-    """
-    _name_or_path architectures attention_dropout attention_probs_dropout_prob attn_pdrop auto_map bos_token_id chunk_size_feed_forward
-    classifier_dropout classifier_dropout_prob dropout dropout_rate dtype embd_pdrop embedding_dropout eos_token_id ep_size finetuning_task
-    gradient_checkpointing hidden_dropout hidden_dropout_prob id2label init_std initializer_factor initializer_range keys_to_ignore_at_inference
-    label2id layer_norm_cross_attn max_length max_position_embeddings max_window_layers model_type moe_layer_freq n_ctx
-    n_inner num_labels output_attentions output_hidden_states output_past output_router_logits pad_token_id pretraining_tp problem_type
-    quantization_config_unused resid_pdrop return_dict return_dict_in_generate router_aux_loss_coef router_z_loss_coef sep_token_id seq_aux
-    aux_loss_alpha summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj task_specific_params
-    tokenizer_class torch_dtype transformers_version use_cache use_return_dict unk_token_id cls_token_id mask_token_id
-    decoder_start_token_id is_encoder_decoder is_decoder prefix forced_bos_token_id forced_eos_token_id bad_words_ids
-    begin_suppress_tokens suppress_tokens decoder_input_ids num_nextn_predict_layers experts_per_token initial_context_length
-    initializer_range_gain use_bfloat16 torchscript
-    """.split()
-)
+# What trains, names, or drives generation: a test changes each of them in transformers and sees the same logits.
+SILENT = """
+    architectures attention_dropout attention_probs_dropout_prob attn_pdrop auto_map aux_loss_alpha bad_words_ids begin_suppress_tokens
+    bos_token_id chunk_size_feed_forward classifier_dropout classifier_dropout_prob cls_token_id decoder_start_token_id diversity_penalty
+    do_sample dropout dropout_rate dtype early_stopping embd_pdrop embedding_dropout encoder_no_repeat_ngram_size eos_token_id ep_size
+    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout
+    hidden_dropout_prob id2label init_std initializer_factor initializer_range is_decoder is_encoder_decoder keys_to_ignore_at_inference
+    label2id length_penalty mask_token_id max_length min_length model_type n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels
+    num_return_sequences output_attentions output_hidden_states output_past output_router_logits output_scores pad_token_id prefix
+    pretraining_tp problem_type remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate
+    router_aux_loss_coef router_z_loss_coef sep_token_id seq_aux summary_activation summary_first_dropout summary_proj_to_labels
+    summary_type summary_use_proj suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype
+    torchscript transformers_version trust_remote_code typical_p unk_token_id use_bfloat16 use_cache use_return_dict
+"""
+HARMLESS = frozenset(SILENT.split())
 
 ABSENT: dict[str, tuple[Any, ...]] = {  # changes the mathematics; the values that mean that it does not
-    "add_cross_attention": (False, None),
-    "attn_logit_softcapping": (None,),
-    "cross_attention_hidden_size": (None,),
-    "final_logit_softcapping": (None,),
-    "head_dim": (None,),
-    "logit_scale": (None, 1.0),
-    "mlp_bias": (False, None),
-    "pruned_heads": ({}, None),
-    "quantization_config": (None,),
+    "add_cross_attention": (False,),
+    "attention_multiplier": (1.0,),
+    "attn_logit_softcapping": (),
+    "clip_qkv": (),
+    "cross_attention_hidden_size": (),
+    "embedding_multiplier": (1.0,),
+    "final_logit_softcapping": (),
+    "head_dim": (),
+    "is_causal": (True,),
+    "logit_scale": (1.0,),
+    "logits_scaling": (1.0,),
+    "mlp_bias": (False,),
+    "partial_rotary_factor": (1.0,),
+    "per_layer_config": (),
+    "pruned_heads": ({},),
+    "quantization_config": (),
+    "query_pre_attn_scalar": (),
     "reorder_and_upcast_attn": (False, True),  # the same numbers: softmax is in float32 here anyway
-    "residual_multiplier": (None, 1.0),
-    "scale_attn_by_inverse_layer_idx": (False, None),
-    "scale_attn_weights": (True, None),
-    "sliding_window": (None,),
-    "tie_encoder_decoder": (False, None),
-    "use_sliding_window": (False, None),
+    "residual_multiplier": (1.0,),
+    "sliding_window": (),
+    "tie_encoder_decoder": (False,),
+    "use_bidirectional_attention": (False,),
+    "use_qk_norm": (False,),
+    "use_sliding_window": (False,),
 }
 
 MISSING = object()
+MOST = 1e30
+
+
+def alike(a: object, b: object) -> bool:
+    """Equal as JSON means it: 1 is 1.0, but neither is true."""
+    return a == b and isinstance(a, bool) == isinstance(b, bool)
 
 
 class Fields:
@@ -81,16 +94,18 @@ class Fields:
             raise self.fault(name, value, f"{low} ... {high}")
         return value
 
-    def maybe(self, name: str, low: int = 1) -> int | None:
-        """A whole number, or None where the field is absent or null."""
+    def maybe(self, name: str, low: int = 1, stated: bool = False) -> int | None:
+        """A whole number, or None where the field is null or absent; `stated`: it may not be absent."""
+        if stated and name not in self.values:
+            raise ConfigError("config.missing", file=self.file, field=self.within + name)
         self.read.add(name)
         return self.whole(name, low=low) if name in self else None
 
     def number(self, name: str, default: Any = MISSING, above: float = 0.0) -> float:
-        """A finite number greater than `above`."""
+        """A number greater than `above`, and not so great that it can only be a mistake."""
         value = self.get(name, default)
-        if type(value) not in (int, float) or not math.isfinite(value) or value <= above:
-            raise self.fault(name, value, f"> {above:g}")
+        if type(value) not in (int, float) or not above < value < MOST:
+            raise self.fault(name, value, f"{above:g} < {name} < {MOST:g}")
         return float(value)
 
     def flag(self, name: str, default: Any = MISSING) -> bool:
@@ -109,7 +124,7 @@ class Fields:
     def fixed(self, name: str, *values: Any) -> None:
         """A field that may only have these values (or be absent)."""
         value = self.get(name, None)
-        if value is not None and not any(value == v and type(value) is type(v) for v in values):
+        if value is not None and not any(alike(value, v) for v in values):
             raise self.fault(name, value, ", ".join(map(repr, values)))
 
     def texts(self, name: str, count: int, allowed: Iterable[str]) -> list[str]:
@@ -120,10 +135,10 @@ class Fields:
         return value
 
     def ids(self, name: str) -> tuple[int, ...]:
-        """One token id, a list of them, or none."""
+        """One token id, a list of them, or none; whether they lie in the vocabulary is the caller's to judge."""
         value = self.get(name, None)
         found = value if isinstance(value, list) else [] if value is None else [value]
-        if any(type(v) is not int or v < 0 for v in found):
+        if any(type(v) is not int for v in found):
             raise self.fault(name, value, "id, [id, ...]")
         return tuple(found)
 
@@ -136,8 +151,8 @@ class Fields:
             raise self.fault(name, value, "{ ... }")
         return self.parts.setdefault(name, Fields(value, self.file, self.ignore, f"{self.within}{name}."))
 
-    def relate(self, holds: bool, relation: str, **found: int) -> None:
-        """Refuse numbers that do not fit each other, and say which relation failed."""
+    def relate(self, holds: bool, relation: str, **found: object) -> None:
+        """Refuse values that do not fit each other, and say which relation failed."""
         if not holds:
             raise ConfigError("config.relation", file=self.file, relation=relation, found=", ".join(f"{k} = {v}" for k, v in found.items()))
 
@@ -147,7 +162,7 @@ class Fields:
         for name, value in self.values.items():
             if name in self.read or name.startswith("_") or (not self.within and name in HARMLESS):
                 continue
-            if name in ABSENT and any(value == v and type(value) is type(v) for v in ABSENT[name]):
+            if name in ABSENT and any(alike(value, v) for v in (None, *ABSENT[name])):
                 continue
             full = self.within + name
             if full in self.ignore:

@@ -14,14 +14,18 @@ def config(hf: Fields) -> c.Config:
     hf.fixed("swiglu_limit", 7.0)
     hf.fixed("swiglu_alpha", 1.702)
     hf.fixed("hidden_act", "silu")
-    hf.get("attention_bias", True)
     layers, window = hf.whole("num_hidden_layers", high=100_000), hf.whole("sliding_window", 128)
-    attn = replace(llama.attention(hf), sinks=True)
+    if "rope_scaling" not in hf:
+        hf.get("rope_parameters")
+    attn = replace(llama.attention(hf, bias=True, head=hf.whole("head_dim", 64), theta=150_000.0), sinks=True)
     experts, chosen = hf.whole("num_local_experts"), hf.whole("num_experts_per_tok")
     hf.relate(chosen <= experts, "num_experts_per_tok <= num_local_experts", num_experts_per_tok=chosen, num_local_experts=experts)
+    hf.fixed("experts_per_token", chosen)
+    hf.read |= {"initial_context_length"}  # told again by original_max_position_embeddings
     moe = c.Moe(experts, chosen, hf.whole("intermediate_size"), affinity="softmax", bias=True, act="clamped")
     kinds = hf.texts("layer_types", layers, KINDS) if "layer_types" in hf else [KINDS[(i + 1) % 2] for i in range(layers)]
-    return llama.whole(hf, tuple(c.Layer(replace(attn, window=window if kind == KINDS[1] else None), moe) for kind in kinds))
+    blocks = tuple(c.Layer(replace(attn, window=window if kind == KINDS[1] else None), moe) for kind in kinds)
+    return llama.whole(hf, blocks, eps=1e-5)
 
 
 RULES = (

@@ -7,26 +7,28 @@ from pellucid.families.names import Rule
 from pellucid.families.rope import rope
 
 
-def attention(hf: Fields, qk_norm: bool = False) -> c.Attention:
-    """Heads as Llama's fields tell them; the width of a head is the hidden size over the heads where no field says otherwise."""
+def attention(hf: Fields, qk_norm: bool = False, bias: bool = False, head: int | None = None, theta: float = 10_000.0) -> c.Attention:
+    """Heads as Llama's fields tell them; the width of a head is the hidden size over the heads where no field says otherwise.
+
+    bias, head, theta: what a family takes where its file is silent.
+    """
     width, heads = hf.whole("hidden_size"), hf.whole("num_attention_heads")
     kv_heads = hf.whole("num_key_value_heads", heads)
-    own = hf.maybe("head_dim")
+    own = hf.maybe("head_dim") or head
     hf.relate(own is not None or width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
     hf.relate(heads % kv_heads == 0, "num_attention_heads % num_key_value_heads == 0", heads=heads, kv_heads=kv_heads)
-    bias = hf.flag("attention_bias", False)
-    head = own or width // heads
-    return c.Attention(heads, kv_heads, head, rope(hf, head), qk_norm, bias=bias, out_bias=bias)
+    bias, head = hf.flag("attention_bias", bias), own or width // heads
+    return c.Attention(heads, kv_heads, head, rope(hf, head, theta=theta), qk_norm, bias=bias, out_bias=bias)
 
 
-def whole(hf: Fields, layers: tuple[c.Layer, ...], tied: bool = False) -> c.Config:
+def whole(hf: Fields, layers: tuple[c.Layer, ...], eps: float = 1e-6) -> c.Config:
     """The model around its layers, as all of Llama's descendants write it."""
     return c.Config(
         vocab=hf.whole("vocab_size"),
         width=hf.whole("hidden_size"),
         layers=layers,
-        tied=hf.flag("tie_word_embeddings", tied),
-        eps=hf.number("rms_norm_eps", 1e-6),
+        tied=hf.flag("tie_word_embeddings", False),
+        eps=hf.number("rms_norm_eps", eps),
         context=hf.maybe("max_position_embeddings"),
     )
 

@@ -13,17 +13,18 @@ KINDS = ("full_attention", "sliding_attention")
 
 def windows(hf: Fields, layers: int) -> list[int | None]:
     """The window of each layer: by `layer_types`, or in old files from `max_window_layers` on."""
-    used = hf.flag("use_sliding_window", False)
-    window = hf.maybe("sliding_window") if used else None
-    first = hf.whole("max_window_layers", layers, low=0)
-    hf.read |= {"sliding_window"}
-    if "layer_types" in hf:
-        return [window if kind == KINDS[1] else None for kind in hf.texts("layer_types", layers, KINDS)]
-    return [window if i >= first else None for i in range(layers)]
+    used, window = hf.flag("use_sliding_window", False), hf.maybe("sliding_window")
+    first = hf.whole("max_window_layers", 28, low=0)
+    if "layer_types" not in hf:
+        return [window if used and i >= first else None for i in range(layers)]
+    kinds = hf.texts("layer_types", layers, KINDS)
+    if KINDS[1] in kinds and not used:
+        raise hf.fault("use_sliding_window", used, "true")
+    return [hf.whole("sliding_window") if kind == KINDS[1] else None for kind in kinds]
 
 
 def config(hf: Fields) -> c.Config:
-    attn, layers = llama.attention(hf, qk_norm=True), hf.whole("num_hidden_layers", high=100_000)
+    attn, layers = llama.attention(hf, qk_norm=True, head=128), hf.whole("num_hidden_layers", high=100_000)
     mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
     return llama.whole(hf, tuple(c.Layer(replace(attn, window=w), mlp) for w in windows(hf, layers)))
 

@@ -15,10 +15,12 @@ FORWARDS = {
 
 def config(hf: Fields) -> c.Config:
     width, heads, layers = hf.whole("d_model"), hf.whole("num_heads"), hf.whole("num_layers", high=100_000)
+    depth, vocab = hf.whole("num_decoder_layers", layers, high=100_000), hf.whole("vocab_size")
     count, reach = hf.whole("relative_attention_num_buckets", 32, low=4), hf.whole("relative_attention_max_distance", 128)
     hf.relate(reach > count // 2, "relative_attention_max_distance > buckets / 2", reach=reach, buckets=count)
     act, gated = hf.choice("feed_forward_proj", FORWARDS, "relu")
     hf.read |= {"dense_act_fn", "is_gated_act"}  # told again by feed_forward_proj
+    hf.read |= {"n_positions"}  # the length in training; a bias by distance knows no last position
 
     def attn(causal: bool, buckets: c.Buckets | None = None) -> c.Attention:
         return c.Attention(heads, heads, hf.whole("d_kv"), scale=1.0, causal=causal, buckets=buckets)
@@ -27,14 +29,14 @@ def config(hf: Fields) -> c.Config:
     tied = hf.flag("tie_word_embeddings", True)
     scaled = hf.flag("scale_decoder_outputs", tied)
     return c.Config(
-        vocab=hf.whole("vocab_size"),
+        vocab=vocab,
         width=width,
-        layers=(c.Layer(attn(True, c.Buckets(count, reach, False)), mlp, cross=attn(False)),) * hf.whole("num_decoder_layers", layers),
+        layers=(c.Layer(attn(True, c.Buckets(count, reach, False)), mlp, cross=attn(False)),) * depth,
         tied=tied,
         eps=hf.number("layer_norm_epsilon", 1e-6),
         logit_scale=width**-0.5 if scaled else 1.0,
         encoder=(c.Layer(attn(False, c.Buckets(count, reach, True)), mlp),) * layers,
-        starts=(hf.ids("decoder_start_token_id") or hf.ids("pad_token_id") or (0,))[0],
+        starts=next((i for name in ("decoder_start_token_id", "pad_token_id") for i in hf.ids(name) if 0 <= i < vocab), 0),
     )
 
 
@@ -64,5 +66,6 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
     return (Rule("shared.*", "embed.*"), *stack("encoder", 1, ways), *stack("decoder", 2, ways), *CROSS, Rule("lm_head.*", "head.*"))
 
 
-IGNORED = (r"(en|de)coder\.embed_tokens\.weight", r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight")
+IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # made by an old script, read by nobody
+COPIES = {f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")}
 TIED_BY_PRESENCE = True  # v1.1 files say nothing: the head is its own where lm_head.weight is stored

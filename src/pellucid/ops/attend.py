@@ -53,8 +53,8 @@ def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple
     if sight.cap is not None:
         return reference()
     paged = piece.paged
-    if paged is not None and sight is causal and native.fits_attend(q, *paged.pools, paged.table, piece.q_at):
-        z = native.attend(q, *paged.pools, paged.table, piece.q_at, paged.size, scale)
+    if paged is not None and sight is causal and native.fits_attend(q, paged.pools, paged.table, piece.q_at):
+        z = native.attend(q, paged.pools, paged.table, piece.q_at, paged.size, scale)
     elif paged is not None and q.shape[1] == 1:
         z = attend_pages(q, piece, sight, scale)
     else:
@@ -94,14 +94,12 @@ def attend_reference(
 
     biases = sight.weights[1:] if sight.sinks is not None else sight.weights
     scores = tap(note(scores, "scores", named, biases, score_terms), "scores: B H T S")
-    w = scores.to(wide(scores.dtype)).masked_fill(~allowed, float("-inf"))
+    w = torch.where(allowed, scores, float("-inf"))
     sink = None if sight.sinks is None else sight.sinks.to(w.dtype)[:, None, None]
-    top = w.amax(-1, keepdim=True) if sink is None else torch.maximum(w.amax(-1, keepdim=True), sink)
-    top = top.masked_fill(top == float("-inf"), 0.0)
-    e = w.sub_(top).exp_()
-    below = e.sum(-1, keepdim=True)
-    below = below if sink is None else below + (sink - top).exp()
-    pattern = e.div_(below.clamp(min=torch.finfo(e.dtype).tiny)).to(q.dtype)
+    w = w if sink is None else torch.cat([w, sink.expand(*w.shape[:-1], 1)], -1)
+    pattern = w.softmax(-1, dtype=wide(w.dtype)).to(q.dtype)[..., : k.shape[1]]
+    if not (piece.whole and sight is causal):  # there every row sees itself
+        pattern = pattern.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
     weights = () if sight.sinks is None else (sight.sinks,)
     pattern = tap(note(pattern, "softmax", (scores,), weights, softmax_terms(scores, allowed, sink)), "pattern: B H T S")
     return torch.einsum("bgrts,bsgw->btgrw", pattern.unflatten(1, (groups, -1)), v).flatten(2, 3)

@@ -2,18 +2,19 @@
 
     form "The capital of {country} is"  +  fact France, Paris   ->   prompt "The capital of France is", answer " Paris", end "."
 
-The folder holds `facts.json` (countries) and `forms.json` (prompts ending right before their answer). Some forms are held out of training: a model
-that answers them has learnt which fact is asked for, and not a string of tokens. `quiz.py` asks them.
+The folder holds `facts.json` (countries) and `forms.json` (prompts ending right before their answer). Some forms are held out of training:
+a model that answers them has learnt which fact is asked for, and not a string of tokens. `quiz.py` asks them.
 """
 
-import json
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from pellucid.checkpoint.json_file import read_object
 from pellucid.errors import TrainError
 
 END_OF_TEXT = "<|endoftext|>"
@@ -37,7 +38,7 @@ class Country:
 
 @dataclass(frozen=True)
 class Book:
-    """The facts and forms of one folder: `trained` and `held_out` hold forms by (relation, language), `words` are for the tokenizer alone."""
+    """The facts and forms of one folder; `trained` and `held_out` hold forms by (relation, language), `words` are the tokenizer's alone."""
 
     countries: dict[str, Country]
     trained: dict[tuple[str, str], tuple[str, ...]]
@@ -60,57 +61,48 @@ class Sentence:
 
 def read(folder: Path) -> Book:
     """Reads and checks `facts.json` and `forms.json`. Raises TrainError at the first field that does not fit."""
-    facts = _json(folder / "facts.json", "countries")
-    countries = {key: _country(folder / "facts.json", key, facts["countries"]) for key in facts["countries"]}
+    path = folder / "facts.json"
+    entries = _object(read_object(path, error=TrainError), "countries", path)
+    countries = {key: _country(key, entries, path) for key in entries}
     path = folder / "forms.json"
-    forms = _json(path, "relations")
-    words = tuple(word for listed in forms.get("words", {}).values() for word in listed)
-    trained, held_out = ({(r, lang): _forms(path, forms["relations"], r, lang, kind) for r in RELATIONS for lang in LANGUAGES} for kind in KINDS)
-    return Book(countries, trained, held_out, words)
+    forms = read_object(path, error=TrainError)
+    relations, words = _object(forms, "relations", path), _object(forms, "words", path)
+    trained, held_out = (
+        {(relation, language): _forms(relations, relation, language, kind, path) for relation in RELATIONS for language in LANGUAGES}
+        for kind in ("trained", "held_out")
+    )
+    return Book(countries, trained, held_out, tuple(word for listed in words.values() for word in listed))
 
 
-KINDS = ("trained", "held_out")
+def _object(data: dict[str, Any], field: str, path: Path) -> dict[str, Any]:
+    if not isinstance(found := data.get(field), dict) or not found:
+        raise TrainError("corpus.field", path=path, field=field)
+    return found
 
 
-def _json(path: Path, field: str) -> dict[str, dict[str, dict[str, object]]]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise TrainError("corpus_no_file", path=path) from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise TrainError("corpus_not_json", path=path, reason=error) from None
-    if not isinstance(data, dict) or not isinstance(data.get(field), dict):
-        raise TrainError("corpus_field", path=path, field=field)
-    return data
-
-
-def _country(path: Path, key: str, countries: dict[str, dict[str, object]]) -> Country:
-    entry = countries[key]
+def _country(key: str, entries: dict[str, Any], path: Path) -> Country:
+    entry = _object(entries, key, path)
     named: dict[str, dict[str, str]] = {}
     for field in NAMED:
         names = entry.get(field)
         if not isinstance(names, dict) or not all(isinstance(names.get(lang), str) and names[lang] for lang in LANGUAGES):
-            raise TrainError("corpus_field", path=path, field=f"countries.{key}.{field}")
+            raise TrainError("corpus.field", path=path, field=f"countries.{key}.{field}")
         named[field] = {lang: names[lang] for lang in LANGUAGES}
     neighbours = entry.get("neighbours")
-    if not isinstance(neighbours, list) or not all(other in countries for other in neighbours):
-        raise TrainError("corpus_field", path=path, field=f"countries.{key}.neighbours")
+    if not isinstance(neighbours, list) or not all(isinstance(other, str) and other in entries for other in neighbours):
+        raise TrainError("corpus.field", path=path, field=f"countries.{key}.neighbours")
     return Country(key, named, tuple(neighbours))
 
 
-def _slot(relation: str) -> str:
-    return "{capital}" if relation == "country" else "{country}"
-
-
-def _forms(path: Path, relations: dict[str, dict[str, object]], relation: str, language: str, kind: str) -> tuple[str, ...]:
+def _forms(relations: dict[str, Any], relation: str, language: str, kind: str, path: Path) -> tuple[str, ...]:
     field = f"{relation}.{language}.{kind}"
-    by_kind = relations.get(relation, {}).get(language, {})
-    listed = by_kind.get(kind) if isinstance(by_kind, dict) else None
+    listed = _object(_object(relations, relation, path), language, path).get(kind)
     if not isinstance(listed, list) or not listed:
-        raise TrainError("corpus_field", path=path, field=f"relations.{field}")
+        raise TrainError("corpus.field", path=path, field=field)
+    slot = "{capital}" if relation == "country" else "{country}"
     for form in listed:
-        if not isinstance(form, str) or form.count(_slot(relation)) != 1 or form.count("{") != 1:
-            raise TrainError("corpus_form", path=path, field=f"relations.{field}", form=form, slot=_slot(relation))
+        if not isinstance(form, str) or form.count(slot) != 1 or form.count("{") + form.count("}") != 2:
+            raise TrainError("corpus.form", path=path, field=field, form=form, slot=slot)
     return tuple(listed)
 
 
@@ -153,8 +145,8 @@ def sentences(folder: Path, held_out: bool = False, seed: int = 0) -> Iterator[S
 def pieces(folder: Path) -> Iterator[str]:
     """The texts that the tokenizer learns from: names by themselves, forms without their names, so that no token spans both.
 
-    Chinese has no spaces to stop a merge: whole sentences would teach 国的首 from 法国的首都, and 法国 would then be cut apart. So Chinese forms are given
-    character by character, and the words worth a token of their own are listed in `forms.json`.
+    Chinese has no spaces to stop a merge: whole sentences would teach 国的首 from 法国的首都, and 法国 would then be cut apart.
+    So Chinese forms are given character by character, and the words worth a token of their own are listed in `forms.json`.
     """
     book = read(folder)
     for country in book.countries.values():
@@ -168,8 +160,7 @@ def pieces(folder: Path) -> Iterator[str]:
         for form in forms:
             before, after = form.split("{", 1)[0].rstrip(), form.split("}", 1)[1]
             yield from [before, after] if language == "en" else before + after
-    for word in book.words:
-        yield word
+    yield from book.words
     yield from STOP.values()
 
 

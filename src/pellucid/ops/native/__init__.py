@@ -23,10 +23,11 @@ from pellucid.ops.native.twins import (
     norm,
     rotate,
     store,
+    stream,
 )
 
 __all__ = [
     "Plan", "Recording", "Unplannable", "add", "angles", "argmax", "attend", "available", "fits_add", "fits_angles", "fits_argmax",
     "fits_attend", "fits_gate", "fits_linear", "fits_look", "fits_norm", "fits_rotate", "fits_store", "gate", "instructions", "linear",
-    "look", "norm", "off", "record", "rotate", "store",
+    "look", "norm", "off", "record", "rotate", "store", "stream",
 ]  # fmt: skip

@@ -35,7 +35,7 @@ def compiler() -> str | None:
 
 def build(into: Path = HERE) -> list[Path]:
     """Make kernels_avx2.so and kernels_avx512.so in a folder; without a compiler make nothing."""
-    cxx, made = compiler(), []
+    cxx, made = compiler(), list[Path]()
     if cxx is None:
         return made
     for name, flags in FLAGS.items():

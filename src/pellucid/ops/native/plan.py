@@ -26,9 +26,10 @@ from pellucid.ops.native import library
 from pellucid.ops.native.library import Op
 
 Range = tuple[int, int]  # addresses, the second one past the end
+AFTER = 16  # where a line says how many calls it waits for
 
 
-class Unplannable(UseError):
+class Unplannable(UseError):  # noqa: N818
     """A forward that touches data outside the native calls, and so cannot be replayed by them."""
 
 
@@ -72,12 +73,11 @@ class Plan:
 
     def __init__(self, lines: list[Line], alive: list[torch.UntypedStorage]) -> None:
         self.lines, self.alive = wire(lines), alive
-        self.words = ctypes.create_string_buffer(sum(len(line.words) for line in lines))
-        at = 0
+        words, at = bytearray().join(line.words for line in lines), 0
         for line in self.lines:
-            self.words[at : at + len(line.words)] = line.words
-            pack_into("=q", self.words, at + 16, line.after)
+            pack_into("=q", words, at + AFTER, line.after)
             at += len(line.words)
+        self.words = (ctypes.c_char * len(words)).from_buffer(words)
         self.address = ctypes.addressof(self.words)
 
     def replay(self) -> None:

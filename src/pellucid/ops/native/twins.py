@@ -19,12 +19,15 @@ from pellucid.ops.native.library import (
     NORM,
     ROTATE,
     STORE,
+    STREAM,
     available,
     call,
     fresh,
 )
 
 ROWS = 16  # more are torch's: its matrix product then reads a weight no more often than these kernels
+BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
+BF16_IS_FAST = torch.cpu._is_avx512_bf16_supported()  # without, torch multiplies bf16 at a tenth of the speed of float32
 ACTS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3}
 PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor has no memory of its own to point to
 
@@ -48,6 +51,11 @@ def fits(*tensors: Tensor | None) -> bool:
     return True
 
 
+def numbers(*tensors: Tensor) -> bool:
+    """Whether these are plain contiguous int64 tensors in memory."""
+    return all(type(t) in PLAIN and t.is_cpu and t.dtype is torch.int64 and t.is_contiguous() for t in tensors)
+
+
 def few(x: Tensor) -> bool:
     """Whether x [B T ...] holds at most ROWS rows, and one."""
     n = x.shape[0] * x.shape[1] if x.ndim > 2 else x.shape[0] if x.ndim == 2 else 1
@@ -64,20 +72,23 @@ def address(t: Tensor | None) -> int:
 
 
 def fits_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    return few(x) and fits(x, weight, bias)
+    return (few(x) or (x.dtype is torch.bfloat16 and not BF16_IS_FAST and x.numel() > 0)) and fits(x, weight, bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [... in] times weight [out in], plus bias [out]."""
     n, k = weight.shape
     y = fresh((*x.shape[:-1], n), x.dtype)
-    reads = (x, weight) if bias is None else (x, weight, bias)
-    call(LINEAR, HALF[x.dtype], reads, (y,), weight.data_ptr(), x.data_ptr(), y.data_ptr(), address(bias), count(x), n, k)
+    reads, rows, size = (x, weight) if bias is None else (x, weight, bias), count(x), x.element_size()
+    for at in range(0, rows, BLOCK):
+        block = min(BLOCK, rows - at)
+        words = weight.data_ptr(), x.data_ptr() + at * k * size, y.data_ptr() + at * n * size, address(bias), block, n, k
+        call(LINEAR, HALF[x.dtype], reads, (y,), *words)
     return y
 
 
 def fits_look(ids: Tensor, table: Tensor) -> bool:
-    return 0 < ids.numel() <= ROWS and ids.dtype is torch.int64 and ids.is_contiguous() and type(ids) in PLAIN and ids.is_cpu and fits(table)
+    return 0 < ids.numel() <= ROWS and numbers(ids) and fits(table)
 
 
 def look(ids: Tensor, table: Tensor) -> Tensor:
@@ -124,11 +135,6 @@ def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
     return y
 
 
-def numbers(*tensors: Tensor) -> bool:
-    """Whether these are plain contiguous int64 tensors in memory."""
-    return all(type(t) in PLAIN and t.is_cpu and t.dtype is torch.int64 and t.is_contiguous() for t in tensors)
-
-
 def fits_angles(positions: Tensor, dtype: torch.dtype) -> bool:
     return 0 < positions.numel() <= ROWS and dtype in HALF and numbers(positions) and fits()
 
@@ -168,17 +174,17 @@ def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) 
     call(STORE, HALF[x.dtype], (x, table, positions), (pool,), *words)
 
 
-def fits_attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor, positions: Tensor) -> bool:
-    return q.ndim == 4 and q.shape[0] == 1 and few(q) and numbers(table, positions) and fits(q, k, v)
+def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor) -> bool:
+    return len(pools) == 2 and q.ndim == 4 and q.shape[0] == 1 and few(q) and numbers(table, positions) and fits(q, *pools)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor, positions: Tensor, size: int, scale: float) -> Tensor:
+def attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float) -> Tensor:
     """q [1 T H K] at positions [1 T] against one request's keys [rows G K] and values [rows G W] in pages: causal, [1 T H W]."""
-    _, rows, heads, key = q.shape
+    (k, v), (_, rows, heads, key) = pools, q.shape
     groups, value = v.shape[1:]
     z = fresh((1, rows, heads, value), q.dtype)
-    words = q.data_ptr(), k.data_ptr(), v.data_ptr(), table.data_ptr(), positions.data_ptr(), z.data_ptr(), rows, heads, groups, key, value, size
-    call(ATTEND, HALF[q.dtype], (q, k, v, table, positions), (z,), *words, scale)
+    pointers = q.data_ptr(), k.data_ptr(), v.data_ptr(), table.data_ptr(), positions.data_ptr(), z.data_ptr()
+    call(ATTEND, HALF[q.dtype], (q, k, v, table, positions), (z,), *pointers, rows, heads, groups, key, value, size, scale)
     return z
 
 
@@ -191,3 +197,8 @@ def argmax(x: Tensor) -> Tensor:
     y = fresh(tuple(x.shape[:-1]), torch.int64)
     call(ARGMAX, HALF[x.dtype], (x,), (y,), x.data_ptr(), y.data_ptr(), count(x), x.shape[-1])
     return y
+
+
+def stream(block: Tensor) -> None:
+    """Read a tensor from end to end and do nothing with it, to know what the memory gives."""
+    call(STREAM, 0, (block,), (), block.data_ptr(), block.numel() * block.element_size(), block.data_ptr())

@@ -1,0 +1,143 @@
+"""What made a tensor, in the field's notation: `attn_norm · W_qᵀ + b_q` from the record's op, inputs and weights.
+
+Names are shortened to what is unambiguous within a block. An op that this page does not know shows as op(inputs), never as nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from pellucid.watching import Seen
+
+Write = Callable[["Made"], str]
+
+
+class Made:
+    """A record's operands under their short names, and the numbers of the part that made it."""
+
+    def __init__(self, seen: Seen, module: nn.Module | None) -> None:
+        self.seen, self.module = seen, module
+        self.name = seen.path.rpartition(".")[2]
+        self.inputs = [short(p, seen.path) for p in seen.inputs]
+        self.weights = [symbol(p) for p in seen.weights]
+
+    @property
+    def x(self) -> str:
+        """The first operand; rows that come from the past have no other name."""
+        return self.inputs[0] if self.inputs else "past"
+
+    @property
+    def bias(self) -> str:
+        return f" + {self.weights[1]}" if len(self.weights) > 1 else ""
+
+    def number(self, *names: str) -> Any:
+        """A number or name that the making part was built with: its scale, its activation."""
+        parent = self.seen.path.rpartition(".")[0]
+        try:
+            part: Any = self.module.get_submodule(parent) if self.module is not None else None
+        except AttributeError:  # not every tap's parent is a module
+            return None
+        for holder in (part, getattr(part, "spec", None), getattr(part, "config", None)):
+            for name in names:
+                if (found := getattr(holder, name, None)) is not None:
+                    return found
+        return None
+
+
+def block(path: str) -> tuple[str, str]:
+    """The block that a path lies in and the rest: "layers.0.attn.q" -> ("layers.0", "attn.q"); "" outside of blocks."""
+    words = path.split(".")
+    if "layers" in words and (at := words.index("layers") + 2) < len(words):
+        return ".".join(words[:at]), ".".join(words[at:])
+    return "", path
+
+
+def short(path: str, near: str) -> str:
+    """A path as it is written next to another: its last word within one block."""
+    mine, rest = block(path)
+    return rest.rpartition(".")[2] if mine and mine == block(near)[0] else path
+
+
+def symbol(path: str) -> str:
+    """A weight as it is written in formulas: "layers.0.attn.q.weight" -> W_q, its bias b_q."""
+    owner, _, last = path.rpartition(".")
+    if last in ("weight", "bias"):
+        return f"{'W' if last == 'weight' else 'b'}_{owner.rpartition('.')[2]}"
+    return f"b_{last.removesuffix('_bias')}" if last.endswith("_bias") else f"W_{last}" if last in ("gate", "up", "down") else last
+
+
+def scaling(scale: float | None) -> str:
+    """How scores are scaled: " / √32" where that is what the number is, nothing for 1."""
+    if scale is None:
+        return " · scale"
+    if scale == 1:
+        return ""
+    squared = scale**-2
+    return f" / √{round(squared)}" if abs(squared - round(squared)) < 1e-6 * squared else f" · {scale:.4g}"
+
+
+def scores(m: Made) -> str:
+    """q·kᵀ / √K, of two pairs in latent attention, and what is added by distance."""
+    pairs = [f"{q}·{k}ᵀ" for q, k in zip(*halves(m.inputs), strict=True)]
+    cap = m.number("cap")
+    product = pairs[0] if len(pairs) == 1 else f"({' + '.join(pairs)})"
+    inner = product + scaling(m.number("scale"))
+    return (inner if cap is None else f"{cap:g} · tanh(({inner}) / {cap:g})") + "".join(f" + {w}[s-t]" for w in m.weights)
+
+
+def halves(names: list[str]) -> tuple[list[str], list[str]]:
+    """Queries and keys: the first and the second half of the operands."""
+    half = len(names) // 2
+    return names[:half], names[half:]
+
+
+def softmax(m: Made) -> str:
+    """Over what is seen, and a sink beside it, where it is attention's."""
+    extra = "".join(f", {w}" for w in m.weights)
+    return f"softmax({m.x} + mask{extra})" if m.name == "pattern" else f"softmax({m.x})"
+
+
+def gate(m: Made) -> str:
+    act = m.number("act") or "act"
+    if len(m.inputs) < 2:
+        return f"{act}({m.x})"
+    return f"{act}({m.inputs[0]}, {m.inputs[1]})" if act == "clamped" else f"{act}({m.inputs[0]}) · {m.inputs[1]}"
+
+
+def experts(m: Made) -> str:
+    return f"{m.x} · {m.weights[0]}[e]ᵀ" + "".join(f" + {b}[e]" for b in m.weights[1:])
+
+
+WRITTEN: dict[str, Write] = {
+    "look": lambda m: f"{m.weights[0]}[{'t' if m.name == 'positions' else 'id'}]",
+    "add": lambda m: " + ".join(m.inputs),
+    "layer norm": lambda m: f"({m.x} − μ)/σ · w + b",
+    "rms": lambda m: f"{m.x}/rms · w",
+    "linear": lambda m: f"{m.x} · {m.weights[0]}ᵀ{m.bias}",
+    "rotate": lambda m: f"RoPE({m.x})",
+    "scores": scores,
+    "softmax": softmax,
+    "attend": lambda m: "pattern · v",
+    "attend latent": lambda m: "pattern · v",
+    "act": gate,
+    "gate": gate,
+    "sigmoid": lambda m: f"σ({m.x})",
+    "correct": lambda m: f"{m.x} + {m.weights[0]}",
+    "top": lambda m: f"top {m.seen.shape[-1]} of {m.x}",
+    "share": lambda m: f"share({m.x}[chosen])",
+    "pick": lambda m: f"{m.x}[t], sorted by expert",
+    "experts": experts,
+    "combine": lambda m: f"Σ {' · '.join(reversed(m.inputs))}",
+    "scaled": lambda m: f"{m.x} · {m.number('logit_scale') or 'scale'}",
+    "edit": lambda m: "edit",
+    "tap": lambda m: "",
+}
+
+
+def formula(seen: Seen, module: nn.Module | None = None) -> str:
+    """The formula of a record; module: the model, for the numbers that a part was built with."""
+    made = Made(seen, module)
+    write = WRITTEN.get(seen.op or "tap")
+    enough = made.inputs or made.weights
+    return write(made) if write is not None and enough else f"{seen.op}({', '.join(made.inputs + made.weights)})"

@@ -1,0 +1,134 @@
+"""Which module of transformers' model does what a module of ours does, found from the family's table of names alone.
+
+A weight's two names give a pair of modules; a module that holds paired ones is the counterpart of whatever holds theirs. So two runs can
+be compared tensor by tensor, and the first that differs says where the fault is:
+
+    layers.1.attn.q     model.layers.1.self_attn.q_proj          layers.1.attn     model.layers.1.self_attn
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from pellucid.families import Family
+from pellucid.families.names import plan
+from pellucid.models import Decoder, EncoderDecoder
+
+Runs = dict[str, list[tuple[Tensor, Tensor]]]  # the input and the output of each call of a module, in the order in which calls end
+
+
+@dataclass(frozen=True)
+class Pair:
+    """ours and theirs are module paths; cut: which columns of their output are ours, where one of theirs does the work of several."""
+
+    ours: str
+    theirs: str
+    cut: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """path: a module of ours. side: "input" or "output" of it. error: the largest difference over the tensor's largest value."""
+
+    path: str
+    theirs: str
+    side: str
+    error: float
+
+
+def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> list[Pair]:
+    """Every module of `model` whose counterpart in `other` the names tell."""
+    known = dict(other.named_modules())
+    weights = {n: tuple(p.shape) for n, p in model.named_parameters(remove_duplicate=False)}
+    groups, _ = plan(family.rules(model.config), weights)
+    found: dict[str, Pair] = {}
+    held: dict[str, set[str]] = {}
+    for g in groups:
+        theirs, start = owner(g.disk[0], known), 0
+        for name in g.ours:
+            path = name.rpartition(".")[0]
+            stop = start + weights[name][0]
+            if g.disk[0].rpartition(".")[0] == theirs and path != "" and name == f"{path}.weight":
+                found[path] = Pair(path, theirs, (start, stop) if len(g.ours) > 1 else None)
+                path = path.rpartition(".")[0]
+            start = stop
+            while True:
+                held.setdefault(path, set()).add(theirs)
+                if not path:
+                    break
+                path = path.rpartition(".")[0]
+    for path, names in held.items():
+        if path not in found:
+            theirs = shared(names, known, {p.theirs for p in found.values()})
+            found[path] = Pair(path, theirs)
+    return [found[path] for path, _ in model.named_modules() if path in found]
+
+
+def owner(name: str, known: dict[str, nn.Module]) -> str:
+    """The nearest module that holds what has this name on disk; experts that lie apart on disk are one module."""
+    path = name.rpartition(".")[0]
+    while path not in known:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def shared(names: Iterable[str], known: dict[str, nn.Module], taken: set[str]) -> str:
+    """The nearest module that holds all of these and is called itself; a list of modules is not."""
+    path = ".".join(os.path.commonprefix([n.split(".") for n in names]))
+    while path in taken or isinstance(known[path], nn.ModuleList):
+        path = path.rpartition(".")[0]
+    return path
+
+
+@contextmanager
+def recorded(model: nn.Module, paths: Iterable[str]) -> Iterator[Runs]:
+    """Every call of these modules while the context is open: the first tensor that went in, the first that came out."""
+    runs: Runs = {}
+
+    def hook(path: str) -> Callable[..., None]:
+        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+            runs.setdefault(path, []).append((next(tensors((args, kwargs))), next(tensors(out))))
+
+        return keep
+
+    with ExitStack() as stack:
+        for path in dict.fromkeys(paths):
+            handle = model.get_submodule(path).register_forward_hook(hook(path), with_kwargs=True)
+            stack.callback(handle.remove)
+        yield runs
+
+
+def tensors(values: Any) -> Iterator[Tensor]:
+    """Every tensor of nested tuples, lists and tables, in their order."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, dict | list | tuple):
+        for v in values.values() if isinstance(values, dict) else values:
+            yield from tensors(v)
+
+
+def first_difference(table: Iterable[Pair], ours: Runs, theirs: Runs, tolerance: float) -> Difference | None:
+    """The first tensor, in the order of our run, that differs by more than tolerance times their largest value; None where none does."""
+    by_path = {p.ours: p for p in table}
+    for path, calls in ours.items():
+        pair = by_path[path]
+        for (x, y), (their_x, their_y) in zip(calls, theirs.get(pair.theirs, ()), strict=False):
+            their_y = their_y if pair.cut is None else their_y[..., slice(*pair.cut)]
+            for side, a, b in (("input", x, their_x), ("output", y, their_y)):
+                if (error := gap(a, b)) > tolerance:
+                    return Difference(path, pair.theirs, side, error)
+    return None
+
+
+def gap(a: Tensor, b: Tensor) -> float:
+    """The largest difference of two tensors of equal elements, over the largest value of the second; 0 where they cannot be compared."""
+    if a.numel() != b.numel() or not a.is_floating_point() or not b.is_floating_point():
+        return 0.0
+    b = b.detach().to(a.device, a.dtype).reshape(a.shape)
+    error = float((a.detach() - b).abs().max() / b.abs().max().clamp(min=1e-30))
+    return error if math.isfinite(error) else math.inf

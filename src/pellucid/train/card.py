@@ -1,0 +1,33 @@
+"""The model card: what it is, how it was trained, and how it did on forms that it never saw, beside two things that know no language."""
+
+from collections.abc import Sequence
+
+from pellucid.models import Decoder
+from pellucid.train.quiz import Score
+from pellucid.train.recipe import Recipe
+from pellucid.words import phrases
+
+
+def card(recipe: Recipe, model: Decoder, scores: Sequence[Score]) -> str:
+    """The card as Markdown, in English and Chinese; every figure is of the weights that are saved."""
+    s, count = recipe.train, sum(p.numel() for p in model.parameters())
+    facts = {
+        "name": recipe.name,
+        "parameters": f"{count:,}",
+        "steps": f"{s.steps:,}",
+        "batch": s.batch,
+        "seed": s.seed,
+        "recipe": recipe.path.name,
+    }
+    rows = [
+        f"| {r.relation} | {r.language} | {r.asked:,} | {r.accuracy:.2%} | {r.chance:.2%} | {r.bag_of_words:.2%} |"
+        for r in sorted(scores, key=lambda r: (r.relation, r.language))
+    ]
+    head = "---\nlicense: apache-2.0\nlanguage: [en, zh]\nlibrary_name: pellucid\n---\n"
+    parts = []
+    for language in ("en", "zh"):
+        say = phrases(language)
+        titles = " | ".join(say[f"card.{c}"] for c in ("relation", "language", "asked", "accuracy", "chance", "bag"))
+        table = "\n".join([f"| {titles} |", "|---|---|---:|---:|---:|---:|", *rows])
+        parts.append(f"# {recipe.name}\n\n" + say["card.about"].format(**facts) + "\n\n" + say["card.measured"] + "\n\n" + table)
+    return head + "\n\n".join(parts) + "\n"

@@ -1,0 +1,162 @@
+"""The training loop: documents in a seeded order, next-token loss, AdamW, states from which a run goes on bit for bit.
+
+What a batch holds follows from the seed and the step alone, so a resumed run sees what an uninterrupted one would have seen.
+"""
+
+import hashlib
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.errors import TrainError
+from pellucid.models import Decoder
+from pellucid.step import Step
+from pellucid.train.recipe import Settings
+from pellucid.train.saves import newest, read_state, save_state
+
+Documents = list[list[int]]
+IGNORED = -100  # a target that carries no loss: padding
+
+
+def initialise(model: nn.Module, layers: int, spread: float, seed: int) -> None:
+    """First weights as GPT-2's: normal, those that write to the residual smaller by the root of twice the layers; biases zero."""
+    draw = torch.Generator().manual_seed(seed)
+    for path, p in model.named_parameters():
+        if p.ndim < 2:
+            continue
+        writes = path.endswith((".o.weight", ".down.weight"))
+        with torch.no_grad():
+            p.normal_(0.0, spread / math.sqrt(2 * layers) if writes else spread, generator=draw)
+
+
+def batches(documents: Documents, s: Settings) -> Iterator[list[int]]:
+    """For ever: the numbers of the documents of each step. A pool of batches is sorted by length, so that little is padded."""
+    epoch = 0
+    while True:
+        order = list(range(len(documents)))
+        draw = random.Random(f"{s.seed}:{epoch}")
+        draw.shuffle(order)
+        for start in range(0, len(order), s.batch * s.pool):
+            pool = sorted(order[start : start + s.batch * s.pool], key=lambda i: len(documents[i]))
+            cut = [pool[i : i + s.batch] for i in range(0, len(pool), s.batch)]
+            draw.shuffle(cut)
+            yield from cut
+        epoch += 1
+
+
+def sheet(documents: Documents, numbers: list[int]) -> tuple[Tensor, Tensor]:
+    """Inputs [B T] and targets [B T] of these documents; the targets of padding are IGNORED."""
+    longest = max(len(documents[i]) for i in numbers)
+    rows = torch.full((len(numbers), longest), IGNORED)
+    for row, i in enumerate(numbers):
+        rows[row, : len(documents[i])] = torch.tensor(documents[i])
+    return rows[:, :-1].clamp(min=0), rows[:, 1:]
+
+
+def learning_rate(step: int, s: Settings) -> float:
+    """Up in a line for `warmup` steps, then a cosine down to `floor` of the whole."""
+    if step < s.warmup:
+        return s.learning_rate * (step + 1) / s.warmup
+    part = (step - s.warmup) / max(1, s.steps - s.warmup)
+    return s.learning_rate * (s.floor + (1 - s.floor) * 0.5 * (1 + math.cos(math.pi * part)))
+
+
+def optimizer(model: nn.Module, s: Settings) -> torch.optim.AdamW:
+    """AdamW (arXiv 1711.05101); matrices decay, norms and biases do not."""
+    decays = [p for p in model.parameters() if p.ndim >= 2]
+    stays = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decays, "weight_decay": s.weight_decay}, {"params": stays, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
+
+
+def loss_of(model: Decoder, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean over the real targets of -log p(target)."""
+    logits = model(inputs, Step.plain(inputs))
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+class Run:
+    """One training run in a folder of its own: log.jsonl, saves/."""
+
+    def __init__(self, model: Decoder, documents: Documents, s: Settings, folder: Path) -> None:
+        self.model, self.documents, self.s, self.folder = model, documents, s, folder
+        self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
+        self.identity = {
+            "settings": hashlib.sha256(json.dumps(asdict(s), sort_keys=True).encode()).hexdigest(),
+            "documents": hashlib.sha256(json.dumps(documents).encode()).hexdigest(),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+        }
+
+    def train(self, progress: Callable[[dict[str, Any]], None], stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Train to the last step; True when it is reached, False where `stopped` said to stop (the state is saved then)."""
+        feed = batches(self.documents, self.s)
+        for _ in range(self.step):
+            next(feed)
+        self.model.train()
+        started, before = time.monotonic(), self.tokens
+        while self.step < self.s.steps:
+            numbers = next(feed)
+            entry = self.one(numbers)
+            if self.step % self.s.log_every == 0 or self.step == self.s.steps:
+                entry["tokens_per_second"] = round((self.tokens - before) / (time.monotonic() - started), 1)
+                self.log(entry)
+                progress(entry)
+            halt = stopped()
+            if halt or self.step % self.s.save_every == 0 or self.step == self.s.steps:
+                self.save()
+            if halt:
+                return False
+        return True
+
+    def one(self, numbers: list[int]) -> dict[str, Any]:
+        """One step of the optimizer on these documents; a loss that is no number ends the run before it touches a weight."""
+        rate = learning_rate(self.step, self.s)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        inputs, targets = sheet(self.documents, numbers)
+        loss = loss_of(self.model, inputs, targets)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise TrainError("train.loss", step=self.step, loss=value, documents=", ".join(map(str, numbers[:8])))
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.s.clip))
+        self.optimizer.step()
+        self.step += 1
+        self.tokens += int((targets != IGNORED).sum())
+        return {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens}
+
+    def log(self, entry: dict[str, Any]) -> None:
+        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as f:
+            f.write(json.dumps(entry) + "\n")
+
+    def save(self) -> None:
+        """Keep everything that the next step depends on."""
+        state = self.optimizer.state
+        moments = {f"{path}:{k}": v for path, p in self.model.named_parameters() for k, v in state[p].items()}
+        weights = {path: p.detach() for path, p in self.model.named_parameters()}
+        save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity})
+
+    def resume(self) -> list[str]:
+        """Go on from the newest state that verifies, if there is one; returns what was wrong with newer ones."""
+        found, faults = newest(self.folder / "saves")
+        if found is None:
+            return faults
+        weights, moments, state = read_state(found)
+        if differing := [k for k, v in self.identity.items() if state["identity"].get(k) != v]:
+            raise TrainError("train.differs", path=found, what=", ".join(differing))
+        with torch.no_grad():
+            for path, p in self.model.named_parameters():
+                p.copy_(weights[path])
+                self.optimizer.state[p] = {k.split(":")[1]: v.clone() for k, v in moments.items() if k.split(":")[0] == path}
+        self.step, self.tokens = state["step"], state["tokens"]
+        return faults

@@ -1,0 +1,131 @@
+"""Does the model know the facts? It is asked every held-out form, and its own greedy completion is judged, word for word.
+
+    prompt "The capital of France is"  ->  " Paris." is right, whatever follows; " Paris Saint" and " Lyon." are wrong
+
+Beside each accuracy stand two that need no language model: chance, and naive Bayes over the prompt's pieces, which learns from the same
+sentences but does not see the order of words.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from pellucid.train.corpus import END_OF_TEXT, LEAD, STOP, Sentence, answers, read, sentences
+
+Complete = Callable[[list[str]], list[str]]
+"""Prompts to what the model writes after each, greedily, up to the end-of-text token or at least as far as the longest answer."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One held-out prompt and its right answers, each with lead and stop, for instance (" Paris.",)."""
+
+    prompt: str
+    right: tuple[str, ...]
+    relation: str
+    language: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """The share of right completions for one relation in one language; `chance` and `bag_of_words` are shares of the same questions."""
+
+    relation: str
+    language: str
+    asked: int
+    right: int
+    chance: float
+    bag_of_words: float
+
+    @property
+    def accuracy(self) -> float:
+        """The share of questions answered right, 0 to 1."""
+        return self.right / self.asked
+
+
+def questions(folder: Path) -> list[Question]:
+    """Every held-out prompt once; a country with several neighbours has as many right answers."""
+    book, found = read(folder), {}
+    for asked in sentences(folder, held_out=True):
+        lead, stop = LEAD[asked.language], STOP[asked.language]
+        names = answers(book, book.countries[asked.country], asked.relation, asked.language)
+        found[asked.prompt] = Question(asked.prompt, tuple(lead + name + stop for name in names), asked.relation, asked.language)
+    return list(found.values())
+
+
+def quiz(folder: Path, complete: Complete, tokenizer: Tokenizer, every: int = 1) -> list[Score]:
+    """Asks every `every`-th held-out question; a completion is right if it starts with a right answer and its stop, exactly."""
+    asked = questions(folder)[::every]
+    written = complete([question.prompt for question in asked])
+    bag = BagOfWords(sentences(folder), tokenizer)
+    groups: dict[tuple[str, str], list[tuple[Question, bool, bool]]] = defaultdict(list)
+    for question, text, guess in zip(asked, written, bag.answer([question.prompt for question in asked]), strict=True):
+        row = (question, text.startswith(question.right), guess in question.right)
+        groups[question.relation, question.language].append(row)
+    return [_score(relation, language, rows) for (relation, language), rows in sorted(groups.items())]
+
+
+def _score(relation: str, language: str, rows: list[tuple[Question, bool, bool]]) -> Score:
+    distinct = len({answer for question, _, _ in rows for answer in question.right})
+    chance = float(np.mean([len(question.right) / distinct for question, _, _ in rows]))
+    return Score(relation, language, len(rows), sum(right for _, right, _ in rows), chance, float(np.mean([known for _, _, known in rows])))
+
+
+class BagOfWords:
+    """Multinomial naive Bayes with 0.01 added to each count: the answer a with the largest log P(a) + sum over the prompt's pieces p of log P(p | a).
+
+    It learns from the same trained sentences as the model. It cannot tell "Paris is the capital of" from another order of the same pieces.
+    """
+
+    def __init__(self, learnt: Iterable[Sentence], tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        learnt = list(learnt)
+        given = [sentence.text[len(sentence.prompt) :] for sentence in learnt]
+        self.answers = sorted(set(given))
+        row = {answer: i for i, answer in enumerate(self.answers)}
+        counts = np.full((len(self.answers), tokenizer.get_vocab_size()), 0.01, dtype=np.float32)
+        seen = np.zeros(len(self.answers), dtype=np.float32)
+        for answer, encoding in zip(given, tokenizer.encode_batch([sentence.prompt for sentence in learnt]), strict=True):
+            np.add.at(counts[row[answer]], encoding.ids, 1)
+            seen[row[answer]] += 1
+        self.prior = np.log(seen / seen.sum())
+        self.likelihood = np.log(counts / counts.sum(1, keepdims=True))
+
+    def answer(self, prompts: list[str]) -> list[str]:
+        """The most probable answer of each prompt, with lead and stop."""
+        encoded = self.tokenizer.encode_batch(prompts)
+        return [self.answers[int(np.argmax(self.prior + self.likelihood[:, encoding.ids].sum(1)))] for encoding in encoded]
+
+
+def greedy(logits: Callable[[Tensor], Tensor], tokenizer: Tokenizer, most: int = 16, batch: int = 512) -> Complete:
+    """A `Complete` from a model: `logits` takes ids [batch, tokens] and gives [batch, tokens, vocab]; at most `most` new tokens each.
+
+    Prompts of the same length go together, so nothing is padded and nothing masked.
+    """
+    end = tokenizer.token_to_id(END_OF_TEXT)
+
+    def complete(prompts: list[str]) -> list[str]:
+        by_length: dict[int, list[int]] = defaultdict(list)
+        encoded: list[list[int]] = [encoding.ids for encoding in tokenizer.encode_batch(prompts)]
+        for i, prompt in enumerate(encoded):
+            by_length[len(prompt)].append(i)
+        written = [""] * len(prompts)
+        with torch.no_grad():
+            for length, members in by_length.items():
+                for chunk in (members[at : at + batch] for at in range(0, len(members), batch)):
+                    ids = torch.tensor([encoded[i] for i in chunk])
+                    done = torch.zeros(len(chunk), dtype=torch.bool)
+                    while not done.all() and ids.shape[1] < length + most:
+                        new = logits(ids)[:, -1].argmax(-1)
+                        ids, done = torch.cat([ids, new[:, None]], 1), done | (new == end)
+                    for i, row in zip(chunk, ids[:, length:].tolist(), strict=True):
+                        written[i] = tokenizer.decode(row[: row.index(end)] if end in row else row)
+        return written
+
+    return complete
