@@ -18,7 +18,7 @@ from pellucid.train import corpus, quiz
 from pellucid.train.corpus import LANGUAGES, NAMED, RELATIONS, Book, pieces, read, sentences, train_tokenizer
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "capitals"
-SIZE = 4480
+SIZE = 4608
 FRANCE = {"en": "The capital of {country} is", "zh": "{country}的首都是"}
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pellucid.checkpoint import folder as folder_module
 from pellucid.checkpoint.disk import inside
 from pellucid.checkpoint.folder import INDEX, WEIGHTS, Folder, save_folder
+from pellucid.checkpoint.safetensors_file import write
 from pellucid.errors import CheckpointError, ConfigError, PellucidError
 
 CONFIG = {"model_type": "gpt2", "n_embd": 4}
@@ -180,7 +180,7 @@ def test_the_watch_on_opened_files_sees(tmp_path: Path, opened: list[str]) -> No
 def test_config(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a folder"):
         Folder(tmp_path / "none")
-    with pytest.raises(ConfigError, match="config.json does not exist"):
+    with pytest.raises(ConfigError, match=r"config\.json does not exist"):
         _ = Folder(tmp_path).config
     (tmp_path / "config.json").write_text('{"a": 1, "a": 2}')
     with pytest.raises(ConfigError, match="the key a"):
@@ -240,12 +240,11 @@ def test_a_save_that_stops_leaves_no_mixture(stop: int, tmp_path: Path, monkeypa
     with pytest.raises(CheckpointError, match="No space left"):
         save_folder(tmp_path, CONFIG, new, shard_bytes=64, overwrite=True)
     monkeypatch.undo()
-    try:
-        folder = Folder(tmp_path)
-        found = [float(folder.read(name)[0, 0]) for name in TENSORS]
-        assert found in ([0, 1, 2, 3, 4], [100, 101, 102, 103, 104])
-    except CheckpointError as error:
-        assert error.key == "folder.weightless"
+    folder = Folder(tmp_path)
+    if not folder.has(INDEX):
+        assert refused(tmp_path).key == "folder.weightless"
+    else:
+        assert [float(folder.read(name)[0, 0]) for name in TENSORS] == [100, 101, 102, 103, 104]
 
 
 def test_a_save_that_keeps_the_old_index_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,14 +252,13 @@ def test_a_save_that_keeps_the_old_index_is_seen(tmp_path: Path, monkeypatch: py
     save_folder(tmp_path, CONFIG, TENSORS, shard_bytes=64)
     monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
     shards = iter(range(10))
-    write = folder_module.write
 
     def fail(path: Path, tensors: dict[str, torch.Tensor]) -> None:
         if next(shards) == 1:
             raise CheckpointError("file.write", file=path, reason="full")
         write(path, tensors)
 
-    monkeypatch.setattr(folder_module, "write", fail)
+    monkeypatch.setattr("pellucid.checkpoint.folder.write", fail)
     with pytest.raises(CheckpointError, match="full"):
         save_folder(tmp_path, CONFIG, {n: t + 100 for n, t in TENSORS.items()}, shard_bytes=64, overwrite=True)
     folder = Folder(tmp_path)

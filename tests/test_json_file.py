@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pellucid.checkpoint import json_file
@@ -105,6 +105,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), VALUES, max_size=5), st.booleans(), st.sampled_from([None, 2]))
 def test_agrees_with_python(value: dict[str, object], plain: bool, indent: int | None) -> None:
     """Whatever Python writes of finite numbers and whole text is read back the same."""

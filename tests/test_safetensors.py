@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from pellucid.checkpoint import disk, safetensors_file
 from pellucid.checkpoint.disk import require_memory
-from pellucid.checkpoint.safetensors_file import DTYPES, MOST_TENSORS, Entry, read_header, read_metadata, read_tensor, write
+from pellucid.checkpoint.safetensors_file import DTYPES, MOST_TENSORS, read_header, read_metadata, read_tensor, write
 from pellucid.errors import CheckpointError
 
 Table = dict[str, Any]
@@ -210,7 +210,7 @@ def test_mutants_raise_nothing_foreign(tmp_path: Path) -> None:
     save_file({"a.weight": torch.arange(6).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16), "c": torch.empty(0)}, file)
     seed = file.read_bytes()
     read = 0
-    for _ in range(2000):
+    for _ in range(1500):
         raw = bytearray(seed)
         for _ in range(random.randint(1, 3)):
             at = random.randrange(min(len(raw), 200))
@@ -284,7 +284,7 @@ def test_file_changed_after_its_header(tmp_path: Path) -> None:
         write(file, {"x": torch.zeros(1000)})
         e = read_header(file)["x"]
         change()
-        with pytest.raises(CheckpointError, match="changed or replaced|does not exist"):
+        with pytest.raises(CheckpointError, match=r"changed or replaced|does not exist"):
             read_tensor(e)
 
 
@@ -391,12 +391,7 @@ def test_write_reaches_the_disk_before_the_name(tmp_path: Path, monkeypatch: pyt
 def test_memory_is_asked_first(tmp_path: Path) -> None:
     require_memory(10**9, tmp_path, lambda: 2 * 10**9)
     require_memory(10**18, tmp_path, lambda: None)
-    with pytest.raises(CheckpointError, match="needs 38.1 GB, 20.3 GB free"):
+    with pytest.raises(CheckpointError, match=r"needs 38\.1 GB, 20\.3 GB free"):
         require_memory(38_100_000_000, tmp_path, lambda: 20_300_000_000)
     free = disk.free_memory()
     assert free is None or free > 0
-
-
-def test_entry_is_plain() -> None:
-    e = Entry("x", torch.bfloat16, (2, 3), 100, 112, Path("f"), (0, 0, 0, 0))
-    assert e.bytes == 12

@@ -1,8 +1,5 @@
-"""Tokenizers: the library judges encoding and decoding, bytes judge pieces and streams, and hostile files are refused before the library sees them."""
+"""Tokenizers at work: the library judges encoding and decoding, bytes judge pieces and streams, and text is never a control token."""
 
-import base64
-import codecs
-import copy
 import json
 import os
 import random
@@ -15,118 +12,15 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import pre_tokenizers
 
 from pellucid.checkpoint import tokenizer as tokenizer_module
 from pellucid.checkpoint.pieces import LETTERS, Piece, Stream
 from pellucid.checkpoint.tokenizer import Tokenizer, load_tokenizer
-from pellucid.errors import PellucidError, TokenizerError
+from pellucid.errors import TokenizerError
+from vocabularies import ADDED, CORPUS, KINDS, TEXTS, ours, put, spec
 
 SHARED = Path(os.environ.get("PELLUCID_SHARED", Path(__file__).parents[2] / "shared")) / "gpt2-tokenizer"
-CORPUS = ["The capital of France is Paris, isn't it?", "naïve café 日本語 🎉 don't stop!", "the then there their hug pug pun bun hugs"] * 5
-TEXTS = [
-    "Hello, world!",
-    " The capital  of France\nis",
-    "naïve café — 日本語のテキスト 🎉👩‍👩‍👧",
-    "don't isn't 1234567",
-    "",
-    "\0\t\x7f \u202e\ufffd",
-]
-Spec = dict[str, Any]
-
-
-@cache
-def _byte_level() -> str:
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.post_processor = processors.ByteLevel(trim_offsets=False)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made.train_from_iterator(
-        CORPUS, trainers.BpeTrainer(vocab_size=320, special_tokens=["<|endoftext|>", "<|im_end|>"], initial_alphabet=alphabet)
-    )
-    return made.to_str()
-
-
-@cache
-def _wordpiece() -> str:
-    made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer()
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.decoder = decoders.WordPiece()
-    specials = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    made.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=150, special_tokens=specials))
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
-    return made.to_str()
-
-
-@cache
-def _unigram() -> str:
-    made = tokenizers.Tokenizer(models.Unigram())
-    made.normalizer = normalizers.Sequence([normalizers.Replace("``", '"'), normalizers.NFKC()])
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Metaspace()
-    made.train_from_iterator(CORPUS, trainers.UnigramTrainer(vocab_size=120, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>"))
-    made.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)])
-    return made.to_str()
-
-
-@cache
-def _sentencepiece() -> str:
-    """As Llama 2: spaces become marks, unknown characters fall back to bytes."""
-    vocab = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁THehlowrd,.", "he", "ll", "▁w", "or", "▁wor", "ld"]
-    merges = [["h", "e"], ["l", "l"], ["▁", "w"], ["o", "r"], ["▁w", "or"], ["l", "d"]]
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    parts = [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
-    undone = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
-    body = {"Sequence": {"id": "A", "type_id": 0}}
-    start = {"SpecialToken": {"id": "<s>", "type_id": 0}}
-    return json.dumps(
-        {
-            "version": "1.0",
-            "added_tokens": [{"id": id, "content": content, **flags} for id, content in enumerate(vocab[:3])],
-            "normalizer": {"type": "Sequence", "normalizers": parts},
-            "pre_tokenizer": None,
-            "post_processor": {
-                "type": "TemplateProcessing",
-                "single": [start, body],
-                "pair": [start, body, {"Sequence": {"id": "B", "type_id": 1}}],
-                "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
-            },
-            "decoder": {"type": "Sequence", "decoders": [*undone, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
-            "model": {
-                "type": "BPE",
-                "unk_token": "<unk>",
-                "fuse_unk": True,
-                "byte_fallback": True,
-                "vocab": {piece: id for id, piece in enumerate(vocab)},
-                "merges": merges,
-            },
-        }
-    )
-
-
-@cache
-def _wordlevel() -> str:
-    made = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "<eos>": 1, "the": 2, "cat": 3}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.add_special_tokens(["<eos>"])
-    return made.to_str()
-
-
-KINDS = {"bytes": _byte_level, "wordpiece": _wordpiece, "unigram": _unigram, "sentencepiece": _sentencepiece, "wordlevel": _wordlevel}
-
-
-def spec(kind: str) -> Spec:
-    made: Spec = json.loads(KINDS[kind]())
-    return made
-
-
-@cache
-def ours(kind: str) -> Tokenizer:
-    return Tokenizer(spec(kind), f"{kind}.json")
 
 
 @cache
@@ -191,6 +85,7 @@ def test_pieces() -> None:
     assert len(LETTERS) == 256 and set(LETTERS.values()) == set(range(256)) and set(LETTERS) == set(pre_tokenizers.ByteLevel.alphabet())
 
 
+@cache
 def byte_ids() -> list[int]:
     """The id of each of the 256 single bytes."""
     made = byte_level()
@@ -210,12 +105,10 @@ def test_stream_is_the_whole() -> None:
         if random.random() < 0.5:
             raw = good[random.randrange(4) :] + raw + b"\xed\xa0\x80\xf4\x90\x80\x80\xc0\xaf"[: random.randint(0, 9)]
         ids = [singles[byte] for byte in raw]
-        stream, told, text = made.stream(), 0, ""
+        stream, text = made.stream(), ""
         for count, id in enumerate(ids, 1):
             text += stream.feed(id)
-            told = len(codecs.getincrementaldecoder("utf-8")("replace").decode(raw[:count]))
-            assert len(text) == told
-            assert any(raw[:count].decode("utf-8", "replace") in (text, text + "\ufffd") for _ in (0,)) or count - len(text) <= 3
+            assert text in [raw[: max(count - held, 0)].decode("utf-8", "replace") for held in range(4)]
         text += stream.end()
         assert text == made.decode(ids) == raw.decode("utf-8", "replace")
 
@@ -275,102 +168,6 @@ def test_chat_marks_count_as_control() -> None:
     assert made.encode("<think>") == [size + 1]
 
 
-def put(kind: str, path: str, value: Any) -> Spec:
-    """A sound tokenizer with one field set; "-" deletes it."""
-    changed = spec(kind)
-    *way, last = [int(step) if step.isdigit() else step for step in path.split("/")]
-    held: Any = changed
-    for step in way:
-        held = held[step]
-    if value == "-":
-        del held[last]
-    elif isinstance(held, list) and last == len(held):
-        held.append(value)
-    else:
-        held[last] = value
-    return changed
-
-
-def charsmap(raw: bytes) -> Spec:
-    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(raw).decode()}
-
-
-DOUBLE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
-ADDED = {"id": 320, "content": "<new>", "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-HOSTILE: list[tuple[str, str, Any, str]] = [
-    ("bytes", "version", "2.0", "tokenizer.version"),
-    ("bytes", "version", "-", "tokenizer.version"),
-    ("bytes", "model", None, "tokenizer.kind"),
-    ("bytes", "model", "-", "tokenizer.kind"),
-    ("bytes", "model/type", "Magic", "tokenizer.type"),
-    ("bytes", "model/type", ["BPE"], "tokenizer.type"),
-    ("bytes", "model/vocab", [], "tokenizer.kind"),
-    ("bytes", "model/vocab", {}, "tokenizer.merge"),
-    ("bytes", "model/merges", "-", "tokenizer.kind"),
-    ("bytes", "normalizer", {"type": "Magic"}, "tokenizer.type"),
-    ("bytes", "normalizer", [], "tokenizer.kind"),
-    ("bytes", "pre_tokenizer", {"type": "Sequence", "pretokenizers": [{"type": "Magic"}]}, "tokenizer.type"),
-    ("bytes", "pre_tokenizer", {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}, "tokenizer.library"),
-    ("bytes", "pre_tokenizer", {"type": "FixedLength", "length": 0}, "tokenizer.value"),
-    ("bytes", "decoder", {"type": "CTC"}, "tokenizer.type"),
-    ("bytes", "decoder", {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "ByteFallback"}]}, "tokenizer.decoder"),
-    ("bytes", "decoder", {"type": "Strip", "content": " ", "start": 1, "stop": 0}, "tokenizer.decoder"),
-    ("bytes", "model/merges/0", ["Ġ", "zz"], "tokenizer.merge"),
-    ("bytes", "model/merges/0", ["Ġ", "Ġĉĉ"], "tokenizer.merge"),
-    ("bytes", "model/merges/0", ["Ġ", ""], "tokenizer.merge"),
-    ("bytes", "model/merges/0", "Ġ", "tokenizer.merge_form"),
-    ("bytes", "model/merges/0", "Ġ t h", "tokenizer.merge_form"),
-    ("bytes", "model/merges/0", [1, 2], "tokenizer.merge_form"),
-    ("bytes", "model/continuing_subword_prefix", "####", "tokenizer.merge_form"),
-    ("bytes", "model/unk_token", "<none>", "tokenizer.unknown"),
-    ("unigram", "model/unk_id", 10**6, "tokenizer.unknown"),
-    ("unigram", "model/unk_id", True, "tokenizer.unknown"),
-    ("unigram", "model/vocab/3", ["a"], "tokenizer.pair"),
-    ("unigram", "model/vocab/3", ["a", True], "tokenizer.pair"),
-    ("unigram", "model/vocab", [], "tokenizer.unknown"),
-    ("wordpiece", "model/unk_token", "none", "tokenizer.unknown"),
-    ("unigram", "normalizer", charsmap(b"abc"), "tokenizer.charsmap"),
-    ("unigram", "normalizer", charsmap(b"twelve bytes"), "tokenizer.charsmap"),
-    ("unigram", "normalizer", charsmap((2**32 - 4).to_bytes(4, "little") + b"1234"), "tokenizer.charsmap"),
-    ("unigram", "normalizer", charsmap(bytes(12)), "tokenizer.charsmap"),
-    ("unigram", "normalizer", {"type": "Precompiled", "precompiled_charsmap": "?"}, "tokenizer.charsmap"),
-    ("unigram", "normalizer", {"type": "Sequence", "normalizers": [DOUBLE] * 28}, "tokenizer.growth"),
-    ("unigram", "normalizer", {"type": "Prepend", "prepend": "a" * 1000}, "tokenizer.growth"),
-    ("unigram", "normalizer", {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000}, "tokenizer.parts"),
-    ("unigram", "normalizer", {"type": "Replace", "pattern": {"String": ""}, "content": "a"}, "tokenizer.value"),
-    ("wordpiece", "post_processor/single/0/SpecialToken/id", "[NONE]", "tokenizer.template"),
-    ("wordpiece", "post_processor/special_tokens/[CLS]/ids", [77777], "tokenizer.template"),
-    ("wordpiece", "post_processor/special_tokens/[CLS]/ids", [2], "tokenizer.template"),
-    ("wordpiece", "post_processor/special_tokens/[CLS]/ids", [], "tokenizer.template"),
-    ("wordpiece", "post_processor", {"type": "BertProcessing", "sep": ["[SEP]", 9], "cls": ["[CLS]", 1]}, "tokenizer.template"),
-    ("bytes", "model/vocab/a", -1, "tokenizer.id"),
-    ("bytes", "model/vocab/a", 2**32, "tokenizer.id"),
-    ("bytes", "model/vocab/a", 4_000_000_000, "tokenizer.id"),
-    ("bytes", "model/vocab/a", 1.0, "tokenizer.id"),
-    ("bytes", "model/vocab/a", True, "tokenizer.id"),
-    ("bytes", "model/vocab/a", 5, "tokenizer.same_id"),
-    ("bytes", "added_tokens/0/id", 5, "tokenizer.added_id"),
-    ("bytes", "added_tokens/2", {**ADDED, "id": 7}, "tokenizer.same_id"),
-    ("bytes", "added_tokens/2", {**ADDED, "id": 999}, "tokenizer.renumbered"),
-    ("bytes", "added_tokens/2", {**ADDED, "id": 2**32}, "tokenizer.id"),
-    ("bytes", "added_tokens/2", {**ADDED, "content": ""}, "tokenizer.added_length"),
-    ("bytes", "added_tokens/2", {**ADDED, "content": "x" * 10**6}, "tokenizer.added_length"),
-    ("bytes", "added_tokens/2", {**ADDED, "content": "<|im_end|>"}, "tokenizer.added_twice"),
-    ("bytes", "added_tokens/2", {**ADDED, "special": "yes"}, "tokenizer.kind"),
-    ("bytes", "added_tokens", {}, "tokenizer.kind"),
-]
-
-
-@pytest.mark.parametrize(("kind", "path", "value", "key"), HOSTILE, ids=range(len(HOSTILE)))
-def test_refused(kind: str, path: str, value: Any, key: str) -> None:
-    if path == "added_tokens" and value == {}:
-        value = {"a": 1}
-    with pytest.raises(TokenizerError) as caught:
-        Tokenizer(put(kind, path, value), "tokenizer.json")
-    assert caught.value.key == key and str(caught.value).startswith("tokenizer.json: ")
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
-
-
 def test_an_added_token_that_follows_is_taken() -> None:
     made = Tokenizer(put("bytes", "added_tokens/2", {**ADDED, "id": ours("bytes").size}), "f")
     assert made.encode("a<new>", parse=True)[-1] == ours("bytes").size == made.size - 1
@@ -404,32 +201,7 @@ def test_old_files_without_a_type() -> None:
         assert Tokenizer(changed, "f").encode("the hug") == ours(kind).encode("the hug")
 
 
-class Panic(BaseException):
-    """As pyo3's PanicException: no Exception."""
-
-
-def test_a_panic_is_an_error() -> None:
-    """A published panic: a regular expression that gives up in the middle of a text."""
-    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
-    made = Tokenizer(put("bytes", "pre_tokenizer", split), "f")
-    with pytest.raises(TokenizerError, match="retry-limit"):
-        made.encode("a" * 40 + "!")
-    assert made.encode("ab")
-    trie = (4).to_bytes(4, "little") + b"\xff\xff\xff\xff" + b"x\0"
-    with pytest.raises(TokenizerError) as caught:
-        Tokenizer(put("unigram", "normalizer", charsmap(trie)), "f").encode("é")
-    assert caught.value.key == "tokenizer.library"
-
-
-@pytest.mark.parametrize(
-    ("raised", "seen"), [(Panic("x"), TokenizerError), (MemoryError(), TokenizerError), (KeyboardInterrupt(), KeyboardInterrupt)]
-)
-def test_what_the_guard_lets_through(raised: BaseException, seen: type[BaseException]) -> None:
-    with pytest.raises(seen), tokenizer_module._guarded("f"):
-        raise raised
-
-
-@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\ud83d"])
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
 def test_half_characters_are_refused(text: str) -> None:
     with pytest.raises(TokenizerError, match="half of a surrogate pair"):
         byte_level().encode(text)
@@ -455,7 +227,7 @@ def test_fits_the_embedding(tmp_path: Path) -> None:
         fitted = wider.fit(made.size)
     assert fitted.size == made.size and fitted.special == {"eos": wider.special["eos"]}
     assert fitted.encode("<new>", parse=True) == made.encode("<new>")
-    (tmp_path / "tokenizer.json").write_text(_byte_level())
+    (tmp_path / "tokenizer.json").write_text(KINDS["bytes"]())
     with pytest.raises(TokenizerError, match="embedding rows"):
         load_tokenizer(tmp_path, made.size - 1)
 
@@ -463,9 +235,9 @@ def test_fits_the_embedding(tmp_path: Path) -> None:
 def test_folder(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path) is None
     (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e")
-    with pytest.raises(TokenizerError, match="tokenizer.model"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.model"):
         load_tokenizer(tmp_path)
-    (tmp_path / "tokenizer.json").write_text(_byte_level())
+    (tmp_path / "tokenizer.json").write_text(KINDS["bytes"]())
     made = load_tokenizer(tmp_path, 10**6)
     assert made and made.special == {} and made.encode("the hug") == ours("bytes").encode("the hug")
     settings = {
@@ -533,7 +305,7 @@ def test_links_and_pipes(tmp_path: Path) -> None:
     away = tmp_path / "away"
     folder = tmp_path / "folder"
     folder.mkdir()
-    away.write_text(_byte_level())
+    away.write_text(KINDS["bytes"]())
     (folder / "tokenizer.json").symlink_to(away)
     with pytest.raises(TokenizerError, match="outside"):
         load_tokenizer(folder)
@@ -552,41 +324,3 @@ def test_written_and_read_again(kind: str, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
     with pytest.raises(TokenizerError, match="cannot be written"):
         ours(kind).write(tmp_path / "tokenizer.json")
-
-
-ODD = [None, True, 0, 1, -1, 3, 2**31, 2**63, 0.5, "", "x", "▁", "<s>", "[CLS]", [], {}, [[]], [1], ["a", "b"], "a b", 10**6]
-ODD += [{"type": "ByteLevel"}, {"type": "Sequence"}, {"String": ""}, {"Regex": "(a+)+$"}, {"Regex": "("}, "A" * 5000]
-
-
-def places(held: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    keys = list(held)[:30] if isinstance(held, dict) else range(min(len(held), 5)) if isinstance(held, list) else []
-    return [found for key in keys for found in [(*way, key), *places(held[key], (*way, key))]]
-
-
-def test_mutants_raise_nothing_foreign() -> None:
-    """Fields changed at random: refused by us at load or at use, or a tokenizer that works."""
-    random.seed(4)
-    sound = {kind: spec(kind) for kind in KINDS}
-    ways = {kind: places(made) for kind, made in sound.items()}
-    works = 0
-    for _ in range(2000):
-        kind = random.choice(list(KINDS))
-        changed = copy.deepcopy(sound[kind])
-        *way, last = random.choice(ways[kind])
-        held: Any = changed
-        for step in way:
-            held = held[step]
-        if random.random() < 0.2:
-            del held[last]
-        else:
-            held[last] = random.choice(ODD)
-        try:
-            made = Tokenizer(changed, "f")
-            for text in ("Hello aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", "日本 </s> <|im_end|>\U0010fffe"):
-                ids = made.encode(text)
-                made.decode(ids + made.encode(text, parse=True))
-                made.pieces(ids)
-            works += 1
-        except PellucidError as error:
-            assert isinstance(error, TokenizerError)
-    assert 20 < works < 1500

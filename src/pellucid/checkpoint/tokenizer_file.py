@@ -142,7 +142,7 @@ def _added(spec: Spec, vocab: dict[str, int], file: str) -> dict[int, str]:
     """All ids with their tokens, once the added tokens agree with the vocabulary and with each other."""
     owners = {index: piece for piece, index in vocab.items()}
     seen: set[str] = set()
-    tokens = _array(spec.get("added_tokens") or [], "added_tokens", file)
+    tokens = _array([] if spec.get("added_tokens") is None else spec["added_tokens"], "added_tokens", file)
     for place, token in enumerate(tokens):
         field = f"added_tokens[{place}]"
         content = _string(_object(token, field, file).get("content"), f"{field}.content", file)

@@ -3,11 +3,12 @@
 Names are shortened to what is unambiguous within a block. An op that this page does not know shows as op(inputs), never as nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 
+from pellucid.axes import parse
 from pellucid.watching import Seen
 
 Write = Callable[["Made"], str]
@@ -16,16 +17,17 @@ Write = Callable[["Made"], str]
 class Made:
     """A record's operands under their short names, and the numbers of the part that made it."""
 
-    def __init__(self, seen: Seen, module: nn.Module | None) -> None:
+    def __init__(self, seen: Seen, module: nn.Module | None, dims: Mapping[str, str]) -> None:
         self.seen, self.module = seen, module
         self.name = seen.path.rpartition(".")[2]
+        self.last = [last(dims.get(p, "")) for p in seen.inputs]
         self.inputs = [short(p, seen.path) for p in seen.inputs]
         self.weights = [symbol(p) for p in seen.weights]
 
     @property
     def x(self) -> str:
-        """The first operand; rows that come from the past have no other name."""
-        return self.inputs[0] if self.inputs else "past"
+        """The first operand, or the part of its channels that is meant; rows that come from the past have no other name."""
+        return cut(self.inputs[0], self.last[0], last(self.seen.dims)) if self.inputs else "past"
 
     @property
     def bias(self) -> str:
@@ -43,6 +45,19 @@ class Made:
                 if (found := getattr(holder, name, None)) is not None:
                     return found
         return None
+
+
+def last(dims: str) -> tuple[str, ...]:
+    """The summands of the last axis: those of "B T H K+R" are K and R."""
+    axes = parse(dims)
+    return axes[-1][0] if axes and len(axes[-1]) == 1 else ()
+
+
+def cut(name: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
+    """An operand whose last axis is a sum, of which one summand is used: "q[:K]", "q[K:]"."""
+    if len(have) != 2 or len(want) != 1 or want[0] not in have:
+        return name
+    return f"{name}[:{have[0]}]" if want[0] == have[0] else f"{name}[{have[0]}:]"
 
 
 def block(path: str) -> tuple[str, str]:
@@ -79,17 +94,13 @@ def scaling(scale: float | None) -> str:
 
 def scores(m: Made) -> str:
     """q·kᵀ / √K, of two pairs in latent attention, and what is added by distance."""
-    pairs = [f"{q}·{k}ᵀ" for q, k in zip(*halves(m.inputs), strict=True)]
+    half = len(m.inputs) // 2
+    named = zip(m.inputs[:half], m.last[:half], m.inputs[half:], m.last[half:], strict=True)
+    pairs = [f"{cut(q, q_axis, k_axis)}·{k}ᵀ" for q, q_axis, k, k_axis in named]
     cap = m.number("cap")
     product = pairs[0] if len(pairs) == 1 else f"({' + '.join(pairs)})"
     inner = product + scaling(m.number("scale"))
     return (inner if cap is None else f"{cap:g} · tanh(({inner}) / {cap:g})") + "".join(f" + {w}[s-t]" for w in m.weights)
-
-
-def halves(names: list[str]) -> tuple[list[str], list[str]]:
-    """Queries and keys: the first and the second half of the operands."""
-    half = len(names) // 2
-    return names[:half], names[half:]
 
 
 def softmax(m: Made) -> str:
@@ -129,15 +140,15 @@ WRITTEN: dict[str, Write] = {
     "pick": lambda m: f"{m.x}[t], sorted by expert",
     "experts": experts,
     "combine": lambda m: f"Σ {' · '.join(reversed(m.inputs))}",
-    "scaled": lambda m: f"{m.x} · {m.number('logit_scale') or 'scale'}",
+    "scaled": lambda m: m.x + scaling(m.number("logit_scale")),
     "edit": lambda m: "edit",
     "tap": lambda m: "",
 }
 
 
-def formula(seen: Seen, module: nn.Module | None = None) -> str:
-    """The formula of a record; module: the model, for the numbers that a part was built with."""
-    made = Made(seen, module)
+def formula(seen: Seen, module: nn.Module | None = None, dims: Mapping[str, str] | None = None) -> str:
+    """The formula of a record; module: the model, for the numbers that a part was built with; dims: of the other records, by path."""
+    made = Made(seen, module, dims or {})
     write = WRITTEN.get(seen.op or "tap")
     enough = made.inputs or made.weights
     return write(made) if write is not None and enough else f"{seen.op}({', '.join(made.inputs + made.weights)})"

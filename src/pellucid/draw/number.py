@@ -1,13 +1,13 @@
 """Numbers as people read them: one function for every value that is shown, so that the same value looks the same everywhere.
 
-number(-2.1139) is -2.114, number(12.339) is 12.34, number(0.0000123) is 1.23e-5
+number(-2.1139) is -2.114, number(12.339) is 12.34, number(0.0000123) is 1.2e-5
 """
 
 import math
 
 
 def number(x: float) -> str:
-    """Four figures in at most eight characters; whole numbers as they are."""
+    """Up to five figures in at most eight characters; whole numbers as they are."""
     if isinstance(x, int):
         return str(x)
     if not math.isfinite(x):
@@ -15,8 +15,8 @@ def number(x: float) -> str:
     a = abs(x)
     if a == 0:
         return "0"
-    if not 0.0005 <= a < 9999.5:
-        mantissa, exponent = f"{x:.2e}".split("e")
+    if not 0.0005 <= a < 99999.5:
+        mantissa, exponent = (f"{x:.1e}" if a < 1 else f"{x:.3e}").split("e")
         return f"{mantissa}e{int(exponent)}"
     decimals = 3 if a < 9.9995 else 2 if a < 99.995 else 1 if a < 999.95 else 0
     return f"{x:.{decimals}f}"

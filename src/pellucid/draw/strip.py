@@ -66,8 +66,3 @@ def bar(part: float, width: int) -> str:
     """A bar of eighths: bar(0.5, 4) is two full blocks."""
     eighths = round(max(0.0, min(1.0, part)) * width * 8)
     return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
-
-
-def is_sound(value: Tensor) -> bool:
-    """Whether every number is finite."""
-    return not value.is_floating_point() or bool(torch.isfinite(value).all())

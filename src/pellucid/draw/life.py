@@ -1,0 +1,233 @@
+"""The life of a prompt as lines of data: pieces, one line a tensor in the order in which it was made, the candidates, the pick.
+
+What `explain` prints, its JSON, the page and a notebook draw from this; every number is one of a trace.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.axes import parse, show
+from pellucid.checkpoint.pieces import Piece
+from pellucid.checkpoint.tokenizer import Tokenizer
+from pellucid.draw.formula import block, formula
+from pellucid.draw.number import finite
+from pellucid.draw.weights import Weight, weights
+from pellucid.errors import CheckpointError, TokenizerError, UseError
+from pellucid.model import Model, trace
+from pellucid.ops.sample import probabilities
+from pellucid.tracing import Trace
+from pellucid.watching import Seen
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Line:
+    """One tensor: where it lies, what made it from which weights, its values and what they range over."""
+
+    seen: Seen
+    block: str  # "layers.0", or "" outside of blocks
+    name: str  # within the block
+    made: str
+    weights: tuple[Weight, ...]
+    value: Tensor
+    dims: str
+
+    @property
+    def sizes(self) -> str:
+        """Its axes but the batch, with their sizes: "T 5, H 4, K 32"."""
+        named = zip((show(axis) for axis in parse(self.dims)), self.value.shape, strict=True)
+        return ", ".join(f"{axis} {n}" for axis, n in named if axis != "B")
+
+    @property
+    def range(self) -> tuple[float, float, float]:
+        """Least, mean and greatest value; the mean is taken in float64."""
+        if self.value.numel() == 0:
+            return (float("nan"),) * 3
+        low, high = self.value.min().item(), self.value.max().item()
+        return low, float(self.value.double().mean()), high
+
+    def of_head(self, head: int, heads: int) -> "Line":
+        """The line of one query head, and of the key/value head that it reads; itself where it has no heads."""
+        axes = self.dims.split()
+        at = next((axes.index(a) for a in "HG" if a in axes), None)
+        if at is None:
+            return self
+        n = self.value.shape[at]
+        index = head if axes[at] == "H" else head * n // heads
+        dims = " ".join(a for i, a in enumerate(axes) if i != at)
+        return Line(self.seen, self.block, self.name, self.made, self.weights, self.value.select(at, index), dims)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that could come next."""
+
+    piece: Piece
+    logit: float
+    probability: float
+
+    @property
+    def id(self) -> int:
+        return self.piece.id
+
+    @property
+    def text(self) -> str | None:
+        """Its text; None where the vocabulary has more rows than the tokenizer has pieces."""
+        return self.piece.text if self.piece.raw else None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One step: what was fed, how many rows the past held before, its tensors, what could come next and what does."""
+
+    fed: list[int]
+    before: int
+    lines: list[Line]
+    candidates: list[Candidate]
+    next: Candidate
+
+
+@dataclass
+class Life:
+    """A prompt's whole life in a model."""
+
+    model: Model
+    trace: Trace
+    pieces: list[Piece]
+    moments: list[Moment] = field(default_factory=list)
+
+    @property
+    def heads(self) -> int:
+        """Query heads; all blocks have as many."""
+        return self.model.config.layers[0].attn.heads
+
+    def blocks(self) -> list[str]:
+        """The blocks of the first step, in order."""
+        return list(dict.fromkeys(line.block for line in self.moments[0].lines if line.block))
+
+
+def live(model: Model, prompt: str | Sequence[int], steps: int = 1, best: int = 5, **how: Any) -> Life:
+    """Run the prompt, watched, and tell its life; how: `watch`'s settings."""
+    if steps < 1:
+        raise UseError("explain.steps", found=steps)
+    if isinstance(prompt, str) and not prompt:
+        raise UseError("generate.empty", name="prompt")
+    return told(model, trace(model, prompt, steps, **how), best)
+
+
+def told(model: Model, run: Trace, best: int = 5) -> Life:
+    """The life that a trace of this model recorded."""
+    tokenizer = tokenizer_of(model)
+    life = Life(model, run, [piece_of(tokenizer, i) for i in run.ids])
+    of = {w.path: w for w in weights(model.module)}
+    dims = {s.path: s.dims for s in run}
+    before, feed = 0, run.ids if model.config.starts is None else [model.config.starts]
+    for number, (step, seen) in enumerate(groupby(run.seen, key=lambda s: s.step)):
+        lines = [
+            Line(s, *block(s.path), formula(s, model.module, dims), tuple(of[w] for w in s.weights if w in of), s.value, s.dims) for s in seen
+        ]
+        logits = run.last_logits(step)
+        order = torch.sort(logits, descending=True, stable=True)[1][:best].tolist()
+        likely, pick = candidates(tokenizer, logits, order), candidates(tokenizer, logits, [run.new[number]])[0]
+        life.moments.append(Moment(feed, before, lines, likely, pick))
+        before, feed = before + len(feed), [run.new[number]]
+    return life
+
+
+def candidates(tokenizer: Tokenizer | None, logits: Tensor, ids: Sequence[int]) -> list[Candidate]:
+    """These ids as candidates, by logits [V]; their probabilities are of the whole vocabulary."""
+    shares = probabilities(logits)
+    return [Candidate(piece_of(tokenizer, i), logits[i].item(), shares[i].item()) for i in ids]
+
+
+def tokenizer_of(model: Model) -> Tokenizer | None:
+    """The model's tokenizer, None where its folder has none: ids are explained without."""
+    try:
+        return model.tokenizer
+    except CheckpointError:
+        return None
+
+
+def piece_of(tokenizer: Tokenizer | None, id: int) -> Piece:
+    """An id's piece; an id that no piece has is empty of bytes."""
+    if tokenizer is None:
+        return Piece(id, "", b"", False)
+    try:
+        return tokenizer.pieces([id])[0]
+    except TokenizerError:  # a table is often padded to more rows than there are pieces
+        return Piece(id, "", b"", False)
+
+
+def visible(piece: Piece) -> str:
+    """A piece so that each of its bytes shows: a space as ·, bytes that are no text alone as <E4 B8>, control characters escaped."""
+    if not piece.raw:
+        return ""
+    try:
+        text = piece.raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"<{piece.raw.hex(' ').upper()}>"
+    return "".join("·" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def folded(life: Life, layers: Sequence[int] = (), everything: bool = False) -> set[str]:
+    """The blocks that one line stands for: those whose lines are named like an earlier block's, unless asked for by number."""
+    blocks = life.blocks()
+    numbers = {b: int(m[1]) for b in blocks if (m := re.search(r"layers\.(\d+)$", b))}
+    if everything:
+        return set()
+    if layers:
+        for n in layers:
+            if n not in numbers.values():
+                raise UseError("explain.layer", found=n, last=max(numbers.values()))
+        return {b for b in blocks if numbers[b] not in layers}
+    known: set[tuple[str, tuple[str, ...]]] = set()
+    hidden = set()
+    for b in blocks:
+        kind = b.rpartition("layers.")[0], tuple(line.name for line in life.moments[0].lines if line.block == b)
+        hidden |= {b} if kind in known else set()
+        known.add(kind)
+    return hidden
+
+
+def document(life: Life) -> dict[str, Any]:
+    """The life as JSON; numbers that JSON lacks are null."""
+    first = life.moments[0]
+    return {
+        "schema": SCHEMA,
+        "model": life.model.name,
+        "family": life.model.family.name,
+        "parameters": life.model.num_parameters(),
+        "dtype": str(life.model.dtype).removeprefix("torch."),
+        "prompt": life.trace.prompt,
+        "tokens": [{"id": p.id, "text": p.text, "bytes": p.raw.hex()} for p in life.pieces],
+        "tensors": [tensor(line) for m in life.moments for line in m.lines],
+        "next": written(first.next, logit=False),
+        "candidates": [written(c) for c in first.candidates],
+        "new": life.trace.new,
+        "steps": [
+            {"fed": m.fed, "past": m.before, "next": written(m.next, logit=False), "candidates": [written(c) for c in m.candidates]}
+            for m in life.moments
+        ],
+    }
+
+
+def tensor(line: Line) -> dict[str, Any]:
+    """One tensor's line as JSON."""
+    s = line.seen
+    low, mean, high = map(finite, line.range)
+    told: dict[str, Any] = {"path": s.path, "dims": s.dims, "shape": list(s.shape), "dtype": str(s.dtype).removeprefix("torch.")}
+    told |= {"min": low, "mean": mean, "max": high, "step": s.step, "made": line.made, "op": s.op}
+    return told | {"inputs": list(s.inputs), "weights": list(s.weights), "source": s.source, "error": finite(s.error)}
+
+
+def written(c: Candidate, logit: bool = True) -> dict[str, Any]:
+    """A candidate as JSON."""
+    told: dict[str, Any] = {"id": c.id, "text": c.text}
+    return told | ({"logit": finite(c.logit)} if logit else {}) | {"probability": finite(c.probability)}

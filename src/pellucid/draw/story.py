@@ -1,0 +1,235 @@
+"""A life as lines of a terminal: the pieces, a line a tensor, the candidates, the pick, and a legend of what was shown.
+
+The table is laid out once for all its lines, from what they hold and how wide the terminal is; at 80 columns a formula may end in "…".
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.text import Text
+
+from pellucid.draw.heat import heat
+from pellucid.draw.life import Life, Line, Moment, folded, piece_of, tokenizer_of, visible
+from pellucid.draw.number import count, number, shape
+from pellucid.draw.strip import bar, strip
+from pellucid.draw.table import Cell, Column, clipped, cut, line, measure, prose, table, widths
+from pellucid.draw.weights import Weight, legend
+from pellucid.errors import UseError
+from pellucid.words import say
+
+NARROW = 100  # columns from which on there are two spaces between cells
+WIDE = 118  # and from which on weights have a column of their own
+STRIP = (8, 32)  # least and greatest width of a picture
+PIECES = (12, 4)  # of a long prompt, the first and last pieces that are shown
+TITLE, DIM, NAME, MARK = "bold", "dim", "cyan", "yellow"
+
+
+@dataclass(frozen=True)
+class View:
+    """What is asked for: how wide, whether in colour, which layers and head, whether nothing is folded, whether a legend ends it."""
+
+    width: int = 80
+    colour: bool = False
+    layers: tuple[int, ...] = ()
+    head: int | None = None
+    everything: bool = False
+    legend: bool = True
+
+
+Entry = tuple[list[Cell], Line] | Text  # a row of the table and the line whose picture it has, or a heading
+
+
+def story(life: Life, view: View) -> list[Text]:
+    """All lines of `explain`."""
+    if view.head is not None and not 0 <= view.head < life.heads:
+        raise UseError("explain.head", found=view.head, last=life.heads - 1)
+    hidden = folded(life, view.layers or ((0,) if view.head is not None else ()), view.everything)
+    out = [*header(life), Text(), *pieces(life, view)]
+    for number, moment in enumerate(life.moments):
+        out.append(Text())
+        shown = hidden if number == 0 or view.everything else set(life.blocks())
+        if number:
+            out += [fed(life, moment, number), Text()]
+        entries = list(rows(life, moment, shown, view))
+        out += laid(entries, view)
+        if view.head is not None and number == 0:
+            out += patterns(life, moment, hidden, view)
+        out += [Text(), *verdict(life, moment, number, view)]
+    if view.legend:
+        out += [Text(), *footer(life, view)]
+    return clipped(out, view.width)
+
+
+def header(life: Life) -> Iterator[Text]:
+    """The model in a line."""
+    m = life.model
+    facts = [m.family.name, say("explain.layers", count=len(m.config.layers)), say("explain.parameters", count=count(m.num_parameters()))]
+    yield Text(m.name, TITLE) + Text("  " + " · ".join([*facts, str(m.dtype).removeprefix("torch.")]), DIM)
+
+
+def pieces(life: Life, view: View) -> list[Text]:
+    """The prompt's pieces: position, piece, id, bytes."""
+    titles = [say("explain.position"), say("explain.piece"), say("explain.id"), say("explain.bytes")]
+    columns = [Column(">", style=DIM), Column(most=max(20, view.width // 3), style=NAME), Column(">"), Column(style=DIM)]
+    every = [[str(i), visible(p), str(p.id), p.raw.hex(" ")] for i, p in enumerate(life.pieces)]
+    first, last = PIECES
+    left = len(every) - first - last
+    if left > 1 and not view.everything:
+        every = [*every[:first], ["…", say("explain.more", count=left), "", ""], *every[-last:]]
+    return table([[Text(t, DIM) for t in titles], *every], columns)
+
+
+def fed(life: Life, moment: Moment, step: int) -> Text:
+    """What a further step was given."""
+    tokens = " ".join(named(life, i) for i in moment.fed)
+    told = say("explain.fed", token=tokens, before=moment.before, after=moment.before + len(moment.fed))
+    return Text(say("explain.step", step=step), TITLE) + Text("  " + told, DIM)
+
+
+def named(life: Life, id: int) -> str:
+    """A token by its piece and id."""
+    text = visible(piece_of(tokenizer_of(life.model), id))
+    return f"{text} ({id})" if text else f"({id})"
+
+
+def rows(life: Life, moment: Moment, hidden: set[str], view: View) -> Iterator[Entry]:
+    """The table's rows in order, blocks under headings, hidden blocks as the line of their output."""
+    for block, group in groupby(moment.lines, key=lambda one: one.block):
+        lines = list(group)
+        if block in hidden:
+            yield entry(lines[-1], view, folded=say("explain.folded", tensors=len(lines), parameters=count(held(life, block))))
+            continue
+        if block:
+            yield Text(f" {block}", TITLE) + Text("  " + say("explain.parameters", count=count(held(life, block))), DIM)
+        for one in lines:
+            yield entry(one if view.head is None else one.of_head(view.head, life.heads), view)
+            if view.everything:
+                yield from (weight(w) for w in sources(one))
+
+
+def held(life: Life, block: str) -> int:
+    """The parameters of a block."""
+    return sum(p.numel() for p in life.model.module.get_submodule(block).parameters())
+
+
+def sources(one: Line) -> tuple[Weight, ...]:
+    """The weights to name beside a line; those of an attention's output stand beside its scores, its pattern and its values."""
+    return () if (one.seen.op or "").startswith("attend") else one.weights
+
+
+def entry(one: Line, view: View, folded: str | None = None) -> Entry:
+    """A line's cells: name, axes, made by, weights, then least, mean, greatest."""
+    name = one.seen.path if folded is not None else one.name
+    own = sources(one)
+    sizes = " + ".join(shape(w.shape) for w in own)
+    weighing = f"{sizes} = {count(sum(w.count for w in own))}" if own and folded is None else ""
+    made = Text(one.made) + mark(one) if folded is None else Text(folded, DIM)
+    cells: list[Cell] = [Text(f"{'  ' if one.block and folded is None else ' '}{name}", NAME), one.sizes, made, weighing]
+    return [*cells, *(number(x) for x in one.range)], one
+
+
+def mark(one: Line) -> Text:
+    """How a value came to be, where it is not the executed one: recomputed within so much, edited, of the reference."""
+    s = one.seen
+    if s.source == "recomputed":
+        return Text(" ≈" if s.error is None else f" ≈{number(s.error)}", MARK)
+    return Text("" if s.source == "executed" else f" [{s.source}]", MARK)
+
+
+def weight(w: Weight) -> Text:
+    """A weight's own line, of an unfolded life."""
+    return Text(f"      {w.path}", NAME) + Text(f"  {w.axes}  = {count(w.count)}  {w.dtype}", DIM)
+
+
+def laid(entries: Sequence[Entry], view: View) -> list[Text]:
+    """The table: everything at its own width, formulas and pictures in what is left."""
+    wide, gap = view.width >= WIDE, 2 if view.width >= NARROW else 1
+    titles: list[Cell] = [Text(t, DIM) for t in column_titles()]
+    body = [e[0] for e in entries if not isinstance(e, Text)]
+    columns = [Column(most=max(16, view.width // 5)), Column(style=DIM), Column(), Column(">", style=DIM), *[Column(">")] * 3]
+    need = widths([*body, [t for i, t in enumerate(titles) if i != 4]], columns)
+    if not wide:
+        need[3] = 0
+    fixed = sum(need) - need[2] + gap * (len([n for n in need if n]))
+    room = view.width - fixed
+    picture = max(STRIP[0], min(STRIP[1], room - need[2]))
+    need[2] = max(8, min(need[2], room - picture))
+    sizes, sides = [*need[:4], picture, *need[4:]], [*columns[:4], Column(), *columns[4:]]
+    out = [line(titles, sides, sizes, gap)]
+    for e in entries:
+        if isinstance(e, Text):
+            out.append(e)
+        else:
+            cells, one = e
+            cells[2] = squeezed(cells[2], one, need[2])
+            out.append(line([*cells[:4], strip(one.value, one.dims, picture, view.colour), *cells[4:]], sides, sizes, gap))
+    return out
+
+
+def squeezed(made: Cell, one: Line, width: int) -> Cell:
+    """A formula without its spaces where it is too long, and cut before its mark where that does not help."""
+    if measure(made) <= width or str(made) != one.made + mark(one).plain:
+        return made
+    signs = mark(one)
+    return cut(re.sub(r" ([·+−/]) ", r"\1", one.made), width - signs.cell_len) + signs
+
+
+def column_titles() -> list[str]:
+    """What stands above the table."""
+    return [
+        " " + say("explain.tensor"), say("explain.axes"), say("explain.made"), say("explain.weights"),
+        say("explain.picture"), say("explain.min"), say("explain.mean"), say("explain.max"),
+    ]  # fmt: skip
+
+
+def patterns(life: Life, moment: Moment, hidden: set[str], view: View) -> list[Text]:
+    """What one head of the unfolded blocks looks at: a table of shares, queries down, keys across."""
+    out: list[Text] = []
+    for one in moment.lines:
+        if view.head is None or one.block in hidden or not one.name.endswith("pattern"):
+            continue
+        source = [visible(p) or str(p.id) for p in life.pieces]
+        own = [named(life, i).rpartition(" (")[0] or str(i) for i in moment.fed]
+        queries = source if one.block.startswith("encoder") else own
+        keys = source if one.block.startswith("encoder") or ".cross" in f".{one.name}" else own
+        share = one.of_head(view.head, life.heads).value[0]
+        title = say("explain.pattern", path=one.seen.path, head=view.head)
+        out += [Text(), Text(" " + title, TITLE), *heat(share, queries, keys, view.width, view.colour)]
+    return out
+
+
+def verdict(life: Life, moment: Moment, step: int, view: View) -> list[Text]:
+    """The candidates with their probabilities, and the pick."""
+    titles = [say("explain.piece"), say("explain.id"), say("explain.logit"), say("explain.probability"), ""]
+    columns = [Column(most=view.width // 3, style=NAME), Column(">"), Column(">"), Column(">"), Column(style="green")]
+    room = max(8, min(40, view.width - 48))
+    body = [[visible(c.piece), str(c.id), number(c.logit), percent(c.probability), bar(c.probability, room)] for c in moment.candidates]
+    out = [Text(" " + say("explain.candidates", count=count(life.model.config.vocab)), TITLE)]
+    out += table([[Text(t, DIM) for t in titles], *body], columns)
+    pick = say("explain.pick", token=visible(moment.next.piece), id=moment.next.id, probability=percent(moment.next.probability))
+    return [*out, Text(), Text(" → ", "green") + Text(pick, TITLE)]
+
+
+def percent(x: float) -> str:
+    """A probability: 98.21%, 0.0123%."""
+    return f"{number(100 * x)}%"
+
+
+def footer(life: Life, view: View) -> Iterator[Text]:
+    """What the letters and signs mean, and where to look next."""
+    used = legend([one.dims for m in life.moments for one in m.lines])
+    body: list[list[Cell]] = [[Text(letter, TITLE), say(f"axis.{letter}")] for letter in used if letter != "B"]
+    if view.width >= WIDE:
+        half = -(-len(body) // 2)
+        body = [[*body[i], *(body[i + half] if i + half < len(body) else ["", ""])] for i in range(half)]
+    yield from table(body, [Column(), Column(style=DIM)] * (len(body[0]) // 2))
+    told = [say("explain.picture.colour" if view.colour else "explain.picture.shades")]
+    errors = [one.seen.error for m in life.moments for one in m.lines if one.seen.error is not None]
+    if errors:
+        told.append(say("explain.recomputed", largest=number(max(errors))))
+    told.append(say("explain.further"))
+    yield Text()
+    for sentence in told:
+        yield from prose(sentence, view.width, DIM)
