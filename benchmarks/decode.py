@@ -9,6 +9,7 @@ memory gives, measured before and after each of our turns. Writes benchmarks/res
 import argparse
 import ctypes
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -254,11 +255,11 @@ def machine(threads: int) -> dict[str, Any]:
         versions["llama-cpp-python"] = llama_cpp.__version__
     except ImportError:
         versions["llama-cpp-python"] = "-"
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
+    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True, check=False)
     return {
         "cpu": name, "torch_sees": torch.backends.cpu.get_cpu_capability(), "kernels": native.instructions(), "threads": threads,
-        "versions": versions, "commit": commit, "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
-        "load_before": list(__import__("os").getloadavg()),
+        "versions": versions, "commit": git.stdout.strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "load_before": os.getloadavg(),
     }  # fmt: skip
 
 
@@ -271,7 +272,8 @@ def main() -> None:
     ask.add_argument("--out", type=Path, default=HERE / "results")
     a = ask.parse_args()
     torch.set_num_threads(a.threads)
-    report = {"schema": 1, "benchmark": "decode", "shape": SHAPE, "prompt": PROMPT, "new": a.new, "machine": machine(a.threads), "cases": []}
+    report: dict[str, Any] = {"schema": 1, "benchmark": "decode", "shape": SHAPE, "prompt": PROMPT, "new": a.new, "cases": []}
+    report["machine"] = machine(a.threads)
     with tempfile.TemporaryDirectory() as folder:
         for name in a.dtype:
             result = case(getattr(torch, name), a.pairs, a.threads, a.new, Path(folder))

@@ -49,26 +49,60 @@ def _in_float32(distance: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 _bucket = T5Attention._relative_position_bucket
 T5Attention._relative_position_bucket = staticmethod(_in_float32)
 
-LLAMA = dict(
-    vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-    bos_token_id=1, eos_token_id=2, max_position_embeddings=128,
-)  # fmt: skip
+LLAMA = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "max_position_embeddings": 128,
+}
 TINY: dict[str, dict[str, Any]] = {
-    "gpt2": dict(vocab_size=97, n_embd=32, n_head=4, n_layer=2, n_positions=64, bos_token_id=96, eos_token_id=96),
-    "llama": LLAMA | dict(rope_theta=5e5),
-    "qwen3": LLAMA | dict(head_dim=16),
-    "deepseek_v3": LLAMA | dict(
-        moe_intermediate_size=16, num_hidden_layers=3, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk_nope_head_dim=16,
-        qk_rope_head_dim=8, v_head_dim=12, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2, n_group=4, topk_group=2,
-        first_k_dense_replace=1,
-    ),
-    "t5": dict(vocab_size=97, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=3, num_heads=4,
-               relative_attention_num_buckets=8, relative_attention_max_distance=16),
-    "gpt_oss": LLAMA | dict(
-        intermediate_size=16, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=8,
-        layer_types=["sliding_attention", "full_attention"], rope_parameters={"rope_type": "default", "rope_theta": 150000.0},
-    ),
-}  # fmt: skip
+    "gpt2": {"vocab_size": 97, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64, "bos_token_id": 96, "eos_token_id": 96},
+    "llama": LLAMA | {"rope_theta": 5e5},
+    "qwen3": LLAMA | {"head_dim": 16},
+    "deepseek_v3": LLAMA
+    | {
+        "moe_intermediate_size": 16,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 20,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "first_k_dense_replace": 1,
+    },
+    "t5": {
+        "vocab_size": 97,
+        "d_model": 32,
+        "d_kv": 8,
+        "d_ff": 48,
+        "num_layers": 2,
+        "num_decoder_layers": 3,
+        "num_heads": 4,
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 16,
+    },
+    "gpt_oss": LLAMA
+    | {
+        "intermediate_size": 16,
+        "head_dim": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0},
+    },
+}
 FAMILIES = list(TINY)
 
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
@@ -76,59 +110,70 @@ DEEP_YARN = YARN | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_
 QUIRKS: dict[str, dict[str, dict[str, Any]]] = {
     "gpt2": {
         "plain": {},
-        "narrow relu": dict(n_inner=40, activation_function="relu"),
-        "own head": dict(tie_word_embeddings=False),
-        "scale falls": dict(scale_attn_by_inverse_layer_idx=True, n_layer=3),
-        "no scale": dict(scale_attn_weights=False, activation_function="gelu", layer_norm_epsilon=1e-2),
+        "narrow relu": {"n_inner": 40, "activation_function": "relu"},
+        "own head": {"tie_word_embeddings": False},
+        "scale falls": {"scale_attn_by_inverse_layer_idx": True, "n_layer": 3},
+        "no scale": {"scale_attn_weights": False, "activation_function": "gelu", "layer_norm_epsilon": 1e-2},
     },
     "llama": {
         "plain": {},
-        "biases": dict(attention_bias=True, mlp_bias=True),
-        "tied, one kv head": dict(tie_word_embeddings=True, num_key_value_heads=1, hidden_act="gelu_pytorch_tanh"),
-        "own head width": dict(head_dim=12, num_key_value_heads=4, rms_norm_eps=1e-2),
-        "linear": dict(rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}),
-        "llama3": dict(head_dim=16, rope_parameters={
-            "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64}),
-        "yarn": dict(head_dim=16, rope_parameters=YARN),
-        "yarn without truncation": dict(head_dim=16, rope_parameters=YARN | {"truncate": False, "beta_fast": 8.0, "attention_factor": 1.3}),
+        "biases": {"attention_bias": True, "mlp_bias": True},
+        "tied, one kv head": {"tie_word_embeddings": True, "num_key_value_heads": 1, "hidden_act": "gelu_pytorch_tanh"},
+        "own head width": {"head_dim": 12, "num_key_value_heads": 4, "rms_norm_eps": 1e-2},
+        "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}},
+        "llama3": {
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 1e4,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+        "yarn": {"head_dim": 16, "rope_parameters": YARN},
+        "yarn without truncation": {
+            "head_dim": 16,
+            "rope_parameters": YARN | {"truncate": False, "beta_fast": 8.0, "attention_factor": 1.3},
+        },
     },
     "qwen3": {
         "plain": {},
-        "windows by type": dict(use_sliding_window=True, sliding_window=5, layer_types=["sliding_attention", "full_attention"]),
-        "windows from a layer on": dict(use_sliding_window=True, sliding_window=4, max_window_layers=1, num_hidden_layers=3),
-        "biases, tied": dict(attention_bias=True, tie_word_embeddings=True, num_key_value_heads=1),
-        "yarn": dict(rope_parameters=YARN, head_dim=24),
+        "windows by type": {"use_sliding_window": True, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]},
+        "windows from a layer on": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1, "num_hidden_layers": 3},
+        "biases, tied": {"attention_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 1},
+        "yarn": {"rope_parameters": YARN, "head_dim": 24},
     },
     "deepseek_v3": {
         "plain": {},
-        "no query rank": dict(q_lora_rank=None),
-        "yarn": dict(rope_parameters=DEEP_YARN),
-        "yarn, two mscales": dict(rope_parameters=DEEP_YARN | {"mscale": 0.7}),
-        "one group": dict(n_group=1, topk_group=1, num_experts_per_tok=3),
-        "shares not normalised": dict(norm_topk_prob=False, routed_scaling_factor=1.5),
-        "no shared expert": dict(n_shared_experts=0),
-        "two shared experts": dict(n_shared_experts=2, tie_word_embeddings=True),
-        "halves turn": dict(rope_interleave=False),
-        "biases": dict(attention_bias=True, rms_norm_eps=1e-2),
-        "all dense": dict(first_k_dense_replace=3),
+        "no query rank": {"q_lora_rank": None},
+        "yarn": {"rope_parameters": DEEP_YARN},
+        "yarn, two mscales": {"rope_parameters": DEEP_YARN | {"mscale": 0.7}},
+        "one group": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 3},
+        "shares not normalised": {"norm_topk_prob": False, "routed_scaling_factor": 1.5},
+        "no shared expert": {"n_shared_experts": 0},
+        "two shared experts": {"n_shared_experts": 2, "tie_word_embeddings": True},
+        "halves turn": {"rope_interleave": False},
+        "biases": {"attention_bias": True, "rms_norm_eps": 1e-2},
+        "all dense": {"first_k_dense_replace": 3},
     },
     "t5": {
         "plain": {},
-        "v1.1, own head": dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
-        "not scaled": dict(tie_word_embeddings=False, num_decoder_layers=1),
-        "gelu, as deep": dict(feed_forward_proj="gelu", num_decoder_layers=None, layer_norm_epsilon=1e-2),
-        "gated silu": dict(feed_forward_proj="gated-silu", d_kv=12),
-        "far": dict(relative_attention_num_buckets=32, relative_attention_max_distance=128),
+        "v1.1, own head": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        "not scaled": {"tie_word_embeddings": False, "num_decoder_layers": 1},
+        "gelu, as deep": {"feed_forward_proj": "gelu", "num_decoder_layers": None, "layer_norm_epsilon": 1e-2},
+        "gated silu": {"feed_forward_proj": "gated-silu", "d_kv": 12},
+        "far": {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
     },
     "gpt_oss": {
         "plain": {},
-        "yarn without truncation": dict(rope_parameters=YARN | {"rope_theta": 150000.0, "truncate": False, "beta_fast": 32.0}),
-        "all full": dict(layer_types=["full_attention"] * 2),
-        "narrow windows": dict(sliding_window=3, layer_types=["sliding_attention"] * 2, num_experts_per_tok=4),
-        "no biases": dict(attention_bias=False, num_key_value_heads=4),
+        "yarn without truncation": {"rope_parameters": YARN | {"rope_theta": 150000.0, "truncate": False, "beta_fast": 32.0}},
+        "all full": {"layer_types": ["full_attention"] * 2},
+        "narrow windows": {"sliding_window": 3, "layer_types": ["sliding_attention"] * 2, "num_experts_per_tok": 4},
+        "no biases": {"attention_bias": False, "num_key_value_heads": 4},
     },
-}  # fmt: skip
+}
 OWN_HEAD = {("t5", "v1.1, own head")}  # transformers always ties T5's head when it builds one, and unties it when a file has both
 CASES = [(f, q) for f in FAMILIES for q in QUIRKS[f]]
 
@@ -211,7 +256,7 @@ def ours(folder: Path, dtype: torch.dtype = torch.float64, config: dict[str, Any
 
 def theirs(j: Judge, dtype: torch.dtype) -> Any:
     """transformers' own reading of the same folder in a lesser dtype."""
-    how = dict(dtype=dtype, attn_implementation="eager", experts_implementation="eager")
+    how = {"dtype": dtype, "attn_implementation": "eager", "experts_implementation": "eager"}
     kind = getattr(transformers, "AutoModelForSeq2SeqLM" if j.family == "t5" else "AutoModelForCausalLM")
     return kind.from_pretrained(j.folder, **how).eval()
 

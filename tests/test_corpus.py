@@ -1,4 +1,4 @@
-"""The capitals corpus: its facts agree with each other, its forms keep held-out prompts out of training, its tokenizer and quiz do as they say."""
+"""The capitals corpus: its facts agree, its forms keep held-out prompts out of training, its tokenizer and quiz do as they say."""
 
 import json
 import re
@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,9 @@ def complaints(book: Book) -> Iterator[str]:
             yield from (f"{form} is trained and held out" for form in held_out if bare(form) in {*map(bare, trained)})
     trained_forms = [form for forms in book.trained.values() for form in forms]
     for form in (*trained_forms, *(form for forms in book.held_out.values() for form in forms)):
-        yield from (f"after {form} the corpus goes on otherwise: {longer}" for longer in trained_forms if longer != form and longer.startswith(form))
+        yield from (
+            f"after {form} the corpus goes on otherwise: {longer}" for longer in trained_forms if longer != form and longer.startswith(form)
+        )
     for language in LANGUAGES:
         if FRANCE[language] not in book.held_out["capital", language]:
             yield f"{FRANCE[language]} is not held out"
@@ -227,7 +230,7 @@ def test_greedy_follows_the_logits(tokenizer: Tokenizer) -> None:
     """A table model that goes from each token to the next of one sentence writes that sentence, whatever else is in the batch."""
     ids = [*tokenizer.encode("France borders Spain.").ids, 0]
     table = torch.zeros(tokenizer.get_vocab_size(), tokenizer.get_vocab_size())
-    for here, there in zip(ids, ids[1:], strict=False):
+    for here, there in pairwise(ids):
         table[here, there] = 1
     complete = quiz.greedy(lambda rows: table[rows], tokenizer, most=4)
     assert complete(["France borders", "France", "The money of France"])[:2] == [" Spain.", " borders Spain."]

@@ -1,6 +1,7 @@
 """Each native kernel against float64, a row's bits among many, the choice of a twin; and torch's path, where there are no kernels."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -102,6 +103,18 @@ def test_gates_at_the_ends(dtype: torch.dtype) -> None:
         y, truth = ops.gate(x, None, act)[0], ops.gate.__globals__["ACTS"][act](x.double())[0]
         assert y[:13].isfinite().all() and torch.isnan(y[14]) and y[13] == math.inf
         assert ((y[:13].double() - truth[:13]).abs() <= 1e-6 + (1e-6 if dtype is torch.float32 else 8e-3) * truth[:13].abs()).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_rows_of_bf16(dtype: torch.dtype) -> None:
+    """Where torch multiplies bf16 slowly the kernel takes any number of rows, 64 at a time."""
+    x, w, b = rand(2, 100, 48, dtype=dtype), rand(9, 48, dtype=dtype, seed=1), rand(9, dtype=dtype, seed=2)
+    assert native.fits_linear(x, w, b) == (native.available() and dtype is torch.bfloat16 and not twins.BF16_IS_FAST)
+    truth = x.double() @ w.double().T + b.double()
+    assert near(ops.linear(x, w, b), truth, 2)
+    if native.available():
+        y = native.linear(x, w, b)
+        assert near(y, truth, 2) and torch.equal(native.linear(x[:1, 70:72], w, b), y[:1, 70:72])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -247,7 +260,7 @@ def test_gradients_flow_as_ever() -> None:
     assert torch.allclose(w.grad, x.flatten(0, 1).sum(0).expand(5, 8), atol=1e-5)
 
 
-def test_both_instruction_sets_and_any_number_of_threads() -> None:
+def test_any_number_of_threads_gives_the_same_bits() -> None:
     """Threads never change a bit: every sum belongs to one thread."""
     if not native.available():
         return
@@ -260,6 +273,13 @@ def test_both_instruction_sets_and_any_number_of_threads() -> None:
         assert all(torch.equal(s, seen[0]) for s in seen)
     finally:
         torch.set_num_threads(before)
+
+
+def test_without_a_compiler_nothing_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert make.build(tmp_path) == []
+    monkeypatch.setattr(make, "compiler", lambda: "false")  # one that fails
+    assert make.build(tmp_path) == [] and not list(tmp_path.iterdir())
 
 
 def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

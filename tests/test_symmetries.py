@@ -15,10 +15,12 @@ from torch.nn import functional as F
 from pellucid import config as c
 from pellucid import models, ops
 from pellucid.models import Decoder
+from pellucid.parts.attention import Attention
 from pellucid.parts.block import Block
 from pellucid.parts.moe import Moe
 from pellucid.step import Step
-from tiny import CLAMPED, DECODERS, DEEPSEEK_V3, EXPERTS, FAMILIES, GPT2, LLAMA, MLP, QWEN3, D, V, far, ids, inputs, law, swapped, tiny
+from pellucid.watching import watch
+from tiny import CLAMPED, DECODERS, EXPERTS, FAMILIES, GPT2, LLAMA, MLP, QWEN3, D, V, far, ids, inputs, law, swapped, tiny
 
 attend = importlib.import_module("pellucid.ops.attend")  # the package names functions like their modules
 norms = importlib.import_module("pellucid.ops.norm")
@@ -95,17 +97,15 @@ def dense(moe: Moe, x: Tensor) -> Tensor:
     return out if moe.shared is None else out + moe.shared(x)
 
 
-ROUTES = [
-    EXPERTS,
-    CLAMPED,
-    replace(EXPERTS, chosen=4, normalised=False, shared=0),
-    replace(CLAMPED, chosen=4),
-    replace(CLAMPED, normalised=False),
-]
+ROUTES = [EXPERTS, CLAMPED, replace(EXPERTS, chosen=4, normalised=False, shared=0)]
+ROUTES += [replace(CLAMPED, chosen=4), replace(CLAMPED, normalised=False)]
 WRONG_SHARES = (ops, "combine", lambda y, share, at, like: combine(y, share.roll(1, -1), at, like))
 
 
-@law(wrong_shares=WRONG_SHARES, not_sorted=(Tensor, "argsort", lambda x, stable=False: torch.arange(len(x))))
+NOT_SORTED = (Tensor, "argsort", lambda x, stable=False: torch.arange(len(x)))
+
+
+@law(wrong_shares=WRONG_SHARES, not_sorted=NOT_SORTED)
 def test_13_experts_are_a_dense_sum() -> float:
     """Sorted rows, whoever is chosen, nobody dropped; all tokens to one expert too."""
     gaps = []
@@ -118,7 +118,7 @@ def test_13_experts_are_a_dense_sum() -> float:
     return max(gaps)
 
 
-@law(wrong_shares=WRONG_SHARES)
+@law(not_sorted=NOT_SORTED)
 def test_13_experts_may_change_places() -> float:
     """With their router rows and corrections; where there are groups, by whole groups and within them."""
 
@@ -126,17 +126,8 @@ def test_13_experts_may_change_places() -> float:
         for moe in (m for m in model.modules() if isinstance(m, Moe)):
             p = torch.arange(moe.spec.experts).view(moe.spec.groups, -1)
             p = p[order(len(p))][:, order(p.shape[1])].flatten()
-            for t in (
-                moe.gate,
-                moe.up,
-                moe.down,
-                moe.gate_bias,
-                moe.up_bias,
-                moe.down_bias,
-                moe.router.weight,
-                moe.router.bias,
-                moe.correction,
-            ):
+            biases = (moe.gate_bias, moe.up_bias, moe.down_bias, moe.router.bias, moe.correction)
+            for t in (moe.gate, moe.up, moe.down, moe.router.weight, *biases):
                 if t is not None:
                     t.data = t.data[p]
 
@@ -147,7 +138,7 @@ def test_13_routing_by_hand() -> None:
     """Two groups of two, one kept: the correction decides who is chosen, the score alone what it counts."""
     moe = moe_of(c.Moe(4, 2, 8, groups=2, groups_chosen=1, scale=2.0))
     moe.correction.copy_(torch.tensor([0.0, 0.0, 0.5, 0.5]))
-    logits = torch.tensor([[[2.0, 1.0, 0.5, -0.5], [3.0, 3.0, -3.0, -3.0]]], dtype=torch.float64)
+    logits = torch.tensor([[[2.0, 1.0, 0.5, -0.5], [3.0, 2.5, -3.0, -3.0]]], dtype=torch.float64)
     share, chosen = moe.by_sigmoid(logits)
     score = logits.sigmoid()[0]
     assert chosen[0].tolist() == [[2, 3], [0, 1]]
@@ -165,12 +156,10 @@ def capped(cap: float | None, scale: float | None = None) -> Any:
 @law(not_capped=(torch, "tanh", lambda x: x), no_scale=(attend, "attend_sdpa", lambda *a: sdpa(*a[:-1], 1.0)))
 def test_17_caps_and_scales() -> float:
     """A cap far away is none, one of 5 is 5·tanh(s / 5); a scale of 1/√K is the one by default."""
-    from pellucid.watching import watch
-
     with torch.no_grad():
         plain = capped(None)(TOKENS)
         gaps = [far(capped(1e9)(TOKENS), plain), far(capped(None, 8**-0.5)(TOKENS), plain)]
-        assert far(capped(None, 0.5)(TOKENS), plain) > 1e-3
+        gaps.append(0.0 if far(capped(None, 0.5)(TOKENS), plain) > 1e-3 else float("inf"))
         model = capped(5.0)
         with watch(model) as seen:
             model(TOKENS)
@@ -179,12 +168,16 @@ def test_17_caps_and_scales() -> float:
     return max(*gaps, far(seen["layers.0.attn.scores"].value, 5 * (raw / 5).tanh()))
 
 
-@law(not_normed=(importlib.import_module("pellucid.parts.attention").Attention, "normed", lambda self, q, k, step: (q, k)))
+def louder(model: Decoder) -> None:
+    for x in model.layers:
+        x.attn.q.weight.data.mul_(7)
+        x.attn.k.weight.data.mul_(3)
+
+
+@law(not_normed=(Attention, "normed", lambda self, q, k, step: (q, k)))
 def test_17_norms_of_heads() -> float:
     """With a norm on every head's query and key, the sizes of their projections do not count (eps → 0)."""
-    return changed(
-        tiny(replace(QWEN3, eps=0.0)), lambda m: [x.attn.q.weight.data.mul_(7) and x.attn.k.weight.data.mul_(3) for x in m.layers], TOKENS
-    )
+    return changed(tiny(replace(QWEN3, eps=0.0)), louder, TOKENS)
 
 
 @law(not_scaled=(ops, "scaled", lambda x, factor: scaled(x, 1.0)))
@@ -199,13 +192,10 @@ def copied(head: nn.Linear, embed: nn.Embedding, cfg: c.Config) -> None:
     head.weight = nn.Parameter(embed.weight.detach().clone())
 
 
-def table_gradient(cfg: c.Config) -> tuple[Tensor, Decoder]:
-    """The gradient of a loss at the input table, and at the head where it is another."""
-    model = tiny(cfg)
-    if not cfg.tied:
-        model.head.weight.data.copy_(model.embed.weight)
+def learn(model: Decoder) -> Decoder:
+    """The model with the gradients of a loss."""
     F.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.roll(1).flatten()).backward()
-    return model.embed.weight.grad + (0 if cfg.tied else model.head.weight.grad), model
+    return model
 
 
 @law(copied=(models, "tie", copied))
@@ -213,12 +203,11 @@ def test_18_tied() -> float:
     """One storage, counted once; its gradient is the sum of both uses; an untied model has two tables."""
     gaps = []
     for cfg in (GPT2, QWEN3):
-        grad, model = table_gradient(cfg)
-        other, untied = table_gradient(replace(cfg, tied=False, layers=cfg.layers))
+        model = learn(tiny(cfg))
+        untied = tiny(replace(cfg, tied=False))
         untied.load_state_dict(model.state_dict())
-        untied.zero_grad()
-        F.cross_entropy(untied(TOKENS).flatten(0, 1), TOKENS.roll(1).flatten()).backward()
-        gaps.append(far(grad, untied.embed.weight.grad + untied.head.weight.grad))
+        learn(untied)
+        gaps.append(far(model.embed.weight.grad, untied.embed.weight.grad + untied.head.weight.grad))
         gaps.append(float(model.head.weight.data_ptr() != model.embed.weight.data_ptr()))
         gaps.append(float(untied.head.weight.data_ptr() == untied.embed.weight.data_ptr()))
         count = lambda m: sum(p.numel() for p in m.parameters())  # noqa: E731
@@ -251,13 +240,11 @@ def test_19_layer_norm() -> float:
     return max(far(ops.layer(x, w, b, 0.1), hand), far(moved, ops.layer(x, w, b, 0.0)))
 
 
-@law(2**-8, narrow=(norms, "wide", lambda dtype: dtype))
+@law(1e-3, narrow=(norms, "wide", lambda dtype: dtype))
 def test_19_norms_are_wide_inside() -> float:
-    """bfloat16 rows of many small numbers on top of a large one: the sum of squares is not lost to rounding. Relative error."""
-    x = torch.cat([torch.full((1, 1), 16.0), torch.full((1, 2048), 0.25)], -1).bfloat16()
-    w = torch.ones(2049, dtype=torch.bfloat16)
-    truth = ops.rms(x.double(), w.double(), 1e-6)
-    return far(ops.rms(x, w, 1e-6) / truth.bfloat16(), torch.ones(1, 2049))
+    """The share of bfloat16 results that are not the exact ones rounded once."""
+    x, w = rows(64, D).bfloat16(), torch.ones(D, dtype=torch.bfloat16)
+    return float((ops.rms(x, w, 1e-6) != ops.rms(x.double(), w.double(), 1e-6).bfloat16()).double().mean())
 
 
 @law(next_row=(ops, "look", lambda t, table: look((t + 1) % len(table), table)))
@@ -353,14 +340,15 @@ def test_22_residual_stream() -> float:
     return max(gaps)
 
 
-def right_gradients(f: str) -> bool:
-    """Finite differences against autograd, through one block of a family: for its rows and all its parameters."""
+def right_gradients(f: str, largest: int = 10_000) -> bool:
+    """Finite differences against autograd, through one block of a family: for its rows and its parameters of up to so many numbers."""
     model = tiny(f)
     stack = model.decoder if f == "t5" else model
-    block, step, x = stack.layers[-1], Step.plain(TOKENS[:1, :4]), rows(1, 4, D).requires_grad_()
+    block, step, x = stack.layers[-1], Step.plain(TOKENS[:1, :3]), rows(1, 3, D).requires_grad_()
     if f == "t5":
         step.source = rows(1, 3, D, seed=1), Step.plain(TOKENS[:1, :3])
-    names, values = zip(*((n, p.detach().clone().requires_grad_()) for n, p in block.named_parameters()), strict=True)
+    chosen = {n: p.detach().clone().requires_grad_() for n, p in block.named_parameters() if p.numel() <= largest}
+    names, values = chosen.keys(), chosen.values()
 
     def run(x: Tensor, *values: Tensor) -> Tensor:
         step.once.clear()
@@ -388,9 +376,4 @@ def test_30_gradients(f: str) -> None:
 )
 def test_30_gradients_mutants(f: str, name: str, wrong: Any) -> None:
     with swapped(ops, name, wrong):
-        assert not right_gradients(f)
-
-
-def test_deepseek_has_dense_and_expert_layers() -> None:
-    """The laws above met both."""
-    assert {type(x.ffn) for x in DEEPSEEK_V3.layers} == {c.Mlp, c.Moe}
+        assert not right_gradients(f, D)  # where one fails, gradcheck writes out every number's

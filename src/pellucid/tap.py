@@ -8,15 +8,18 @@ Reading never changes which kernel runs: what lies inside a fused op is recomput
 """
 
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from pellucid.step import Step
     from pellucid.watching import Seen, Watch
 
 Index = tuple[int, ...]
@@ -57,13 +60,49 @@ def column(parts: Tensor | float | list[Any]) -> Tensor:
     )
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Made:
-    """How a tensor came to be: the op, its operands by path, its weights by path. It lives on the tensor's storage, so a view finds it."""
+    """How a tensor came to be: the op, its operands by path, its weights by path."""
 
     op: str
     inputs: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Mark:
+    """What one watch knows of a storage: how it was made, and the paths of its taps by where they start. A view finds it."""
+
+    made: Made = Made("tap")
+    names: dict[int, str] = field(default_factory=dict)
+
+
+class Weights:
+    """Finds the path of a parameter, or of the parameter that a tensor is a view of, by where it lies in its storage."""
+
+    def __init__(self, where: Mapping[nn.Module, list[str]]) -> None:
+        self.paths: dict[Tensor, str] = {}
+        for m, (path, *_) in where.items():
+            for name, p in (*m.named_parameters("", False), *m.named_buffers("", False)):
+                self.paths.setdefault(p, f"{path}.{name}".lstrip("."))
+
+    @cached_property
+    def spots(self) -> dict[int, list[tuple[int, int, str]]]:
+        spots: dict[int, list[tuple[int, int, str]]] = {}
+        for p, path in self.paths.items():
+            start = int(p.storage_offset())
+            spots.setdefault(p.untyped_storage()._cdata, []).append((start, start + max(p.numel(), 1), path))
+        for found in spots.values():
+            found.sort()
+        return spots
+
+    def name(self, w: Tensor) -> str | None:
+        if (path := self.paths.get(w)) is not None:
+            return path
+        if not (spots := self.spots.get(w.untyped_storage()._cdata)):
+            return None
+        start, stop, path = spots[bisect_right(spots, (w.storage_offset(), float("inf"), "")) - 1]
+        return path if start <= w.storage_offset() < stop else None
 
 
 class Place(Protocol):
@@ -73,13 +112,14 @@ class Place(Protocol):
     def request(self) -> object: ...
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
-    """One running part: its path for each watch, and the sizes that its letters have."""
+    """One running part: its path for each watch, the sizes that its letters have, and the steps it was called with, or its caller."""
 
     module: nn.Module
     path: "dict[Watch, str | None]"
     sizes: MutableMapping[str, int]
+    steps: "tuple[Step, ...]" = ()
 
 
 @dataclass
@@ -158,13 +198,13 @@ def inside(*names: str) -> str | None:
     return max((w.inside_of(names) for w in here.watches), key=[None, "read", "reference"].index)
 
 
-def aside(f: Callable[[Tensor], Any], x: Tensor) -> Any:
-    """f(x), a watcher's own function: a model that it runs is not recorded as a part of this one."""
-    calls, here.calls = here.calls, ()
+def aside(f: Callable[[Any], Any], x: Any) -> Any:
+    """f(x), a watcher's own function: a model that it runs, another or this one, is not recorded."""
+    calls, watches, here.calls, here.watches = here.calls, here.watches, (), ()
     try:
         return f(x)
     finally:
-        here.calls = calls
+        here.calls, here.watches = calls, watches
 
 
 @contextmanager

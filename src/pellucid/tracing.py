@@ -6,6 +6,7 @@ step. A step is written whole before its line is; what a crash tears is dropped 
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from pellucid import watching
+from pellucid.axes import parse
+from pellucid.checkpoint.disk import inside, read_whole
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
 from pellucid.errors import PellucidError, TraceError
@@ -23,7 +26,10 @@ from pellucid.watching import Records, Seen, Watch
 
 INDEX = "index.jsonl"
 SCHEMA = 1
+INDEX_BYTES = 1_000_000_000
 FIELDS = ("path", "dims", "step", "request", "call", "source", "error", "op")
+DIFFERENCE = re.compile(r"nan|inf|[0-9]{1,20}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?")
+SOURCES = ("executed", "recomputed", "reference", "edited")
 
 
 @dataclass
@@ -50,7 +56,7 @@ class Trace(Records):
 
     def save(self, folder: str | Path) -> None:
         """Write the trace into a folder of its own."""
-        writer = Writer(folder, model=self.model, prompt=self.prompt, ids=self.ids, new=self.new)
+        writer = Writer(folder, model=self.model, prompt=self.prompt, ids=list(map(int, self.ids)), new=self.new)
         for s in self.seen:
             writer(s)
         writer.close()
@@ -67,17 +73,20 @@ class Writer:
         self.waiting: list[Seen] = []
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if any(f.name != INDEX for f in self.folder.iterdir()) and not (self.folder / INDEX).exists():
+                raise TraceError("trace.full", folder=folder)
             opened = os.open(self.folder / INDEX, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            self.folder.chmod(0o700)
         except FileExistsError:
             raise TraceError("trace.exists", folder=folder) from None
         except OSError as broken:
             raise TraceError("trace.write", folder=folder, reason=broken.strerror) from None
-        self.index = os.fdopen(opened, "w", encoding="utf-8")
+        self.index = os.fdopen(opened, "w", encoding="utf-8", errors="replace")  # a path may hold bytes that are no text
         self.line({"schema": SCHEMA, **run})
 
     def __call__(self, seen: Seen) -> None:
-        if not isinstance(seen.value, Tensor):
-            raise TraceError("trace.value", path=seen.path, found=type(seen.value).__name__)
+        if not isinstance(seen.value, Tensor) or seen.value.is_meta:
+            raise TraceError("trace.value", path=seen.path, found=seen.value.device if isinstance(seen.value, Tensor) else type(seen.value))
         if seen.step != self.step:
             self.flush()
             self.step = seen.step
@@ -85,26 +94,32 @@ class Writer:
 
     def flush(self) -> None:
         """Write the waiting step: its tensors first, then its line."""
-        if not self.waiting:
+        waiting, self.waiting = self.waiting, []
+        if not waiting:
             return
         name = f"{self.written:06d}.safetensors"
+        write(self.folder / name, {str(i): s.value for i, s in enumerate(waiting)})
         try:
-            write(self.folder / name, {str(i): s.value.detach().cpu() for i, s in enumerate(self.waiting)})
             (self.folder / name).chmod(0o600)
-            self.line({"shard": name, "seen": [described(s) for s in self.waiting]})
         except OSError as broken:
             raise TraceError("trace.write", folder=self.folder, reason=broken.strerror) from None
-        self.waiting, self.written = [], self.written + 1
+        self.line({"shard": name, "seen": [described(s) for s in waiting]})
+        self.written += 1
 
     def line(self, entry: dict[str, Any]) -> None:
-        self.index.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
-        self.index.flush()
-        os.fsync(self.index.fileno())
+        try:
+            self.index.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
+            self.index.flush()
+            os.fsync(self.index.fileno())
+        except OSError as broken:
+            raise TraceError("trace.write", folder=self.folder, reason=broken.strerror) from None
 
     def close(self) -> None:
         """Write what waits; the folder is a whole trace from here on."""
-        self.flush()
-        self.index.close()
+        try:
+            self.flush()
+        finally:
+            self.index.close()
 
 
 def described(s: Seen) -> dict[str, Any]:
@@ -120,40 +135,66 @@ def load_trace(folder: str | Path) -> Trace:
     root = Path(folder)
     if not (root / INDEX).is_file():
         raise TraceError("trace.missing", folder=folder, file=INDEX)
-    lines = (root / INDEX).read_bytes().split(b"\n")
+    lines = read_whole(inside(root, INDEX, TraceError), INDEX_BYTES, TraceError).split(b"\n")
     run = parse_object(lines[0], INDEX, TraceError)
-    if run.get("schema") != SCHEMA:
-        raise TraceError("trace.schema", folder=folder, found=run.get("schema"), allowed=SCHEMA)
+    if (found := run.get("schema")) != SCHEMA or type(found) is not int:
+        raise TraceError("trace.schema", folder=folder, found=found, allowed=SCHEMA)
     trace = Trace(run.get("model", ""), run.get("prompt"), run.get("ids", []), run.get("new", []))
+    if not (isinstance(trace.model, str) and isinstance(trace.prompt, str | None) and numbers(trace.ids) and numbers(trace.new)):
+        raise TraceError("trace.line", found=f"{INDEX}:1")
     for number, line in enumerate(lines[1:], 2):
         if not line:
             continue
         try:
-            trace.seen += step_of(root, parse_object(line, f"{INDEX}:{number}", TraceError))
+            trace.seen += step_of(root, parse_object(line, f"{INDEX}:{number}", TraceError), f"{INDEX}:{number}")
         except PellucidError as fault:
             trace.torn.append(str(fault))
     return trace
 
 
-def step_of(root: Path, entry: dict[str, Any]) -> list[Seen]:
+def step_of(root: Path, entry: dict[str, Any], line: str) -> list[Seen]:
     """The records of one line of the index. File names are numbers: no name in a trace becomes a path."""
     name, seen = entry.get("shard"), entry.get("seen")
-    if not (isinstance(name, str) and len(name) == 18 and name[:6].isdigit() and name.endswith(".safetensors") and isinstance(seen, list)):
-        raise TraceError("trace.line", found=name)
-    tensors = read_header(root / name)
+    if not (isinstance(name, str) and re.fullmatch(r"[0-9]{6,12}\.safetensors", name) and isinstance(seen, list)):
+        raise TraceError("trace.line", found=line)
+    tensors = read_header(inside(root, name, TraceError))
     records = []
     for i, s in enumerate(seen):
-        if not isinstance(s, dict) or str(i) not in tensors or any(f not in s for f in FIELDS):
-            raise TraceError("trace.line", found=f"{name}:{i}")
-        value = read_tensor(tensors[str(i)])
+        entry_of = tensors.get(str(i))
+        if entry_of is None or not isinstance(s, dict) or not sound(s, len(entry_of.shape)):
+            raise TraceError("trace.line", found=f"{line}: {name}, {i}")
+        value = read_tensor(entry_of)
         error = None if s["error"] is None else float(s["error"])
+        rows = None if s.get("rows") is None else torch.tensor(s["rows"], dtype=torch.long)
         record = Seen(
-            s["path"], s["dims"], tuple(value.shape), value.dtype, value, s["step"], s["request"], s["call"], None, s["source"], error
+            s["path"], s["dims"], tuple(value.shape), value.dtype, value, s["step"], s["request"], s["call"], rows, s["source"], error
         )
-        record.rows = None if s.get("rows") is None else torch.tensor(s["rows"])
         record.op, record.inputs, record.weights = s["op"], tuple(s.get("inputs", ())), tuple(s.get("weights", ()))
         records.append(record)
     return records
+
+
+def sound(s: dict[str, Any], axes: int) -> bool:
+    """Whether a record of the index has every field, each of its kind, and as many axes as its tensor."""
+    texts = all(isinstance(s.get(f, ()), list) and all(isinstance(x, str) for x in s[f]) for f in ("inputs", "weights") if f in s)
+    return (
+        all(f in s for f in FIELDS)
+        and texts
+        and isinstance(s["path"], str)
+        and isinstance(s["dims"], str)
+        and len(parse(s["dims"])) == axes
+        and numbers([s["step"], s["call"]])
+        and (s["request"] is None or isinstance(s["request"], str) or numbers([s["request"]]))
+        and s["source"] in SOURCES
+        and (s["error"] is None or (isinstance(s["error"], str) and DIFFERENCE.fullmatch(s["error"]) is not None))
+        and isinstance(s["op"], str | None)
+        and (s.get("rows") is None or numbers(s["rows"]))
+    )
+
+
+def numbers(found: object) -> bool:
+    """Whether this is a list of whole numbers from 0 that a tensor can hold."""
+    return isinstance(found, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in found)
 
 
 @dataclass(frozen=True)
@@ -180,8 +221,10 @@ def first_difference(a: Trace | Watch, b: Trace | Watch, atol: float = 0.0, rtol
         if x.shape != y.shape:
             return Difference(x.path, x.step, float("inf"), (), (float(len(x.shape)), float(len(y.shape))))
         u, v = x.value.double(), y.value.double()
-        over = torch.where((u == v) | (u.isnan() & v.isnan()), 0.0, (u - v).abs().nan_to_num(float("inf")))
-        if bool((over > atol + rtol * u.abs()).any()):
+        gap = (u - v).abs().nan_to_num(float("inf"), float("inf"))
+        near = gap.isfinite() & (gap <= atol + rtol * u.abs())
+        over = gap.masked_fill(near | (u == v) | (u.isnan() & v.isnan()), -1.0)
+        if bool((over >= 0).any()):
             at = tuple(int(i) for i in torch.unravel_index(over.argmax(), over.shape))
             return Difference(x.path, x.step, float(over.max()), at, (float(u[at]), float(v[at])))
     return None

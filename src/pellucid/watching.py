@@ -11,8 +11,10 @@ import difflib
 import fnmatch
 import functools
 import itertools
+import re
+import sys
 import threading
-from bisect import bisect_right
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,10 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.axes import bind
-from pellucid.errors import ShapeError, TraceError
+from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.past import Span
 from pellucid.step import Step
-from pellucid.tap import Call, Index, Made, Terms, aside, here, terms_of
+from pellucid.tap import Call, Index, Made, Mark, Terms, Weights, aside, here, terms_of
 
 Edit = Callable[[Tensor], Tensor | None]
 _serial = itertools.count()
@@ -91,6 +93,17 @@ def nearest(path: str, known: Iterable[str]) -> str:
     return ", ".join(difflib.get_close_matches(path, dict.fromkeys(known), 3, 0.3)) or "-"
 
 
+@dataclass(slots=True)
+class Spot:
+    """A tap of one part, as one watch knows it: worked out when it is first met."""
+
+    path: str
+    dims: str
+    letters: list[str]
+    wanted: bool
+    key: str | None  # of the edit that speaks of it
+
+
 class Watch(Records):
     """One watcher of one model. See `watch` for its settings."""
 
@@ -107,32 +120,29 @@ class Watch(Records):
         to: Callable[[Seen], None] | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.only = model, (only,) if isinstance(only, str) else tuple(only)
+        if inside not in ("beside", "reference"):
+            raise UseError("watch.inside", found=repr(inside))
+        fits = "|".join(map(fnmatch.translate, (only,) if isinstance(only, str) else only)) or r"(?!)"  # no pattern, no path
+        self.model, self.wants = model, re.compile(fits).match
         self.keep, self.edit, self.grad, self.request, self.inside, self.terms = keep, dict(edit or {}), grad, request, inside, terms
-        self.to = to or self.seen.append
-        self.serial = next(_serial)  # not self.serial: a tensor outlives its watch, and ids come again
-        self.step = -1
-        self.spans: tuple[Span, ...] = ()
+        self.to = self.seen.append if to is None else functools.partial(aside, to)
+        self.serial = next(_serial)  # not id(self): a tensor outlives its watch, and ids come again
+        self.step, self.met = -1, False
         self.count: dict[tuple[str, object], int] = {}
         self.edited: set[str] = set()
-        self.known: set[str] = set()
-        self.wanted: dict[str, bool] = {}
+        self.spots: dict[tuple[str, str], Spot] = {}
         self.flops: dict[str, int] = {}
         self.where: dict[nn.Module, list[str]] = {}
         for path, m in model.named_modules(remove_duplicate=False):  # a shared module keeps every path
             self.where.setdefault(m, []).append(path)
-        self.weights = Weights(model)
-
-    def wants(self, path: str) -> bool:
-        if (answer := self.wanted.get(path)) is None:
-            answer = self.wanted[path] = any(fnmatch.fnmatchcase(path, o) for o in self.only)
-        return answer
+        self.weights = Weights(self.where)
 
     def edits(self, path: str) -> str | None:
         """The key of `edit` that speaks of this path."""
         return next((key for key in self.edit if fnmatch.fnmatchcase(path, key)), None)
 
     def inside_of(self, names: tuple[str, ...]) -> str | None:
+        """What this watch asks of tensors inside the running op; see tap.inside."""
         path = here.calls[-1].path.get(self)
         if path is None or (self.request is not None and here.piece is not None and here.piece.request not in (None, self.request)):
             return None
@@ -154,134 +164,155 @@ class Watch(Records):
         path = here.calls[-1].path.get(self)
         if path is None:
             return
-        if here.marks is None:
+        if flops and here.marks is None:
             self.flops[path] = self.flops.get(path, 0) + (flops if isinstance(flops, int) else flops())
-        slots = storage.__dict__.setdefault("pellucid", {})
-        slots[self.serial] = Made(op, tuple(filter(None, map(self.name_of, inputs))), tuple(filter(None, map(self.weights.name, weights))))
+        told = (name for t in inputs if (name := self.name_of(t)))
+        self.mark(storage).made = Made(op, tuple(told), tuple(name for w in weights if w is not None and (name := self.weights.name(w))))
+
+    def mark(self, storage: torch.UntypedStorage) -> Mark:
+        """This watch's mark on a storage."""
+        marks: dict[int, Mark] = storage.__dict__.setdefault("pellucid", {})
+        if (found := marks.get(self.serial)) is None:
+            found = marks[self.serial] = Mark()
+        return found
 
     def name_of(self, x: Tensor) -> str | None:
         """The path under which an operand was seen; a view is known by the tap that starts where it does, or else by the last."""
-        names: dict[int, str] = x.untyped_storage().__dict__.get("pellucid names", {}).get(self.serial, {})
-        return names.get(int(x.storage_offset())) or next(reversed(names.values()), None)
+        mark: Mark | None = x.untyped_storage().__dict__.get("pellucid", {}).get(self.serial)
+        if mark is None:
+            return None
+        return mark.names.get(int(x.storage_offset())) or next(reversed(mark.names.values()), None)
+
+    def spot(self, outer: str, label: str) -> Spot:
+        name, dims = label.split(": ")
+        path = f"{outer}.{name}".lstrip(".")
+        found = self.spots[outer, label] = Spot(path, dims, dims.split(), bool(self.wants(path)), self.edits(path))
+        return found
 
     def see(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
         """Check, record and edit one tapped tensor; returns what the forward goes on with."""
-        name, dims = label.split(": ")
         call = here.calls[-1]
         if (outer := call.path.get(self)) is None:
             return x
-        path = f"{outer}.{name}".lstrip(".")
-        bind(path, dims, x.shape, call.sizes)
-        self.known.add(path)
-        part, renumbered = self.mine(x, dims, rows)
-        if part is None:
+        spot = self.spots.get((outer, label)) or self.spot(outer, label)
+        if tuple(map(call.sizes.get, spot.letters)) != x.shape:
+            bind(spot.path, spot.dims, x.shape, call.sizes)
+        found, rows = ((), rows) if self.request is None else self.mine(x, spot.dims, rows)
+        if found is None:
             return x
-        whole = all(p == slice(None) for p in part if isinstance(p, slice)) and all(isinstance(p, slice) for p in part)
-        key = None if here.marks is not None else self.edits(path)
-        if key is not None:
-            x = self.change(x, part, whole, key, path)
-        storage = x.untyped_storage()
-        storage.__dict__.setdefault("pellucid names", {}).setdefault(self.serial, {})[int(x.storage_offset())] = path
-        if not self.wants(path):
+        part, self.met = found, True  # (): all of it
+        edited = spot.key is not None and here.marks is None
+        if edited:
+            x = self.change(x, part, spot)
+        mark = self.mark(x.untyped_storage())
+        mark.names[int(x.storage_offset())] = spot.path
+        if not spot.wanted:
             return x
-        if self.grad and here.marks is None and x.is_floating_point() and not x.requires_grad:
+        if self.grad and here.marks is None and torch.is_grad_enabled() and x.is_floating_point() and not x.requires_grad:
             x = x.detach().requires_grad_()
-        cut = x if whole else x[part]
-        which = path, self.request if here.piece is None else here.piece.request
-        made: Made = storage.__dict__.get("pellucid", {}).get(self.serial) or Made("tap")
-        source = "edited" if key is not None else "recomputed" if here.marks is not None else here.source
-        value = cut.detach() if self.keep is None else aside(self.keep, cut)
-        seen = Seen(
-            path, dims, tuple(cut.shape), x.dtype, value, self.step, which[1], self.count.get(which, 0), renumbered, source
-        )  # fmt: skip
-        seen.op, seen.inputs, seen.weights = ("edit", (), ()) if key is not None else (made.op, made.inputs, made.weights)
-        self.count[which] = seen.call + 1
-        if here.marks is not None:
-            here.marks.append(seen)
-        if self.grad and x.requires_grad:
-            x.register_hook(lambda g: setattr(seen, "grad", g[part]))
-        if self.terms and key is None:
-            seen.terms = terms_of(cut)
-        self.to(seen)
+        cut = x[part] if part else x
+        self.record(spot, x, cut, part, rows, Made("edit") if edited else mark.made, edited)
         return x
 
-    def change(self, x: Tensor, part: tuple[Any, ...], whole: bool, key: str, path: str) -> Tensor:
+    def record(self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool) -> None:
+        """Keep what was seen of x: cut, the watched request's part of it."""
+        request = self.request if here.piece is None or here.piece.request is None else here.piece.request
+        which = spot.path, request
+        call = self.count.get(which, 0)
+        self.count[which] = call + 1
+        source = "edited" if edited else here.source if here.marks is None else "recomputed"
+        value = cut.detach() if self.keep is None else aside(self.keep, cut)
+        seen = Seen(
+            spot.path, spot.dims, tuple(cut.shape), x.dtype, value, self.step, request, call, rows, source, None,
+            made.op, made.inputs, made.weights,
+        )  # fmt: skip
+        if here.marks is not None:
+            here.marks.append(seen)
+        elif self.grad and x.requires_grad:
+            x.register_hook(functools.partial(take_gradient, weakref.ref(seen), part))
+        if self.terms and not edited:
+            seen.terms = terms_of(cut)
+        self.to(seen)
+
+    def change(self, x: Tensor, part: tuple[Any, ...], spot: Spot) -> Tensor:
         """x with the watched rows replaced by what the user's function makes of them; None from it leaves x as it is."""
-        before = x[part]
-        new = aside(self.edit[key], before.clone())
-        self.edited.add(key)
+        before = x[part] if part else x
+        assert spot.key is not None
+        self.edited.add(spot.key)
+        new = aside(self.edit[spot.key], before.clone())
         if new is None:
             return x
-        if not isinstance(new, Tensor) or new.shape != before.shape or new.dtype != before.dtype:
-            found = (tuple(new.shape), new.dtype) if isinstance(new, Tensor) else type(new).__name__
-            raise ShapeError("edit.shape", path=path, found=found, allowed=(tuple(before.shape), before.dtype))
-        if whole:
+        if not isinstance(new, Tensor) or described(new) != described(before):
+            found = described(new) if isinstance(new, Tensor) else type(new).__name__
+            raise ShapeError("edit.shape", path=spot.path, found=found, allowed=described(before))
+        if not part:
             return new
         x = x.clone()
         x[part] = new
         return x
 
     def mine(self, x: Tensor, dims: str, rows: Tensor | None) -> tuple[tuple[Any, ...] | None, Tensor | None]:
-        """The index that cuts the watched request out of x, and its rows renumbered from 0; None where x is another request's."""
-        everything: tuple[Any, ...] = (slice(None),) * x.ndim
+        """The index that cuts the watched request out of x, () for all of it, and its rows from 0; None where x is another request's."""
         if here.piece is not None and here.piece.request is not None:
-            return (None, None) if self.request not in (None, here.piece.request) else (everything, None)
-        if self.request is None:
-            return everything, rows
-        if not self.spans:
-            return (slice(self.request, self.request + 1), *everything[1:]), None  # type: ignore[operator]
-        span = next((s for s in self.spans if s.request == self.request), None)
-        if span is None:
+            return (() if here.piece.request == self.request else None), None
+        call, words = here.calls[-1], dims.split()
+        length = "T" if "T" in words or "S" not in words else "S"
+        spans = spans_of(call.steps, length)
+        if spans:
+            start, stop = next(((s.start, s.stop) for s in spans if s.request == self.request), (0, 0))
+        elif isinstance(self.request, int) and 0 <= self.request < call.sizes["B"]:
+            if "B" in words:
+                return (*[slice(None)] * words.index("B"), slice(self.request, self.request + 1)), None
+            start, stop = self.request * call.sizes["T"], (self.request + 1) * call.sizes["T"]
+        else:
             return None, None
-        words, cut = dims.split(), list(everything)
-        if "T" in words:
-            cut[words.index("T")] = slice(span.start, span.stop)
-            return tuple(cut), torch.arange(span.stop - span.start)
+        if start == stop:
+            return None, None
         if "N" in words and rows is not None:
-            at = ((rows >= span.start) & (rows < span.stop)).nonzero().flatten()
-            cut[words.index("N")] = at
-            return tuple(cut), rows[at] - span.start
-        return everything, None
+            at = ((rows >= start) & (rows < stop)).nonzero().flatten()
+            return (*[slice(None)] * words.index("N"), at), rows[at] - start
+        return (*[slice(None)] * words.index(length), slice(start, stop)), torch.arange(stop - start)
 
-    def enter(self, spans: tuple[Span, ...]) -> None:
+    def enter(self) -> None:
         """The watched model is called: the next step."""
-        self.step, self.count, self.spans = self.step + 1, {}, spans
+        self.step, self.count = self.step + 1, {}
 
     def close(self) -> None:
         """An edit that never met its tensor is a mistake in its path."""
         missed = sorted(set(self.edit) - self.edited)
-        if missed and self.step >= 0:
-            raise TraceError("edit.unmet", path=missed[0], near=nearest(missed[0], self.known))
+        if missed and self.met:
+            raise TraceError("edit.unmet", path=missed[0], near=nearest(missed[0], (s.path for s in self.spots.values())))
 
 
-class Weights:
-    """Finds the path of a parameter, or of the parameter that a tensor is a view of, by where it lies in its storage."""
+def described(x: Tensor) -> tuple[tuple[int, ...], str, str]:
+    """What an edit must leave as it is."""
+    return tuple(x.shape), str(x.dtype).removeprefix("torch."), str(x.device)
 
-    def __init__(self, model: nn.Module) -> None:
-        self.spots: dict[int, list[tuple[int, int, str]]] = {}
-        for path, p in [*model.named_parameters(remove_duplicate=True), *model.named_buffers()]:
-            spots = self.spots.setdefault(p.untyped_storage()._cdata, [])
-            start = int(p.storage_offset())
-            spots.append((start, start + p.numel(), path))
-        for spots in self.spots.values():
-            spots.sort()
 
-    def name(self, w: Tensor | None) -> str | None:
-        if w is None or not (spots := self.spots.get(w.untyped_storage()._cdata)):
-            return None
-        start, stop, path = spots[bisect_right(spots, (w.storage_offset(), float("inf"), "")) - 1]
-        return path if start <= w.storage_offset() < max(stop, start + 1) else None
+def take_gradient(of: "weakref.ref[Seen]", part: tuple[Any, ...], gradient: Tensor) -> None:
+    """The hook of a watched tensor; weak, so that a graph keeps no record alive."""
+    if (seen := of()) is not None:
+        seen.grad = gradient[part] if part else gradient
+
+
+def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:
+    """Whose rows lie where along T; along S, the rows of an encoder: its own step comes second, or came with the source."""
+    if not steps or length == "T":
+        return steps[0].spans if steps else ()
+    if len(steps) > 1:
+        return steps[1].spans
+    return steps[0].source[1].spans if steps[0].source is not None else ()
 
 
 _lock = threading.Lock()
-_frames_on: dict[nn.Module, int] = {}
+_framed: dict[nn.Module, list[Any]] = {}  # how many watches, and the forward of the module's own that the frame hides
 
 
 class _Eager:
     """Compiled models run eagerly while any thread watches.
 
     The stance belongs to the process, and two watches of two threads need not end in the order in which they began: so the first
-    sets it and the last restores it.
+    sets it and the last restores it. Until torch's compiler is imported, which takes as long as torch itself, nothing is compiled.
     """
 
     watches, stance = 0, None
@@ -289,7 +320,7 @@ class _Eager:
     def __enter__(self) -> None:
         with _lock:
             self.watches += 1
-            if self.watches == 1:
+            if self.stance is None and "torch._dynamo" in sys.modules:
                 self.stance = torch.compiler.set_stance("force_eager")
                 self.stance.__enter__()
 
@@ -298,6 +329,7 @@ class _Eager:
             self.watches -= 1
             if self.watches == 0 and self.stance is not None:
                 self.stance.__exit__(None, None, None)
+                self.stance = None
 
 
 _eager = _Eager()
@@ -305,36 +337,43 @@ _eager = _Eager()
 
 def _frame(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw: Any) -> Any:
     """Runs in place of module.forward while any thread watches it; in a thread that watches nothing it is that forward."""
-    if not here.watches:
+    watches, calls, terms = here.watches, here.calls, here.terms
+    if not watches:
         return forward(*args, **kw)
-    calls, root = here.calls, not here.calls
+    outer = calls[-1] if calls else None
     paths: dict[Watch, str | None] = {}
-    for w in here.watches:
-        outer = calls[-1].path.get(w) if calls else None
-        options = w.where.get(module, ())
-        paths[w] = next((p for p in options if outer and p.startswith(outer + ".")), options[0] if options else None)
+    for w in watches:
+        options = w.where.get(module)
+        paths[w] = options[0] if options else None
+        if options and len(options) > 1 and outer is not None and (above := outer.path.get(w)):
+            paths[w] = next((p for p in options if p.startswith(above + ".")), options[0])
         if module is w.model:
-            w.enter(next((a.spans for a in (*args, *kw.values()) if isinstance(a, Step)), ()))
-    sizes = {d: calls[-1].sizes[d] for d in "BT" if calls and d in calls[-1].sizes}
-    here.calls = (*calls, Call(module, paths, sizes))
-    outer_terms = here.terms
-    if root:
-        here.terms = {}
+            w.enter()
+    steps = tuple([a for a in (*args, *kw.values()) if isinstance(a, Step)])
+    sizes: dict[str, int] = {}
+    if outer is not None:
+        steps = steps or outer.steps
+        sizes = {d: outer.sizes[d] for d in "BT" if d in outer.sizes}
+    here.calls = (*calls, Call(module, paths, sizes, steps))
+    here.terms = terms if calls else {}
     try:
         return forward(*args, **kw)
     finally:
-        here.calls, here.terms = calls, outer_terms if root else here.terms
+        here.calls, here.terms = calls, terms
 
 
-def _frames(model: nn.Module, change: int) -> None:
-    """Put a frame around every module's forward, or take it away when the last watch of any thread ends."""
+def _frames(modules: Iterable[nn.Module], change: int) -> None:
+    """Put a frame around every module's forward, or leave each as it was when the last watch of any thread ends."""
     with _lock:
-        for m in dict.fromkeys(model.modules()):
-            n = _frames_on[m] = _frames_on.get(m, 0) + change
-            if n == 1 and change == 1:
+        for m in modules:
+            if m not in _framed:
+                _framed[m] = [0, m.__dict__.get("forward")]
                 m.__dict__["forward"] = functools.partial(_frame, m, m.forward)
-            elif n == 0:
-                del m.__dict__["forward"], _frames_on[m]
+            _framed[m][0] += change
+            if _framed[m][0] == 0:
+                _, own = _framed.pop(m)
+                del m.__dict__["forward"]
+                m.__dict__.update({} if own is None else {"forward": own})
 
 
 @contextmanager
@@ -345,14 +384,13 @@ def watch(model: nn.Module, **how: Any) -> Iterator[Watch]:
     None}.  grad: gradients by path too.  request: one request of a batch or crowd.  inside: "beside" recomputes what lies in a fused op,
     "reference" runs the open form in its place.  terms: the summands of every cell too.  to: a function that takes each record instead.
     """
-    model = getattr(model, "_orig_mod", model)
-    w, outer = Watch(model, **how), here.watches
+    w = Watch(getattr(model, "_orig_mod", model), **how)
     with _eager:
-        _frames(model, +1)
-        here.watches = (*outer, w)
+        _frames(w.where, +1)
+        here.watches = (*here.watches, w)
         try:
             yield w
         finally:
-            here.watches = outer
-            _frames(model, -1)
+            here.watches = tuple(x for x in here.watches if x is not w)
+            _frames(w.where, -1)
     w.close()

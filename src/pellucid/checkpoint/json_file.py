@@ -97,9 +97,10 @@ def _scan(text: str, file: str, error: ErrorType) -> None:
             raise error("json.finite", file=file, found=token.group(), **_place(text, at))
         else:
             number = token.group()
-            digits = len(number.lstrip("-"))
-            if digits > MOST_DIGITS and (number.lstrip("-").isdigit() or digits > LONGEST_NUMBER):
-                raise error("json.digits", file=file, count=digits, limit=MOST_DIGITS, **_place(text, at))
+            length = len(number.lstrip("-"))
+            limit = MOST_DIGITS if number.lstrip("-").isdigit() else LONGEST_NUMBER
+            if length > limit:
+                raise error("json.digits", file=file, count=length, limit=limit, **_place(text, at))
             if ("e" in number or "E" in number) and not _finite(number):
                 raise error("json.finite", file=file, found=number, **_place(text, at))
 

@@ -14,14 +14,14 @@ def account(c: Cell, made: str, width: int, everything: bool = False) -> list[Te
     """The lines of `explain --cell`."""
     names = list(c.terms.factors)
     first, last = shortened(len(c.rows), len(c.rows) if everything else ENDS)
-    title = Text(f"{c.seen.path}[{', '.join(map(str, c.index))}]", "bold") + Text(f"  {c.place}", "dim")
+    title = Text.assemble((f"{c.seen.path}[{', '.join(map(str, c.index))}]", "bold"), (f"  {c.place}", "dim"))
     out = [title, Text(f" = {made}", "cyan") if made else Text(), Text()]
     body = [written(c, i) for i in (*first, *last)]
     columns = [Column(">", style="dim"), *[Column(">")] * (2 * len(names))]
     head = ["", *(part for n in names for part in ("", n))][: 2 * len(names)]
     titles = [Text(t, "dim") for t in [*head, "", say("cell.summand")]]
     sizes = widths([titles, *body], [*columns, Column(">")])
-    rows = [line(r, [*columns, Column(">")], sizes, 1, 1) for r in (titles, *body)]
+    rows = [line(titles, [*columns, Column(">")], sizes, 1, 1), *(line(r, [*columns, Column(">")], sizes, 1, 1) for r in body)]
     if last:
         left = [c.rows[i][1] for i in range(len(first), last.start)]
         rows.insert(1 + len(first), Text("   " + say("cell.between", count=count(len(left)), sum=number(sum(left))), "dim"))

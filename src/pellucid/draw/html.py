@@ -32,10 +32,10 @@ NUMBERS = 2_000_000  # of the columns that a file carries
 CELLS = 20_000  # whose summands it carries
 MOST_BYTES = 64_000_000  # of the tensors' values; a page is read whole
 WORDS = (
-    "page.title", "page.model", "page.prompt", "page.ids", "page.next", "page.filter", "page.tensors", "page.more", "page.path",
+    "page.title", "page.model", "page.prompt", "page.ids", "page.next", "page.filter", "page.more", "page.path",
     "page.axes", "page.dtype", "page.made", "page.least", "page.mean", "page.greatest", "page.step", "page.rows", "page.columns",
     "page.map", "page.hint", "page.empty", "page.odd", "page.told", "page.beyond", "page.untold", "page.term", "page.product",
-    "page.sum", "page.cell", "page.difference", "page.rest", "page.executed", "page.recomputed", "page.reference", "page.edited",
+    "page.sum", "page.cell", "page.rounded", "page.rest", "page.executed", "page.recomputed", "page.reference", "page.edited",
     "page.language",
 )  # fmt: skip
 HERE = Path(__file__).parent
@@ -43,14 +43,15 @@ HERE = Path(__file__).parent
 Group = dict[tuple[str, ...], list[tuple[int, ...]]]  # names of factors: rows of (cell, column of each factor)
 
 
-def trace_html(
-    trace: Trace, pieces: Sequence[str] = (), numbers: int = NUMBERS, cells: int = CELLS, most_bytes: int = MOST_BYTES
-) -> str:
+def trace_html(trace: Trace, pieces: Sequence[str] = (), numbers: int = NUMBERS, cells: int = CELLS, most_bytes: int = MOST_BYTES) -> str:
     """The page of a trace, as text. It shows summands where the trace was made with terms=True.
 
     pieces: the texts of the prompt's tokens and of the new ones, as labels of rows.  numbers, cells: how many summands' factors, and of how
     many cells, the page carries at most; the last token's cells go first, in a tensor the greatest values.
     """
+    for s in trace:
+        if not isinstance(s.value, Tensor) or s.value.is_meta:
+            raise TraceError("page.value", path=s.path, found=s.value.device if isinstance(s.value, Tensor) else type(s.value).__name__)
     size = sum(s.value.nbytes for s in trace)
     if size > most_bytes:
         raise TraceError("page.large", size=size, limit=most_bytes)
@@ -98,7 +99,7 @@ class Columns:
         """
         groups: dict[int, Group] = {}
         distances = {i: distance(s) for i, s in enumerate(records) if s.terms is not None and s.value.numel()}
-        for d in sorted({int(x) for v in distances.values() for x in v.unique()}):
+        for d in sorted(set().union(*(set(v.tolist()) for v in distances.values()))):
             here = [(i, (v == d).nonzero().flatten()) for i, v in distances.items() if bool((v == d).any())]
             here.sort(key=lambda found: cost(records[found[0]], found[1]))
             for left, (i, spots) in zip(range(len(here), 0, -1), here, strict=True):
@@ -200,8 +201,8 @@ def page(about: dict[str, Any], values: bytes) -> str:
     """The template with its parts put in; what runs is told by hash, so that no other script can."""
     style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     parts = {
-        "policy": f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'",
+        "style_hash": digest(style),
+        "script_hash": digest(script),
         "language": about["language"],
         "style": style,
         "script": script,

@@ -117,6 +117,8 @@ def live(model: Model, prompt: str | Sequence[int], steps: int = 1, best: int = 
     """Run the prompt, watched, and tell its life; how: `watch`'s settings."""
     if steps < 1:
         raise UseError("explain.steps", found=steps)
+    if best < 1:
+        raise UseError("explain.top", found=best)
     if isinstance(prompt, str) and not prompt:
         raise UseError("generate.empty", name="prompt")
     return told(model, trace(model, prompt, steps, **how), best)
@@ -130,9 +132,7 @@ def told(model: Model, run: Trace, best: int = 5) -> Life:
     dims = {s.path: s.dims for s in run}
     before, feed = 0, run.ids if model.config.starts is None else [model.config.starts]
     for number, (step, seen) in enumerate(groupby(run.seen, key=lambda s: s.step)):
-        lines = [
-            Line(s, *block(s.path), formula(s, model.module, dims), tuple(of[w] for w in s.weights if w in of), s.value, s.dims) for s in seen
-        ]
+        lines = [Line(s, *block(s.path), formula(s, model.module, dims), tuple(of[w] for w in s.weights), s.value, s.dims) for s in seen]
         logits = run.last_logits(step)
         order = torch.sort(logits, descending=True, stable=True)[1][:best].tolist()
         likely, pick = candidates(tokenizer, logits, order), candidates(tokenizer, logits, [run.new[number]])[0]

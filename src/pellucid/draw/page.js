@@ -77,6 +77,16 @@ function exact(x, dtype) {
   return String(x);
 }
 
+// The nearest number of a dtype, ties to even.
+function rounded(x, dtype) {
+  if (dtype === "float32") return Math.fround(x);
+  if (dtype === "float16" && Math.f16round) return Math.f16round(x);
+  if (dtype !== "bfloat16") return x;
+  const bits = new Uint32Array(new Float32Array([x]).buffer);
+  bits[0] = (bits[0] + 0x7fff + ((bits[0] >>> 16) & 1)) & 0xffff0000;
+  return new Float32Array(bits.buffer)[0];
+}
+
 const four = (x) => String(Number(Number(x).toPrecision(4)));
 
 function start() {
@@ -263,14 +273,14 @@ function point(row, col, t) {
   read();
 }
 
-const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -Infinity], End: [0, Infinity] };
 
 function key(event) {
   const t = about.tensors[state.tensor], step = STEPS[event.key], map = at("map");
   if (!step) return;
   event.preventDefault();
   const [r, c] = state.cell ? state.cell.map((x, i) => x + step[i]) : [0, 0];
-  point(r, c, t);
+  point(r, Number.isFinite(c) ? c : c < 0 ? 0 : wide(t) - 1, t);
   const keep = (x, size, from, room) => (x * size < from ? x * size : (x + 1) * size > from + room ? (x + 1) * size - room : from);
   if (state.cell) map.scrollTo(keep(state.cell[1], state.wide, map.scrollLeft, map.clientWidth), keep(state.cell[0], state.high, map.scrollTop, map.clientHeight));
 }
@@ -305,13 +315,13 @@ function terms(t, where, value, { names, columns }) {
   }
   const line = (word, x) => {
     const row = put("tr", null, { "data-line": word });
-    row.append(put("td", say(word), { colspan: names.length + 1 }), put("td", x, { class: "number" }));
+    row.append(put("td", say(word, { dtype: t.dtype }), { colspan: names.length + 1 }), put("td", x, { class: "number" }));
     foot.append(row);
   };
   if (n > TERMS) line("page.rest", exact(products.slice(TERMS).reduce((a, b) => a + b, 0), "float64"));
   line("page.sum", exact(sum, "float64"));
+  line("page.rounded", exact(rounded(sum, t.dtype), t.dtype));
   line("page.cell", exact(value, t.dtype));
-  line("page.difference", four(sum - Number(value)));
   const top = put("thead", null);
   top.append(head);
   at("terms").replaceChildren(top, body, foot);

@@ -47,16 +47,16 @@ def story(life: Life, view: View) -> list[Text]:
         raise UseError("explain.head", found=view.head, last=life.heads - 1)
     hidden = folded(life, view.layers or ((0,) if view.head is not None else ()), view.everything)
     out = [*header(life), Text(), *pieces(life, view)]
-    for number, moment in enumerate(life.moments):
+    for step, moment in enumerate(life.moments):
         out.append(Text())
-        shown = hidden if number == 0 or view.everything else set(life.blocks())
-        if number:
-            out += [fed(life, moment, number), Text()]
+        shown = hidden if step == 0 or view.everything else set(life.blocks())
+        if step:
+            out += [fed(life, moment, step), Text()]
         entries = list(rows(life, moment, shown, view))
         out += laid(entries, view)
-        if view.head is not None and number == 0:
+        if view.head is not None and step == 0:
             out += patterns(life, moment, hidden, view)
-        out += [Text(), *verdict(life, moment, number, view)]
+        out += [Text(), *verdict(life, moment, view)]
     if view.legend:
         out += [Text(), *footer(life, view)]
     return clipped(out, view.width)
@@ -66,7 +66,7 @@ def header(life: Life) -> Iterator[Text]:
     """The model in a line."""
     m = life.model
     facts = [m.family.name, say("explain.layers", count=len(m.config.layers)), say("explain.parameters", count=count(m.num_parameters()))]
-    yield Text(m.name, TITLE) + Text("  " + " · ".join([*facts, str(m.dtype).removeprefix("torch.")]), DIM)
+    yield Text.assemble((m.name, TITLE), ("  " + " · ".join([*facts, str(m.dtype).removeprefix("torch.")]), DIM))
 
 
 def pieces(life: Life, view: View) -> list[Text]:
@@ -85,7 +85,7 @@ def fed(life: Life, moment: Moment, step: int) -> Text:
     """What a further step was given."""
     tokens = " ".join(named(life, i) for i in moment.fed)
     told = say("explain.fed", token=tokens, before=moment.before, after=moment.before + len(moment.fed))
-    return Text(say("explain.step", step=step), TITLE) + Text("  " + told, DIM)
+    return Text.assemble((say("explain.step", step=step), TITLE), ("  " + told, DIM))
 
 
 def named(life: Life, id: int) -> str:
@@ -99,10 +99,14 @@ def rows(life: Life, moment: Moment, hidden: set[str], view: View) -> Iterator[E
     for block, group in groupby(moment.lines, key=lambda one: one.block):
         lines = list(group)
         if block in hidden:
-            yield entry(lines[-1], view, folded=say("explain.folded", tensors=len(lines), parameters=count(held(life, block))))
+            told = say("explain.tensors", count=len(lines))
+            if view.width >= WIDE:
+                told += ", " + say("explain.parameters", count=count(held(life, block)))
+            yield entry(lines[-1], view, folded=told)
             continue
         if block:
-            yield Text(f" {block}", TITLE) + Text("  " + say("explain.parameters", count=count(held(life, block))), DIM)
+            told = say("explain.parameters", count=count(held(life, block)))
+            yield Text.assemble((f" {block}", TITLE), ("  " + told, DIM))
         for one in lines:
             yield entry(one if view.head is None else one.of_head(view.head, life.heads), view)
             if view.everything:
@@ -124,7 +128,8 @@ def entry(one: Line, view: View, folded: str | None = None) -> Entry:
     name = one.seen.path if folded is not None else one.name
     own = sources(one)
     sizes = " + ".join(shape(w.shape) for w in own)
-    weighing = f"{sizes} = {count(sum(w.count for w in own))}" if own and folded is None else ""
+    total = count(sum(w.count for w in own))
+    weighing = "" if not own or folded is not None else total if sizes.isdigit() else f"{sizes} = {total}"
     made = Text(one.made) + mark(one) if folded is None else Text(folded, DIM)
     cells: list[Cell] = [Text(f"{'  ' if one.block and folded is None else ' '}{name}", NAME), one.sizes, made, weighing]
     return [*cells, *(number(x) for x in one.range)], one
@@ -140,7 +145,7 @@ def mark(one: Line) -> Text:
 
 def weight(w: Weight) -> Text:
     """A weight's own line, of an unfolded life."""
-    return Text(f"      {w.path}", NAME) + Text(f"  {w.axes}  = {count(w.count)}  {w.dtype}", DIM)
+    return Text.assemble((f"      {w.path}", NAME), (f"  {w.axes}  = {count(w.count)}  {w.dtype}", DIM))
 
 
 def laid(entries: Sequence[Entry], view: View) -> list[Text]:
@@ -200,7 +205,7 @@ def patterns(life: Life, moment: Moment, hidden: set[str], view: View) -> list[T
     return out
 
 
-def verdict(life: Life, moment: Moment, step: int, view: View) -> list[Text]:
+def verdict(life: Life, moment: Moment, view: View) -> list[Text]:
     """The candidates with their probabilities, and the pick."""
     titles = [say("explain.piece"), say("explain.id"), say("explain.logit"), say("explain.probability"), ""]
     columns = [Column(most=view.width // 3, style=NAME), Column(">"), Column(">"), Column(">"), Column(style="green")]
@@ -209,7 +214,7 @@ def verdict(life: Life, moment: Moment, step: int, view: View) -> list[Text]:
     out = [Text(" " + say("explain.candidates", count=count(life.model.config.vocab)), TITLE)]
     out += table([[Text(t, DIM) for t in titles], *body], columns)
     pick = say("explain.pick", token=visible(moment.next.piece), id=moment.next.id, probability=percent(moment.next.probability))
-    return [*out, Text(), Text(" → ", "green") + Text(pick, TITLE)]
+    return [*out, Text(), Text.assemble((" → ", "green"), (pick, TITLE))]
 
 
 def percent(x: float) -> str:

@@ -3,7 +3,8 @@
 With colour a cell is blue below 0, white at 0, red above; without, ' ░▒▓█' tell the magnitudes of the last token.
 """
 
-import torch
+from itertools import pairwise
+
 from rich.color import Color
 from rich.style import Style
 from rich.text import Text
@@ -33,7 +34,7 @@ def cells(row: Tensor, width: int) -> list[float]:
         return [0.0] * width
     row = row.double().nan_to_num(0.0, 0.0, 0.0)
     edges = [i * n // width for i in range(width + 1)]
-    parts = (row[a : max(b, a + 1)] for a, b in zip(edges, edges[1:], strict=False))
+    parts = (row[a : max(b, a + 1)] for a, b in pairwise(edges))
     return [float(p[p.abs().argmax()]) for p in parts]
 
 

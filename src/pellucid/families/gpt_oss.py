@@ -14,6 +14,7 @@ def config(hf: Fields) -> c.Config:
     hf.fixed("swiglu_limit", 7.0)
     hf.fixed("swiglu_alpha", 1.702)
     hf.fixed("hidden_act", "silu")
+    hf.maybe("num_key_value_heads", stated=True)
     layers, window = hf.whole("num_hidden_layers", high=100_000), hf.whole("sliding_window", 128)
     if "rope_scaling" not in hf:
         hf.get("rope_parameters")

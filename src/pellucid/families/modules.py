@@ -7,7 +7,6 @@ be compared tensor by tensor, and the first that differs says where the fault is
 """
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -43,30 +42,25 @@ class Difference:
 
 def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> list[Pair]:
     """Every module of `model` whose counterpart in `other` the names tell."""
-    known = dict(other.named_modules())
+    known, own = dict(other.named_modules()), dict(model.named_modules(remove_duplicate=False))
     weights = {n: tuple(p.shape) for n, p in model.named_parameters(remove_duplicate=False)}
     groups, _ = plan(family.rules(model.config), weights)
-    found: dict[str, Pair] = {}
-    held: dict[str, set[str]] = {}
+    leaves: dict[str, Pair] = {}
+    inside: dict[str, set[str]] = {}  # the counterparts of what each module of ours holds
     for g in groups:
         theirs, start = owner(g.disk[0], known), 0
         for name in g.ours:
-            path = name.rpartition(".")[0]
+            path, _, leaf = name.rpartition(".")
             stop = start + weights[name][0]
-            if g.disk[0].rpartition(".")[0] == theirs and path != "" and name == f"{path}.weight":
-                found[path] = Pair(path, theirs, (start, stop) if len(g.ours) > 1 else None)
-                path = path.rpartition(".")[0]
+            if leaf == "weight" and g.disk[0].rpartition(".")[0] == theirs:
+                leaves[path] = Pair(path, theirs, (start, stop) if len(g.ours) > 1 else None)
             start = stop
-            while True:
-                held.setdefault(path, set()).add(theirs)
-                if not path:
-                    break
-                path = path.rpartition(".")[0]
-    for path, names in held.items():
-        if path not in found:
-            theirs = shared(names, known, {p.theirs for p in found.values()})
-            found[path] = Pair(path, theirs)
-    return [found[path] for path, _ in model.named_modules() if path in found]
+            for above in (path[:end] for end in (*(i for i, c in enumerate(path) if c == "."), len(path), 0)):
+                inside.setdefault(above, set()).add(theirs)
+    taken = {p.theirs for p in leaves.values()}
+    parts = {p: Pair(p, shared(names, known, taken)) for p, names in inside.items() if p not in leaves and called(own[p])}
+    found = parts | leaves
+    return [found[path] for path in own if path in found]
 
 
 def owner(name: str, known: dict[str, nn.Module]) -> str:
@@ -77,12 +71,17 @@ def owner(name: str, known: dict[str, nn.Module]) -> str:
     return path
 
 
-def shared(names: Iterable[str], known: dict[str, nn.Module], taken: set[str]) -> str:
-    """The nearest module that holds all of these and is called itself; a list of modules is not."""
-    path = ".".join(os.path.commonprefix([n.split(".") for n in names]))
-    while path in taken or isinstance(known[path], nn.ModuleList):
+def shared(names: set[str], known: dict[str, nn.Module], taken: set[str]) -> str:
+    """The nearest module that holds all of these and is called itself."""
+    path = next(iter(names))
+    while path and (path in taken or not called(known[path]) or not all(f"{n}.".startswith(f"{path}.") for n in names)):
         path = path.rpartition(".")[0]
     return path
+
+
+def called(module: nn.Module) -> bool:
+    """Whether a module does something; a list of modules does nothing."""
+    return not isinstance(module, nn.ModuleList)
 
 
 @contextmanager
@@ -127,6 +126,8 @@ def first_difference(table: Iterable[Pair], ours: Runs, theirs: Runs, tolerance:
 
 def gap(a: Tensor, b: Tensor) -> float:
     """The largest difference of two tensors of equal elements, over the largest value of the second; 0 where they cannot be compared."""
+    if b.shape[0] == 1:
+        b = b.expand(len(a), *b.shape[1:])  # the same positions for every row
     if a.numel() != b.numel() or not a.is_floating_point() or not b.is_floating_point():
         return 0.0
     b = b.detach().to(a.device, a.dtype).reshape(a.shape)

@@ -24,6 +24,7 @@ def windows(hf: Fields, layers: int) -> list[int | None]:
 
 
 def config(hf: Fields) -> c.Config:
+    hf.maybe("num_key_value_heads", stated=True)
     attn, layers = llama.attention(hf, qk_norm=True, head=128), hf.whole("num_hidden_layers", high=100_000)
     mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
     return llama.whole(hf, tuple(c.Layer(replace(attn, window=w), mlp) for w in windows(hf, layers)))

@@ -17,7 +17,8 @@ def config(hf: Fields) -> c.Config:
     width, heads, layers = hf.whole("d_model"), hf.whole("num_heads"), hf.whole("num_layers", high=100_000)
     depth, vocab = hf.whole("num_decoder_layers", layers, high=100_000), hf.whole("vocab_size")
     count, reach = hf.whole("relative_attention_num_buckets", 32, low=4), hf.whole("relative_attention_max_distance", 128)
-    hf.relate(reach > count // 2, "relative_attention_max_distance > buckets / 2", reach=reach, buckets=count)
+    relation = "relative_attention_max_distance > relative_attention_num_buckets / 2"
+    hf.relate(reach > count // 2, relation, reach=reach, buckets=count)
     act, gated = hf.choice("feed_forward_proj", FORWARDS, "relu")
     hf.read |= {"dense_act_fn", "is_gated_act"}  # told again by feed_forward_proj
     hf.read |= {"n_positions"}  # the length in training; a bias by distance knows no last position

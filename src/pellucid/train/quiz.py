@@ -78,7 +78,7 @@ def _score(relation: str, language: str, rows: list[tuple[Question, bool, bool]]
 
 
 class BagOfWords:
-    """Multinomial naive Bayes with 0.01 added to each count: the answer a with the largest log P(a) + sum over the prompt's pieces p of log P(p | a).
+    """Multinomial naive Bayes, 0.01 added to each count: the answer a with the largest log P(a) + sum of log P(p | a) over the pieces p.
 
     It learns from the same trained sentences as the model. It cannot tell "Paris is the capital of" from another order of the same pieces.
     """

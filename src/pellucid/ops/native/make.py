@@ -34,18 +34,19 @@ def compiler() -> str | None:
 
 
 def build(into: Path = HERE) -> list[Path]:
-    """Make kernels_avx2.so and kernels_avx512.so in a folder; without a compiler make nothing."""
+    """Make kernels_avx2.so and kernels_avx512.so in a folder: those that the compiler can make, and none without a compiler."""
     cxx, made = compiler(), list[Path]()
     if cxx is None:
         return made
     for name, flags in FLAGS.items():
         part, out = into / f"kernels_{name}.{os.getpid()}.o", into / f"kernels_{name}.so"
         stamp = f'-DDIGEST="{digest()}"'
-        try:
-            subprocess.run([cxx, *COMMON, *flags, stamp, "-c", str(HERE / "kernels.cpp"), "-o", str(part)], check=True)
-            subprocess.run([cxx, "-shared", str(part), "-o", f"{part}.so"], check=True)
+        steps = (
+            [cxx, *COMMON, *flags, stamp, "-c", str(HERE / "kernels.cpp"), "-o", str(part)],
+            [cxx, "-shared", str(part), "-o", f"{part}.so"],
+        )
+        if all(subprocess.run(step, check=False).returncode == 0 for step in steps):
             os.replace(f"{part}.so", out)  # a process that has the old one open keeps it whole
-        finally:
-            part.unlink(missing_ok=True)
-        made.append(out)
+            made.append(out)
+        part.unlink(missing_ok=True)
     return made

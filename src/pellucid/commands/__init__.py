@@ -1,0 +1,33 @@
+"""The command line: `main()`. Help and errors speak the chosen language, and torch is imported only by a command that runs.
+
+Every wrong use and every PellucidError is one line on stderr and exit code 2; 1 says that a check failed, 130 that Ctrl-C ended it.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from pellucid import words
+from pellucid.commands.app import build, run
+from pellucid.commands.screen import Screen, asked
+from pellucid.errors import PellucidError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line, the process's own where None; returns its exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    screen = Screen()
+    try:
+        rest, settings = asked(given)
+        screen = Screen(json=settings.json, quiet=settings.quiet)
+        words.use(settings.language)
+        return run(build(), rest, screen)
+    except PellucidError as wrong:
+        screen.fault(str(wrong))
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever read the output has gone
+        screen.close()
+        return 141
+    finally:
+        words.use(None)

@@ -1,0 +1,149 @@
+"""The typer application: its commands, its help in the chosen language, and its wrong uses as errors of our own.
+
+typer brings its own click or uses an installed one, by its version; so exceptions are known here by their names and fields.
+"""
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from pellucid import __version__
+from pellucid.commands.screen import Screen
+from pellucid.errors import UseError
+from pellucid.words import say
+
+EXAMPLE = 'pellucid explain "The capital of France is"'
+COMMANDS = ("explain", "run", "trace", "diff", "show", "train", "env")
+USAGE: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageError, whoever brings click
+PACKAGE = str(Path(__file__).parents[1])
+
+
+class Command(TyperCommand):
+    """A command whose help is ours and which takes no words that it does not know."""
+
+    def get_help(self, ctx: Any) -> str:
+        own = [p for p in self.params if p.name != "help"]
+        usage = " ".join(["pellucid", str(self.name), *(metavar(p) for p in own if p.param_type_name == "argument")])
+        lines = [say("command.usage", usage=usage), "", f"  {self.help}", ""]
+        lines += columns([(named(p), told(p)) for p in own if getattr(p, "help", None)])
+        return "\n".join([*lines, "", say("command.everywhere"), *columns(everywhere())])
+
+    def invoke(self, ctx: Any) -> Any:
+        if ctx.args:
+            raise UseError("command.extra", found=" ".join(ctx.args))
+        return super().invoke(ctx)
+
+
+class Group(TyperGroup):
+    """The group of all commands."""
+
+    def get_help(self, ctx: Any) -> str:
+        listed = [(name, str(c.help).partition(": ")[0].partition("：")[0]) for name, c in self.commands.items()]
+        title = f"pellucid {__version__}  {say('command.title')}"
+        lines = [title, "", say("command.usage", usage="pellucid COMMAND ..."), "", *columns(listed), "", say("command.everywhere")]
+        return "\n".join([*lines, *columns(everywhere()), "", say("command.example", example=EXAMPLE)])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            raise UseError("command.unknown", found=args[0], known=", ".join(self.commands))
+        return super().resolve_command(ctx, args)
+
+
+def build() -> Any:
+    """The application, in the language that is chosen now."""
+    app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    for name in COMMANDS:
+        importlib.import_module(f"pellucid.commands.{name}").add(app)
+    return typer.main.get_command(app)
+
+
+def command(app: typer.Typer, name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The decorator that puts a function into the application as a command."""
+    return app.command(name, cls=Command, help=help, context_settings={"help_option_names": ["-h", "--help"], "allow_extra_args": True})
+
+
+def run(app: Any, words: list[str], screen: Screen) -> int:
+    """Run these words of a command line; returns the exit code."""
+    if words[:1] == ["--version"]:
+        screen.text(f"pellucid {__version__}\n")
+        return 0
+    if not words or words[0] in ("-h", "--help"):
+        text = app.get_help(None) + "\n"
+        (sys.stdout if words else sys.stderr).write(text)
+        return 0 if words else 2
+    with warnings.catch_warnings():
+        warnings.showwarning = shown(screen)
+        try:
+            code = app.main(args=words, prog_name="pellucid", standalone_mode=False, obj=screen)
+        except typer.Abort:
+            return 130
+        except USAGE as wrong:
+            raise mended(wrong) from None
+    sys.stdout.flush()
+    return int(code or 0)
+
+
+def shown(screen: Screen) -> Any:
+    """Our own warnings as notes; other packages' are for programmers, and a user of a command is none."""
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *rest: object) -> None:
+        if filename.startswith(PACKAGE):
+            screen.note(str(message))
+
+    return show
+
+
+def mended(wrong: Any) -> UseError:
+    """A wrong use in our words."""
+    kind, name = type(wrong).__name__, hint(wrong)
+    if kind == "NoSuchOption":
+        return UseError("command.option", found=wrong.option_name)
+    if kind == "BadOptionUsage":
+        return UseError("command.argument", name=wrong.option_name)
+    if kind == "MissingParameter":
+        return UseError("command.missing", name=name)
+    return UseError("command.wrong", reason=wrong.format_message())
+
+
+def hint(wrong: Any) -> str:
+    """The parameter that a wrong use speaks of."""
+    param = getattr(wrong, "param", None)
+    return "" if param is None else metavar(param) if param.param_type_name == "argument" else param.opts[0]
+
+
+def metavar(param: Any) -> str:
+    """How a parameter's value is called."""
+    return str(param.metavar or str(param.name).upper())
+
+
+def named(param: Any) -> str:
+    """A parameter as it is typed: "--steps N"."""
+    if param.param_type_name == "argument":
+        return metavar(param)
+    return ", ".join(param.opts) + ("" if getattr(param, "is_flag", False) else f" {metavar(param)}")
+
+
+def told(param: Any) -> str:
+    """What a parameter means, and its default where it has one."""
+    default = None if getattr(param, "is_flag", False) or callable(param.default) else param.default
+    return str(param.help) + ("" if default in (None, "", [], ()) else f" [{default}]")
+
+
+def everywhere() -> list[tuple[str, str]]:
+    """The settings that every command has."""
+    return [
+        ("--json", say("command.json")), ("-q, --quiet", say("command.quiet")),
+        ("--lang en|zh", say("command.language")), ("-h, --help", say("command.help")),
+    ]  # fmt: skip
+
+
+def columns(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Two columns."""
+    wide = max((len(left) for left, _ in rows), default=0)
+    return [f"  {left:<{wide}}  {right}".rstrip() for left, right in rows]

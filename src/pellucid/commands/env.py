@@ -1,0 +1,88 @@
+"""`pellucid env`: versions, the machine, kernels, languages and settings, as a bug report needs them. Secrets are never shown."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from pellucid import __version__, words
+from pellucid.commands.app import command
+from pellucid.commands.screen import Screen
+from pellucid.words import say
+
+SCHEMA = 1
+PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "huggingface_hub", "jinja2", "typer", "rich", "transformers")
+SETTINGS = ("HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "PELLUCID_LANG", "OMP_NUM_THREADS")
+
+
+def add(app: typer.Typer) -> None:
+    @command(app, "env", say("env.help"))
+    def env(ctx: typer.Context) -> None:
+        screen: Screen = ctx.obj
+        found = facts()
+        if screen.json:
+            screen.document({"schema": SCHEMA, **found})
+            return
+        rows = [(key if isinstance(value, dict) else "", key, value) for key, value in found.items()]
+        flat = [(f"{key}.{k}" if group else key, v) for group, key, value in rows for k, v in (value.items() if group else [("", value)])]
+        wide = max(len(key) for key, _ in flat)
+        screen.text("".join(f"{key:<{wide}}  {written(value)}\n" for key, value in flat))
+
+
+def facts() -> dict[str, Any]:
+    """Everything that is told."""
+    import torch
+
+    from pellucid.model import specimens
+    from pellucid.ops import native
+
+    versions = {name: installed(name) for name in PACKAGES}
+    accelerators = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    accelerators += ["mps"] if torch.backends.mps.is_available() else []
+    machine: dict[str, Any] = {
+        "system": platform.platform(),
+        "cpu": cpu(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+    }
+    machine |= {"threads": torch.get_num_threads(), "memory": memory(), "accelerators": accelerators}
+    hub = {name: os.environ.get(name) for name in SETTINGS} | {"HF_TOKEN": "HF_TOKEN" in os.environ}
+    return {
+        "pellucid": __version__, "python": platform.python_version(), "packages": versions, "machine": machine,
+        "kernels": native.instructions(), "language": words.language(), "languages": list(words.LANGUAGES),
+        "specimens": specimens(), "settings": hub,
+    }  # fmt: skip
+
+
+def installed(name: str) -> str | None:
+    """The version of an installed package."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def cpu() -> str:
+    """The processor's name."""
+    table = Path("/proc/cpuinfo")
+    lines = table.read_text(encoding="utf-8", errors="replace").splitlines() if table.is_file() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor() or platform.machine())
+
+
+def memory() -> int | None:
+    """Bytes of memory, where the system tells."""
+    names = getattr(os, "sysconf_names", {})
+    known = "SC_PHYS_PAGES" in names and "SC_PAGE_SIZE" in names
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else None
+
+
+def written(value: object) -> str:
+    """A fact as text: nothing is a dash, bytes stay numbers."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    if isinstance(value, bool):
+        return say("env.yes") if value else say("env.no")
+    return f"{value:,}" if isinstance(value, int) else "-" if value is None else words.plain(value)

@@ -1,0 +1,50 @@
+"""`pellucid explain`: the life of a prompt, from its ids to the next token."""
+
+from typing import Annotated
+
+import typer
+
+from pellucid.commands import options
+from pellucid.commands.app import command
+from pellucid.commands.screen import Screen
+from pellucid.words import say
+
+SPECIMEN = "pellucid/capitals"
+
+
+def add(app: typer.Typer) -> None:
+    @command(app, "explain", say("explain.help"))
+    def explain(
+        ctx: typer.Context,
+        first: Annotated[str, typer.Argument(metavar="[MODEL]", help=say("explain.help.model", model=SPECIMEN))],
+        second: Annotated[str | None, typer.Argument(metavar="PROMPT", help=say("explain.help.prompt"))] = None,
+        layer: Annotated[list[int] | None, options.whole("--layer", say("explain.help.layer"))] = None,
+        head: Annotated[int | None, options.whole("--head", say("explain.help.head"))] = None,
+        everything: Annotated[bool, typer.Option("--all", help=say("explain.help.all"))] = False,
+        cell: Annotated[tuple[str, str] | None, typer.Option("--cell", metavar="PATH I,J,...", help=say("explain.help.cell"))] = None,
+        steps: Annotated[int, options.steps()] = 1,
+        best: Annotated[int, options.whole("--top", say("explain.help.top"))] = 5,
+        reference: Annotated[bool, typer.Option("--reference", help=say("explain.help.reference"))] = False,
+        ids: Annotated[bool, options.ids()] = False,
+        dtype: Annotated[str, options.dtype()] = "float32",
+        ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
+    ) -> None:
+        screen: Screen = ctx.obj
+        name, text = (SPECIMEN, first) if second is None else (first, second)
+        prompt = options.prompt_of(text, ids)
+        model = options.loaded(screen, name, dtype=dtype, ignore_fields=ignore_field or ())
+
+        from pellucid.draw import account, life, story
+        from pellucid.draw.cell import cell as cell_of
+        from pellucid.draw.cell import document
+        from pellucid.draw.formula import formula
+
+        told = life.live(model, prompt, steps, best, terms=cell is not None, inside="reference" if reference else "beside")
+        view = story.View(screen.width, screen.colour, tuple(layer or ()), head, everything, not screen.quiet)
+        asked = cell_of(told.trace, *cell) if cell is not None else None
+        made = formula(asked.seen, model.module, {s.path: s.dims for s in told.trace}) if asked is not None else ""
+        lines = account.account(asked, made, view.width, everything) if asked is not None else story.story(told, view)
+        if screen.json:
+            screen.document(life.document(told) | ({} if asked is None else {"cell": document(asked, made)}))
+        else:
+            screen.lines(lines)

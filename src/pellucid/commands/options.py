@@ -1,0 +1,68 @@
+"""The options that several commands share, and what they do: which model, how it is held, what the prompt is."""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pellucid.commands.screen import Screen
+from pellucid.errors import UseError
+from pellucid.words import say
+
+if TYPE_CHECKING:
+    from pellucid.model import Model
+
+
+def whole(name: str, help: str, metavar: str = "N") -> Any:
+    """An option that takes a whole number, and says so in our words where it is given something else."""
+
+    def parsed(text: Any) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,18}", str(text)):
+            raise UseError("command.whole", name=name, found=text)
+        return int(text)
+
+    return typer.Option(name, metavar=metavar, help=help, parser=parsed)
+
+
+def real(name: str, help: str) -> Any:
+    """An option that takes a number."""
+
+    def parsed(text: Any) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise UseError("command.number", name=name, found=text) from None
+
+    return typer.Option(name, metavar="X", help=help, parser=parsed)
+
+
+def dtype() -> Any:
+    return typer.Option("--dtype", metavar="DTYPE", help=say("option.dtype"))
+
+
+def ignore_field() -> Any:
+    return typer.Option("--ignore-field", metavar="NAME", help=say("option.ignore_field"))
+
+
+def ids() -> Any:
+    return typer.Option("--ids", help=say("option.ids"))
+
+
+def steps() -> Any:
+    return whole("--steps", say("option.steps"))
+
+
+def loaded(screen: Screen, name: str, **how: Any) -> "Model":
+    """The model of a name, with progress where somebody watches."""
+    from pellucid.model import load
+
+    return load(name, progress=screen.bar(say("command.loading", name=name)), **how)
+
+
+def prompt_of(text: str, is_ids: bool) -> str | list[int]:
+    """A prompt as it was typed: a text, or with --ids whole numbers."""
+    if not is_ids:
+        return text
+    if not re.fullmatch(r"\s*\d+(\s*[,\s]\s*\d+)*\s*", text):
+        raise UseError("command.ids", found=text)
+    return [int(i) for i in re.findall(r"\d+", text)]

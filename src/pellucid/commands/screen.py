@@ -1,0 +1,134 @@
+"""Where a command's output goes: text or JSON on stdout, progress and faults on stderr; how wide, whether in colour.
+
+`--json`, `-q` and `--lang` may stand anywhere before `--`, so they are taken off the command line before it is read.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any
+
+from pellucid.errors import UseError
+from pellucid.words import LANGUAGES
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+PIPED = 132  # columns where there is no terminal and COLUMNS is not set
+PATIENCE = 0.5  # seconds that go by without progress on the screen
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What any command may be asked for."""
+
+    json: bool = False
+    quiet: bool = False
+    language: str | None = None
+
+
+def asked(given: Sequence[str]) -> tuple[list[str], Settings]:
+    """The command line without the settings that every command has, and these."""
+    stop = given.index("--") if "--" in given else len(given)
+    rest: list[str] = []
+    js = quiet = False
+    language: str | None = None
+    head = iter(given[:stop])
+    for word in head:
+        if word == "--json":
+            js = True
+        elif word in ("-q", "--quiet"):
+            quiet = True
+        elif word == "--lang" or word.startswith("--lang="):
+            language = word.removeprefix("--lang=") if "=" in word else next(head, "")
+            if language not in LANGUAGES:
+                raise UseError("command.lang", found=language, allowed=", ".join(LANGUAGES))
+        else:
+            rest.append(word)
+    return [*rest, *given[stop:]], Settings(js, quiet, language)
+
+
+@dataclass
+class Screen:
+    """A command's output."""
+
+    json: bool = False
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal that cannot show a sign shows ?
+
+    @cached_property
+    def console(self) -> "Console":
+        from rich.console import Console
+
+        return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+
+    @property
+    def colour(self) -> bool:
+        """Whether stdout is a terminal that shows colours, and nobody forbids them (NO_COLOR)."""
+        return self.console.is_terminal and self.console.color_system is not None and not self.console.no_color
+
+    @property
+    def width(self) -> int:
+        """Columns: the terminal's or COLUMNS, else enough for a log."""
+        return self.console.width if self.console.is_terminal or "COLUMNS" in os.environ else PIPED
+
+    def lines(self, lines: "Iterable[Text]") -> None:
+        """Print lines as they are: never wrapped, in colour only where there is some."""
+        from rich.text import Text
+
+        text = Text("\n").join(lines)
+        if self.colour:
+            self.console.print(text, soft_wrap=True)
+        else:
+            self.text(text.plain + "\n")
+        sys.stdout.flush()
+
+    def text(self, text: str) -> None:
+        """Write to stdout at once."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def document(self, table: dict[str, Any]) -> None:
+        """Print a JSON document on one line; a number that JSON lacks is a mistake of its maker."""
+        self.text(json.dumps(table, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def note(self, sentence: str) -> None:
+        """A line of progress on stderr, unless -q."""
+        if not self.quiet:
+            print(sentence, file=sys.stderr, flush=True)
+
+    def fault(self, sentence: str) -> None:
+        """The one line of an error."""
+        print(f"pellucid: {sentence}", file=sys.stderr, flush=True)
+
+    def bar(self, title: str) -> Callable[[int, int], None]:
+        """A function that shows done / whole on stderr's last line, where that is a terminal."""
+        if self.quiet or not sys.stderr.isatty():
+            return lambda done, whole: None
+
+        started, shown = time.monotonic(), [0.0]
+
+        def show(done: int, whole: int) -> None:
+            now = time.monotonic()
+            if done >= whole and shown[0]:
+                sys.stderr.write("\r\x1b[K")
+            elif done < whole and now - started > PATIENCE and now - shown[0] > PATIENCE / 4:
+                shown[0] = now
+                sys.stderr.write(f"\r{title} {100 * done // whole}%")
+            sys.stderr.flush()
+
+        return show
+
+    def close(self) -> None:
+        """Nobody reads stdout any more: what Python still flushes at its end goes nowhere."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

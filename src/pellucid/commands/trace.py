@@ -1,0 +1,51 @@
+"""`pellucid trace`: record tensors of a run in a folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pellucid.commands import options
+from pellucid.commands.app import command
+from pellucid.commands.screen import Screen
+from pellucid.errors import TraceError, UseError
+from pellucid.words import say
+
+SCHEMA = 1
+
+
+def add(app: typer.Typer) -> None:
+    @command(app, "trace", say("trace.help"))
+    def trace(
+        ctx: typer.Context,
+        model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
+        prompt: Annotated[str, typer.Argument(metavar="PROMPT", help=say("explain.help.prompt"))],
+        save: Annotated[Path, typer.Option("--save", metavar="FOLDER", help=say("trace.help.save"))],
+        only: Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", help=say("trace.help.only"))] = None,
+        steps: Annotated[int, options.steps()] = 1,
+        ids: Annotated[bool, options.ids()] = False,
+        dtype: Annotated[str | None, options.dtype()] = None,
+        ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
+    ) -> None:
+        screen: Screen = ctx.obj
+        text = options.prompt_of(prompt, ids)
+        if not text:
+            raise UseError("generate.empty", name="prompt")
+        if steps < 1:
+            raise UseError("explain.steps", found=steps)
+        if save.exists():
+            raise TraceError("trace.exists", folder=save)
+        loaded = options.loaded(screen, model, dtype=dtype, ignore_fields=ignore_field or ())
+
+        from pellucid.model import trace as run
+
+        life = run(loaded, text, steps, only=only or "*")
+        if not len(life):
+            raise TraceError("trace.nothing", patterns=", ".join(only or ()))
+        life.save(save)
+        size = sum(s.value.nbytes for s in life)
+        told = {"schema": SCHEMA, "model": loaded.name, "folder": str(save), "tensors": len(life), "steps": life.steps, "bytes": size}
+        if screen.json:
+            screen.document(told)
+        elif not screen.quiet:
+            screen.text(say("trace.saved", count=len(life), steps=life.steps, size=f"{size:,}", folder=save) + "\n")

@@ -1,0 +1,41 @@
+"""`pellucid train`: a model from a recipe."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pellucid.commands import options
+from pellucid.commands.app import command
+from pellucid.commands.screen import Screen
+from pellucid.words import say
+
+SCHEMA = 1
+
+
+def add(app: typer.Typer) -> None:
+    @command(app, "train", say("train.help"))
+    def train(
+        ctx: typer.Context,
+        recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help=say("train.help.recipe"))],
+        out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help=say("train.help.out"))] = None,
+        resume: Annotated[bool, typer.Option("--resume", help=say("train.help.resume"))] = False,
+        threads: Annotated[int | None, options.whole("--threads", say("train.help.threads"))] = None,
+    ) -> None:
+        screen: Screen = ctx.obj
+
+        from pellucid.train import run_recipe
+
+        def progress(entry: dict[str, Any]) -> None:
+            screen.note("  ".join(f"{key} {figure(value)}" for key, value in entry.items()))
+
+        made = run_recipe(recipe, out, resume, threads, progress)
+        if screen.json:
+            screen.document({"schema": SCHEMA, "model": str(made)})
+        else:
+            screen.text(f"{made}\n")
+
+
+def figure(value: object) -> str:
+    """A log entry's value as text."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,46 @@
+"""What every test runs under: one thread, no network; and two models that several of them load."""
+
+import json
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from pellucid.model import Model, load, make, specimens
+
+torch.set_num_threads(1)
+TEXTS = ["The capital of France is Paris.", "The capital of Japan is Tokyo.", "法国的首都是巴黎。", "Where is the cat? The cat is here."]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random GPT-2 with a byte-level tokenizer of its own, as a Hugging Face folder."""
+    path = tmp_path_factory.mktemp("model") / "gpt2"
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=["<|endoftext|>"], initial_alphabet=letters, show_progress=False)
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    hf = {"model_type": "gpt2", "vocab_size": 320, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
+    model = make({**hf, "bos_token_id": 0, "eos_token_id": 0}, dtype=torch.float32)
+    draw = torch.Generator().manual_seed(3)
+    for name, p in model.module.named_parameters():
+        p.data = torch.randn(p.shape, generator=draw) * 0.3 + (p.ndim == 1 and "norm" in name)
+    model.save(path)
+    tokenizer.save(str(path / "tokenizer.json"))
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+    (path / "tokenizer_config.json").write_text(json.dumps(about))
+    return path
+
+
+@pytest.fixture(scope="session")
+def specimen(folder: Path) -> Model:
+    """The specimen that ships with the package; nobody may change it."""
+    return load("pellucid/capitals" if "pellucid/capitals" in specimens() else folder)

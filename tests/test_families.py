@@ -1,0 +1,403 @@
+"""Configs and names: old spellings and new, every published config, every field in its bounds, every table reversible."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoConfig
+
+from judge import CASES, FAMILIES, QUIRKS, judge, make, ours, prompts
+from pellucid.checkpoint.fill import fill, unfill
+from pellucid.config import Attention, Buckets, Config, Latent, Llama3, Mlp, Moe, Yarn
+from pellucid.errors import CheckpointError, ConfigError
+from pellucid.families import known, understand
+from pellucid.families.fields import ABSENT, HARMLESS, Fields
+from pellucid.models import Decoder, EncoderDecoder, build
+from published import DEEPSEEK_V3, FLAN_T5, GPT_OSS_20B, LLAMA31, PUBLISHED, QWEN3, T5_SMALL
+
+Raw = dict[str, Any]
+
+
+def reads(raw: Raw, **how: Any) -> Config:
+    """What we make of a config.json, special ids aside."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return understand(raw, **how)[1]
+
+
+def old(raw: Raw) -> Raw:
+    """A config.json of 5.x in the hub's spelling: torch_dtype, rope_theta, rope_scaling with its `type`, T5's double meaning of tied."""
+    out = {k: v for k, v in raw.items() if k not in ("dtype", "rope_parameters", "scale_decoder_outputs")}
+    rope = dict(raw.get("rope_parameters") or {})
+    if rope:
+        out["rope_theta"], kind = rope.pop("rope_theta"), rope.pop("rope_type")
+        # gpt-oss alone takes null for YaRN
+        out["rope_scaling"] = {"type": kind, **rope} if kind != "default" or raw["model_type"] == "gpt_oss" else None
+    if "scale_decoder_outputs" in raw:
+        out["tie_word_embeddings"] = raw["scale_decoder_outputs"]
+    return out | {"torch_dtype": "float32", "transformers_version": "4.40.0"}
+
+
+@pytest.mark.parametrize(("family", "quirk"), CASES)
+def test_old_and_new_spelling_mean_the_same(family: str, quirk: str) -> None:
+    raw = judge(family, quirk).config
+    new, before = reads(raw), reads(old(raw))
+    if family == "t5":  # there `tied` is decided by whether lm_head.weight is stored
+        before = replace(before, tied=new.tied)
+    assert before == new
+    assert new != reads(judge(family, next(q for q in QUIRKS[family] if q != quirk)).config)
+
+
+# Published models
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs_and_their_parameters(name: str) -> None:
+    raw, parameters = PUBLISHED[name]
+    quantised = ("quantization_config",) if "quantization_config" in raw else ()
+    cfg = reads(raw, ignore=quantised)
+    assert cfg.ignored == quantised
+    with torch.device("meta"):
+        model = build(cfg)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    again = AutoConfig.for_model(**{k: v for k, v in raw.items() if k != "quantization_config"}).to_dict()
+    theirs = replace(reads(again), tied=cfg.tied if raw["model_type"] == "t5" else reads(again).tied)
+    assert theirs == replace(cfg, ignored=())
+
+
+def test_what_published_configs_say() -> None:
+    deep, sinks = (reads(r, ignore=["quantization_config"]) for r in (DEEPSEEK_V3, GPT_OSS_20B))
+    attn, ffn = deep.layers[3].attn, deep.layers[3].ffn
+    assert isinstance(attn, Latent) and isinstance(ffn, Moe) and isinstance(deep.layers[2].ffn, Mlp)
+    assert attn.scale is not None
+    assert math.isclose(attn.scale / 192**-0.5, 1.87385, rel_tol=1e-5)  # (0.1 ln 40 + 1)²
+    assert (attn.q_rank, attn.kv_rank, attn.key, attn.value) == (1536, 512, 128, 128)
+    assert attn.rope.scaling == Yarn(40.0, 4096, amount=1.0) and attn.rope.interleaved
+    assert (ffn.groups, ffn.groups_chosen, ffn.scale, ffn.shared, ffn.chosen) == (8, 4, 2.5, 2048, 8)
+    heads = [layer.attn for layer in sinks.layers]
+    assert all(isinstance(h, Attention) and h.sinks and h.bias and h.out_bias for h in heads)
+    assert [getattr(h, "window", 0) for h in heads[:2]] == [128, None]
+    assert getattr(heads[0], "rope").scaling == Yarn(32.0, 4096, amount=0.1 * math.log(32) + 1, truncate=False)  # noqa: B009
+    llama, qwen, flan = reads(LLAMA31), reads(QWEN3), reads(FLAN_T5)
+    assert llama.stops == (128001, 128008, 128009) and llama.context == 131072
+    assert getattr(llama.layers[0].attn, "rope").scaling == Llama3(8.0, 1.0, 4.0, 8192)  # noqa: B009
+    assert getattr(qwen.layers[0].attn, "width") == 128 and qwen.tied  # noqa: B009
+    assert flan.logit_scale == 1.0 and reads(T5_SMALL).logit_scale == 512**-0.5
+    assert flan.layers[0].ffn == Mlp(1024, "gelu_tanh", gated=True)
+    assert getattr(flan.layers[0].attn, "buckets") == Buckets(32, 128, both_ways=False)  # noqa: B009
+
+
+@pytest.mark.parametrize("raw", [DEEPSEEK_V3, GPT_OSS_20B], ids=["fp8", "mxfp4"])
+def test_quantised_weights_are_refused_by_name(raw: Raw) -> None:
+    with pytest.raises(ConfigError, match="quantization_config"):
+        understand(raw)
+
+
+# Fields
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_silent_file_means_what_transformers_takes_it_to_mean(family: str) -> None:
+    """Every field left out alone: we ask for it, or the mathematics is what transformers' own default makes it."""
+
+    def mathematics(cfg: Config) -> Config:
+        return replace(cfg, context=None, stops=(), starts=None, tied=cfg.tied and family != "t5")
+
+    for quirk in QUIRKS[family]:
+        raw = judge(family, quirk).config
+        for name in raw.keys() - {"model_type", "is_encoder_decoder"}:
+            less = {k: v for k, v in raw.items() if k != name}
+            refused, cfg = "", Config(0, 0, ())
+            try:
+                cfg = reads(less)
+            except ConfigError as found:
+                refused = str(found)
+            if refused:
+                assert name in refused, f"{quirk}: {name}"
+                continue
+            theirs = reads(AutoConfig.for_model(**less).to_dict())
+            assert mathematics(cfg) == mathematics(theirs), f"{quirk}: {name}"
+
+
+def wrong(kind: str) -> list[Any]:
+    """Values that no field of this kind may have."""
+    return {
+        "whole": [True, 2.0, "2", -1, 10**12, [1], {}],
+        "number": [True, "1e-5", math.nan, math.inf, -1.5, 10**400, []],
+        "flag": [1, 0, "true", []],
+        "choice": [3, "nonsense", ["silu"]],
+        "fixed": ["nonsense", 12345, []],
+        "texts": ["full_attention", [], ["full_attention"] * 9, [1, 2], ["nonsense"] * 2],
+        "ids": ["2", 1.5, True, [1, None], {}],
+        "part": [[], 3, "yarn"],
+    }[kind]
+
+
+def spy(kind: str, read: Callable[..., Any], asked: dict[str, tuple[str, str]]) -> Callable[..., Any]:
+    """A reader of fields that notes which were read as what."""
+
+    def reading(self: Fields, name: str, *args: Any, **kw: Any) -> Any:
+        asked.setdefault(self.within + name, (self.within, kind))
+        return read(self, name, *args, **kw)
+
+    return reading
+
+
+@pytest.mark.parametrize(("family", "quirk"), CASES)
+def test_out_of_range_fields_are_refused_by_name(family: str, quirk: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, asked = judge(family, quirk).config, dict[str, tuple[str, str]]()
+    for kind in ("whole", "number", "flag", "choice", "fixed", "texts", "ids", "part"):
+        monkeypatch.setattr(Fields, kind, spy(kind, getattr(Fields, kind), asked))
+    reads(raw)
+    monkeypatch.undo()
+    assert len(asked) > 8
+    for path, (within, kind) in asked.items():
+        outer, name = within.rstrip("."), path.removeprefix(within)
+        for value in wrong(kind):
+            changed = {**raw, outer: {**raw[outer], name: value}} if outer else {**raw, name: value}
+            with pytest.raises(ConfigError) as refused:
+                reads(changed)
+            assert name in str(refused.value), f"{path} = {value!r}: {refused.value}"
+            assert "\n" not in str(refused.value)
+
+
+RELATIONS: list[tuple[str, str, Raw, str]] = [
+    ("gpt2", "plain", {"n_head": 5}, "n_embd % n_head == 0"),
+    ("gpt2", "plain", {"n_layer": 10**9}, "n_layer"),
+    ("llama", "plain", {"num_attention_heads": 5, "head_dim": None}, "hidden_size % num_attention_heads == 0"),
+    ("llama", "plain", {"num_key_value_heads": 3}, "num_attention_heads % num_key_value_heads == 0"),
+    ("llama", "plain", {"head_dim": 7}, "rotary width % 2 == 0"),
+    ("llama", "plain", {"num_hidden_layers": 0}, "num_hidden_layers"),
+    ("llama", "plain", {"num_hidden_layers": 10**9}, "num_hidden_layers"),
+    ("llama", "plain", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "not (rope_parameters and rope_scaling)"),
+    ("llama", "plain", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "default, linear, llama3, yarn"),
+    ("llama", "plain", {"rope_parameters": {"rope_type": "linear", "factor": 0}}, "rope_parameters.factor"),
+    ("llama", "plain", {"rope_parameters": {"rope_type": "linear", "type": "yarn", "factor": 2.0}}, "type == rope_type"),
+    ("llama", "plain", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+    ("llama", "plain", {"rope_parameters": {"rope_type": "default", "rope_theta": 1.0}}, "rope_theta"),
+    ("llama", "llama3", {"rope_parameters": QUIRKS["llama"]["llama3"]["rope_parameters"] | {"low_freq_factor": 4.0}}, "low_freq_factor"),
+    ("llama", "yarn", {"rope_parameters": QUIRKS["llama"]["yarn"]["rope_parameters"] | {"beta_fast": 0.5}}, "beta_fast >= beta_slow"),
+    ("qwen3", "windows by type", {"layer_types": ["full_attention"]}, "layer_types"),
+    ("qwen3", "windows by type", {"use_sliding_window": False}, "use_sliding_window"),
+    ("deepseek_v3", "plain", {"n_group": 3}, "n_routed_experts % n_group == 0"),
+    ("deepseek_v3", "plain", {"topk_group": 5}, "topk_group <= n_group"),
+    ("deepseek_v3", "plain", {"num_experts_per_tok": 5}, "num_experts_per_tok <= experts of the kept groups"),
+    ("deepseek_v3", "plain", {"n_routed_experts": 0}, "n_routed_experts"),
+    ("deepseek_v3", "plain", {"scoring_func": "softmax"}, "scoring_func"),
+    ("deepseek_v3", "plain", {"topk_method": "greedy"}, "topk_method"),
+    ("deepseek_v3", "plain", {"moe_layer_freq": 2}, "moe_layer_freq"),
+    ("t5", "plain", {"relative_attention_max_distance": 4}, "relative_attention_max_distance > relative_attention_num_buckets / 2"),
+    ("t5", "plain", {"num_decoder_layers": 10**9}, "num_decoder_layers"),
+    ("t5", "plain", {"feed_forward_proj": "gated-nonsense"}, "feed_forward_proj"),
+    ("gpt_oss", "plain", {"num_experts_per_tok": 5}, "num_experts_per_tok <= num_local_experts"),
+    ("gpt_oss", "plain", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
+    ("gpt_oss", "plain", {"swiglu_limit": 8.0}, "swiglu_limit"),
+    ("gpt_oss", "plain", {"experts_per_token": 3}, "experts_per_token"),
+]
+
+
+@pytest.mark.parametrize(("family", "quirk", "change", "named"), RELATIONS, ids=lambda x: next(iter(x)) if isinstance(x, dict) else None)
+def test_fields_that_do_not_fit_each_other(family: str, quirk: str, change: Raw, named: str) -> None:
+    raw = judge(family, quirk).config
+    reads(raw)
+    with pytest.raises(ConfigError) as refused:
+        reads(raw | change)
+    assert named in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_three_tiers_of_fields(family: str) -> None:
+    """What changes the mathematics is refused, what is unknown too, each with its way out; what is harmless is silent."""
+    raw = judge(family).config
+    plain = reads(raw)
+    for name, value, key in (("attn_logit_softcapping", 30.0, "config.unsupported"), ("use_hyper_heads", True, "config.unknown")):
+        with pytest.raises(ConfigError, match=name) as refused:
+            reads({**raw, name: value})
+        assert refused.value.key == key
+        assert reads({**raw, name: value}, ignore=[name]) == replace(plain, ignored=(name,))
+    assert "--ignore-field use_hyper_heads" in str(refused.value)
+    assert reads({**raw, "attn_logit_softcapping": None, "residual_multiplier": 1, "torchscript": False, "_anything": 3}) == plain
+    with pytest.raises(ConfigError, match="residual_multiplier"):
+        reads({**raw, "residual_multiplier": True})
+
+
+def test_no_field_has_two_tiers() -> None:
+    assert not HARMLESS & ABSENT.keys()
+
+
+ANOTHER = {  # fields of the harmless tier, with other values than transformers' own
+    "attention_dropout": 0.5, "attn_pdrop": 0.5, "resid_pdrop": 0.5, "embd_pdrop": 0.5, "dropout_rate": 0.5, "initializer_range": 0.5,
+    "initializer_factor": 2.0, "use_cache": False, "bos_token_id": 3, "eos_token_id": [4, 5], "pad_token_id": 6, "pretraining_tp": 2,
+    "router_aux_loss_coef": 0.5, "summary_type": "mean", "summary_use_proj": False, "summary_first_dropout": 0.5, "aux_loss_alpha": 0.5,
+    "seq_aux": True, "ep_size": 2, "classifier_dropout": 0.5, "output_past": False, "n_ctx": 7, "chunk_size_feed_forward": 3,
+    "task_specific_params": {"a": {"b": 1}}, "architectures": ["Another"], "tokenizer_class": "Another", "finetuning_task": "none",
+    "id2label": {"0": "a"}, "label2id": {"a": 0}, "problem_type": "regression",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_harmless_fields_are_harmless(family: str) -> None:
+    """All of them changed at once in transformers: the same logits, bit for bit."""
+    assert ANOTHER.keys() <= HARMLESS
+    j, ids = judge(family), prompts(family)
+    other = make(family, **ANOTHER)
+    other.hf.load_state_dict(j.hf.state_dict())
+    assert torch.equal(other.logits(*ids), j.logits(*ids))
+    assert replace(reads(other.config), stops=(), starts=None) == replace(reads(j.config), stops=(), starts=None)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ids_out_of_range_are_dropped_with_one_warning(family: str) -> None:
+    raw = judge(family).config | {"eos_token_id": [5, 97, -1], "pad_token_id": -1, "bos_token_id": 10**6}
+    with pytest.warns(UserWarning, match="special token ids") as told:
+        cfg = understand(raw, "there/config.json")[1]
+    assert cfg.stops == (5,)
+    assert len(told) == 1
+    for words in ("there/config.json", "eos_token_id = 97", "eos_token_id = -1", "pad_token_id = -1", "bos_token_id = 1000000", "96"):
+        assert words in str(told[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert understand(raw | {"eos_token_id": 96, "pad_token_id": None, "bos_token_id": 0})[1].stops == (96,)
+    assert reads(judge("t5").config | {"decoder_start_token_id": 97, "pad_token_id": 3}).starts == 3
+
+
+def test_unknown_families_are_refused() -> None:
+    assert set(FAMILIES) <= set(known())
+    for kind in (None, "mamba", "fields", 3, ["llama"]):
+        with pytest.raises(ConfigError, match="model_type"):
+            understand({"model_type": kind})
+
+
+# Names
+
+
+class Held:
+    """Tensors in memory, as a source for `fill`."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
+
+    def names(self) -> Iterable[str]:
+        return list(self.tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.tensors[name].shape)
+
+    def read(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+
+def disk(family: str, quirk: str = "plain") -> dict[str, Tensor]:
+    return load_file(judge(family, quirk).folder / "model.safetensors")
+
+
+def filled(family: str, tensors: dict[str, Tensor], quirk: str = "plain", **config: Any) -> Decoder | EncoderDecoder:
+    """A model made of these tensors on disk."""
+    kind, cfg = understand(judge(family, quirk).config | config)
+    with torch.device("meta"):
+        model = build(cfg)
+    fill(model, kind, Held(tensors), "weights")
+    return model.eval()
+
+
+@pytest.mark.parametrize(("family", "quirk"), CASES)
+def test_the_table_of_names_is_reversible(family: str, quirk: str) -> None:
+    """What we would write is what transformers wrote: the same names, the same bits."""
+    kind, model = ours(judge(family, quirk).folder)
+    wrote, stored = dict(unfill(model, kind.rules(model.config))), disk(family, quirk)
+    assert wrote.keys() == {n for n, t in stored.items() if t.numel()}
+    assert all(torch.equal(wrote[n], stored[n]) for n in wrote)
+    assert all(t.is_contiguous() for t in wrote.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_faults_of_a_checkpoint_are_one_line(family: str) -> None:
+    good = disk(family)
+    filled(family, good)
+    name = sorted(n for n in good if ".1." in n)[-1]
+    embed = next(n for n in good if n.endswith(("wte.weight", "embed_tokens.weight", "shared.weight")))
+    faults: list[tuple[str, dict[str, Tensor], list[str]]] = [
+        ("weights.missing", {n: t for n, t in good.items() if n != name}, [name, "1 tensors"]),
+        ("weights.extra", {**good, "another.thing": torch.ones(2)}, ["another.thing"]),
+        ("weights.shape", {**good, name: torch.cat([good[name]] * 2)}, [name, str(tuple(good[name].shape))]),
+        ("weights.dtype", {**good, name: good[name].to(torch.float8_e4m3fn)}, [name, "float8_e4m3fn"]),
+        ("weights.dtype", {**good, name: good[name].long()}, [name, "int64"]),
+        ("weights.missing", {}, [f"{len(good)} tensors", "weights"]),
+    ]
+    if reads(judge(family).config).tied:
+        head = "lm_head.weight"
+        filled(family, {**good, head: good[embed].clone()})
+        faults.append(("weights.tied", {**good, head: good[embed] + 1}, [head, embed]))
+    for key, tensors, words in faults:
+        with pytest.raises(CheckpointError) as refused:
+            filled(family, tensors)
+        assert refused.value.key == key
+        assert all(w in str(refused.value) for w in words) and "\n" not in str(refused.value), str(refused.value)
+
+
+def test_hub_spellings_of_weights() -> None:
+    """What real files hold besides: no prefix, masks, tables of frequencies, tables twice, a module that predicts a second token."""
+    masks = {f"h.{i}.attn.{n}": torch.ones(1, 1, 64, 64) for i in (0, 1) for n in ("bias", "masked_bias")}
+    bare = {n.removeprefix("transformer."): t for n, t in disk("gpt2").items()}
+    twice = {f"{side}.embed_tokens.weight": disk("t5")["shared.weight"] for side in ("encoder", "decoder")}
+    stray = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.ones(8, 4)}
+    turns = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(4) for i in (0, 1)}
+    second = {n.replace("layers.2", "layers.3"): t for n, t in disk("deepseek_v3").items() if "layers.2" in n}
+    second |= {f"model.layers.3.{n}.weight": torch.ones(2, 2) for n in ("eh_proj", "enorm", "hnorm", "shared_head.head")}
+    for family, more in (("gpt2", bare | masks), ("t5", disk("t5") | twice | stray), ("llama", disk("llama") | turns)):
+        model = filled(family, more)
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), filled(family, disk(family)).parameters(), strict=True))
+    filled("deepseek_v3", disk("deepseek_v3") | second)
+    with pytest.raises(CheckpointError, match=r"layers\.3"):  # without eh_proj it is a layer that config.json denies
+        filled("deepseek_v3", {n: t for n, t in (disk("deepseek_v3") | second).items() if "eh_proj" not in n})
+    with pytest.raises(CheckpointError, match=r"encoder.embed_tokens.weight"):
+        filled("t5", disk("t5") | {"encoder.embed_tokens.weight": disk("t5")["shared.weight"] + 1})
+    with pytest.raises(CheckpointError, match=r"wte.weight"):  # both spellings at once
+        filled("gpt2", disk("gpt2") | {"wte.weight": bare["wte.weight"]})
+
+
+def test_a_tied_head_is_one_table() -> None:
+    for family, quirk in (("gpt2", "plain"), ("t5", "plain"), ("llama", "tied, one kv head"), ("qwen3", "biases, tied")):
+        model = ours(judge(family, quirk).folder)[1]
+        assert model.head.weight is model.embed.weight
+    model = ours(judge("t5", "v1.1, own head").folder)[1]
+    assert model.head.weight is not model.embed.weight
+
+
+def test_t5_in_the_spelling_of_the_hub(tmp_path: Path) -> None:
+    """v1.1 on the hub says `tie_word_embeddings: false` and stores its head."""
+    j, ids = judge("t5", "v1.1, own head"), prompts("t5")
+    with torch.no_grad():
+        error = (ours(j.folder, config=old(j.config))[1](*ids) - j.logits(*ids)).abs().max().item()
+    assert error < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("family", "left", "right"), [("llama", "gate", "up"), ("gpt_oss", "gate", "up"), ("gpt2", "q", "k"), ("t5", "q", "k")]
+)
+def test_a_wrong_line_in_a_table_is_seen(family: str, left: str, right: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two names exchanged fill without complaint, for the shapes agree: the logits tell."""
+    j, ids = judge(family), prompts(family)
+    kind, cfg = understand(j.config)
+
+    def exchanged(name: str) -> str:
+        for a, b in ((f".{left}", f".{right}"), (f".{right}", f".{left}")):
+            for end in ("", ".*", "_bias"):
+                if name.endswith(f"{a}{end}") and "router" not in name:
+                    return name.removesuffix(f"{a}{end}") + f"{b}{end}"
+        return name
+
+    rules = tuple(replace(r, ours=tuple(map(exchanged, r.names))) for r in kind.rules(cfg))
+    with torch.device("meta"):
+        model = build(cfg)
+    fill(model, replace(kind, rules=lambda _: rules), Held(disk(family)), "weights")
+    with torch.no_grad():
+        error = (model.eval()(*ids) - j.logits(*ids)).abs().max().item()
+    assert error > 1e-3
