@@ -1,6 +1,6 @@
 """Read the residual stream with the model's own head after every block: when does the answer appear?
 
-    python examples/logit_lens.py
+python examples/logit_lens.py
 """
 
 import torch

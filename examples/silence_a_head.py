@@ -1,6 +1,6 @@
 """Silence each head of the specimen in turn, and see how much of Paris is left.
 
-    python examples/silence_a_head.py
+python examples/silence_a_head.py
 """
 
 import torch

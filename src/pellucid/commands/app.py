@@ -18,7 +18,7 @@ from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
 from pellucid.words import say
 
-EXAMPLE = 'pellucid explain "The capital of France is"'
+EXAMPLE = "The capital of France is"
 COMMANDS = ("explain", "run", "trace", "diff", "show", "train", "env")
 USAGE: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageError, whoever brings click
 PACKAGE = str(Path(__file__).parents[1])
@@ -47,7 +47,7 @@ class Group(TyperGroup):
         listed = [(name, str(c.help).partition(": ")[0].partition("：")[0]) for name, c in self.commands.items()]
         title = f"pellucid {__version__}  {say('command.title')}"
         lines = [title, "", say("command.usage", usage="pellucid COMMAND ..."), "", *columns(listed), "", say("command.everywhere")]
-        return "\n".join([*lines, *columns(everywhere()), "", say("command.example", example=EXAMPLE)])
+        return "\n".join([*lines, *columns(everywhere()), "", say("command.example", example=f'pellucid explain "{EXAMPLE}"')])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and not args[0].startswith("-"):

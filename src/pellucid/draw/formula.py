@@ -137,7 +137,7 @@ WRITTEN: dict[str, Write] = {
     "correct": lambda m: f"{m.x} + {m.weights[0]}",
     "top": lambda m: f"top {m.seen.shape[-1]} of {m.x}",
     "share": lambda m: f"share({m.x}[chosen])",
-    "pick": lambda m: f"{m.x}[t], sorted by expert",
+    "pick": lambda m: f"{m.x}[tᵢ]",
     "experts": experts,
     "combine": lambda m: f"Σ {' · '.join(reversed(m.inputs))}",
     "scaled": lambda m: m.x + scaling(m.number("logit_scale")),

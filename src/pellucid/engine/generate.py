@@ -4,6 +4,7 @@ One request of a decoder goes through `decode.Decode`, which replays its step; a
 """
 
 from collections.abc import Generator, Iterator, Sequence
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ def generate(
     alone = len(prompts) == 1 and isinstance(module, Decoder) and next(module.parameters()).device.type == "cpu"
     run = one(module, prompts[0], new) if alone and isinstance(module, Decoder) else crowd(module, prompts, new, sources)
     alive: list[int] = list(range(len(prompts)))
-    if not new:
+    if not new or not prompts:
         return
     logits = next(run)
     for left in range(new, 0, -1):
@@ -106,9 +107,9 @@ def check(
     sources: Sequence[Sequence[int]] | None,
 ) -> None:
     """Refuse what no forward could answer: ids outside the vocabulary, an empty prompt, a text longer than the positions."""
-    if not isinstance(new, int) or new < 0:
+    if type(new) is not int or new < 0:
         raise UseError("generate.new", found=new)
-    if not 0.0 <= temperature < float("inf"):
+    if not isinstance(temperature, int | float) or not 0.0 <= temperature < float("inf"):
         raise UseError("generate.temperature", found=temperature)
     for name, texts in (("prompt", prompts), ("source", sources or ())):
         for i, text in enumerate(texts):
@@ -123,5 +124,5 @@ def check(
 def check_ids(ids: Sequence[int], vocab: int) -> None:
     """Every id lies in the vocabulary."""
     for i in ids:
-        if not 0 <= i < vocab:
+        if not isinstance(i, SupportsIndex) or not 0 <= i.__index__() < vocab:
             raise UseError("decode.id", id=i, last=vocab - 1)

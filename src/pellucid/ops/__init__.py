@@ -10,6 +10,6 @@ from pellucid.ops.precision import wide
 from pellucid.ops.rotate import angles, rotate
 
 __all__ = [
-    "add", "angles", "attend", "attend_latent", "combine", "each", "gate", "grouped", "layer", "linear", "linear_wide", "look", "pick", "rms", "rotate",
-    "scaled", "wide",
+    "add", "angles", "attend", "attend_latent", "combine", "each", "gate", "grouped", "layer", "linear", "linear_wide", "look", "pick",
+    "rms", "rotate", "scaled", "wide",
 ]  # fmt: skip

@@ -50,10 +50,10 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
 
 
 def prepare(recipe: Recipe) -> tuple[tokenizers.Tokenizer, list[list[int]]]:
-    """The corpus' tokenizer, and its documents as ids, each between two ends of text: what follows an end is a beginning."""
+    """The corpus' tokenizer, and its documents as ids: one sentence each, ended by the end of text."""
     tokenizer = corpus.train_tokenizer(corpus.pieces(recipe.data), recipe.tokenizer["size"])
     texts = [s.text for s in corpus.sentences(recipe.data, seed=recipe.train.seed)]
-    end = tokenizer.token_to_id(corpus.END_OF_TEXT)
+    end: int = tokenizer.token_to_id(corpus.END_OF_TEXT)
     return tokenizer, [[*e.ids, end] for e in tokenizer.encode_batch(texts)]
 
 

@@ -1,7 +1,7 @@
 // y[r, n] = x[r, :] . w[n, :] + bias[n] for a few rows.
 //
-// The one idea: with few rows the weight's way from memory is the whole cost, so its rows are read one or two at a time, in order,
-// each once for up to TILE rows of x (four streams at a time cost a third of the bandwidth). A sum has two accumulators and one order,
+// The one idea: with few rows the weight's way from memory is the whole cost, so its rows are read strictly one after another, each
+// once for up to TILE rows of x (four streams at a time cost a third of the bandwidth). A sum has two accumulators and one order,
 // set by k alone: a row has the same bits alone and among sixteen.
 #pragma once
 #include "walk.h"
@@ -22,42 +22,36 @@ struct Linear {
 
 constexpr int TILE = LANES == 16 ? 12 : 6;  // two accumulators a row, and they must stay in registers
 
-// out[n][r] = x[r, :] . w[n, :] for R rows of x and N of w.
-template <class T, int R, int N>
-static inline void dot(const T* w, const float* x, i64 k, float (*out)[R]) {
-  V even[N][R], odd[N][R], a, b;
-  for (int n = 0; n < N; n++)
-    for (int r = 0; r < R; r++) even[n][r] = odd[n][r] = set(0.f);
+template <class T, int R>
+static inline void dot(const T* w, const float* x, i64 k, float* out) {
+  V even[R], odd[R], a, b;
+  for (int r = 0; r < R; r++) even[r] = odd[r] = set(0.f);
   const i64 width = padded(k);
-  auto join = [&](int n, const float* at) {
-    for (int r = 0; r < R; r++) {
-      even[n][r] = fma(a, load(at + r * width), even[n][r]);
-      odd[n][r] = fma(b, load(at + r * width + LANES), odd[n][r]);
-    }
-  };
   i64 i = 0;
-  for (; i + PAIR <= k; i += PAIR)
-    for (int n = 0; n < N; n++) pair(w + n * k + i, a, b), join(n, x + i);
-  if (i < k)
-    for (int n = 0; n < N; n++) pair(w + n * k + i, a, b, k - i), join(n, x + i);
-  for (int n = 0; n < N; n++)
-    for (int r = 0; r < R; r++) out[n][r] = total(even[n][r] + odd[n][r]);
-}
-
-template <class T, int R, int N>
-static inline void cell(const Linear<T>& a, const float* x, i64 row, i64 j) {
-  float out[N][R];
-  dot<T, R, N>(a.w + j * a.k, x + row * padded(a.k), a.k, out);
-  for (int n = 0; n < N; n++)
-    for (int r = 0; r < R; r++) put(a.y + (row + r) * a.n + j + n, a.bias ? out[n][r] + get(a.bias + j + n) : out[n][r]);
+  for (; i + PAIR <= k; i += PAIR) {
+    pair(w + i, a, b);
+    for (int r = 0; r < R; r++) {
+      even[r] = fma(a, load(x + r * width + i), even[r]);
+      odd[r] = fma(b, load(x + r * width + i + LANES), odd[r]);
+    }
+  }
+  if (i < k) {
+    pair(w + i, a, b, k - i);
+    for (int r = 0; r < R; r++) {
+      even[r] = fma(a, load(x + r * width + i), even[r]);
+      odd[r] = fma(b, load(x + r * width + i + LANES), odd[r]);
+    }
+  }
+  for (int r = 0; r < R; r++) out[r] = total(even[r] + odd[r]);
 }
 
 template <class T, int R>
 static void tile(const Linear<T>& a, const float* x, i64 row, i64 from, i64 to) {
-  constexpr int N = R < 3 ? 2 : 1;  // one or two rows of x alone leave the adders waiting for each other
-  i64 j = from;
-  for (; j + N <= to; j += N) cell<T, R, N>(a, x, row, j);
-  for (; j < to; j++) cell<T, R, 1>(a, x, row, j);
+  float out[R];
+  for (i64 j = from; j < to; j++) {
+    dot<T, R>(a.w + j * a.k, x + row * padded(a.k), a.k, out);
+    for (int r = 0; r < R; r++) put(a.y + (row + r) * a.n + j, a.bias ? out[r] + get(a.bias + j) : out[r]);
+  }
 }
 
 template <class T, int R>

@@ -1,0 +1,314 @@
+"""Generation: what is drawn step by step over pages is what full forwards give, for one and for a crowd."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+import judge as judges
+from pellucid.engine import generate as engine
+from pellucid.engine.decode import Decode
+from pellucid.engine.generate import crowd, generate
+from pellucid.errors import PellucidError, UseError
+from pellucid.model import Model, load
+from pellucid.ops import native
+from pellucid.past import Pages
+from pellucid.step import Step
+from tiny import DECODERS, FAMILIES, GPT2, T5, V, swapped, tiny
+
+NEW = 9
+PROMPTS = [[5, 3, 80, 11], [7], [2, 47, 31, 31, 8, 90, 1, 0, 66, 12, 5], [96, 95]]
+SOURCES = [[4, 4, 9], [1, 2, 3, 4, 5, 6, 7], [50], [11, 12]]
+STARTS = [[0]] * len(PROMPTS)
+
+
+def model_of(family: str, dtype: torch.dtype = torch.float64) -> Model:
+    """A tiny model with what `load` puts around it."""
+    module = tiny(replace(T5, starts=0) if family == "t5" else family, dtype)
+    return Model(family, module, cast(Any, None), {}, None)
+
+
+def plain(model: Model, ids: Sequence[int], source: Sequence[int] | None = None) -> Tensor:
+    """The last logits of one full forward without any past, [V]."""
+    tokens = torch.tensor([list(ids)])
+    with torch.no_grad():
+        logits: Tensor = model.module(tokens) if source is None else model.module(torch.tensor([list(source)]), tokens)
+    return logits[0, -1]
+
+
+def loop(model: Model, prompt: Sequence[int], new: int, stops: Sequence[int] = (), source: Sequence[int] | None = None) -> list[int]:
+    """Greedy generation as it is told: a full forward for every token."""
+    out: list[int] = []
+    while len(out) < new and not (out and out[-1] in stops):
+        out.append(int(plain(model, [*prompt, *out], source).argmax()))
+    return out
+
+
+def texts(family: str) -> tuple[list[list[int]], list[list[int]] | None]:
+    """Prompts, or where there is an encoder the starts and the sources."""
+    return (STARTS, SOURCES) if family == "t5" else (PROMPTS, None)
+
+
+def run(model: Model, *args: Any, **how: Any) -> list[list[int]]:
+    """`generate`'s steps as one list a request."""
+    out: list[list[int]] = [[] for _ in args[0]]
+    for tokens in generate(model.module, *args, **how):
+        for row, token in zip(out, tokens, strict=True):
+            row += [] if token is None else [token]
+    return out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_is_full_forwards(family: str) -> None:
+    """A ragged crowd, and each of it alone, against the plain loop, without stops and with one that falls within."""
+    model = model_of(family)
+    prompts, sources = texts(family)
+    of = sources or [None] * len(prompts)
+    wanted = [loop(model, p, NEW, (), s) for p, s in zip(prompts, of, strict=True)]
+    assert run(model, prompts, NEW, sources=sources) == wanted
+    for p, s, w in zip(prompts, of, wanted, strict=True):
+        assert run(model, [p], NEW, sources=None if s is None else [s]) == [w]
+    stop = wanted[0][3]
+    cut = [w[: w.index(stop) + 1] if stop in w else w for w in wanted]
+    assert run(model, prompts, NEW, 0.0, [stop], sources=sources) == cut
+    assert len({tuple(w) for w in wanted}) > 1 and cut != wanted
+
+
+advance, wanted_rows = Step.advance, Step.paged
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (Step, "advance", lambda self: None),  # the past is never counted
+        (Pages, "release", lambda self, request: self.tables.clear()),
+        (engine, "pick", lambda logits, *rest: logits.argmin(-1)),
+    ],
+)
+def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
+    """A past that does not grow, a release that takes all, the unlikeliest token."""
+    model, found = model_of("llama"), None
+    stop = loop(model, PROMPTS[0], NEW)[3]
+    wanted = [loop(model, p, NEW, [stop]) for p in PROMPTS]
+    with swapped(owner, name, value):
+        try:
+            found = run(model, PROMPTS, NEW, 0.0, [stop])
+        except (KeyError, UseError, RuntimeError):
+            found = None
+    assert found != wanted
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_crowd_is_each_alone(family: str) -> None:
+    """Logits of every step of a crowd whose members end at different times."""
+    model = model_of(family)
+    prompts, sources = texts(family)
+    steps = crowd(model.module, prompts, NEW, sources)
+    texts_so_far = [list(p) for p in prompts]
+    alive, logits = list(range(len(prompts))), next(steps)
+    for left in range(NEW):
+        for i, row in zip(alive, logits, strict=True):
+            assert torch.allclose(row, plain(model, texts_so_far[i], None if sources is None else sources[i]), rtol=0, atol=1e-10)
+        fed = {i: int(row.argmax()) for i, row in zip(alive, logits, strict=True) if left < 2 * i + 1}
+        for i, token in fed.items():
+            texts_so_far[i].append(token)
+        alive = list(fed)
+        if not alive:
+            break
+        logits = steps.send(fed)
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_pages_are_given_back(every: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that ended holds no page, whoever goes on."""
+    held: list[Pages] = []
+    monkeypatch.setattr(engine, "Pages", lambda *a: held.append(Pages(*a)) or held[0])
+    model = model_of("gpt2")
+    steps = crowd(model.module, PROMPTS, NEW, None, every)
+    next(steps)
+    assert sorted(map(str, held[0].tables)) == ["0", "1", "2", "3"]
+    steps.send({1: 5, 3: 5})
+    assert sorted(map(str, held[0].tables)) == ["1", "3"] and len(held[0].free) == held[0].count - 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", DECODERS)
+def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model.generate of one request runs Decode, whose plan gives what its forward gives; a crowd of twins agrees."""
+    made: list[Decode] = []
+
+    class Heard(Decode):
+        def __init__(self, *args: Any, **how: Any) -> None:
+            super().__init__(*args, **how)
+            made.append(self)
+
+    monkeypatch.setattr(engine, "Decode", Heard)
+    model = model_of(family, dtype)
+    got = [model.generate([p], NEW, eos=None)[0] for p in PROMPTS]
+    assert len(made) == len(PROMPTS)
+    assert all(d.plan is not None or d.refused or not native.available() for d in made)
+    if family in ("gpt2", "llama", "qwen3") and dtype == torch.float32 and native.available():
+        assert all(d.plan is not None for d in made)
+    unplanned = [Decode(cast(Any, model.module), 64, planned=False).greedy(p, NEW) for p in PROMPTS]
+    assert got == unplanned
+    if dtype != torch.bfloat16:
+        assert got == model.generate(PROMPTS, NEW, eos=None)
+    assert len(made) == len(PROMPTS)
+
+
+# What Model.generate takes and gives.
+
+
+def test_tensors_and_lists() -> None:
+    model = model_of("llama")
+    ids = torch.tensor([p[:2] for p in PROMPTS if len(p) > 1])
+    new = model.generate(ids, NEW, eos=None)
+    assert new.dtype == torch.long and new.shape == (3, NEW)
+    assert new.tolist() == model.generate(ids.tolist(), NEW, eos=None)
+    assert model.generate(ids, 0).shape == (3, 0) and model.generate(PROMPTS, 0) == [[]] * 4
+    assert model.generate([], NEW) == [] and model.generate(ids[:0], NEW).shape == (0, 0)
+
+
+def test_stops() -> None:
+    """A stop is the last token of its text; a tensor's row is filled with it; the model's own stops hold unless told otherwise."""
+    model = model_of("llama")
+    ids = torch.tensor([[5, 3], [7, 7], [90, 1]])
+    free = model.generate(ids, NEW, eos=None)
+    stop, other = int(free[0, 2]), int(free[1, 4])
+    ends = [next((i for i, t in enumerate(row) if t in (stop, other)), NEW - 1) for row in free.tolist()]
+    cut = [row[: end + 1] for row, end in zip(free.tolist(), ends, strict=True)]
+    longest = max(map(len, cut))
+    assert model.generate(ids.tolist(), NEW, eos=[stop, other]) == cut and min(map(len, cut)) < longest
+    assert model.generate(ids, NEW, eos=(stop, other)).tolist() == [row + row[-1:] * (longest - len(row)) for row in cut]
+    assert model.generate([[5, 3]], NEW, eos=stop) == [cut[0]]
+    model.generation = {"eos_token_id": [stop, other, V + 5]}
+    assert model.stops == (stop, other) and model.generate(ids.tolist(), NEW) == cut
+    assert model.generate(ids.tolist(), NEW, eos=None) == free.tolist()
+    model.generation = {"eos_token_id": stop}
+    assert model.stops == (stop,)
+    assert list(model.stream([[5, 3]], NEW, 0.0, [stop])) == [[t] for t in cut[0]]
+
+
+def test_draws_are_each_request_s_own() -> None:
+    """With a seed: the same again, whoever else runs; without one, or with another, something else."""
+    model = model_of("llama")
+
+    def drawn(*prompts: list[int], **how: Any) -> list[list[int]]:
+        return model.generate(list(prompts), 20, temperature=1.5, eos=None, **how)
+
+    a, b, c = PROMPTS[:3]
+    crowded = drawn(a, b, c, seed=7)
+    assert drawn(a, b, c, seed=7) == crowded
+    assert [drawn(p, seed=7 + i)[0] for i, p in enumerate((a, b, c))] == crowded
+    assert drawn(a, c, c, seed=7)[0] == crowded[0] and drawn(a, c, c, seed=7)[2] == crowded[2]
+    assert drawn(a, b, c, seed=8) != crowded
+    assert drawn(a, a, seed=7)[0] != drawn(a, a, seed=7)[1]
+    assert len({str(drawn(a)) for _ in range(3)}) > 1
+
+
+def test_draws_follow_the_temperature() -> None:
+    """Frequencies are the softmax's of logits over temperature; a cold draw is the likeliest."""
+    model = model_of("gpt2")
+    first = plain(model, PROMPTS[0])
+    assert model.generate([PROMPTS[0]], 5, temperature=1e-4, seed=1, eos=None) == [loop(model, PROMPTS[0], 5)]
+    n, hot = 3000, 4.0
+    with swapped(engine, "Decode", Frozen):
+        drawn = torch.tensor([model.generate([PROMPTS[0]], 1, temperature=hot, seed=s, eos=None)[0][0] for s in range(n)])
+    share = torch.bincount(drawn, minlength=V) / n
+    expected = (first / hot).softmax(-1)
+    assert float((share - expected).abs().sum()) < 0.2
+    assert float((share - first.softmax(-1)).abs().sum()) > 0.4
+
+
+class Frozen:
+    """A Decode that computes a prompt's logits once."""
+
+    logits: Tensor | None = None
+
+    def __init__(self, module: Any, capacity: int) -> None:
+        self.module = module
+
+    def start(self, ids: Sequence[int]) -> Tensor:
+        if Frozen.logits is None:
+            with torch.no_grad():
+                Frozen.logits = self.module(torch.tensor([list(ids)]))[0, -1]
+        return Frozen.logits
+
+
+def test_encoder_decoder_is_transformers_greedy() -> None:
+    """A T5 as transformers saved it, in float64: the same tokens as its own generate."""
+    j = judges.judge("t5")
+    model = load(j.folder, dtype="float64")
+    draw = torch.Generator().manual_seed(2)
+    ends = set()
+    for length in (1, 5, 17):
+        source = torch.randint(2, V, (3, length), generator=draw)
+        for stops in (None, [int(model.generate(source, 6, eos=None)[0, 3])]):
+            with judges.Promote(), torch.no_grad():
+                theirs = j.hf.generate(source, max_new_tokens=12, do_sample=False, num_beams=1, eos_token_id=stops, pad_token_id=0)
+            for row, ours in zip(theirs[:, 1:].tolist(), model.generate(source.tolist(), 12, eos=stops), strict=True):
+                assert ours == row[: len(ours)] and not any(row[len(ours) :])
+                ends.add(len(ours))
+    assert len(ends) > 1
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_logprobs(family: str) -> None:
+    """Of each given token after the first: the log of its share; greedy tokens have the greatest."""
+    model = model_of(family)
+    ids = torch.tensor([PROMPTS[2]])
+    new = model.generate(ids, 5, eos=None)
+    whole = torch.cat([ids, new], 1)
+    found = model.logprobs(whole)
+    assert found.shape == (1, whole.shape[1] - 1) and found.dtype == torch.float64 and not found.requires_grad
+    with torch.no_grad():
+        shares = model(whole)[0, :-1].softmax(-1)
+    assert torch.allclose(found[0].exp(), torch.stack([shares[i, t] for i, t in enumerate(whole[0, 1:])]), rtol=1e-12, atol=0)
+    assert torch.equal(found[0, -5:], model.logprobs(whole)[0, -5:])
+    assert torch.allclose(found[0, -5:].exp(), shares[-5:].amax(-1), rtol=1e-12, atol=0)
+    assert model_of(family, torch.bfloat16).logprobs(whole).dtype == torch.float32
+
+
+# Errors.
+
+WRONG: list[tuple[str, Callable[[Model], Any]]] = [
+    ("decode.id", lambda m: m.generate([[V]], 3)),
+    ("decode.id", lambda m: m.generate([[5], [-1]], 3)),
+    ("decode.id", lambda m: m.generate([["5"]], 3)),  # type: ignore[list-item]
+    ("decode.id", lambda m: m.generate([[5.0]], 3)),  # type: ignore[list-item]
+    ("decode.id", lambda m: m.generate(torch.tensor([[V]]), 3)),
+    ("generate.empty", lambda m: m.generate([[5], []], 3)),
+    ("generate.empty", lambda m: m.generate(torch.zeros(2, 0, dtype=torch.long), 3)),
+    ("generate.context", lambda m: m.generate([[5] * 60], 5)),
+    ("generate.context", lambda m: m.generate(torch.zeros(1, 65, dtype=torch.long), 0)),
+    ("generate.temperature", lambda m: m.generate([[5]], 3, temperature=-0.1)),
+    ("generate.temperature", lambda m: m.generate([[5]], 3, temperature=float("nan"))),
+    ("generate.temperature", lambda m: m.generate([[5]], 3, temperature=float("inf"))),
+    ("generate.temperature", lambda m: m.generate([[5]], 3, temperature=cast(Any, "hot"))),
+    ("generate.new", lambda m: m.generate([[5]], -1)),
+    ("generate.new", lambda m: m.generate([[5]], cast(Any, 1.5))),
+    ("generate.new", lambda m: m.generate([[5]], cast(Any, None))),
+    ("generate.new", lambda m: m.generate([[5]], cast(Any, True))),
+    ("model.ids", lambda m: m.generate(torch.tensor([[5.0]]), 3)),
+    ("model.ids", lambda m: m.generate(torch.tensor([5, 3]), 3)),
+    ("decode.id", lambda m: m.logprobs(torch.tensor([[5, V]]))),
+]
+
+
+@pytest.mark.parametrize(("key", "ask"), WRONG)
+def test_errors_are_one_line(key: str, ask: Callable[[Model], Any]) -> None:
+    """Refused before anything runs, by name."""
+    model = model_of("gpt2")
+    assert GPT2.positions == 64
+    with pytest.raises(PellucidError) as caught:
+        ask(model)
+    assert caught.value.key == key and "\n" not in str(caught.value)
+    assert model.generate([[5] * 60], 4, eos=None)[0] == loop(model, [5] * 60, 4)
+
+
+def test_an_empty_source_is_named() -> None:
+    with pytest.raises(UseError, match=r"source\[1\]"):
+        model_of("t5").generate([[5], []], 3)
