@@ -66,7 +66,7 @@ def test_greedy_is_full_forwards(family: str) -> None:
     """A ragged crowd, and each of it alone, against the plain loop, without stops and with one that falls within."""
     model = model_of(family)
     prompts, sources = texts(family)
-    of = sources or [None] * len(prompts)
+    of: list[list[int] | None] = [*sources] if sources else [None] * len(prompts)
     wanted = [loop(model, p, NEW, (), s) for p, s in zip(prompts, of, strict=True)]
     assert run(model, prompts, NEW, sources=sources) == wanted
     for p, s, w in zip(prompts, of, wanted, strict=True):
@@ -75,9 +75,6 @@ def test_greedy_is_full_forwards(family: str) -> None:
     cut = [w[: w.index(stop) + 1] if stop in w else w for w in wanted]
     assert run(model, prompts, NEW, 0.0, [stop], sources=sources) == cut
     assert len({tuple(w) for w in wanted}) > 1 and cut != wanted
-
-
-advance, wanted_rows = Step.advance, Step.paged
 
 
 @pytest.mark.parametrize(
@@ -125,7 +122,12 @@ def test_crowd_is_each_alone(family: str) -> None:
 def test_pages_are_given_back(every: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that ended holds no page, whoever goes on."""
     held: list[Pages] = []
-    monkeypatch.setattr(engine, "Pages", lambda *a: held.append(Pages(*a)) or held[0])
+
+    def made(*how: int) -> Pages:
+        held.append(Pages(*how))
+        return held[0]
+
+    monkeypatch.setattr(engine, "Pages", made)
     model = model_of("gpt2")
     steps = crowd(model.module, PROMPTS, NEW, None, every)
     next(steps)
@@ -188,7 +190,7 @@ def test_stops() -> None:
     assert model.stops == (stop, other) and model.generate(ids.tolist(), NEW) == cut
     assert model.generate(ids.tolist(), NEW, eos=None) == free.tolist()
     model.generation = {"eos_token_id": stop}
-    assert model.stops == (stop,)
+    assert list(model.stops) == [stop]
     assert list(model.stream([[5, 3]], NEW, 0.0, [stop])) == [[t] for t in cut[0]]
 
 
@@ -248,7 +250,8 @@ def test_encoder_decoder_is_transformers_greedy() -> None:
         source = torch.randint(2, V, (3, length), generator=draw)
         for stops in (None, [int(model.generate(source, 6, eos=None)[0, 3])]):
             with judges.Promote(), torch.no_grad():
-                theirs = j.hf.generate(source, max_new_tokens=12, do_sample=False, num_beams=1, eos_token_id=stops, pad_token_id=0)
+                how = {"eos_token_id": stops, "pad_token_id": 0, "decoder_start_token_id": model.config.starts, "use_cache": False}
+                theirs = j.hf.generate(source, max_new_tokens=12, do_sample=False, num_beams=1, **how)
             for row, ours in zip(theirs[:, 1:].tolist(), model.generate(source.tolist(), 12, eos=stops), strict=True):
                 assert ours == row[: len(ours)] and not any(row[len(ours) :])
                 ends.add(len(ours))

@@ -5,7 +5,7 @@ import resource
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,12 +111,14 @@ SMALL = replace(GPT2, layers=GPT2.layers[:1])
 RECORDS = 19  # of SMALL
 
 
-def compiled(model: nn.Module) -> tuple[Callable[..., Tensor], list[Any]]:
-    """A compiled model, and the graphs that its compiler was given."""
+def compiled(model: nn.Module) -> tuple[Any, list[Any]]:
+    """A compiled model, and the graphs that its compiler was given; to compile while watching is an error."""
     graphs: list[Any] = []
 
     def backend(graph: Any, example: Any) -> Any:
         graphs.append(graph)
+        if tap.here.watches:
+            raise RuntimeError("compiled while watched")
         return graph.forward
 
     torch._dynamo.reset()
@@ -134,18 +136,9 @@ def test_compiled_then_watched_then_compiled() -> None:
     assert torch.equal(run(TOKENS), first) and len(graphs) == before > 0
     assert len(seen) == RECORDS and clean(model)
     assert not any("tap" in str(n.target) or "watch" in str(n.target) for g in graphs for n in g.graph.nodes)
-    torch._dynamo.reset()
-    run, graphs = compiled(model)
-    run(TOKENS)
-    before = len(graphs)
-    with swapped(torch.compiler, "set_stance", lambda *_: nullcontext()):
-        try:
-            with watch(run) as seen:
-                run(TOKENS)
-            outcome: object = (len(seen), len(graphs))
-        except Exception as e:
-            outcome = repr(e)
-    assert outcome != (RECORDS, before)
+    eager, (run, graphs) = nullcontext(), compiled(model)
+    with swapped(torch.compiler, "set_stance", lambda *_: eager), pytest.raises(Exception, match="compiled while watched"), watch(run):
+        run(TOKENS)
     torch._dynamo.reset()
 
 
@@ -165,10 +158,9 @@ def overlapping(model: nn.Module) -> tuple[int, int, int]:
         with torch.no_grad(), watch(run) as seen:
             b_in.set()
             a_out.wait(60)
-            try:
+            with suppress(torch._dynamo.exc.BackendCompilerFailed):
                 run(TOKENS)
-            finally:
-                records.append(len(seen))
+            records.append(len(seen))
 
     threads = [threading.Thread(target=f) for f in (first, second)]
     for t in threads:
@@ -181,20 +173,17 @@ def overlapping(model: nn.Module) -> tuple[int, int, int]:
 
 
 class Own:
-    """A mutant: every watch restores the stance that it found."""
+    """A mutant: every watch sets the stance and takes it back."""
 
     watches, stance = 0, None
 
     def __enter__(self) -> None:
-        self.mine = threading.local()
-        self.mine.stance = torch.compiler.set_stance("force_eager")
-        self.mine.stance.__enter__()
+        torch.compiler.set_stance("force_eager")
 
     def __exit__(self, *failure: object) -> None:
-        torch._dynamo.set_stance("default")
+        torch.compiler.set_stance("default")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_overlapping_watches_share_one_stance() -> None:
     model = tiny(SMALL, torch.float32)
     assert overlapping(model) == (RECORDS, 0, 1)

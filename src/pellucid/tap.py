@@ -186,6 +186,14 @@ def terms_of(x: Tensor) -> Callable[[Index], Terms] | None:
     return at
 
 
+def picked(terms: Callable[[Index], Terms] | None, part: tuple[Any, ...]) -> Callable[[Index], Terms] | None:
+    """The terms of x[part] by those of x, where the last of part numbers rows of x: a copy, which its storage cannot tell."""
+    if terms is None or not part:
+        return None
+    axis, rows, whole = len(part) - 1, part[-1], terms
+    return lambda i: whole((*i[:axis], int(rows[i[axis]]), *i[axis + 1 :]))
+
+
 def watching() -> bool:
     """Whether the running forward is watched in this thread."""
     return bool(here.calls)

@@ -27,7 +27,7 @@ from pellucid.axes import bind
 from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.past import Span
 from pellucid.step import Step
-from pellucid.tap import Call, Index, Made, Mark, Terms, Weights, aside, here, terms_of
+from pellucid.tap import Call, Index, Made, Mark, Terms, Weights, aside, here, picked, terms_of
 
 Edit = Callable[[Tensor], Tensor | None]
 _serial = itertools.count()
@@ -231,7 +231,7 @@ class Watch(Records):
         elif self.grad and x.requires_grad:
             x.register_hook(functools.partial(take_gradient, weakref.ref(seen), part))
         if self.terms and not edited:
-            seen.terms = terms_of(cut)
+            seen.terms = terms_of(cut) or picked(terms_of(x), part)
         self.to(seen)
 
     def change(self, x: Tensor, part: tuple[Any, ...], spot: Spot) -> Tensor:

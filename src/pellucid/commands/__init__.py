@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pellucid import words
-from pellucid.commands.app import build, run
+from pellucid.commands import app  # not its names: the command `run` is a module of this package
 from pellucid.commands.screen import Screen, asked
 from pellucid.errors import PellucidError
 
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rest, settings = asked(given)
         screen = Screen(json=settings.json, quiet=settings.quiet)
         words.use(settings.language)
-        return run(build(), rest, screen)
+        return app.run(app.build(), rest, screen)
     except PellucidError as wrong:
         screen.fault(str(wrong))
         return 2

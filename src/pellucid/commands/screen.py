@@ -116,14 +116,16 @@ class Screen:
         if self.quiet or not sys.stderr.isatty():
             return lambda done, whole: None
 
-        started, shown = time.monotonic(), [0.0]
+        started: list[float] = []
+        shown: list[float] = []
 
         def show(done: int, whole: int) -> None:
             now = time.monotonic()
-            if done >= whole and shown[0]:
+            started.append(now)
+            if done >= whole and shown:
                 sys.stderr.write("\r\x1b[K")
-            elif done < whole and now - started > PATIENCE and now - shown[0] > PATIENCE / 4:
-                shown[0] = now
+            elif done < whole and now - started[0] > PATIENCE and (not shown or now - shown[-1] > PATIENCE / 4):
+                shown.append(now)
                 sys.stderr.write(f"\r{title} {100 * done // whole}%")
             sys.stderr.flush()
 

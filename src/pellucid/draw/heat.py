@@ -28,6 +28,7 @@ def heat(share: Tensor, queries: Sequence[str], keys: Sequence[str], width: int,
                 told.append(" ")
             else:
                 told.append((shade(x, 1.0) if x else " ") + words)
-        told.rstrip()
+        if not colour:
+            told.rstrip()
         out.append(told)
     return out

@@ -157,8 +157,10 @@ def laid(entries: Sequence[Entry], view: View) -> list[Text]:
     need = widths([*body, [t for i, t in enumerate(titles) if i != 4]], columns)
     if not wide:
         need[3] = 0
-    fixed = sum(need) - need[2] + gap * (len([n for n in need if n]))
-    room = view.width - fixed
+    room = left(need, view.width, gap)
+    if room < 2 * STRIP[0]:  # too narrow for all
+        need[1] = 0
+        room = left(need, view.width, gap)
     picture = max(STRIP[0], min(STRIP[1], room - need[2]))
     need[2] = max(8, min(need[2], room - picture))
     sizes, sides = [*need[:4], picture, *need[4:]], [*columns[:4], Column(), *columns[4:]]
@@ -171,6 +173,11 @@ def laid(entries: Sequence[Entry], view: View) -> list[Text]:
             cells[2] = squeezed(cells[2], one, need[2])
             out.append(line([*cells[:4], strip(one.value, one.dims, picture, view.colour), *cells[4:]], sides, sizes, gap))
     return out
+
+
+def left(need: Sequence[int], width: int, gap: int) -> int:
+    """What the other columns leave for formulas and pictures."""
+    return width - sum(need) + need[2] - gap * len([n for n in need if n])
 
 
 def squeezed(made: Cell, one: Line, width: int) -> Cell:

@@ -43,10 +43,10 @@ def strip(value: Tensor, dims: str, width: int, colour: bool) -> Text:
     above, below = (cells(row, width) for row in ends(value, dims))
     if not colour:
         return Text("".join(shade(x, max(map(abs, below))) for x in below))
-    top = max(map(abs, above + below))
+    high, low = (max(map(abs, row)) for row in (above, below))  # each to its own: a first token is often a hundred times the last
     drawn = Text()
     for a, b in zip(above, below, strict=True):
-        drawn.append("▀", Style(color=tint(a, top), bgcolor=tint(b, top)))
+        drawn.append("▀", Style(color=tint(a, high), bgcolor=tint(b, low)))
     return drawn
 
 

@@ -79,5 +79,8 @@ def clipped(lines: Sequence[Text], width: int) -> list[Text]:
 
 def prose(sentence: str, width: int, style: str = "", indent: int = 1) -> list[Text]:
     """A sentence in lines of at most this many cells, broken between words, or between characters where there are no spaces."""
-    lines = Text(sentence, style).wrap(Console(width=width), max(8, width - indent))
-    return [Text(" " * indent) + one for one in lines]
+    out = []
+    for one in Text(sentence, style).wrap(Console(width=width), max(8, width - indent)):
+        one.rstrip()
+        out.append(Text(" " * indent) + one)
+    return out

@@ -30,7 +30,7 @@ def moe(hf: Fields) -> c.Moe:
     hf.relate(experts % groups == 0, "n_routed_experts % n_group == 0", n_routed_experts=experts, n_group=groups)
     hf.relate(kept <= groups, "topk_group <= n_group", topk_group=kept, n_group=groups)
     room = experts // groups * kept
-    hf.relate(chosen <= room, "num_experts_per_tok <= experts of the kept groups", num_experts_per_tok=chosen, experts=room)
+    hf.relate(chosen <= room, "num_experts_per_tok <= n_routed_experts / n_group * topk_group", num_experts_per_tok=chosen, room=room)
     return c.Moe(
         experts,
         chosen,

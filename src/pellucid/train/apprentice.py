@@ -12,6 +12,7 @@ from typing import Any
 import tokenizers
 import torch
 
+from pellucid.checkpoint.disk import reason
 from pellucid.checkpoint.fill import unfill
 from pellucid.checkpoint.folder import save_folder
 from pellucid.errors import TrainError
@@ -23,6 +24,7 @@ from pellucid.train.loop import Run, initialise
 from pellucid.train.quiz import greedy, quiz
 from pellucid.train.recipe import Recipe, read_recipe
 
+LOCK = "lock"
 Progress = Callable[[dict[str, Any]], None]
 
 
@@ -33,9 +35,13 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
     """
     recipe = read_recipe(path)
     folder = out or Path("runs") / recipe.name
-    if folder.exists() and any(folder.iterdir()) and not resume:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        used = any(f.name != LOCK for f in folder.iterdir())
+    except OSError as fault:
+        raise TrainError("train.folder", folder=folder, reason=reason(fault)) from None
+    if used and not resume:
         raise TrainError("train.exists", folder=folder)
-    folder.mkdir(parents=True, exist_ok=True)
     if threads is not None:
         torch.set_num_threads(threads)
     with alone(folder), stopping() as stopped:
@@ -91,6 +97,7 @@ def finish(
         "llama": "LlamaForCausalLM",
         "qwen3": "Qwen3ForCausalLM",
         "deepseek_v3": "DeepseekV3ForCausalLM",
+        "gpt_oss": "GptOssForCausalLM",
     }
     config = {"architectures": [architecture[family.name]], **hf, "dtype": "bfloat16"}
     save_folder(folder, config, tensors, {"bos_token_id": end, "eos_token_id": end}, overwrite=True)
@@ -105,7 +112,11 @@ def finish(
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold the run's folder: two runs in one would overwrite each other."""
-    with (folder / "lock").open("w") as f:
+    try:
+        f = (folder / LOCK).open("w")
+    except OSError as fault:
+        raise TrainError("train.folder", folder=folder, reason=reason(fault)) from None
+    with f:
         try:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pellucid.checkpoint.disk import reason
 from pellucid.errors import TrainError
 from pellucid.models import Decoder
 from pellucid.step import Step
@@ -23,6 +25,7 @@ from pellucid.train.recipe import Settings
 from pellucid.train.saves import newest, read_state, save_state
 
 Documents = list[list[int]]
+STEP = re.compile(rb'\{"step": ([0-9]+)[,}].*\}$')
 IGNORED = -100  # a target that carries no loss: padding
 
 
@@ -87,10 +90,12 @@ class Run:
     """One training run in a folder of its own: log.jsonl, saves/."""
 
     def __init__(self, model: Decoder, documents: Documents, s: Settings, folder: Path) -> None:
+        check(documents, model.config.vocab, model.config.positions)
         self.model, self.documents, self.s, self.folder = model, documents, s, folder
         self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
         self.identity = {
             "settings": hashlib.sha256(json.dumps(asdict(s), sort_keys=True).encode()).hexdigest(),
+            "model": hashlib.sha256(repr(model.config).encode()).hexdigest(),
             "documents": hashlib.sha256(json.dumps(documents).encode()).hexdigest(),
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
@@ -118,7 +123,7 @@ class Run:
         return True
 
     def one(self, numbers: list[int]) -> dict[str, Any]:
-        """One step of the optimizer on these documents; a loss that is no number ends the run before it touches a weight."""
+        """One step of the optimizer on these documents; a loss or gradient that is no number ends the run before it touches a weight."""
         rate = learning_rate(self.step, self.s)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -126,18 +131,32 @@ class Run:
         loss = loss_of(self.model, inputs, targets)
         value = float(loss.detach())
         if not math.isfinite(value):
-            raise TrainError("train.loss", step=self.step, loss=value, documents=", ".join(map(str, numbers[:8])))
+            raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.s.clip))
+        if not math.isfinite(norm):
+            raise TrainError("train.gradient", step=self.step + 1, norm=norm, documents=", ".join(map(str, numbers[:8])))
         self.optimizer.step()
         self.step += 1
         self.tokens += int((targets != IGNORED).sum())
         return {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens}
 
     def log(self, entry: dict[str, Any]) -> None:
-        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as f:
-            f.write(json.dumps(entry) + "\n")
+        try:
+            with (self.folder / "log.jsonl").open("a", encoding="utf-8") as f:
+                f.write(json.dumps(entry) + "\n")
+        except OSError as fault:
+            raise TrainError("train.save", path=self.folder / "log.jsonl", reason=reason(fault)) from None
+
+    def unlog(self) -> None:
+        """Take back what the log tells of steps that were lost; a crash may have torn its last line."""
+        path = self.folder / "log.jsonl"
+        if not path.is_file():
+            return
+        lines = path.read_bytes().split(b"\n")[:-1]
+        kept = [line for line in lines if (found := STEP.match(line)) and int(found[1]) <= self.step]
+        path.write_bytes(b"".join(line + b"\n" for line in kept))
 
     def save(self) -> None:
         """Keep everything that the next step depends on."""
@@ -150,6 +169,7 @@ class Run:
         """Go on from the newest state that verifies, if there is one; returns what was wrong with newer ones."""
         found, faults = newest(self.folder / "saves")
         if found is None:
+            self.unlog()
             return faults
         weights, moments, state = read_state(found)
         if differing := [k for k, v in self.identity.items() if state["identity"].get(k) != v]:
@@ -159,4 +179,17 @@ class Run:
                 p.copy_(weights[path])
                 self.optimizer.state[p] = {k.split(":")[1]: v.clone() for k, v in moments.items() if k.split(":")[0] == path}
         self.step, self.tokens = state["step"], state["tokens"]
+        self.unlog()
         return faults
+
+
+def check(documents: Documents, vocab: int, positions: int | None) -> None:
+    """Refuse documents that teach nothing or that the model cannot take: of one token, too long, with ids outside the vocabulary."""
+    if not documents:
+        raise TrainError("train.empty")
+    longest = positions + 1 if positions is not None else math.inf
+    for number, document in enumerate(documents):
+        if not 2 <= len(document) <= longest:
+            raise TrainError("train.length", number=number, tokens=len(document), most="∞" if positions is None else longest)
+        if wrong := [i for i in document if not 0 <= i < vocab]:
+            raise TrainError("train.id", number=number, id=wrong[0], last=vocab - 1)

@@ -1,11 +1,18 @@
 """A recipe: one TOML file that tells the model, its tokenizer, its data and how it is trained. Every field is checked by name."""
 
+import re
 import tomllib
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from pellucid.checkpoint.disk import read_whole
 from pellucid.errors import TrainError
+
+RECIPE_BYTES = 1_000_000
+TABLES = {"data": {"folder"}, "tokenizer": {"size"}}
+FROM_ZERO = {"seed", "warmup", "weight_decay", "floor"}
+BELOW_ONE = {"beta1", "beta2"}
 
 
 @dataclass(frozen=True)
@@ -45,40 +52,45 @@ class Recipe:
 
 def read_recipe(path: Path) -> Recipe:
     """Read and check a recipe; data folders are relative to it."""
+    raw = read_whole(path, RECIPE_BYTES, TrainError)
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise TrainError("recipe.missing", path=path) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        found = tomllib.loads(raw.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise TrainError("recipe.toml", path=path, reason=fault) from None
-    allowed = {"name", "model", "tokenizer", "data", "train"}
-    for field in found.keys() - allowed:
-        raise TrainError("recipe.unknown", path=path, field=field, allowed=", ".join(sorted(allowed)))
+    known(path, "", found, {"name", "model", "tokenizer", "data", "train"})
     for field, kind in {"name": str, "model": dict, "tokenizer": dict, "data": dict, "train": dict}.items():
         if not isinstance(found.get(field), kind):
             raise TrainError("recipe.field", path=path, field=field, found=repr(found.get(field)), allowed=kind.__name__)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", found["name"]):  # it names the run's folder
+        raise TrainError("recipe.field", path=path, field="name", found=repr(found["name"]), allowed="A-Z a-z 0-9 . _ -")
+    for table, names in TABLES.items():
+        known(path, f"{table}.", found[table], names)
     folder, size = found["data"].get("folder"), found["tokenizer"].get("size")
     if not isinstance(folder, str):
         raise TrainError("recipe.field", path=path, field="data.folder", found=repr(folder), allowed="str")
-    if type(size) is not int or size < 257:
-        raise TrainError("recipe.field", path=path, field="tokenizer.size", found=repr(size), allowed=">= 257")
+    if type(size) is not int or not 257 <= size < 1 << 24:
+        raise TrainError("recipe.field", path=path, field="tokenizer.size", found=repr(size), allowed="int >= 257")
     return Recipe(path, found["name"], found["model"], found["tokenizer"], path.parent / folder, settings(path, found["train"]))
+
+
+def known(path: Path, table: str, found: dict[str, Any], allowed: set[str]) -> None:
+    """Refuse the first field of a table that is not one of these."""
+    for field in sorted(found.keys() - allowed):
+        raise TrainError("recipe.unknown", path=path, field=table + field, allowed=", ".join(sorted(allowed)))
 
 
 def settings(path: Path, found: dict[str, Any]) -> Settings:
     """The [train] table with its bounds."""
-    known = {f.name: f for f in fields(Settings)}
-    for name in found.keys() - known.keys():
-        raise TrainError("recipe.unknown", path=path, field=f"train.{name}", allowed=", ".join(known))
-    for name, field in known.items():
-        whole = field.type is int
+    known(path, "train.", found, {f.name for f in fields(Settings)})
+    for field in fields(Settings):
+        name, whole = field.name, field.type is int
         value = found.get(name, field.default)
+        kind = "int" if whole else "number"
         if value is MISSING:
-            raise TrainError("recipe.field", path=path, field=f"train.{name}", found="-", allowed="int" if whole else "number")
-        low = 0 if name in ("seed", "warmup", "weight_decay", "floor") else 1e-12
+            raise TrainError("recipe.field", path=path, field=f"train.{name}", found="-", allowed=kind)
         right = type(value) is int if whole else type(value) in (int, float)
-        if not right or not low <= value < 2**63:
-            raise TrainError(
-                "recipe.field", path=path, field=f"train.{name}", found=repr(value), allowed=f"{'int' if whole else 'number'} >= {low:g}"
-            )
+        high = 1.0 if name in BELOW_ONE else 2.0**63
+        if not right or not 0 <= value < high or (value == 0 and name not in FROM_ZERO | BELOW_ONE):
+            bound = f"{kind} {'>=' if name in FROM_ZERO | BELOW_ONE else '>'} 0" + (", < 1" if name in BELOW_ONE else "")
+            raise TrainError("recipe.field", path=path, field=f"train.{name}", found=repr(value), allowed=bound)
     return Settings(**found)

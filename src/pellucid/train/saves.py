@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pellucid.checkpoint.disk import sync
+from pellucid.checkpoint.disk import reason, sync
 from pellucid.checkpoint.json_file import read_object
 from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
 from pellucid.errors import PellucidError, TrainError
@@ -37,11 +37,11 @@ def save_state(root: Path, step: int, weights: Mapping[str, Tensor], moments: Ma
         shutil.rmtree(final, ignore_errors=True)
         os.replace(part, final)
         sync(root)
-    except OSError as fault:
+    except (OSError, PellucidError) as fault:
         shutil.rmtree(part, ignore_errors=True)
-        raise TrainError("train.save", path=final, reason=fault.strerror) from None
+        raise TrainError("train.save", path=final, reason=reason(fault)) from None
     for old in sorted(root.glob("[0-9]*"))[:-KEPT]:
-        shutil.rmtree(old)
+        shutil.rmtree(old, ignore_errors=True)
     return final
 
 
