@@ -22,10 +22,13 @@ def products(t: int, s: int, h: int, k: int, r: int, w: int, c: int) -> tuple[in
     return t * h * c * (k + w) + t * s * h * (c + r + c), s * h * c * (k + w) + t * s * h * (k + r + w)
 
 
-def grow(latent: Tensor, up: Tensor) -> Tensor:
-    """latent [B S C] times up [H . C] -> [B S H .]: the product that kv_b's weight would make, if it were called."""
+def grow(latent: Tensor, up: Tensor, named: Tensor | None = None) -> Tensor:
+    """latent [B S C] times up [H . C] -> [B S H .]: the product that kv_b's weight would make, if it were called.
+
+    named: the latent as it was tapped, where this one was read from pages.
+    """
     y = torch.einsum("bsc,hkc->bshk", latent, up)
-    return note(y, "linear", (latent,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
+    return note(y, "linear", (latent if named is None else named,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
 
 
 def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tensor, sight: Sight, scale: float) -> Tensor:
@@ -87,5 +90,5 @@ def with_shared(k: Tensor, shared: Tensor) -> Tensor:
 def in_the_open(q: Tensor, named: tuple[Tensor, ...], piece: Piece, up_k: Tensor, up_v: Tensor, sight: Sight, scale: float) -> Tensor:
     """The reference: expanded, with the grown keys and values tapped."""
     latent, shared = piece.read()
-    k, v = tap(grow(latent, up_k), "k: B S H K"), tap(grow(latent, up_v), "v: B S H W")
+    k, v = tap(grow(latent, up_k, named[2]), "k: B S H K"), tap(grow(latent, up_v, named[2]), "v: B S H W")
     return attend_reference(q, piece, sight, scale, (*named[:2], k, *named[3:]), (with_shared(k, shared), v))

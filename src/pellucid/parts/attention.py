@@ -18,7 +18,8 @@ from pellucid.tap import tap
 class Attention(nn.Module):
     """x [B T D] -> [B T D]: every head's weighted sum of the values it sees. arXiv 1706.03762, 2305.13245."""
 
-    axes = {"q": "(H K) D", "k": "(G K) D", "v": "(G K) D", "o": "D (H K)", "sinks": "H", "relative": "U H"}
+    axes = {"q": "(H K) D", "k": "(G K) D", "v": "(G K) D", "o": "D (H K)",
+            "q_norm": "K", "k_norm": "K", "sinks": "H", "relative": "U H"}  # fmt: skip
 
     def __init__(self, cfg: c.Config, spec: c.Attention, table: Embedding | None = None) -> None:
         super().__init__()

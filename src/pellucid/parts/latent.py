@@ -14,7 +14,8 @@ from pellucid.tap import tap
 class Latent(nn.Module):
     """x [B T D] -> [B T D]. Its past is (latent [B S C], shared rotary key [B S R]); kv_b's matrix is read, never called."""
 
-    axes = {"q_a": "Q D", "q_b": "(H (K+R)) Q", "q": "(H (K+R)) D", "kv_a": "(C+R) D", "kv_b": "(H (K+W)) C", "o": "D (H W)"}
+    axes = {"q_a": "Q D", "q_b": "(H (K+R)) Q", "q": "(H (K+R)) D", "kv_a": "(C+R) D", "kv_b": "(H (K+W)) C", "o": "D (H W)",
+            "q_norm": "Q", "kv_norm": "C"}  # fmt: skip
 
     def __init__(self, cfg: c.Config, spec: c.Latent) -> None:
         super().__init__()

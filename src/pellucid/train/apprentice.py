@@ -48,8 +48,8 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
         tokenizer, documents = prepare(recipe)
         family, hf, model = fresh(recipe, tokenizer)
         run = Run(model, documents, recipe.train, folder)
-        for fault in run.resume() if resume else ():
-            progress({"warning": fault})
+        for warning in run.resume() if resume else ():
+            progress({"warning": warning})
         if not run.train(progress, stopped):
             raise TrainError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)
         return finish(recipe, folder / "model", family, hf, model, tokenizer, progress)
@@ -59,7 +59,8 @@ def prepare(recipe: Recipe) -> tuple[tokenizers.Tokenizer, list[list[int]]]:
     """The corpus' tokenizer, and its documents as ids: one sentence each, ended by the end of text."""
     tokenizer = corpus.train_tokenizer(corpus.pieces(recipe.data), recipe.tokenizer["size"])
     texts = [s.text for s in corpus.sentences(recipe.data, seed=recipe.train.seed)]
-    end: int = tokenizer.token_to_id(corpus.END_OF_TEXT)
+    end = tokenizer.token_to_id(corpus.END_OF_TEXT)
+    assert end is not None
     return tokenizer, [[*e.ids, end] for e in tokenizer.encode_batch(texts)]
 
 

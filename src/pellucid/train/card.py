@@ -7,6 +7,8 @@ from pellucid.train.quiz import Score
 from pellucid.train.recipe import Recipe
 from pellucid.words import phrases
 
+TITLES = ("card.relation", "card.language", "card.asked", "card.accuracy", "card.chance", "card.bag")
+
 
 def card(recipe: Recipe, model: Decoder, scores: Sequence[Score]) -> str:
     """The card as Markdown, in English and Chinese; every figure is of the weights that are saved."""
@@ -27,7 +29,7 @@ def card(recipe: Recipe, model: Decoder, scores: Sequence[Score]) -> str:
     parts = []
     for language in ("en", "zh"):
         say = phrases(language)
-        titles = " | ".join(say[f"card.{c}"] for c in ("relation", "language", "asked", "accuracy", "chance", "bag"))
+        titles = " | ".join(say[key] for key in TITLES)
         table = "\n".join([f"| {titles} |", "|---|---|---:|---:|---:|---:|", *rows])
         parts.append(f"# {recipe.name}\n\n" + say["card.about"].format(**facts) + "\n\n" + say["card.measured"] + "\n\n" + table)
     return head + "\n\n".join(parts) + "\n"

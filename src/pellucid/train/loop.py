@@ -33,11 +33,12 @@ def initialise(model: nn.Module, layers: int, spread: float, seed: int) -> None:
     """First weights as GPT-2's: normal, those that write to the residual smaller by the root of twice the layers; biases zero."""
     draw = torch.Generator().manual_seed(seed)
     for path, p in model.named_parameters():
-        if p.ndim < 2:
-            continue
         writes = path.endswith((".o.weight", ".down.weight"))
         with torch.no_grad():
-            p.normal_(0.0, spread / math.sqrt(2 * layers) if writes else spread, generator=draw)
+            if p.ndim >= 2:
+                p.normal_(0.0, spread / math.sqrt(2 * layers) if writes else spread, generator=draw)
+            elif path.endswith("bias"):
+                p.zero_()
 
 
 def batches(documents: Documents, s: Settings) -> Iterator[list[int]]:
