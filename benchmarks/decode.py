@@ -34,7 +34,7 @@ PROMPT = 32
 Turn = Callable[[], tuple[list[int], float, float]]  # tokens, seconds in all, seconds after the first token
 
 
-def theirs(dtype: torch.dtype) -> transformers.GPT2LMHeadModel:
+def theirs(dtype: torch.dtype) -> Any:
     """transformers' GPT-2 with random weights, no bias and no norm at its starting value."""
     torch.manual_seed(0)
     net = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval().requires_grad_(False)
@@ -47,7 +47,7 @@ def theirs(dtype: torch.dtype) -> transformers.GPT2LMHeadModel:
     return net
 
 
-def ours(net: transformers.GPT2LMHeadModel, dtype: torch.dtype) -> Decoder:
+def ours(net: Any, dtype: torch.dtype) -> Decoder:
     """The same numbers as our model."""
     attn, mlp = c.Attention(12, 12, 64, bias=True, out_bias=True), c.Mlp(3072, "gelu_tanh", gated=False, bias=True)
     model = Decoder(c.Config(SHAPE["vocab"], SHAPE["width"], (c.Layer(attn, mlp),) * SHAPE["layers"], True, norm="layer", positions=1024))
@@ -88,7 +88,7 @@ def our_turn(decode: Decode, ids: list[int], new: int) -> Turn:
     return turn
 
 
-def their_turn(net: transformers.GPT2LMHeadModel, ids: list[int], new: int) -> Turn:
+def their_turn(net: Any, ids: list[int], new: int) -> Turn:
     stamps: list[float] = []
 
     class Clock(transformers.StoppingCriteria):
@@ -108,7 +108,7 @@ def their_turn(net: transformers.GPT2LMHeadModel, ids: list[int], new: int) -> T
     return turn
 
 
-def gguf_file(model: Decoder, dtype: torch.dtype, path: Path) -> None:
+def gguf_file(model: Any, dtype: torch.dtype, path: Path) -> None:
     """The same numbers as llama.cpp reads them: matrices in dtype, norms and biases in float32, no vocabulary."""
     import gguf
 
@@ -131,7 +131,6 @@ def gguf_file(model: Decoder, dtype: torch.dtype, path: Path) -> None:
             w.add_tensor(name, gguf.quants.quantize(x, kind), raw_dtype=kind)
 
     put("token_embd.weight", model.embed.weight)
-    assert model.positions is not None
     w.add_tensor("position_embd.weight", model.positions.weight.detach().float().numpy())
     for i, layer in enumerate(model.layers):
         attn: Any = layer.attn
