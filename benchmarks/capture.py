@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,12 @@ def held(x: Any) -> dict[str, float]:
     return {"tensors": len(found), "mib": sum(storages.values()) / 2**20}
 
 
-def timed(turn: Turn, ids: Tensor) -> float:
-    """Milliseconds of one turn."""
+def timed(turn: Turn, ids: Tensor) -> dict[str, float]:
+    """Milliseconds of one turn, and what it held when the clock stopped."""
     began = time.perf_counter()
     captured = turn(ids)
     ended = time.perf_counter()
-    del captured
-    return (ended - began) * 1e3
+    return {"ms": (ended - began) * 1e3, **held(captured)}
 
 
 def prompt(tokens: int) -> Tensor:
@@ -133,7 +133,7 @@ class Worker:
                 return line
         raise RuntimeError(f"the worker ended: {self.process.wait()}")
 
-    def ask(self, name: str, tokens: int) -> dict[str, Any]:
+    def ask(self, name: str, tokens: int) -> dict[str, float]:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([name, tokens]) + "\n")
         self.process.stdin.flush()
@@ -155,7 +155,7 @@ def work(kind: str) -> None:
     for line in sys.stdin:
         name, tokens = json.loads(line)
         ids = prompt(tokens)
-        print(json.dumps({"ms": timed(turns[name], ids), **held(turns[name](ids) if tokens < 0 else ())}), flush=True)
+        print(json.dumps(timed(turns[name], ids)), flush=True)
 
 
 # The bound
@@ -189,16 +189,14 @@ def bounds(plain_ms: float, tokens: int, mib: dict[str, float], measured: dict[s
 def case(tokens: int, rounds: int, turns: dict[str, Turn], peer: Worker | None) -> dict[str, Any]:
     ids = prompt(tokens)
     names = [*turns, *(peer.hello["names"] if peer else ())]
-    one = {name: (lambda name=name: timed(turns[name], ids)) for name in turns}
+    one: dict[str, Callable[[], dict[str, float]]] = {name: partial(timed, turn, ids) for name, turn in turns.items()}
     if peer is not None:
-        one |= {name: (lambda name=name: float(peer.ask(name, tokens)["ms"])) for name in peer.hello["names"]}
-    kept = {name: held(turns[name](ids)) for name in turns}
-    for run in one.values():
-        run()
+        one |= {name: partial(peer.ask, name, tokens) for name in peer.hello["names"]}
+    kept = {name: {k: v for k, v in run().items() if k != "ms"} for name, run in one.items()}
     seen: dict[str, list[float]] = {name: [] for name in names}
     for i in range(rounds):
         for name in names if i % 2 == 0 else names[::-1]:
-            seen[name].append(one[name]())
+            seen[name].append(one[name]()["ms"])
     ratios = {name: [b / a for a, b in zip(seen["pellucid"], seen[name], strict=True)] for name in names[1:]}
     if peer is not None:
         pairs = zip(seen["pellucid, everything"], seen["TransformerLens, run_with_cache"], strict=True)
@@ -223,18 +221,12 @@ def watching_off(pairs: int, threads: int, tokens: int) -> dict[str, Any]:
     ratios = []
     for i in range(pairs + 2):
         order = (never, used) if i % 2 == 0 else (used, never)
-        ms = {id(w): float(w.ask("off", tokens)["ms"]) for w in order}
+        ms = {id(w): w.ask("off", tokens)["ms"] for w in order}
         ratios.append(ms[id(used)] / ms[id(never)])
     never.close(), used.close()
     ratios = ratios[2:]
-    spread = statistics.quantiles(ratios, n=4)
-    return {
-        "tokens": tokens,
-        "pairs": pairs,
-        "ratio_per_pair": ratios,
-        "median": statistics.median(ratios),
-        "quartiles": [spread[0], spread[2]],
-    }
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {"tokens": tokens, "pairs": pairs, "ratio_per_pair": ratios, "median": middle, "quartiles": [low, high]}
 
 
 def main() -> None:
