@@ -15,6 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +99,13 @@ def in_process() -> dict[str, Turn]:
 def lens() -> dict[str, Turn]:
     """TransformerLens around transformers' GPT-2."""
     import transformers
-    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 
     torch.manual_seed(0)
-    net = transformers.GPT2LMHeadModel(transformers.GPT2Config(attn_implementation="eager")).eval().requires_grad_(False)
-    bridge = build_bridge_from_module(net, architecture="GPT2LMHeadModel", hf_config=net.config, dtype=torch.float32)
+    net = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval().requires_grad_(False)
+    net.set_attn_implementation("eager")
+    bridge = import_module("transformer_lens.model_bridge.sources._bridge_builder").build_bridge_from_module(
+        net, architecture="GPT2LMHeadModel", hf_config=net.config, dtype=torch.float32
+    )
     return {"TransformerLens": bridge, "TransformerLens, run_with_cache": lambda ids: bridge.run_with_cache(ids)[1]}
 
 
@@ -146,11 +150,8 @@ class Worker:
 def work(kind: str) -> None:
     """The other side of a Worker."""
     turns = {"lens": lens, "never": lambda: off(False), "used": lambda: off(True)}[kind]()
-    versions = {name: sys.modules[name].__version__ for name in ("torch", "transformers") if name in sys.modules}
-    if kind == "lens":
-        from importlib.metadata import version
-
-        versions["transformer-lens"] = version("transformer-lens")
+    names = ("torch", "transformers", *(["transformer-lens"] if kind == "lens" else []))
+    versions = {name: version(name) for name in names}
     print(json.dumps({"names": list(turns), "versions": versions}), flush=True)
     for line in sys.stdin:
         name, tokens = json.loads(line)
@@ -219,11 +220,13 @@ def watching_off(pairs: int, threads: int, tokens: int) -> dict[str, Any]:
     """The plain forward after a watch has been used, over that of a process that never watched; pairs in alternating order."""
     never, used = Worker(sys.executable, "never", threads), Worker(sys.executable, "used", threads)
     ratios = []
+    pairs = max(pairs, 2)  # and two to warm up
     for i in range(pairs + 2):
         order = (never, used) if i % 2 == 0 else (used, never)
         ms = {id(w): w.ask("off", tokens)["ms"] for w in order}
         ratios.append(ms[id(used)] / ms[id(never)])
-    never.close(), used.close()
+    never.close()
+    used.close()
     ratios = ratios[2:]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return {"tokens": tokens, "pairs": pairs, "ratio_per_pair": ratios, "median": middle, "quartiles": [low, high]}

@@ -12,7 +12,7 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from pellucid.model import Model, load, make, specimens
+from pellucid.model import Model, load, make
 
 torch.set_num_threads(1)
 TEXTS = ["The capital of France is Paris.", "The capital of Japan is Tokyo.", "法国的首都是巴黎。", "Where is the cat? The cat is here."]
@@ -41,6 +41,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def specimen(folder: Path) -> Model:
+def specimen() -> Model:
     """The specimen that ships with the package; nobody may change it."""
-    return load("pellucid/capitals" if "pellucid/capitals" in specimens() else folder)
+    return load("pellucid/capitals")

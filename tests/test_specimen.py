@@ -32,7 +32,7 @@ def test_it_is_listed_small_and_of_the_promised_shape(model):
 def test_the_prompt_of_the_readme_was_held_out():
     book = read(RECIPE)
     assert "The capital of {country} is" in book.held_out["capital", "en"]
-    assert not any("capital of {country} is" in form for form in book.trained["capital", "en"])
+    assert not any(form.startswith("The capital of {country} is") for form in book.trained["capital", "en"])
 
 
 def test_it_ends_in_paris(model):

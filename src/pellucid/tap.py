@@ -160,10 +160,11 @@ def note(
     """Remember, while somebody watches, how an op made x; terms(index) are the summands of one cell, flops counts products as 2."""
     if not here.calls:
         return x
-    storage = x.untyped_storage()
+    storage, keep = x.untyped_storage(), False
     for w in here.watches:
         w.made(storage, op, inputs, weights, flops)
-    if terms is not None and x.device.type != "meta" and any(w.terms for w in here.watches):
+        keep |= w.terms
+    if keep and terms is not None and x.device.type != "meta":
         here.terms[storage._cdata] = (x, terms)
     return x
 

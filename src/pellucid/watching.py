@@ -122,8 +122,7 @@ class Watch(Records):
         super().__init__()
         if inside not in ("beside", "reference"):
             raise UseError("watch.inside", found=repr(inside))
-        fits = "|".join(map(fnmatch.translate, (only,) if isinstance(only, str) else only)) or r"(?!)"  # no pattern, no path
-        self.model, self.wants = model, re.compile(fits).match
+        self.model, self.wants = model, matcher((only,) if isinstance(only, str) else tuple(only))
         self.keep, self.edit, self.grad, self.request, self.inside, self.terms = keep, dict(edit or {}), grad, request, inside, terms
         self.to = self.seen.append if to is None else functools.partial(aside, to)
         self.serial = next(_serial)  # not id(self): a tensor outlives its watch, and ids come again
@@ -185,8 +184,8 @@ class Watch(Records):
 
     def spot(self, outer: str, label: str) -> Spot:
         name, dims = label.split(": ")
-        path = f"{outer}.{name}".lstrip(".")
-        found = self.spots[outer, label] = Spot(path, dims, dims.split(), bool(self.wants(path)), self.edits(path))
+        path = f"{outer}.{name}" if outer else name
+        found = self.spots[outer, label] = Spot(path, dims, dims.split(), self.wants(path), self.edits(path))
         return found
 
     def see(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
@@ -273,15 +272,18 @@ class Watch(Records):
             return (*[slice(None)] * words.index("N"), at), rows[at] - start
         return (*[slice(None)] * words.index(length), slice(start, stop)), torch.arange(stop - start)
 
-    def enter(self) -> None:
-        """The watched model is called: the next step."""
-        self.step, self.count = self.step + 1, {}
-
     def close(self) -> None:
         """An edit that never met its tensor is a mistake in its path."""
         missed = sorted(set(self.edit) - self.edited)
         if missed and self.met:
             raise TraceError("edit.unmet", path=missed[0], near=nearest(missed[0], (s.path for s in self.spots.values())))
+
+
+@functools.lru_cache(64)
+def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    """Whether a path fits one of these; what it has answered it knows, for the next watch that asks the same."""
+    fits = re.compile("|".join(map(fnmatch.translate, patterns)) or r"(?!)")
+    return functools.cache(lambda path: fits.match(path) is not None)
 
 
 def described(x: Tensor) -> tuple[tuple[int, ...], str, str]:
@@ -348,7 +350,7 @@ def _frame(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw: Any
         if options and len(options) > 1 and outer is not None and (above := outer.path.get(w)):
             paths[w] = next((p for p in options if p.startswith(above + ".")), options[0])
         if module is w.model:
-            w.enter()
+            w.step, w.count = w.step + 1, {}
     steps = tuple([a for a in (*args, *kw.values()) if isinstance(a, Step)])
     sizes: dict[str, int] = {}
     if outer is not None:

@@ -121,10 +121,13 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str
         storages.add(plain.untyped_storage().data_ptr())
         ready[name] = plain
     with replacing(path) as part:
+        with part.open("wb"):
+            mode = part.stat().st_mode  # as the umask has it; the library writes for the owner alone
         try:
             save_file(ready, part, dict(metadata) if metadata is not None else {"format": "pt"})
         except SafetensorError as broken:
             raise CheckpointError("file.write", file=path, reason=reason(broken)) from None
+        part.chmod(mode)
 
 
 def _header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:

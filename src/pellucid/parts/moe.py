@@ -52,12 +52,9 @@ class Moe(nn.Module):
         return y if self.shared is None else ops.add(tap(y, "routed_out: B T D"), tap(self.shared(x), "shared: B T D"))
 
     def by_softmax(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest of a softmax over all experts; normalised, their shares are a softmax over the chosen alone."""
+        """The largest logits are chosen; their shares come from a softmax over all experts."""
         affinity = tap(ops.each(logits.softmax(-1), "softmax", logits), "affinity: B T E")
-        best, chosen = logits.topk(self.spec.chosen, -1)
-        chosen = tap(ops.each(chosen, "top", affinity), "chosen: B T A")
-        share = best.softmax(-1) if self.spec.normalised else affinity.gather(-1, chosen)
-        return tap(ops.each(share * self.spec.scale, "share", affinity, chosen), "share: B T A"), chosen
+        return self.shares(affinity, tap(ops.each(logits.topk(self.spec.chosen, -1)[1], "top", logits), "chosen: B T A"))
 
     def by_sigmoid(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Sigmoid scores; a correction and groups decide who is chosen, the scores alone how much each counts."""
@@ -68,7 +65,10 @@ class Moe(nn.Module):
         best = grouped.topk(min(2, grouped.shape[-1]), -1)[0].sum(-1).topk(s.groups_chosen, -1)[1]
         kept = torch.zeros_like(grouped[..., 0], dtype=torch.bool).scatter(-1, best, True)
         ranked = grouped.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
-        chosen = tap(ops.each(ranked.topk(s.chosen, -1)[1], "top", corrected), "chosen: B T A")
+        return self.shares(affinity, tap(ops.each(ranked.topk(s.chosen, -1)[1], "top", corrected), "chosen: B T A"))
+
+    def shares(self, affinity: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """How much each chosen expert counts; normalised, the shares of a token sum to the scale, as a softmax over the chosen would."""
         share = affinity.gather(-1, chosen)
-        below = share.sum(-1, keepdim=True) + 1e-20 if s.normalised else 1.0
-        return tap(ops.each(share / below * s.scale, "share", affinity, chosen), "share: B T A"), chosen
+        below = share.sum(-1, keepdim=True) + 1e-20 if self.spec.normalised else 1.0
+        return tap(ops.each(share / below * self.spec.scale, "share", affinity, chosen), "share: B T A"), chosen
