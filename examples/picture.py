@@ -1,6 +1,6 @@
 """Save what `pellucid explain` shows as a picture.
 
-    python examples/picture.py "The capital of France is" explain.svg
+python examples/picture.py "The capital of France is" explain.svg
 """
 
 import io

@@ -377,3 +377,24 @@ def test_loading_asks_no_network(folder: Path) -> None:
 def test_a_hub_id_would_be_heard() -> None:
     """The mutant: an id of the hub asks the network, and the check hears it."""
     assert "socket" in loading("owner/model-that-is-not-here")
+
+
+@pytest.mark.parametrize(
+    ("how", "key"),
+    [({"dtype": torch.int8}, "model.dtype"), ({"device": "gpu9"}, "model.device"), ({"dtype": "complex64"}, "model.dtype")],
+)
+def test_what_no_machine_has_is_one_line(how, key):
+    with pytest.raises(PellucidError) as caught:
+        load("pellucid/capitals", **how)
+    assert caught.value.key == key and "\n" not in str(caught.value)
+
+
+def test_padding_and_prefix_are_checked(specimen):
+    ids = torch.tensor([[1, 2, 3]])
+    for how, key in (({"padding": torch.ones(1, 2)}, "model.padding"), ({"prefix": -1}, "model.prefix"), ({"prefix": "x"}, "model.prefix")):
+        with pytest.raises(PellucidError) as caught:
+            specimen(ids, **how)
+        assert caught.value.key == key
+    with pytest.raises(PellucidError) as caught:
+        load("")
+    assert caught.value.key == "model.unknown"

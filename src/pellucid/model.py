@@ -80,6 +80,10 @@ class Model:
         padding: [B T], 0 where a row has no token.  prefix: this many first tokens see each other both ways.
         """
         self.check(ids)
+        if padding is not None and padding.shape != ids.shape:
+            raise UseError("model.padding", found=tuple(padding.shape), allowed=tuple(ids.shape))
+        if prefix is not None and (type(prefix) is not int or prefix < 0):
+            raise UseError("model.prefix", found=prefix)
         sight = None if prefix is None else prefix_sight(prefix)
         if isinstance(self.module, Decoder):
             if target_ids is not None:
@@ -176,6 +180,7 @@ def load(
     dtype: of the parameters, as stored where None (float16 becomes float32 on a CPU, which is slow at it).  device "meta": shapes alone.
     ignore_fields: unknown fields of config.json to leave aside, which the model's config then tells.
     """
+    check_device(device)
     folder = Folder(place(name))
     kind, cfg = understand(folder.config, str(folder.path / "config.json"), ignore_fields)
     cfg = untied(kind, cfg, folder)
@@ -192,9 +197,17 @@ def load(
     return model
 
 
+def check_device(device: str | torch.device) -> None:
+    """A device that torch knows and this machine has."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as broken:
+        raise UseError("model.device", found=device, reason=str(broken).split("\n")[0]) from None
+
+
 def place(name: str | Path) -> Path:
     """The folder of a name."""
-    text = str(name)
+    text = str(name) or "''"
     if text.startswith("pellucid/"):
         specimen = SPECIMENS / text.removeprefix("pellucid/")
         if specimen.parent != SPECIMENS or not specimen.is_dir():
@@ -220,12 +233,11 @@ def untied(kind: Family, cfg: Config, folder: Folder) -> Config:
 
 def choose_dtype(asked: str | torch.dtype | None, folder: Folder, device: str) -> torch.dtype:
     """The dtype to hold parameters in."""
-    if isinstance(asked, torch.dtype):
-        return asked
     if asked is not None:
-        if asked not in DTYPES:
-            raise UseError("model.dtype", found=asked, allowed=", ".join(DTYPES))
-        return DTYPES[asked]
+        name = str(asked).removeprefix("torch.") if isinstance(asked, torch.dtype) else asked
+        if name not in DTYPES:
+            raise UseError("model.dtype", found=name, allowed=", ".join(DTYPES))
+        return DTYPES[name]
     stored = {e.dtype for e in folder.entries.values()}
     common = next((d for d in (torch.bfloat16, torch.float16, torch.float32, torch.float64) if d in stored), torch.float32)
     return torch.float32 if common == torch.float16 and device == "cpu" else common

@@ -14,7 +14,7 @@ def probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
     w = logits.to(wide(logits.dtype))
     if temperature == 0:
         return torch.nn.functional.one_hot(w.argmax(-1), w.shape[-1]).to(w.dtype)
-    return (w / temperature).softmax(-1)
+    return ((w - w.amax(-1, keepdim=True)) / temperature).softmax(-1)  # a tiny temperature would overflow otherwise
 
 
 def pick(logits: Tensor, temperature: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
