@@ -6,7 +6,10 @@ from pellucid import ops
 
 
 class Linear(nn.Linear):
-    """x [... in] -> [... out]; weight [out, in]."""
+    """x [... in] -> [... out]; weight [out, in], unset until a checkpoint or a trainer sets it."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: a first draw would be thrown away, and on meta it costs more than building the model."""
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias)
@@ -17,7 +20,10 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """ids [...] -> rows [... width]."""
+    """ids [...] -> rows [... width]; unset as a Linear is."""
+
+    def reset_parameters(self) -> None:
+        """Nothing, as above."""
 
     def forward(self, ids: Tensor) -> Tensor:
         return ops.look(ids, self.weight)
