@@ -248,7 +248,7 @@ def make(hf: Mapping[str, Any], name: str = "new", device: str = "cpu", dtype: t
     kind, cfg = understand(hf)
     with torch.device(device):
         module = build(cfg)
-    return Model(name, cast(module, dtype) if dtype else module, family(kind.name), hf, None)  # type: ignore[arg-type]
+    return Model(name, cast(module, dtype) if dtype else module, family(kind.name), hf, None)
 
 
 def trace(model: Model, prompt: str | Sequence[int], steps: int = 1, **how: Any) -> Trace:

@@ -4,6 +4,8 @@ Decoder(tokens [B T], step) -> logits [B T V]
 EncoderDecoder(source [B S], tokens [B T], step) -> logits [B T V]; its cross attention remembers the encoder's rows
 """
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,8 @@ from pellucid.parts.linear import Embedding, Linear
 from pellucid.parts.norm import NORMS
 from pellucid.step import Step
 from pellucid.tap import tap
+
+Kind = TypeVar("Kind", bound=nn.Module)
 
 
 class Stack(nn.Module):
@@ -114,7 +118,7 @@ def build(cfg: c.Config) -> Decoder | EncoderDecoder:
     return Decoder(cfg) if cfg.encoder is None else EncoderDecoder(cfg)
 
 
-def cast(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+def cast(model: Kind, dtype: torch.dtype) -> Kind:
     """Parameters to dtype; buffers keep theirs, since `model.to(dtype)` would round the router's float32 correction."""
     for p in model.parameters():
         p.data = p.data.to(dtype)

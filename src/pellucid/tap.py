@@ -195,11 +195,6 @@ def picked(terms: Callable[[Index], Terms] | None, part: tuple[Any, ...]) -> Cal
     return lambda i: whole((*i[:axis], int(rows[i[axis]]), *i[axis + 1 :]))
 
 
-def watching() -> bool:
-    """Whether the running forward is watched in this thread."""
-    return bool(here.calls)
-
-
 def inside(*names: str) -> str | None:
     """Whether somebody watches these tensors of the running op: None, "read" (run beside), or "reference" (run in its place)."""
     if not here.calls:
