@@ -62,7 +62,7 @@ def test_a_result_tells_what_it_was_measured_on(measured: dict[str, Any]) -> Non
 
 @pytest.fixture(scope="module")
 def v3() -> Any:
-    _, cfg = understand(DEEPSEEK_V3, ignore=["quantization_config"])
+    _, cfg = understand(DEEPSEEK_V3)
     with torch.device("meta"):
         return cast(build(cfg), torch.bfloat16)
 
@@ -125,14 +125,14 @@ def test_meta_trace_is_the_real_one(family: str, dtype: torch.dtype) -> None:
 
 
 def test_a_branch_on_the_device_mutant() -> None:
-    right = Block.attended
+    right = Block.sum
 
-    def shorter(self: Block, x: Tensor, step: Step) -> Tensor:
+    def shorter(self: Block, x: Tensor, part: str, total: str, step: Step) -> Tensor:
         if x.device.type != "meta":
-            return right(self, x, step)
-        return tap(ops.add(x, self.attn(self.attn_norm(x), step)), "mid: B T D")
+            return right(self, x, part, total, step)
+        return tap(ops.add(x, getattr(self, part)(getattr(self, f"{part}_norm")(x), step)), f"{total}: B T D")
 
-    with swapped(Block, "attended", shorter):
+    with swapped(Block, "sum", shorter):
         real, ghost = traces("llama", torch.float32)
     assert real != ghost
 

@@ -29,8 +29,11 @@ class Held:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.tensors[name].shape)
 
-    def read(self, name: str) -> Tensor:
-        return self.tensors[name]
+    def dtype(self, name: str) -> torch.dtype:
+        return self.tensors[name].dtype
+
+    def read(self, name: str, into: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        return self.tensors[name] if into is None else into.copy_(self.tensors[name])
 
 
 def disk(family: str, quirk: str = "plain") -> dict[str, Tensor]:
@@ -58,10 +61,11 @@ def test_the_table_of_names_is_reversible(family: str, quirk: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_faults_of_a_checkpoint_are_one_line(family: str) -> None:
-    good = disk(family)
+    good, (kind, cfg) = disk(family), understand(judge(family).config)
     filled(family, good)
     name = sorted(n for n in good if ".1." in n)[-1]
-    embed = next(n for n in good if n.endswith(("wte.weight", "embed_tokens.weight", "shared.weight")))
+    named = {n.replace("*", "weight"): r.disk.replace("*", "weight") for r in kind.rules(cfg) for n in r.names}
+    head, embed = named["head.weight"], named["embed.weight"]
     faults: list[tuple[str, dict[str, Tensor], list[str]]] = [
         ("weights.missing", {n: t for n, t in good.items() if n != name}, [name, "1 tensors"]),
         ("weights.extra", {**good, "another.thing": torch.ones(2)}, ["another.thing"]),
@@ -70,8 +74,7 @@ def test_faults_of_a_checkpoint_are_one_line(family: str) -> None:
         ("weights.dtype", {**good, name: good[name].long()}, [name, "int64"]),
         ("weights.missing", {}, [f"{len(good)} tensors", "weights"]),
     ]
-    if reads(judge(family).config).tied:
-        head = "lm_head.weight"
+    if cfg.tied:
         filled(family, {**good, head: good[embed].clone()})
         faults.append(("weights.tied", {**good, head: good[embed] + 1}, [head, embed]))
     for key, tensors, words in faults:

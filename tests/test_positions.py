@@ -68,13 +68,15 @@ def by_hand(pair: int, rope: c.Rope) -> float:
             return w / s * ramp + w * (1 - ramp)
 
 
-def from_one(rope: c.Rope, dtype: torch.dtype, device: Any = "cpu") -> Tensor:
+def from_one(rope: c.Rope, dtype: torch.dtype, device: Any = "cpu", totals: object = None) -> Tensor:
     """Pairs counted from 1, as popular texts do."""
     return frequencies(rope, dtype, device) * rope.theta ** (-2 / rope.width)
 
 
 @law(
-    1e-12, from_one=(rotate, "frequencies", from_one), whole_width=(rotate, "frequencies", lambda r, d, v="cpu": frequencies(r, d, v) ** 2)
+    1e-12,
+    from_one=(rotate, "frequencies", from_one),
+    whole_width=(rotate, "frequencies", lambda r, d, v="cpu", t=None: frequencies(r, d, v) ** 2),
 )
 def test_14_frequencies() -> float:
     """Every scaling against its formula, relative to the frequency."""
@@ -113,7 +115,7 @@ def one_sided(x: Tensor, pair: tuple[Tensor, Tensor], interleaved: bool) -> Tens
     return turn(x, (pair[0], pair[1].abs()), interleaved)
 
 
-def late(at: Tensor, rope: c.Rope, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def late(at: Tensor, rope: c.Rope, dtype: torch.dtype, totals: object = None) -> tuple[Tensor, Tensor]:
     """Angles of squared positions: not linear, so a difference is not all that counts."""
     return angles(at * at, rope, dtype)
 

@@ -139,12 +139,12 @@ def test_13_routing_by_hand() -> None:
     moe = moe_of(c.Moe(4, 2, 8, groups=2, groups_chosen=1, scale=2.0))
     moe.correction.copy_(torch.tensor([0.0, 0.0, 0.5, 0.5]))
     logits = torch.tensor([[[2.0, 1.0, 0.5, -0.5], [3.0, 2.5, -3.0, -3.0]]], dtype=torch.float64)
-    share, chosen = moe.by_sigmoid(logits)
+    share, chosen = moe.choose(logits)
     score = logits.sigmoid()[0]
     assert chosen[0].tolist() == [[2, 3], [0, 1]]
     assert far(share[0], 2.0 * torch.stack([score[0, 2:] / score[0, 2:].sum(), score[1, :2] / score[1, :2].sum()])) < 1e-12
-    model = moe_of(c.Moe(3, 2, 8, affinity="softmax"))
-    share, chosen = model.by_softmax(logits[..., :3])
+    model = moe_of(c.Moe(3, 2, 8, affinity="softmax", corrected=False))
+    share, chosen = model.choose(logits[..., :3])
     assert chosen[0, 0].tolist() == [0, 1] and far(share[0, 0], torch.tensor([1 / (1 + math.exp(-1)), 1 / (1 + math.e)])) < 1e-6
 
 
@@ -320,12 +320,12 @@ def test_21_neurons_may_change_places() -> float:
     return max(changed(tiny(f), turned_neurons, *inputs(f)) for f in FAMILIES)
 
 
-def post_normed(self: Block, x: Tensor, step: Step) -> Tensor:
-    x = self.attn_norm(x)
-    return ops.add(x, self.attn(x, step))
+def post_normed(self: Block, x: Tensor, part: str, total: str, step: Step) -> Tensor:
+    x = getattr(self, f"{part}_norm")(x)
+    return ops.add(x, getattr(self, part)(x, step))
 
 
-@law(post_normed=(Block, "attended", post_normed))
+@law(post_normed=(Block, "sum", post_normed))
 def test_22_residual_stream() -> float:
     """Parts that write nothing leave the norm and the head of the embedding."""
     gaps = []
@@ -335,7 +335,7 @@ def test_22_residual_stream() -> float:
             for name, p in model.named_parameters():
                 if ".o." in name or ".down" in name:
                     p.zero_()
-            start = model.enter(TOKENS, Step.plain(TOKENS))
+            start = model.enter(model.embed(TOKENS), Step.plain(TOKENS))
             gaps.append(far(model(TOKENS), model.head(model.norm(start))))
     return max(gaps)
 

@@ -25,7 +25,10 @@ HEARING = c.Attention(4, 4, 8, scale=1.0, causal=False)
 BUCKETED = c.Attention(4, 4, 8, scale=1.0, buckets=c.Buckets(8, 16, False))
 LISTENING = c.Attention(4, 4, 8, scale=1.0, causal=False, buckets=c.Buckets(8, 16, True))
 SUNK = c.Attention(4, 2, 16, c.Rope(16, 150_000.0), bias=True, out_bias=True, sinks=True)
-CLAMPED = c.Moe(4, 2, 16, affinity="softmax", bias=True, act="clamped")
+CLAMPED = c.Moe(4, 2, 16, affinity="softmax", corrected=False, bias=True, act="clamped")
+GATED = c.Moe(8, 3, 16, shared=20, affinity="softmax", corrected=False, normalised=False, shared_gate=True)
+GROUPED = c.Moe(8, 3, 16, affinity="softmax", corrected=False, groups=4, groups_chosen=2, group_best=1, scale=1.5)
+BIASED = c.Attention(4, 2, 8, c.Rope(8), bias=True)
 
 GPT2 = c.Config(
     V, D, (c.Layer(c.Attention(4, 4, 8, bias=True, out_bias=True), c.Mlp(64, "gelu_tanh", False, True)),) * 2, True, 1e-5, "layer", 64
@@ -38,7 +41,8 @@ T5 = c.Config(
     V, D, (c.Layer(BUCKETED, c.Mlp(48, "relu", False), HEARING),) * 3, True, 1e-6, logit_scale=D**-0.5,
     encoder=(c.Layer(LISTENING, c.Mlp(48, "relu", False)),) * 2,
 )  # fmt: skip
-DECODERS = {"gpt2": GPT2, "llama": LLAMA, "qwen3": QWEN3, "deepseek_v3": DEEPSEEK_V3, "gpt_oss": GPT_OSS}
+QWEN2_MOE = c.Config(V, D, (c.Layer(BIASED, GATED), c.Layer(BIASED, GROUPED)), eps=1e-6)  # and DeepSeek-V2's groups
+DECODERS = {"gpt2": GPT2, "llama": LLAMA, "qwen3": QWEN3, "deepseek_v3": DEEPSEEK_V3, "gpt_oss": GPT_OSS, "qwen2_moe": QWEN2_MOE}
 FAMILIES = {**DECODERS, "t5": T5}
 
 Model = Decoder | EncoderDecoder

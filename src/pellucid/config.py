@@ -37,13 +37,31 @@ class Yarn:
 
 
 @dataclass(frozen=True)
+class Dynamic:
+    """A base that grows with the whole text once that is longer than the original context; fixed for a request by its token budget."""
+
+    factor: float
+    original: int
+
+
+@dataclass(frozen=True)
+class LongRope:
+    """One factor a pair, of two lists: the second for texts longer than the original context (arXiv 2402.13753); amount as in YaRN."""
+
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    original: int
+    amount: float = 1.0
+
+
+@dataclass(frozen=True)
 class Rope:
     """Rotary positions, arXiv 2104.09864: width channels of a head turn, in pairs side by side (interleaved) or half a width apart."""
 
     width: int
     theta: float = 10_000.0
     interleaved: bool = False
-    scaling: Linear | Llama3 | Yarn | None = None
+    scaling: Linear | Llama3 | Yarn | Dynamic | LongRope | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +71,17 @@ class Buckets:
     count: int
     reach: int
     both_ways: bool
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """A bias that falls with distance, one slope a head (arXiv 2108.12409), times scale.
+
+    rounded: it is a product of bfloat16 numbers and of the key's position, as Falcon was trained with.
+    """
+
+    scale: float = 1.0
+    rounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +101,7 @@ class Attention:
     scale: float | None = None  # None: width ** -0.5
     causal: bool = True
     buckets: Buckets | None = None
+    alibi: Alibi | None = None
 
 
 @dataclass(frozen=True)
@@ -107,22 +137,30 @@ class Moe:
     chosen: int
     width: int  # of one expert
     shared: int = 0  # width of the expert that every token visits
-    affinity: str = "sigmoid"  # "sigmoid": score, correct, choose, normalise;  "softmax": choose, then softmax over the chosen
+    affinity: str = "sigmoid"  # how logits become scores: "sigmoid", each for itself;  "softmax", over all experts
     groups: int = 1
     groups_chosen: int = 1
+    group_best: int = 2  # a group is as good as the sum of this many of its best experts
     scale: float = 1.0
     normalised: bool = True
     bias: bool = False
     act: str = "silu"
+    corrected: bool = True  # a correction is added to the scores that choose, not to those that count
+    shared_gate: bool = False  # the shared expert's output is times the sigmoid of one more product (Qwen2-MoE)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One block: attention, feed-forward, and in a decoder that listens to an encoder, cross attention."""
+    """One block: attention, feed-forward, and in a decoder that listens to an encoder, cross attention.
+
+    order: where the norms stand. "pre": before each part (arXiv 2002.04745);  "post": after each sum (arXiv 1706.03762);  "sandwich":
+    before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own.
+    """
 
     attn: Attention | Latent
     ffn: Mlp | Moe
     cross: Attention | None = None
+    order: str = "pre"
 
 
 @dataclass(frozen=True)
@@ -134,10 +172,22 @@ class Config:
     layers: tuple[Layer, ...]
     tied: bool = False
     eps: float = 1e-5
-    norm: str = "rms"  # or "layer": subtracts the mean, has a bias
-    positions: int | None = None  # rows of learned positions
+    norm: str = "rms"  # "rms offset": its weight counts from 1 (Gemma);  "layer": subtracts the mean, has a bias
+    positions: int | None = None  # tokens that learned positions reach, or sinusoids
     logit_scale: float = 1.0
     encoder: tuple[Layer, ...] | None = None
+    embed_scale: float = 1.0  # of the rows of the embedding, rounded to their dtype
+    embed_width: int | None = None  # of the embedding and the head, where not the model's
+    embed_norm: bool = False
+    types: int | None = None  # rows of token types
+    offset: int = 0  # the row of the first position
+    sinusoids: bool = False  # positions are computed, not learned
+    final_norm: bool = True
+    head: bool = True  # without one a model gives its last rows
+    head_bias: bool = False
+    transform: str | None = None  # the activation of one more product and norm before the head (BERT)
+    logit_cap: float | None = None  # a soft limit of the logits
+    prefix: bool = False  # the prompt's tokens see each other both ways; what follows is causal
     context: int | None = None  # tokens it was made for, where its files tell
     starts: int | None = None  # the id that a decoder of an encoder-decoder begins with
     stops: tuple[int, ...] = ()  # ids that end a text

@@ -1,6 +1,7 @@
 """The models: plain modules made from a Config.
 
 Decoder(tokens [B T], step) -> logits [B T V]
+Encoder(tokens [B T], step) -> logits [B T V], or rows [B T D] where it has no head; every token sees every other
 EncoderDecoder(source [B S], tokens [B T], step) -> logits [B T V]; its cross attention remembers the encoder's rows
 """
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from pellucid import config as c
 from pellucid import ops
 from pellucid.parts.block import block
+from pellucid.parts.head import Ending
 from pellucid.parts.linear import Embedding, Linear
 from pellucid.parts.norm import NORMS
 from pellucid.step import Step
@@ -23,75 +25,128 @@ Kind = TypeVar("Kind", bound=nn.Module)
 class Stack(nn.Module):
     """Blocks and the last norm. A table of distance biases, where there is one, is shared by all blocks."""
 
+    axes = {"positions": "P D", "types": "Y D", "embed_norm": "D", "widen": "D L", "norm": "D"}
+
     def __init__(self, cfg: c.Config, layers: tuple[c.Layer, ...]) -> None:
         super().__init__()
         first = layers[0].attn
         buckets = first.buckets if isinstance(first, c.Attention) else None
         table = Embedding(buckets.count, first.heads) if buckets else None
         self.layers = nn.ModuleList(block(cfg, layer, table) for layer in layers)
-        self.norm = NORMS[cfg.norm](cfg.width, cfg.eps)
+        self.norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.final_norm else None
+        self.leave = self.plain if self.norm is None else self.normed
+
+    def add_entry(self, cfg: c.Config) -> None:
+        """What happens to the embedding's rows before the first block, each where the config asks for it, in this order."""
+        self.scale, self.offset = cfg.embed_scale, cfg.offset
+        self.entry = [self.scaled] * (cfg.embed_scale != 1.0)
+        if cfg.embed_width is not None:
+            self.widen = Linear(cfg.embed_width, cfg.width, False)
+            self.entry.append(self.widened)
+        if cfg.sinusoids:
+            self.entry.append(self.waved)
+        elif cfg.positions:
+            self.positions = Embedding(cfg.positions + cfg.offset, cfg.width)
+            self.entry.append(self.placed)
+        if cfg.types:
+            self.types = Embedding(cfg.types, cfg.width)
+            self.entry.append(self.typed)
+        if cfg.embed_norm:
+            self.embed_norm = NORMS[cfg.norm](cfg.width, cfg.eps)
+            self.entry.append(self.smoothed)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
+        """The embedding's rows [B T D] -> the last rows [B T D]."""
+        x = self.enter(x, step)
         for layer in self.layers:
             x = layer(x, step)
-        return tap(self.norm(x), "norm: B T D")
+        return self.leave(x)
 
+    def enter(self, x: Tensor, step: Step) -> Tensor:
+        for change in self.entry:
+            x = change(x, step)
+        return x
 
-class Decoder(Stack):
-    """tokens [B T] -> logits [B T V], or of the step's wanted rows alone."""
+    def scaled(self, x: Tensor, step: Step) -> Tensor:
+        return tap(ops.scaled(x, torch.tensor(self.scale, dtype=x.dtype, device=x.device)), "scaled: B T D")
 
-    axes = {"embed": "V D", "positions": "P D", "head": "V D"}
+    def widened(self, x: Tensor, step: Step) -> Tensor:
+        return tap(self.widen(x), "widen: B T D")
 
-    def __init__(self, cfg: c.Config) -> None:
-        super().__init__(cfg, cfg.layers)
-        self.config = cfg
-        self.embed = Embedding(cfg.vocab, cfg.width)
-        self.positions = Embedding(cfg.positions, cfg.width) if cfg.positions else None
-        self.enter = self.embedded if self.positions is None else self.placed
-        self.head = Linear(cfg.width, cfg.vocab, False)
-        tie(self.head, self.embed, cfg)
+    def placed(self, x: Tensor, step: Step) -> Tensor:
+        at = tap(self.positions(step.places + self.offset if self.offset else step.places), "positions: B T D")
+        return tap(ops.add(x, at), "start: B T D")
 
-    def embedded(self, tokens: Tensor, step: Step) -> Tensor:
-        return tap(self.embed(tokens), "embed: B T D")
+    def waved(self, x: Tensor, step: Step) -> Tensor:
+        at = tap(ops.sinusoids(step.places, x.shape[-1], x.dtype), "positions: B T D")
+        return tap(ops.add(x, at), "start: B T D")
 
-    def placed(self, tokens: Tensor, step: Step) -> Tensor:
-        assert self.positions is not None
-        at = tap(self.positions(step.places), "positions: B T D")
-        return tap(ops.add(self.embedded(tokens, step), at), "start: B T D")
+    def typed(self, x: Tensor, step: Step) -> Tensor:
+        types = torch.zeros_like(step.places) if step.types is None else step.types
+        return tap(ops.add(x, tap(self.types(types), "types: B T D")), "typed: B T D")
 
-    def forward(self, tokens: Tensor, step: Step | None = None) -> Tensor:
-        step = step or Step.plain(tokens)
-        return logits(self.head, super().forward(self.enter(tokens, step), step), step)
-
-
-class EncoderDecoder(nn.Module):
-    """source [B S], tokens [B T] -> logits [B T V]. arXiv 1706.03762."""
-
-    axes = {"embed": "V D", "head": "V D"}
-
-    def __init__(self, cfg: c.Config) -> None:
-        super().__init__()
-        assert cfg.encoder is not None
-        self.config = cfg
-        self.embed, self.head = Embedding(cfg.vocab, cfg.width), Linear(cfg.width, cfg.vocab, False)
-        self.encoder, self.decoder = Stack(cfg, cfg.encoder), Stack(cfg, cfg.layers)
-        self.finish = self.plain if cfg.logit_scale == 1.0 else self.scaled
-        tie(self.head, self.embed, cfg)
+    def smoothed(self, x: Tensor, step: Step) -> Tensor:
+        return tap(self.embed_norm(x), "embed_norm: B T D")
 
     def plain(self, x: Tensor) -> Tensor:
         return x
 
-    def scaled(self, x: Tensor) -> Tensor:
-        return tap(ops.scaled(x, self.config.logit_scale), "scaled: B T D")
+    def normed(self, x: Tensor) -> Tensor:
+        assert self.norm is not None
+        return tap(self.norm(x), "norm: B T D")
+
+
+class Decoder(Stack, Ending):
+    """tokens [B T] -> logits [B T V], or of the step's wanted rows alone."""
+
+    axes = {**Stack.axes, "embed": "V D", "head": "V D", "narrow": "L D"}
+    edition = 0  # how often its products were changed, which a plan of the old ones must notice
+
+    def __init__(self, cfg: c.Config) -> None:
+        super().__init__(cfg, cfg.layers)
+        self.config, self.label = cfg, label(self, cfg)
+        self.embed = Embedding(cfg.vocab, cfg.embed_width or cfg.width)
+        self.add_entry(cfg)
+        if cfg.head:
+            self.add_head(cfg, self.embed)
+        self.end = self.logits if cfg.head else self.rows
+
+    def rows(self, x: Tensor, step: Step) -> Tensor:
+        return x
+
+    def forward(self, tokens: Tensor, step: Step | None = None) -> Tensor:
+        step = step or Step.plain(tokens)
+        return self.end(super().forward(tap(self.embed(tokens), self.label), step), step)
+
+
+class Encoder(Decoder):
+    """The same over tokens that all see each other: it fills blanks, or gives rows, and generates nothing (arXiv 1810.04805)."""
+
+
+class EncoderDecoder(Ending):
+    """source [B S], tokens [B T] -> logits [B T V]. arXiv 1706.03762."""
+
+    axes = {"embed": "V D", "head": "V D", "narrow": "L D"}
+    edition = 0
+
+    def __init__(self, cfg: c.Config) -> None:
+        super().__init__()
+        assert cfg.encoder is not None
+        self.config, self.label = cfg, label(self, cfg)
+        self.embed = Embedding(cfg.vocab, cfg.embed_width or cfg.width)
+        self.add_head(cfg, self.embed)
+        self.encoder, self.decoder = Stack(cfg, cfg.encoder), Stack(cfg, cfg.layers)
+        self.encoder.add_entry(cfg)
+        self.decoder.add_entry(cfg)
 
     def encode(self, source: Tensor, step: Step | None = None) -> tuple[Tensor, Step]:
         """What a decoder's Step takes as `source`: the encoder's rows [B S D], and the step that made them."""
         step = step or Step.plain(source)
-        return self.encoder(tap(self.embed(source), "source: B S D"), step), step
+        return self.encoder(tap(self.embed(source), self.label.replace("embed: B T", "source: B S")), step), step
 
     def decode(self, tokens: Tensor, step: Step) -> Tensor:
         """Logits of the decoder's rows, over the memory that the step brings or has kept."""
-        return logits(self.head, self.finish(self.decoder(tap(self.embed(tokens), "embed: B T D"), step)), step)
+        return self.logits(self.decoder(tap(self.embed(tokens), self.label), step), step)
 
     def forward(self, source: Tensor | None, tokens: Tensor, step: Step | None = None, source_step: Step | None = None) -> Tensor:
         step = step or Step.plain(tokens)
@@ -100,22 +155,20 @@ class EncoderDecoder(nn.Module):
         return self.decode(tokens, step)
 
 
-def logits(head: Linear, x: Tensor, step: Step) -> Tensor:
-    """The head over all rows, or over those whose logits the step wants."""
-    if step.wanted is None:
-        return tap(head(x), "logits: B T V")
-    return tap(head(x[:, step.wanted]), "logits: B N V", step.wanted)
-
-
-def tie(head: Linear, embed: Embedding, cfg: c.Config) -> None:
-    """One table for the first and the last product, where the config says so (arXiv 1608.05859)."""
-    if cfg.tied:
-        head.weight = embed.weight
+def label(model: nn.Module, cfg: c.Config) -> str:
+    """The tap of the embedding's rows; an embedding of a width of its own has another letter, and its model is told so."""
+    if cfg.embed_width is None:
+        return "embed: B T D"
+    model.axes = {**model.axes, "embed": "V L", "head": "V L"}  # type: ignore[assignment, dict-item]
+    return "embed: B T L"
 
 
 def build(cfg: c.Config) -> Decoder | EncoderDecoder:
     """The module of a config, with unset weights on the default device."""
-    return Decoder(cfg) if cfg.encoder is None else EncoderDecoder(cfg)
+    if cfg.encoder is not None:
+        return EncoderDecoder(cfg)
+    first = cfg.layers[0].attn
+    return Encoder(cfg) if isinstance(first, c.Attention) and not first.causal else Decoder(cfg)
 
 
 def cast(model: Kind, dtype: torch.dtype) -> Kind:

@@ -95,6 +95,7 @@ class Pages:
         self.tables: dict[object, Tensor] = {}  # of fixed length, so that a recorded plan may point to one
         self.held: dict[object, int] = {}
         self.length: dict[object, int] = {}
+        self.budget: dict[object, int] = {}  # the most tokens a request may come to, where its owner knows
         self.pools: dict[nn.Module, Stored] = {}
         self.memory: dict[tuple[nn.Module, object], tuple[Stored, Tensor]] = {}
 
@@ -115,6 +116,7 @@ class Pages:
         table, held = self.tables.pop(request), self.held.pop(request)
         self.free += table[:held].tolist()
         del self.length[request]
+        self.budget.pop(request, None)
         for key in [k for k in self.memory if k[1] == request]:
             del self.memory[key]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pellucid.config import Buckets
+from pellucid.config import Alibi, Buckets
 
 Allowed = Callable[[Tensor, Tensor], Tensor]
 
@@ -54,9 +54,10 @@ def window(n: int) -> Sight:
     return Sight(lambda q, k: q - k < n)
 
 
-def prefix(n: int) -> Sight:
-    """The first n positions see each other both ways; what follows is causal."""
-    return Sight(lambda q, k: (k <= q) | (k < n))
+def prefix(n: int | Tensor) -> Sight:
+    """The first n positions see each other both ways; what follows is causal. n may differ from row to row: [B]."""
+    until = n if isinstance(n, int) else n[:, None, None, None]
+    return Sight(lambda q, k: (k <= q) | (k < until))
 
 
 def document(of: Tensor) -> Sight:
@@ -64,9 +65,29 @@ def document(of: Tensor) -> Sight:
     return Sight(lambda q, k: of[q] == of[k])
 
 
-def alibi(slopes: Tensor) -> Allowed:
-    """A bias that falls with distance, one slope a head [H], arXiv 2108.12409."""
-    return lambda q, k: slopes[:, None, None] * -(q - k).abs()
+PLAIN = Alibi()
+
+
+def slopes(heads: int) -> list[float]:
+    """ALiBi's slopes [H], arXiv 2108.12409: 2^(-8/n), 2^(-16/n), ... for n heads; between powers of two, every other one of the next.
+
+    4 heads: 1/4, 1/16, 1/64, 1/256.
+    """
+    whole = 2 ** int(math.log2(heads))
+    main = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    return main + [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
+
+
+def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> Allowed:
+    """A bias that falls with distance, one slope a head [H]."""
+
+    def bias(q: Tensor, k: Tensor) -> Tensor:
+        steep = torch.as_tensor(slopes, dtype=torch.float64, device=k.device)[:, None, None]
+        if spec.rounded:  # by the key's position: a row's softmax sees no difference but the rounding
+            return (steep.bfloat16() * k).double() * spec.scale
+        return steep * -(q - k).abs() * spec.scale
+
+    return bias
 
 
 def bucket(distance: Tensor, count: int, reach: int, two_sided: bool) -> Tensor:

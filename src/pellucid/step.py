@@ -22,7 +22,8 @@ class Step:
     """One forward's knowledge. positions: LongTensor [B T], -1 for padding.
 
     spans: empty for the B rows of a plain batch.  sight: what the caller lets queries see instead of the model's own, a prefix say.
-    source: the encoder's rows and the Step that made them, where a request is new.  wanted: the rows of T whose logits are asked for.
+    types: token types [B T], 0 where None.  source: the encoder's rows and the Step that made them, where a request is new.
+    wanted: the rows of T whose logits are asked for.
     """
 
     positions: Tensor
@@ -32,16 +33,17 @@ class Step:
     padded: bool = False
     sight: Sight | None = None
     wanted: Tensor | None = None
+    types: Tensor | None = None
     kept: dict[Any, Any] = field(default_factory=dict)  # memory of this forward, when nothing outlives it
     once: dict[Any, Any] = field(default_factory=dict)  # what all layers share: angles, slots
 
     @staticmethod
-    def plain(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None) -> "Step":
+    def plain(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None, types: Tensor | None = None) -> "Step":
         """Positions 0, 1, 2 ... of tokens [B T]; where mask [B T] is 0 there is no token, its position is -1 and does not count."""
         if mask is None:
-            return Step(torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape), sight=sight)
+            return Step(torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape), sight=sight, types=types)
         real = mask.bool()
-        return Step(torch.where(real, real.cumsum(-1) - 1, -1), padded=True, sight=sight)
+        return Step(torch.where(real, real.cumsum(-1) - 1, -1), padded=True, sight=sight, types=types)
 
     @staticmethod
     def packed(lengths: list[int], device: torch.device | str = "cpu") -> "Step":
@@ -68,6 +70,15 @@ class Step:
     def places(self) -> Tensor:
         """Positions that may index a table: padding reads row 0, and nobody reads padding."""
         return self.positions.clamp(min=0) if self.padded else self.positions
+
+    def totals(self) -> Tensor:
+        """How long each row's whole text is, [B T] or [B 1]: what its request may grow to, where that is known, or is now."""
+        if not self.spans:
+            return self.positions.amax(-1, keepdim=True) + 1
+        budget = self.pages.budget if self.pages is not None else {}
+        counts = [budget.get(s.request, s.end) for s in self.spans]
+        sizes = torch.tensor([s.stop - s.start for s in self.spans])
+        return torch.tensor(counts).repeat_interleave(sizes)[None].to(self.positions.device)
 
     def advance(self) -> None:
         """This step's rows have been stored. Only the owner of the loop calls this: until then the same step may run again."""
@@ -115,7 +126,7 @@ class Step:
         if self.source is not None:
             rows, step = self.source
             spans = step.spans or (Span(None, 0, rows.shape[1]),)
-            if any((part, s.request) not in kept for s in spans):
+            if self.pages is None or any((part, s.request) not in kept for s in spans):
                 made = make(rows)
                 for s in spans:
                     kept[part, s.request] = tuple(m[:, s.start : s.stop] for m in made), step.positions[:, s.start : s.stop]

@@ -13,6 +13,7 @@ from pellucid.errors import UseError
 from pellucid.models import Decoder
 from pellucid.ops import native
 from pellucid.past import Pages, Past, Span, Stored
+from pellucid.sight import prefix
 from pellucid.step import Step
 from pellucid.tap import here
 
@@ -56,9 +57,10 @@ class Decode:
         """Forget the last request and read this prompt; logits [V] of what follows it."""
         self.check(ids, len(ids))
         self.renew()
-        self.pages.length[0] = 0
+        self.pages.length[0], self.pages.budget[0] = 0, self.capacity
         self.pages.reserve(0, len(ids))
         step = Step.paged(self.pages, {0: len(ids)})
+        step.sight = prefix(len(ids)) if self.model.config.prefix else None
         step.wanted = torch.tensor([len(ids) - 1])
         with torch.no_grad():
             self.logits = self.model(torch.tensor([list(ids)]), step)
@@ -70,7 +72,7 @@ class Decode:
         """Store one more token; logits [V] of what follows it, valid until the next step."""
         at = self.length
         self.check([token], at + 1)
-        if addresses(self.weights) != self.made_of:
+        if self.place(self.weights) != self.made_of:
             self.renew()
         self.pages.reserve(0, at + 1)
         self.token[0, 0], self.position[0, 0] = token, at
@@ -117,13 +119,17 @@ class Decode:
     def renew(self) -> None:
         """Drop the plan if the model is no longer what it was recorded from. Hooks are Python, which no plan can hold."""
         weights = [*self.model.parameters(), *self.model.buffers()]
-        made_of = addresses(weights)
+        made_of = self.place(weights)
         hooked = any(m._forward_hooks or m._forward_pre_hooks for m in self.model.modules())
         if made_of != self.made_of or hooked:
             self.plan, self.refused = None, "hooks" if hooked else None
         elif self.refused == "hooks":
             self.refused = None
         self.weights, self.made_of = weights, made_of
+
+    def place(self, weights: Iterable[Tensor]) -> tuple[int, ...]:
+        """The model's edition, and where these lie: a plan points there."""
+        return self.model.edition, *addresses(weights)
 
     def check(self, ids: Sequence[int], length: int) -> None:
         """Refuse ids that the vocabulary does not hold, a prompt of nothing, and a text longer than the capacity."""
@@ -135,5 +141,5 @@ class Decode:
 
 
 def addresses(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """Where they lie: a plan points there."""
+    """Where they lie."""
     return tuple(t.data_ptr() for t in tensors)

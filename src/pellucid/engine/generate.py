@@ -11,9 +11,10 @@ from torch import Tensor
 
 from pellucid.engine.decode import Decode
 from pellucid.errors import UseError
-from pellucid.models import Decoder, EncoderDecoder
+from pellucid.models import Decoder, Encoder, EncoderDecoder
 from pellucid.ops.sample import pick
 from pellucid.past import Pages
+from pellucid.sight import Sight, prefix
 from pellucid.step import Step
 
 PAGE = 64  # rows a page
@@ -78,12 +79,13 @@ def crowd(
     every: the model computes the logits of all rows, for whoever watches them.
     """
     pages = Pages(sum(-(-(len(p) + new) // PAGE) for p in prompts), PAGE)
-    chunks: dict[int, list[int]] = {i: list(p) for i, p in enumerate(prompts)}
+    pages.budget = {i: len(p) + new for i, p in enumerate(prompts)}
     device = next(module.parameters()).device
-    while True:
+
+    def forward(chunks: dict[int, list[int]], sight: Sight | None = None) -> Tensor:
         step = Step.paged(pages, {i: len(c) for i, c in chunks.items()})
         last = torch.tensor([s.stop - 1 for s in step.spans])
-        step.wanted = None if every else last
+        step.wanted, step.sight = None if every else last, sight
         tokens = torch.tensor([[t for c in chunks.values() for t in c]], device=device)
         with torch.no_grad():
             if isinstance(module, Decoder):
@@ -93,10 +95,16 @@ def crowd(
                 rows = None if told is None else torch.tensor([[t for s in told for t in s]], device=device)
                 logits = module(rows, tokens, step, None if told is None else Step.packed([len(s) for s in told]))
         step.advance()
-        fed = yield logits[0, last] if every else logits[0]
-        for request in chunks.keys() - fed.keys():
+        return logits[0, last] if every else logits[0]  # type: ignore[no-any-return]
+
+    if module.config.prefix:  # what a prompt's rows see depends on its length: a forward each
+        fed = yield torch.cat([forward({i: list(p)}, prefix(len(p))) for i, p in enumerate(prompts)])
+    else:
+        fed = yield forward({i: list(p) for i, p in enumerate(prompts)})
+    while True:
+        for request in list(pages.tables.keys() - fed.keys()):
             pages.release(request)
-        chunks = {i: [t] for i, t in fed.items()}
+        fed = yield forward({i: [t] for i, t in fed.items()})
 
 
 def check(
@@ -107,6 +115,8 @@ def check(
     sources: Sequence[Sequence[int]] | None,
 ) -> None:
     """Refuse what no forward could answer: ids outside the vocabulary, an empty prompt, a text longer than the positions."""
+    if isinstance(module, Encoder):
+        raise UseError("generate.encoder")
     if type(new) is not int or new < 0:
         raise UseError("generate.new", found=new)
     if not isinstance(temperature, int | float) or not 0.0 <= temperature < float("inf"):

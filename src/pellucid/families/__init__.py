@@ -2,7 +2,9 @@
 
 A family is a module of this package named after its model_type, with `config(hf)` and `RULES` (or `rules(cfg)`), and where needed
 `IGNORED` (patterns of names on disk that carry nothing; or `ignored(cfg, names)`), `COPIES` (names on disk of tensors that are stored
-again), `respell(name)` for old spellings, and `TIED_BY_PRESENCE`.
+again), `respell(name)` for old spellings, and `settled(cfg, names)` where config.json leaves open what the names on disk tell.
+`SUMMED` are the parts whose module in transformers adds the residual too.
+`ARCHITECTURE` is the name of its language model in transformers, which a config.json that we write tells.
 """
 
 import importlib
@@ -17,15 +19,17 @@ from pellucid.config import Config
 from pellucid.errors import ConfigError
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
+from pellucid.families.quantised import quantised
 from pellucid.words import say
 
-NOT_FAMILIES = {"__init__", "acts", "fields", "modules", "names", "rope"}
+NOT_FAMILIES = {"__init__", "acts", "fields", "modules", "names", "quantised", "rope", "routing"}
+DASHED = {"openai_gpt": "openai-gpt"}  # {file: model type}, where a file cannot be called as its model type
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
 def known() -> list[str]:
     """The model types that have a file here."""
-    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in NOT_FAMILIES)
+    return sorted(DASHED.get(p.stem, p.stem) for folder in __path__ for p in Path(folder).glob("*.py") if p.stem not in NOT_FAMILIES)
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Family:
     """One family's file, as data.
 
     ignored(cfg, names on disk): patterns of the names that carry nothing.  copies: {name on disk: the name whose tensor it repeats}.
+    settled(cfg, names on disk): the config, once it is known what is stored.  summed: parts to which transformers' module adds the residual.
     """
 
     name: str
@@ -41,7 +46,9 @@ class Family:
     ignored: Callable[[Config, Container[str]], tuple[str, ...]]
     copies: Mapping[str, str]
     respell: Callable[[str], str]
-    tied_by_presence: bool
+    settled: Callable[[Config, Container[str]], Config]
+    summed: tuple[str, ...]
+    architecture: str | None
 
     def unused(self, cfg: Config, names: Iterable[str]) -> set[str]:
         """Those of these names on disk that carry nothing for this model."""
@@ -52,11 +59,18 @@ class Family:
 
 def family(model_type: str) -> Family:
     """The family of a model_type."""
-    module: Any = importlib.import_module(f"{__name__}.{model_type}")
+    module: Any = importlib.import_module(f"{__name__}.{model_type.replace('-', '_')}")
     rules = getattr(module, "rules", None) or (lambda _: module.RULES)
     ignored = getattr(module, "ignored", None) or (lambda *_: getattr(module, "IGNORED", ()))
     copies, respell = getattr(module, "COPIES", {}), getattr(module, "respell", str)
-    return Family(model_type, module.config, rules, ignored, copies, respell, getattr(module, "TIED_BY_PRESENCE", False))
+    settled, summed = getattr(module, "settled", lambda cfg, _: cfg), getattr(module, "SUMMED", ())
+    named = getattr(module, "ARCHITECTURE", None)
+    return Family(model_type, module.config, rules, ignored, copies, lambda name: respell(modern(name)), settled, summed, named)
+
+
+def modern(name: str) -> str:
+    """A norm's gamma and beta, as TensorFlow had them, by the names that torch gives them."""
+    return re.sub(r"\.(gamma|beta)$", lambda end: {"gamma": ".weight", "beta": ".bias"}[end[1]], name)
 
 
 def understand(values: Mapping[str, Any], file: str = "config.json", ignore: Iterable[str] = ()) -> tuple[Family, Config]:
@@ -72,4 +86,5 @@ def understand(values: Mapping[str, Any], file: str = "config.json", ignore: Ite
     if beyond := [f"{name} = {i}" for name in SPECIAL for i in hf.ids(name) if not 0 <= i < cfg.vocab]:
         warnings.warn(say("config.ids", file=file, found=", ".join(beyond), last=cfg.vocab - 1), stacklevel=2)
     stops = tuple(i for i in hf.ids("eos_token_id") if 0 <= i < cfg.vocab)
+    quantised(hf)
     return found, replace(cfg, ignored=hf.finish(), stops=stops)

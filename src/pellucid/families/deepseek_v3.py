@@ -4,11 +4,13 @@ import re
 from collections.abc import Container
 
 from pellucid import config as c
-from pellucid.families import llama
+from pellucid.families import llama, routing
 from pellucid.families.acts import ACTS
 from pellucid.families.fields import Fields
 from pellucid.families.names import STACKED, Rule
 from pellucid.families.rope import across_mscale, rope
+
+ARCHITECTURE = "DeepseekV3ForCausalLM"
 
 
 def latent(hf: Fields) -> c.Latent:
@@ -25,12 +27,8 @@ def moe(hf: Fields) -> c.Moe:
     hf.fixed("scoring_func", "sigmoid")
     hf.fixed("topk_method", "noaux_tc")
     hf.fixed("moe_layer_freq", 1)
-    experts, chosen, width = hf.whole("n_routed_experts"), hf.whole("num_experts_per_tok"), hf.whole("moe_intermediate_size")
-    groups, kept = hf.whole("n_group"), hf.whole("topk_group")
-    hf.relate(experts % groups == 0, "n_routed_experts % n_group == 0", n_routed_experts=experts, n_group=groups)
-    hf.relate(kept <= groups, "topk_group <= n_group", topk_group=kept, n_group=groups)
-    room = experts // groups * kept
-    hf.relate(chosen <= room, "num_experts_per_tok <= n_routed_experts / n_group * topk_group", num_experts_per_tok=chosen, room=room)
+    experts, chosen, width = routing.experts(hf), hf.whole("num_experts_per_tok"), hf.whole("moe_intermediate_size")
+    groups, kept = routing.groups(hf, experts, chosen)
     return c.Moe(
         experts,
         chosen,
@@ -45,9 +43,7 @@ def moe(hf: Fields) -> c.Moe:
 
 
 def config(hf: Fields) -> c.Config:
-    attn, layers, dense = latent(hf), hf.whole("num_hidden_layers", high=100_000), hf.whole("first_k_dense_replace", low=0)
-    mlp, experts = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu")), moe(hf)
-    return llama.whole(hf, tuple(c.Layer(attn, mlp if i < dense else experts) for i in range(layers)))
+    return llama.whole(hf, routing.dense_first(hf, latent(hf), moe(hf)))
 
 
 LATENT = (

@@ -12,16 +12,17 @@ from pellucid.errors import ConfigError
 # What trains, names, or drives generation: a test changes each of them in transformers and sees the same logits.
 SILENT = """
     architectures attention_dropout attention_probs_dropout_prob attn_pdrop auto_map aux_loss_alpha bad_words_ids begin_suppress_tokens
-    bos_token_id chunk_size_feed_forward classifier_dropout classifier_dropout_prob cls_token_id decoder_start_token_id diversity_penalty
-    do_sample dropout dropout_rate dtype early_stopping embd_pdrop embedding_dropout encoder_no_repeat_ngram_size eos_token_id ep_size
-    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout
-    hidden_dropout_prob id2label init_std initializer_factor initializer_range is_decoder is_encoder_decoder keys_to_ignore_at_inference
-    label2id length_penalty mask_token_id max_length min_length model_type n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels
-    num_return_sequences output_attentions output_hidden_states output_past output_router_logits output_scores pad_token_id prefix
-    pretraining_tp problem_type remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate
-    router_aux_loss_coef router_z_loss_coef sep_token_id seq_aux summary_activation summary_first_dropout summary_proj_to_labels
-    summary_type summary_use_proj suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype
-    torchscript transformers_version trust_remote_code typical_p unk_token_id use_bfloat16 use_cache use_return_dict
+    bos_token_id cache_implementation chunk_size_feed_forward classifier_dropout classifier_dropout_prob cls_token_id
+    decoder_start_token_id diversity_penalty do_sample dropout dropout_rate dtype early_stopping embd_pdrop embedding_dropout
+    encoder_no_repeat_ngram_size eos_token_id ep_size exponential_decay_length_penalty finetuning_task forced_bos_token_id
+    forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label init_std initializer_factor initializer_range
+    is_decoder is_encoder_decoder keys_to_ignore_at_inference label2id length_penalty mask_token_id max_length min_length model_type
+    n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states
+    output_past output_router_logits output_scores pad_token_id prefix pretraining_tp problem_type remove_invalid_values
+    repetition_penalty resid_pdrop return_dict return_dict_in_generate router_aux_loss_coef router_jitter_noise router_z_loss_coef
+    sep_token_id seq_aux summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
+    task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript transformers_version
+    trust_remote_code typical_p unk_token_id use_bfloat16 use_cache use_return_dict
 """
 HARMLESS = frozenset(SILENT.split())
 
@@ -32,6 +33,7 @@ ABSENT: dict[str, tuple[Any, ...]] = {  # changes the mathematics; the values th
     "clip_qkv": (),
     "cross_attention_hidden_size": (),
     "embedding_multiplier": (1.0,),
+    "expert_dtype": ("fp8",),
     "final_logit_softcapping": (),
     "head_dim": (),
     "is_causal": (True,),
@@ -41,13 +43,13 @@ ABSENT: dict[str, tuple[Any, ...]] = {  # changes the mathematics; the values th
     "partial_rotary_factor": (1.0,),
     "per_layer_config": (),
     "pruned_heads": ({},),
-    "quantization_config": (),
     "query_pre_attn_scalar": (),
     "reorder_and_upcast_attn": (False, True),  # the same numbers: softmax is in float32 here anyway
     "residual_multiplier": (1.0,),
     "sliding_window": (),
     "tie_encoder_decoder": (False,),
     "use_bidirectional_attention": (False,),
+    "use_mrope": (False,),
     "use_qk_norm": (False,),
     "use_sliding_window": (False,),
 }
@@ -94,6 +96,15 @@ class Fields:
             raise self.fault(name, value, f"{low} ... {high}")
         return value
 
+    def either(self, *names: str, high: int = 2**31 - 1) -> int:
+        """A whole number that files have under one of these names; several must agree."""
+        self.read |= set(names)
+        told = {name: self.whole(name, high=high) for name in names if name in self}
+        if not told:
+            raise ConfigError("config.missing", file=self.file, field=self.within + " | ".join(names))
+        self.relate(len(set(told.values())) == 1, " == ".join(told), **told)
+        return next(iter(told.values()))
+
     def maybe(self, name: str, low: int = 1, stated: bool = False) -> int | None:
         """A whole number, or None where the field is null or absent; `stated`: it may not be absent."""
         if stated and name not in self.values:
@@ -107,6 +118,11 @@ class Fields:
         if type(value) not in (int, float) or not above < value < MOST:
             raise self.fault(name, value, f"{above:g} < {name} < {MOST:g}")
         return float(value)
+
+    def optional(self, name: str, default: float | None = None) -> float | None:
+        """A number, or None where the field is null; `default` where it is absent."""
+        self.read.add(name)
+        return self.number(name) if name in self else None if name in self.values else default
 
     def flag(self, name: str, default: Any = MISSING) -> bool:
         value = self.get(name, default)
@@ -133,6 +149,20 @@ class Fields:
         if not isinstance(value, list) or len(value) != count or any(v not in known for v in value):
             raise self.fault(name, value, f"{count} × ({' | '.join(known)})")
         return value
+
+    def numbers(self, name: str, above: float = 0.0) -> tuple[float, ...]:
+        """A list of numbers, each greater than `above`."""
+        value = self.get(name)
+        if not isinstance(value, list) or any(type(v) not in (int, float) or not above < v < MOST for v in value):
+            raise self.fault(name, value, f"[> {above:g}, ...]")
+        return tuple(map(float, value))
+
+    def indices(self, name: str, count: int) -> tuple[int, ...]:
+        """A list of numbers below `count`; none where the file is silent."""
+        value = self.get(name, [])
+        if not isinstance(value, list) or any(type(v) is not int or not 0 <= v < count for v in value):
+            raise self.fault(name, value, f"[0 ... {count - 1}, ...]")
+        return tuple(value)
 
     def ids(self, name: str) -> tuple[int, ...]:
         """One token id, a list of them, or none; whether they lie in the vocabulary is the caller's to judge."""

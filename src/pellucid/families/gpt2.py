@@ -7,6 +7,8 @@ from pellucid.families.acts import ACTS
 from pellucid.families.fields import Fields
 from pellucid.families.names import SPLIT_TURNED, TURNED, Rule
 
+ARCHITECTURE = "GPT2LMHeadModel"
+
 
 def config(hf: Fields) -> c.Config:
     width, heads, layers = hf.whole("n_embd"), hf.whole("n_head"), hf.whole("n_layer", high=100_000)

@@ -7,6 +7,8 @@ from pellucid.families import llama
 from pellucid.families.fields import Fields
 from pellucid.families.names import EXPERTS_TURNED, PAIRED, Rule
 
+ARCHITECTURE = "GptOssForCausalLM"
+
 KINDS = ("full_attention", "sliding_attention")
 
 
@@ -23,7 +25,7 @@ def config(hf: Fields) -> c.Config:
     hf.relate(chosen <= experts, "num_experts_per_tok <= num_local_experts", num_experts_per_tok=chosen, num_local_experts=experts)
     hf.fixed("experts_per_token", chosen)
     hf.read |= {"initial_context_length"}  # told again by original_max_position_embeddings
-    moe = c.Moe(experts, chosen, hf.whole("intermediate_size"), affinity="softmax", bias=True, act="clamped")
+    moe = c.Moe(experts, chosen, hf.whole("intermediate_size"), affinity="softmax", corrected=False, bias=True, act="clamped")
     kinds = hf.texts("layer_types", layers, KINDS) if "layer_types" in hf else [KINDS[(i + 1) % 2] for i in range(layers)]
     blocks = tuple(c.Layer(replace(attn, window=window if kind == KINDS[1] else None), moe) for kind in kinds)
     return llama.whole(hf, blocks, eps=1e-5)

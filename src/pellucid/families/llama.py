@@ -1,16 +1,20 @@
 """Llama 1 to 3.3 (arXiv 2302.13971, 2307.09288, 2407.21783): rotary positions, RMS norms, a gated SiLU network, grouped heads."""
 
+from typing import Any
+
 from pellucid import config as c
 from pellucid.families.acts import ACTS
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 from pellucid.families.rope import rope
 
+ARCHITECTURE = "LlamaForCausalLM"
 
-def attention(hf: Fields, qk_norm: bool = False, bias: bool = False, head: int | None = None, theta: float = 10_000.0) -> c.Attention:
+
+def attention(hf: Fields, qk_norm: bool = False, bias: bool = False, head: int | None = None, **turn: Any) -> c.Attention:
     """Heads as Llama's fields tell them; the width of a head is the hidden size over the heads where no field says otherwise.
 
-    bias, head, theta: what a family takes where its file is silent.
+    bias, head: what a family takes where its file is silent.  turn: `rope`'s settings.
     """
     width, heads = hf.whole("hidden_size"), hf.whole("num_attention_heads")
     kv_heads = hf.whole("num_key_value_heads", heads)
@@ -18,7 +22,7 @@ def attention(hf: Fields, qk_norm: bool = False, bias: bool = False, head: int |
     hf.relate(own is not None or width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
     hf.relate(heads % kv_heads == 0, "num_attention_heads % num_key_value_heads == 0", heads=heads, kv_heads=kv_heads)
     bias, head = hf.flag("attention_bias", bias), own or width // heads
-    return c.Attention(heads, kv_heads, head, rope(hf, head, theta=theta), qk_norm, bias=bias, out_bias=bias)
+    return c.Attention(heads, kv_heads, head, rope(hf, head, **turn), qk_norm, bias=bias, out_bias=bias)
 
 
 def whole(hf: Fields, layers: tuple[c.Layer, ...], eps: float = 1e-6) -> c.Config:
@@ -30,6 +34,7 @@ def whole(hf: Fields, layers: tuple[c.Layer, ...], eps: float = 1e-6) -> c.Confi
         tied=hf.flag("tie_word_embeddings", False),
         eps=hf.number("rms_norm_eps", eps),
         context=hf.maybe("max_position_embeddings"),
+        prefix=hf.flag("prefix_lm", False),
     )
 
 

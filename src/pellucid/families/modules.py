@@ -9,13 +9,14 @@ be compared tensor by tensor, and the first that differs says where the fault is
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pellucid.families import Family
-from pellucid.families.names import plan
+from pellucid.families.names import Group, plan
 from pellucid.models import Decoder, EncoderDecoder
 
 Runs = dict[str, list[tuple[Tensor, Tensor]]]  # the input and the output of each call of a module, in the order in which calls end
@@ -27,7 +28,11 @@ class Pair:
 
     ours: str
     theirs: str
-    cut: tuple[int, int] | None = None
+    cut: tuple[int, ...] | None = None
+
+    def own(self, output: Tensor) -> Tensor:
+        """What is ours of their output."""
+        return output if self.cut is None else output[..., list(self.cut)]
 
 
 @dataclass(frozen=True)
@@ -42,25 +47,40 @@ class Difference:
 
 def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> list[Pair]:
     """Every module of `model` whose counterpart in `other` the names tell."""
-    known, own = dict(other.named_modules()), dict(model.named_modules(remove_duplicate=False))
+    paths = {spelled(family, path): path for path, _ in other.named_modules()}
+    known, own = {s: other.get_submodule(path) for s, path in paths.items()}, dict(model.named_modules(remove_duplicate=False))
     weights = {n: tuple(p.shape) for n, p in model.named_parameters(remove_duplicate=False)}
     groups, _ = plan(family.rules(model.config), weights)
     leaves: dict[str, Pair] = {}
     inside: dict[str, set[str]] = {}  # the counterparts of what each module of ours holds
     for g in groups:
-        theirs, start = owner(g.disk[0], known), 0
+        theirs = owner(g.disk[0], known)
+        if model.config.embed_scale != 1.0 and hasattr(known[theirs], "embed_scale"):
+            continue  # it gives scaled rows, and our table does not yet
         for name in g.ours:
             path, _, leaf = name.rpartition(".")
-            stop = start + weights[name][0]
-            if leaf == "weight" and g.disk[0].rpartition(".")[0] == theirs:
-                leaves[path] = Pair(path, theirs, (start, stop) if len(g.ours) > 1 else None)
-            start = stop
+            if leaf == "weight" and g.disk[0].rpartition(".")[0] == theirs and biased(own[path]) <= biased(known[theirs]):
+                leaves[path] = Pair(path, theirs, columns(g, name, weights))
             for above in (path[:end] for end in (*(i for i, c in enumerate(path) if c == "."), len(path), 0)):
                 inside.setdefault(above, set()).add(theirs)
     taken = {p.theirs for p in leaves.values()}
     parts = {p: Pair(p, shared(names, known, taken)) for p, names in inside.items() if p not in leaves and called(own[p])}
-    found = parts | leaves
-    return [found[path] for path in own if path in found]
+    alike = {path: p for path, p in parts.items() if within(p.theirs, taken) <= inside[path]}
+    found = {path: p for path, p in (alike | leaves).items() if path.rpartition(".")[2] not in family.summed}
+    return [replace(found[path], theirs=paths[found[path].theirs]) for path in own if path in found]
+
+
+def columns(group: Group, name: str, weights: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Which columns of their output one of ours has, where the group shares a tensor on disk; None where it has it alone."""
+    if len(group.ours) == 1:
+        return None
+    rows = [weights[n][:1] for n in group.ours]
+    return tuple(group.layout.read([torch.arange(sum(n for (n,) in rows))], rows)[group.ours.index(name)].tolist())
+
+
+def spelled(family: Family, path: str) -> str:
+    """A module's path as the names on disk begin; transformers calls some otherwise in memory."""
+    return family.respell(f"{path}.weight").removesuffix(".weight") if path else path
 
 
 def owner(name: str, known: dict[str, nn.Module]) -> str:
@@ -74,9 +94,21 @@ def owner(name: str, known: dict[str, nn.Module]) -> str:
 def shared(names: set[str], known: dict[str, nn.Module], taken: set[str]) -> str:
     """The nearest module that holds all of these and is called itself."""
     path = next(iter(names))
-    while path and (path in taken or not called(known[path]) or not all(f"{n}.".startswith(f"{path}.") for n in names)):
+    while path and (
+        path not in known or path in taken or not called(known[path]) or not all(f"{n}.".startswith(f"{path}.") for n in names)
+    ):
         path = path.rpartition(".")[0]
     return path
+
+
+def within(path: str, modules: set[str]) -> set[str]:
+    """Those of these modules that lie in one. BERT's attention holds the norm after it too, which in ours stands beside it."""
+    return {m for m in modules if not path or f"{m}.".startswith(f"{path}.")}
+
+
+def biased(module: nn.Module) -> bool:
+    """Whether a product has a bias of its own; Marian's is added after the head."""
+    return getattr(module, "bias", None) is not None
 
 
 def called(module: nn.Module) -> bool:
@@ -91,7 +123,8 @@ def recorded(model: nn.Module, paths: Iterable[str]) -> Iterator[Runs]:
 
     def hook(path: str) -> Callable[..., None]:
         def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-            runs.setdefault(path, []).append((next(tensors((args, kwargs))), next(tensors(out))))
+            pair = next(tensors((args, kwargs))), next(tensors(out)).clone()  # Falcon's forward writes into it afterwards
+            runs.setdefault(path, []).append(pair)
 
         return keep
 
@@ -117,8 +150,7 @@ def first_difference(table: Iterable[Pair], ours: Runs, theirs: Runs, tolerance:
     for path, calls in ours.items():
         pair = by_path[path]
         for (x, y), (their_x, their_y) in zip(calls, theirs.get(pair.theirs, ()), strict=False):
-            their_y = their_y if pair.cut is None else their_y[..., slice(*pair.cut)]
-            for side, a, b in (("input", x, their_x), ("output", y, their_y)):
+            for side, a, b in (("input", x, their_x), ("output", y, pair.own(their_y))):
                 if (error := gap(a, b)) > tolerance:
                     return Difference(path, pair.theirs, side, error)
     return None
@@ -130,6 +162,7 @@ def gap(a: Tensor, b: Tensor) -> float:
         b = b.expand(len(a), *b.shape[1:])  # the same positions for every row
     if a.numel() != b.numel() or not a.is_floating_point() or not b.is_floating_point():
         return 0.0
-    b = b.detach().to(a.device, a.dtype).reshape(a.shape)
-    error = float((a.detach() - b).abs().max() / b.abs().max().clamp(min=1e-30))
+    b = b.detach().to(a.device, a.dtype)
+    orders = [b, b.transpose(1, 2)] if b.ndim == 4 else [b]  # heads may stand before tokens: Gemma 3 norms them so
+    error = min(float((a.detach() - x.reshape(a.shape)).abs().max()) for x in orders) / max(float(b.abs().max()), 1e-30)
     return error if math.isfinite(error) else math.inf

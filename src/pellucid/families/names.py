@@ -20,10 +20,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """How tensors on disk become ours. read(disk tensors, our shapes) -> ours;  write(ours) -> disk tensors."""
+    """How tensors on disk become ours. read(disk tensors, our shapes) -> ours;  write(ours) -> disk tensors.
+
+    views: what `write` gives lies in ours, so that a tensor on disk can be read right into its place.
+    """
 
     read: Callable[[list[Tensor], list[Shape]], list[Tensor]]
     write: Callable[[list[Tensor]], list[Tensor]]
+    views: bool = False
 
 
 def _turn(x: Tensor) -> Tensor:
@@ -44,13 +48,29 @@ def _join_pairs(ours: list[Tensor]) -> Tensor:
     return torch.stack(turned, -1).flatten(-2)
 
 
-PLAIN = Layout(lambda disk, _: disk, lambda ours: ours)
-TURNED = Layout(lambda disk, _: [_turn(x) for x in disk], lambda ours: [_turn(x) for x in ours])
+PLAIN = Layout(lambda disk, _: disk, lambda ours: ours, views=True)
+TURNED = Layout(lambda disk, _: [_turn(x) for x in disk], lambda ours: [_turn(x) for x in ours], views=True)
 SPLIT = Layout(lambda disk, shapes: _split(disk[0], shapes), lambda ours: [torch.cat(ours)])
 SPLIT_TURNED = Layout(lambda disk, shapes: _split(_turn(disk[0]), shapes), lambda ours: [_turn(torch.cat(ours))])
-STACKED = Layout(lambda disk, _: [torch.stack(disk)], lambda ours: list(ours[0].unbind(0)))
-EXPERTS_TURNED = Layout(lambda disk, _: [disk[0].transpose(1, 2)], lambda ours: [ours[0].transpose(1, 2)])
+STACKED = Layout(lambda disk, _: [torch.stack(disk)], lambda ours: list(ours[0].unbind(0)), views=True)
+EXPERTS_TURNED = Layout(lambda disk, _: [disk[0].transpose(1, 2)], lambda ours: [ours[0].transpose(1, 2)], views=True)
 PAIRED = Layout(lambda disk, _: _part_pairs(disk[0]), lambda ours: [_join_pairs(ours)])
+FUSED = Layout(lambda disk, _: list(disk[0].chunk(2, 1)), lambda ours: [torch.cat(ours, 1)])
+ROW = Layout(lambda disk, _: [disk[0][0]], lambda ours: [ours[0][None]], views=True)
+
+
+def grouped(groups: int) -> Layout:
+    """Queries, keys and values in one tensor, group by group: each has its heads' queries, then its key, then its value."""
+
+    def read(disk: list[Tensor], shapes: list[Shape]) -> list[Tensor]:
+        heads = disk[0].unflatten(0, (groups, -1, shapes[1][0] // groups))
+        return [part.flatten(0, 2) for part in (heads[:, :-2], heads[:, -2:-1], heads[:, -1:])]
+
+    def write(ours: list[Tensor]) -> list[Tensor]:
+        width = ours[1].shape[0] // groups
+        return [torch.cat([part.unflatten(0, (groups, -1, width)) for part in ours], 1).flatten(0, 2)]
+
+    return Layout(read, write)
 
 
 @dataclass(frozen=True)
@@ -86,6 +106,21 @@ def pattern(template: str) -> re.Pattern[str]:
 def put(template: str, found: Mapping[str, str]) -> str:
     """A template with what a match found put in."""
     return template.replace("{i}", found.get("i", "")).replace("*", found.get("end", ""))
+
+
+def spelling(rules: tuple[Rule, ...], names: Iterable[str]) -> tuple[Rule, ...]:
+    """The table as these names on disk need it: experts one by one, or all of a layer in one, gate before up.
+
+    The second is how transformers holds them and, where asked, writes them: `experts.gate_up_proj` [E 2F D], `experts.down_proj` [E D F].
+    """
+    apart = {r.names[0].rpartition(".")[2]: r for r in rules if r.layout is STACKED}
+    if not {"gate", "up", "down"} <= apart.keys():
+        return rules
+    head = apart["gate"].disk.partition(".{e}")[0]
+    both = Rule(f"{head}.gate_up_proj", apart["gate"].names + apart["up"].names, FUSED)
+    if not any(map(pattern(both.disk).fullmatch, names)):
+        return rules
+    return (*(r for r in rules if r.layout is not STACKED), both, Rule(f"{head}.down_proj", apart["down"].ours))
 
 
 def plan(rules: Iterable[Rule], shapes: Mapping[str, Shape]) -> tuple[list[Group], list[str]]:

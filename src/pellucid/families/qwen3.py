@@ -8,14 +8,17 @@ from pellucid.families.acts import ACTS
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 
+ARCHITECTURE = "Qwen3ForCausalLM"
+
 KINDS = ("full_attention", "sliding_attention")
 
 
 def windows(hf: Fields, layers: int) -> list[int | None]:
     """The window of each layer: by `layer_types`, or in old files from `max_window_layers` on."""
-    used, window = hf.flag("use_sliding_window", False), hf.maybe("sliding_window")
+    used = hf.flag("use_sliding_window", False)
+    window = hf.maybe("sliding_window", low=int(used), stated=used)
     first = hf.whole("max_window_layers", 28, low=0)
-    if "layer_types" not in hf:
+    if hf.get("layer_types", None) is None:
         return [window if used and i >= first else None for i in range(layers)]
     kinds = hf.texts("layer_types", layers, KINDS)
     if KINDS[1] in kinds and not used:
@@ -30,5 +33,6 @@ def config(hf: Fields) -> c.Config:
     return llama.whole(hf, tuple(c.Layer(replace(attn, window=w), mlp) for w in windows(hf, layers)))
 
 
-RULES = (*llama.RULES, *(Rule(f"model.layers.{{i}}.self_attn.{n}_norm.*", f"layers.{{i}}.attn.{n}_norm.*") for n in "qk"))
+QK_NORMS = tuple(Rule(f"model.layers.{{i}}.self_attn.{n}_norm.*", f"layers.{{i}}.attn.{n}_norm.*") for n in "qk")
+RULES = (*llama.RULES, *QK_NORMS)
 IGNORED = llama.IGNORED

@@ -1,8 +1,13 @@
 """T5 and T5 v1.1 (arXiv 1910.10683): encoder and decoder, a learned bias by distance shared by all layers, no scale in attention."""
 
+from collections.abc import Container
+from dataclasses import replace
+
 from pellucid import config as c
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
+
+ARCHITECTURE = "T5ForConditionalGeneration"
 
 FORWARDS = {
     "relu": ("relu", False),
@@ -69,4 +74,8 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
 
 IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # made by an old script, read by nobody
 COPIES = {f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")}
-TIED_BY_PRESENCE = True  # v1.1 files say nothing: the head is its own where lm_head.weight is stored
+
+
+def settled(cfg: c.Config, names: Container[str]) -> c.Config:
+    """v1.1's files do not say whether the head is tied: it is its own where one is stored."""
+    return replace(cfg, tied="lm_head.weight" not in names)

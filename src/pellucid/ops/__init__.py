@@ -2,14 +2,15 @@
 
 from pellucid.ops.attend import attend
 from pellucid.ops.experts import combine, grouped
-from pellucid.ops.gate import each, gate
+from pellucid.ops.gate import capped, each, gate, gated
 from pellucid.ops.latent import attend_latent
-from pellucid.ops.linear import add, linear, linear_wide, look, pick, scaled
-from pellucid.ops.norm import layer, rms
+from pellucid.ops.linear import adapted, add, linear, linear_wide, look, merged, pick, scaled
+from pellucid.ops.norm import layer, rms, rms_offset
 from pellucid.ops.precision import wide
 from pellucid.ops.rotate import angles, rotate
+from pellucid.ops.sinusoid import sinusoids
 
 __all__ = [
-    "add", "angles", "attend", "attend_latent", "combine", "each", "gate", "grouped", "layer", "linear", "linear_wide", "look", "pick",
-    "rms", "rotate", "scaled", "wide",
+    "adapted", "add", "angles", "attend", "attend_latent", "capped", "combine", "each", "gate", "gated", "grouped", "layer", "linear",
+    "linear_wide", "look", "merged", "pick", "rms", "rms_offset", "rotate", "scaled", "sinusoids", "wide",
 ]  # fmt: skip

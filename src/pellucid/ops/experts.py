@@ -35,10 +35,11 @@ def grouped_reference(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor |
 
 
 def fits_grouped_mm(rows: Tensor, weight: Tensor) -> bool:
-    """torch 2.13 on a CPU takes no float64, and only rows of a multiple of 16 bytes; it gives no gradient there."""
+    """torch 2.13 on a CPU takes no float64, and only rows of a multiple of 16 bytes; no gradient there, and no graph of float32."""
+    narrow = torch.bfloat16
     return (
         rows.device.type != "meta"
-        and rows.dtype in (torch.bfloat16, wide(torch.bfloat16))
+        and rows.dtype in ((narrow,) if torch.compiler.is_compiling() else (narrow, wide(narrow)))
         and hasattr(F, "grouped_mm")
         and not torch.is_grad_enabled()
         and all(n * rows.element_size() % 16 == 0 for n in weight.shape[1:])

@@ -10,11 +10,18 @@ from torch.nn import functional as F
 from pellucid.ops import native
 from pellucid.tap import Terms, note
 
+
+def gelu_bloom(x: Tensor) -> Tensor:
+    """BLOOM's GELU by tanh: √(2/π) has eight digits, which float64 sees."""
+    return x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1.0 + 0.044715 * x * x)))
+
+
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_bloom": gelu_bloom,
 }
 
 
@@ -35,6 +42,17 @@ def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
     if up is None:
         return note(y, "act", (g,), (), lambda i: Terms(act=y[i]))
     return note(y, "gate", (g, up), (), lambda i: Terms(act=f(g[i].double()), up=up[i]))
+
+
+def gated(x: Tensor, gate: Tensor) -> Tensor:
+    """x [B T D] times the sigmoid of gate [B T 1]."""
+    share = torch.sigmoid(gate)
+    return note(x * share, "gated", (x, gate), (), lambda i: Terms(x=x[i], share=share[i[:-1]]))
+
+
+def capped(x: Tensor, cap: float) -> Tensor:
+    """cap · tanh(x / cap): nearly x where x is small, never beyond cap (Gemma 2, arXiv 2408.00118)."""
+    return each(cap * torch.tanh(x / cap), "cap", x)
 
 
 def each(out: Tensor, op: str, *inputs: Tensor, weights: tuple[Tensor | None, ...] = ()) -> Tensor:

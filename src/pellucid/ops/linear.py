@@ -34,6 +34,30 @@ def product(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
     return note(y, "linear", (x,), (weight, bias), terms, 2 * y.numel() * weight.shape[1])
 
 
+def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: list[tuple[Tensor, float]]) -> Tensor:
+    """y = x Wᵀ + b, plus additions [... out] times their scales."""
+    z = y
+    for a, scale in added:
+        z = z + a * scale
+
+    def terms(i: Index) -> Terms:
+        own = [x[i[:-1]]] if bias is None else [x[i[:-1]], 1.0]
+        weights = [weight[i[-1]]] if bias is None else [weight[i[-1]], bias[i[-1]]]
+        return Terms(x=[*own, *(a[i] for a, _ in added)], weight=[*weights, *(scale for _, scale in added)])
+
+    return note(z, "adapted", (x, *(a for a, _ in added)), (weight, bias), terms)
+
+
+def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
+    """weight [out in] plus, of each (a [L in], b [out L], scale), scale·b·a. FLOPs: 2·out·L·in each."""
+    w = wide(weight.dtype)
+    total = weight.to(w)
+    for a, b, scale in low:
+        total = total + scale * (b.to(w) @ a.to(w))
+    flops = sum(2 * b.numel() * a.shape[1] for a, b, _ in low)
+    return note(total.to(weight.dtype), "merged", (), (weight, *(p for a, b, _ in low for p in (a, b))), None, flops)
+
+
 def look(ids: Tensor, table: Tensor) -> Tensor:
     """Rows of table [rows width] by ids [...]: [... width]."""
     y = native.look(ids, table) if native.fits_look(ids, table) else F.embedding(ids, table)
@@ -46,8 +70,8 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return note(z, "add", (x, y), (), lambda i: Terms(summand=[x[i], y[i]]))
 
 
-def scaled(x: Tensor, factor: float) -> Tensor:
-    """x times a number of the configuration."""
+def scaled(x: Tensor, factor: float | Tensor) -> Tensor:
+    """x times a number of the configuration, or a tensor that broadcasts to it."""
     return note(x * factor, "scaled", (x,), (), lambda i: Terms(x=x[i], factor=factor))
 
 

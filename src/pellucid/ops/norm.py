@@ -22,6 +22,17 @@ def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return note(y, "rms", (x,), (weight,), terms)
 
 
+def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [... D] / sqrt(mean(x²) + eps) · (1 + weight), rounded to x's dtype once, at the end, as in Gemma."""
+    w = x.to(wide(x.dtype))
+    y = (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + eps) * (1.0 + weight.to(w.dtype))).to(x.dtype)
+
+    def terms(i: Index) -> Terms:
+        return Terms(x=x[i], inverse=torch.rsqrt(x[i[:-1]].double().pow(2).mean() + eps), weight=1.0 + weight[i[-1]].double())
+
+    return note(y, "rms", (x,), (weight,), terms)
+
+
 def layer(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """(x [... D] - mean) / sqrt(variance + eps) · weight + bias."""
     if native.fits_norm(x, weight, bias):

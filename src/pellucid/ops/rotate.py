@@ -5,19 +5,23 @@ Pair i of a head of width R turns theta^(-2i/R) radians a token, i = 0, 1, ...: 
 """
 
 import math
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from pellucid.config import Linear, Llama3, Rope, Yarn
+from pellucid.config import Dynamic, Linear, Llama3, LongRope, Rope, Yarn
 from pellucid.ops import native
 from pellucid.ops.precision import wide
 from pellucid.tap import Index, Terms, note
 
 
-def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """Radians a token for each pair, [R/2], as the model's scaling bends them."""
+def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cpu", totals: Tensor | None = None) -> Tensor:
+    """Radians a token for each pair, [R/2], as the model's scaling bends them.
+
+    totals: the length of the whole text of each row, [B T]; where the scaling depends on it, frequencies are [B T R/2].
+    """
     at = torch.arange(0, rope.width, 2, device=device, dtype=dtype) / rope.width
     plain = 1.0 / rope.theta**at
     match rope.scaling:
@@ -29,6 +33,15 @@ def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cp
             return llama3(plain, factor, low, high, original)
         case Yarn() as yarn:
             return blend(plain, rope, yarn)
+        case Dynamic(factor, original):
+            assert totals is not None
+            longer = factor * totals.clamp(min=original).to(dtype) / original - (factor - 1)
+            base = rope.theta * longer ** (rope.width / (rope.width - 2))
+            return 1.0 / base[..., None] ** at
+        case LongRope(short, long, original):
+            assert totals is not None
+            lists = [torch.tensor(factors, dtype=dtype, device=device) for factors in (short, long)]
+            return plain / torch.where(totals[..., None] > original, lists[1], lists[0])
 
 
 def llama3(plain: Tensor, factor: float, low: float, high: float, original: int) -> Tensor:
@@ -59,13 +72,17 @@ def kept(rope: Rope) -> Tensor:
     return frequencies(rope, torch.float64)
 
 
-def angles(positions: Tensor, rope: Rope, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin of every pair at positions [B T]: [B T 1 R/2] each, in dtype."""
-    amount = rope.scaling.amount if isinstance(rope.scaling, Yarn) else 1.0
-    if native.fits_angles(positions, dtype):
+def angles(positions: Tensor, rope: Rope, dtype: torch.dtype, totals: Callable[[], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    """cos and sin of every pair at positions [B T]: [B T 1 R/2] each, in dtype.
+
+    totals: gives the length of each row's whole text [B T], for the scalings that bend by it.
+    """
+    amount = rope.scaling.amount if isinstance(rope.scaling, Yarn | LongRope) else 1.0
+    by_length = isinstance(rope.scaling, Dynamic | LongRope)
+    if not by_length and native.fits_angles(positions, dtype):
         return native.angles(positions, kept(rope), amount, dtype)
     w = wide(dtype)
-    angle = (positions[..., None].to(w) * frequencies(rope, w, positions.device))[:, :, None, :]
+    angle = (positions[..., None].to(w) * frequencies(rope, w, positions.device, totals() if totals and by_length else None))[:, :, None, :]
     return (angle.cos() * amount).to(dtype), (angle.sin() * amount).to(dtype)
 
 

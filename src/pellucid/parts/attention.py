@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from pellucid import config as c
 from pellucid import ops
 from pellucid.parts.linear import Embedding, Linear
-from pellucid.parts.norm import RmsNorm
+from pellucid.parts.norm import NORMS
 from pellucid.past import Past
-from pellucid.sight import Sight, both_ways, causal, relative, window
+from pellucid.sight import Sight, alibi, both_ways, causal, relative, slopes, window
 from pellucid.step import Step
 from pellucid.tap import tap
 
@@ -29,14 +29,16 @@ class Attention(nn.Module):
         self.k = Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
         self.v = Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
         self.o = Linear(spec.heads * spec.width, cfg.width, spec.out_bias)
-        self.q_norm = RmsNorm(spec.width, cfg.eps) if spec.qk_norm else None
-        self.k_norm = RmsNorm(spec.width, cfg.eps) if spec.qk_norm else None
+        self.q_norm = NORMS[cfg.norm](spec.width, cfg.eps) if spec.qk_norm else None
+        self.k_norm = NORMS[cfg.norm](spec.width, cfg.eps) if spec.qk_norm else None
         self.sinks = nn.Parameter(torch.zeros(spec.heads)) if spec.sinks else None
         self.relative, self.rope, self.buckets, self.cap = table, spec.rope, spec.buckets, spec.cap
+        self.slope = alibi(slopes(spec.heads), spec.alibi) if spec.alibi else None
         self.base = causal if spec.causal else both_ways
         self.limits = [] if spec.window is None else [window(spec.window)]
         self.changes = [self.normed] * spec.qk_norm + [self.turned] * (spec.rope is not None)
         self.extras = [self.capped] * (spec.cap is not None) + [self.sunk] * spec.sinks + [self.biased] * (table is not None)
+        self.extras += [self.sloped] * (spec.alibi is not None)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         q = tap(self.q(x).unflatten(-1, (-1, self.width)), "q: B T H K")
@@ -63,7 +65,7 @@ class Attention(nn.Module):
     def turned(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         rope = self.rope
         assert rope is not None
-        turn = step.shared((rope, q.dtype), lambda: ops.angles(step.positions, rope, q.dtype))
+        turn = step.shared((rope, q.dtype), lambda: ops.angles(step.positions, rope, q.dtype, step.totals))
         return tap(ops.rotate(q, turn, rope.interleaved), "q_rot: B T H K"), tap(ops.rotate(k, turn, rope.interleaved), "k_rot: B T G K")
 
     def sight(self, step: Step) -> Sight:
@@ -81,6 +83,9 @@ class Attention(nn.Module):
     def sunk(self, sight: Sight) -> Sight:
         assert self.sinks is not None
         return replace(sight, sinks=self.sinks, weights=(self.sinks,))
+
+    def sloped(self, sight: Sight) -> Sight:
+        return replace(sight, bias=self.slope)
 
     def biased(self, sight: Sight) -> Sight:
         assert self.relative is not None and self.buckets is not None

@@ -40,7 +40,7 @@ class Latent(nn.Module):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s, rope = self.spec, self.spec.rope
-        turn = step.shared((rope, x.dtype), lambda: ops.angles(step.positions, rope, x.dtype))
+        turn = step.shared((rope, x.dtype), lambda: ops.angles(step.positions, rope, x.dtype, step.totals))
         q = tap(self.queries(x).unflatten(-1, (-1, s.key + rope.width)), "q: B T H K+R")
         content, turning = q.split([s.key, rope.width], -1)
         q_rot = tap(ops.rotate(turning, turn, rope.interleaved), "q_rot: B T H R")

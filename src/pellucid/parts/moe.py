@@ -16,7 +16,7 @@ from pellucid.tap import tap
 class Moe(nn.Module):
     """x [B T D] -> the chosen experts' outputs times their shares, plus the shared expert's."""
 
-    axes = {"router": "E D", "correction": "E", "gate": "E F D", "up": "E F D", "down": "E D F",
+    axes = {"router": "E D", "correction": "E", "shared_gate": "1 D", "gate": "E F D", "up": "E F D", "down": "E D F",
             "gate_bias": "E F", "up_bias": "E F", "down_bias": "E D"}  # fmt: skip
 
     correction: Tensor
@@ -28,16 +28,19 @@ class Moe(nn.Module):
         super().__init__()
         self.spec, E, F, D = spec, spec.experts, spec.width, cfg.width
         self.router = Linear(D, E, spec.bias)
-        self.choose = {"sigmoid": self.by_sigmoid, "softmax": self.by_softmax}[spec.affinity]
-        self.register_buffer("correction", torch.zeros(E) if spec.affinity == "sigmoid" else None)
+        self.score = {"sigmoid": self.by_sigmoid, "softmax": self.by_softmax}[spec.affinity]
+        self.register_buffer("correction", torch.zeros(E) if spec.corrected else None)
+        self.changes = [self.correct] * spec.corrected + [self.grouped] * (spec.groups > 1)
         self.gate, self.up, self.down = (nn.Parameter(torch.empty(s)) for s in ((E, F, D), (E, F, D), (E, D, F)))
         for name, n in {"gate": F, "up": F, "down": D}.items():
             self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(E, n)) if spec.bias else None)
         self.shared = GatedMlp(cfg, c.Mlp(spec.shared, spec.act)) if spec.shared else None
+        self.shared_gate = Linear(D, 1, False) if spec.shared_gate else None
+        self.finish = self.alone if self.shared is None else self.beside if self.shared_gate is None else self.gated
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
         # in float32 at least: a tie broken by rounding would send a token elsewhere
-        logits = tap(ops.linear_wide(x, self.router.weight, self.router.bias), "router: B T E")
+        logits = tap(ops.linear_wide(x, self.router.matrix(), self.router.bias), "router: B T E")
         share, chosen = self.choose(logits)
         flat = chosen.flatten()
         order = flat.argsort(stable=True)  # an unstable sort would make a crowd differ from a lone run
@@ -48,24 +51,47 @@ class Moe(nn.Module):
         up = tap(ops.grouped(rows, self.up, ends, self.up_bias), "up: N F", token)
         neurons = tap(ops.gate(gate, up, self.spec.act), "neurons: N F", token)
         y = tap(ops.grouped(neurons, self.down, ends, self.down_bias), "down: N D", token)
-        y = ops.combine(y, share, order, x)
-        return y if self.shared is None else ops.add(tap(y, "routed_out: B T D"), tap(self.shared(x), "shared: B T D"))
+        return self.finish(ops.combine(y, share, order, x), x)
 
-    def by_softmax(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest logits are chosen; their shares come from a softmax over all experts."""
-        affinity = tap(ops.each(logits.softmax(-1), "softmax", logits), "affinity: B T E")
-        return self.shares(affinity, tap(ops.each(logits.topk(self.spec.chosen, -1)[1], "top", logits), "chosen: B T A"))
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of all experts; those that a correction and groups let win are chosen, and the scores alone tell how much each counts."""
+        affinity = tap(self.score(logits), "affinity: B T E")
+        # by logits where nothing is added: a softmax can round two of them to one
+        ranked, seen = (affinity, affinity) if self.spec.corrected else (logits, logits)
+        for change in self.changes:
+            ranked, seen = change(ranked, seen)
+        return self.shares(affinity, tap(ops.each(ranked.topk(self.spec.chosen, -1)[1], "top", seen), "chosen: B T A"))
 
-    def by_sigmoid(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Sigmoid scores; a correction and groups decide who is chosen, the scores alone how much each counts."""
+    def by_softmax(self, logits: Tensor) -> Tensor:
+        return ops.each(logits.softmax(-1), "softmax", logits)
+
+    def by_sigmoid(self, logits: Tensor) -> Tensor:
+        return ops.each(logits.sigmoid(), "sigmoid", logits)
+
+    def correct(self, ranked: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        y = tap(ops.each(ranked + self.correction, "correct", ranked, weights=(self.correction,)), "corrected: B T E")
+        return y, y
+
+    def grouped(self, ranked: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """Experts of the best groups stay; a group is as good as the sum of its best few."""
         s = self.spec
-        affinity = tap(ops.each(logits.sigmoid(), "sigmoid", logits), "affinity: B T E")
-        corrected = tap(ops.each(affinity + self.correction, "correct", affinity, weights=(self.correction,)), "corrected: B T E")
-        grouped = corrected.unflatten(-1, (s.groups, -1))
-        best = grouped.topk(min(2, grouped.shape[-1]), -1)[0].sum(-1).topk(s.groups_chosen, -1)[1]
-        kept = torch.zeros_like(grouped[..., 0], dtype=torch.bool).scatter(-1, best, True)
-        ranked = grouped.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
-        return self.shares(affinity, tap(ops.each(ranked.topk(s.chosen, -1)[1], "top", corrected), "chosen: B T A"))
+        groups = ranked.unflatten(-1, (s.groups, -1))
+        best = groups.topk(min(s.group_best, groups.shape[-1]), -1)[0].sum(-1).topk(s.groups_chosen, -1)[1]
+        kept = torch.zeros_like(groups[..., 0], dtype=torch.bool).scatter(-1, best, True)
+        return groups.masked_fill(~kept[..., None], float("-inf")).flatten(-2), seen
+
+    def alone(self, y: Tensor, x: Tensor) -> Tensor:
+        return y
+
+    def beside(self, y: Tensor, x: Tensor) -> Tensor:
+        assert self.shared is not None
+        return ops.add(tap(y, "routed_out: B T D"), tap(self.shared(x), "shared: B T D"))
+
+    def gated(self, y: Tensor, x: Tensor) -> Tensor:
+        """The shared expert counts as much as one more product says."""
+        assert self.shared is not None and self.shared_gate is not None
+        raw, gate = tap(self.shared(x), "shared: B T D"), tap(self.shared_gate(x), "shared_gate: B T 1")
+        return ops.add(tap(y, "routed_out: B T D"), tap(ops.gated(raw, gate), "shared_out: B T D"))
 
     def shares(self, affinity: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """How much each chosen expert counts; normalised, the shares of a token sum to the scale, as a softmax over the chosen would."""

@@ -1,4 +1,4 @@
-"""The two norms of the family, chosen once by name."""
+"""The norms of the family, chosen once by name."""
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,17 @@ class RmsNorm(nn.Module):
         return ops.rms(x, self.weight, self.eps)
 
 
+class OffsetRmsNorm(RmsNorm):
+    """x over its root mean square, times 1 + weight, all of it wide (Gemma, arXiv 2403.08295)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__(width, eps)
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_offset(x, self.weight, self.eps)
+
+
 class LayerNorm(nn.Module):
     """x less its mean, over its deviation, times a weight, plus a bias (arXiv 1607.06450)."""
 
@@ -32,4 +43,4 @@ class LayerNorm(nn.Module):
         return ops.layer(x, self.weight, self.bias, self.eps)
 
 
-NORMS: dict[str, type[RmsNorm] | type[LayerNorm]] = {"rms": RmsNorm, "layer": LayerNorm}
+NORMS: dict[str, type[RmsNorm] | type[LayerNorm]] = {"rms": RmsNorm, "rms offset": OffsetRmsNorm, "layer": LayerNorm}

@@ -28,7 +28,7 @@ from pellucid.ops.native.library import (
 ROWS = 16  # more are torch's: its matrix product then reads a weight no more often than these kernels
 BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
 BF16_IS_FAST = torch.cpu._is_avx512_bf16_supported()  # without, torch multiplies bf16 at a tenth of the speed of float32
-ACTS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3}
+ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3}
 PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor has no memory of its own to point to
 
 

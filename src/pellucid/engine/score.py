@@ -1,0 +1,83 @@
+"""How likely a text is: the log-probability of each of its tokens after those before it.
+
+A text longer than the model's window is read in windows that overlap, so that each token is still predicted from many:
+
+    window 8, stride 6    0 1 2 3 4 5 6 7
+                                      6 7 8 9 ...     8 and 9 are predicted from 6 and 7 on
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pellucid.engine.generate import PAGE, check_ids
+from pellucid.errors import UseError
+from pellucid.models import Decoder, Encoder, EncoderDecoder
+from pellucid.ops.sample import logprobs
+from pellucid.past import Pages
+from pellucid.step import Step
+
+ROWS = 256  # of one forward: their logits are held at once
+WINDOW = 2048  # where a model tells no length of its own
+
+
+def score(
+    module: Decoder | EncoderDecoder, ids: Sequence[int], window: int | None = None, stride: int | None = None, source: Sequence[int] = ()
+) -> Tensor:
+    """Log-probability of every token but the first, [len(ids) - 1], in float32 at least; of a decoder with a source, of every token.
+
+    window: tokens that are read together, by default as many as the model was made for.  stride: new ones in each, by default half.
+    """
+    window, stride = bounds(module, window, stride)
+    check_ids(ids, module.config.vocab)
+    check_ids(source, module.config.vocab)
+    if isinstance(module, Encoder):
+        raise UseError("score.encoder")
+    if isinstance(module, EncoderDecoder):
+        if not source:
+            raise UseError("score.source")
+        assert module.config.starts is not None
+        ids = [module.config.starts, *ids]
+        if len(ids) > window:
+            raise UseError("score.long", tokens=len(ids), window=window)
+    if len(ids) < 2:
+        raise UseError("score.short", tokens=len(ids))
+    out, start, done = list[Tensor](), 0, 1
+    while done < len(ids):
+        stop = min(start + window, len(ids))
+        out.append(read(module, ids[start:stop], source)[done - start - 1 :])
+        start, done = stop - (window - stride), stop
+    return torch.cat(out)
+
+
+def bounds(module: Decoder | EncoderDecoder, window: int | None, stride: int | None) -> tuple[int, int]:
+    """The window and the stride that are meant."""
+    cfg = module.config
+    most = cfg.positions or cfg.context or WINDOW
+    window = min(most, WINDOW) if window is None else window
+    if not 2 <= window <= (cfg.positions or window):
+        raise UseError("score.window", found=window, most="∞" if cfg.positions is None else cfg.positions)
+    stride = max(1, window // 2) if stride is None else stride
+    if not 1 <= stride < window:
+        raise UseError("score.stride", found=stride, most=window - 1)
+    return window, stride
+
+
+def read(module: Decoder | EncoderDecoder, ids: Sequence[int], source: Sequence[int]) -> Tensor:
+    """Log-probabilities of ids[1:], a few rows at a time over pages."""
+    pages, device, out = Pages(-(-len(ids) // PAGE), PAGE), next(module.parameters()).device, list[Tensor]()
+    pages.budget[0] = len(ids)
+    for start in range(0, len(ids) - 1, ROWS):
+        rows = ids[start : min(start + ROWS, len(ids) - 1)]
+        step, tokens = Step.paged(pages, {0: len(rows)}), torch.tensor([list(rows)], device=device)
+        with torch.no_grad():
+            if isinstance(module, Decoder):
+                logits = module(tokens, step)
+            else:
+                told = torch.tensor([list(source)], device=device) if start == 0 else None
+                logits = module(told, tokens, step, None if told is None else Step.packed([len(source)]))
+        step.advance()
+        following = torch.tensor(list(ids[start + 1 : start + 1 + len(rows)]), device=device)
+        out.append(logprobs(logits[0]).gather(-1, following[:, None])[:, 0])
+    return torch.cat(out)

@@ -1,0 +1,71 @@
+"""BERT (arXiv 1810.04805): tokens that all see each other, norms after the sums, a kind for each token; it fills blanks, or gives rows."""
+
+from collections.abc import Container
+from dataclasses import replace
+
+from pellucid import config as c
+from pellucid.families.acts import ACTS
+from pellucid.families.fields import Fields
+from pellucid.families.names import Rule
+
+ARCHITECTURE = "BertForMaskedLM"
+
+
+def config(hf: Fields) -> c.Config:
+    width, heads, layers = hf.whole("hidden_size"), hf.whole("num_attention_heads"), hf.whole("num_hidden_layers", high=100_000)
+    hf.relate(width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
+    hf.fixed("position_embedding_type", "absolute")
+    hf.fixed("is_decoder", False)
+    hf.fixed("tie_word_embeddings", True)
+    act, positions = hf.choice("hidden_act", ACTS, "gelu"), hf.whole("max_position_embeddings", 512)
+    attn = c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=False)
+    cfg = c.Config(
+        vocab=hf.whole("vocab_size"),
+        width=width,
+        layers=(c.Layer(attn, c.Mlp(hf.whole("intermediate_size"), act, gated=False, bias=True), order="post"),) * layers,
+        eps=hf.number("layer_norm_eps", 1e-12),
+        norm="layer",
+        positions=positions,
+        embed_norm=True,
+        types=hf.whole("type_vocab_size", 2),
+        final_norm=False,
+        context=positions,
+    )
+    return ending(cfg, hf.get("architectures", None) != ["BertModel"])
+
+
+def ending(cfg: c.Config, head: bool) -> c.Config:
+    """The model with what fills blanks; without it, it gives its last rows."""
+    ffn = cfg.layers[0].ffn
+    return replace(cfg, head=head, tied=head, head_bias=head, transform=ffn.act if head else None)
+
+
+def settled(cfg: c.Config, names: Container[str]) -> c.Config:
+    """Whatever config.json calls it, there is a head where one is stored."""
+    return ending(cfg, "cls.predictions.bias" in names)
+
+
+LAYER = "bert.encoder.layer.{i}"
+RULES = (
+    Rule("bert.embeddings.word_embeddings.*", "embed.*"),
+    Rule("bert.embeddings.position_embeddings.*", "positions.*"),
+    Rule("bert.embeddings.token_type_embeddings.*", "types.*"),
+    Rule("bert.embeddings.LayerNorm.*", "embed_norm.*"),
+    *(Rule(f"{LAYER}.attention.self.{n}.*", f"layers.{{i}}.attn.{n[0]}.*") for n in ("query", "key", "value")),
+    Rule(f"{LAYER}.attention.output.dense.*", "layers.{i}.attn.o.*"),
+    Rule(f"{LAYER}.attention.output.LayerNorm.*", "layers.{i}.attn_norm.*"),
+    Rule(f"{LAYER}.intermediate.dense.*", "layers.{i}.ffn.up.*"),
+    Rule(f"{LAYER}.output.dense.*", "layers.{i}.ffn.down.*"),
+    Rule(f"{LAYER}.output.LayerNorm.*", "layers.{i}.ffn_norm.*"),
+    Rule("cls.predictions.transform.dense.*", "transform.dense.*"),
+    Rule("cls.predictions.transform.LayerNorm.*", "transform.norm.*"),
+    Rule("cls.predictions.decoder.weight", "head.weight"),
+    Rule("cls.predictions.bias", "head.bias"),
+)
+IGNORED = (r"bert\.embeddings\.position_ids", r"bert\.pooler\..*", r"cls\.seq_relationship\..*")  # 0, 1, 2 ...; what reads whole texts
+COPIES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
+
+
+def respell(name: str) -> str:
+    """Files without a head leave the prefix out."""
+    return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"

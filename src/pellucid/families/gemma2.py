@@ -1,0 +1,56 @@
+"""Gemma 2 (arXiv 2408.00118): Gemma with a norm before and after each part, soft limits, and every other layer windowed."""
+
+from dataclasses import replace
+from typing import Any
+
+from pellucid import config as c
+from pellucid.families import gemma, llama
+from pellucid.families.acts import ACTS
+from pellucid.families.fields import Fields
+from pellucid.families.names import Rule
+
+ARCHITECTURE = "Gemma2ForCausalLM"
+
+FULL, SLIDING = KINDS = ("full_attention", "sliding_attention")
+
+
+def kinds(hf: Fields, every: int) -> list[str]:
+    """Each layer's kind; where the file is silent, every so many is full and those before it slide."""
+    layers = hf.whole("num_hidden_layers", high=100_000)
+    if "layer_types" in hf:
+        return hf.texts("layer_types", layers, KINDS)
+    return [SLIDING if (i + 1) % every else FULL for i in range(layers)]
+
+
+def mlp(hf: Fields) -> c.Mlp:
+    act = hf.choice("hidden_activation", ACTS, "gelu_pytorch_tanh")
+    gemma.same(hf, "hidden_act", act, ACTS)
+    return c.Mlp(hf.whole("intermediate_size"), act)
+
+
+def attention(hf: Fields, **turn: Any) -> c.Attention:
+    """Gemma's, whose scores are divided by the root of a field instead of the head's width."""
+    return replace(gemma.attention(hf, **turn), scale=hf.number("query_pre_attn_scalar", 256) ** -0.5)
+
+
+def config(hf: Fields) -> c.Config:
+    attn = replace(attention(hf), cap=hf.optional("attn_logit_softcapping", 50.0))
+    by_kind = {FULL: attn, SLIDING: replace(attn, window=hf.whole("sliding_window", 4096))}
+    layers = tuple(c.Layer(by_kind[kind], mlp(hf), order="sandwich") for kind in kinds(hf, 2))
+    return replace(gemma.whole(hf, layers), logit_cap=hf.optional("final_logit_softcapping", 30.0))
+
+
+# post_attention_layernorm is of what attention made here; in Llama the same name is of what the network reads
+NORMS = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "attn_post_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "ffn_post_norm",
+}
+RULES = (
+    *llama.ENDS,
+    *(Rule(f"model.layers.{{i}}.{theirs}.*", f"layers.{{i}}.{ours}.*") for theirs, ours in NORMS.items()),
+    *llama.ATTENTION,
+    *llama.DENSE,
+)
+IGNORED = llama.IGNORED

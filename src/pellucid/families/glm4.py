@@ -1,0 +1,22 @@
+"""GLM-4 0414 (model_type glm4): GLM's block with one more norm of what each part made."""
+
+from pellucid import config as c
+from pellucid.families import glm
+from pellucid.families.fields import Fields
+from pellucid.families.names import Rule
+
+ARCHITECTURE = "Glm4ForCausalLM"
+
+
+def config(hf: Fields) -> c.Config:
+    return glm.config(hf, order="sandwich")
+
+
+NORMS = {
+    "input_layernorm": "attn_norm",
+    "post_self_attn_layernorm": "attn_post_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "post_mlp_layernorm": "ffn_post_norm",
+}
+RULES = (*glm.PARTS, *(Rule(f"model.layers.{{i}}.{theirs}.*", f"layers.{{i}}.{ours}.*") for theirs, ours in NORMS.items()))
+IGNORED = glm.IGNORED

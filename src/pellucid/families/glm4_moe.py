@@ -1,0 +1,21 @@
+"""GLM-4.5 and 4.6 (arXiv 2508.06471): grouped heads, half of whose width turns, and DeepSeek-V3's experts."""
+
+from dataclasses import replace
+
+from pellucid import config as c
+from pellucid.families import deepseek_v3, llama, qwen3, routing
+from pellucid.families.fields import Fields
+from pellucid.families.rope import rope
+
+ARCHITECTURE = "Glm4MoeForCausalLM"
+
+
+def config(hf: Fields) -> c.Config:
+    hf.maybe("num_key_value_heads", stated=True)
+    hf.read |= {"num_nextn_predict_layers", "num_mtp_layers"}  # the module behind the last layer is another model
+    attn = llama.attention(hf, qk_norm=hf.flag("use_qk_norm", False))
+    attn = replace(attn, rope=rope(hf, attn.width, part=0.5), out_bias=False)
+    return llama.whole(hf, routing.dense_first(hf, attn, deepseek_v3.moe(hf)), eps=1e-5)
+
+
+RULES, ignored = (*qwen3.RULES, *deepseek_v3.EXPERTS), deepseek_v3.ignored

@@ -1,0 +1,72 @@
+"""Marian (arXiv 1804.00344), 1,400 pairs of languages: the encoder-decoder of 2017, with sinusoids, norms after the sums, and one table."""
+
+from pellucid import config as c
+from pellucid.families.acts import ACTS
+from pellucid.families.fields import Fields
+from pellucid.families.names import ROW, Rule
+
+ARCHITECTURE = "MarianMTModel"
+
+TRAINING = {"activation_dropout", "classif_dropout", "decoder_layerdrop", "encoder_layerdrop", "static_position_embeddings"}
+
+
+def config(hf: Fields) -> c.Config:
+    hf.read |= TRAINING
+    for name in ("add_bias_logits", "add_final_layer_norm", "extra_pos_embeddings", "normalize_before", "normalize_embedding"):
+        hf.fixed(name, False)
+    hf.fixed("share_encoder_decoder_embeddings", True)
+    hf.fixed("tie_word_embeddings", True)
+    width, vocab, act = hf.whole("d_model"), hf.whole("vocab_size"), hf.choice("activation_function", ACTS, "gelu")
+    hf.fixed("decoder_vocab_size", vocab)
+
+    def stack(side: str) -> tuple[c.Layer, ...]:
+        """One side's blocks; a decoder's see what came before, and listen to the encoder."""
+        heads = hf.whole(f"{side}_attention_heads")
+        hf.relate(width % heads == 0, f"d_model % {side}_attention_heads == 0", d_model=width, heads=heads)
+        own, heard = (c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=causal) for causal in (True, False))
+        mlp = c.Mlp(hf.whole(f"{side}_ffn_dim"), act, gated=False, bias=True)
+        layer = c.Layer(own, mlp, heard, "post") if side == "decoder" else c.Layer(heard, mlp, order="post")
+        return (layer,) * hf.whole(f"{side}_layers", high=100_000)
+
+    layers, positions = hf.whole("encoder_layers"), hf.whole("max_position_embeddings", 1024)
+    hf.fixed("num_hidden_layers", layers)
+    return c.Config(
+        vocab=vocab,
+        width=width,
+        layers=stack("decoder"),
+        tied=True,
+        norm="layer",
+        positions=positions,
+        encoder=stack("encoder"),
+        embed_scale=width**0.5 if hf.flag("scale_embedding", False) else 1.0,
+        sinusoids=True,
+        final_norm=False,
+        head_bias=True,
+        context=positions,
+        starts=next((i for name in ("decoder_start_token_id", "pad_token_id") for i in hf.ids(name) if 0 <= i < vocab), vocab - 1),
+    )
+
+
+def stack(side: str) -> tuple[Rule, ...]:
+    """One side's table."""
+    theirs, ours = f"model.{side}.layers.{{i}}", f"{side}.layers.{{i}}"
+    parts = {"attn": "self_attn", "cross": "encoder_attn"}
+    return (
+        *(Rule(f"{theirs}.{at}.{n}_proj.*", f"{ours}.{part}.{n}.*") for part, at in parts.items() for n in "qkv"),
+        *(Rule(f"{theirs}.{at}.out_proj.*", f"{ours}.{part}.o.*") for part, at in parts.items()),
+        *(Rule(f"{theirs}.{at}_layer_norm.*", f"{ours}.{part}_norm.*") for part, at in parts.items()),
+        Rule(f"{theirs}.fc1.*", f"{ours}.ffn.up.*"),
+        Rule(f"{theirs}.fc2.*", f"{ours}.ffn.down.*"),
+        Rule(f"{theirs}.final_layer_norm.*", f"{ours}.ffn_norm.*"),
+    )
+
+
+RULES = (
+    Rule("model.shared.*", "embed.*"),
+    *stack("encoder"),
+    *stack("decoder"),
+    Rule("lm_head.weight", "head.weight"),
+    Rule("final_logits_bias", "head.bias", ROW),
+)
+IGNORED = (r"model\.(en|de)coder\.embed_positions\.weight",)  # the sinusoids, which are computed
+COPIES = {f"model.{side}.embed_tokens.weight": "model.shared.weight" for side in ("encoder", "decoder")}

@@ -1,0 +1,25 @@
+"""Mistral 7B, Nemo, Small (arXiv 2310.06825): Llama's block, whose every layer sees a window where the file has one."""
+
+from dataclasses import replace
+
+from pellucid import config as c
+from pellucid.families import llama
+from pellucid.families.acts import ACTS
+from pellucid.families.fields import Fields
+
+ARCHITECTURE = "MistralForCausalLM"
+
+
+def attention(hf: Fields, theta: float = 10_000.0) -> c.Attention:
+    """Llama's heads, without biases, within the window that the file states, null being none."""
+    hf.maybe("num_key_value_heads", stated=True)
+    hf.fixed("attention_bias", False)
+    return replace(llama.attention(hf, theta=theta), window=hf.maybe("sliding_window", stated=True))
+
+
+def config(hf: Fields) -> c.Config:
+    mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
+    return llama.whole(hf, (c.Layer(attention(hf), mlp),) * hf.whole("num_hidden_layers", high=100_000))
+
+
+RULES, IGNORED = llama.RULES, llama.IGNORED

@@ -1,0 +1,32 @@
+"""Mixtral 8x7B and 8x22B (arXiv 2401.04088): Mistral's attention, and of eight experts the two that a softmax likes best."""
+
+import re
+
+from pellucid import config as c
+from pellucid.families import llama, mistral, routing
+from pellucid.families.fields import Fields
+from pellucid.families.names import STACKED, Rule
+
+ARCHITECTURE = "MixtralForCausalLM"
+
+
+def config(hf: Fields) -> c.Config:
+    layer = c.Layer(mistral.attention(hf, theta=1e6), routing.by_softmax(hf, "intermediate_size"))
+    return llama.whole(hf, (layer,) * hf.whole("num_hidden_layers", high=100_000), eps=1e-5)
+
+
+FFN = "model.layers.{i}.block_sparse_moe"
+WAYS = {"gate": "w1", "up": "w3", "down": "w2"}
+RULES = (
+    *llama.ENDS,
+    *llama.NORMS,
+    *llama.ATTENTION,
+    Rule(f"{FFN}.gate.weight", "layers.{i}.ffn.router.weight"),
+    *(Rule(f"{FFN}.experts.{{e}}.{w}.weight", f"layers.{{i}}.ffn.{n}", STACKED) for n, w in WAYS.items()),
+)
+IGNORED = llama.IGNORED
+
+
+def respell(name: str) -> str:
+    """transformers' own name of the part with the experts."""
+    return re.sub(r"^(model\.layers\.\d+)\.mlp\b", r"\1.block_sparse_moe", name)

@@ -1,0 +1,48 @@
+"""GPT (Radford et al. 2018): GPT-2's parts, but with the norms after the sums and none at the end, and a GELU always by tanh."""
+
+from pellucid import config as c
+from pellucid.families.fields import Fields
+from pellucid.families.names import SPLIT_TURNED, TURNED, Rule
+
+ARCHITECTURE = "OpenAIGPTLMHeadModel"
+
+ACTS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+
+
+def config(hf: Fields) -> c.Config:
+    width, heads, layers = hf.whole("n_embd"), hf.whole("n_head"), hf.whole("n_layer", high=100_000)
+    hf.relate(width % heads == 0, "n_embd % n_head == 0", n_embd=width, n_head=heads)
+    hf.read |= {"n_special", "predict_special_tokens"}  # of its first training
+    attn = c.Attention(heads, heads, width // heads, bias=True, out_bias=True)
+    mlp = c.Mlp(4 * width, hf.choice("afn", ACTS, "gelu"), gated=False, bias=True)
+    positions = hf.whole("n_positions", 512)
+    return c.Config(
+        vocab=hf.whole("vocab_size"),
+        width=width,
+        layers=(c.Layer(attn, mlp, order="post"),) * layers,
+        tied=hf.flag("tie_word_embeddings", True),
+        eps=hf.number("layer_norm_epsilon", 1e-5),
+        norm="layer",
+        positions=positions,
+        final_norm=False,
+        context=positions,
+    )
+
+
+RULES = (
+    Rule("transformer.tokens_embed.*", "embed.*"),
+    Rule("transformer.positions_embed.*", "positions.*"),
+    Rule("transformer.h.{i}.attn.c_attn.*", ("layers.{i}.attn.q.*", "layers.{i}.attn.k.*", "layers.{i}.attn.v.*"), SPLIT_TURNED),
+    Rule("transformer.h.{i}.attn.c_proj.*", "layers.{i}.attn.o.*", TURNED),
+    Rule("transformer.h.{i}.ln_1.*", "layers.{i}.attn_norm.*"),
+    Rule("transformer.h.{i}.mlp.c_fc.*", "layers.{i}.ffn.up.*", TURNED),
+    Rule("transformer.h.{i}.mlp.c_proj.*", "layers.{i}.ffn.down.*", TURNED),
+    Rule("transformer.h.{i}.ln_2.*", "layers.{i}.ffn_norm.*"),
+    Rule("lm_head.*", "head.*"),
+)
+IGNORED = (r"transformer\.h\.\d+\.attn\.bias", r"transformer\.position_ids")  # masks and counts that old files carry
+
+
+def respell(name: str) -> str:
+    """OpenAI's own files leave the prefix out."""
+    return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"

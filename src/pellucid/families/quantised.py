@@ -1,0 +1,58 @@
+"""Weights that are stored in fewer bits than they compute in: how, as config.json's `quantization_config` says.
+
+Which tensors are stored so their names on disk tell, one by one; `checkpoint/dequantise.py` reads them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pellucid.families.fields import Fields
+
+FIELD = "quantization_config"
+LARGEST_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Fp8:
+    """DeepSeek's (arXiv 2412.19437, 3.3): float8 values, and a scale for each block of `block` = (rows, columns)."""
+
+    block: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Mxfp4:
+    """OCP's microscaling format, gpt-oss's experts: float4 values, and a power of two for each 32 in a row (arXiv 2310.10537)."""
+
+
+Method = Fp8 | Mxfp4
+
+
+def quantised(hf: Fields) -> Method | None:
+    """How the weights are quantised, None where they are not; a method that is not known here is refused by name."""
+    part = None if FIELD in hf.ignore else hf.part(FIELD)
+    if part is None:
+        return None
+    method: Callable[[Fields], Method] = part.choice("quant_method", {"fp8": fp8, "mxfp4": mxfp4})
+    for name in ("modules_to_not_convert", "modules_to_convert", "ignored_layers"):
+        listed = part.get(name, [])
+        if not isinstance(listed, list) or not all(isinstance(module, str) for module in listed):
+            raise part.fault(name, listed, "[module, ...]")
+    part.flag("dequantize", False)
+    return method(part)
+
+
+def fp8(hf: Fields) -> Fp8:
+    """DeepSeek's float8: scales of blocks in plain floating point, and no scale of activations on disk."""
+    hf.fixed("fmt", "e4m3")
+    hf.fixed("activation_scheme", "dynamic")
+    hf.fixed("scale_fmt", "float")
+    hf.fixed("expert_dtype", "fp8")
+    block = hf.get("weight_block_size", [128, 128])
+    if not isinstance(block, list) or len(block) != 2 or not all(type(n) is int and 0 < n <= LARGEST_BLOCK for n in block):
+        raise hf.fault("weight_block_size", block, f"[1 ... {LARGEST_BLOCK}, 1 ... {LARGEST_BLOCK}]")
+    return Fp8((block[0], block[1]))
+
+
+def mxfp4(_: Fields) -> Mxfp4:
+    """gpt-oss's float4, which leaves nothing to say."""
+    return Mxfp4()

@@ -1,0 +1,27 @@
+"""Qwen3-30B-A3B, Qwen3-235B-A22B (arXiv 2505.09388): Qwen3's attention, and experts chosen by a softmax."""
+
+from dataclasses import replace
+
+from pellucid import config as c
+from pellucid.families import llama, qwen2_moe, qwen3
+from pellucid.families.fields import Fields
+
+ARCHITECTURE = "Qwen3MoeForCausalLM"
+
+
+def window(hf: Fields) -> int | None:
+    """The window of all layers; transformers' model knows no layer without it, so a file that names some is refused."""
+    if not hf.flag("use_sliding_window", False):
+        hf.read |= {"sliding_window", "max_window_layers"}
+        return None
+    hf.fixed("max_window_layers", 0)
+    return hf.whole("sliding_window")
+
+
+def config(hf: Fields) -> c.Config:
+    hf.maybe("num_key_value_heads", stated=True)
+    attn = replace(llama.attention(hf, qk_norm=True), window=window(hf))
+    return llama.whole(hf, qwen2_moe.layers(hf, [attn] * hf.whole("num_hidden_layers", high=100_000)))
+
+
+RULES, IGNORED = (*qwen3.RULES, *qwen2_moe.EXPERTS), llama.IGNORED

@@ -1,0 +1,18 @@
+"""Positions that nobody learned: sines and cosines of waves from 2π to 20,000π tokens long (arXiv 1706.03762, section 3.5)."""
+
+import torch
+from torch import Tensor
+
+from pellucid.ops.precision import wide
+from pellucid.tap import Terms, note
+
+
+def sinusoids(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """positions [B T] -> [B T width]: the sines of all pairs, then their cosines (Marian's order; the paper puts them side by side).
+
+    The values are those of a float32 table, which every model of this kind was trained with.
+    """
+    at = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width
+    angle = positions[..., None].double() / 10_000.0**at
+    y = torch.cat([angle.sin(), angle.cos()[..., : width // 2]], -1).to(wide(torch.bfloat16)).to(dtype)
+    return note(y, "sinusoid", (), (), lambda i: Terms(value=y[i]))

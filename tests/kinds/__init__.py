@@ -1,0 +1,65 @@
+"""One module a family: a tiny model of it, its quirks, and what must be told apart or refused. The tests of all families read these.
+
+tiny      the config.json that transformers makes the model from;  quirks: {name: fields that differ}, "plain" among them
+dtypes    the quirks that are judged in float32 and bfloat16 too
+changes   (quirk, fields): another mathematics of the same shapes, which the comparison must see
+refused   (quirk, fields, words): fields that do not fit each other, and what the error says
+"""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pellucid.families import DASHED
+
+Raw = dict[str, Any]
+
+LLAMA: Raw = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "max_position_embeddings": 128,
+}
+YARN: Raw = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+DEEP_YARN: Raw = YARN | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1}
+LONGROPE: Raw = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0, 1.1, 1.1, 1.3, 1.5, 1.6, 1.8, 2.0],
+    "long_factor": [1.0, 1.2, 1.9, 3.5, 6.0, 11.0, 17.0, 24.0],
+    "original_max_position_embeddings": 32,
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """task: transformers' class is AutoModelFor<task>.  sharp: multiplies queries' and keys' weights, so that attention is far
+    from uniform.  own_head: quirks whose file stores a head that transformers would tie.  silent: a pattern of parameters without effect.
+    islands: whether transformers computes something of it in float32 whatever its dtype is.  attention: which of its own it runs.
+    """
+
+    tiny: Raw
+    quirks: dict[str, Raw]
+    dtypes: tuple[str, ...] = ("plain",)
+    changes: tuple[tuple[str, Raw], ...] = ()
+    refused: tuple[tuple[str, Raw, str], ...] = ()
+    task: str = "CausalLM"
+    sharp: float = 2.5
+    own_head: tuple[str, ...] = ()
+    silent: str = r"(?!)"
+    islands: bool = True
+    attention: str = "eager"
+
+
+KINDS: dict[str, Kind] = {
+    DASHED.get(p.stem, p.stem): importlib.import_module(f"kinds.{p.stem}").KIND for p in sorted(Path(__file__).parent.glob("*.py")) if p.stem != "__init__"
+}
+FAMILIES = list(KINDS)
+CASES = [(f, q) for f in FAMILIES for q in KINDS[f].quirks]
+SEQ2SEQ = {f for f, kind in KINDS.items() if kind.task == "Seq2SeqLM"}
