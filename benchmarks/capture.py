@@ -1,10 +1,11 @@
 """What watching costs on GPT-2's shape, beside transformers and TransformerLens, in alternating rounds of one run.
 
-    python benchmarks/capture.py [--rounds 7] [--threads 2] [--tokens 64 512] [--transformer-lens PYTHON]
+    python benchmarks/capture.py [--rounds 7] [--threads 2] [--tokens 64 512] [--transformer-lens PYTHON [PYTHON ...]]
 
 Random float32 weights, the same for all. Every turn keeps what it captured until the clock has stopped, and drops it then. The bound
 comes first: bytes that a capture keeps over what memory takes, and products over what the processor gives.
-TransformerLens runs in an interpreter of its own. Writes benchmarks/results/capture.json.
+Each TransformerLens runs in an interpreter of its own: version 3 as a HookedTransformer, its own GPT-2; from version 4 as a bridge
+around transformers'. Writes benchmarks/results/capture.json.
 """
 
 import argparse
@@ -27,6 +28,7 @@ HERE = Path(__file__).parent
 LAYERS, WIDTH, HEADS, HEAD, VOCAB = 12, 768, 12, 64, 50257
 OUTSIDE = ("embed", "positions", "start", "norm", "logits", "*.attn", "*.ffn", *(f"layers.*.{x}" for x in (
     "attn.[qkvz]", "mid", "out", "ffn.up", "ffn.neurons", "attn_norm", "ffn_norm")))  # fmt: skip
+CACHED = ", run_with_cache"
 Turn = Callable[[Tensor], Any]  # token ids [1 T] -> whatever it captured
 
 
@@ -97,16 +99,40 @@ def in_process() -> dict[str, Turn]:
 
 
 def lens() -> dict[str, Turn]:
-    """TransformerLens around transformers' GPT-2."""
+    """GPT-2 as this interpreter's TransformerLens has it, with the numbers of transformers'."""
     import transformers
 
     torch.manual_seed(0)
     net = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval().requires_grad_(False)
     net.set_attn_implementation("eager")
-    bridge = import_module("transformer_lens.model_bridge.sources._bridge_builder").build_bridge_from_module(
-        net, architecture="GPT2LMHeadModel", hf_config=net.config, dtype=torch.float32
-    )
-    return {"TransformerLens": bridge, "TransformerLens, run_with_cache": lambda ids: bridge.run_with_cache(ids)[1]}
+    found = version("transformer-lens")
+    model = hooked(net) if int(found.split(".")[0]) < 4 else bridged(net)
+    ids = prompt(64)
+    wanted = net(ids).logits
+    gap = float((model(ids) - wanted).abs().max())
+    assert gap < 1e-3 < 0.1 < float(wanted.std()), gap
+    name = f"TransformerLens {found}"
+    return {name: model, f"{name}{CACHED}": lambda ids: model.run_with_cache(ids)[1]}
+
+
+def bridged(net: Any) -> Any:
+    """TransformerLens 4: hooks around transformers' own modules."""
+    builder = import_module("transformer_lens.model_bridge.sources._bridge_builder")
+    return builder.build_bridge_from_module(net, architecture="GPT2LMHeadModel", hf_config=net.config, dtype=torch.float32)
+
+
+def hooked(net: Any) -> Any:
+    """TransformerLens 3: a transformer of its own, whose attention is always eager; its weights come as GPT-2's, nothing folded."""
+    lib = import_module("transformer_lens")
+    cfg = lib.HookedTransformerConfig(
+        n_layers=LAYERS, d_model=WIDTH, n_heads=HEADS, d_head=HEAD, d_mlp=4 * WIDTH, n_ctx=1024, d_vocab=VOCAB, act_fn="gelu_new",
+        normalization_type="LN", init_weights=False, dtype=torch.float32, device="cpu",
+    )  # fmt: skip
+    model = lib.HookedTransformer(cfg).eval().requires_grad_(False)
+    weights = import_module("transformer_lens.pretrained.weight_conversions").convert_gpt2_weights(net, cfg)
+    left = model.load_state_dict({"unembed.b_U": torch.zeros(VOCAB), **weights}, strict=False)
+    assert not left.unexpected_keys and all(k.endswith((".mask", ".IGNORE")) for k in left.missing_keys), left
+    return model
 
 
 def off(used: bool) -> dict[str, Turn]:
@@ -189,21 +215,19 @@ def bounds(plain_ms: float, tokens: int, mib: dict[str, float], measured: dict[s
 # The run
 
 
-def case(tokens: int, rounds: int, turns: dict[str, Turn], peer: Worker | None) -> dict[str, Any]:
+def case(tokens: int, rounds: int, turns: dict[str, Turn], peers: list[Worker]) -> dict[str, Any]:
     ids = prompt(tokens)
-    names = [*turns, *(peer.hello["names"] if peer else ())]
     one: dict[str, Callable[[], dict[str, float]]] = {name: partial(timed, turn, ids) for name, turn in turns.items()}
-    if peer is not None:
-        one |= {name: partial(peer.ask, name, tokens) for name in peer.hello["names"]}
+    one |= {name: partial(peer.ask, name, tokens) for peer in peers for name in peer.hello["names"]}
+    names = list(one)
     kept = {name: {k: v for k, v in run().items() if k != "ms"} for name, run in one.items()}
     seen: dict[str, list[float]] = {name: [] for name in names}
     for i in range(rounds):
         for name in names if i % 2 == 0 else names[::-1]:
             seen[name].append(one[name]()["ms"])
     ratios = {name: [b / a for a, b in zip(seen["pellucid"], seen[name], strict=True)] for name in names[1:]}
-    if peer is not None:
-        pairs = zip(seen["pellucid, everything"], seen["TransformerLens, run_with_cache"], strict=True)
-        ratios["pellucid, everything / TransformerLens, run_with_cache"] = [a / b for a, b in pairs]
+    for name in [n for n in names if n.endswith(CACHED)]:
+        ratios[f"pellucid, everything / {name}"] = [a / b for a, b in zip(seen["pellucid, everything"], seen[name], strict=True)]
     measured = limits()
     plain = statistics.median(seen["pellucid"])
     return {
@@ -240,7 +264,7 @@ def main() -> None:
     ask.add_argument("--pairs", type=int, default=30, help="of processes, for the cost of watching while off")
     ask.add_argument("--threads", type=int, default=2)
     ask.add_argument("--tokens", type=int, nargs="+", default=[64, 512])
-    ask.add_argument("--transformer-lens", metavar="PYTHON")
+    ask.add_argument("--transformer-lens", metavar="PYTHON", nargs="+", default=[], help="interpreters, each with its TransformerLens")
     ask.add_argument("--out", type=Path, default=HERE / "results" / "capture.json")
     ask.add_argument("--worker", choices=["lens", "never", "used"], help=argparse.SUPPRESS)
     a = ask.parse_args()
@@ -256,16 +280,16 @@ def main() -> None:
     if a.pairs:
         report["watching_off"] = watching_off(a.pairs, a.threads, 64)
         print("watching off", round(report["watching_off"]["median"], 3), flush=True)
-    peer = Worker(a.transformer_lens, "lens", a.threads) if a.transformer_lens else None
-    report["peer_versions"] = peer.hello["versions"] if peer else None
+    peers = [Worker(python, "lens", a.threads) for python in a.transformer_lens]
+    report["peer_versions"] = [peer.hello["versions"] for peer in peers]
     turns, report["cases"] = in_process(), []
     for tokens in a.tokens:
-        result = case(tokens, a.rounds, turns, peer)
+        result = case(tokens, a.rounds, turns, peers)
         report["cases"].append(result)
         print(tokens, "tokens; bound", {k: round(v, 3) for k, v in result["bound_ratio"].items()})
         for name, ms in result["median_ms"].items():
             print(f"    {name:45} {ms:9.1f} ms  {result['median_ratio'].get(name, 1.0):.3f}", flush=True)
-    if peer is not None:
+    for peer in peers:
         peer.close()
     a.out.parent.mkdir(parents=True, exist_ok=True)
     a.out.write_text(json.dumps(report, indent=1) + "\n")

@@ -176,9 +176,9 @@ def test_memory_not_under_the_part_mutant() -> None:
     right = Step.memory
     with swapped(Step, "memory", lambda self, part, make: right(self, "cross", make)):
         assert sum(crowd(tiny("t5"))[1].values()) != 12
-        model, read, wanted = tiny("t5"), SOURCES["a"][None], TARGETS["a"][None]
-        shared = model(read, wanted)
-    assert far(shared, model(read, wanted)) > 1e-3
+        model, wanted = tiny("t5"), TARGETS["a"]
+        shared = serve(model, TARGETS, [{"a": len(wanted)}], sources=SOURCES)["a"]
+    assert far(shared, model(SOURCES["a"][None], wanted[None])[0]) > 1e-3
 
 
 def test_memory_not_kept_mutant() -> None:
@@ -224,3 +224,26 @@ def test_config_is_cross() -> None:
     """The tiny model is of T5's shape: a causal stack that listens, and one that looks both ways."""
     cfg = FAMILIES["t5"]
     assert cfg.encoder is not None and all(layer.cross for layer in cfg.layers) and not any(layer.cross for layer in cfg.encoder)
+
+
+remembered = Step.memory
+
+
+def kept_once(self: Step, part: nn.Module, make: Any) -> Any:
+    """A mutant: the first memory of a step stays, whatever source comes."""
+    source, self.source = self.source, None if any(key[0] is part for key in self.kept) else self.source
+    found = remembered(self, part, make)
+    self.source = source
+    return found
+
+
+def test_a_step_that_runs_again_reads_its_own_source() -> None:
+    """One step for two calls: the second hears its source, not the first one's."""
+    model, step, tokens = tiny("t5"), Step.plain(ids(1, 5)), ids(1, 5)
+    wanted = model(ids(1, 7, seed=2), tokens)
+    model(ids(1, 7, seed=1), tokens, step)
+    assert far(model(ids(1, 7, seed=2), tokens, step), wanted) < 1e-12
+    step = Step.plain(tokens)
+    with swapped(Step, "memory", kept_once):
+        model(ids(1, 7, seed=1), tokens, step)
+        assert far(model(ids(1, 7, seed=2), tokens, step), wanted) > 1e-3

@@ -2,6 +2,7 @@
 
 import importlib
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ L = 11
 TOKENS = ids(L)
 LATE = Sight(lambda q, k: k <= q + 1)  # a mask shifted by one: every token sees the next
 BLIND = Sight(lambda q, k: k == q)
+HERE: Any = sys.modules[__name__]
 plain, packed, paged, slots, release, blocks = Step.plain, Step.packed, Step.paged, Pages.slots, Pages.release, Paged.blocks
 
 
@@ -169,6 +171,86 @@ def test_06_preempt_and_recompute() -> float:
     return worst(gap)
 
 
+def fork(pages: Pages, request: object, other: object) -> int:
+    """Give another request the same past: it shares the whole pages, and has a copy of the rows of the one that is not full."""
+    n, held = pages.length[request], pages.length[request] // pages.size
+    pages.tables[other], pages.held[other], pages.length[other] = pages.tables[request].clone(), held, n
+    pages.reserve(other, n)
+    mine, theirs = (pages.slots(r, held * pages.size, n) for r in (other, request))
+    for pool in (p for pools in pages.pools.values() for p in pools):
+        pool[mine] = pool[theirs]
+    return n
+
+
+forked = fork
+
+
+def shared(pages: Pages, request: object, other: object) -> int:
+    """A fork that shares the last page too: each writes over the other's next rows."""
+    pages.tables[other], pages.held[other] = pages.tables[request].clone(), pages.held[request]
+    pages.length[other] = pages.length[request]
+    return pages.length[other]
+
+
+def empty(pages: Pages, request: object, other: object) -> int:
+    """A fork whose last page is its own, and was never filled."""
+    with_copy, pages.pools = pages.pools, {}
+    n = forked(pages, request, other)
+    pages.pools = with_copy
+    return n
+
+
+@law(shared=(HERE, "fork", shared), empty=(HERE, "fork", empty))
+def test_06_fork() -> float:
+    """Two texts of one beginning, which is read once, then diverge in one crowd: each is as if alone."""
+
+    def gap(model: Decoder) -> float:
+        found = 0.0
+        for size, start in ((4, 6), (4, 8), (1, 5), (17, 3)):
+            texts = {"a": TOKENS, "b": torch.cat([TOKENS[:start], ids(7, seed=5)])}
+            pages = Pages(32, size)
+            read = serve(model, texts, [{"a": start}], pages)["a"]
+            assert fork(pages, "a", "b") == start
+            got = serve(model, texts, [{"b": 1, "a": 1}, {"a": 2, "b": 3}, {"b": 3}], pages)
+            alone = {r: model(t[None])[0] for r, t in texts.items()}
+            found = max(
+                found, far(read, alone["a"][:start]), far(got["a"], alone["a"][start : start + 3]), far(got["b"], alone["b"][start:])
+            )
+        return found
+
+    return worst(gap)
+
+
+def moved(pages: Pages, rows: dict[Any, Any], at: Tensor) -> None:
+    """Rows that were put aside, back into the pools."""
+    for part, kept in rows.items():
+        for pool, k in zip(pages.pools[part], kept, strict=True):
+            pool[at] = k
+
+
+move = moved
+
+
+@law(forgotten=(HERE, "moved", lambda pages, rows, at: None), turned=(HERE, "moved", lambda p, rows, at: move(p, rows, at.flip(0))))
+def test_06_swap() -> float:
+    """A request whose rows are put aside while others use its pages, and come back to other pages, is as if never interrupted."""
+
+    def gap(model: Decoder) -> float:
+        pages, texts = Pages(9, 4), {"a": TOKENS, "b": ids(10, seed=3), "c": ids(5, seed=4)}
+        first = serve(model, texts, [{"c": 2, "a": 6}], pages)["a"]
+        at = pages.slots("a", 0, 6)
+        aside = {part: tuple(p[at] for p in pools) for part, pools in pages.pools.items()}
+        pages.release("a")
+        serve(model, texts, [{"b": 10, "c": 3}], pages)
+        pages.reserve("a", 6)
+        moved(pages, aside, pages.slots("a", 0, 6))
+        pages.length["a"] = 6
+        rest = serve(model, texts, [{"a": 3}, {"a": 2}], pages)["a"]
+        return max(far(torch.cat([first, rest]), model(TOKENS[None])[0]), float(torch.equal(at, pages.slots("a", 0, 6))))
+
+    return worst(gap)
+
+
 def leaks(model: Decoder, exact: bool) -> float:
     """How far earlier logits move with a later token; infinite if the token itself or a later one does not see it."""
     plain, found = model(TOKENS[None])[0], 0.0
@@ -207,7 +289,7 @@ def test_07_no_leak_by_perturbation_with_experts() -> float:
 def reach(model: Decoder, n: int = 9) -> Tensor:
     """Whether the logits of row i have a gradient at the embedding of row j: [i j]."""
     step = Step.plain(TOKENS[None, :n])
-    x = model.enter(TOKENS[None, :n], step).detach().requires_grad_()
+    x = model.embed(TOKENS[None, :n]).detach().requires_grad_()
     out = model.head(Stack.forward(model, x, step))[0]
     return torch.stack([torch.autograd.grad(row.sum(), x, retain_graph=True)[0][0].abs().amax(-1) > 0 for row in out])
 

@@ -166,7 +166,8 @@ class Watch(Records):
         if flops and here.marks is None:
             self.flops[path] = self.flops.get(path, 0) + (flops if isinstance(flops, int) else flops())
         told = (name for t in inputs if (name := self.name_of(t)))
-        self.mark(storage).made = Made(op, tuple(told), tuple(name for w in weights if w is not None and (name := self.weights.name(w))))
+        parts = (self.weights.names(w) or self.mark(w.untyped_storage()).made.weights for w in weights if w is not None)
+        self.mark(storage).made = Made(op, tuple(told), tuple(n for names in parts for n in names))
 
     def mark(self, storage: torch.UntypedStorage) -> Mark:
         """This watch's mark on a storage."""
@@ -265,7 +266,7 @@ class Watch(Records):
             start, stop = self.request * call.sizes["T"], (self.request + 1) * call.sizes["T"]
         else:
             return None, None
-        if start == stop:
+        if start == stop or (length not in words and rows is None):  # of an axis N without rows nobody knows whose it is
             return None, None
         if "N" in words and rows is not None:
             at = ((rows >= start) & (rows < stop)).nonzero().flatten()

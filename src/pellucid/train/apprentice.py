@@ -9,7 +9,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import tokenizers
 import torch
 
 from pellucid.checkpoint.disk import reason
@@ -17,11 +16,12 @@ from pellucid.checkpoint.fill import unfill
 from pellucid.checkpoint.folder import save_folder
 from pellucid.errors import TrainError
 from pellucid.families import Family, understand
-from pellucid.models import Decoder, build, cast
+from pellucid.models import Decoder, Encoder, EncoderDecoder, build, cast
 from pellucid.train import corpus
 from pellucid.train.card import card
 from pellucid.train.loop import Run, initialise
-from pellucid.train.quiz import greedy, quiz
+from pellucid.train.objectives import OBJECTIVES, Objective, number
+from pellucid.train.quiz import quiz
 from pellucid.train.recipe import Recipe, read_recipe
 
 LOCK = "lock"
@@ -45,35 +45,36 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
     if threads is not None:
         torch.set_num_threads(threads)
     with alone(folder), stopping() as stopped:
-        tokenizer, documents = prepare(recipe)
-        family, hf, model = fresh(recipe, tokenizer)
-        run = Run(model, documents, recipe.train, folder)
+        objective = prepare(recipe)
+        family, hf, model = fresh(recipe, objective)
+        run = Run(model, objective, objective.documents(recipe.data, recipe.train.seed), recipe.train, folder)
         for warning in run.resume() if resume else ():
             progress({"warning": warning})
         if not run.train(progress, stopped):
             raise TrainError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)
-        return finish(recipe, folder / "model", family, hf, model, tokenizer, progress)
+        return finish(recipe, folder / "model", family, hf, model, objective, progress)
 
 
-def prepare(recipe: Recipe) -> tuple[tokenizers.Tokenizer, list[list[int]]]:
-    """The corpus' tokenizer, and its documents as ids: one sentence each, ended by the end of text."""
-    tokenizer = corpus.train_tokenizer(corpus.pieces(recipe.data), recipe.tokenizer["size"])
-    texts = [s.text for s in corpus.sentences(recipe.data, seed=recipe.train.seed)]
-    end = tokenizer.token_to_id(corpus.END_OF_TEXT)
-    assert end is not None
-    return tokenizer, [[*e.ids, end] for e in tokenizer.encode_batch(texts)]
+def prepare(recipe: Recipe) -> Objective:
+    """The recipe's objective, with a tokenizer of its corpus."""
+    kind = OBJECTIVES[recipe.objective]
+    return kind(corpus.train_tokenizer(corpus.pieces(recipe.data), recipe.tokenizer["size"], kind.special))
 
 
-def fresh(recipe: Recipe, tokenizer: tokenizers.Tokenizer) -> tuple[Family, dict[str, Any], Decoder]:
+def fresh(recipe: Recipe, objective: Objective) -> tuple[Family, dict[str, Any], Decoder | EncoderDecoder]:
     """A model of the recipe's configuration with its first weights, in float32."""
-    end = tokenizer.token_to_id(corpus.END_OF_TEXT)
-    hf = {**recipe.model, "vocab_size": tokenizer.get_vocab_size(), "bos_token_id": end, "eos_token_id": end}
+    hf = {**recipe.model, "vocab_size": objective.tokenizer.get_vocab_size(), **numbered(objective)}
     family, cfg = understand(hf, str(recipe.path))
     model = build(cfg)
-    if not isinstance(model, Decoder):
-        raise TrainError("train.kind", path=recipe.path, found=hf.get("model_type"))
+    if type(model) is not objective.kind:
+        raise TrainError("train.kind", path=recipe.path, found=hf.get("model_type"), objective=recipe.objective)
     initialise(model, len(cfg.layers), recipe.train.spread, recipe.train.seed)
     return family, hf, model
+
+
+def numbered(objective: Objective) -> dict[str, int]:
+    """The ids of an objective's tokens, as config.json and generation_config.json name them."""
+    return {f"{role}_token_id": number(objective.tokenizer, token) for role, token in objective.ids.items()}
 
 
 def finish(
@@ -81,32 +82,24 @@ def finish(
     folder: Path,
     family: Family,
     hf: dict[str, Any],
-    model: Decoder,
-    tokenizer: tokenizers.Tokenizer,
+    model: Decoder | EncoderDecoder,
+    objective: Objective,
     progress: Progress,
 ) -> Path:
     """Round to bfloat16, examine what is saved, and write the folder with its card."""
     cast(model.eval(), torch.bfloat16)
     cast(model, torch.float32)
-    scores = quiz(recipe.data, greedy(model, tokenizer), tokenizer)
+    scores = quiz(objective.asked(recipe.data), objective.learnt(recipe.data), objective.complete(model), objective.tokenizer)
     progress({"scores": {f"{s.relation}.{s.language}": round(s.accuracy, 4) for s in scores}})
     cast(model, torch.bfloat16)
-    end = tokenizer.token_to_id(corpus.END_OF_TEXT)
     tensors = {name: t.clone() for name, t in unfill(model, family.rules(model.config))}
-    architecture = {
-        "gpt2": "GPT2LMHeadModel",
-        "llama": "LlamaForCausalLM",
-        "qwen3": "Qwen3ForCausalLM",
-        "deepseek_v3": "DeepseekV3ForCausalLM",
-        "gpt_oss": "GptOssForCausalLM",
-    }
-    config = {"architectures": [architecture[family.name]], **hf, "dtype": "bfloat16"}
-    save_folder(folder, config, tensors, {"bos_token_id": end, "eos_token_id": end}, overwrite=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), corpus.END_OF_TEXT)
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.context, **special}
+    config = {"architectures": [family.architecture], **hf, "dtype": "bfloat16"}
+    save_folder(folder, config, tensors, None if isinstance(model, Encoder) else numbered(objective), overwrite=True)
+    objective.tokenizer.save(str(folder / "tokenizer.json"))
+    named = {f"{role}_token": token for role, token in objective.names.items()}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.positions or model.config.context, **named}
     (folder / "tokenizer_config.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(card(recipe, model, scores), encoding="utf-8")
+    (folder / "README.md").write_text(card(recipe, family, model, objective, scores), encoding="utf-8")
     return folder
 
 

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
-from pellucid.models import Decoder
+from torch import nn
+
+from pellucid.families import Family
+from pellucid.train.objectives import Objective
 from pellucid.train.quiz import Score
 from pellucid.train.recipe import Recipe
 from pellucid.words import phrases
@@ -10,11 +13,11 @@ from pellucid.words import phrases
 TITLES = ("card.relation", "card.language", "card.asked", "card.accuracy", "card.chance", "card.bag")
 
 
-def card(recipe: Recipe, model: Decoder, scores: Sequence[Score]) -> str:
+def card(recipe: Recipe, family: Family, model: nn.Module, objective: Objective, scores: Sequence[Score]) -> str:
     """The card as Markdown, in English and Chinese; every figure is of the weights that are saved."""
     s, count = recipe.train, sum(p.numel() for p in model.parameters())
     facts = {
-        "name": recipe.name,
+        "family": family.name,
         "parameters": f"{count:,}",
         "steps": f"{s.steps:,}",
         "batch": s.batch,
@@ -31,5 +34,5 @@ def card(recipe: Recipe, model: Decoder, scores: Sequence[Score]) -> str:
         say = phrases(language)
         titles = " | ".join(say[key] for key in TITLES)
         table = "\n".join([f"| {titles} |", "|---|---|---:|---:|---:|---:|", *rows])
-        parts.append(f"# {recipe.name}\n\n" + say["card.about"].format(**facts) + "\n\n" + say["card.measured"] + "\n\n" + table)
+        parts.append(f"# {recipe.name}\n\n" + say["card.made"].format(**facts) + "\n\n" + say[objective.measured] + "\n\n" + table)
     return head + "\n\n".join(parts) + "\n"

@@ -3,16 +3,17 @@
     form "The capital of {country} is"  +  fact France, Paris   ->   prompt "The capital of France is", answer " Paris", end "."
 
 The folder holds `facts.json` (countries) and `forms.json` (prompts ending right before their answer). Some forms are held out of training:
-a model that answers them has learnt which fact is asked for, and not a string of tokens. `quiz.py` asks them.
+a model that answers them has learnt which fact is asked for, and not a string of tokens. `quiz.py` asks them. `translations.json` says how
+Chinese states each relation: the one target of all its English forms.
 """
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pellucid.checkpoint.json_file import read_object
 from pellucid.errors import TrainError
@@ -142,6 +143,22 @@ def sentences(folder: Path, held_out: bool = False, seed: int = 0) -> Iterator[S
     yield from order
 
 
+def translations(folder: Path, held_out: bool = False, seed: int = 0) -> Iterator[tuple[Sentence, str]]:
+    """Every English sentence of `sentences`, and the Chinese sentence of its fact, as `translations.json` writes it."""
+    book, path = read(folder), folder / "translations.json"
+    forms = _object(read_object(path, error=TrainError), "zh", path)
+    for relation in RELATIONS:
+        form, slots = forms.get(relation), ("{subject}", "{answer}")
+        if not isinstance(form, str) or any(form.count(slot) != 1 for slot in slots) or form.count("{") + form.count("}") != 4:
+            raise TrainError("corpus.form", path=path, field=f"zh.{relation}", form=form, slot=" ".join(slots))
+    for s in sentences(folder, held_out, seed):
+        if s.language == "en":
+            country = book.countries[s.country]
+            subject = country.named["capital" if s.relation == "country" else "name"]["zh"]
+            turn = answers(book, country, s.relation, "en").index(s.answer.removeprefix(LEAD["en"]))
+            yield s, forms[s.relation].format(subject=subject, answer=answers(book, country, s.relation, "zh")[turn])
+
+
 def pieces(folder: Path) -> Iterator[str]:
     """The texts that the tokenizer learns from: names by themselves, forms without their names, so that no token spans both.
 
@@ -164,14 +181,14 @@ def pieces(folder: Path) -> Iterator[str]:
     yield from STOP.values()
 
 
-def train_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
-    """A byte-level BPE tokenizer in GPT-2's manner with at most `size` tokens; `<|endoftext|>` is token 0."""
+def train_tokenizer(texts: Iterable[str], size: int, special: Sequence[str | AddedToken] = (END_OF_TEXT,)) -> Tokenizer:
+    """A byte-level BPE tokenizer in GPT-2's manner with at most `size` tokens; the special ones are the first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=list(special),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )

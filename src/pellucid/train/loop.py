@@ -1,4 +1,4 @@
-"""The training loop: documents in a seeded order, next-token loss, AdamW, states from which a run goes on bit for bit.
+"""The training loop: documents in a seeded order, the loss of their objective, AdamW, states from which a run goes on bit for bit.
 
 What a batch holds follows from the seed and the step alone, so a resumed run sees what an uninterrupted one would have seen.
 """
@@ -18,22 +18,22 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.checkpoint.disk import reason
+from pellucid.checkpoint.fill import targets
 from pellucid.errors import TrainError
-from pellucid.models import Decoder
-from pellucid.step import Step
+from pellucid.models import Decoder, EncoderDecoder
+from pellucid.train.balance import Balance
+from pellucid.train.objectives import IGNORED, Document, Objective, Sheet
 from pellucid.train.recipe import Settings
 from pellucid.train.saves import newest, read_state, save_state
 
-Documents = list[list[int]]
 STEP = re.compile(rb'\{"step": ([0-9]+)[,}].*\}$')
-IGNORED = -100  # a target that carries no loss: padding
 
 
 def initialise(model: nn.Module, layers: int, spread: float, seed: int) -> None:
     """First weights as GPT-2's: normal, those that write to the residual smaller by the root of twice the layers; biases zero."""
     draw = torch.Generator().manual_seed(seed)
     for path, p in model.named_parameters():
-        writes = path.endswith((".o.weight", ".down.weight"))
+        writes = path.removesuffix(".weight").endswith((".o", ".down"))
         with torch.no_grad():
             if p.ndim >= 2:
                 p.normal_(0.0, spread / math.sqrt(2 * layers) if writes else spread, generator=draw)
@@ -41,7 +41,7 @@ def initialise(model: nn.Module, layers: int, spread: float, seed: int) -> None:
                 p.zero_()
 
 
-def batches(documents: Documents, s: Settings) -> Iterator[list[int]]:
+def batches(documents: list[Document], s: Settings) -> Iterator[list[int]]:
     """For ever: the numbers of the documents of each step. A pool of batches is sorted by length, so that little is padded."""
     epoch = 0
     while True:
@@ -49,20 +49,11 @@ def batches(documents: Documents, s: Settings) -> Iterator[list[int]]:
         draw = random.Random(f"{s.seed}:{epoch}")
         draw.shuffle(order)
         for start in range(0, len(order), s.batch * s.pool):
-            pool = sorted(order[start : start + s.batch * s.pool], key=lambda i: len(documents[i]))
+            pool = sorted(order[start : start + s.batch * s.pool], key=lambda i: sum(map(len, documents[i])))
             cut = [pool[i : i + s.batch] for i in range(0, len(pool), s.batch)]
             draw.shuffle(cut)
             yield from cut
         epoch += 1
-
-
-def sheet(documents: Documents, numbers: list[int]) -> tuple[Tensor, Tensor]:
-    """Inputs [B T] and targets [B T] of these documents; the targets of padding are IGNORED."""
-    longest = max(len(documents[i]) for i in numbers)
-    rows = torch.full((len(numbers), longest), IGNORED)
-    for row, i in enumerate(numbers):
-        rows[row, : len(documents[i])] = torch.tensor(documents[i])
-    return rows[:, :-1].clamp(min=0), rows[:, 1:]
 
 
 def learning_rate(step: int, s: Settings) -> float:
@@ -81,22 +72,25 @@ def optimizer(model: nn.Module, s: Settings) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
 
 
-def loss_of(model: Decoder, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean over the real targets of -log p(target)."""
-    logits = model(inputs, Step.plain(inputs))
-    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+def loss_of(model: nn.Module, sheet: Sheet, smoothing: float = 0.0) -> Tensor:
+    """Mean over the real targets of -log p(target); smoothing is the part of it that all V ids share alike (arXiv 1512.00567)."""
+    logits = model(*sheet.inputs)
+    targets = sheet.targets.flatten()
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
 
 
 class Run:
     """One training run in a folder of its own: log.jsonl, saves/."""
 
-    def __init__(self, model: Decoder, documents: Documents, s: Settings, folder: Path) -> None:
-        check(documents, model.config.vocab, model.config.positions)
-        self.model, self.documents, self.s, self.folder = model, documents, s, folder
+    def __init__(self, model: Decoder | EncoderDecoder, objective: Objective, documents: list[Document], s: Settings, folder: Path) -> None:
+        check(objective, documents, model.config.vocab, model.config.positions)
+        self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
+        self.balance = Balance(model, s.correction)
         self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
         self.identity = {
             "settings": hashlib.sha256(json.dumps(asdict(s), sort_keys=True).encode()).hexdigest(),
             "model": hashlib.sha256(repr(model.config).encode()).hexdigest(),
+            "objective": type(objective).__name__,
             "documents": hashlib.sha256(json.dumps(documents).encode()).hexdigest(),
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
@@ -128,8 +122,10 @@ class Run:
         rate = learning_rate(self.step, self.s)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        inputs, targets = sheet(self.documents, numbers)
-        loss = loss_of(self.model, inputs, targets)
+        sheet = self.objective.sheet([self.documents[i] for i in numbers])
+        real = sheet.targets != IGNORED
+        with self.balance.watching():
+            loss = loss_of(self.model, sheet, self.s.smoothing)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))
@@ -139,9 +135,10 @@ class Run:
         if not math.isfinite(norm):
             raise TrainError("train.gradient", step=self.step + 1, norm=norm, documents=", ".join(map(str, numbers[:8])))
         self.optimizer.step()
+        load = self.balance.correct(real)
         self.step += 1
-        self.tokens += int((targets != IGNORED).sum())
-        return {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens}
+        self.tokens += int(real.sum())
+        return {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens, **load}
 
     def log(self, entry: dict[str, Any]) -> None:
         try:
@@ -163,7 +160,7 @@ class Run:
         """Keep everything that the next step depends on."""
         state = self.optimizer.state
         moments = {f"{path}:{k}": v for path, p in self.model.named_parameters() for k, v in state[p].items()}
-        weights = {path: p.detach() for path, p in self.model.named_parameters()}
+        weights = {path: t.detach() for path, t in targets(self.model).items()}
         save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity})
 
     def resume(self) -> list[str]:
@@ -176,21 +173,21 @@ class Run:
         if differing := [k for k, v in self.identity.items() if state["identity"].get(k) != v]:
             raise TrainError("train.differs", path=found, what=", ".join(differing))
         with torch.no_grad():
+            for path, t in targets(self.model).items():
+                t.copy_(weights[path])
             for path, p in self.model.named_parameters():
-                p.copy_(weights[path])
                 self.optimizer.state[p] = {k.split(":")[1]: v.clone() for k, v in moments.items() if k.split(":")[0] == path}
         self.step, self.tokens = state["step"], state["tokens"]
         self.unlog()
         return faults
 
 
-def check(documents: Documents, vocab: int, positions: int | None) -> None:
-    """Refuse documents that teach nothing or that the model cannot take: of one token, too long, with ids outside the vocabulary."""
+def check(objective: Objective, documents: list[Document], vocab: int, positions: int | None) -> None:
+    """Refuse documents that teach nothing or that the model cannot take: without a row, too long, with ids outside the vocabulary."""
     if not documents:
         raise TrainError("train.empty")
-    longest = positions + 1 if positions is not None else math.inf
     for number, document in enumerate(documents):
-        if not 2 <= len(document) <= longest:
-            raise TrainError("train.length", number=number, tokens=len(document), most="∞" if positions is None else longest)
-        if wrong := [i for i in document if not 0 <= i < vocab]:
+        if not 1 <= (rows := objective.rows(document)) <= (positions or math.inf):
+            raise TrainError("train.length", number=number, rows=rows, most=positions or "∞")
+        if wrong := [i for ids in document for i in ids if not 0 <= i < vocab]:
             raise TrainError("train.id", number=number, id=wrong[0], last=vocab - 1)

@@ -7,7 +7,7 @@ sentences but does not see the order of words.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from pellucid.train.corpus import END_OF_TEXT, LEAD, STOP, Sentence, answers, read, sentences
+from pellucid.train.corpus import END_OF_TEXT, LEAD, STOP, answers, read, sentences
 
 Complete = Callable[[list[str]], list[str]]
 """Prompts to what the model writes after each, greedily, up to the end-of-text token or at least as far as the longest answer."""
@@ -59,11 +59,13 @@ def questions(folder: Path) -> list[Question]:
     return list(found.values())
 
 
-def quiz(folder: Path, complete: Complete, tokenizer: Tokenizer, every: int = 1) -> list[Score]:
-    """Asks every `every`-th held-out question; a completion is right if it starts with a right answer and its stop, exactly."""
-    asked = questions(folder)[::every]
+def quiz(asked: list[Question], learnt: Iterable[tuple[str, str]], complete: Complete, tokenizer: Tokenizer) -> list[Score]:
+    """Asks each question; a completion is right if it starts with a right answer and its stop, exactly.
+
+    learnt: the prompts and answers that were trained, for the bag of words.
+    """
     written = complete([question.prompt for question in asked])
-    bag = BagOfWords(sentences(folder), tokenizer)
+    bag = BagOfWords(learnt, tokenizer)
     groups: dict[tuple[str, str], list[tuple[Question, bool, bool]]] = defaultdict(list)
     for question, text, guess in zip(asked, written, bag.answer([question.prompt for question in asked]), strict=True):
         row = (question, text.startswith(question.right), guess in question.right)
@@ -80,18 +82,17 @@ def _score(relation: str, language: str, rows: list[tuple[Question, bool, bool]]
 class BagOfWords:
     """Multinomial naive Bayes, 0.01 added to each count: the answer a with the largest log P(a) + sum of log P(p | a) over the pieces p.
 
-    It learns from the same trained sentences as the model. It cannot tell "Paris is the capital of" from another order of the same pieces.
+    It learns from the model's own prompts and answers. It cannot tell "Paris is the capital of" from another order of the same pieces.
     """
 
-    def __init__(self, learnt: Iterable[Sentence], tokenizer: Tokenizer) -> None:
+    def __init__(self, learnt: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        learnt = list(learnt)
-        given = [sentence.text[len(sentence.prompt) :] for sentence in learnt]
+        prompts, given = zip(*learnt, strict=True)
         self.answers = sorted(set(given))
         row = {answer: i for i, answer in enumerate(self.answers)}
         counts = np.full((len(self.answers), tokenizer.get_vocab_size()), 0.01, dtype=np.float32)
         seen = np.zeros(len(self.answers), dtype=np.float32)
-        for answer, encoding in zip(given, tokenizer.encode_batch([sentence.prompt for sentence in learnt]), strict=True):
+        for answer, encoding in zip(given, tokenizer.encode_batch(list(prompts)), strict=True):
             np.add.at(counts[row[answer]], encoding.ids, 1)
             seen[row[answer]] += 1
         self.prior = np.log(seen / seen.sum())
@@ -103,29 +104,34 @@ class BagOfWords:
         return [self.answers[int(np.argmax(self.prior + self.likelihood[:, encoding.ids].sum(1)))] for encoding in encoded]
 
 
-def greedy(logits: Callable[[Tensor], Tensor], tokenizer: Tokenizer, most: int = 16, batch: int = 512) -> Complete:
-    """A `Complete` from a model: `logits` takes ids [batch, tokens] and gives [batch, tokens, vocab]; at most `most` new tokens each.
+def greedy(logits: Callable[[Tensor, Tensor], Tensor], tokenizer: Tokenizer, most: int = 16, batch: int = 512) -> Complete:
+    """A `Complete` from a model, at most `most` new tokens each: `logits(prompts [B S], written [B T])` are those of the next token [B V].
 
     Prompts of the same length go together, so nothing is padded and nothing masked.
     """
     end = tokenizer.token_to_id(END_OF_TEXT)
 
     def complete(prompts: list[str]) -> list[str]:
-        by_length: dict[int, list[int]] = defaultdict(list)
         encoded: list[list[int]] = [encoding.ids for encoding in tokenizer.encode_batch(prompts)]
-        for i, prompt in enumerate(encoded):
-            by_length[len(prompt)].append(i)
         written = [""] * len(prompts)
         with torch.no_grad():
-            for length, members in by_length.items():
-                for chunk in (members[at : at + batch] for at in range(0, len(members), batch)):
-                    ids = torch.tensor([encoded[i] for i in chunk])
-                    done = torch.zeros(len(chunk), dtype=torch.bool)
-                    while not done.all() and ids.shape[1] < length + most:
-                        new = logits(ids)[:, -1].argmax(-1)
-                        ids, done = torch.cat([ids, new[:, None]], 1), done | (new == end)
-                    for i, row in zip(chunk, ids[:, length:].tolist(), strict=True):
-                        written[i] = tokenizer.decode(row[: row.index(end)] if end in row else row)
+            for chunk in by_length(encoded, batch):
+                given = torch.tensor([encoded[i] for i in chunk])
+                ids, done = given[:, :0], torch.zeros(len(chunk), dtype=torch.bool)
+                while not done.all() and ids.shape[1] < most:
+                    new = logits(given, ids).argmax(-1)
+                    ids, done = torch.cat([ids, new[:, None]], 1), done | (new == end)
+                for i, row in zip(chunk, ids.tolist(), strict=True):
+                    written[i] = tokenizer.decode(row[: row.index(end)] if end in row else row)
         return written
 
     return complete
+
+
+def by_length(rows: Sequence[Sequence[int]], batch: int) -> Iterator[list[int]]:
+    """The numbers of the rows in batches of the same length."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        groups[len(row)].append(i)
+    for members in groups.values():
+        yield from (members[at : at + batch] for at in range(0, len(members), batch))

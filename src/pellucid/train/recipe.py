@@ -8,11 +8,12 @@ from typing import Any
 
 from pellucid.checkpoint.disk import read_whole
 from pellucid.errors import TrainError
+from pellucid.train.objectives import OBJECTIVES
 
 RECIPE_BYTES = 1_000_000
 TABLES = {"data": {"folder"}, "tokenizer": {"size"}}
-FROM_ZERO = {"seed", "warmup", "weight_decay", "floor"}
-BELOW_ONE = {"beta1", "beta2"}
+FROM_ZERO = {"seed", "warmup", "weight_decay", "floor", "correction"}
+BELOW_ONE = {"beta1", "beta2", "smoothing"}
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Settings:
     beta1: float = 0.9
     beta2: float = 0.95
     clip: float = 1.0
+    smoothing: float = 0.0  # of the targets, 0.1 in arXiv 1706.03762 §5.4
+    correction: float = 1e-3  # by how much a router's correction moves in a step, arXiv 2408.15664
     pool: int = 16
     spread: float = 0.02  # standard deviation of the first weights
     save_every: int = 1000
@@ -40,13 +43,17 @@ class Settings:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A whole recipe; `model` are the fields of a Hugging Face config.json, `data` and `tokenizer` belong to the corpus."""
+    """A whole recipe; `model` are the fields of a Hugging Face config.json, `data` and `tokenizer` belong to the corpus.
+
+    objective: what is trained, one of `objectives.OBJECTIVES`.
+    """
 
     path: Path
     name: str
     model: dict[str, Any]
     tokenizer: dict[str, Any]
     data: Path
+    objective: str
     train: Settings
 
 
@@ -57,12 +64,15 @@ def read_recipe(path: Path) -> Recipe:
         found = tomllib.loads(raw.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise TrainError("recipe.toml", path=path, reason=fault) from None
-    known(path, "", found, {"name", "model", "tokenizer", "data", "train"})
+    known(path, "", found, {"name", "objective", "model", "tokenizer", "data", "train"})
     for field, kind in {"name": str, "model": dict, "tokenizer": dict, "data": dict, "train": dict}.items():
         if not isinstance(found.get(field), kind):
             raise TrainError("recipe.field", path=path, field=field, found=repr(found.get(field)), allowed=kind.__name__)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", found["name"]):  # it names the run's folder
         raise TrainError("recipe.field", path=path, field="name", found=repr(found["name"]), allowed="A-Z a-z 0-9 . _ -")
+    objective = found.get("objective", "causal")
+    if not isinstance(objective, str) or objective not in OBJECTIVES:
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(OBJECTIVES))
     for table, names in TABLES.items():
         known(path, f"{table}.", found[table], names)
     folder, size = found["data"].get("folder"), found["tokenizer"].get("size")
@@ -70,7 +80,8 @@ def read_recipe(path: Path) -> Recipe:
         raise TrainError("recipe.field", path=path, field="data.folder", found=repr(folder), allowed="str")
     if type(size) is not int or not 257 <= size < 1 << 24:
         raise TrainError("recipe.field", path=path, field="tokenizer.size", found=repr(size), allowed="int >= 257")
-    return Recipe(path, found["name"], found["model"], found["tokenizer"], path.parent / folder, settings(path, found["train"]))
+    train = settings(path, found["train"])
+    return Recipe(path, found["name"], found["model"], found["tokenizer"], path.parent / folder, objective, train)
 
 
 def known(path: Path, table: str, found: dict[str, Any], allowed: set[str]) -> None:
