@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from pellucid.errors import TrainError
 from pellucid.train import corpus, quiz
 from pellucid.train.corpus import LANGUAGES, NAMED, RELATIONS, Book, pieces, read, sentences, train_tokenizer
+from pellucid.train.objectives import Causal
 from pellucid.train.recipe import read_recipe
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "capitals.toml"
@@ -209,15 +210,16 @@ def test_no_folder(tmp_path: Path) -> None:
 
 
 def test_quiz_counts_exact_answers(tokenizer: Tokenizer) -> None:
-    right = {question.prompt: question.right[-1] for question in quiz.questions(FOLDER)}
-    scores = quiz.quiz(FOLDER, lambda prompts: [right[p] + " and more" for p in prompts], tokenizer, every=5)
+    asked, learnt = quiz.questions(FOLDER), list(Causal(tokenizer).learnt(FOLDER))
+    right = {question.prompt: question.right[-1] for question in asked}
+    scores = quiz.quiz(asked[::5], learnt, lambda prompts: [right[p] + " and more" for p in prompts], tokenizer)
     assert len(scores) == len(RELATIONS) * len(LANGUAGES)
     assert all(score.accuracy == 1 for score in scores)
-    without_stop = quiz.quiz(FOLDER, lambda prompts: [right[p][:-1] + " City" for p in prompts], tokenizer, every=5)
+    without_stop = quiz.quiz(asked[::5], learnt, lambda prompts: [right[p][:-1] + " City" for p in prompts], tokenizer)
     assert sum(score.right for score in without_stop) == 0
     for score in scores:
         assert 0 < score.chance < score.bag_of_words <= 1
-    chance = {(score.relation, score.language): score.chance for score in quiz.quiz(FOLDER, lambda ps: [""] * len(ps), tokenizer)}
+    chance = {(score.relation, score.language): score.chance for score in quiz.quiz(asked, learnt, lambda ps: [""] * len(ps), tokenizer)}
     assert chance["capital", "en"] == pytest.approx(1 / 194)
     assert chance["continent", "zh"] == pytest.approx(1 / 6)
 
@@ -234,6 +236,6 @@ def test_greedy_follows_the_logits(tokenizer: Tokenizer) -> None:
     table = torch.zeros(tokenizer.get_vocab_size(), tokenizer.get_vocab_size())
     for here, there in pairwise(ids):
         table[here, there] = 1
-    complete = quiz.greedy(lambda rows: table[rows], tokenizer, most=4)
+    complete = quiz.greedy(lambda prompts, written: table[torch.cat([prompts, written], 1)[:, -1]], tokenizer, most=4)
     assert complete(["France borders", "France", "The money of France"])[:2] == [" Spain.", " borders Spain."]
     assert complete(["France borders"] * 3) == [" Spain."] * 3

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -14,7 +15,7 @@ from pellucid.errors import PellucidError, TrainError
 from pellucid.model import load
 from pellucid.train import apprentice, run_recipe
 from pellucid.train.recipe import read_recipe
-from training import ROOT, silent
+from training import ROOT, corpus_of, silent
 
 GOOD = {
     "name": '"mini"', "[model]": "", "model_type": '"gpt2"', "n_embd": "16", "n_layer": "1", "n_head": "2", "n_positions": "96",
@@ -42,6 +43,8 @@ RECIPES: list[tuple[str, str, dict[str, str | None]]] = [
     ("recipe.field", "name", {"name": "3"}),
     ("recipe.field", "name", {"name": '"../../elsewhere"'}),
     ("recipe.field", "name", {"name": '""'}),
+    ("recipe.field", "objective", {"objective": '"answers"'}),
+    ("recipe.field", "objective", {"objective": "[1]"}),
     ("recipe.field", "data.folder", {"folder": None}),
     ("recipe.field", "data.folder", {"folder": "3"}),
     ("recipe.field", "tokenizer.size", {"size": "256"}),
@@ -57,6 +60,7 @@ RECIPES: list[tuple[str, str, dict[str, str | None]]] = [
     ("recipe.field", "train.learning_rate", {"learning_rate": '"fast"'}),
     ("recipe.field", "train.beta2", {"train__beta2": "1.0"}),
     ("recipe.field", "train.clip", {"train__clip": "0"}),
+    ("recipe.field", "train.smoothing", {"train__smoothing": "1.0"}),
     ("recipe.field", "train.batch", {"batch": "9223372036854775808"}),
     ("recipe.toml", "line", {"seed": "= 3"}),
     ("recipe.toml", "line", {"folder": '"corpus'}),
@@ -90,25 +94,35 @@ def test_recipe_files(tmp_path: Path) -> None:
         read_recipe(tmp_path)
 
 
-def test_the_recipe_that_ships_is_read() -> None:
-    recipe = read_recipe(ROOT / "recipes" / "capitals.toml")
-    assert recipe.name == "capitals" and (recipe.data / "facts.json").is_file()
+RECIPES_THAT_SHIP = sorted((ROOT / "recipes").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES_THAT_SHIP, ids=lambda p: p.stem)
+def test_recipes_that_ship_are_read(path: Path) -> None:
+    recipe = read_recipe(path)
+    assert recipe.name == path.stem and (recipe.data / "facts.json").is_file()
 
 
 @pytest.fixture(scope="module")
 def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe over five countries of the corpus that ships."""
     root = tmp_path_factory.mktemp("mini")
-    facts = json.loads((ROOT / "recipes" / "capitals" / "facts.json").read_text(encoding="utf-8"))["countries"]
-    kept = dict(list(facts.items())[:5])
-    for entry in kept.values():
-        entry["neighbours"] = [n for n in entry["neighbours"] if n in kept]
-    first = next(iter(kept))
-    kept[first]["neighbours"] = kept[first]["neighbours"] or [list(kept)[1]]
-    (root / "corpus").mkdir()
-    (root / "corpus" / "facts.json").write_text(json.dumps({"countries": kept}), encoding="utf-8")
-    shutil.copy(ROOT / "recipes" / "capitals" / "forms.json", root / "corpus")
+    corpus_of(root / "corpus", "Afghanistan", "Albania", "Algeria", "Andorra", "Angola")
     return written(root / "mini.toml")
+
+
+@pytest.mark.parametrize("path", RECIPES_THAT_SHIP, ids=lambda p: p.stem)
+def test_every_recipe_that_ships_makes_a_model(path: Path, tmp_path: Path) -> None:
+    """In its own form, over two countries and for two steps: a folder that loads, of the architecture that its family names."""
+    changed = {"steps": "2", "size": "700", "folder": f'"{corpus_of(tmp_path / "corpus", "France", "Spain")}"', "batch": "4"}
+    recipe = tmp_path / path.name
+    recipe.write_text(re.sub(r"(?m)^(\w+) = .*$", lambda m: f"{m[1]} = {changed[m[1]]}" if m[1] in changed else m[0], path.read_text()))
+    model = load(run_recipe(recipe, tmp_path / "run", False, 1, silent))
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["architectures"] == [model.family.architecture] and model.dtype == torch.bfloat16
+    assert model.tokenizer.special and model.config.stops == tuple(config[k] for k in ("eos_token_id",) if k in config)
+    card = (tmp_path / "run" / "model" / "README.md").read_text(encoding="utf-8")
+    assert f"{model.num_parameters():,}" in card and path.name in card
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from pellucid.checkpoint.safetensors_file import read_tensor
 from pellucid.errors import TrainError
 from pellucid.models import Decoder
 from pellucid.train import loop, saves
+from pellucid.train.objectives import Document, Prefix
 from pellucid.train.saves import digest, newest, save_state
 from tiny import swapped
 from training import CONFIG, DOCUMENTS, SETTINGS, at_step, fresh, log_of, resumed, run_of, silent, state
@@ -226,14 +227,15 @@ def test_a_full_disk_ends_the_run_cleanly(tmp_path: Path, whole: tuple[dict[str,
         assert state(resumed(folder)) == whole[0]
 
 
-@pytest.mark.parametrize("what", ["settings", "documents", "model", "torch", "threads"])
+@pytest.mark.parametrize("what", ["settings", "documents", "objective", "model", "torch", "threads"])
 def test_another_run_is_refused(what: str, tmp_path: Path) -> None:
-    """A state belongs to its settings, documents, model, torch and threads; what differs is named."""
+    """A state belongs to its settings, documents, objective, model, torch and threads; what differs is named."""
     first = run_of(tmp_path)
     first.train(silent, lambda: first.step == 3)
     changed: dict[str, dict[str, Any]] = {
         "settings": {"s": replace(SETTINGS, learning_rate=2e-2)},
-        "documents": {"documents": [[1, 2, 4], *DOCUMENTS[1:]]},
+        "documents": {"documents": [Document([], [1, 2, 4]), *DOCUMENTS[1:]]},
+        "objective": {"objective": Prefix},
         "model": {"model": Decoder(replace(CONFIG, eps=1e-4))},
     }
     other = run_of(tmp_path, **changed.get(what, {}))

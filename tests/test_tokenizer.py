@@ -250,7 +250,8 @@ def test_folder(tmp_path: Path) -> None:
     made = load_tokenizer(tmp_path)
     assert made and made.special == {"eos": 1, "pad": 0}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}))
-    made = load_tokenizer(tmp_path)
+    with pytest.warns(UserWarning, match=r"tokenizer_config\.json says <\|im_end\|>"):
+        made = load_tokenizer(tmp_path)
     assert made and made.special == {"bos": 0, "eos": 1, "pad": 0}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]"}))
     with pytest.warns(UserWarning, match=r"cls_token is \[CLS\]"):

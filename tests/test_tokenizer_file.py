@@ -2,15 +2,24 @@
 
 import base64
 import copy
+import json
 import random
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
+import transformers.convert_slow_tokenizer
+import transformers.models.qwen2.tokenization_qwen2
+import transformers.models.qwen3_5.tokenization_qwen3_5
 
-from pellucid.checkpoint import tokenizer as tokenizer_module
+from pellucid.checkpoint import tokenizer, worker
+from pellucid.checkpoint.library import Distant, Library, guarded, unpublished
+from pellucid.checkpoint.patterns import PUBLISHED
 from pellucid.checkpoint.tokenizer import Tokenizer
 from pellucid.errors import TokenizerError
-from vocabularies import ADDED, KINDS, Spec, put, spec
+from vocabularies import ADDED, KINDS, TEXTS, Spec, put, spec
 
 
 def charsmap(raw: bytes) -> Spec:
@@ -55,6 +64,11 @@ HOSTILE: list[tuple[str, str, Any, str]] = [
     ("unigram", "normalizer", charsmap((2**32 - 4).to_bytes(4, "little") + b"1234"), "tokenizer.charsmap"),
     ("unigram", "normalizer", charsmap(bytes(12)), "tokenizer.charsmap"),
     ("unigram", "normalizer", {"type": "Precompiled", "precompiled_charsmap": "?"}, "tokenizer.charsmap"),
+    ("unigram", "normalizer", charsmap((4).to_bytes(4, "little") + b"trie" + b"x" * 65 + b"\0"), "tokenizer.mapped"),
+    ("unigram", "normalizer", {"type": "Sequence", "normalizers": [DOUBLE] * 3}, "tokenizer.growth"),
+    ("unigram", "normalizer", {"type": "Replace", "pattern": {"Regex": "x*"}, "content": "aaaa"}, "tokenizer.growth"),
+    ("wordpiece", "model/max_input_chars_per_word", 10**9, "tokenizer.value"),
+    ("wordpiece", "model/max_input_chars_per_word", True, "tokenizer.value"),
     ("unigram", "normalizer", {"type": "Sequence", "normalizers": [DOUBLE] * 28}, "tokenizer.growth"),
     ("unigram", "normalizer", {"type": "Prepend", "prepend": "a" * 1000}, "tokenizer.growth"),
     ("unigram", "normalizer", {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000}, "tokenizer.parts"),
@@ -90,6 +104,71 @@ def test_refused(kind: str, path: str, value: Any, key: str) -> None:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
+def split(pattern: str) -> Spec:
+    parts = [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}, LEVEL]
+    return put("bytes", "pre_tokenizer", {"type": "Sequence", "pretokenizers": parts})
+
+
+LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+QWEN2 = transformers.models.qwen2.tokenization_qwen2.PRETOKENIZE_REGEX
+
+
+def test_an_unpublished_expression_works_in_a_process_of_its_own() -> None:
+    """The same expression with a needless bracket is nobody's: it gives the same ids, from elsewhere."""
+    known, unknown = Tokenizer(split(QWEN2), "f"), Tokenizer(split(f"(?:{QWEN2})"), "f")
+    assert type(known._plain) is Library and type(unknown._plain) is Distant
+    for text in TEXTS:
+        assert known.encode(text) == unknown.encode(text) == unknown.encode(text, parse=True)
+    control = known.encode("<|im_end|>", parse=True)
+    assert unknown.encode("<|im_end|>", parse=True) == control != unknown.encode("<|im_end|>")
+
+
+def test_an_expression_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "SECONDS", 0.5)
+    made = Tokenizer(split("(?:a+)+(?=b)|(?:a|aa)+$"), "tokenizer.json")
+    for _ in range(2):
+        with pytest.raises(TokenizerError) as caught:
+            made.encode("a" * 20_000 + "!")
+        assert caught.value.key in ("worker.time", "tokenizer.library") and str(caught.value).startswith("tokenizer.json")
+        assert made.encode("ab")
+
+
+def test_published_expressions() -> None:
+    """What transformers builds its tokenizers with is known here, so those run in this process."""
+    llama = transformers.convert_slow_tokenizer.TikTokenConverter().pattern
+    qwen = transformers.models.qwen3_5.tokenization_qwen3_5.PRETOKENIZE_REGEX
+    for pattern in (llama, QWEN2, qwen):
+        assert pattern in PUBLISHED
+    for pattern in PUBLISHED:
+        assert type(Tokenizer(split(pattern), "f")._plain) is Library
+    assert unpublished({"normalizer": {"normalizers": [{"pattern": {"Regex": "x"}}]}, "decoder": {"pattern": {"Regex": "y"}}}) == ["x"]
+
+
+def test_growth_that_is_allowed() -> None:
+    twice = Tokenizer(put("unigram", "normalizer", {"type": "Sequence", "normalizers": [DOUBLE] * 2}), "f")
+    assert len(twice.encode("a" * 100)) <= 4 * 100 + 64
+
+
+def test_a_text_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Tokenizer(spec("bytes"), "f")
+    monkeypatch.setattr(tokenizer, "LONGEST_TEXT", 10)
+    assert made.encode("x" * 10)
+    with pytest.raises(TokenizerError, match="11 characters"):
+        made.encode("x" * 11)
+
+
+def test_a_frame_that_the_settings_do_not_name(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec("wordpiece")))
+    (tmp_path / "tokenizer_config.json").write_text('{"cls_token": "[CLS]", "eos_token": "[MASK]"}')
+    with pytest.warns(UserWarning, match=r"tokenizer\.json frames every text with \[SEP\]"):
+        made = tokenizer.load_tokenizer(tmp_path)
+    assert made and made.encode("the") == Tokenizer(spec("wordpiece"), "f").encode("the")
+    (tmp_path / "tokenizer_config.json").write_text('{"cls_token": "[CLS]", "sep_token": "[SEP]"}')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tokenizer.load_tokenizer(tmp_path)
+
+
 class Panic(BaseException):
     """As pyo3's PanicException: no Exception."""
 
@@ -111,7 +190,7 @@ def test_a_panic_is_an_error() -> None:
     ("raised", "seen"), [(Panic("x"), TokenizerError), (MemoryError(), TokenizerError), (KeyboardInterrupt(), KeyboardInterrupt)]
 )
 def test_what_the_guard_lets_through(raised: BaseException, seen: type[BaseException]) -> None:
-    with pytest.raises(seen), tokenizer_module._guarded("f"):
+    with pytest.raises(seen), guarded("f"):
         raise raised
 
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from pellucid.errors import TrainError
 from pellucid.train import loop
-from pellucid.train.loop import IGNORED, Run, batches, learning_rate, loss_of, optimizer, sheet
+from pellucid.train.loop import Run, batches, learning_rate, loss_of, optimizer
+from pellucid.train.objectives import IGNORED, Causal, Document, Sheet
 from tiny import swapped
-from training import DOCUMENTS, SETTINGS, fresh, run_of, silent, state
+from training import DOCUMENTS, SETTINGS, WORDS, fresh, run_of, silent, state
 
 
 def test_first_weights_follow_from_the_seed() -> None:
@@ -34,14 +35,13 @@ def test_loss_is_the_mean_over_real_targets() -> None:
     """-log p of each target that is no padding, by hand in float64; a mean over padding too would differ."""
     model = fresh(dtype=torch.float64)
     numbers = [0, 5, 8, 7]
-    inputs, targets = sheet(DOCUMENTS, numbers)
-    assert inputs.shape == targets.shape == (4, max(len(DOCUMENTS[i]) for i in numbers) - 1) and bool((targets == IGNORED).any())
+    texts = [DOCUMENTS[i].said for i in numbers]
+    sheet = Causal(WORDS).sheet([DOCUMENTS[i] for i in numbers])
+    (inputs, _), targets = sheet
+    assert inputs.shape == targets.shape == (4, max(map(len, texts)) - 1) and bool((targets == IGNORED).any())
     with torch.no_grad():
-        told = [
-            -model(torch.tensor([DOCUMENTS[i][:-1]]))[0].log_softmax(-1)[torch.arange(len(DOCUMENTS[i]) - 1), DOCUMENTS[i][1:]]
-            for i in numbers
-        ]
-        found = float(loss_of(model, inputs, targets))
+        told = [-model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)[torch.arange(len(ids) - 1), ids[1:]] for ids in texts]
+        found = float(loss_of(model, sheet))
     assert found == pytest.approx(float(torch.cat(told).mean()), rel=1e-12)
     assert found != pytest.approx(float(torch.stack([t.mean() for t in told]).mean()), rel=1e-6)
     assert found != pytest.approx(float(torch.cat(told).sum() / targets.numel()), rel=1e-6)
@@ -56,8 +56,7 @@ def by_hand(run: Run, batch: list[list[int]]) -> dict[str, Tensor]:
     for step, numbers in enumerate(batch):
         for path, p in model.named_parameters():
             p.data, p.grad = at[path].clone(), None
-        inputs, targets = sheet(run.documents, numbers)
-        loss_of(model, inputs, targets).backward()
+        loss_of(model, run.objective.sheet([run.documents[i] for i in numbers])).backward()
         g = {path: cast(Tensor, p.grad) for path, p in model.named_parameters()}
         norm = math.sqrt(sum(float((x * x).sum()) for x in g.values()))
         for path in at:
@@ -113,7 +112,7 @@ def test_one_batch_can_be_learnt(tmp_path: Path) -> None:
     documents = [[0, 5, 7, 2, 1], [0, 9, 4, 4, 8, 3], [0, 11, 2]]
     found: list[float] = []
     s = replace(SETTINGS, steps=250, learning_rate=2e-2, warmup=10, weight_decay=0.0, save_every=1000)
-    run_of(tmp_path, s, [[i, *d] for i, d in enumerate(documents, 15)]).train(lambda e: found.append(e["loss"]))
+    run_of(tmp_path, s, [Document([], [i, *d]) for i, d in enumerate(documents, 15)]).train(lambda e: found.append(e["loss"]))
     assert found[-1] < 0.01 < 1 < found[0]
 
 
@@ -124,8 +123,8 @@ def test_what_is_no_number_changes_nothing(what: str, tmp_path: Path) -> None:
     run.train(silent, lambda: run.step == 5)
     before, real = state(run), loss_of
 
-    def broken(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
-        loss = real(model, inputs, targets)
+    def broken(model: Any, sheet: Sheet, smoothing: float) -> Tensor:
+        loss = real(model, sheet)
         return loss * float("nan") if what == "loss" else loss + (model.norm.weight[0] - model.norm.weight[0].detach()) * 1e30 * 1e30
 
     with swapped(loop, "loss_of", broken), pytest.raises(TrainError) as caught:
@@ -137,6 +136,6 @@ def test_what_is_no_number_changes_nothing(what: str, tmp_path: Path) -> None:
 def test_documents_are_checked(tmp_path: Path) -> None:
     for documents, key in (([], "train.empty"), ([[1]], "train.length"), ([[1, 2], [1] * 18], "train.length"), ([[1, 23]], "train.id")):
         with pytest.raises(TrainError) as caught:
-            run_of(tmp_path, documents=documents)
+            run_of(tmp_path, documents=[Document([], ids) for ids in documents])
         assert caught.value.key == key
-    assert run_of(tmp_path, documents=[[1] * 17]).one([0])["step"] == 1
+    assert run_of(tmp_path, documents=[Document([], [1] * 17)]).one([0])["step"] == 1

@@ -145,7 +145,7 @@ EDITS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
-ROUTED = ("deepseek_v3", "gpt_oss")  # where c's rows go decides how many rows an expert multiplies, and so the last bit of the others
+ROUTED = ("deepseek_v3", "gpt_oss", "qwen2_moe")  # where c's rows go decides how many rows an expert multiplies: the others' last bit
 
 
 @pytest.mark.parametrize("edit", EDITS)

@@ -1,14 +1,18 @@
 """A tiny run of training: its model, settings and documents, and what can be asked of it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pellucid import config as c
+from pellucid.checkpoint.fill import targets
 from pellucid.models import Decoder
+from pellucid.train.corpus import train_tokenizer
 from pellucid.train.loop import Run, initialise
+from pellucid.train.objectives import Causal, Document, Objective
 from pellucid.train.recipe import Settings
 from pellucid.train.saves import newest
 
@@ -17,7 +21,8 @@ CONFIG = c.Config(
     23, 16, (c.Layer(c.Attention(2, 2, 8, bias=True, out_bias=True), c.Mlp(32, "gelu_tanh", False, True)),), True, 1e-5, "layer", 16
 )  # fmt: skip
 SETTINGS = Settings(seed=3, steps=12, batch=4, learning_rate=1e-2, warmup=3, save_every=3, log_every=1, pool=2)
-DOCUMENTS = [[(7 * i + j * j) % 23 for j in range(2 + i % 9)] for i in range(21)]
+DOCUMENTS = [Document([], [(7 * i + j * j) % 23 for j in range(2 + i % 9)]) for i in range(21)]
+WORDS = train_tokenizer(["a b c"], 300)
 
 
 def fresh(seed: int = 1, dtype: torch.dtype = torch.float32) -> Decoder:
@@ -27,9 +32,30 @@ def fresh(seed: int = 1, dtype: torch.dtype = torch.float32) -> Decoder:
     return model.to(dtype)
 
 
-def run_of(folder: Path, s: Settings = SETTINGS, documents: list[list[int]] = DOCUMENTS, model: Decoder | None = None) -> Run:
+def run_of(
+    folder: Path,
+    s: Settings = SETTINGS,
+    documents: list[Document] = DOCUMENTS,
+    model: Decoder | None = None,
+    objective: type[Objective] = Causal,
+) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
-    return Run(model or fresh(), documents, s, folder)
+    return Run(model or fresh(), objective(WORDS), documents, s, folder)
+
+
+def corpus_of(folder: Path, *countries: str) -> Path:
+    """The corpus that ships, of these countries alone; the first has a neighbour in any case."""
+    shipped = ROOT / "recipes" / "capitals"
+    facts = json.loads((shipped / "facts.json").read_text(encoding="utf-8"))["countries"]
+    kept = {name: facts[name] for name in countries}
+    for entry in kept.values():
+        entry["neighbours"] = [n for n in entry["neighbours"] if n in kept]
+    kept[countries[0]]["neighbours"] = kept[countries[0]]["neighbours"] or [countries[1]]
+    folder.mkdir(parents=True)
+    (folder / "facts.json").write_text(json.dumps({"countries": kept}), encoding="utf-8")
+    for name in ("forms.json", "translations.json"):
+        shutil.copy(shipped / name, folder)
+    return folder
 
 
 def at_step(run: Run, step: int) -> bool:
@@ -42,8 +68,8 @@ def silent(entry: dict[str, Any]) -> None:
 
 
 def state(run: Run) -> dict[str, bytes]:
-    """Every weight and moment, as bytes."""
-    held = {path: p.detach() for path, p in run.model.named_parameters()}
+    """Every weight, buffer and moment, as bytes."""
+    held = {path: t.detach() for path, t in targets(run.model).items()}
     for path, p in run.model.named_parameters():
         held |= {f"{path}:{k}": v for k, v in run.optimizer.state[p].items()}
     return {name: v.numpy().tobytes() for name, v in held.items()}

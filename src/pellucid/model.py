@@ -4,23 +4,26 @@ model = load("pellucid/capitals")
 model.generate(model.tokenizer.encode("The capital of France is"))
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
+from pellucid.checkpoint import adapter as lora
+from pellucid.checkpoint.disk import require_memory
 from pellucid.checkpoint.fill import fill, unfill
 from pellucid.checkpoint.folder import Folder, save_folder
-from pellucid.checkpoint.hub import fetch, is_hub_id
+from pellucid.checkpoint.hub import fetch, fetch_adapter, is_hub_id
 from pellucid.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from pellucid.config import Config
 from pellucid.engine.generate import check, check_ids, crowd, generate
 from pellucid.errors import CheckpointError, UseError
 from pellucid.families import Family, family, understand
-from pellucid.models import Decoder, EncoderDecoder, build, cast
+from pellucid.families.quantised import FIELD as QUANTISED
+from pellucid.models import Decoder, Encoder, EncoderDecoder, build, cast
 from pellucid.ops.sample import logprobs
 from pellucid.sight import prefix as prefix_sight
 from pellucid.step import Step
@@ -32,13 +35,18 @@ OWN = object()  # the model's own stop tokens
 
 
 class Model:
-    """A model that runs: `module` is the plain nn.Module, `config` what it is, `tokenizer` its text (None where the folder has none)."""
+    """A model that runs: `module` is the plain nn.Module, `config` what it is, `tokenizer` its text (None where the folder has none).
+
+    left: tensors of its folder that it has no use for: a module that predicts a second token, masks and tables that old files carry.
+    """
 
     def __init__(
         self, name: str, module: Decoder | EncoderDecoder, family: Family, hf: Mapping[str, Any], tokenizer: Tokenizer | None
     ) -> None:
         self.name, self.module, self.family, self.hf, self._tokenizer = name, module, family, dict(hf), tokenizer
         self.files: list[Path] = []
+        self.left: tuple[str, ...] = ()
+        self.adapters: dict[str, lora.Adapter] = {}
         self.generation: dict[str, Any] = {}
 
     def __repr__(self) -> str:
@@ -74,21 +82,25 @@ class Model:
         *,
         padding: Tensor | None = None,
         prefix: int | None = None,
+        types: Tensor | None = None,
     ) -> Tensor:
         """ids LongTensor [B T] -> logits [B T V]; of an encoder-decoder, source ids and target ids -> logits of the target.
 
-        padding: [B T], 0 where a row has no token.  prefix: this many first tokens see each other both ways.
+        An encoder without a head gives its last rows [B T D].  padding: [B T], 0 where a row has no token.  types: token types [B T].
+        prefix: this many first tokens see each other both ways; of a model made for it, all of them where None.
         """
         self.check(ids)
         if padding is not None and padding.shape != ids.shape:
             raise UseError("model.padding", found=tuple(padding.shape), allowed=tuple(ids.shape))
+        self.check_types(types, ids)
+        prefix = ids.shape[1] if prefix is None and self.config.prefix else prefix
         if prefix is not None and (type(prefix) is not int or prefix < 0):
             raise UseError("model.prefix", found=prefix)
         sight = None if prefix is None else prefix_sight(prefix)
         if isinstance(self.module, Decoder):
             if target_ids is not None:
                 raise UseError("model.target", model=self.name)
-            return self.module(ids, Step.plain(ids, padding, sight))  # type: ignore[no-any-return]
+            return self.module(ids, Step.plain(ids, padding, sight, types))  # type: ignore[no-any-return]
         if target_ids is None:
             raise UseError("model.source", model=self.name)
         self.check(target_ids)
@@ -103,6 +115,12 @@ class Model:
             raise UseError("generate.context", tokens=ids.shape[1], new=0, rows=rows)
         if ids.numel() and ids.device.type != "meta":
             check_ids([int(ids.min()), int(ids.max())], self.config.vocab)
+
+    def check_types(self, types: Tensor | None, ids: Tensor) -> None:
+        """Token types have the ids' shape, and rows in the model's table."""
+        rows = self.config.types or 0
+        if types is not None and (types.shape != ids.shape or (types.numel() and not 0 <= int(types.min()) <= int(types.max()) < rows)):
+            raise UseError("model.types", shape=tuple(ids.shape), rows=rows)
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -153,19 +171,65 @@ class Model:
             return generate(self.module, [[self.config.starts]] * len(prompts), new, temperature, stops, seed, prompts)
         return generate(self.module, prompts, new, temperature, stops, seed)
 
+    def ids(self, text: str) -> list[int]:
+        """The ids of a prompt with its special tokens; for a model that fills blanks, "___" and the mask's own name are blanks."""
+        if not isinstance(self.module, Encoder):
+            return self.tokenizer.encode(text)
+        mask = self.tokenizer.special.get("mask")
+        written = None if mask is None else self.tokenizer.piece(mask)
+        return self.tokenizer.encode(text if written is None else re.sub("_{3,}", written, text), parse=True)
+
+    def blanks(self, ids: Sequence[int]) -> list[int]:
+        """The rows of these ids that hold the mask, which a model that fills blanks answers."""
+        mask = None if self._tokenizer is None or not self.config.head else self._tokenizer.special.get("mask")
+        return [row for row, i in enumerate(ids) if i == mask]
+
     def logprobs(self, ids: Tensor) -> Tensor:
         """Log-probability of each given token after the first, [B T-1], in float32 at least."""
         with torch.no_grad():
-            return logprobs(self(ids)[:, :-1]).gather(-1, ids[:, 1:, None])[..., 0]
+            return logprobs(self(ids, prefix=0 if self.config.prefix else None)[:, :-1]).gather(-1, ids[:, 1:, None])[..., 0]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights under the names that Hugging Face's files use."""
+        """The weights under the names that Hugging Face's files use; of a model without adapters, or merged with them."""
+        if self.adapters:
+            raise UseError("adapter.on", model=self.name, names=", ".join(self.adapters))
         return dict(unfill(self.module, self.family.rules(self.config)))
 
     def save(self, folder: str | Path, **how: Any) -> None:
-        """Write a Hugging Face folder: config.json, safetensors, and the tokenizer's files as they came."""
-        hf = {k: v for k, v in self.hf.items() if k != "torch_dtype"} | {"dtype": str(self.dtype).removeprefix("torch.")}
+        """Write a Hugging Face folder: config.json, safetensors, never quantised, and the tokenizer's files as they came."""
+        hf = {k: v for k, v in self.hf.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}
         save_folder(folder, hf, self.tensors(), self.generation or None, self.files, **how)
+
+    def adapt(self, folder: str | Path, name: str = "default") -> None:
+        """Put a LoRA adapter in PEFT's format on the model, a folder or a hub id, under a name; several add up. arXiv 2106.09685."""
+        if not re.fullmatch(r"[\w-]+", name):
+            raise UseError("adapter.name", name=name)
+        if name in self.adapters:
+            raise UseError("adapter.taken", name=name)
+        text = str(folder)
+        place = fetch_adapter(text) if is_hub_id(text) and not Path(text).is_dir() else Path(text)
+        self.adapters[name] = lora.adapt(self.module, self.family, place, name, self.adapters)
+
+    def unadapt(self, name: str | None = None) -> None:
+        """Take one adapter off, or all of them; the model is as it was without, bit for bit."""
+        for found in [*self.adapters] if name is None else [self.adapter(name).name]:
+            lora.unadapt(self.module, self.adapters.pop(found))
+
+    def merge(self) -> None:
+        """Fold all adapters into the weights, for good."""
+        lora.merge(self.module, self.adapters)
+        self.adapters = {}
+
+    def save_adapter(self, folder: str | Path, name: str | None = None, overwrite: bool = False) -> None:
+        """Write an adapter, the only one where none is named, as PEFT reads it."""
+        lora.save_adapter(Path(folder), self.module, self.adapter(name), overwrite)
+
+    def adapter(self, name: str | None = None) -> lora.Adapter:
+        """The adapter of this name, or the only one."""
+        found = next(iter(self.adapters)) if name is None and len(self.adapters) == 1 else name
+        if found not in self.adapters:
+            raise UseError("adapter.unknown", name=name, known=", ".join(self.adapters) or "-")
+        return self.adapters[str(found)]
 
 
 def load(
@@ -174,26 +238,31 @@ def load(
     device: str | torch.device = "cpu",
     ignore_fields: Iterable[str] = (),
     progress: Callable[[int, int], None] = lambda done, whole: None,
+    adapter: str | Path | None = None,
 ) -> Model:
     """A model by a specimen's name ("pellucid/capitals"), a folder, or a hub id.
 
     dtype: of the parameters, as stored where None (float16 becomes float32 on a CPU, which is slow at it).  device "meta": shapes alone.
-    ignore_fields: unknown fields of config.json to leave aside, which the model's config then tells.
+    ignore_fields: unknown fields of config.json to leave aside, which the model's config then tells.  adapter: see `Model.adapt`.
     """
     check_device(device)
-    folder = Folder(place(name))
+    folder = Folder(place(name, progress), ignore_fields)
     kind, cfg = understand(folder.config, str(folder.path / "config.json"), ignore_fields)
-    cfg = untied(kind, cfg, folder)
+    cfg = settled(kind, cfg, folder)
     with torch.device("meta"):
         module = build(cfg)
     wanted = choose_dtype(dtype, folder, str(device))
+    left: tuple[str, ...] = ()
     if str(device) == "meta":
         cast(module, wanted)
     else:
-        fill(module, kind, folder, str(folder.path), wanted, progress)
+        require_memory(sum(p.numel() for p in module.parameters()) * wanted.itemsize, folder.path)
+        left = fill(module, kind, folder, str(folder.path), wanted, progress)
         module.to(device)
     model = Model(str(name), module.eval(), kind, folder.config, load_tokenizer(folder.path, cfg.vocab))
-    model.files, model.generation = folder.tokenizer_files(), folder.generation_config
+    model.files, model.generation, model.left = folder.tokenizer_files(), folder.generation_config, left
+    if adapter is not None:
+        model.adapt(adapter)
     return model
 
 
@@ -205,8 +274,8 @@ def check_device(device: str | torch.device) -> None:
         raise UseError("model.device", found=device, reason=str(broken).split("\n")[0]) from None
 
 
-def place(name: str | Path) -> Path:
-    """The folder of a name."""
+def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, whole: None) -> Path:
+    """The folder of a name, fetched where it is a hub id."""
     text = str(name) or "''"
     if text.startswith("pellucid/"):
         specimen = SPECIMENS / text.removeprefix("pellucid/")
@@ -216,7 +285,7 @@ def place(name: str | Path) -> Path:
     if Path(text).is_dir():
         return Path(text)
     if is_hub_id(text):
-        return fetch(text)
+        return fetch(text, progress)
     raise UseError("model.unknown", name=text, known=", ".join(specimens()))
 
 
@@ -225,10 +294,9 @@ def specimens() -> list[str]:
     return sorted(f"pellucid/{p.name}" for p in SPECIMENS.iterdir() if (p / "config.json").is_file())
 
 
-def untied(kind: Family, cfg: Config, folder: Folder) -> Config:
-    """Where a family's files do not say whether the head is tied, it is not if they store one."""
-    stored = any(n.startswith("lm_head.") for n in folder.names())
-    return replace(cfg, tied=not stored) if kind.tied_by_presence else cfg
+def settled(kind: Family, cfg: Config, folder: Folder) -> Config:
+    """The config, where a family's files leave open what the names of their tensors tell: whether there is a head, or a tied one."""
+    return kind.settled(cfg, {kind.respell(name) for name in folder.names()})
 
 
 def choose_dtype(asked: str | torch.dtype | None, folder: Folder, device: str) -> torch.dtype:
@@ -257,8 +325,10 @@ def trace(model: Model, prompt: str | Sequence[int], steps: int = 1, **how: Any)
     prompt: a text, or ids; an encoder-decoder's source.  how: `watch`'s settings (only, edit, inside, terms ...). The first step computes
     the logits of every row; later steps run over the cache.
     """
-    ids = model.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
     starts = model.config.starts
+    if isinstance(model.module, Encoder):
+        return trace_encoder(model, Trace(model.name, prompt if isinstance(prompt, str) else None, ids), steps, how)
     own, sources = ([ids], None) if starts is None else ([[starts]], [ids])
     check(model.module, own, steps, 0.0, sources)
     life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids)
@@ -271,4 +341,14 @@ def trace(model: Model, prompt: str | Sequence[int], steps: int = 1, **how: Any)
                 break
             logits = run.send({0: life.new[-1]})
     life.seen = records.seen
+    return life
+
+
+def trace_encoder(model: Model, life: Trace, steps: int, how: Mapping[str, Any]) -> Trace:
+    """The one forward of a model whose tokens all see each other; `new` are the likeliest tokens of its blanks."""
+    if steps != 1:
+        raise UseError("generate.encoder")
+    with watch(model, **how) as records, torch.no_grad():
+        out = model(torch.tensor([life.ids], device=model.device))
+    life.new, life.seen = [int(out[0, row].argmax()) for row in model.blanks(life.ids)], records.seen
     return life

@@ -104,6 +104,10 @@ class Weights:
         start, stop, path = spots[bisect_right(spots, (w.storage_offset(), float("inf"), "")) - 1]
         return path if start <= w.storage_offset() < stop else None
 
+    def names(self, w: Tensor) -> tuple[str, ...]:
+        """The same as a tuple; empty of a matrix that was put together from several, which its mark tells."""
+        return () if (name := self.name(w)) is None else (name,)
+
 
 class Place(Protocol):
     """What a piece of the past tells a watcher: whose rows these are (see past.Piece)."""

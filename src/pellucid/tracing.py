@@ -48,11 +48,11 @@ class Trace(Records):
         """How many forwards were recorded."""
         return 1 + max((s.step for s in self.seen), default=-1)
 
-    def last_logits(self, step: int = -1) -> Tensor:
-        """The logits of the last row of a step, [V]."""
+    def last_logits(self, step: int = -1, row: int = -1) -> Tensor:
+        """The logits of the last row of a step, or of another, [V]."""
         found = self.all("logits")
         value: Tensor = found[step].value
-        return value[-1, -1]
+        return value[-1, row]
 
     def save(self, folder: str | Path) -> None:
         """Write the trace into a folder of its own."""
@@ -136,17 +136,18 @@ def load_trace(folder: str | Path) -> Trace:
     if not (root / INDEX).is_file():
         raise TraceError("trace.missing", folder=folder, file=INDEX)
     lines = read_whole(inside(root, INDEX, TraceError), INDEX_BYTES, TraceError).split(b"\n")
-    run = parse_object(lines[0], INDEX, TraceError)
+    file = str(root / INDEX)
+    run = parse_object(lines[0], file, TraceError)
     if (found := run.get("schema")) != SCHEMA or type(found) is not int:
         raise TraceError("trace.schema", folder=folder, found=found, allowed=SCHEMA)
     trace = Trace(run.get("model", ""), run.get("prompt"), run.get("ids", []), run.get("new", []))
     if not (isinstance(trace.model, str) and isinstance(trace.prompt, str | None) and numbers(trace.ids) and numbers(trace.new)):
-        raise TraceError("trace.line", found=f"{INDEX}:1")
+        raise TraceError("trace.line", found=f"{file}:1")
     for number, line in enumerate(lines[1:], 2):
         if not line:
             continue
         try:
-            trace.seen += step_of(root, parse_object(line, f"{INDEX}:{number}", TraceError), f"{INDEX}:{number}")
+            trace.seen += step_of(root, parse_object(line, f"{file}:{number}", TraceError), f"{file}:{number}")
         except PellucidError as fault:
             trace.torn.append(str(fault))
     return trace

@@ -73,6 +73,15 @@ def read_whole(path: Path, limit: int, error: ErrorType = CheckpointError) -> by
     return bytes(content)
 
 
+def read_text(path: Path, limit: int, error: ErrorType = CheckpointError) -> str:
+    """The whole content of a file of at most `limit` bytes of UTF-8, its lines ended by "\\n"."""
+    raw = read_whole(path, limit, error)
+    try:
+        return raw.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as broken:
+        raise error("json.encoding", file=path, offset=broken.start, found=raw[broken.start : broken.start + 4].hex(" ")) from None
+
+
 def refuse_stand_in(head: bytes, path: Path, error: ErrorType = CheckpointError) -> None:
     """Raise if a file begins like what a failed download leaves: a Git LFS pointer or an HTML page."""
     start = head[:512].lstrip().lower()
@@ -83,11 +92,18 @@ def refuse_stand_in(head: bytes, path: Path, error: ErrorType = CheckpointError)
 
 
 def inside(folder: Path, name: str, error: ErrorType = CheckpointError) -> Path:
-    """The path of a plain file name in a folder; it may be a link only into the folder itself or the hub cache's `blobs` beside it."""
+    """The path of a plain file name in a folder; it may be a link only into the folder itself or the hub cache's `blobs`.
+
+    The cache keeps a model at models--owner--name/snapshots/commit, its blobs at models--owner--name/blobs; those may be links into a
+    store that all models share, `blobs` beside them.
+    """
     if not name or name in (".", "..") or any(c in name for c in "/\\\0:"):
         raise error("file.name", file=folder, name=name)
     root = folder.resolve()
-    roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
+    roots = [root]
+    if commit := next((place for place in (root, root.parent) if place.parent.name == "snapshots"), None):
+        model = commit.parent.parent
+        roots += [model / "blobs", *([model.parent / "blobs"] if model.name.startswith("models--") else [])]
     try:
         target = (root / name).resolve()
     except (OSError, RuntimeError) as broken:

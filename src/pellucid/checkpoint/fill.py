@@ -3,7 +3,8 @@
 Shapes are judged on meta before a byte is read; every name on disk is used or known to carry nothing, and every parameter is filled.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from math import prod
 from typing import Protocol
 
@@ -13,21 +14,24 @@ from torch import Tensor, nn
 from pellucid.config import Config
 from pellucid.errors import CheckpointError
 from pellucid.families import Family
-from pellucid.families.names import Group, Rule, plan
+from pellucid.families.names import Group, Rule, plan, spelling
 from pellucid.models import Decoder, EncoderDecoder
+from pellucid.ops.precision import wide
 
 SHOWN = 10  # names that an error lists
 WEIGHTS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 class Source(Protocol):
-    """Tensors by their names on disk."""
+    """Tensors by their names on disk. read(name, into a place) or (name, dtype=of one that has to be multiplied out)."""
 
     def names(self) -> Iterable[str]: ...
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
-    def read(self, name: str) -> Tensor: ...
+    def dtype(self, name: str) -> torch.dtype: ...
+
+    def read(self, name: str, into: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor: ...
 
 
 def targets(model: nn.Module) -> dict[str, Tensor]:
@@ -42,34 +46,55 @@ def fill(
     file: str,
     dtype: torch.dtype | None = None,
     progress: Callable[[int, int], None] = lambda done, whole: None,
-) -> None:
-    """Give every parameter of a model on meta its values. dtype: of parameters, None as stored; buffers stay as stored."""
+) -> tuple[str, ...]:
+    """Give every parameter of a model on meta its values; returns the names on disk that were left, for they carry nothing for it.
+
+    dtype: of parameters, None as stored; buffers stay as stored. Beside what is filled one tensor on disk is held at a time.
+    """
     names = list(source.names())
     spelled = {family.respell(n): n for n in names}
     ours = targets(model)
-    groups, orphans = plan(family.rules(model.config), {n: tuple(t.shape) for n, t in ours.items()})
+    groups, orphans = plan(spelling(family.rules(model.config), spelled), {n: tuple(t.shape) for n, t in ours.items()})
     assert not orphans, orphans
     needed = {n for g in groups for n in g.disk}
     if missing := sorted(needed - spelled.keys()):
         raise CheckpointError("weights.missing", file=file, count=len(missing), names=", ".join(missing[:SHOWN]))
     loose = spelled.keys() - needed
-    loose -= family.unused(model.config, loose) | repeated(model.config, family, spelled, source, file)
+    left = family.unused(model.config, loose)
+    loose -= left | repeated(model.config, family, spelled, source, file)
     twice = set(names) - set(spelled.values())  # in the old spelling and in the new one
     if extra := sorted(twice | {n for n in loose if prod(source.shape(spelled[n]))}):  # an expert of width 0 is stored, and is nothing
         raise CheckpointError("weights.extra", file=file, count=len(extra), names=", ".join(extra[:SHOWN]))
     for g in groups:
         judge(g, ours, spelled, source, file)
     for done, g in enumerate(groups):
-        shapes = [tuple(ours[n].shape) for n in g.ours]
-        held = [read(source, spelled[n], file) for n in g.disk]
-        for name, value in zip(g.ours, g.layout.read(held, shapes), strict=True):
-            put(model, name, value.contiguous(), dtype)
+        disk = [spelled[n] for n in g.disk]
+        stored = reduce(torch.promote_types, map(source.dtype, disk))
+        take(source, disk, g, [place(model, n, ours[n].shape, stored, dtype) for n in g.ours])
         progress(done + 1, len(groups))
     retie(model)
+    return tuple(sorted(spelled[n] for n in left))
+
+
+def take(source: Source, disk: Sequence[str], g: Group, places: list[Tensor]) -> None:
+    """Read a group into its places; where several of ours lie in one tensor on disk, that tensor is held meanwhile."""
+    if g.layout.views:
+        for name, into in zip(disk, g.layout.write(places), strict=True):
+            source.read(name, into)
+        return
+    held = [source.read(n, dtype=places[0].dtype) for n in disk]
+    for into, value in zip(places, g.layout.read(held, [tuple(p.shape) for p in places]), strict=True):
+        into.copy_(value)
 
 
 def judge(g: Group, ours: dict[str, Tensor], spelled: dict[str, str], source: Source, file: str) -> None:
-    """Whether tensors of these shapes on disk become ours, found out on meta."""
+    """Whether tensors of these shapes on disk become ours, found out on meta, and whether they are weights.
+
+    Integers and eight-bit floats belong to a quantisation whose scales lie elsewhere.
+    """
+    for name in (spelled[n] for n in g.disk):
+        if (kind := source.dtype(name)) not in WEIGHTS:
+            raise CheckpointError("weights.dtype", file=file, name=name, found=kind, allowed=", ".join(map(str, WEIGHTS)))
     found = [source.shape(spelled[n]) for n in g.disk]
     wanted = [tuple(ours[n].shape) for n in g.ours]
     back = [tuple(t.shape) for t in g.layout.write([torch.empty(s, device="meta") for s in wanted])]
@@ -78,18 +103,10 @@ def judge(g: Group, ours: dict[str, Tensor], spelled: dict[str, str], source: So
             raise CheckpointError("weights.shape", file=file, name=spelled[name], found=a, needed=b)
 
 
-def read(source: Source, name: str, file: str) -> Tensor:
-    """One tensor on disk. Integers and eight-bit floats belong to a quantisation whose scales lie elsewhere."""
-    value = source.read(name)
-    if value.dtype not in WEIGHTS:
-        raise CheckpointError("weights.dtype", file=file, name=name, found=value.dtype, allowed=", ".join(map(str, WEIGHTS)))
-    return value
-
-
 def repeated(cfg: Config, family: Family, spelled: dict[str, str], source: Source, file: str) -> set[str]:
     """Names of tensors that are stored again: a head that is tied here, say. An error where the two differ."""
-    named = {n: r.disk.replace("*", "weight") for r in family.rules(cfg) for n in r.names}
-    copies = {**family.copies, **({named["head.*"]: named["embed.*"]} if cfg.tied else {})}
+    named = {n.replace("*", "weight"): r.disk.replace("*", "weight") for r in family.rules(cfg) for n in r.names}
+    copies = {**family.copies, **({named["head.weight"]: named["embed.weight"]} if cfg.tied else {})}
     found = {copy: first for copy, first in copies.items() if copy in spelled and first in spelled}
     for copy, first in found.items():
         a, b = spelled[copy], spelled[first]
@@ -98,14 +115,16 @@ def repeated(cfg: Config, family: Family, spelled: dict[str, str], source: Sourc
     return set(found)
 
 
-def put(model: nn.Module, name: str, value: Tensor, dtype: torch.dtype | None) -> None:
-    """Set one parameter or buffer by its path."""
+def place(model: nn.Module, name: str, shape: torch.Size, stored: torch.dtype, dtype: torch.dtype | None) -> Tensor:
+    """Unset storage, from now on that of one parameter or buffer by its path."""
     owner, _, leaf = name.rpartition(".")
     part = model.get_submodule(owner)
-    if leaf in part._parameters:
-        part._parameters[leaf] = nn.Parameter(value.to(dtype or value.dtype), requires_grad=False)
-    else:
-        part._buffers[leaf] = value.to(torch.float32) if value.dtype != torch.float64 else value
+    if leaf not in part._parameters:
+        part._buffers[leaf] = value = torch.empty(shape, dtype=wide(stored))
+        return value
+    value = torch.empty(shape, dtype=dtype or stored)
+    part._parameters[leaf] = nn.Parameter(value, requires_grad=False)
+    return value
 
 
 def retie(model: nn.Module) -> None:

@@ -5,18 +5,21 @@ Only safetensors are read; a folder with nothing but pickled weights is refused 
 
 import json
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatch
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pellucid.checkpoint.dequantise import Quantised, dequantised
 from pellucid.checkpoint.disk import inside, read_whole, replacing
 from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
 from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor, write
 from pellucid.errors import CheckpointError, ConfigError
+from pellucid.families.fields import Fields
+from pellucid.families.quantised import quantised
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -28,8 +31,11 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
+    "vocab.txt",
     "chat_template.jinja",
+    "chat_template.json",
 )
+TEMPLATE_FOLDER = "additional_chat_templates"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt", "*.h5", "*.gguf", "*.msgpack", "*.npy", "*.npz")
 _SHOWN = 10  # names listed in an error
 
@@ -37,11 +43,12 @@ _SHOWN = 10  # names listed in an error
 class Folder:
     """A checkpoint folder; each part is read when it is first asked for.
 
-    entries: the tensors by name. Where both are there, model.safetensors is taken and the index is not, as transformers does.
+    entries: the tensors by name; a quantised one stands there as what it is once it is multiplied by its scales. Where both are there,
+    model.safetensors is taken and the index is not, as transformers does.  ignore: fields of config.json to leave aside.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, ignore: Iterable[str] = ()) -> None:
+        self.path, self.ignore = Path(path), tuple(ignore)
         if not self.path.is_dir():
             raise CheckpointError("folder.missing", folder=path)
 
@@ -56,25 +63,23 @@ class Folder:
         return read_object(inside(self.path, "generation_config.json", ConfigError)) if self.has("generation_config.json") else {}
 
     @cached_property
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, Entry | Quantised]:
         """Every tensor: its name, dtype, shape and the shard it lies in."""
+        config = self.config if self.has("config.json") else {}
+        return dequantised(self._stored(), quantised(Fields(config, str(self.path / "config.json"), self.ignore)))
+
+    def _stored(self) -> dict[str, Entry]:
+        """Every tensor as it lies on disk."""
         if self.has(WEIGHTS):
             return read_header(inside(self.path, WEIGHTS))
         if self.has(INDEX):
             return self._shards()
-        others = sorted(found.name for pattern in _PICKLED for found in self.path.glob(pattern))
-        if others:
-            raise CheckpointError("folder.pickled", folder=self.path, found=_some(others))
-        raise CheckpointError("folder.weightless", folder=self.path)
+        raise weightless(self.path, (found.name for found in self.path.iterdir()))
 
     @property
     def bytes(self) -> int:
         """Bytes of all tensors on disk."""
         return sum(entry.bytes for entry in self.entries.values())
-
-    def bytes_as(self, dtype: torch.dtype) -> int:
-        """Bytes of all tensors once the floating-point ones have this dtype."""
-        return sum(prod(e.shape) * (dtype if e.dtype.is_floating_point else e.dtype).itemsize for e in self.entries.values())
 
     def names(self) -> list[str]:
         """The tensors' names on disk."""
@@ -84,19 +89,25 @@ class Folder:
         """One tensor's shape by its name on disk."""
         return self._entry(name).shape
 
+    def dtype(self, name: str) -> torch.dtype:
+        """One tensor's dtype by its name on disk."""
+        return self._entry(name).dtype
+
     def has(self, name: str) -> bool:
         """Whether there is anything of this name in the folder, a broken link too."""
         return (self.path / name).exists() or (self.path / name).is_symlink()
 
-    def read(self, name: str, into: Tensor | None = None, rows: tuple[int, int] | None = None) -> Tensor:
-        """One tensor by its name on disk; see `read_tensor`."""
-        return read_tensor(self._entry(name), into, rows)
+    def read(self, name: str, into: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """One tensor by its name on disk; see `read_tensor`. dtype: of a quantised one, where no place is given."""
+        entry = self._entry(name)
+        return entry.read(into, dtype) if isinstance(entry, Quantised) else read_tensor(entry, into)
 
     def tokenizer_files(self) -> list[Path]:
         """The files here that make the tokenizer and its chat template."""
-        return [self.path / name for name in TOKENIZER_FILES if self.has(name)]
+        more = sorted((self.path / TEMPLATE_FOLDER).glob("*.jinja"))
+        return [self.path / name for name in TOKENIZER_FILES if self.has(name)] + more
 
-    def _entry(self, name: str) -> Entry:
+    def _entry(self, name: str) -> Entry | Quantised:
         entry = self.entries.get(name)
         if entry is None:
             raise CheckpointError("folder.tensor", folder=self.path, name=name)
@@ -130,6 +141,13 @@ class Folder:
         return entries
 
 
+def weightless(folder: object, names: Iterable[str]) -> CheckpointError:
+    """What is wrong with a folder, here or on the hub, of these files, none of which holds weights that are read."""
+    if others := sorted(n for n in names if any(fnmatch(n, pattern) for pattern in _PICKLED)):
+        return CheckpointError("folder.pickled", folder=folder, found=_some(others))
+    return CheckpointError("folder.weightless", folder=folder)
+
+
 def save_folder(
     path: str | Path,
     config: Mapping[str, Any],
@@ -151,7 +169,9 @@ def save_folder(
     texts = {"config.json": _text(config, path / "config.json")}
     if generation_config:
         texts = {"generation_config.json": _text(generation_config, path / "generation_config.json")} | texts
-    contents = {copy.name: read_whole(copy, TABLE_BYTES) for copy in map(Path, copies)}
+    contents = {
+        Path(*copy.parts[-2 if copy.parent.name == TEMPLATE_FOLDER else -1 :]): read_whole(copy, TABLE_BYTES) for copy in map(Path, copies)
+    }
     groups = _groups(tensors, shard_bytes)
     names = [WEIGHTS] if len(groups) == 1 else [f"model-{i + 1:05d}-of-{len(groups):05d}.safetensors" for i in range(len(groups))]
     try:
@@ -167,8 +187,9 @@ def save_folder(
         texts = {INDEX: _text({"metadata": total, "weight_map": dict(sorted(shards.items()))}, path / INDEX)} | texts
     for stale in old - {*names, INDEX}:
         (path / stale).unlink(missing_ok=True)
-    for name, content in (contents | {name: text.encode() for name, text in texts.items()}).items():
-        with replacing(path / name) as part:
+    for place, content in (contents | {Path(name): text.encode() for name, text in texts.items()}).items():
+        (path / place).parent.mkdir(exist_ok=True)
+        with replacing(path / place) as part:
             part.write_bytes(content)
 
 

@@ -1,23 +1,230 @@
-"""A model by its id on the Hugging Face hub, or on the mirror that HF_ENDPOINT names: only files that are read are fetched."""
+"""A model by its id on the Hugging Face hub, or on the mirror that HF_ENDPOINT names: only files that are read are fetched.
 
+They lie in the hub library's own cache (HF_HOME), where each is named after its hash; what was fetched has the hash that it is named
+after, or is removed. A model that lies there whole is used, with a warning, where the hub cannot be reached.
+"""
+
+import glob
+import hashlib
+import os
 import re
+import warnings
+from collections.abc import Callable, Container
+from fnmatch import fnmatch
+from logging import CRITICAL
 from pathlib import Path
+from typing import Any
 
+from pellucid.checkpoint.disk import inside, regular
+from pellucid.checkpoint.folder import INDEX, TOKENIZER_FILES, WEIGHTS, weightless
+from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
 from pellucid.errors import CheckpointError
+from pellucid.words import say
 
-WANTED = ("*.json", "*.safetensors", "*.txt", "*.jinja")
+SMALL = ("config.json", "generation_config.json", INDEX, *TOKENIZER_FILES, "additional_chat_templates/*.jinja")
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+PART = r"[A-Za-z0-9][\w.-]{0,95}"
+NAME = re.compile(rf"({PART}/{PART})(?:@({PART}(?:/{PART})*))?", re.ASCII)
+CHUNK = 1 << 20  # bytes read at a time to hash them
+
+Progress = Callable[[int, int], None]
+
+
+def silent(done: int, whole: int) -> None:
+    """Progress that nobody sees."""
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name has the form owner/model."""
-    return re.fullmatch(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", name) is not None
+    """Whether a name has the form owner/model, or owner/model@revision."""
+    return NAME.fullmatch(name) is not None
 
 
-def fetch(name: str) -> Path:
-    """The local folder of a hub id, downloaded where it is not yet; HF_HUB_OFFLINE, HF_HOME and HF_TOKEN are honoured."""
-    from huggingface_hub import snapshot_download
+def fetch(name: str, progress: Progress = silent) -> Path:
+    """The local folder of a hub id: config.json, the tokenizer's files and the weights, downloaded where they are not yet.
 
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(WANTED)))
-    except Exception as broken:  # the library raises many kinds; each means that the folder is not to be had
-        raise CheckpointError("hub.fetch", name=name, reason=str(broken).strip().split("\n")[0]) from None
+    HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE and HF_TOKEN are honoured.  progress: bytes of weights done, and in all.
+    """
+    with Hub(name) as hub:
+        there = hub.listed("config.json")
+        if there is None:
+            return hub.kept(lambda folder: "config.json" if not (folder / "config.json").exists() else lacking(folder))
+        if not {WEIGHTS, INDEX} & there.keys():
+            raise weightless(name, there)
+        folder = hub.download([n for n in there if any(fnmatch(n, pattern) and n.count("/") == pattern.count("/") for pattern in SMALL)])
+        shards = [n for n in weights(folder, there) if n in there and not (folder / n).exists()]
+        hub.download(shards, folder.name, progress, sum(there[n] for n in shards))
+        return folder
+
+
+def fetch_config(name: str) -> Path:
+    """The local path of a hub id's config.json, and nothing else of it."""
+    return fetch_these(name, ("config.json",)) / "config.json"
+
+
+def fetch_adapter(name: str) -> Path:
+    """The local folder of an adapter by its hub id."""
+    return fetch_these(name, ADAPTER)
+
+
+def fetch_these(name: str, files: tuple[str, ...]) -> Path:
+    """The local folder of a hub id with these files, each of which has to be there."""
+    with Hub(name) as hub:
+        there = hub.listed(files[0])
+        if there is None:
+            return hub.kept(lambda folder: next((f for f in files if not (folder / f).exists()), None))
+        if missing := [f for f in files if f not in there]:
+            raise CheckpointError("hub.file", name=name, file=missing[0])
+        return hub.download(list(files))
+
+
+def weights(folder: Path, there: Container[str]) -> list[str]:
+    """The files that hold a model's weights: one, or those that its index lists."""
+    if WEIGHTS in there:
+        return [WEIGHTS]
+    table = read_object(inside(folder, INDEX), TABLE_BYTES, CheckpointError).get("weight_map")
+    found = set(table.values()) if isinstance(table, dict) and all(isinstance(n, str) for n in table.values()) else set()
+    return sorted(n for n in found if n.endswith(".safetensors"))
+
+
+def lacking(folder: Path) -> str | None:
+    """A file of weights that a folder in the cache has not got; None where it is whole."""
+    if not (folder / WEIGHTS).exists() and not (folder / INDEX).exists():
+        return WEIGHTS
+    return next((n for n in weights(folder, {n.name for n in folder.iterdir()}) if not (folder / n).exists()), None)
+
+
+class Hub:
+    """One id on the hub while it is asked for: the library speaks only through us, and never of the token."""
+
+    def __init__(self, name: str) -> None:
+        match = NAME.fullmatch(name)
+        if match is None:
+            raise CheckpointError("hub.name", name=name)
+        self.name, self.id, self.revision = name, match[1], match[2] or "main"
+        self.commit, self.away = "", ""
+
+    def __enter__(self) -> "Hub":
+        from huggingface_hub.utils import logging
+
+        self.verbosity = logging.get_verbosity()
+        logging.set_verbosity(CRITICAL)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        from huggingface_hub.utils import logging
+
+        logging.set_verbosity(self.verbosity)
+
+    def listed(self, first: str) -> dict[str, int] | None:
+        """The files that the hub has of this id, and their bytes; None where the hub is away. first: the file that must be among them."""
+        from huggingface_hub import HfApi
+
+        try:
+            info = HfApi().model_info(self.id, revision=self.revision, files_metadata=True, timeout=30)
+        except Exception as broken:  # the library raises many kinds
+            if status(broken) in (401, 403, 404):
+                raise self.fault(broken) from None
+            self.away = self.told(broken)
+            return None
+        self.commit = info.sha or ""
+        there = {f.rfilename: int(f.size or 0) for f in info.siblings or ()}
+        if first not in there:
+            raise CheckpointError("hub.file", name=self.name, file=first)
+        return there
+
+    def kept(self, missing: Callable[[Path], str | None]) -> Path:
+        """The folder in the cache, with a warning. missing: a file that the folder has not got."""
+        from huggingface_hub import snapshot_download
+
+        try:
+            folder = Path(snapshot_download(self.id, revision=self.revision, local_files_only=True, allow_patterns=["config.json"]))
+        except Exception:
+            raise CheckpointError("hub.away", name=self.name, reason=self.away) from None
+        if (lost := missing(folder)) is not None:
+            raise CheckpointError("hub.partly", name=self.name, reason=self.away, file=lost)
+        warnings.warn(say("hub.kept", name=self.name, reason=self.away, commit=folder.name[:8]), stacklevel=4)
+        return folder
+
+    def download(self, files: list[str], revision: str | None = None, progress: Progress = silent, whole: int = 0) -> Path:
+        """The folder with these files; those that are new have the hash that they are named after. revision: not the one asked for."""
+        from huggingface_hub import snapshot_download
+
+        new = [n for n in files if not self.has(n)]
+        how: dict[str, Any] = {"allow_patterns": [glob.escape(n) for n in files], "tqdm_class": bar(progress, whole)}
+        try:
+            folder = Path(snapshot_download(self.id, revision=revision or self.revision, **how))
+        except Exception as broken:
+            raise self.fault(broken) from None
+        for n in new:
+            verify(folder / n)
+        return folder
+
+    def has(self, file: str) -> bool:
+        """Whether the cache has this file of the commit that was listed."""
+        from huggingface_hub import try_to_load_from_cache
+
+        return isinstance(try_to_load_from_cache(self.id, file, revision=self.commit), str)
+
+    def fault(self, broken: Exception) -> CheckpointError:
+        """What the library raised, as one line of ours."""
+        code = status(broken)
+        if code in (401, 403):
+            return CheckpointError("hub.login", name=self.name, status=code)
+        if code == 404:
+            return CheckpointError("hub.unknown", name=self.name)
+        return CheckpointError("hub.fetch", name=self.name, reason=self.told(broken))
+
+    def told(self, broken: Exception) -> str:
+        """Why the hub gave nothing, without what nobody but the user may see: an address can be signed, a bad header is the token."""
+        from huggingface_hub import constants, get_token
+
+        if constants.HF_HUB_OFFLINE:
+            return "HF_HUB_OFFLINE"
+        if (code := status(broken)) is not None:
+            return f"HTTP {code}"
+        first = (str(broken).strip() or type(broken).__name__).split("\n")[0]
+        return re.sub(r"\?\S*", "", first.replace(get_token() or "\n", "***"))
+
+
+def status(broken: BaseException | None) -> int | None:
+    """The HTTP status that a failure goes back to."""
+    while broken is not None:
+        if isinstance(code := getattr(getattr(broken, "response", None), "status_code", None), int):
+            return code
+        broken = broken.__cause__
+    return None
+
+
+def verify(path: Path) -> None:
+    """The cache names a file after its SHA-256, or after git's hash of a small one; a file of another hash is removed, and an error."""
+    if not path.is_symlink():
+        return  # a system without links has files by their own names
+    named = Path(os.readlink(path)).name
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", named):
+        return  # a mirror may name files as it likes
+    with regular(path) as fd:
+        size = os.fstat(fd).st_size
+        digest = hashlib.sha256() if len(named) == 64 else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+        while chunk := os.read(fd, CHUNK):
+            digest.update(chunk)
+    if digest.hexdigest() != named:
+        path.resolve().unlink()
+        path.unlink()
+        raise CheckpointError("hub.hash", file=path.name, found=digest.hexdigest(), named=named)
+
+
+def bar(progress: Progress, whole: int) -> type:
+    """A progress bar that shows nothing and tells `progress` the bytes of the whole that are there."""
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Bar(tqdm):
+        def __init__(self, *items: Any, **how: Any) -> None:
+            self.told, self.bytes = 0, how.get("unit") == "B"
+            super().__init__(*items, **{**how, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            self.told += int(n or 0)
+            if self.bytes and whole:
+                progress(min(self.told, whole), whole)
+
+    return Bar

@@ -34,11 +34,13 @@ DTYPES = {
     "I16": torch.int16,
     "I8": torch.int8,
     "U8": torch.uint8,
+    "F8_E4M3": torch.float8_e4m3fn,
     "BOOL": torch.bool,
 }
 MOST_TENSORS = 1 << 18  # of one file; the largest published checkpoints hold 92,000 over all shards
 MOST_AXES = 8
 LARGEST_AXIS = 1 << 40
+STRIP_BYTES = 1 << 26
 _FIELDS = {"dtype", "shape", "data_offsets"}
 
 
@@ -74,7 +76,7 @@ def read_tensor(entry: Entry, into: Tensor | None = None, rows: tuple[int, int] 
     """One tensor's values, or rows `rows[0]` to `rows[1]` of its first axis.
 
     into: a tensor of the same shape that receives them (a slice of stacked experts, say); where its dtype and layout allow, the bytes are
-    read right into it, else they are copied and cast. Without it a new CPU tensor of the file's dtype is returned.
+    read right into it, else they are copied and cast, 64 MB at a time. Without it a new CPU tensor of the file's dtype is returned.
     """
     shape, begin = entry.shape, entry.begin
     if rows is not None:
@@ -85,20 +87,33 @@ def read_tensor(entry: Entry, into: Tensor | None = None, rows: tuple[int, int] 
         shape, begin = (last - first, *shape[1:]), begin + first * row
     if into is not None and tuple(into.shape) != shape:
         raise CheckpointError("safetensors.into", file=entry.file, name=entry.name, found=shape, expected=tuple(into.shape))
-    direct = into is not None and into.dtype == entry.dtype and into.device.type == "cpu" and into.is_contiguous()
-    target = into.detach() if into is not None and direct else torch.empty(shape, dtype=entry.dtype)
+    place = torch.empty(shape, dtype=entry.dtype) if into is None else into
+    direct = place.dtype == entry.dtype and place.device.type == "cpu" and place.is_contiguous()
     with regular(entry.file) as fd:
         if stamp(fd) != entry.stamp:
             raise CheckpointError("safetensors.changed", file=entry.file)
-        if target.numel():
-            raw = target.reshape(-1).view(torch.uint8)
-            read_at(fd, raw.numpy().data, begin, entry.file)
-            if entry.dtype == torch.bool:
-                raw.ne_(0)  # a byte other than 0 and 1 is no boolean that torch computes with
-    if into is None or direct:
-        return target if into is None else into
-    with torch.no_grad():
-        return into.copy_(target)
+        for part in [place.detach()] if direct or not shape else place.detach().split(_strip(entry, shape)):
+            held = part if direct else torch.empty(part.shape, dtype=entry.dtype)
+            _read_bytes(fd, held, begin, entry)
+            begin += held.nbytes
+            if not direct:
+                part.copy_(held)
+    return place
+
+
+def _strip(entry: Entry, shape: tuple[int, ...]) -> int:
+    """Rows of the first axis that are held at a time where they have to be cast."""
+    return max(1, STRIP_BYTES // max(1, prod(shape[1:]) * entry.dtype.itemsize))
+
+
+def _read_bytes(fd: int, target: Tensor, begin: int, entry: Entry) -> None:
+    """Fill a contiguous CPU tensor of the entry's dtype with the file's bytes from `begin` on."""
+    if not target.numel():
+        return
+    raw = target.reshape(-1).view(torch.uint8)
+    read_at(fd, raw.numpy().data, begin, entry.file)
+    if entry.dtype == torch.bool:
+        raw.ne_(0)  # a byte other than 0 and 1 is no boolean that torch computes with
 
 
 def write(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:

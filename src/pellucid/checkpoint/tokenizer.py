@@ -7,18 +7,19 @@ import json
 import re
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
-from pellucid.checkpoint.disk import inside, read_whole, replacing
+from pellucid.checkpoint.disk import inside, read_text, replacing
 from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
+from pellucid.checkpoint.library import Encoder, library
 from pellucid.checkpoint.pieces import Piece, Stream, writing
+from pellucid.checkpoint.template import Rendered, Template, choose, templates
 from pellucid.checkpoint.tokenizer_file import Spec, check, vocabulary
-from pellucid.errors import PellucidError, TokenizerError
+from pellucid.checkpoint.wordpiece import wordpiece
+from pellucid.errors import TokenizerError
 from pellucid.words import say
 
 NAMED = ("bos", "eos", "pad", "unk", "sep", "cls", "mask")
@@ -26,6 +27,7 @@ NAMED = ("bos", "eos", "pad", "unk", "sep", "cls", "mask")
 _CONTROL = re.compile(r"<[|｜].+[|｜]>", re.DOTALL)
 _FENCE = "\U0010fffe"  # not a character: a fenced name of a control token is no text that anyone writes
 _END_OF_TEXT = "<|endoftext|>"
+LONGEST_TEXT = 32_000_000  # characters; a longer one is for the caller to cut
 
 
 class Tokenizer:
@@ -34,8 +36,10 @@ class Tokenizer:
     size: highest id + 1.  special: the ids of bos, eos, pad, unk, sep, cls and mask, those that the files name.
     """
 
-    def __init__(self, spec: Spec, file: str, named: dict[str, str] | None = None) -> None:
-        self.file = file
+    def __init__(
+        self, spec: Spec, file: str, named: dict[str, str] | None = None, chat_templates: dict[str, Template] | None = None
+    ) -> None:
+        self.file, self.templates = file, chat_templates or {}
         self._spec = check(spec, file)
         self._pieces = {id: piece for piece, id in vocabulary(self._spec["model"]).items()}
         added = self._spec.get("added_tokens") or []
@@ -49,11 +53,11 @@ class Tokenizer:
             raise TokenizerError("tokenizer.empty", file=file)
         self.size = max(self._pieces) + 1
         self.special = self._named(named or {})
-        self._parsing: tokenizers.Tokenizer | None = None
+        self._parsing: Encoder | None = None
+        self._chats: dict[Template, Chat] = {}
         self._lock = threading.Lock()
         fenced = _fenced(self._spec, self._control)
-        self._plain = _library(fenced, file)
-        self._plain.encode_special_tokens = True
+        self._plain = library(fenced, file, parse=False)
         self._refuse_renumbering(fenced)
 
     @classmethod
@@ -76,23 +80,40 @@ class Tokenizer:
             named = {"bos": _END_OF_TEXT, "eos": _END_OF_TEXT}
         return cls(spec, str(vocab), named)
 
-    def encode(self, text: str, special: bool = True, parse: bool = False) -> list[int]:
-        """The ids of a text, with the special tokens that the file's post-processor adds.
+    @classmethod
+    def from_wordpiece(cls, vocab: str | Path, settings: dict[str, Any] | None = None, named: dict[str, str] | None = None) -> "Tokenizer":
+        """BERT's WordPiece from vocab.txt, and what tokenizer_config.json says of it."""
+        spec, special = wordpiece(Path(vocab), settings or {}, named or {})
+        return cls(spec, str(vocab), special)
 
-        parse: take "<|endoftext|>" and its like in the text for the control tokens they name, as a rendered chat template needs.
+    def encode(self, text: str, pair: str | None = None, *, special: bool = True, parse: bool = False) -> list[int]:
+        """The ids of a text, or of a text and its `pair`, with the special tokens that the file's post-processor adds.
+
+        parse: take "<|endoftext|>" and its like in the text for the control tokens they name; `chat` is the door for messages.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as half:
-            raise TokenizerError("tokenizer.text", offset=half.start) from None
-        with _guarded(self.file):
-            encoding = (self._parser() if parse else self._plain).encode(text, add_special_tokens=special)
-            ids: list[int] = encoding.ids
-            if not parse and not self._control.isdisjoint(ids):
-                for id, made in zip(ids, encoding.special_tokens_mask, strict=True):
-                    if id in self._control and not made:
-                        raise TokenizerError("tokenizer.control", file=self.file, token=self._pieces[id], id=id)
+        _refuse_text(text)
+        _refuse_text(pair or "")
+        ids, made = (self._parser() if parse else self._plain).encode(text, pair, special)
+        if not parse and not self._control.isdisjoint(ids):
+            self._refuse_control(id for id, added in zip(ids, made, strict=True) if not added)
         return ids
+
+    def chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, **how: Any) -> list[int]:
+        """The ids of a conversation, [{"role": "user", "content": "Hello"}], ready for the reply; `how` as in `render`.
+
+        Only what the template itself wrote is read as control tokens: no content, name or tool can hold one.
+        """
+        template = choose(self.templates, self.file, how.pop("template", None), bool(tools))
+        return self._chat(template).ids(self.render(messages, tools, template=template, **how), (messages, tools, how))
+
+    def render(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, template: str | Template | None = None, **how: Any
+    ) -> Rendered:
+        """The prompt that the chat template makes of messages; `how` as in `Template.render` (now, settings, add_generation_prompt ...)."""
+        if not isinstance(template, Template):
+            template = choose(self.templates, self.file, template, bool(tools))
+        tokens = {f"{name}_token": self._pieces[id] for name, id in self.special.items()}
+        return template.render(messages, tools, tokens=tokens, **how)
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of these ids; bytes that are no UTF-8 become U+FFFD."""
@@ -142,14 +163,36 @@ class Tokenizer:
         warnings.warn(say("tokenizer.dropped", file=self.file, count=len(beyond), tokens=tokens, rows=rows), stacklevel=2)
         kept = [token for token in self._spec["added_tokens"] if token["id"] < rows]
         named = {name: self._pieces[id] for name, id in self.special.items() if id < rows}
-        return Tokenizer({**self._spec, "added_tokens": kept}, self.file, named)
+        return Tokenizer({**self._spec, "added_tokens": kept}, self.file, named, self.templates)
 
-    def _parser(self) -> tokenizers.Tokenizer:
+    def _parser(self) -> Encoder:
         """The library's tokenizer that takes control tokens from text: a second one, since switching one over would race with threads."""
         with self._lock:
             if self._parsing is None:
-                self._parsing = _library(self._spec, self.file)
+                self._parsing = library(self._spec, self.file, parse=True)
             return self._parsing
+
+    def _chat(self, template: Template) -> "Chat":
+        literals = template.literals
+        with self._lock:
+            if template not in self._chats:
+                added = self._spec.get("added_tokens") or []
+                # a plain added token that the template writes divides its prompts too: "<tool_call>"; but not a run of spaces
+                also = {token["id"] for token in added if token["content"].strip() and token["content"] in literals}
+                self._chats[template] = Chat(self._spec, self.file, {id: self._pieces[id] for id in self._control | also})
+            return self._chats[template]
+
+    def warn_of_frame(self, settings: Path | None) -> None:
+        """Say so where the file frames a text with tokens that the settings beside it do not name."""
+        ids, made = self._plain.encode("", None, True)
+        odd = [self._pieces[id] for id, added in zip(ids, made, strict=True) if added and id not in self.special.values()]
+        if odd and self.special:
+            warnings.warn(say("tokenizer.frame", file=self.file, tokens=", ".join(odd), settings=settings), stacklevel=3)
+
+    def _refuse_control(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            if id in self._control:
+                raise TokenizerError("tokenizer.control", file=self.file, token=self._pieces[id], id=id)
 
     def _named(self, named: dict[str, str]) -> dict[str, int]:
         ids = {piece: id for id, piece in self._pieces.items()}
@@ -160,10 +203,50 @@ class Tokenizer:
 
     def _refuse_renumbering(self, spec: Spec) -> None:
         """The library numbers added tokens itself and says nothing where a file declares others."""
-        for token in spec.get("added_tokens") or []:
-            found = self._plain.token_to_id(token["content"])
+        added = spec.get("added_tokens") or []
+        for token, found in zip(added, self._plain.ids([token["content"] for token in added]), strict=True):
             if found != token["id"]:
                 raise TokenizerError("tokenizer.renumbered", file=self.file, token=self._pieces[token["id"]], id=token["id"], found=found)
+
+
+class Chat:
+    """Rendered prompts to ids: where the template itself wrote a control token's name it is put behind the fence, and read nowhere else.
+
+    control: the tokens that only a template may write, by id.
+    """
+
+    def __init__(self, spec: Spec, file: str, control: dict[int, str]) -> None:
+        self.file, self._control = file, control
+        self._fenced = _fenceable(spec, control)
+        names = sorted(control.values(), key=len, reverse=True)
+        self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
+        self._library = library(_fenced(spec, control), file, parse=True)
+
+    def ids(self, rendered: Rendered, given: Any) -> list[int]:
+        """The ids of a prompt; `given` is what it was made of."""
+        text = rendered.text.replace(_FENCE, "\ufffd")
+        _refuse_text(text)
+        parts, end, own = list[str](), 0, Counter[str]()
+
+        def fence(found: re.Match[str]) -> str:
+            own[found[0]] += 1
+            return f"{_FENCE}{found[0]}{_FENCE}" if found[0] in self._fenced else found[0]
+
+        for start, stop in rendered.own:
+            parts += [text[end:start], self._names.sub(fence, text[start:stop])]
+            end = stop
+        ids, _ = self._library.encode("".join([*parts, text[end:]]), None, special=False)
+        for id, count in Counter(id for id in ids if id in self._control).items():
+            if count > own[self._control[id]]:
+                raise TokenizerError("tokenizer.control", file=self.file, token=self._control[id], id=id)
+        self._warn(Counter(self._names.findall(text)) - own, given)
+        return ids
+
+    def _warn(self, unowned: Counter[str], given: Any) -> None:
+        """A control token that nobody typed and that yet is not known to be the template's was made in a way that loses its origin."""
+        said = json.dumps(given, ensure_ascii=False, default=str) if unowned else ""
+        if lost := [name for name in unowned if name not in said]:
+            warnings.warn(say("template.lost", file=self.file, tokens=", ".join(lost)), stacklevel=4)
 
 
 def load_tokenizer(folder: str | Path, model_vocab: int | None = None) -> Tokenizer | None:
@@ -175,20 +258,31 @@ def load_tokenizer(folder: str | Path, model_vocab: int | None = None) -> Tokeni
 
     settings_file, map_file = there("tokenizer_config.json"), there("special_tokens_map.json")
     settings = read_object(settings_file, error=TokenizerError) if settings_file else {}
-    named = _contents(read_object(map_file, error=TokenizerError) if map_file else {}) | _contents(settings)
-    whole, vocab, merges = there("tokenizer.json"), there("vocab.json"), there("merges.txt")
+    mapped, named = _contents(read_object(map_file, error=TokenizerError) if map_file else {}), _contents(settings)
+    for name in mapped.keys() & named.keys():
+        if mapped[name] != named[name]:
+            warnings.warn(
+                say("tokenizer.disagree", file=map_file, name=name, token=mapped[name], winner=settings_file, taken=named[name]),
+                stacklevel=2,
+            )
+    named = mapped | named
+    whole, vocab, merges, words = there("tokenizer.json"), there("vocab.json"), there("merges.txt"), there("vocab.txt")
+    kind = settings.get("tokenizer_class")
     if whole:
         tokenizer = Tokenizer.from_file(whole, named)
+        tokenizer.warn_of_frame(settings_file or map_file)
     elif vocab and merges:
-        kind = settings.get("tokenizer_class", "GPT2Tokenizer")
-        if kind not in ("GPT2Tokenizer", "GPT2TokenizerFast"):
+        if kind not in (None, "GPT2Tokenizer", "GPT2TokenizerFast"):
             raise TokenizerError("tokenizer.class", file=settings_file, found=kind)
         tokenizer = Tokenizer.from_vocab(vocab, merges, named or None, settings.get("add_prefix_space") is True)
+    elif words:
+        tokenizer = Tokenizer.from_wordpiece(words, settings, named)
     else:
-        others = [name for name in ("tokenizer.model", "spiece.model", "vocab.txt", "vocab.json", "tokenizer.model.v3") if there(name)]
+        others = [name for name in ("tokenizer.model", "spiece.model", "vocab.json", "tokenizer.model.v3") if there(name)]
         if others:
             raise TokenizerError("tokenizer.files", file=folder, found=", ".join(others))
         return None
+    tokenizer.templates = templates(folder, settings, settings_file)
     return tokenizer if model_vocab is None else tokenizer.fit(model_vocab)
 
 
@@ -209,16 +303,31 @@ def _unknown(model: Spec) -> int | None:
     return found
 
 
+def _refuse_text(text: str) -> None:
+    """Text is characters, and not without end."""
+    if len(text) > LONGEST_TEXT:
+        raise TokenizerError("tokenizer.long", count=len(text), limit=LONGEST_TEXT)
+    try:
+        text.encode()
+    except UnicodeEncodeError as half:
+        raise TokenizerError("tokenizer.text", offset=half.start) from None
+
+
+def _fenceable(spec: Spec, control: Iterable[int]) -> set[str]:
+    """The names of control tokens that can be put behind a fence: not those that merges build, since the merges speak of them."""
+    fenced = set(control)
+    merges = spec["model"].get("merges") or []
+    prefix = len(spec["model"].get("continuing_subword_prefix") or "")
+    built = {left + right[prefix:] for left, right in merges} | {half for pair in merges for half in pair}
+    return {token["content"] for token in spec.get("added_tokens") or [] if token["id"] in fenced} - built
+
+
 def _fenced(spec: Spec, control: Iterable[int]) -> Spec:
     """The same tokenizer with control tokens under names that no text holds: else a unigram model finds "</s>" in a sentence.
 
-    A token that merges build keeps its name, since the merges speak of it; `encode` then refuses a text that yields it.
+    Where a token keeps its name, `encode` and `chat` refuse a text that yields it.
     """
-    model, fenced = spec["model"], set(control)
-    merges = model.get("merges") or []
-    prefix = len(model.get("continuing_subword_prefix") or "")
-    built = {left + right[prefix:] for left, right in merges} | {half for pair in merges for half in pair}
-    names = {token["content"] for token in spec.get("added_tokens") or [] if token["id"] in fenced} - built
+    model, names = spec["model"], _fenceable(spec, control)
 
     def fence(name: str) -> str:
         return f"{_FENCE}{name}{_FENCE}" if name in names else name
@@ -231,26 +340,6 @@ def _fenced(spec: Spec, control: Iterable[int]) -> Spec:
     return {**spec, "added_tokens": added, "model": {**model, "vocab": vocab}}
 
 
-def _library(spec: Spec, file: str) -> tokenizers.Tokenizer:
-    with _guarded(file):
-        return tokenizers.Tokenizer.from_str(json.dumps(spec, ensure_ascii=False))
-
-
-@contextmanager
-def _guarded(file: str) -> Iterator[None]:
-    """The library's faults as a TokenizerError; a panic of its Rust code is no Exception to Python."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit, GeneratorExit, PellucidError):
-        raise
-    except BaseException as broken:
-        raise TokenizerError("tokenizer.library", file=file, found=str(broken) or type(broken).__name__) from None
-
-
 def _merge_lines(path: Path) -> list[str]:
-    raw = read_whole(path, TABLE_BYTES, TokenizerError)
-    try:
-        lines = raw.decode("utf-8").replace("\r\n", "\n").split("\n")
-    except UnicodeDecodeError as broken:
-        raise TokenizerError("json.encoding", file=path, offset=broken.start, found=raw[broken.start : broken.start + 4].hex(" ")) from None
+    lines = read_text(path, TABLE_BYTES, TokenizerError).split("\n")
     return [line for number, line in enumerate(lines) if line and not (number == 0 and line.startswith("#version"))]

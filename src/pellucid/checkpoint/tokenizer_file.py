@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pellucid.checkpoint.json_file import name_of
+from pellucid.checkpoint.patterns import PUBLISHED
 from pellucid.errors import TokenizerError
 
 MODELS = ("BPE", "WordPiece", "Unigram", "WordLevel")
@@ -25,7 +26,10 @@ PROCESSORS = ("TemplateProcessing", "ByteLevel", "BertProcessing", "RobertaProce
 DECODERS = ("ByteLevel", "Metaspace", "WordPiece", "Replace", "ByteFallback", "Fuse", "Strip", "Sequence")
 
 MOST_PARTS = 32  # components of a normalizer, pre-tokenizer, post-processor or decoder
-MOST_GROWTH = 8  # times a text may grow by replacements
+MOST_GROWTH = 4  # times a text may grow by replacements
+MOST_PREPENDED = 64  # characters put before each stretch between added tokens
+LONGEST_WORD = 256  # characters that WordPiece tries to cut: its steps grow with the cube
+LONGEST_MAPPED = 64  # bytes that a precompiled map may put for a character; the longest of Unicode's own has 33
 LARGEST_ID = (1 << 24) - 1
 LONGEST_ADDED = 10_000  # characters of an added token
 
@@ -97,6 +101,9 @@ def _model(model: Spec, file: str) -> Spec:
     unknown = model.get("unk_token")
     if unknown is not None and unknown not in vocab:
         raise TokenizerError("tokenizer.unknown", file=file, field="unk_token", found=unknown)
+    longest = model.get("max_input_chars_per_word", 100)
+    if type(longest) is not int or not 0 < longest <= LONGEST_WORD:
+        raise TokenizerError("tokenizer.value", file=file, field="model.max_input_chars_per_word", found=longest)
     if model["type"] == "BPE":
         model["dropout"] = None
         prefix = model.get("continuing_subword_prefix") or ""
@@ -194,24 +201,30 @@ def _charsmap(part: Spec, file: str) -> None:
     trie = int.from_bytes(raw[:4], "little")
     if len(raw) < 8 or trie == 0 or trie % 4 or trie > len(raw) - 4:
         raise TokenizerError("tokenizer.charsmap", file=file, size=len(raw), trie=trie)
+    longest = max(map(len, raw[4 + trie :].split(b"\0")))
+    if longest > LONGEST_MAPPED:
+        raise TokenizerError("tokenizer.mapped", file=file, count=longest, limit=LONGEST_MAPPED)
 
 
 def _growth(spec: Spec, file: str) -> None:
     """Replacements that lengthen a text multiply: twenty-eight doublings are a quarter of a billion."""
-    factor = 1
+    factor, before = 1, 0
     for part in _components(spec, "normalizer", "normalizers", NORMALIZERS, file):
         if part["type"] == "Replace":
             content = _string(part.get("content"), "normalizer.content", file)
             pattern = _object(part.get("pattern"), "normalizer.pattern", file)
-            plain = pattern.get("String")
-            shortest = len(_string(plain, "normalizer.pattern.String", file)) if "String" in pattern else 1
-            if not shortest:
-                raise TokenizerError("tokenizer.value", file=file, field="normalizer.pattern.String", found='""')
-            factor *= max(1, math.ceil(len(content) / shortest))
+            if "String" in pattern:
+                shortest = len(_string(pattern["String"], "normalizer.pattern.String", file))
+                if not shortest:
+                    raise TokenizerError("tokenizer.value", file=file, field="normalizer.pattern.String", found='""')
+                factor *= max(1, math.ceil(len(content) / shortest))
+            else:
+                empty = pattern.get("Regex") not in PUBLISHED  # an expression may match nothing, before each character
+                factor *= max(1, len(content) + empty)
         elif part["type"] == "Prepend":
-            factor *= max(1, len(_string(part.get("prepend"), "normalizer.prepend", file)))
-        if factor > MOST_GROWTH:
-            raise TokenizerError("tokenizer.growth", file=file, factor=factor, limit=MOST_GROWTH)
+            before += len(_string(part.get("prepend"), "normalizer.prepend", file))
+        if factor > MOST_GROWTH or before > MOST_PREPENDED:
+            raise TokenizerError("tokenizer.growth", file=file, factor=factor, limit=MOST_GROWTH, before=before, most=MOST_PREPENDED)
 
 
 def _decoder(part: Spec, file: str) -> None:

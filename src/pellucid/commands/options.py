@@ -44,6 +44,10 @@ def ignore_field() -> Any:
     return typer.Option("--ignore-field", metavar="NAME", help=say("option.ignore_field"))
 
 
+def adapter() -> Any:
+    return typer.Option("--adapter", metavar="FOLDER", help=say("option.adapter"))
+
+
 def ids() -> Any:
     return typer.Option("--ids", help=say("option.ids"))
 

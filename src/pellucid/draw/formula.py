@@ -31,7 +31,24 @@ class Made:
 
     @property
     def bias(self) -> str:
-        return f" + {self.weights[1]}" if len(self.weights) > 1 else ""
+        return "".join(f" + {w}" for w in self.weights[1:] if w.startswith("b_"))
+
+    @property
+    def matrix(self) -> str:
+        """The weight of a product; one that adapters were added to is a sum."""
+        low = [w for w in self.weights[1:] if not w.startswith("b_")]
+        added = (f"s·{b}·{a}" for a, b in zip(low[::2], low[1::2], strict=True))
+        return f"({' + '.join([self.weights[0], *added])})" if low else self.weights[0]
+
+    @property
+    def additions(self) -> str:
+        """What each adapter adds: its low-rank product times its scale."""
+        out = ""
+        for path, name in zip(self.seen.inputs, self.inputs, strict=True):
+            if path.endswith(".lora_b"):
+                part = self.module.get_submodule(path.rpartition(".")[0]) if self.module is not None else None
+                out += f" + {getattr(part, 'scale', 's')} · {name}"
+        return out
 
     def number(self, *names: str) -> Any:
         """A number or name that the making part was built with: its scale, its activation."""
@@ -99,7 +116,7 @@ def scores(m: Made) -> str:
     pairs = [f"{cut(q, q_axis, k_axis)}·{k}ᵀ" for q, q_axis, k, k_axis in named]
     cap = m.number("cap")
     product = pairs[0] if len(pairs) == 1 else f"({' + '.join(pairs)})"
-    inner = product + scaling(m.number("scale"))
+    inner = product + scaling(m.number("logit_scale" if m.name == "head_scaled" else "scale"))
     return (inner if cap is None else f"{cap:g} · tanh(({inner}) / {cap:g})") + "".join(f" + {w}[s-t]" for w in m.weights)
 
 
@@ -125,7 +142,8 @@ WRITTEN: dict[str, Write] = {
     "add": lambda m: " + ".join(m.inputs),
     "layer norm": lambda m: f"({m.x} − μ)/σ · w + b",
     "rms": lambda m: f"{m.x}/rms · w",
-    "linear": lambda m: f"{m.x} · {m.weights[0]}ᵀ{m.bias}",
+    "linear": lambda m: f"{m.x} · {m.matrix}ᵀ{m.bias}",
+    "adapted": lambda m: f"{m.x} · {m.weights[0]}ᵀ{m.bias}{m.additions}",
     "rotate": lambda m: f"RoPE({m.x})",
     "scores": scores,
     "softmax": softmax,
@@ -140,7 +158,10 @@ WRITTEN: dict[str, Write] = {
     "pick": lambda m: f"{m.x}[tᵢ]",
     "experts": experts,
     "combine": lambda m: f"Σ {' · '.join(reversed(m.inputs))}",
-    "scaled": lambda m: m.x + scaling(m.number("logit_scale")),
+    "scaled": lambda m: m.x + scaling(m.number("logit_scale" if m.name == "head_scaled" else "scale")),
+    "cap": lambda m: f"{m.number('cap'):g} · tanh({m.x} / {m.number('cap'):g})",
+    "gated": lambda m: f"σ({m.inputs[1]}) · {m.x}",
+    "sinusoid": lambda m: "sin, cos(t / 10000^(2i/D))",
     "edit": lambda m: "edit",
     "tap": lambda m: "",
 }

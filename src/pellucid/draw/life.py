@@ -17,9 +17,10 @@ from pellucid.checkpoint.pieces import Piece
 from pellucid.checkpoint.tokenizer import Tokenizer
 from pellucid.draw.formula import block, formula
 from pellucid.draw.number import finite
-from pellucid.draw.weights import Weight, weights
+from pellucid.counting.weights import Weight, weights
 from pellucid.errors import CheckpointError, TokenizerError, UseError
 from pellucid.model import Model, trace
+from pellucid.models import Encoder
 from pellucid.ops.sample import probabilities
 from pellucid.tracing import Trace
 from pellucid.watching import Seen
@@ -84,14 +85,22 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What could stand in one place, and what does: after the last row, or in a blank, whose row is told."""
+
+    row: int
+    candidates: list[Candidate]
+    pick: Candidate
+
+
+@dataclass(frozen=True)
 class Moment:
-    """One step: what was fed, how many rows the past held before, its tensors, what could come next and what does."""
+    """One step: what was fed, how many rows the past held before, its tensors, and its answers: one, or as many as there are blanks."""
 
     fed: list[int]
     before: int
     lines: list[Line]
-    candidates: list[Candidate]
-    next: Candidate
+    answers: list[Answer]
 
 
 @dataclass
@@ -133,12 +142,18 @@ def told(model: Model, run: Trace, best: int = 5) -> Life:
     before, feed = 0, run.ids if model.config.starts is None else [model.config.starts]
     for number, (step, seen) in enumerate(groupby(run.seen, key=lambda s: s.step)):
         lines = [Line(s, *block(s.path), formula(s, model.module, dims), tuple(of[w] for w in s.weights), s.value, s.dims) for s in seen]
-        logits = run.last_logits(step)
-        order = torch.sort(logits, descending=True, stable=True)[1][:best].tolist()
-        likely, pick = candidates(tokenizer, logits, order), candidates(tokenizer, logits, [run.new[number]])[0]
-        life.moments.append(Moment(feed, before, lines, likely, pick))
-        before, feed = before + len(feed), [run.new[number]]
+        rows = model.blanks(run.ids) if isinstance(model.module, Encoder) else [-1]
+        picks = run.new if isinstance(model.module, Encoder) else run.new[number : number + 1]
+        answers = [answer(tokenizer, run.last_logits(step, row), row, pick, best) for row, pick in zip(rows, picks, strict=True)]
+        life.moments.append(Moment(feed, before, lines, answers))
+        before, feed = before + len(feed), picks
     return life
+
+
+def answer(tokenizer: Tokenizer | None, logits: Tensor, row: int, pick: int, best: int) -> Answer:
+    """The best candidates by logits [V], and the one that was taken."""
+    order = torch.sort(logits, descending=True, stable=True)[1][:best].tolist()
+    return Answer(row, candidates(tokenizer, logits, order), candidates(tokenizer, logits, [pick])[0])
 
 
 def candidates(tokenizer: Tokenizer | None, logits: Tensor, ids: Sequence[int]) -> list[Candidate]:
@@ -198,7 +213,8 @@ def folded(life: Life, layers: Sequence[int] = (), everything: bool = False) -> 
 
 def document(life: Life) -> dict[str, Any]:
     """The life as JSON; numbers that JSON lacks are null."""
-    first = life.moments[0]
+    first = written_answer(life.moments[0].answers)
+    blanks = life.moments[0].answers if isinstance(life.model.module, Encoder) else []
     return {
         "schema": SCHEMA,
         "model": life.model.name,
@@ -208,14 +224,18 @@ def document(life: Life) -> dict[str, Any]:
         "prompt": life.trace.prompt,
         "tokens": [{"id": p.id, "text": p.text, "bytes": p.raw.hex()} for p in life.pieces],
         "tensors": [tensor(line) for m in life.moments for line in m.lines],
-        "next": written(first.next, logit=False),
-        "candidates": [written(c) for c in first.candidates],
+        **first,
         "new": life.trace.new,
-        "steps": [
-            {"fed": m.fed, "past": m.before, "next": written(m.next, logit=False), "candidates": [written(c) for c in m.candidates]}
-            for m in life.moments
-        ],
+        "steps": [{"fed": m.fed, "past": m.before, **written_answer(m.answers)} for m in life.moments],
+        **({"blanks": [{"row": a.row, **written_answer([a])} for a in blanks]} if blanks else {}),
     }
+
+
+def written_answer(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The first answer as JSON; null where a model has none."""
+    if not answers:
+        return {"next": None, "candidates": []}
+    return {"next": written(answers[0].pick, logit=False), "candidates": [written(c) for c in answers[0].candidates]}
 
 
 def tensor(line: Line) -> dict[str, Any]:

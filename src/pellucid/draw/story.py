@@ -11,11 +11,11 @@ from itertools import groupby
 from rich.text import Text
 
 from pellucid.draw.heat import heat
-from pellucid.draw.life import Life, Line, Moment, folded, piece_of, tokenizer_of, visible
+from pellucid.draw.life import Answer, Life, Line, Moment, folded, piece_of, tokenizer_of, visible
 from pellucid.draw.number import count, number, shape
 from pellucid.draw.strip import bar, strip
 from pellucid.draw.table import Cell, Column, clipped, cut, line, measure, prose, table, widths
-from pellucid.draw.weights import Weight, legend
+from pellucid.counting.weights import Weight, legend
 from pellucid.errors import UseError
 from pellucid.words import say
 
@@ -212,15 +212,25 @@ def patterns(life: Life, moment: Moment, hidden: set[str], view: View) -> list[T
     return out
 
 
-def verdict(life: Life, moment: Moment, view: View) -> list[Text]:
+def verdict(life: Life, moment: Moment, view: View) -> Iterator[Text]:
+    """What may come next, or stand in each blank; a model without either says so."""
+    if not moment.answers:
+        yield from prose(say("explain.rows" if not life.model.config.head else "explain.blankless"), view.width, DIM)
+    for place, answer in enumerate(moment.answers):
+        yield from ([Text()] if place else [])
+        yield from choice(life, answer, view)
+
+
+def choice(life: Life, answer: Answer, view: View) -> list[Text]:
     """The candidates with their probabilities, and the pick."""
     titles = [say("explain.piece"), say("explain.id"), say("explain.logit"), say("explain.probability"), ""]
     columns = [Column(most=view.width // 3, style=NAME), Column(">"), Column(">"), Column(">"), Column(style="green")]
     room = max(8, min(40, view.width - 48))
-    body = [[visible(c.piece), str(c.id), number(c.logit), percent(c.probability), bar(c.probability, room)] for c in moment.candidates]
-    out = [Text(" " + say("explain.candidates", count=count(life.model.config.vocab)), TITLE)]
+    body = [[visible(c.piece), str(c.id), number(c.logit), percent(c.probability), bar(c.probability, room)] for c in answer.candidates]
+    title = say("explain.candidates", count=count(life.model.config.vocab))
+    out = [Text(" " + (title if answer.row < 0 else say("explain.blank", row=answer.row, candidates=title)), TITLE)]
     out += table([[Text(t, DIM) for t in titles], *body], columns)
-    pick = say("explain.pick", token=visible(moment.next.piece), id=moment.next.id, probability=percent(moment.next.probability))
+    pick = say("explain.pick", token=visible(answer.pick.piece), id=answer.pick.id, probability=percent(answer.pick.probability))
     return [*out, Text(), Text.assemble((" → ", "green"), (pick, TITLE))]
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from pellucid.draw.formula import block
 from pellucid.draw.number import count, shape
 from pellucid.draw.table import Cell, Column, clipped, line, prose, widths
-from pellucid.draw.weights import Weight, weights
+from pellucid.counting.weights import Weight, weights
 from pellucid.model import Model
 from pellucid.words import say
 

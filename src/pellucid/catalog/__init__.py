@@ -1,0 +1,47 @@
+"""Published models and devices, as data with their sources.
+
+models.json   each with its config.json as a hub folder has it; or, where no such file exists, as its paper discloses it; or, where its
+              makers disclosed nothing, with their statements alone
+devices.json  memory in bytes, bandwidth in bytes a second, dense peak in FLOP a second by dtype
+"""
+
+import difflib
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+Entry = dict[str, Any]
+
+
+@cache
+def read(file: str) -> dict[str, Entry]:
+    """A file's entries by their ids."""
+    return {e["id"]: e for e in json.loads((HERE / file).read_text(encoding="utf-8"))}
+
+
+def models() -> dict[str, Entry]:
+    """Every model, by id."""
+    return read("models.json")
+
+
+def devices() -> dict[str, Entry]:
+    """Every device, by id."""
+    return read("devices.json")
+
+
+def spelled(name: str) -> str:
+    """A name without what people write differently: "Llama-3.1 8B" and "llama-3.1-8b" are one."""
+    return "".join(c for c in name.lower() if c.isalnum() or c == ".")
+
+
+def find(table: dict[str, Entry], name: str) -> Entry | None:
+    """The entry of an id or a name."""
+    wanted = spelled(name)
+    return next((e for e in table.values() if wanted in (spelled(e["id"]), spelled(e["name"]))), None)
+
+
+def nearest(table: dict[str, Entry], name: str) -> list[str]:
+    """Up to five ids that resemble a name."""
+    return difflib.get_close_matches(name.lower(), table, 5, 0.4)

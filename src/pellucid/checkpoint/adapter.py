@@ -1,0 +1,171 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685) on a model: put on, taken off, merged into its weights, written as PEFT reads them.
+
+The family's table of names tells which of our matrices a layer of transformers is; where it is several, they share A and each has its
+rows of B. An adapter's folder is judged whole before anything of the model is changed.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.checkpoint.adapter_file import CONFIG, PREFIX, WEIGHTS, AdapterFile, Layers, Pair
+from pellucid.checkpoint.disk import reason, replacing
+from pellucid.checkpoint.safetensors_file import write
+from pellucid.errors import CheckpointError
+from pellucid.families import Family
+from pellucid.families.names import Group, plan
+from pellucid.models import Decoder, EncoderDecoder
+from pellucid.parts.adapted import AdaptedLinear, Addition, add, remove
+from pellucid.parts.attention import CrossAttention
+from pellucid.parts.linear import Linear
+
+Module = Decoder | EncoderDecoder
+ON_WANTED = {"head", "narrow", "dense"}  # products of those rows alone whose logits a step wants
+
+
+@dataclass
+class Adapter:
+    """An adapter that is on a model: its settings, the group of each path, and weights that it put in the place of others.
+
+    saved: of modules_to_save, by name on disk.  replaced: the model's own, by our names.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    groups: dict[str, Group]
+    saved: dict[str, Group]
+    replaced: dict[str, nn.Parameter]
+
+
+def adapt(module: Module, family: Family, folder: Path, name: str, others: Mapping[str, Adapter]) -> Adapter:
+    """Put a folder's adapter on a model, beside the others that are there."""
+    found = AdapterFile(folder, layers(module, family))
+    taken = {n for other in others.values() for n in other.replaced}
+    if twice := [n for group, _ in found.saved.values() for n in group.ours if n in taken]:
+        raise CheckpointError("adapter.twice", file=found.file, name=twice[0])
+    groups, saved = {path: pair.group for path, pair in found.pairs.items()}, {n: group for n, (group, _) in found.saved.items()}
+    made = Adapter(name, found.settings, groups, saved, {})
+    for pair in found.pairs.values():
+        put(module, name, pair)
+    for group, value in found.saved.values():
+        shapes = [tuple(module.get_parameter(n).shape) for n in group.ours]
+        for ours, part in zip(group.ours, group.layout.read([value], shapes), strict=True):
+            made.replaced[ours] = own = module.get_parameter(ours)
+            swap(module, ours, parameter(part, own))
+    module.edition += 1
+    return made
+
+
+def layers(module: Module, family: Family) -> Layers:
+    """What an adapter may speak of: weights that are one tensor on disk, and the linear layers among them."""
+    ours = dict(module.named_parameters(remove_duplicate=False))
+    groups, _ = plan(family.rules(module.config), {n: tuple(p.shape) for n, p in ours.items()})
+    weights = {g.disk[0]: g for g in groups if len(g.disk) == 1}
+    linears = {n.removesuffix(".weight"): g for n, g in weights.items() if all(map(linear(module), g.ours))}
+    return Layers(linears, weights, ours)
+
+
+def linear(module: Module) -> Any:
+    """A test of our names: whether it is the matrix of a linear layer."""
+    return lambda name: name.endswith(".weight") and isinstance(module.get_submodule(name.removesuffix(".weight")), Linear)
+
+
+def put(module: Module, name: str, pair: Pair) -> None:
+    """Put one pair on the matrices that it changes."""
+    first = module.get_parameter(pair.group.ours[0])
+    a, shapes = parameter(pair.a, first), [tuple(module.get_parameter(n).shape) for n in pair.group.ours]
+    rank = len(a)
+    rows = pair.group.layout.read([pair.b.T if turned(pair.group, shapes) else pair.b], [(out, rank) for out, _ in shapes])
+    for ours, b in zip(pair.group.ours, rows, strict=True):
+        path = ours.removesuffix(".weight")
+        above, _, leaf = path.rpartition(".")
+        owner, held = module.get_submodule(above), module.get_submodule(path)
+        assert isinstance(held, Linear)
+        letter = "N" if leaf in ON_WANTED else "S" if isinstance(owner, CrossAttention) and leaf in ("k", "v") else "T"
+        axes: Mapping[str, str] = getattr(owner, "axes")  # noqa: B009
+        add(held, name, Addition(a, parameter(b, first), pair.scale, axes[leaf], letter))
+
+
+def turned(group: Group, shapes: list[tuple[int, ...]]) -> bool:
+    """Whether a layer's matrix lies on disk as [in out]; PEFT's B does not."""
+    out = sum(s[0] for s in shapes)
+    probe = group.layout.write([torch.empty(s[0], out + 1, device="meta") for s in shapes])[0]
+    return probe.shape[0] != out
+
+
+def parameter(value: Tensor, like: Tensor) -> nn.Parameter:
+    """A parameter of this value, where and as another is."""
+    return nn.Parameter(value.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format), requires_grad=False)
+
+
+def swap(module: Module, name: str, value: nn.Parameter) -> None:
+    """Set one parameter by its path; what shares the old one keeps it."""
+    owner, _, leaf = name.rpartition(".")
+    module.get_submodule(owner)._parameters[leaf] = value
+
+
+def adapted(module: Module) -> list[AdaptedLinear]:
+    """The linear layers with additions."""
+    return [m for m in module.modules() if isinstance(m, AdaptedLinear)]
+
+
+def unadapt(module: Module, adapter: Adapter) -> None:
+    """Take an adapter off; the model is as it was without."""
+    for held in adapted(module):
+        if adapter.name in held.adapters:
+            remove(held, adapter.name)
+    for name, own in adapter.replaced.items():
+        swap(module, name, own)
+    module.edition += 1
+
+
+def merge(module: Module, adapters: Mapping[str, Adapter]) -> None:
+    """Fold all adapters into the weights: y = x (W + Σ s·B·A)ᵀ + b. A tied matrix is refused, for the other half would change too."""
+    held = Counter(id(p) for m in module.modules() for p in m._parameters.values() if p is not None)
+    names = {id(m): n for n, m in module.named_modules()}
+    tied = [f"{names[id(m)]}.weight" for m in adapted(module) if held[id(m.weight)] > 1]
+    tied += [n for a in adapters.values() for n, own in a.replaced.items() if held[id(own)] > 0]
+    if tied:
+        raise CheckpointError("adapter.tied", name=tied[0])
+    with torch.no_grad():
+        for m in adapted(module):
+            m.weight.data = m.matrix()
+            for name in list(m.adapters):
+                remove(m, name)
+    module.edition += 1
+
+
+def save_adapter(folder: Path, module: Module, adapter: Adapter, overwrite: bool = False) -> None:
+    """Write adapter_config.json and adapter_model.safetensors as PEFT does."""
+    if (folder / WEIGHTS).exists() and not overwrite:
+        raise CheckpointError("folder.holds", folder=folder, found=WEIGHTS)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as broken:
+        raise CheckpointError("file.write", file=folder, reason=reason(broken)) from None
+    write(folder / WEIGHTS, tensors(module, adapter))
+    with replacing(folder / CONFIG) as part:
+        part.write_text(json.dumps(adapter.settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def tensors(module: Module, adapter: Adapter) -> dict[str, Tensor]:
+    """An adapter's tensors by their names on disk."""
+    found: dict[str, Tensor] = {}
+    for path, group in adapter.groups.items():
+        on: list[Addition] = []
+        for ours in group.ours:
+            held = module.get_submodule(ours.removesuffix(".weight"))
+            assert isinstance(held, AdaptedLinear)
+            on.append(held.adapters[adapter.name])  # type: ignore[arg-type]
+        b = group.layout.write([a.lora_b.weight.detach() for a in on])[0]
+        found[f"{PREFIX}{path}.lora_A.weight"] = on[0].lora_a.weight
+        found[f"{PREFIX}{path}.lora_B.weight"] = b.T if turned(group, [tuple(a.lora_b.weight.shape) for a in on]) else b
+    for name, group in adapter.saved.items():
+        found[PREFIX + name] = group.layout.write([module.get_parameter(n).detach() for n in group.ours])[0]
+    return found

@@ -1,0 +1,195 @@
+"""An adapter's folder in PEFT's format, judged against a model: its settings, and of each linear layer that it changes A, B and a scale.
+
+    base_model.model.<path>.lora_A.weight   [r in]         <path> is a layer as transformers calls it; scale = lora_alpha / r,
+    base_model.model.<path>.lora_B.weight   [out r]        or lora_alpha / √r with use_rslora
+
+Every tensor of the file is used or refused by name, and so is every setting that changes the mathematics and is not supported.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pellucid.checkpoint.disk import inside
+from pellucid.checkpoint.json_file import name_of, read_object
+from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor
+from pellucid.errors import CheckpointError
+from pellucid.families.names import Group
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+LOW = re.compile(r"(.+)\.(lora_A|lora_B)\.weight")
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+SHOWN = 10  # names that an error lists
+
+# Settings that may change the mathematics, and what they are where they do not; () where only an empty value will do.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),  # the others change the model's own weights
+}
+HARMLESS = {
+    "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode", "runtime_config", "lora_dropout",
+    "fan_in_fan_out", "megatron_config", "megatron_core", "qalora_group_size", "eva_config", "corda_config", "loftq_config",
+    "lora_ga_config", "ensure_weight_tying", "exclude_modules", "layers_to_transform", "layers_pattern",
+}  # fmt: skip
+READ = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules", "modules_to_save"}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What changes the matrices of one path: a [r in], b [out r], and their scale."""
+
+    group: Group
+    a: Tensor
+    b: Tensor
+    scale: float
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What an adapter may speak of in a model: linear layers by path, weights by their names on disk, and ours by our names."""
+
+    linears: Mapping[str, Group]
+    weights: Mapping[str, Group]
+    ours: Mapping[str, Tensor]
+
+    def ends(self, group: Group) -> tuple[int, int]:
+        """The (out, in) of the layer that these matrices of ours are together."""
+        return sum(len(self.ours[n]) for n in group.ours), self.ours[group.ours[0]].shape[1]
+
+    def disk(self, group: Group) -> Tensor:
+        """What would be on disk of a group that is one tensor there."""
+        return group.layout.write([self.ours[n].detach() for n in group.ours])[0]
+
+
+class AdapterFile:
+    """An adapter's folder. pairs: by path.  saved: whole weights that stand in for the model's own, by their names on disk."""
+
+    def __init__(self, folder: Path, layers: Layers) -> None:
+        self.layers, self.config, self.file = layers, folder / CONFIG, inside(folder, WEIGHTS)
+        self.settings = read_object(inside(folder, CONFIG), error=CheckpointError)
+        self.judge()
+        entries = read_header(self.file)
+        if wrong := [n for n, e in entries.items() if not n.startswith(PREFIX) or e.dtype not in DTYPES]:
+            raise CheckpointError("adapter.tensor", file=self.file, name=wrong[0])
+        named = {n.removeprefix(PREFIX): e for n, e in entries.items()}
+        low = {n: m for n in named if (m := LOW.fullmatch(n))}
+        found: dict[str, dict[str, Entry]] = {}
+        for name, match in low.items():
+            found.setdefault(match[1], {})[match[2]] = named[name]
+        self.complete(found)
+        for path, two in found.items():
+            self.fits(path, two)
+        saves = self.settings.get("modules_to_save") or []
+        whole = {n: e for n, e in named.items() if n not in low}
+        self.saved = {n: self.weight(n, e) for n, e in whole.items() if any(within(n.rpartition(".")[0], m) for m in saves)}
+        for n in whole.keys() - self.saved.keys():
+            self.repeats(n, whole[n])
+        paths = [n.rpartition(".")[0] for n in self.saved]
+        if lost := [m for m in saves if not any(within(p, m) for p in paths)]:
+            raise CheckpointError("adapter.saved", file=self.file, name=lost[0])
+        self.pairs = {path: self.pair(path, two) for path, two in found.items()}
+
+    def judge(self) -> None:
+        """Every setting is read, or changes nothing as it is."""
+        s = self.settings
+        for name, allowed in NEUTRAL.items():
+            if (value := s.get(name, allowed[0])) not in allowed:
+                raise CheckpointError("adapter.setting", file=self.config, name=name, found=value, allowed=", ".join(map(str, allowed)))
+        if set_ := [n for n, value in s.items() if value and n not in NEUTRAL.keys() | HARMLESS | READ]:
+            raise CheckpointError("adapter.setting", file=self.config, name=set_[0], found=s[set_[0]], allowed="null, false")
+        kinds: dict[str, tuple[type, ...]] = {"rank_pattern": (dict,), "alpha_pattern": (dict,), "modules_to_save": (list,)}
+        for name, kind in (kinds | {"target_modules": (list, str)}).items():
+            if s.get(name) and not isinstance(s[name], kind):
+                allowed_kinds = ", ".join(name_of(k()) for k in kind)
+                raise CheckpointError("adapter.setting", file=self.config, name=name, found=name_of(s[name]), allowed=allowed_kinds)
+        for text in [*(s.get("rank_pattern") or ()), *(s.get("alpha_pattern") or ())]:
+            # a repeated group or many repeats can take a regular expression forever
+            if len(text) > 300 or re.search(r"\)[*+?{]|\{", text) or sum(map(text.count, "*+")) > 2 or not compiles(text):
+                raise CheckpointError("adapter.pattern", file=self.config, found=text)
+
+    def complete(self, found: Mapping[str, object]) -> None:
+        """A list of target_modules names the layers that the file speaks of, and no other; a pattern is left to the file."""
+        targets, saved = self.settings.get("target_modules"), self.settings.get("modules_to_save") or []
+        if not isinstance(targets, list):
+            return
+        for path in found:
+            if not any(f".{path}".endswith(f".{t}") for t in targets):
+                raise CheckpointError("adapter.extra", file=self.file, name=path, allowed=", ".join(map(str, targets[:SHOWN])))
+        if any(self.settings.get(n) is not None for n in ("layers_to_transform", "exclude_modules")):
+            return
+        aimed = [
+            p
+            for p in self.layers.linears
+            if any(f".{p}".endswith(f".{t}") for t in targets) and not any(f".{m}." in f".{p}." for m in saved)
+        ]
+        if missing := [p for p in aimed if p not in found]:
+            raise CheckpointError("adapter.missing", file=self.file, count=len(missing), names=", ".join(missing[:SHOWN]))
+
+    def fits(self, path: str, two: Mapping[str, Entry]) -> None:
+        """The layer is in the model, both matrices are there, and their shapes are the layer's with one rank."""
+        if (group := self.layers.linears.get(path)) is None:
+            raise CheckpointError("adapter.layer", file=self.file, name=path, near=", ".join([*self.layers.linears][:3]))
+        if lost := {"lora_A", "lora_B"} - two.keys():
+            raise CheckpointError("adapter.half", file=self.file, name=f"{path}.{lost.pop()}.weight")
+        (out, width), rank = self.layers.ends(group), self.rank(path)
+        for name, needed in (("lora_A", (rank, width)), ("lora_B", (out, rank))):
+            if two[name].shape != needed:
+                told = {"name": f"{path}.{name}.weight", "found": two[name].shape, "needed": needed}
+                raise CheckpointError("weights.shape", file=self.file, **told)
+
+    def weight(self, name: str, entry: Entry) -> tuple[Group, Tensor]:
+        """A whole weight."""
+        if (group := self.layers.weights.get(name)) is None:
+            raise CheckpointError("adapter.tensor", file=self.file, name=PREFIX + name)
+        if entry.shape != (needed := tuple(self.layers.disk(group).shape)):
+            raise CheckpointError("weights.shape", file=self.file, name=name, found=entry.shape, needed=needed)
+        return group, read_tensor(entry)
+
+    def repeats(self, name: str, entry: Entry) -> None:
+        """PEFT writes an adapted head's or embedding's own weight as well: as long as it is the model's, nothing is lost."""
+        group, value = self.weight(name.replace(".base_layer.", "."), entry)
+        own = self.layers.disk(group)
+        if own.device.type != "meta" and not (torch.equal(own.to(value), value) or torch.equal(value.to(own), own)):
+            raise CheckpointError("adapter.own", file=self.file, name=PREFIX + name)
+
+    def pair(self, path: str, two: Mapping[str, Entry]) -> Pair:
+        alpha, rank = self.number("lora_alpha", "alpha_pattern", path), self.rank(path)
+        scale = alpha / (math.sqrt(rank) if self.settings.get("use_rslora") else rank)
+        return Pair(self.layers.linears[path], read_tensor(two["lora_A"]), read_tensor(two["lora_B"]), scale)
+
+    def rank(self, path: str) -> int:
+        """The rank that the settings give a layer."""
+        rank = self.number("r", "rank_pattern", path)
+        if type(rank) is not int or rank < 1:
+            raise CheckpointError("adapter.setting", file=self.config, name="r", found=rank, allowed="1, 2, 3, …")
+        return rank
+
+    def number(self, name: str, pattern: str, path: str) -> int | float:
+        """A setting, or what the first pattern says that meets the end of the path."""
+        table = self.settings.get(pattern) or {}
+        key = next((k for k in table if re.match(rf"(.*\.)?({k})$", path)), None)
+        value = self.settings.get(name, 8) if key is None else table[key]
+        if type(value) not in (int, float):
+            raise CheckpointError("adapter.setting", file=self.config, name=name, found=value, allowed="1, 2, 3, …")
+        return value  # type: ignore[no-any-return]
+
+
+def within(path: str, module: object) -> bool:
+    """Whether a path is a module whose path ends like this, or lies in one: PEFT takes `norm` for every `post_attention_layernorm` too."""
+    return f"{module}." in f"{path}."
+
+
+def compiles(text: str) -> bool:
+    """Whether a text is a regular expression."""
+    try:
+        re.compile(f"({text})$")
+    except re.error:
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""Quantised tensors as what they stand for: values times scales, under the name and in the shape of the plain tensor.
+
+    FP8     X.weight  float8 [out in]          X.weight_scale_inv  [out/128 in/128], rounded up     a scale for each block, ragged ones too
+    MXFP4   X_blocks  bytes [E out in/32 16]   X_scales            bytes [E out in/32]              X is [E in out]
+
+A byte of MXFP4 holds two values, the low half first; a scale s is 2^(s - 127). Products are in float32 at least and rounded once.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pellucid.checkpoint.safetensors_file import Entry, read_tensor
+from pellucid.errors import CheckpointError
+from pellucid.families.quantised import Fp8, Method
+from pellucid.ops.precision import wide
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)  # by the four bits, the sign first
+E8M0 = (*(2.0 ** (s - 127) for s in range(255)), float("nan"))  # by the byte
+STRIP = 64  # rows
+SCALE_DTYPES = (torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """A tensor that is stored as small values and their scales.
+
+    multiply(values, scales, place of this shape).  turned: its last two axes lie the other way round on disk.  dtype: what it counts as.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    values: Entry
+    scales: Entry
+    multiply: Callable[[Entry, Entry, Tensor], None]
+    turned: bool = False
+    dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def file(self) -> Path:
+        """Where the values lie."""
+        return self.values.file
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk."""
+        return self.values.bytes + self.scales.bytes
+
+    def read(self, into: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor itself, in a place of any floating-point dtype and layout, or in a new one of this dtype, which lies as on disk."""
+        place = self.empty(dtype or self.dtype) if into is None else into
+        if tuple(place.shape) != self.shape:
+            raise CheckpointError("safetensors.into", file=self.file, name=self.name, found=self.shape, expected=tuple(place.shape))
+        with torch.no_grad():
+            self.multiply(self.values, self.scales, place.detach())
+        return place
+
+    def empty(self, dtype: torch.dtype) -> Tensor:
+        """A place that is filled without turning."""
+        *first, rows, columns = self.shape
+        return torch.empty(*first, columns, rows, dtype=dtype).mT if self.turned else torch.empty(self.shape, dtype=dtype)
+
+
+def dequantised(entries: Mapping[str, Entry], method: Method | None) -> dict[str, Entry | Quantised]:
+    """The tensors of a folder, those that `method` quantised under their plain names; shapes and dtypes are judged, no tensor is read."""
+    if method is None:
+        return dict(entries)
+    found = fp8(entries, method.block) if isinstance(method, Fp8) else mxfp4(entries)
+    used = {part.name for q in found for part in (q.values, q.scales)}
+    return {n: e for n, e in entries.items() if n not in used} | {q.name: q for q in found}
+
+
+def fp8(entries: Mapping[str, Entry], block: tuple[int, int]) -> list[Quantised]:
+    """Every float8 weight with its scales; a stack of experts [E out in] has a grid for each."""
+    named = {n.removesuffix("_scale_inv") for n in entries if n.endswith("_scale_inv")}
+    named |= {n for n, e in entries.items() if e.dtype == torch.float8_e4m3fn}
+    found = []
+    for name in sorted(named):
+        values, scales = both(entries, name, f"{name}_scale_inv")
+        judge(values, (torch.float8_e4m3fn,), len(values.shape) >= 2, "[..., out, in]")
+        grid = (*values.shape[:-2], *(-(-n // b) for n, b in zip(values.shape[-2:], block, strict=True)))
+        judge(scales, SCALE_DTYPES, scales.shape == grid, grid)
+        found.append(Quantised(name, values.shape, values, scales, partial(times_grid, block)))
+    return found
+
+
+def mxfp4(entries: Mapping[str, Entry]) -> list[Quantised]:
+    """Every stack of experts in blocks of 32 values with their scales. A plain tensor of the same name leaves the blocks as they are."""
+    named = {n.removesuffix(end) for end in ("_blocks", "_scales") for n in entries if n.endswith(end)}
+    found = []
+    for name in sorted(named - entries.keys()):
+        values, scales = both(entries, f"{name}_blocks", f"{name}_scales")
+        judge(values, (torch.uint8,), len(values.shape) == 4 and values.shape[3] == 16, "[experts, out, in / 32, 16]")
+        judge(scales, (torch.uint8,), scales.shape == values.shape[:3], values.shape[:3])
+        experts, out, groups, _ = values.shape
+        found.append(Quantised(name, (experts, groups * 32, out), values, scales, times_powers, turned=True))
+    return found
+
+
+def both(entries: Mapping[str, Entry], values: str, scales: str) -> tuple[Entry, Entry]:
+    """The entries of these two names; each is nothing without the other."""
+    for here, there in ((values, scales), (scales, values)):
+        if there not in entries:
+            raise CheckpointError("quantised.alone", file=entries[here].file, name=here, other=there)
+    return entries[values], entries[scales]
+
+
+def judge(entry: Entry, dtypes: tuple[torch.dtype, ...], fits: bool, needed: object) -> None:
+    """Whether a part of a quantised tensor has a dtype and a shape that it can have."""
+    if entry.dtype not in dtypes:
+        raise CheckpointError("weights.dtype", file=entry.file, name=entry.name, found=entry.dtype, allowed=", ".join(map(str, dtypes)))
+    if not fits:
+        raise CheckpointError("weights.shape", file=entry.file, name=entry.name, found=entry.shape, needed=needed)
+
+
+def finite(scales: Tensor, entry: Entry) -> Tensor:
+    """The scales, none of which may be infinite or no number."""
+    if not scales.isfinite().all():
+        raise CheckpointError("quantised.scale", file=entry.file, name=entry.name)
+    return scales
+
+
+def times_grid(block: tuple[int, int], values: Entry, scales: Entry, into: Tensor) -> None:
+    """FP8: each row of blocks at once, its scales repeated along the columns and cut off where the last block is ragged."""
+    kind = wide(into.dtype)
+    held, grid = read_tensor(values), finite(read_tensor(scales), scales).to(kind)
+    for i in range(grid.shape[-2]):
+        rows = slice(i * block[0], (i + 1) * block[0])
+        along = grid[..., i : i + 1, :].repeat_interleave(block[1], -1)[..., : into.shape[-1]]
+        into[..., rows, :] = held[..., rows, :].to(kind) * along
+
+
+def times_powers(values: Entry, scales: Entry, into: Tensor) -> None:
+    """MXFP4: a strip of an expert's rows at a time, for the cache; a byte's two values are looked up as one complex number."""
+    kind, rows = wide(into.dtype), into.mT
+    pairs = torch.view_as_complex(torch.tensor([(E2M1[byte & 15], E2M1[byte >> 4]) for byte in range(256)], dtype=kind))
+    powers = finite(torch.tensor(E8M0, dtype=kind)[read_tensor(scales).int()], scales)
+    for e in range(len(rows)):
+        held = read_tensor(values, rows=(e, e + 1))[0]
+        for part, power, place in zip(held.split(STRIP), powers[e].split(STRIP), rows[e].split(STRIP), strict=True):
+            both = torch.view_as_real(pairs.index_select(0, part.flatten().int())).view(*power.shape, 32)
+            place.copy_((both * power[..., None]).flatten(-2))

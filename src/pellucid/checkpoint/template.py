@@ -1,0 +1,135 @@
+"""A checkpoint's chat template: where it is found, which of several is taken, and the prompt that it makes of messages.
+
+It is a program that came with the weights, so it runs in a worker (`rendering`). What it gives back says which stretches of the prompt
+it wrote itself: only there may a control token be read.
+"""
+
+import json
+import warnings
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pellucid.checkpoint import messages as chat
+from pellucid.checkpoint.disk import inside, read_text
+from pellucid.checkpoint.json_file import name_of, read_object
+from pellucid.checkpoint.worker import Worker
+from pellucid.errors import TokenizerError, UseError
+from pellucid.words import say
+
+FILE, LEGACY, MORE = "chat_template.jinja", "chat_template.json", "additional_chat_templates"
+DEFAULT, TOOLS = "default", "tool_use"
+TEMPLATE_BYTES = 1_000_000
+LONGEST = 16_000_000  # characters of what a template is given
+ROOM = 1_000_000  # characters of a prompt, beside four for each that went in
+MOST = 16  # templates of one folder
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt.  own: start and stop of each stretch that the template wrote.  date: the time it was told, None where it never asks."""
+
+    text: str
+    own: tuple[tuple[int, int], ...]
+    date: str | None
+
+
+class Template:
+    """One template; `file` is what errors call it."""
+
+    def __init__(self, source: str, file: str) -> None:
+        if len(source.encode(errors="replace")) > TEMPLATE_BYTES:
+            raise TokenizerError("file.large", file=file, size=len(source), limit=TEMPLATE_BYTES)
+        self.source, self.file = source, file
+        self.dated = "strftime_now" in source
+        self._worker = Worker({"serve": "template", "source": source}, file)
+
+    @property
+    def literals(self) -> str:
+        """Every text that stands in the template, NUL between them."""
+        told: str = self._worker.ask()["literals"]
+        return told
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        documents: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        now: datetime | None = None,
+        settings: dict[str, Any] | None = None,
+        tokens: dict[str, str] | None = None,
+    ) -> Rendered:
+        """The prompt of these messages.
+
+        now: what strftime_now tells, this moment where None.  settings: enable_thinking and its like.  tokens: {"bos_token": "<s>"}.
+        """
+        if type(add_generation_prompt) is not bool:
+            raise UseError("chat.kind", place="add_generation_prompt", found=name_of(add_generation_prompt), expected=name_of(True))
+        variables = {
+            **chat.settings(settings or {}),
+            "tools": chat.objects(tools, "tools"),
+            "documents": chat.objects(documents, "documents"),
+            "add_generation_prompt": add_generation_prompt,
+        }
+        request = {"messages": chat.checked(messages), "variables": variables, "tokens": tokens or {}}
+        size = len(json.dumps(request, ensure_ascii=False))
+        if size > LONGEST:
+            raise UseError("chat.large", size=size, limit=LONGEST)
+        date = (now or datetime.now()).isoformat()
+        answer = self._worker.ask({**request, "now": date, "most": 4 * size + ROOM})
+        return Rendered(answer["text"], tuple((start, stop) for start, stop in answer["own"]), date if self.dated else None)
+
+
+def templates(folder: Path, settings: dict[str, Any], settings_file: Path | None) -> dict[str, Template]:
+    """The chat templates of a folder by name.
+
+    Files of their own win over `chat_template` of tokenizer_config.json, and that over chat_template.json, as in transformers.
+    """
+    said = _from_settings(settings.get("chat_template"), settings_file)
+    files = [(DEFAULT, folder, FILE)]
+    if (folder / MORE).is_dir() and inside(folder, MORE, TokenizerError):
+        files += [(found.stem, folder / MORE, found.name) for found in sorted((folder / MORE).glob("*.jinja"))]
+    paths = {name: inside(place, file, TokenizerError) for name, place, file in files if _there(place / file)}
+    found = {name: Template(read_text(path, TEMPLATE_BYTES, TokenizerError), str(path)) for name, path in paths.items()}
+    if found and (lost := [name for name in said if name not in found or found[name].source.rstrip() != said[name].source.rstrip()]):
+        where = ", ".join(Path(template.file).name for template in found.values())
+        warnings.warn(say("template.twice", file=settings_file, names=", ".join(lost), taken=where), stacklevel=4)
+    found = found or said
+    if not found and _there(folder / LEGACY):
+        path = inside(folder, LEGACY, TokenizerError)
+        found = _from_settings(read_object(path, error=TokenizerError).get("chat_template"), path)
+    return found
+
+
+def choose(found: dict[str, Template], file: str, name: str | None, tools: bool) -> Template:
+    """The template of this name, else the one for tools where there are some, else the default, else the only one."""
+    if not found:
+        raise TokenizerError("template.missing", file=file)
+    if name is not None and name not in found:
+        raise UseError("template.name", name=name, allowed=", ".join(found))
+    wanted = [name] if name else [TOOLS, DEFAULT] if tools else [DEFAULT]
+    taken = next((found[each] for each in wanted if each in found), None)
+    if taken is None and len(found) > 1:
+        raise UseError("template.name", name=DEFAULT, allowed=", ".join(found))
+    return taken or next(iter(found.values()))
+
+
+def _from_settings(held: Any, file: Path | None) -> dict[str, Template]:
+    if held is None:
+        return {}
+    if isinstance(held, str):
+        return {DEFAULT: Template(held, f"{file}: chat_template")}
+    found: dict[str, Template] = {}
+    for i, one in enumerate(held if isinstance(held, list) else [held]):
+        place = f"chat_template[{i}]" if isinstance(held, list) else "chat_template"
+        name, source = (one.get("name"), one.get("template")) if isinstance(one, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(source, str) or name in found or i >= MOST:
+            raise TokenizerError("template.kind", file=file, field=place)
+        found[name] = Template(source, f"{file}: {place}")
+    return found
+
+
+def _there(path: Path) -> bool:
+    return path.exists() or path.is_symlink()

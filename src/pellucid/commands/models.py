@@ -1,0 +1,64 @@
+"""`pellucid models`: what MODEL may be: specimens that ship, ids that the hub's cache holds, and the families of folders."""
+
+from typing import Annotated, Any
+
+import typer
+
+from pellucid.commands.app import command
+from pellucid.commands.screen import Screen
+from pellucid.words import say
+
+SCHEMA = 1
+
+
+def add(app: typer.Typer) -> None:
+    @command(app, "models", say("models.help"))
+    def models(
+        ctx: typer.Context,
+        names: Annotated[bool, typer.Option("--names", help=say("models.help.names"))] = False,
+    ) -> None:
+        screen: Screen = ctx.obj
+
+        from pellucid.families import known
+        from pellucid.model import load, specimens
+
+        held = specimens()
+        found = cached()
+        if names:
+            screen.text("".join(f"{name}\n" for name in [*held, *found]))
+            return
+        rows: list[dict[str, Any]] = []
+        for name in held:
+            model = load(name, device="meta")
+            rows.append({"name": name, "family": model.family.name, "parameters": model.num_parameters(), "bytes": size(name)})
+        if screen.json:
+            screen.document({"schema": SCHEMA, "specimens": rows, "cached": found, "families": known()})
+            return
+
+        from rich.text import Text
+
+        from pellucid.draw.table import Column, prose, table
+
+        lines = [[r["name"], r["family"], f"{r['parameters']:,}", f"{r['bytes'] / 1e6:.1f} MB"] for r in rows]
+        screen.lines([Text(say("models.specimens")), *table(lines, [Column(), Column(), Column(">"), Column(">")])])
+        screen.lines([Text(say("models.cached") if found else say("models.uncached")), *(Text(f" {name}") for name in found)])
+        screen.lines([Text(say("models.families", count=len(known()))), *prose(", ".join(known()), screen.width)])
+
+
+def size(name: str) -> int:
+    """Bytes of a model's weights on disk."""
+    from pellucid.model import place
+
+    return sum(f.stat().st_size for f in place(name).glob("*.safetensors"))
+
+
+def cached() -> list[str]:
+    """The hub ids in the hub library's cache that have a config.json."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repos = scan_cache_dir().repos
+    except CacheNotFound:
+        return []
+    return sorted(r.repo_id for r in repos if any(f.file_name == "config.json" for v in r.revisions for f in v.files))

@@ -1,0 +1,82 @@
+"""`pellucid score`: how likely a model finds a text, as log-probability, perplexity, and bits a byte."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pellucid.commands import options
+from pellucid.commands.app import command
+from pellucid.commands.screen import Screen
+from pellucid.errors import UseError
+from pellucid.words import say
+
+SCHEMA = 1
+LARGEST = 1_000_000_000  # bytes of a text
+
+
+def add(app: typer.Typer) -> None:
+    @command(app, "score", say("score.help"))
+    def score(
+        ctx: typer.Context,
+        model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
+        file: Annotated[str, typer.Argument(metavar="FILE", help=say("score.help.file"))],
+        source: Annotated[str | None, typer.Option("--source", metavar="FILE", help=say("score.help.source"))] = None,
+        window: Annotated[int | None, options.whole("--window", say("score.help.window"))] = None,
+        stride: Annotated[int | None, options.whole("--stride", say("score.help.stride"))] = None,
+        tokens: Annotated[bool, typer.Option("--tokens", help=say("score.help.tokens"))] = False,
+        dtype: Annotated[str | None, options.dtype()] = None,
+        ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
+    ) -> None:
+        screen: Screen = ctx.obj
+        text, told = text_of(file), None if source is None else text_of(source)
+        loaded = options.loaded(screen, model, dtype=dtype, ignore_fields=ignore_field or ())
+
+        from pellucid.engine.score import bounds
+        from pellucid.engine.score import score as scored
+
+        ids = loaded.tokenizer.encode(text, special=True)
+        each = scored(loaded.module, ids, window, stride, () if told is None else loaded.tokenizer.encode(told, special=True)).tolist()
+        pieces = loaded.tokenizer.pieces(ids)[len(ids) - len(each) :]
+        total, size = math.fsum(each), sum(len(p.raw) for p in pieces)
+        held = bounds(loaded.module, window, stride)
+        document: dict[str, Any] = {
+            "schema": SCHEMA, "model": loaded.name, "file": file, "tokens": len(ids), "scored": len(each), "log_probability": total,
+            "perplexity": limited(-total / len(each)), "bits_per_byte": -total / math.log(2) / size if size else None,
+            "window": held[0], "stride": held[1],
+        }  # fmt: skip
+        if screen.json:
+            rows = [{"id": p.id, "text": p.text, "log_probability": x} for p, x in zip(pieces, each, strict=True)]
+            screen.document(document | ({"each": rows} if tokens else {}))
+            return
+        for p, x in zip(pieces, each, strict=True) if tokens else ():
+            screen.text(f"{x:10.4f}  {p.text!r}\n")
+        perplexity, bits = document["perplexity"], document["bits_per_byte"]
+        figures = {
+            "total": f"{total:.4f}",
+            "mean": f"{total / len(each):.4f}",
+            "perplexity": "∞" if perplexity is None else f"{perplexity:.4g}",
+        }
+        screen.text(say("score.told", scored=len(each), tokens=len(ids), bits="-" if bits is None else f"{bits:.4f}", **figures) + "\n")
+
+
+def limited(exponent: float) -> float | None:
+    """e to this, None where no number is so great."""
+    return math.exp(exponent) if exponent < 700 else None
+
+
+def text_of(file: str) -> str:
+    """The text of a file, or of stdin for "-"; UTF-8 and nothing else."""
+    try:
+        if file != "-" and not Path(file).is_file():
+            raise UseError("score.file", file=file)
+        raw = sys.stdin.buffer.read(LARGEST + 1) if file == "-" else Path(file).read_bytes()
+        if len(raw) > LARGEST:
+            raise UseError("score.size", file=file, most=LARGEST)
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as broken:
+        raise UseError("score.encoding", file=file, offset=broken.start) from None
+    except OSError as broken:
+        raise UseError("score.unread", file=file, reason=broken.strerror) from None

@@ -1,0 +1,58 @@
+"""`pellucid verify`: a folder's model beside transformers' own, module by module; exit code 1 where they differ."""
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pellucid.commands import options
+from pellucid.commands.app import command
+from pellucid.commands.screen import Screen
+from pellucid.words import say
+
+if TYPE_CHECKING:
+    from pellucid.verifying import Compared
+
+SCHEMA = 1
+
+
+def add(app: typer.Typer) -> None:
+    @command(app, "verify", say("verify.help"))
+    def verify(
+        ctx: typer.Context,
+        model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
+        against: Annotated[str | None, typer.Option("--against", metavar="MODEL", help=say("verify.help.against"))] = None,
+        dtype: Annotated[str, options.dtype()] = "float64",
+        prompt: Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help=say("verify.help.prompt"))] = None,
+        everything: Annotated[bool, typer.Option("--all", help=say("verify.help.all"))] = False,
+    ) -> int:
+        screen: Screen = ctx.obj
+
+        from pellucid.draw.number import finite
+        from pellucid.verifying import verify as verified
+
+        report = verified(model, against, dtype, prompt)
+        first = report.first
+        told = None if first is None else {"path": first.path, "theirs": first.theirs, "side": first.side, "error": finite(first.error)}
+        if screen.json:
+            rows = [{"path": c.path, "theirs": c.theirs, "error": finite(c.error)} for c in report.modules]
+            screen.document(
+                {"schema": SCHEMA, "model": report.model, "against": report.against, "dtype": dtype, "tolerance": report.tolerance,
+                 "agrees": report.agrees, "logits": finite(report.logits), "first": told, "modules": rows}
+            )  # fmt: skip
+            return int(not report.agrees)
+        for c in report.modules if everything else folded(report.modules):
+            screen.text(f"{c.error:9.1e}  {c.path or say('verify.whole')}  ({c.theirs or say('verify.whole')})\n")
+        if report.agrees:
+            screen.text(say("verify.agrees", dtype=dtype, logits=f"{report.logits:.1e}", tolerance=f"{report.tolerance:.0e}") + "\n")
+        elif first is None:
+            screen.text(say("verify.logits", logits=f"{report.logits:.1e}", tolerance=f"{report.tolerance:.0e}") + "\n")
+        else:
+            side = say(f"verify.{first.side}")
+            screen.text(say("verify.differs", side=side, path=first.path, theirs=first.theirs, error=f"{first.error:.1e}") + "\n")
+        return int(not report.agrees)
+
+
+def folded(rows: "list[Compared]") -> "list[Compared]":
+    """The blocks and what stands outside of them."""
+    return [c for c in rows if not re.search(r"layers\.\d+\.", c.path)]

@@ -1,0 +1,165 @@
+"""Counting: every parameter, byte and FLOP of a model, from the same definition that runs, on shapes alone.
+
+bill = counted(cfg, "deepseek-v3", "deepseek_v3", Setting(context=131072, batch=8))
+"""
+
+from fractions import Fraction
+
+import torch
+
+from pellucid.config import Config, Moe
+from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, pairs, rows_kept
+from pellucid.counting.distinct import PLACE, distinct
+from pellucid.counting.ghost import Ran, ghost, run
+from pellucid.counting.number import Number, product, total
+from pellucid.counting.weights import Weight, weights
+from pellucid.models import Decoder, Encoder, EncoderDecoder
+
+__all__ = ["Bill", "Number", "Setting", "counted"]
+
+
+def counted(cfg: Config, name: str, family: str, setting: Setting = Setting()) -> Bill:  # noqa: B008
+    """The bill of a config."""
+    bill = Bill(name, family, cfg, setting, distinct(cfg))
+    model = ghost(bill.reduced.config, torch.bfloat16)
+    add_parameters(bill, model)
+    source = setting.source if setting.source is not None else setting.context
+    if isinstance(model, EncoderDecoder):
+        prefill, decode = run(model, 1, 0, setting.batch, source), run(model, 1, setting.context, setting.batch, source)
+        add_flops(bill, "prefill", prefill, 1, 0, source)
+    else:
+        prefill, decode = run(model, setting.context, 0, setting.batch), run(model, 1, setting.context, setting.batch)
+        add_flops(bill, "prefill", prefill, setting.context, 0)
+    if not isinstance(model, Encoder):
+        add_flops(bill, "decode", decode, 1, setting.context, source)
+        add_cache(bill, decode)
+    return bill
+
+
+def add_parameters(bill: Bill, model: Decoder | EncoderDecoder) -> None:
+    """Every weight with its formula; sums by layer, by part, in all; what works for one token."""
+    held = {w.path: w for w in weights(model)}
+    for w in held.values():
+        if (place := bill.reduced.place(w.path)) is None:
+            continue
+        path, count = place
+        again = bill.reduced.again(w.path)
+        times = count if again is None or again in held else 1  # what the second copy has not, all layers share
+        bill.weights.append(Counted(w, path, times, active(bill, path)))
+    numbers, own = bill.numbers, [c for c in bill.weights if c.weight.parameter]
+    for c in bill.weights:
+        numbers[f"parameters.{c.path}" if c.weight.parameter else f"buffers.{c.path}"] = number(c.weight)
+    parts = []
+    for top, found in grouped(own, outermost).items():
+        if len(found) > 1 or top not in (c.path for c in found):
+            numbers[f"parameters.{top}"] = total(((c.path, 1, numbers[f"parameters.{c.path}"]) for c in found), "parameters")
+        for times in sorted({c.times for c in found}, reverse=True):
+            some = [(c.path, 1, numbers[f"parameters.{c.path}"]) for c in found if c.times == times]
+            whole = numbers[f"parameters.{top}"] if len(some) == len(found) else total(some, "parameters")
+            parts.append((top if len(some) == len(found) else some[0][0], times, whole))
+    numbers["parameters.total"] = total(parts, "parameters")
+    for part, found in grouped(own, lambda c: c.part).items():
+        numbers[f"parameters.by_part.{part}"] = total(((c.path, c.times, numbers[f"parameters.{c.path}"]) for c in found), "parameters")
+    every = numbers["parameters.total"].value
+    idle = [(c, c.times * (c.weight.count - int(c.weight.count * c.active))) for c in own if c.active != 1]
+    resting = sum(n for _, n in idle)
+    numbers["parameters.active"] = (
+        Number(every - resting, "total − experts not chosen", f"{every:,} − {resting:,}") if idle else Number(every, "total")
+    )
+    table = next((c.weight.count for c in own if c.path == "embed.weight"), 0)
+    working = every - resting - (0 if bill.config.tied else table)
+    symbols = "active" if bill.config.tied else "active − embed"
+    numbers["parameters.active_without_input"] = Number(working, symbols, "" if bill.config.tied else f"{every - resting:,} − {table:,}")
+    numbers["buffers.total"] = Number(sum(c.times * c.weight.count for c in bill.weights if not c.weight.parameter))
+
+
+def active(bill: Bill, path: str) -> Fraction:
+    """How much of a weight works for one token: of stacked experts, those that are chosen."""
+    if PLACE.fullmatch(path) is None:
+        return Fraction(1)
+    ffn, words = bill.layer(path).ffn, path.split(".")
+    stacked = isinstance(ffn, Moe) and words[-2] == "ffn" and words[-1] != "correction"
+    return Fraction(ffn.chosen, ffn.experts) if stacked and isinstance(ffn, Moe) else Fraction(1)
+
+
+def outermost(c: Counted) -> str:
+    """The layer that a weight lies in, or the module, for what stands outside of layers."""
+    found = PLACE.fullmatch(c.path)
+    return f"{found['stack']}layers.{found['number']}" if found else c.path.rpartition(".")[0] or c.path
+
+
+def number(w: Weight) -> Number:
+    """A weight's count: (H·K)·D = (12·64)·768."""
+    symbols = "·".join(f"({'·'.join(a.split())})" if " " in a else a for a in axes(w)) if w.dims else ""
+    return Number(w.count, symbols, "·".join(f"{n:,}" for n in w.shape) if len(w.shape) > 1 else "")
+
+
+def axes(w: Weight) -> list[str]:
+    """The axes of a weight as its label writes them, products in brackets opened."""
+    out, depth, word = [], 0, ""
+    for c in (w.dims or "") + " ":
+        depth += (c == "(") - (c == ")")
+        if c == " " and depth == 0:
+            out.append(word[1:-1] if word.startswith("(") else word)
+            word = ""
+        else:
+            word += c
+    return [a for a in out if a]
+
+
+def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: int | None = None) -> None:
+    """Products by the part that ran them, attention in the full square and as much of it as a mask leaves; elementwise work apart."""
+    square, seen = [], []
+    for path, flops in ran.flops.items():
+        if (place := bill.reduced.place(path)) is None:
+            continue
+        whole, times = place
+        key = f"flops.{phase}.{whole}" if whole else f"flops.{phase}.whole"
+        bill.numbers[key] = Number(flops)
+        square.append((whole, times, bill.numbers[key]))
+        left = Number(flops)
+        if path in ran.stored:  # its own attention
+            layer = bill.layer(whole)
+            side = source or rows if whole.startswith("encoder.") else rows
+            old = 0 if whole.startswith("encoder.") else before
+            share = Fraction(pairs(layer, side, old, whole.startswith("encoder.") or isinstance_encoder(bill)), side * (old + side))
+            left = Number(int(flops * share), f"{whole} · {share}")
+        seen.append((whole, times, left))
+    bill.numbers[f"flops.{phase}"] = total(square, f"flops.{phase}")
+    bill.numbers[f"flops.{phase}_causal"] = Number(sum(t * n.value for _, t, n in seen))
+    places = ((bill.reduced.place(path), n) for path, n in ran.elements.items())
+    bill.numbers[f"elements.{phase}"] = Number(sum(place[1] * n for place, n in places if place is not None))
+
+
+def isinstance_encoder(bill: Bill) -> bool:
+    """Whether every token of the model sees every other."""
+    attn = bill.config.layers[0].attn
+    return bill.config.encoder is None and not getattr(attn, "causal", True)
+
+
+def add_cache(bill: Bill, ran: Ran) -> None:
+    """Bytes that the past takes, layer by layer: a token's, and all of a batch's at the context."""
+    setting, size = bill.setting, BYTES[bill.setting.cache]
+    a_token, whole = [], []
+    for path, shapes in ran.stored.items():
+        if (place := bill.reduced.place(path)) is None or path.startswith("encoder."):
+            continue
+        layer, times = place
+        symbols = "(" + " + ".join(letters(i, shape, len(shapes)) for i, shape in enumerate(shapes)) + ")·b"
+        filled = "(" + " + ".join("·".join(map(str, shape)) for shape in shapes) + f")·{size:g}"
+        count = sum(torch.Size(shape).numel() for shape in shapes)
+        bill.numbers[f"cache.{layer}"] = Number(int(count * size), symbols, filled)
+        a_token.append((layer, times, bill.numbers[f"cache.{layer}"]))
+        rows = rows_kept(bill.layer(layer), setting.context)
+        whole.append((layer, times, product(f"B·rows·cache.{layer}", batch=setting.batch, rows=rows, each=int(count * size))))
+    bill.numbers["cache.bytes_per_token"] = total(a_token, "cache")
+    bill.numbers["cache.bytes"] = total(whole, "cache")
+    if ran.remembered:
+        places = ((bill.reduced.place(path), shapes) for path, shapes in ran.remembered.items())
+        each = [(p[1], sum(torch.Size(s).numel() for s in shapes)) for p, shapes in places if p is not None]
+        bill.numbers["cache.bytes_per_source_token"] = Number(int(sum(times * n for times, n in each) * size))
+
+
+def letters(i: int, shape: tuple[int, ...], of: int) -> str:
+    """The axes of one row of a stored tensor: keys and values of G heads, or MLA's latent and its rotary key."""
+    return ("G·K" if i == 0 else "G·W") if len(shape) == 2 else ("C" if i == 0 else "R")

@@ -1,0 +1,129 @@
+"""The bill of a model: every count under a path of its own, each with its formula.
+
+bill["parameters.total"], bill["parameters.layers.0.attn.q.weight"], bill["cache.bytes_per_token"].formula, bill["flops.decode"]
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from pellucid.config import Attention, Config, Layer
+from pellucid.counting.distinct import PLACE, Distinct, Kind
+from pellucid.counting.number import Number
+from pellucid.counting.weights import Weight
+from pellucid.errors import UseError
+from pellucid.watching import nearest
+
+BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is counted for. context: tokens read before; batch: requests at once; source: tokens that an encoder reads.
+
+    weights, cache and activations name dtypes; device a name of the catalogue, or None.
+    """
+
+    context: int = 4096
+    batch: int = 1
+    source: int | None = None
+    weights: str = "bfloat16"
+    cache: str = "bfloat16"
+    activations: str = "bfloat16"
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One weight: times tells how many there are of its kind, active how much of one works for one token."""
+
+    weight: Weight
+    path: str
+    times: int
+    active: Fraction = Fraction(1)
+
+    @property
+    def part(self) -> str:
+        return part_of(self.path, self.active)
+
+
+@dataclass
+class Bill:
+    """All numbers of a model by their paths. An unknown path is an error that offers the nearest."""
+
+    model: str
+    family: str
+    config: Config
+    setting: Setting
+    reduced: Distinct
+    weights: list[Counted] = field(default_factory=list)
+    numbers: dict[str, Number] = field(default_factory=dict)
+
+    def __getitem__(self, path: str) -> Number:
+        if path not in self.numbers:
+            raise UseError("count.path", path=path, near=nearest(path, self.numbers))
+        return self.numbers[path]
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.numbers
+
+    def within(self, path: str) -> Iterator[tuple[str, Number]]:
+        """The numbers directly below a path, by their names."""
+        for name, number in self.numbers.items():
+            if name.startswith(f"{path}."):
+                yield name.removeprefix(f"{path}."), number
+
+    def layers(self) -> Iterator[tuple[Kind, Layer]]:
+        """Every kind of layer, with what it is."""
+        for kind in self.reduced.kinds:
+            stack = self.config.encoder if kind.stack == "encoder." else self.config.layers
+            assert stack is not None
+            yield kind, stack[kind.first]
+
+    def layer(self, path: str) -> Layer:
+        """What the layer of a path is."""
+        found = PLACE.fullmatch(path)
+        assert found is not None
+        stack = self.config.encoder if found["stack"] == "encoder." else self.config.layers
+        assert stack is not None
+        return stack[int(found["number"])]
+
+
+def part_of(path: str, active: Fraction) -> str:
+    """The part of a model that a weight belongs to: embed, positions, attn, cross, ffn, experts, shared, router, norms, head."""
+    words = path.split(".")
+    owner = words[-2] if len(words) > 1 else words[0]
+    if owner == "norm" or owner.endswith("_norm"):
+        return "norms"
+    if "layers" not in words:
+        return words[1] if words[0] in ("encoder", "decoder") else words[0]
+    inner = words[words.index("layers") + 2 :]
+    if inner[0] in ("attn", "cross"):
+        return inner[0]
+    if active != 1:
+        return "experts"
+    return {"router": "router", "correction": "router", "shared": "shared", "shared_gate": "shared"}.get(inner[1], "ffn")
+
+
+def pairs(layer: Layer, rows: int, before: int, both_ways: bool = False) -> int:
+    """How many (query, key) pairs a layer's own attention sees, of `rows` new tokens after `before`: what a mask leaves of the square."""
+    window = layer.attn.window if isinstance(layer.attn, Attention) else None
+    if both_ways:
+        return rows * (before + rows)
+    most = before + rows if window is None else window
+    full = max(0, min(rows, most - before))  # rows whose view is not yet cut off by the window
+    return full * before + full * (full + 1) // 2 + (rows - full) * most
+
+
+def rows_kept(layer: Layer, context: int) -> int:
+    """How many rows of a layer's past a text of this length needs: a window's layer stops growing."""
+    window = layer.attn.window if isinstance(layer.attn, Attention) else None
+    return context if window is None else min(context, window)
+
+
+def grouped(counted: Iterable[Counted], key: Callable[[Counted], str]) -> dict[str, list[Counted]]:
+    """By key, in the order in which keys first come."""
+    out: dict[str, list[Counted]] = {}
+    for c in counted:
+        out.setdefault(key(c), []).append(c)
+    return out

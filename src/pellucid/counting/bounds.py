@@ -1,0 +1,115 @@
+"""How fast at best: the time below which no run of these products and these bytes can go, by part, and what sets it.
+
+A part takes at least as long as its products at the device's dense peak, and as its bytes at the memory's bandwidth. Parts follow one
+another, so their bounds add up. Activations that may stay on the chip are not counted as bytes: that keeps a bound a bound.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pellucid.config import Moe
+from pellucid.counting.bill import BYTES, Bill, pairs, rows_kept
+from pellucid.counting.distinct import PLACE
+
+
+@dataclass(frozen=True)
+class Device:
+    """memory in bytes, bandwidth in bytes a second, peak in FLOP a second by dtype."""
+
+    name: str
+    memory: float
+    bandwidth: float
+    peak: Mapping[str, float]
+    source: str = ""
+
+    @staticmethod
+    def of(entry: Mapping[str, Any]) -> "Device":
+        return Device(entry["name"], entry["memory"], entry["bandwidth"], entry["peak"], f"{entry['source']}, {entry['date']}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of one phase: flops as a mask leaves them, bytes that must move, each for all layers of its kind; seconds at best."""
+
+    path: str
+    times: int
+    flops: float
+    moved: float
+    compute: float
+    memory: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.compute, self.memory)
+
+    @property
+    def sets(self) -> str:
+        """What sets the bound: "compute" or "bandwidth"."""
+        return "compute" if self.compute > self.memory else "bandwidth"
+
+    @property
+    def intensity(self) -> float:
+        """FLOP a byte."""
+        return self.flops / self.moved if self.moved else float("inf")
+
+
+def unit(path: str) -> str:
+    """The part that is timed as one: a layer's attn, cross or ffn with its norm, or what stands outside of layers."""
+    found = PLACE.fullmatch(path)
+    if found is None:
+        return path.partition(".")[0] if path.split(".")[0] not in ("encoder", "decoder") else ".".join(path.split(".")[:2])
+    inner = found["rest"].split(".")[1] if found["rest"] else ""
+    return f"{found['stack']}layers.{found['number']}.{inner.removesuffix('_post_norm').removesuffix('_norm')}".rstrip(".")
+
+
+def parts(bill: Bill, phase: str, device: Device) -> list[Part]:
+    """The parts of a phase, "prefill" or "decode", in the order in which they run."""
+    rows, before = (1, bill.setting.context) if phase == "decode" else (bill.setting.context, 0)
+    dtype = bill.setting.weights if bill.setting.weights in device.peak else bill.setting.activations
+    peak = device.peak.get(dtype) or device.peak["float32"]
+    flops: dict[str, tuple[int, float]] = {}
+    for name, number in bill.within(f"flops.{phase}"):
+        times = multiplicity(bill, name)
+        value = float(number) * (shown(bill, name, rows, before) if f"cache.{name}" in bill else 1.0)
+        before_, have = flops.get(unit(name), (times, 0.0))
+        flops[unit(name)] = before_, have + value
+    moved: dict[str, tuple[int, float]] = {}
+    for c in bill.weights:
+        if c.path in ("embed.weight", "positions.weight", "types.weight") and not (c.path == "embed.weight" and bill.config.tied):
+            continue  # a few rows of a table are read, not the table
+        where = "head" if c.path == "embed.weight" else unit(c.path)
+        share = 1.0 if c.active == 1 else chosen(bill, c.path, rows * bill.setting.batch)
+        times, have = moved.get(where, (c.times, 0.0))
+        moved[where] = times, have + c.weight.count * share * BYTES[bill.setting.weights]
+    for name, number in bill.within("cache"):
+        if PLACE.fullmatch(name):
+            kept = rows_kept(bill.layer(name), before + rows)
+            times, have = moved.get(unit(name), (1, 0.0))
+            moved[unit(name)] = times, have + float(number) * bill.setting.batch * (kept if phase == "decode" else rows)
+    out = []
+    for path in dict.fromkeys([*flops, *moved]):
+        times = (flops.get(path) or moved[path])[0]
+        f, m = flops.get(path, (1, 0.0))[1] * times, moved.get(path, (1, 0.0))[1] * times
+        out.append(Part(path, times, f, m, f / peak, m / device.bandwidth))
+    return out
+
+
+def multiplicity(bill: Bill, path: str) -> int:
+    """How many layers a path stands for."""
+    found = PLACE.fullmatch(path)
+    if found is None:
+        return 1
+    return next(k.count for k in bill.reduced.kinds if k.stack == found["stack"] and k.first == int(found["number"]))
+
+
+def shown(bill: Bill, path: str, rows: int, before: int) -> float:
+    """How much of the full square a layer's mask leaves."""
+    return pairs(bill.layer(path), rows, before) / (rows * (before + rows))
+
+
+def chosen(bill: Bill, path: str, tokens: int) -> float:
+    """How much of the experts some token of a step visits, where all are equally likely: 1 - (1 - A/E)^tokens."""
+    ffn = bill.layer(path).ffn
+    assert isinstance(ffn, Moe)
+    return float(1 - (1 - ffn.chosen / ffn.experts) ** tokens)

@@ -1,0 +1,52 @@
+"""A counted number, and how it came about: its symbols, the numbers put in, and the numbers that it sums or multiplies.
+
+Number(589824, "(H·K)·D", "(12·64)·768")
+total([("embed", 1, a), ("layers.0", 12, b)])       # a + 12·b: "embed + 12·layers.0"
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Number:
+    """value: a whole number, or seconds. symbols and filled: its formula, in letters and in figures. of: the paths of what it is made of."""
+
+    value: float
+    symbols: str = ""
+    filled: str = ""
+    of: tuple[str, ...] = ()
+
+    @property
+    def formula(self) -> str:
+        """The whole line: "(H·K)·D = (12·64)·768 = 589,824"."""
+        return " = ".join(part for part in (self.symbols, self.filled, figure(self.value)) if part)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+def figure(value: float) -> str:
+    """Whole numbers with their thousands apart, others in four figures."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def total(parts: Iterable[tuple[str, int, Number]], within: str = "") -> Number:
+    """The sum of (name, times, number); names are paths below `within`."""
+    held = [(name, times, n) for name, times, n in parts if times]
+    symbols = " + ".join(name if times == 1 else f"{times}·{name}" for name, times, _ in held)
+    filled = " + ".join(figure(n.value) if times == 1 else f"{times}·{figure(n.value)}" for _, times, n in held)
+    value = sum(times * n.value for _, times, n in held)
+    paths = tuple(f"{within}.{name}" if within else name for name, *_ in held)
+    return Number(value, symbols, filled if len(held) > 1 or any(t > 1 for _, t, _ in held) else "", paths)
+
+
+def product(symbols: str, **factors: int) -> Number:
+    """A product by its symbols, in the order of its factors: product("B·T·D", B=1, T=5, D=8)."""
+    value = 1
+    for n in factors.values():
+        value *= n
+    return Number(value, symbols, "·".join(figure(n) for n in factors.values()))

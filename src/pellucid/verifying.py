@@ -1,0 +1,159 @@
+"""Is what runs here what transformers runs? Both read the same folder, and every module's output is compared with its counterpart's.
+
+transformers is the judge and is needed for nothing else; where it is not installed, that is said. In float64 its islands of float32 are
+promoted, so that what is left is the mathematics: errors are 1e-14 where both compute the same, and 1e-2 where they do not.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pellucid.errors import UseError
+from pellucid.families.modules import Difference, first_difference, gap, pairs, recorded
+from pellucid.model import DTYPES, Model, load, place
+from pellucid.models import Encoder, EncoderDecoder
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+ROWS, TOKENS = 2, 24  # of the prompts that are made up where none is given
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One module of ours and its counterpart; error: the largest difference of their outputs over the largest value of theirs."""
+
+    path: str
+    theirs: str
+    error: float
+
+
+@dataclass
+class Report:
+    """What a comparison found. logits: the largest difference over the largest logit.  first: the first tensor beyond the tolerance."""
+
+    model: str
+    against: str
+    dtype: torch.dtype
+    tolerance: float
+    logits: float
+    first: Difference | None
+    modules: list[Compared] = field(default_factory=list)
+
+    @property
+    def agrees(self) -> bool:
+        return self.first is None and self.logits <= self.tolerance
+
+
+def verify(name: str | Path, against: str | Path | None = None, dtype: str = "float64", prompt: str | None = None) -> Report:
+    """Our model of a folder beside transformers' of the same, or of `against`, on a prompt or on random ids from a fixed seed."""
+    if dtype not in DTYPES:
+        raise UseError("model.dtype", found=dtype, allowed=", ".join(DTYPES))
+    kind = DTYPES[dtype]
+    model = load(name, dtype=kind)
+    other = theirs(model, place(name if against is None else against), kind)
+    ids = inputs(model, prompt)
+    table = pairs(model.family, model.module, other)
+    with torch.no_grad():
+        with promoted(kind), recorded(other, [p.theirs for p in table]) as right:
+            truth = run(other, model, ids)
+        with recorded(model.module, [p.ours for p in table]) as mine:
+            logits = model(*ids)
+    tolerance = TOLERANCE[kind]
+    rows = []
+    for p in table:
+        for (_, y), (_, their_y) in zip(mine.get(p.ours, ()), right.get(p.theirs, ()), strict=False):
+            rows.append(Compared(p.ours, p.theirs, gap(y, p.own(their_y))))
+    first = first_difference(table, mine, right, tolerance)
+    return Report(str(name), str(name if against is None else against), kind, tolerance, gap(logits, truth), first, rows)
+
+
+def inputs(model: Model, prompt: str | None) -> tuple[Tensor, ...]:
+    """Token ids [B T]; of an encoder-decoder, a source before them."""
+    draw = torch.Generator().manual_seed(0)
+    length = min(TOKENS, model.config.positions or TOKENS)
+    ids = torch.randint(model.config.vocab, (ROWS, length), generator=draw)
+    if prompt is not None:
+        ids = torch.tensor([model.tokenizer.encode(prompt, special=True)])
+    if not isinstance(model.module, EncoderDecoder):
+        return (ids,)
+    return ids, torch.randint(model.config.vocab, (len(ids), length - 1), generator=draw)
+
+
+def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
+    """transformers' model of a folder."""
+    try:
+        library: Any = importlib.import_module("transformers")
+    except ImportError:
+        raise UseError("verify.missing") from None
+    task = "ForSeq2SeqLM" if isinstance(model.module, EncoderDecoder) else "ForCausalLM"
+    if isinstance(model.module, Encoder):
+        task = "ForMaskedLM" if model.config.head else ""
+    library.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
+    how: dict[str, Any] = {"dtype": dtype, "attn_implementation": "eager", "local_files_only": True}
+    how |= {"experts_implementation": "eager"} if any(n.endswith("ffn.router") for n, _ in model.module.named_modules()) else {}
+    try:
+        with promoted(dtype):
+            return getattr(library, f"AutoModel{task}").from_pretrained(folder, **how).eval()
+    except Exception as broken:  # whatever another library finds wrong with the folder is its word, not our fault
+        raise UseError("verify.theirs", folder=folder, reason=str(broken).strip().split("\n")[0] or type(broken).__name__) from None
+
+
+def run(other: Any, model: Model, ids: tuple[Tensor, ...]) -> Tensor:
+    """transformers' logits; of a model without a head, its last rows."""
+    named: dict[str, Any] = dict(zip(("input_ids", "decoder_input_ids"), ids, strict=False))
+    if model.config.prefix:  # it knows no prefix: an explicit mask, in which every prompt token sees every other
+        named["attention_mask"] = torch.zeros(len(ids[0]), 1, ids[0].shape[1], ids[0].shape[1], dtype=model.dtype)
+    out = other(**named, **({} if isinstance(model.module, Encoder) else {"use_cache": False}))
+    return out.logits if model.config.head else out.last_hidden_state  # type: ignore[no-any-return]
+
+
+class Promote(TorchFunctionMode):
+    """float32 becomes float64 wherever it is named, and where a dtype is left to torch."""
+
+    def __enter__(self) -> "Promote":
+        self.before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        torch.set_default_dtype(self.before)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def wider(a: Any) -> Any:
+            return torch.float64 if a is torch.float32 else a
+
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        return func(*map(wider, args), **{k: wider(v) for k, v in (kwargs or {}).items()})
+
+
+@contextmanager
+def promoted(dtype: torch.dtype = torch.float64) -> Iterator[None]:
+    """In float64, transformers without its islands; T5's buckets excepted, which its tables learned from float32 logarithms."""
+    if dtype is not torch.float64:
+        yield
+        return
+    module = sys.modules.get("transformers.models.t5.modeling_t5")
+    holder = getattr(module, "T5Attention", None)
+    bucket: Any = getattr(holder, "_relative_position_bucket", None)
+
+    def in_float32(*args: Any, **kwargs: Any) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            return bucket(*args, **kwargs)  # type: ignore[no-any-return]
+
+    try:
+        if holder is not None:
+            setattr(holder, "_relative_position_bucket", staticmethod(in_float32))  # noqa: B010
+        with Promote():
+            yield
+    finally:
+        if holder is not None:
+            setattr(holder, "_relative_position_bucket", staticmethod(bucket))  # noqa: B010

@@ -1,0 +1,69 @@
+"""The campaigns in their quick form, and that they see what they look for."""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from campaigns import FULL, Tally, Watcher, campaign, one
+from pellucid.errors import UseError
+
+QUICK = {"safetensors": 600, "config": 250, "trace": 150, "tokenizer": 60, "template": 40}
+WATCHER: list[Watcher] = []  # an audit hook stays for the life of a process: one is enough
+
+
+def watcher(folder: Path) -> Watcher:
+    if not WATCHER:
+        WATCHER.append(Watcher(folder))
+    WATCHER[0].folder = str(folder)
+    return WATCHER[0]
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_every_mutant_loads_or_is_refused(name: str, tmp_path: Path) -> None:
+    tally = campaign(name, 7, range(QUICK[name]), tmp_path, watcher(tmp_path))
+    assert set(tally.outcomes) <= {"loaded", "refused"}, tally.faults
+    assert tally.outcomes["refused"] > QUICK[name] // 20
+
+
+def out(attempt: Callable[[random.Random], str], folder: Path) -> str:
+    return one(attempt, random.Random(0), watcher(folder))[0]
+
+
+def test_what_a_campaign_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Foreign exceptions, errors of two lines, errors that name no file, hangs, processes, writes elsewhere."""
+
+    def refuse(draw: random.Random) -> str:
+        raise UseError("model.unknown", name="there\nis", known="")
+
+    def process(draw: random.Random) -> str:
+        os.system("true")
+        return ""
+
+    def write(draw: random.Random) -> str:
+        (tmp_path.parent / "elsewhere").write_text("x")
+        return ""
+
+    def hang(draw: random.Random) -> str:
+        while True:
+            pass
+
+    monkeypatch.setattr("campaigns.LIMIT", 0.2)
+    assert out(lambda draw: "", tmp_path) == "loaded"
+    assert out(lambda draw: str([][1]), tmp_path) == "foreign"
+    assert out(lambda draw: "names no file", tmp_path) == "foreign"
+    assert out(refuse, tmp_path) == "foreign"
+    assert out(process, tmp_path) == "forbidden"
+    assert out(write, tmp_path) == "forbidden"
+    import signal
+
+    before = signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(__import__("campaigns").HangError()))
+    try:
+        assert out(hang, tmp_path) == "hang"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    tally = Tally()
+    tally.add(3, "hang")
+    assert tally.faults == [{"attempt": 3, "outcome": "hang", "told": ""}]
