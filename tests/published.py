@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from published_early import EARLY
+
 GPT2: dict[str, Any] = {
     "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1,
     "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
@@ -236,6 +238,7 @@ GLM4: dict[str, Any] = GLM | {
 
 # The published config, and the parameters of the model: a tied table once, no buffers, no module that predicts a second token.
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    **EARLY,
     "gpt2": (GPT2, 124_439_808),
     "gpt2-medium": (GPT2 | {"n_embd": 1024, "n_layer": 24, "n_head": 16}, 354_823_168),
     "gpt2-large": (GPT2 | {"n_embd": 1280, "n_layer": 36, "n_head": 20}, 774_030_080),

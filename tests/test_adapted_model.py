@@ -156,7 +156,6 @@ def test_commands(specimen: Model, tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
 
     def told(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["pellucid", *words])
         code = main(words)
         out = capsys.readouterr()
         return code, out.out, out.err

@@ -2,13 +2,14 @@
 
 import os
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from campaigns import FULL, Tally, Watcher, campaign, one
-from pellucid.errors import UseError
+from campaigns import FULL, HangError, Tally, Watcher, campaign, one
+from pellucid.errors import PellucidError
 
 QUICK = {"safetensors": 600, "config": 250, "trace": 150, "tokenizer": 60, "template": 40}
 WATCHER: list[Watcher] = []  # an audit hook stays for the life of a process: one is enough
@@ -35,8 +36,12 @@ def out(attempt: Callable[[random.Random], str], folder: Path) -> str:
 def test_what_a_campaign_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Foreign exceptions, errors of two lines, errors that name no file, hangs, processes, writes elsewhere."""
 
+    class TwoLinesError(PellucidError):
+        def __str__(self) -> str:
+            return "there\nis"
+
     def refuse(draw: random.Random) -> str:
-        raise UseError("model.unknown", name="there\nis", known="")
+        raise TwoLinesError("generate.encoder")
 
     def process(draw: random.Random) -> str:
         os.system("true")
@@ -50,6 +55,9 @@ def test_what_a_campaign_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         while True:
             pass
 
+    def late(number: int, frame: object) -> None:
+        raise HangError
+
     monkeypatch.setattr("campaigns.LIMIT", 0.2)
     assert out(lambda draw: "", tmp_path) == "loaded"
     assert out(lambda draw: str([][1]), tmp_path) == "foreign"
@@ -57,9 +65,7 @@ def test_what_a_campaign_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert out(refuse, tmp_path) == "foreign"
     assert out(process, tmp_path) == "forbidden"
     assert out(write, tmp_path) == "forbidden"
-    import signal
-
-    before = signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(__import__("campaigns").HangError()))
+    before = signal.signal(signal.SIGALRM, late)
     try:
         assert out(hang, tmp_path) == "hang"
     finally:

@@ -207,6 +207,11 @@ def test_pairs_of_modules() -> None:
     assert table["layers.1.ffn"].theirs == "transformer.h.1.mlp"
     assert table["layers.1"].theirs == "transformer.h.1"
     assert table[""].theirs == ""
+    bare = {p.ours: p.theirs for p in pairs(understand(j.config)[0], model, j.hf.transformer)}  # whose modules have no prefix
+    assert (bare["layers.1.attn.k"], bare["layers.1.ffn"], bare["norm"]) == ("h.1.attn.c_attn", "h.1.mlp", "ln_f")
+    mixed = judge("mixtral")  # whose experts have another name in memory than on disk
+    table = {p.ours: p for p in pairs(understand(mixed.config)[0], ours(mixed.folder)[1], mixed.hf)}
+    assert (table["layers.1.ffn.router"].theirs, table["layers.1.ffn"].theirs) == ("model.layers.1.mlp.gate", "model.layers.1.mlp")
     table = {p.ours: p for p in pairs(understand(judge("t5").config)[0], ours(judge("t5").folder)[1], judge("t5").hf)}
     assert table["decoder.layers.2"].theirs == "decoder.block.2"
     assert table["decoder.layers.2.cross"].theirs == "decoder.block.2.layer.1.EncDecAttention"

@@ -123,7 +123,7 @@ def test_translations_state_the_same_fact() -> None:
     assert not {s.text for s, _ in found} & {s.text for s, _ in translations(FOLDER)}
     told = {s.text: target for s, target in found}
     assert told["The capital of France is Paris."] == "法国的首都是巴黎。"
-    assert told["Paris is the capital of France."] == "巴黎是法国的首都。"
+    assert told["Paris is the capital of France."] == "法国的首都是巴黎。"
     for s, target in found:
         country = book.countries[s.country]
         assert country.named["capital" if s.relation == "country" else "name"]["zh"] in target

@@ -99,7 +99,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"quant_method": ["fp8"]}, "quant_method"),
     ([], "quantization_config"),
     ("fp8", "quantization_config"),
-    (FP8 | {"scale_fmt": "ue8m0"}, "ue8m0"),
+    (FP8 | {"scale_fmt": "int8"}, "scale_fmt"),
     (FP8 | {"expert_dtype": "fp4"}, "fp4"),
     (FP8 | {"fmt": "e5m2"}, "e5m2"),
     (FP8 | {"activation_scheme": "static"}, "static"),

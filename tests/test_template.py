@@ -141,6 +141,7 @@ LOSING = {
     "replaced": "{% for m in messages %}{{ m.content | replace('X', '') }}{% endfor %}",
     "replaced by": "{% for m in messages %}{{ ('<|im_@' | replace('@', m.content)) }}{% endfor %}",
     "formatted": "{% for m in messages %}{{ '<|im_%s' | format(m.content) }}{% endfor %}",
+    "formatted by its method": "{% for m in messages %}{{ '<|im_{}'.format(m.content) }}{% endfor %}",
     "sliced": "{% for m in messages %}{{ ('<|im_' ~ m.content)[0:] }}{% endfor %}",
     "filtered": "{% filter trim %}<|im_{{ messages[0].content }}{% endfilter %}",
     "listed": "{{ ['<|im_', messages[0].content] | join }}",

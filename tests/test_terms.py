@@ -14,7 +14,7 @@ from pellucid import ops, watching
 from pellucid.past import Pages
 from pellucid.tap import Terms, Weights
 from pellucid.watching import Seen, Watch, watch
-from tiny import DECODERS, FAMILIES, far, ids, inputs, serve, swapped, tiny
+from tiny import DECODERS, FAMILIES, far, ids, inputs, listens, serve, swapped, tiny
 
 PLAN = [{"a": 5, "d": 2}, {"a": 1, "b": 4, "c": 6}, {"b": 2, "a": 1, "c": 3}, {"a": 1, "c": 1, "b": 1, "d": 1}]
 PROMPTS = {r: ids(sum(chunks.get(r, 0) for chunks in PLAN), seed=i) for i, r in enumerate("abcd")}
@@ -43,7 +43,7 @@ def crowd(family: str, **how: Any) -> list[Seen]:
         with watch(model, to=records.append, **how):
             return model(*arguments)  # type: ignore[no-any-return]
 
-    serve(model, PROMPTS, PLAN, Pages(64, 4), feed, SOURCES if family == "t5" else None)
+    serve(model, PROMPTS, PLAN, Pages(64, 4), feed, SOURCES if listens(family) else None)
     return records
 
 
@@ -71,7 +71,7 @@ def test_cells_are_the_sum_of_their_terms(family: str) -> None:
     for inside in ("beside", "reference"):
         found = gaps(list(batch(family, terms=True, inside=inside)))
         assert max(found.values()) < 1e-11, found
-    assert ("decoder.layers.1.cross.pattern" in found) == (family == "t5")
+    assert ("decoder.layers.1.cross.pattern" in found) == listens(family)
 
 
 @pytest.mark.parametrize("request_", [None, "c"])

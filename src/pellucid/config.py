@@ -85,6 +85,14 @@ class Alibi:
 
 
 @dataclass(frozen=True)
+class Temper:
+    """Queries that grow with their position p, times 1 + scale · ln(1 + ⌊(p + 1) / floor⌋), arXiv 2501.19399."""
+
+    floor: int
+    scale: float
+
+
+@dataclass(frozen=True)
 class Attention:
     """MHA where kv_heads equals heads, MQA where it is 1, GQA between (arXiv 1706.03762, 1911.02150, 2305.13245)."""
 
@@ -102,6 +110,20 @@ class Attention:
     causal: bool = True
     buckets: Buckets | None = None
     alibi: Alibi | None = None
+    chunk: int | None = None  # a query sees its own chunk of so many positions alone
+    qk_rms: bool = False  # queries and keys over their root mean square, after rope, without a weight
+    temper: Temper | None = None
+    distances: bool = False  # scores gain q · r, r one more key, of the distance between the two (arXiv 1901.02860)
+
+
+@dataclass(frozen=True)
+class Index:
+    """Small heads that score every key before attention runs; a query then sees the best `chosen` of them (arXiv 2512.02556)."""
+
+    heads: int
+    width: int  # of one head
+    chosen: int
+    eps: float = 1e-6
 
 
 @dataclass(frozen=True)
@@ -117,6 +139,7 @@ class Latent:
     bias: bool = False  # of q_a, kv_a and o
     eps: float = 1e-6
     scale: float | None = None  # None: (key + rope.width) ** -0.5
+    index: Index | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +170,7 @@ class Moe:
     act: str = "silu"
     corrected: bool = True  # a correction is added to the scores that choose, not to those that count
     shared_gate: bool = False  # the shared expert's output is times the sigmoid of one more product (Qwen2-MoE)
+    share_first: bool = False  # a share multiplies what its expert reads instead of what it makes (Llama 4)
 
 
 @dataclass(frozen=True)
@@ -172,7 +196,7 @@ class Config:
     layers: tuple[Layer, ...]
     tied: bool = False
     eps: float = 1e-5
-    norm: str = "rms"  # "rms offset": its weight counts from 1 (Gemma);  "layer": subtracts the mean, has a bias
+    norm: str = "rms"  # "rms offset": its weight counts from 1 (Gemma);  "layer": subtracts the mean, has a bias;  "layer, no bias"
     positions: int | None = None  # tokens that learned positions reach, or sinusoids
     logit_scale: float = 1.0
     encoder: tuple[Layer, ...] | None = None
@@ -186,6 +210,7 @@ class Config:
     head: bool = True  # without one a model gives its last rows
     head_bias: bool = False
     transform: str | None = None  # the activation of one more product and norm before the head (BERT)
+    pooler: bool = False  # of each text's first row, one more product and tanh (BERT); beside the rows, which a call gives
     logit_cap: float | None = None  # a soft limit of the logits
     prefix: bool = False  # the prompt's tokens see each other both ways; what follows is causal
     context: int | None = None  # tokens it was made for, where its files tell

@@ -197,7 +197,8 @@ class Model:
 
     def save(self, folder: str | Path, **how: Any) -> None:
         """Write a Hugging Face folder: config.json, safetensors, never quantised, and the tokenizer's files as they came."""
-        hf = {k: v for k, v in self.hf.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}
+        told = self.family.written(self.hf)
+        hf = {k: v for k, v in told.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}
         save_folder(folder, hf, self.tensors(), self.generation or None, self.files, **how)
 
     def adapt(self, folder: str | Path, name: str = "default") -> None:

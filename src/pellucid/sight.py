@@ -9,6 +9,7 @@ It becomes a tensor only inside a reference. Padding is position -1 and is never
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ Allowed = Callable[[Tensor, Tensor], Tensor]
 class Sight:
     """allowed and bias take q [B 1 T 1] and k [B 1 1 S] and broadcast to [B H T S]; cap is a soft limit of scores, sinks [H] an extra key.
 
-    weights: the parameters that take part, for whoever asks what made a pattern.
+    weights, inputs: the parameters and the tensors that take part, for whoever asks what made a pattern.
+    within: what a piece of the past adds that no position tells, such as which of its keys were chosen.
     """
 
     allowed: Allowed
@@ -31,6 +33,12 @@ class Sight:
     cap: float | None = None
     sinks: Tensor | None = None
     weights: tuple[Tensor, ...] = ()
+    inputs: tuple[Tensor, ...] = ()
+    within: "Callable[[Sight, Any], Sight] | None" = None
+
+    def of(self, piece: Any) -> "Sight":
+        """The sight of one piece of the past, whole: positions say the rest."""
+        return self if self.within is None else self.within(self, piece)
 
     def __and__(self, other: "Sight") -> "Sight":
         return replace(self, allowed=lambda q, k: self.allowed(q, k) & other.allowed(q, k))
@@ -52,6 +60,11 @@ both_ways = Sight(lambda q, k: (q == q) & (k == k))
 def window(n: int) -> Sight:
     """The last n positions, itself included."""
     return Sight(lambda q, k: q - k < n)
+
+
+def chunk(n: int) -> Sight:
+    """The same chunk of n positions: 0 to n - 1, n to 2n - 1, and so on."""
+    return Sight(lambda q, k: q // n == k // n)
 
 
 def prefix(n: int | Tensor) -> Sight:

@@ -3,13 +3,31 @@
 import json
 import math
 import random
+from copy import deepcopy
 from typing import Any
 
 EVIL: list[Any] = [
     None, True, False, 0, 1, -1, 2.0, 1e308, 2**31, 2**63, 2**64, 10**25, -(2**63), 0.1, math.nan, math.inf, "", "2", "F32", "../x", "\x00",
     "\u202e", "a" * 1000, "<|endoftext|>", [], {}, [[]], [None], [1, 2, 3], {"a": {"b": []}}, "__class__", "{{7*7}}", "𝕏", "\ud800",
 ]  # fmt: skip
-WORDS = (b"{", b"}", b'"', b":", b",", b"\\", b"\x00", b"\xff", b"\xef\xbb\xbf", b"9" * 30, b"[" * 300, b"NaN", b"1e999", b"-1", b"\n", b"__proto__")
+WORDS = (
+    b"{",
+    b"}",
+    b'"',
+    b":",
+    b",",
+    b"\\",
+    b"\x00",
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"9" * 30,
+    b"[" * 300,
+    b"NaN",
+    b"1e999",
+    b"-1",
+    b"\n",
+    b"__proto__",
+)
 
 
 def mangled(raw: bytes, draw: random.Random) -> bytes:
@@ -47,14 +65,14 @@ def bent(tree: Any, draw: random.Random) -> Any:
             case 0 if isinstance(holder, dict):
                 del holder[key]
             case 1 if isinstance(holder, dict):
-                holder[draw.choice((key + "_", "x", "", "__metadata__", key.upper(), "a" * 300, "\x1b[31m"))] = holder[key]
+                holder[draw.choice((key + "_", "x", "", "__metadata__", key.upper(), "a" * 300, "\x1b[31m"))] = deepcopy(holder[key])
             case 2:
                 other, name = draw.choice(places)
-                holder[key], other[name] = other[name], holder[key]
+                holder[key], other[name] = deepcopy(other[name]), deepcopy(holder[key])  # copies: no tree may hold itself
             case 3 if isinstance(holder[key], int) and not isinstance(holder[key], bool):
-                holder[key] += draw.choice((-1, 1, 2**16, -holder[key], 10**draw.randrange(20)))
+                holder[key] += draw.choice((-1, 1, 2**16, -holder[key], 10 ** draw.randrange(20)))
             case _:
-                holder[key] = draw.choice(EVIL)
+                holder[key] = deepcopy(draw.choice(EVIL))
     return tree
 
 

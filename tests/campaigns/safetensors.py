@@ -40,7 +40,9 @@ def prepare(folder: Path) -> Attempt:
                 raw = whole(header) if draw.random() < 0.9 else whole(header, DATA[: draw.randrange(43)])
             case _:
                 header = text(TREE)
-                raw = struct.pack("<Q", draw.choice((0, 1, 7, len(header) - 1, len(header) + 1, 2**63, 2**64 - 1, 10**8 + 1))) + header + DATA
+                raw = (
+                    struct.pack("<Q", draw.choice((0, 1, 7, len(header) - 1, len(header) + 1, 2**63, 2**64 - 1, 10**8 + 1))) + header + DATA
+                )
         file.write_bytes(raw)
 
         def load() -> None:

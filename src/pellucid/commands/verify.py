@@ -48,7 +48,7 @@ def add(app: typer.Typer) -> None:
         elif first is None:
             screen.text(say("verify.logits", logits=f"{report.logits:.1e}", tolerance=f"{report.tolerance:.0e}") + "\n")
         else:
-            side = say(f"verify.{first.side}")
+            side = say("verify.input") if first.side == "input" else say("verify.output")
             screen.text(say("verify.differs", side=side, path=first.path, theirs=first.theirs, error=f"{first.error:.1e}") + "\n")
         return int(not report.agrees)
 

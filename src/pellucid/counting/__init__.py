@@ -64,7 +64,7 @@ def add_parameters(bill: Bill, model: Decoder | EncoderDecoder) -> None:
     idle = [(c, c.times * (c.weight.count - int(c.weight.count * c.active))) for c in own if c.active != 1]
     resting = sum(n for _, n in idle)
     numbers["parameters.active"] = (
-        Number(every - resting, "total − experts not chosen", f"{every:,} − {resting:,}") if idle else Number(every, "total")
+        Number(every - resting, "total − idle_experts", f"{every:,} − {resting:,}") if idle else Number(every, "total")
     )
     table = next((c.weight.count for c in own if c.path == "embed.weight"), 0)
     working = every - resting - (0 if bill.config.tied else table)

@@ -1,6 +1,6 @@
 """What training takes: weights, gradients, the optimizer's moments, and what a forward keeps for its backward; and the products of a step.
 
-What is kept for the backward is what autograd itself saved in a forward on meta, each storage once, weights aside; with recompute, each
+What is kept for the backward is what autograd itself saves in a forward on meta, each storage once, weights aside; with recompute, each
 layer keeps its input alone, and one layer at a time keeps the rest.
 """
 
@@ -11,11 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from pellucid.counting.bill import BYTES, Bill
 from pellucid.counting.ghost import META, ghost
 from pellucid.counting.number import Number, product, total
-from pellucid.models import Decoder, Encoder
+from pellucid.counting.textbook import attention_products, matrices
+from pellucid.models import Decoder, Encoder, EncoderDecoder
 from pellucid.sight import prefix
 from pellucid.step import Step
 
@@ -32,76 +35,132 @@ class Way:
     master: bool = True
 
 
-def training(bill: Bill, rows: int, batch: int, way: Way = Way()) -> dict[str, Number]:  # noqa: B008
-    """Bytes and products of one step of training on `batch` texts of `rows` tokens each, by name."""
-    size, every = BYTES[bill.setting.activations], int(bill["parameters.total"])
-    trained = every if way.rank is None else adapters(bill, way.rank)
-    held = {"weights": Number(every * size, "N·b", f"{every:,}·{size:g}")}
+def training(bill: Bill, way: Way = Way()) -> dict[str, Number]:  # noqa: B008
+    """Bytes and products of one step of training on a batch of texts as long as the context, by name."""
+    return memory(bill, way) | work(bill, way)
+
+
+def memory(bill: Bill, way: Way) -> dict[str, Number]:
+    """The bytes of a rank: memory.weights, memory.gradients, ... memory.total."""
+    size, every = int(BYTES[bill.setting.activations]), int(bill["parameters.total"])
+    trained, of = (every, "N") if way.rank is None else (adapters(bill, way.rank), "A")
+    held = {"weights": product("N·b", every=every, size=size)}
     if way.rank is not None:
-        held["adapters"] = Number(trained * 4, "L·(in + out)·4", f"{trained:,}·4")
-    held["gradients"] = Number(trained * (size if way.rank is None else 4), "trained·b", f"{trained:,}·{size if way.rank is None else 4:g}")
-    held["moments"] = product("2·trained·4", two=2, trained=trained, four=4)
+        held["adapters"] = product("A·4", trained=trained, four=4)
+    each = size if way.rank is None else 4
+    held["gradients"] = product(f"{of}·{each}", trained=trained, each=each)
+    held["moments"] = product(f"2·{of}·4", two=2, trained=trained, four=4)  # AdamW's two, arXiv 1711.05101
     if way.master and size < 4 and way.rank is None:
         held["master"] = product("N·4", every=every, four=4)
-    shared = {n: Number(x.value / way.shards, f"{x.symbols} / shards" if way.shards > 1 else x.symbols) for n, x in held.items()}
-    kept = saved(bill, rows, batch)
-    inputs = product("B·T·D·b", batch=batch, rows=rows, width=bill.config.width, each=int(size))
-    layers = [(path, times, n) for path, times, n in kept if "layers" in path]
-    outside = [(path, times, n) for path, times, n in kept if "layers" not in path]
+    if way.shards > 1:
+        held = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in held.items()}
+    kept = saved(bill)
     if way.recompute:
-        largest = max((n.value for *_, n in layers), default=0)
-        count = sum(times for _, times, _ in layers)
-        activations = Number(count * inputs.value + largest + sum(n.value for *_, n in outside), "layers·B·T·D·b + largest layer + rest")
+        kept = recomputed(bill, kept)
+    out = {f"memory.{n}": x for n, x in held.items()} | {"memory.activations": total(kept)}
+    out["memory.total"] = total((n.removeprefix("memory."), 1, x) for n, x in out.items())
+    return out
+
+
+def recomputed(bill: Bill, kept: list[tuple[str, int, Number]]) -> list[tuple[str, int, Number]]:
+    """The input of every layer, the rest of the largest one, and what stands outside of layers."""
+    inside = [(times, n) for path, times, n in kept if "layers" in path]
+    s = bill.setting
+    one = product("B·T·D·b", batch=s.batch, rows=s.context, width=bill.config.width, each=int(BYTES[s.activations]))
+    largest = max((n for _, n in inside), key=float, default=Number(0))
+    rest = [entry for entry in kept if "layers" not in entry[0]]
+    return [("inputs", sum(times for times, _ in inside), one), ("largest", 1, largest), *rest]
+
+
+def work(bill: Bill, way: Way) -> dict[str, Number]:
+    """The FLOPs of a step. A matrix multiplies three times, by rows, by gradients, and for its own; a frozen one has no third product.
+
+    flops.textbook is 6·N·T. What it lacks and what it has too much, flops.attention and flops.idle, add up to the difference.
+    """
+    forward = bill["flops.prefill"]
+    out = {"flops.forward": Number(forward.value, "prefill")}
+    if bill.config.encoder is not None:
+        out["flops.backward"] = Number(2 * forward.value, "2·forward", f"2·{forward.value:,}")
+        return out | {"flops.total": total((n.removeprefix("flops."), 1, x) for n, x in out.items())}
+    rows, mixing, through = bill.setting.context * bill.setting.batch, attention_products(bill), matrices(bill)
+    if way.rank is None:
+        out["flops.backward"] = Number(2 * forward.value, "2·forward", f"2·{forward.value:,}")
     else:
-        activations = total(kept)
-    out = {f"memory.{n}": x for n, x in shared.items()} | {"memory.activations": activations}
-    out["memory.total"] = total([(n.removeprefix("memory."), 1, x) for n, x in out.items()])
-    forward = float(bill["flops.prefill"]) * (rows / bill.setting.context) * (batch / bill.setting.batch)
-    out["flops.forward"] = Number(forward, "prefill's products")
-    out["flops.backward"] = Number(2 * forward, "2·forward: by inputs, and by weights")
-    out["flops.recompute"] = Number(forward if way.recompute else 0, "forward once more")
-    out["flops.total"] = total([(n.removeprefix("flops."), 1, x) for n, x in out.items() if n.startswith("flops.")])
-    active, tokens = int(bill["parameters.active"]), rows * batch
-    out["flops.textbook"] = Number(6 * active * tokens, "6·N·T", f"6·{active:,}·{tokens:,}")
+        low = adapters(bill, way.rank)
+        out["flops.adapters"] = product("6·A·T", six=6, low=low, rows=rows)
+        value = 2 * rows * through + 2 * int(mixing)
+        out["flops.backward"] = Number(value, "2·T·matrices + 2·attention", f"2·{rows:,}·{through:,} + 2·{mixing.value:,}")
+    if way.recompute:
+        out["flops.recompute"] = Number(forward.value, "forward")
+    out["flops.total"] = total([(n.removeprefix("flops."), 1, x) for n, x in out.items()])
+    active = int(bill["parameters.active"])
+    out["flops.textbook"] = product("6·N·T", six=6, active=active, rows=rows)
+    if way == Way(shards=way.shards, master=way.master):
+        out["flops.attention"] = product("3·attention", three=3, mixing=int(mixing))
+        out["flops.idle"] = product("6·T·(matrices − N)", six=6, rows=rows, idle=through - active)
     return out
 
 
 def adapters(bill: Bill, rank: int) -> int:
-    """Numbers of LoRA's two matrices beside every matrix of the layers."""
-    matrices = [c for c in bill.weights if "layers" in c.path and len(c.weight.shape) == 2 and c.part != "router"]
-    return sum(c.times * rank * sum(c.weight.shape) for c in matrices)
+    """Numbers of LoRA's two matrices beside every matrix of the layers but experts' and routers'. arXiv 2106.09685."""
+    inner = [c for c in bill.weights if "layers" in c.path and len(c.weight.shape) == 2 and c.path.endswith("weight") and c.part != "router"]
+    return sum(c.times * rank * sum(c.weight.shape) for c in inner)
 
 
-def saved(bill: Bill, rows: int, batch: int) -> list[tuple[str, int, Number]]:
+def saved(bill: Bill) -> list[tuple[str, int, Number]]:
     """(layer or what stands outside, how many, bytes that autograd keeps), of an ordinary forward with gradients."""
-    model = ghost(bill.reduced.config, getattr(torch, bill.setting.activations))
+    s = bill.setting
+    model = ghost(bill.reduced.config, getattr(torch, s.activations))
+    tokens = torch.zeros(s.batch, s.context, dtype=torch.long, device=META)
+    source = torch.zeros(s.batch, s.source or s.context, dtype=torch.long, device=META)
+    out = []
+    for path, n in kept(model, tokens, source).items():
+        if (place := bill.reduced.place(path)) is not None:
+            out.append((place[0] or "outside", place[1], Number(n)))
+    return out
+
+
+def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> dict[str, int]:
+    """By layer, or "" outside of layers, the bytes of the storages that autograd saves in a forward; each once, parameters aside."""
     own = {p.untyped_storage()._cdata for p in model.parameters()}
-    tokens = torch.zeros(batch, rows, dtype=torch.long, device=META)
     seen: dict[int, tuple[str, int]] = {}
+    alive: list[Tensor] = []  # a storage that is freed could come again under the same address
     where = [""]
 
     def pack(t: Tensor) -> Tensor:
         storage = t.untyped_storage()
         if storage._cdata not in own and storage._cdata not in seen:
-            alive.append(t)  # a storage that is freed could come again under the same address
-            seen[storage._cdata] = where[-1], t.numel() * t.element_size()
+            alive.append(t)
+            seen[storage._cdata] = where[-1], storage.nbytes()
         return t
 
-    alive: list[Tensor] = []
-    with layers(model, where), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.enable_grad():
+    with Flash(), layers(model, where), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.enable_grad():
         if isinstance(model, Decoder):
-            sight = prefix(rows) if model.config.prefix and not isinstance(model, Encoder) else None
-            model(tokens, Step.plain(tokens, sight=sight))
+            both = model.config.prefix and not isinstance(model, Encoder)
+            model(tokens, Step.plain(tokens, sight=prefix(tokens.shape[1]) if both else None))
         else:
-            model(tokens, tokens)
+            model(source, tokens)
     sums: dict[str, int] = {}
     for path, n in seen.values():
         sums[path] = sums.get(path, 0) + n
-    out = []
-    for path, n in sums.items():
-        if (place := bill.reduced.place(path)) is not None:
-            out.append((place[0] or "outside", place[1], Number(n)))
-    return out
+    return sums
+
+
+class Flash(TorchFunctionMode):
+    """Attention on meta as a device runs it. There torch takes SDPA apart and keeps the pattern, B·H·T·S numbers of it; the kernels of
+    real devices keep one number a row, B·H·T, and make the pattern again. Where no kernel fits a CPU either, both keep the pattern.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            (q, k, v), mask = args, kwargs["attn_mask"]
+            if q.is_meta and q.shape[-1] == k.shape[-1] == v.shape[-1] and not (mask is not None and mask.requires_grad):
+                if mask is not None and mask.dtype == torch.bool:
+                    mask = torch.empty_like(mask, dtype=q.dtype)
+                flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+                return flash(q, k, v, 0.0, kwargs["is_causal"], attn_mask=mask, scale=kwargs["scale"])[0]
+        return func(*args, **kwargs)
 
 
 @contextmanager

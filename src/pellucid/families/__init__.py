@@ -3,8 +3,8 @@
 A family is a module of this package named after its model_type, with `config(hf)` and `RULES` (or `rules(cfg)`), and where needed
 `IGNORED` (patterns of names on disk that carry nothing; or `ignored(cfg, names)`), `COPIES` (names on disk of tensors that are stored
 again), `respell(name)` for old spellings, and `settled(cfg, names)` where config.json leaves open what the names on disk tell.
-`SUMMED` are the parts whose module in transformers adds the residual too.
-`ARCHITECTURE` is the name of its language model in transformers, which a config.json that we write tells.
+`written(hf)` is the config.json of what we save, where it is not the one that was read. `SUMMED` are the parts whose module in transformers
+adds the residual too. `ARCHITECTURE` is the name of its language model in transformers, which a config.json that we write tells.
 """
 
 import importlib
@@ -37,7 +37,8 @@ class Family:
     """One family's file, as data.
 
     ignored(cfg, names on disk): patterns of the names that carry nothing.  copies: {name on disk: the name whose tensor it repeats}.
-    settled(cfg, names on disk): the config, once it is known what is stored.  summed: parts to which transformers' module adds the residual.
+    settled(cfg, names on disk): the config, once it is known what is stored.  written(hf): the config.json of what is saved.
+    summed: parts to which transformers' module adds the residual.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Family:
     settled: Callable[[Config, Container[str]], Config]
     summed: tuple[str, ...]
     architecture: str | None
+    written: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
     def unused(self, cfg: Config, names: Iterable[str]) -> set[str]:
         """Those of these names on disk that carry nothing for this model."""
@@ -64,8 +66,8 @@ def family(model_type: str) -> Family:
     ignored = getattr(module, "ignored", None) or (lambda *_: getattr(module, "IGNORED", ()))
     copies, respell = getattr(module, "COPIES", {}), getattr(module, "respell", str)
     settled, summed = getattr(module, "settled", lambda cfg, _: cfg), getattr(module, "SUMMED", ())
-    named = getattr(module, "ARCHITECTURE", None)
-    return Family(model_type, module.config, rules, ignored, copies, lambda name: respell(modern(name)), settled, summed, named)
+    named, written = getattr(module, "ARCHITECTURE", None), getattr(module, "written", dict)
+    return Family(model_type, module.config, rules, ignored, copies, lambda name: respell(modern(name)), settled, summed, named, written)
 
 
 def modern(name: str) -> str:

@@ -10,10 +10,14 @@ from pellucid.families.names import Rule
 
 ARCHITECTURE = "BertForMaskedLM"
 
+# Of the pooler, which is left aside; and what TensorFlow's files told besides.
+POOLER = {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"}
+
 
 def config(hf: Fields) -> c.Config:
     width, heads, layers = hf.whole("hidden_size"), hf.whole("num_attention_heads"), hf.whole("num_hidden_layers", high=100_000)
     hf.relate(width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
+    hf.read |= POOLER
     hf.fixed("position_embedding_type", "absolute")
     hf.fixed("is_decoder", False)
     hf.fixed("tie_word_embeddings", True)

@@ -54,6 +54,7 @@ ABSENT: dict[str, tuple[Any, ...]] = {  # changes the mathematics; the values th
     "use_sliding_window": (False,),
 }
 
+WHOLE = ("", "text_config.")  # where the fields of a whole language model stand
 MISSING = object()
 MOST = 1e30
 
@@ -190,7 +191,7 @@ class Fields:
         """Judge every field that nobody read; returns those that were ignored because the caller asked so."""
         ignored = [name for part in self.parts.values() for name in part.finish()]
         for name, value in self.values.items():
-            if name in self.read or name.startswith("_") or (not self.within and name in HARMLESS):
+            if name in self.read or name.startswith("_") or (self.within in WHOLE and name in HARMLESS):
                 continue
             if name in ABSENT and any(alike(value, v) for v in (None, *ABSENT[name])):
                 continue

@@ -45,7 +45,7 @@ def fp8(hf: Fields) -> Fp8:
     """DeepSeek's float8: scales of blocks in plain floating point, and no scale of activations on disk."""
     hf.fixed("fmt", "e4m3")
     hf.fixed("activation_scheme", "dynamic")
-    hf.fixed("scale_fmt", "float")
+    hf.fixed("scale_fmt", "float", "ue8m0")  # ue8m0: powers of two, still stored as floats (DeepSeek-V3.1)
     hf.fixed("expert_dtype", "fp8")
     block = hf.get("weight_block_size", [128, 128])
     if not isinstance(block, list) or len(block) != 2 or not all(type(n) is int and 0 < n <= LARGEST_BLOCK for n in block):

@@ -26,7 +26,7 @@ def attend(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
         seen = sum((p.q_at.shape[1]) * stored_rows(p) * q.shape[0] for p in past.pieces)
         return 2 * seen * q.shape[2] * (q.shape[3] + z.shape[3])
 
-    return note(z, "attend", (q, *past.new), sight.weights, pattern_terms(q, past, sight, scale), flops)
+    return note(z, "attend", (q, *past.new, *sight.inputs), sight.weights, pattern_terms(q, past, sight, scale), flops)
 
 
 def stored_rows(piece: Piece) -> int:
@@ -45,6 +45,7 @@ def walk(q: tuple[Tensor, ...], past: Past, one: Callable[[Piece, tuple[Tensor, 
 
 def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple[Tensor, ...]) -> Tensor:
     """The choice of a twin, and what a watcher asked for. named: the operands that scores come from, as they were tapped."""
+    sight = sight.of(piece)
     reference = partial(attend_reference, q, piece, sight, scale, named)
     asked = inside("scores", "pattern")
     if asked == "reference":
@@ -101,7 +102,7 @@ def attend_reference(
     if not (piece.whole and sight is causal):  # there every row sees itself
         pattern = pattern.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
     weights = () if sight.sinks is None else (sight.sinks,)
-    pattern = tap(note(pattern, "softmax", (scores,), weights, softmax_terms(scores, allowed, sink)), "pattern: B H T S")
+    pattern = tap(note(pattern, "softmax", (scores, *sight.inputs), weights, softmax_terms(scores, allowed, sink)), "pattern: B H T S")
     return torch.einsum("bgrts,bsgw->btgrw", pattern.unflatten(1, (groups, -1)), v).flatten(2, 3)
 
 
@@ -178,9 +179,10 @@ def pattern_terms(
     def terms(i: Index) -> Terms:
         b, t, h, w = i
         piece = next(p for p in past.pieces if t in range(q.shape[1])[p.rows])
+        own = sight.of(piece)
         j, (k, v) = t - range(q.shape[1])[piece.rows].start, read(piece)
         g = h // (q.shape[2] // k.shape[2])
-        allowed, bias = sight.mask(piece.q_at, piece.k_at)
+        allowed, bias = own.mask(piece.q_at, piece.k_at)
         s = (k[b, :, g].double() @ q[b, t, h].double()) * scale
         s = s if sight.cap is None else sight.cap * torch.tanh(s / sight.cap)
         full = (k.shape[0], q.shape[2], piece.q_at.shape[1], k.shape[1])

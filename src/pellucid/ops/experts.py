@@ -27,9 +27,9 @@ def grouped(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = No
 
 
 def grouped_reference(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
-    """One expert after another; any dtype. On meta, the shape."""
+    """One expert after another; any dtype. On meta, one takes all rows: the same shape, and the same is kept for a backward."""
     if rows.device.type == "meta":
-        return rows.new_empty(rows.shape[0], weight.shape[1])
+        return F.linear(rows, weight[0], None if bias is None else bias[0])
     cuts = [0, *ends.tolist()]
     return torch.cat([F.linear(rows[a:b], weight[e], None if bias is None else bias[e]) for e, (a, b) in enumerate(pairwise(cuts))])
 
@@ -44,6 +44,12 @@ def fits_grouped_mm(rows: Tensor, weight: Tensor) -> bool:
         and not torch.is_grad_enabled()
         and all(n * rows.element_size() % 16 == 0 for n in weight.shape[1:])
     )
+
+
+def weighted(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
+    """Sorted rows [N D], each times its share [B T A], before its expert reads it."""
+    factor = share.flatten()[order, None].to(rows.dtype)
+    return note(rows * factor, "weighted", (rows, share), (), lambda i: Terms(x=rows[i], share=factor[i[0]]))
 
 
 def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor) -> Tensor:

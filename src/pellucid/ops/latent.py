@@ -40,8 +40,8 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
 
     def one(piece: Piece, cut: tuple[Tensor, ...]) -> Tensor:
         content, turned = cut
-        full = torch.cat([content, turned], -1)
-        reference = partial(in_the_open, full, (q, q_rot, *past.new), piece, up_k, up_v, sight, scale)
+        full, seen = torch.cat([content, turned], -1), sight.of(piece)
+        reference = partial(in_the_open, full, (q, q_rot, *past.new), piece, up_k, up_v, seen, scale)
         asked = inside("k", "v", "scores", "pattern")
         if asked == "reference":
             with instead():
@@ -50,10 +50,10 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
             latent, shared = piece.read()
             moved = torch.cat([torch.einsum("bthk,hkc->bthc", content, up_k), turned], -1)
             key = torch.cat([latent, shared], -1)[:, :, None]
-            z = torch.einsum("bthc,hwc->bthw", attend_sdpa(moved, key, latent[:, :, None], piece, sight, scale), up_v)
+            z = torch.einsum("bthc,hwc->bthw", attend_sdpa(moved, key, latent[:, :, None], piece, seen, scale), up_v)
         else:
             k, v = grown(piece)
-            z = attend_sdpa(full, k, v, piece, sight, scale)
+            z = attend_sdpa(full, k, v, piece, seen, scale)
         if asked == "read":
             with beside() as found:
                 found(gap(reference(), z))
@@ -66,9 +66,8 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
         chosen = [form(q.shape, q_rot.shape, p, up_v) == "expanded" for p in past.pieces]
         return 2 * q.shape[0] * sum(pair[c] for pair, c in zip(sizes, chosen, strict=True))
 
-    return note(
-        z, "attend latent", (q, q_rot, *past.new), (up_k,), pattern_terms(torch.cat([q, q_rot], -1), past, sight, scale, grown), flops
-    )
+    terms = pattern_terms(torch.cat([q, q_rot], -1), past, sight, scale, grown)
+    return note(z, "attend latent", (q, q_rot, *past.new, *sight.inputs), (up_k,), terms, flops)
 
 
 def widths(q: torch.Size, q_rot: torch.Size, up_v: Tensor) -> tuple[int, int, int, int, int]:

@@ -71,8 +71,12 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 
 def scaled(x: Tensor, factor: float | Tensor) -> Tensor:
-    """x times a number of the configuration, or a tensor that broadcasts to it."""
-    return note(x * factor, "scaled", (x,), (), lambda i: Terms(x=x[i], factor=factor))
+    """x times a number of the configuration, or a tensor that broadcasts to it, as x."""
+
+    def terms(i: Index) -> Terms:
+        return Terms(x=x[i], factor=factor.expand(x.shape)[i] if isinstance(factor, Tensor) else factor)
+
+    return note((x * factor).to(x.dtype), "scaled", (x,), (), terms)
 
 
 def pick(x: Tensor, token: Tensor) -> Tensor:

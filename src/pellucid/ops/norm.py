@@ -8,16 +8,18 @@ from pellucid.ops.precision import wide
 from pellucid.tap import Index, Terms, note
 
 
-def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """x [... D] / sqrt(mean(x²) + eps) · weight. The quotient is rounded to x's dtype before the weight multiplies it, as in Llama."""
-    if native.fits_norm(x, weight):
+    if weight is not None and native.fits_norm(x, weight):
         y = native.norm(x, weight, None, eps, centred=False)
     else:
         w = x.to(wide(x.dtype))
-        y = (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
+        y = (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+        y = y if weight is None else y * weight
 
     def terms(i: Index) -> Terms:
-        return Terms(x=x[i], inverse=torch.rsqrt(x[i[:-1]].double().pow(2).mean() + eps), weight=weight[i[-1]])
+        times = 1.0 if weight is None else weight[i[-1]]
+        return Terms(x=x[i], inverse=torch.rsqrt(x[i[:-1]].double().pow(2).mean() + eps), weight=times)
 
     return note(y, "rms", (x,), (weight,), terms)
 
@@ -33,7 +35,7 @@ def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return note(y, "rms", (x,), (weight,), terms)
 
 
-def layer(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def layer(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """(x [... D] - mean) / sqrt(variance + eps) · weight + bias."""
     if native.fits_norm(x, weight, bias):
         y = native.norm(x, weight, bias, eps, centred=True)
@@ -43,6 +45,7 @@ def layer(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     def terms(i: Index) -> Terms:
         row = x[i[:-1]].double()
         inverse = 1.0 / (row.var(unbiased=False) + eps).sqrt()
-        return Terms(x=[x[i], -row.mean(), bias[i[-1]]], inverse=[inverse, inverse, 1.0], weight=[weight[i[-1]], weight[i[-1]], 1.0])
+        added, one = ([], []) if bias is None else ([bias[i[-1]]], [1.0])
+        return Terms(x=[x[i], -row.mean(), *added], inverse=[inverse, inverse, *one], weight=[weight[i[-1]], weight[i[-1]], *one])
 
     return note(y, "layer norm", (x,), (weight, bias), terms)

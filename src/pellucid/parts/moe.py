@@ -36,6 +36,7 @@ class Moe(nn.Module):
             self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(E, n)) if spec.bias else None)
         self.shared = GatedMlp(cfg, c.Mlp(spec.shared, spec.act)) if spec.shared else None
         self.shared_gate = Linear(D, 1, False) if spec.shared_gate else None
+        self.enter, self.left = (self.shared_out, torch.ones_like) if spec.share_first else (self.whole, self.unchanged)
         self.finish = self.alone if self.shared is None else self.beside if self.shared_gate is None else self.gated
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
@@ -46,12 +47,12 @@ class Moe(nn.Module):
         order = flat.argsort(stable=True)  # an unstable sort would make a crowd differ from a lone run
         token = order // self.spec.chosen
         ends = torch.searchsorted(flat[order], torch.arange(self.spec.experts, device=x.device), right=True).int()
-        rows = tap(ops.pick(x, token), "routed: N D", token)
+        rows = self.enter(tap(ops.pick(x, token), "routed: N D", token), share, order, token)
         gate = tap(ops.grouped(rows, self.gate, ends, self.gate_bias), "gate: N F", token)
         up = tap(ops.grouped(rows, self.up, ends, self.up_bias), "up: N F", token)
         neurons = tap(ops.gate(gate, up, self.spec.act), "neurons: N F", token)
         y = tap(ops.grouped(neurons, self.down, ends, self.down_bias), "down: N D", token)
-        return self.finish(ops.combine(y, share, order, x), x)
+        return self.finish(ops.combine(y, self.left(share), order, x), x)
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of all experts; those that a correction and groups let win are chosen, and the scores alone tell how much each counts."""

@@ -43,4 +43,19 @@ class LayerNorm(nn.Module):
         return ops.layer(x, self.weight, self.bias, self.eps)
 
 
-NORMS: dict[str, type[RmsNorm] | type[LayerNorm]] = {"rms": RmsNorm, "rms offset": OffsetRmsNorm, "layer": LayerNorm}
+class PlainLayerNorm(nn.Module):
+    """The same without the bias (PaLM, arXiv 2204.02311)."""
+
+    axes = {"weight": "D"}
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps, self.weight = eps, nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.layer(x, self.weight, None, self.eps)
+
+
+NORMS: dict[str, type[RmsNorm] | type[LayerNorm] | type[PlainLayerNorm]] = {
+    "rms": RmsNorm, "rms offset": OffsetRmsNorm, "layer": LayerNorm, "layer, no bias": PlainLayerNorm,
+}  # fmt: skip

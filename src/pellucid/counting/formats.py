@@ -1,0 +1,75 @@
+"""How many bytes a weight takes: its numbers, and the scales that blocks of them share, counted from its shape with ragged edges.
+
+    int4    4096 × 100    4,096 rows of 50 bytes, and 4 scales a row, the last for 4 numbers alone
+
+Tensors that a format does not touch stay in the dtype of activations.
+"""
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+from pellucid.counting.bill import BYTES, Bill, Counted
+from pellucid.counting.number import Number, total
+
+TABLES = frozenset({"positions", "types"})
+
+
+@dataclass(frozen=True)
+class Format:
+    """bits of a number;  block: rows and columns that share a scale;  scale: its bytes;  only, spared: parts of a model."""
+
+    bits: int
+    block: tuple[int, int]
+    scale: int
+    only: frozenset[str] = frozenset()
+    spared: frozenset[str] = frozenset()
+
+
+FORMATS = {
+    "int8": Format(8, (1, 32), 2),
+    "int4": Format(4, (1, 32), 2),
+    "fp8": Format(8, (128, 128), 4, spared=frozenset({"embed", "head", "router"}) | TABLES),  # arXiv 2412.19437, 3.3
+    "mxfp4": Format(4, (1, 32), 1, only=frozenset({"experts"})),  # arXiv 2310.10537
+}
+DTYPES = (*BYTES, "mxfp4")
+
+
+def format_of(c: Counted, dtype: str) -> Format | None:
+    """The format of one weight, None where it is kept plain: biases and norms always are."""
+    f = FORMATS.get(dtype)
+    matrix = len(c.weight.shape) > 1 and c.weight.parameter and not c.path.endswith("bias")
+    if f is None or not matrix or c.part == "norms" or c.part in f.spared or (f.only and c.part not in f.only):
+        return None
+    return f
+
+
+def size(c: Counted, dtype: str, plain: str, shape: tuple[int, ...] | None = None) -> Number:
+    """The bytes of one weight, or of a part of it of another shape. plain: the dtype of what is not quantised; buffers are float32."""
+    shape = c.weight.shape if shape is None else shape
+    f = format_of(c, dtype)
+    if f is None:
+        each = 4.0 if not c.weight.parameter else BYTES[plain if dtype in FORMATS else dtype]
+        return Number(int(prod(shape) * each), "N·b", f"{prod(shape):,}·{each:g}")
+    *lead, rows, columns = shape
+    row = ceil(columns * f.bits / 8)
+    blocks = ceil(rows / f.block[0]), ceil(columns / f.block[1])
+    value = prod(lead) * (rows * row + blocks[0] * blocks[1] * f.scale)
+    each = "rows·⌈columns·bits / 8⌉ + blocks·scale"
+    filled = f"({rows:,}·{row:,} + {blocks[0]:,}·{blocks[1]:,}·{f.scale})"
+    return Number(value, f"E·({each})" if lead else each, "·".join([*(f"{n:,}" for n in lead), filled] if lead else [filled[1:-1]]))
+
+
+def add_bytes(bill: Bill) -> None:
+    """The bytes of every weight as it lies on disk, by part and in all; and of all once its numbers are as wide as activations."""
+    s, numbers = bill.setting, bill.numbers
+    parts: dict[str, list[tuple[str, int, Number]]] = {}
+    for c in bill.weights:
+        numbers[f"bytes.{c.path}"] = size(c, s.weights, s.activations)
+        parts.setdefault(c.part, []).append((c.path, c.times, numbers[f"bytes.{c.path}"]))
+    for part, found in parts.items():
+        numbers[f"bytes.by_part.{part}"] = total(found, "bytes")
+    numbers["bytes.total"] = total(((p, 1, numbers[f"bytes.by_part.{p}"]) for p in parts), "bytes.by_part")
+    plain = [(c.path, c.times, size(c, s.activations, s.activations)) for c in bill.weights]
+    if s.weights in FORMATS:
+        value = sum(times * n.value for _, times, n in plain)
+        numbers["bytes.dequantised"] = Number(value, f"N·{BYTES[s.activations]:g}")

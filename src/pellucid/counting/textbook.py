@@ -1,0 +1,83 @@
+"""The formulas of textbooks beside what was counted, and where the difference lies: exact, with nothing left over.
+
+    attention   4·L·d²            q, k, v and o of d × d
+    layers      12·L·d²           and an MLP of 4·d
+    model       V·d + 12·L·d²     and one table
+    a token     2·N FLOP          each weight multiplies once
+"""
+
+from dataclasses import dataclass
+
+from pellucid.counting.bill import Bill, Counted, grouped
+from pellucid.counting.number import Number
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A closed form, the counted number, and the summands of counted − closed by name."""
+
+    name: str
+    closed: Number
+    counted: int
+    because: tuple[tuple[str, int], ...]
+
+
+def multiplied(bill: Bill, c: Counted) -> bool:
+    """Whether a weight is a matrix that rows are multiplied with; the others are looked up, added, or scale."""
+    words = ["", *c.path.split(".")]
+    table = words[-2] in {"positions", "types", "relative"} or (c.path == "embed.weight" and not (bill.config.tied and bill.config.head))
+    return c.weight.parameter and len(c.weight.shape) > 1 and not c.path.endswith("bias") and not table
+
+
+def matrices(bill: Bill) -> int:
+    """Numbers of the matrices that one token is multiplied with."""
+    return sum(c.times * int(c.weight.count * c.active) for c in bill.weights if multiplied(bill, c))
+
+
+def beside(bill: Bill) -> list[Beside]:
+    """The closed forms of a decoder or encoder."""
+    cfg = bill.config
+    if cfg.encoder is not None:
+        return []
+    layers, d = len(cfg.layers), cfg.width
+    own = [c for c in bill.weights if c.weight.parameter]
+    attn = {name: sum(c.times * c.weight.count for c in found) for name, found in grouped(inside(own, "attn"), leaf).items()}
+    ideal = dict.fromkeys("qkvo", layers * d * d)
+    names = list(dict.fromkeys([*ideal, *attn]))
+    out = [
+        Beside(
+            "attention",
+            Number(4 * layers * d * d, "4·L·d²", f"4·{layers}·{d}·{d}"),
+            sum(attn.values()),
+            tuple((n, attn.get(n, 0) - ideal.get(n, 0)) for n in names),
+        )
+    ]
+    parts = {name.rpartition(".")[2]: int(n) for name, n in bill.within("parameters.by_part")}
+    usual = {"attn": 4 * layers * d * d, "ffn": 8 * layers * d * d, "embed": cfg.vocab * d}
+    closed = Number(sum(usual.values()), "V·d + 12·L·d²", f"{cfg.vocab}·{d} + 12·{layers}·{d}·{d}")
+    because = tuple((n, parts.get(n, 0) - usual.get(n, 0)) for n in dict.fromkeys([*usual, *parts]))
+    out.append(Beside("model", closed, int(bill["parameters.total"]), because))
+    if "flops.decode" in bill:
+        active, batch = int(bill["parameters.active"]), bill.setting.batch
+        counted = int(bill["flops.decode"]) // batch
+        rest = matrices(bill)
+        because = (("scores", counted - 2 * rest), ("idle", 2 * (rest - active)))
+        out.append(Beside("token", Number(2 * active, "2·N", f"2·{active:,}"), counted, because))
+    return out
+
+
+def inside(counted: list[Counted], part: str) -> list[Counted]:
+    """The weights of one part of layers."""
+    return [c for c in counted if c.part == part]
+
+
+def leaf(c: Counted) -> str:
+    """A matrix's name within its part: q, kv_b, q.bias."""
+    words = c.path.split(".")
+    return words[-2] if words[-1] == "weight" else ".".join(words[-2:])
+
+
+def attention_products(bill: Bill) -> Number:
+    """The FLOPs of a prefill that no weight takes part in: scores, and the weighted sums of values."""
+    rows = bill.setting.context * bill.setting.batch
+    return Number(int(bill["flops.prefill"]) - 2 * rows * matrices(bill), "flops.prefill − 2·B·T·matrices")

@@ -1,0 +1,125 @@
+"""What would change: the same model with another kind of attention, or with experts. It is another Config, and counted as any other.
+
+    with_attention(cfg, "gqa:8")        every layer's keys and values in 8 groups
+    with_attention(cfg, "mla:512")      one latent of 512 and a rotary key of 64 are stored (arXiv 2405.04434)
+    with_experts(cfg, "64:8")           64 experts, 8 of them chosen
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from pellucid.config import Attention, Config, Latent, Layer, Mlp, Moe, Rope
+from pellucid.counting import Bill, add_cache
+from pellucid.counting.distinct import distinct
+from pellucid.counting.ghost import ghost, run
+from pellucid.errors import UseError
+
+LATENT, ROTARY, GROUPS = 512, 64, 8  # DeepSeek-V2's and V3's latent and rotary key; the groups of most models with GQA
+
+
+def kind(attn: Attention | Latent) -> str:
+    """MHA, MQA, GQA or MLA."""
+    if isinstance(attn, Latent):
+        return "MLA"
+    return "MHA" if attn.kv_heads == attn.heads else "MQA" if attn.kv_heads == 1 else "GQA"
+
+
+def kinds(cfg: Config) -> str:
+    """The kinds of a model's layers."""
+    return ", ".join(dict.fromkeys(kind(layer.attn) for layer in cfg.layers))
+
+
+def with_attention(cfg: Config, asked: str) -> Config:
+    """A model with every layer's attention of one kind: "mha", "mqa", "gqa:G" or "mla:C".
+
+    From MLA, a head's keys and values get the width of its content part, and rotary positions turn a part of it; to MLA, a head keeps its
+    width, beside a rotary key of 64 that all share, and queries come straight from x. Windows, caps and sinks have no place in MLA.
+    """
+    found = re.fullmatch(r"(mha|mqa)|gqa:(\d{1,9})|mla(?::(\d{1,9}))?", asked.lower())
+    if found is None or "0" in found.groups():
+        raise UseError("count.attn", found=asked)
+    plain, groups, latent = found.groups()
+    if plain is None and groups is None:
+        return replace(cfg, layers=tuple(replace(one, attn=latents(one.attn, int(latent or LATENT), asked)) for one in cfg.layers))
+
+    def heads(attn: Attention | Latent) -> Attention:
+        n = attn.heads if plain == "mha" else 1 if plain == "mqa" else int(groups)
+        if attn.heads % n:
+            allowed = ", ".join(str(g) for g in range(1, attn.heads + 1) if attn.heads % g == 0)
+            raise UseError("count.attn.groups", found=asked, heads=attn.heads, allowed=allowed)
+        if isinstance(attn, Attention):
+            return replace(attn, kv_heads=n)
+        return Attention(attn.heads, n, attn.key, replace(attn.rope, width=min(attn.rope.width, attn.key)), bias=attn.bias)
+
+    def changed(one: Layer) -> Layer:
+        return replace(one, attn=heads(one.attn), cross=heads(one.cross) if one.cross else None)
+
+    encoder = None if cfg.encoder is None else tuple(changed(one) for one in cfg.encoder)
+    return replace(cfg, layers=tuple(changed(one) for one in cfg.layers), encoder=encoder)
+
+
+def latents(attn: Attention | Latent, width: int, asked: str) -> Latent:
+    """An attention as MLA."""
+    if isinstance(attn, Latent):
+        return replace(attn, kv_rank=width)
+    if not attn.causal or attn.buckets or attn.alibi:
+        raise UseError("count.attn.latent", found=asked)
+    return Latent(attn.heads, None, width, attn.width, attn.width, Rope(ROTARY, attn.rope.theta if attn.rope else 10_000.0), attn.bias)
+
+
+def with_experts(cfg: Config, asked: str) -> Config:
+    """A model with N experts of which A are chosen ("N:A"); a dense model's MLPs become one expert each, 2 chosen, behind a softmax."""
+    found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", asked)
+    if found is None:
+        raise UseError("count.experts", found=asked)
+    n, chosen = int(found[1]), int(found[2] or 0)
+    sparse = any(isinstance(one.ffn, Moe) for one in cfg.layers)
+
+    def changed(ffn: Mlp | Moe) -> Mlp | Moe:
+        if isinstance(ffn, Mlp):
+            made = ffn if sparse else Moe(n, chosen or min(2, n), ffn.width, affinity="softmax", corrected=False, act=ffn.act)
+        else:
+            made = replace(ffn, experts=n, chosen=chosen or ffn.chosen)
+        if isinstance(made, Moe):
+            in_reach = made.groups_chosen * (n // made.groups)
+            if not 1 <= made.chosen <= n or n % made.groups or made.chosen > in_reach:
+                raise UseError("count.experts.range", found=asked, groups=made.groups, chosen=made.groups_chosen)
+        return made
+
+    return replace(cfg, layers=tuple(replace(one, ffn=changed(one.ffn)) for one in cfg.layers))
+
+
+def other_kinds(bill: Bill) -> Iterator[tuple[str, Bill]]:
+    """(kind, bill of the cache alone) of a model as it is, and as it would be with each other kind of attention that it can have."""
+    heads = max(one.attn.heads for one in bill.config.layers)
+    own = {one.attn.kv_heads for one in bill.config.layers if isinstance(one.attn, Attention)}
+    groups = next((g for g in own if 1 < g < heads), GROUPS if heads % GROUPS == 0 and heads > GROUPS else None)
+    yield kinds(bill.config), bill
+    asked = {"MHA": "mha", f"GQA {groups}": f"gqa:{groups}" if groups else None, "MQA": "mqa", f"MLA {LATENT}+{ROTARY}": f"mla:{LATENT}"}
+    for name, text in asked.items():
+        if text and (other := tried(bill.config, text)) is not None:
+            yield name, cache_of(other, bill)
+
+
+def tried(cfg: Config, asked: str) -> Config | None:
+    """A model with another kind of attention, where it can have it."""
+    try:
+        return with_attention(cfg, asked)
+    except UseError:
+        return None
+
+
+def cache_of(cfg: Config, like: Bill) -> Bill:
+    """The cache of a config: what its parts store when they run, the rest of the model made small."""
+
+    def small(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+        return tuple(replace(one, ffn=Mlp(1)) for one in layers)
+
+    cfg = replace(cfg, vocab=1, layers=small(cfg.layers), encoder=None if cfg.encoder is None else small(cfg.encoder))
+    bill = Bill(like.model, like.family, cfg, like.setting, distinct(cfg))
+    s = like.setting
+    add_cache(bill, run(ghost(bill.reduced.config, torch.bfloat16), 1, s.context, s.batch, s.source or s.context))
+    return bill

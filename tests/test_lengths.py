@@ -1,0 +1,154 @@
+"""Rotary scalings that look at the length of the whole text: judged on both sides of the border, and fixed for a request by its budget."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from judge import make, ours, prompts
+from pellucid import config as c
+from pellucid.engine.decode import Decode
+from pellucid.engine.generate import crowd
+from pellucid.models import Decoder
+from pellucid.ops import native
+from pellucid.past import Pages
+from pellucid.step import Step
+from tiny import LLAMA, far, ids, swapped, tiny
+
+ORIGINAL = 16
+SHORT, LONG = (1.0, 1.1, 1.5, 2.0), (1.0, 3.0, 9.0, 20.0)
+SCALINGS = {"dynamic": c.Dynamic(3.0, ORIGINAL), "longrope": c.LongRope(SHORT, LONG, ORIGINAL, 1.2)}
+TOTALS = Step.totals
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Any:
+    with torch.no_grad():
+        yield
+
+
+CASES = [
+    ("llama", "dynamic"),
+    ("llama", "longrope"),
+    ("phi3", "longrope"),
+    ("phi3", "longrope of a part, tied"),
+    ("gemma3_text", "by length"),
+]
+
+
+@pytest.mark.parametrize(("family", "quirk"), CASES)
+def test_both_sides_of_the_border(family: str, quirk: str) -> None:
+    """An original context of 32: prompts within, of just its length, one longer, and far beyond, as transformers has them.
+
+    They grow, for transformers' dynamic frequencies remember the longest text so far.
+    """
+    j = make(family, quirk)
+    model = ours(j.folder)[1]
+
+    def error(length: int) -> float:
+        rows = prompts(family, length)
+        return far(model(*rows), j.logits(*rows))
+
+    assert max(error(length) for length in (9, 31, 32, 33, 60)) < 1e-9
+    with swapped(Step, "totals", lambda self: TOTALS(self) + 1):
+        assert error(32 if quirk != "dynamic" else 60) > 1e-6  # one token more crosses the border
+
+
+def built(scaling: str) -> Decoder:
+    attn = c.Attention(4, 2, 8, c.Rope(8, 500.0, scaling=SCALINGS[scaling]))
+    return tiny(replace(LLAMA, layers=(c.Layer(attn, c.Mlp(48)),) * 2))  # type: ignore[no-any-return]
+
+
+NEW = 6
+PROMPTS = [ids(n, seed=n).tolist() for n in (5, 12, 10, 20)]  # within; across the border; up to it; beyond
+
+
+def generated(model: Decoder, asked: list[list[int]]) -> list[tuple[Tensor, Tensor]]:
+    """Of each prompt, its text with all new tokens [1 T], and the logits of each step [NEW V]."""
+    steps, texts, rows = crowd(model, asked, NEW), [list(p) for p in asked], list[Tensor]()
+    rows.append(next(steps))
+    for left in range(NEW, 0, -1):
+        for text, row in zip(texts, rows[-1], strict=True):
+            text.append(int(row.argmax()))
+        rows += [steps.send({i: text[-1] for i, text in enumerate(texts)})] if left > 1 else []
+    return [(torch.tensor([text]), torch.stack([row[i] for row in rows])) for i, text in enumerate(texts)]
+
+
+def each_row(self: Step) -> Tensor:
+    """A row's own place: the keys of one text are turned by many frequencies."""
+    return self.positions + 1 if self.spans else TOTALS(self)
+
+
+def so_far(self: Step) -> Tensor:
+    """What is stored when the step is, as if nobody knew the budget."""
+    return TOTALS(replace(self, pages=None))
+
+
+def longest(self: Step) -> Tensor:
+    """The longest request decides for all."""
+    return TOTALS(self).amax(-1, keepdim=True).expand(self.positions.shape)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_generation_is_one_run_over_the_whole_text(scaling: str) -> None:
+    """Every step's logits are those of one forward over the text that the request came to."""
+    model = built(scaling)
+
+    def gap() -> float:
+        return max(far(rows, model(text)[0, -NEW - 1 : -1]) for text, rows in generated(model, PROMPTS))
+
+    assert gap() < 1e-10
+    for mutant in (each_row, so_far, longest):
+        with swapped(Step, "totals", mutant):
+            assert gap() > 1e-4, mutant
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_crowd_is_lone(scaling: str) -> None:
+    """Each request by its own budget, whoever else runs, though one step holds short ones and long ones."""
+    model = built(scaling)
+
+    def gap() -> float:
+        return max(far(rows, generated(model, [p])[0][1]) for p, (_, rows) in zip(PROMPTS, generated(model, PROMPTS), strict=True))
+
+    assert gap() < 1e-10
+    with swapped(Step, "totals", longest):
+        assert gap() > 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_one_request_on_its_own_place(scaling: str, dtype: torch.dtype) -> None:
+    """Decode's capacity is the budget: with a plan or without, across the border, what a crowd of one gives."""
+    model = built(scaling).to(dtype)
+    prompt = ids(12).tolist()
+    planned, plain = Decode(model, 20), Decode(model, 20, planned=False)
+    assert planned.greedy(prompt, 8) == plain.greedy(prompt, 8)
+    assert planned.plan is not None or planned.refused or not native.available()
+    crowded = crowd(model, [prompt], 8)
+    assert far(plain.start(prompt)[None], next(crowded)) < (1e-10 if dtype == torch.float64 else 1e-4)
+    assert far(plain.step(7)[None], crowded.send({0: 7})) < (1e-10 if dtype == torch.float64 else 1e-4)
+
+
+def test_a_budget_goes_with_its_request() -> None:
+    """What held it may serve another: no budget of an old request is left."""
+    pages = Pages(8, 4)
+    pages.budget["a"] = 30
+    step = Step.paged(pages, {"a": 3, "b": 2})
+    assert step.totals().tolist() == [[30, 30, 30, 2, 2]]
+    step.advance()
+    pages.release("a")
+    assert pages.budget == {} and Step.paged(pages, {"a": 1}).totals().tolist() == [[1]]
+
+
+def test_padded_rows_have_lengths_of_their_own() -> None:
+    """Padding does not count, and a short row beside a long one stays short."""
+    model, tokens = built("longrope"), ids(2, 20)
+    mask = torch.ones_like(tokens)
+    mask[0, 11:] = 0
+    step = Step.plain(tokens, mask)
+    assert step.totals().tolist() == [[11], [20]]
+    out = model(tokens, step)
+    assert far(out[0, :11], model(tokens[:1, :11])[0]) < 1e-10 and far(out[1], model(tokens[1:])[0]) < 1e-10

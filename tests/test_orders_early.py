@@ -1,0 +1,104 @@
+"""Shapes of 2018 to 2023 that the first six families lack: norms after the sums, biases by distance, parts side by side, narrow and
+shifted tables, sinusoids, kinds of tokens, one more product before the head, a bias of the logits.
+
+What is asked of every family's terms, records, crowds and generation is asked of them too.
+"""
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import test_generate
+import tiny
+from pellucid import config as c
+from pellucid.models import Stack
+from pellucid.parts.attention import Attention
+from pellucid.parts.block import Block, ParallelBlock, PostBlock
+from pellucid.parts.head import Ending, Transform
+from test_orders import ASKED
+
+GATE = importlib.import_module("pellucid.ops.gate")
+V, D = tiny.V, tiny.D
+PLAIN = c.Attention(4, 4, 8, bias=True, out_bias=True)
+HEARS = c.Attention(4, 4, 8, bias=True, out_bias=True, causal=False)
+SHARED = c.Attention(4, 1, 8, c.Rope(8))
+SLOPED = c.Attention(3, 3, 8, bias=True, out_bias=True, alibi=c.Alibi())
+ROUNDED = c.Attention(6, 2, 8, alibi=c.Alibi(8**-0.5, rounded=True))
+MLP = c.Mlp(48, "gelu", gated=False, bias=True)
+BLOOM = c.Mlp(48, "gelu_bloom", gated=False, bias=True)
+
+WRITERS = {
+    "bloom": c.Config(V, D, (c.Layer(SLOPED, BLOOM), c.Layer(ROUNDED, MLP)), True, norm="layer", embed_norm=True),
+    "falcon": c.Config(
+        V, D, (c.Layer(SHARED, MLP, order="parallel"), c.Layer(SHARED, MLP, order="parallel, two norms")), True, norm="layer"
+    ),
+    "opt": c.Config(
+        V, D, (c.Layer(PLAIN, MLP, order="post"),), True, norm="layer", positions=64, offset=2, embed_width=20, final_norm=False
+    ),
+}  # fmt: skip
+MARIAN = c.Config(
+    V, D, (c.Layer(PLAIN, MLP, HEARS, "post"), c.Layer(PLAIN, MLP, HEARS)), False, norm="layer", positions=64, encoder=(c.Layer(HEARS, MLP, order="post"),) * 2,
+    embed_scale=D**0.5, sinusoids=True, final_norm=False, head_bias=True,
+)  # fmt: skip
+BERT = c.Config(
+    V, D, (c.Layer(HEARS, MLP, order="post"),) * 2, True, norm="layer", positions=64, embed_norm=True, types=2, final_norm=False,
+    head_bias=True, transform="gelu",
+)  # fmt: skip
+SHAPES = {**WRITERS, "marian": MARIAN, "bert": BERT}
+CROWDED = {"terms in a crowd", "crowd", "shuffled pages", "another's page", "greedy", "crowd generation"}
+OF_ONE_STACK = {"crowd", "shuffled pages", "another's page"}
+
+
+def asked() -> Iterator[tuple[str, str]]:
+    """What each shape can be asked: an encoder writes nothing, and a crowd of sources is fed elsewhere."""
+    for shape in SHAPES:
+        for question in ASKED:
+            if question not in (CROWDED if shape == "bert" else OF_ONE_STACK if shape == "marian" else ()):
+                yield shape, question
+
+
+@pytest.mark.parametrize(("shape", "question"), asked())
+def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
+    with torch.no_grad():
+        ASKED[question](shape)
+
+
+@pytest.mark.parametrize("shape", WRITERS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_one_request_goes_by_its_plan(shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
+    test_generate.test_one_request_goes_by_its_plan(shape, dtype, monkeypatch)
+
+
+def logits(shape: str, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
+    with torch.no_grad():
+        return tiny.tiny(SHAPES[shape])(*tiny.inputs(shape))  # type: ignore[no-any-return]
+
+
+MUTANTS: list[tuple[str, tuple[Any, str, Any]]] = [
+    ("bloom", (Attention, "sloped", lambda self, sight: sight)),
+    ("bloom", (Stack, "smoothed", lambda self, x, step: x)),
+    ("bloom", (GATE, "ACTS", GATE.ACTS | {"gelu_bloom": torch.relu})),
+    ("falcon", (ParallelBlock, "normed", lambda self, norm, x: x)),
+    ("opt", (PostBlock, "sum", Block.sum)),
+    ("opt", (Stack, "placed", lambda self, x, step: x + self.positions(step.places))),
+    ("marian", (Stack, "waved", lambda self, x, step: x)),
+    ("marian", (Stack, "scaled", lambda self, x, step: x)),
+    ("bert", (Stack, "typed", lambda self, x, step: x)),
+    ("bert", (Ending, "transformed", lambda self, x, length, rows: x)),
+    ("bert", (Transform, "forward", lambda self, x, length, rows: self.norm(self.dense(x)))),
+]
+
+
+@pytest.mark.parametrize(("shape", "mutant"), MUTANTS, ids=lambda x: x if isinstance(x, str) else x[1])
+def test_mutants_are_seen(shape: str, mutant: tuple[Any, str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each makes another model: what is asked above is asked of these parts."""
+    right = logits(shape, monkeypatch)
+    with tiny.swapped(*mutant):
+        assert tiny.far(logits(shape, monkeypatch), right) > 1e-3
