@@ -163,7 +163,9 @@ def test_saved_and_loaded(rows: Path, tmp_path: Path) -> None:
     assert torch.equal(again(IDS, types=TYPES), model(IDS, types=TYPES)) and again.left == ()
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "again")
     assert isinstance(theirs, transformers.BertModel)
-    assert all(torch.equal(p, q) for p, q in zip(theirs.embeddings.parameters(), judge("bert").hf.bert.embeddings.parameters(), strict=True))
+    assert all(
+        torch.equal(p, q) for p, q in zip(theirs.embeddings.parameters(), judge("bert").hf.bert.embeddings.parameters(), strict=True)
+    )
     assert far(theirs.double()(IDS).last_hidden_state, their_rows()) < 1e-5
 
 

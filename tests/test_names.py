@@ -14,7 +14,7 @@ from pellucid.checkpoint.fill import fill, unfill
 from pellucid.errors import CheckpointError
 from pellucid.families import understand
 from pellucid.models import Decoder, EncoderDecoder, build
-from test_families import old, reads
+from test_families import old
 
 
 class Held:
@@ -122,7 +122,14 @@ def test_t5_in_the_spelling_of_the_hub() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "left", "right"), [("llama", "gate", "up"), ("gpt_oss", "gate", "up"), ("gpt2", "q", "k"), ("t5", "q", "k")]
+    ("family", "left", "right"),
+    [
+        *((f, "gate", "up") for f in ("llama", "gpt_oss", "phi3", "glm")),
+        *((f, "q", "k") for f in ("gpt2", "t5")),
+        ("phi3", "k", "v"),
+        ("gemma2", "attn_post_norm", "ffn_norm"),  # as Llama would read their names
+        ("glm4", "attn_post_norm", "ffn_post_norm"),
+    ],
 )
 def test_a_wrong_line_in_a_table_is_seen(family: str, left: str, right: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two names exchanged fill without complaint, for the shapes agree: the logits tell."""

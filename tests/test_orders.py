@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import test_crowd
+import test_explain
 import test_generate
 import test_meta
 import test_terms
@@ -46,6 +47,8 @@ ASKED: dict[str, Callable[[str], None]] = {
     "crowd": lambda shape: test_crowd.test_crowd_is_each_alone(shape, 4),
     "shuffled pages": test_crowd.test_shuffled_pages,
     "another's page": test_crowd.test_a_request_reads_every_page_mutant,
+    "explained": test_explain.test_every_family,
+    "explained cells": test_explain.test_cells_add_up,
     "greedy": test_generate.test_greedy_is_full_forwards,
     "crowd generation": test_generate.test_crowd_is_each_alone,
 }

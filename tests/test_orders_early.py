@@ -28,7 +28,10 @@ HEARS = c.Attention(4, 4, 8, bias=True, out_bias=True, causal=False)
 SHARED = c.Attention(4, 1, 8, c.Rope(8))
 SLOPED = c.Attention(3, 3, 8, bias=True, out_bias=True, alibi=c.Alibi())
 ROUNDED = c.Attention(6, 2, 8, alibi=c.Alibi(8**-0.5, rounded=True))
+HALF = c.Attention(4, 4, 8, bias=True)
 MLP = c.Mlp(48, "gelu", gated=False, bias=True)
+SMALL = c.Mlp(16, "silu", gated=False)
+SWISH = c.Mlp(48, "silu", gated=False, bias=True)
 BLOOM = c.Mlp(48, "gelu_bloom", gated=False, bias=True)
 
 WRITERS = {
@@ -37,12 +40,12 @@ WRITERS = {
         V, D, (c.Layer(SHARED, MLP, order="parallel"), c.Layer(SHARED, MLP, order="parallel, two norms")), True, norm="layer"
     ),
     "opt": c.Config(
-        V, D, (c.Layer(PLAIN, MLP, order="post"),), True, norm="layer", positions=64, offset=2, embed_width=20, final_norm=False
+        V, D, (c.Layer(HALF, SMALL, order="post"),) * 2, True, norm="layer", positions=64, offset=2, embed_width=20, final_norm=False
     ),
 }  # fmt: skip
 MARIAN = c.Config(
-    V, D, (c.Layer(PLAIN, MLP, HEARS, "post"), c.Layer(PLAIN, MLP, HEARS)), False, norm="layer", positions=64, encoder=(c.Layer(HEARS, MLP, order="post"),) * 2,
-    embed_scale=D**0.5, sinusoids=True, final_norm=False, head_bias=True,
+    V, D, (c.Layer(PLAIN, SWISH, HEARS, "post"), c.Layer(PLAIN, SWISH, HEARS)), norm="layer", positions=64,
+    encoder=(c.Layer(HEARS, SWISH, order="post"),) * 2, embed_scale=D**0.5, sinusoids=True, final_norm=False, head_bias=True,
 )  # fmt: skip
 BERT = c.Config(
     V, D, (c.Layer(HEARS, MLP, order="post"),) * 2, True, norm="layer", positions=64, embed_norm=True, types=2, final_norm=False,

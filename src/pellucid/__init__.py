@@ -4,12 +4,14 @@ model = pellucid.load("pellucid/capitals")
 life = pellucid.trace(model, "The capital of France is")
 with pellucid.watch(model, only="layers.*.attn.pattern") as seen:
     model(ids)
+bill = pellucid.count("deepseek-v3", context=4096, device="h200")
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pellucid.billing import count as count
     from pellucid.errors import PellucidError as PellucidError
     from pellucid.model import Model as Model
     from pellucid.model import load as load
@@ -20,12 +22,13 @@ if TYPE_CHECKING:
     from pellucid.tracing import watch as watch
 
 __version__ = "0.1.0"
-__all__ = ["Model", "PellucidError", "Trace", "first_difference", "load", "load_trace", "trace", "watch"]
+__all__ = ["Model", "PellucidError", "Trace", "count", "first_difference", "load", "load_trace", "trace", "watch"]
 
 _HOMES = {
     "Model": "model",
     "PellucidError": "errors",
     "Trace": "tracing",
+    "count": "billing",
     "first_difference": "tracing",
     "load": "model",
     "load_trace": "tracing",

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from pellucid import catalog
+from pellucid.catalog.disclosed import disclosed
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
 from pellucid.checkpoint.json_file import read_object
-from pellucid.config import Config
+from pellucid.config import Config, Latent
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bill import BYTES
+from pellucid.counting.formats import DTYPES
+from pellucid.counting.variants import with_attention, with_experts
 from pellucid.errors import ConfigError, UseError
 from pellucid.families import understand
+from pellucid.words import say
 
 MOST = 2**40  # tokens, requests
+EMPTY: Mapping[str, Any] = {}
 
 
 def count(
@@ -29,39 +34,61 @@ def count(
     device: str | None = None,
     source: int | None = None,
     fields: Mapping[str, Any] | None = None,
+    attn: str | None = None,
+    experts: str | None = None,
     ignore_fields: Iterable[str] = (),
 ) -> Bill:
-    """Every parameter, byte and FLOP of a model.
+    """Every parameter, byte and FLOP of a model, each with its formula.
 
     name: of the catalogue, a folder, a hub id, or a config.json.  context: tokens read before a decode step, by default 4096 or what the
     model reaches.  cache: dtype of the past, as the weights' where None.  source: tokens that an encoder reads.  device: a name of the
-    catalogue.  fields: config.json's, put in place of its own.
+    catalogue.  fields: config.json's, put in place of its own.  attn: another kind of attention, "mha", "mqa", "gqa:G" or "mla:C".
+    experts: "N:A", N experts of which A are chosen.
     """
-    for what, held in (("dtype", dtype), ("cache", cache or "bfloat16")):
-        if held not in BYTES:
-            raise UseError("count.dtype", name=what, found=held, allowed=", ".join(BYTES))
-    family, cfg = described(name, fields or {}, ignore_fields)
+    for what, held, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
+        if held not in allowed:
+            raise UseError("count.dtype", name=what, found=held, allowed=", ".join(allowed))
+    family, cfg = described(name, fields or EMPTY, ignore_fields)
+    notes = []
+    if attn is not None:
+        cfg = with_attention(cfg, attn)
+        mla = any(isinstance(one.attn, Latent) for one in cfg.layers)
+        notes.append(say("count.note.mla", asked=attn) if mla else say("count.note.attn", asked=attn))
+    if experts is not None:
+        cfg = with_experts(cfg, experts)
+        notes.append(say("count.note.experts", asked=experts))
+    notes += [say("count.note.ignored", fields=", ".join(cfg.ignored))] if cfg.ignored else []
     most = cfg.positions or MOST
     context = min(4096, most, cfg.context or most) if context is None else context
-    if type(context) is not int or not 1 <= context <= most:
-        raise UseError("count.number", name="context", found=context, most=most)
-    if type(batch) is not int or not 1 <= batch <= MOST:
-        raise UseError("count.number", name="batch", found=batch, most=MOST)
+    for what, given, limit in (("context", context, most), ("batch", batch, MOST), ("source", 1 if source is None else source, most)):
+        if type(given) is not int or not 1 <= given <= limit:
+            raise UseError("count.number", name=what, found=given, most=limit)
     if device is not None and catalog.find(catalog.devices(), device) is None:
         near = catalog.nearest(catalog.devices(), device) or list(catalog.devices())
         raise UseError("count.device", found=device, known=", ".join(near))
     held = dtype if dtype in ("float32", "float64", "float16") else "bfloat16"
     setting = Setting(context, batch, source, dtype, cache or held, held, device)
-    return counted(cfg, str(name), family, setting)
+    try:
+        bill = counted(cfg, str(name), family, setting)
+    except RuntimeError as wrong:  # a tensor of more numbers than 64 bits count
+        raise UseError("count.large", context=context, batch=batch) from wrong
+    bill.notes += notes
+    return bill
 
 
-def described(name: str | Path, fields: Mapping[str, Any], ignore: Iterable[str] = ()) -> tuple[str, Config]:
+def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Iterable[str] = ()) -> tuple[str, Config]:
     """The family and the config of a name."""
-    values, file = config_of(name)
+    entry = None if Path(name).exists() else catalog.find(catalog.models(), str(name))
+    if entry is not None and "statements" in entry:
+        raise UseError("count.undisclosed", name=entry["name"])
+    if entry is not None and "disclosed_as" in entry:
+        if fields:
+            raise UseError("count.disclosed", name=entry["name"])
+        return entry["disclosed_as"]["model_type"], disclosed(entry["disclosed_as"], f"catalogue: {entry['id']}")
+    values, file = (entry["config"], f"catalogue: {entry['id']}") if entry is not None else config_of(name)
     if unknown := [f for f in fields if f.split(".")[0] not in values]:
-        raise UseError(
-            "count.field", found=unknown[0], known=", ".join(catalog.nearest({f: {} for f in values}, unknown[0])) or ", ".join(values)
-        )
+        near = catalog.nearest({f: {} for f in values}, unknown[0]) or values
+        raise UseError("count.field", found=unknown[0], known=", ".join(near))
     kind, cfg = understand({**values, **fields}, file, ignore)
     return kind.name, cfg
 
@@ -70,11 +97,6 @@ def config_of(name: str | Path) -> tuple[dict[str, Any], str]:
     """A name's config.json, and what errors call it."""
     text = str(name)
     path = Path(text)
-    entry = None if path.exists() else catalog.find(catalog.models(), text)
-    if entry is not None:
-        if "config" not in entry:
-            raise UseError("count.undisclosed", name=entry["name"])
-        return entry["config"], f"catalogue: {entry['id']}"
     if path.is_dir():
         path = path / "config.json"
     elif not path.is_file():

@@ -41,6 +41,7 @@ LONGROPE: Raw = {
 class Kind:
     """task: transformers' class is AutoModelFor<task>.  sharp: multiplies queries' and keys' weights, so that attention is far
     from uniform.  own_head: quirks whose file stores a head that transformers would tie.  silent: a pattern of parameters without effect.
+    chooses: of those that only choose, so that a nudge may change nothing.
     islands: whether transformers computes something of it in float32 whatever its dtype is.  attention: which of its own it runs.
     """
 
@@ -53,13 +54,13 @@ class Kind:
     sharp: float = 2.5
     own_head: tuple[str, ...] = ()
     silent: str = r"(?!)"
+    chooses: str = r"(?!)"
     islands: bool = True
     attention: str = "eager"
 
 
-KINDS: dict[str, Kind] = {
-    DASHED.get(p.stem, p.stem): importlib.import_module(f"kinds.{p.stem}").KIND for p in sorted(Path(__file__).parent.glob("*.py")) if p.stem != "__init__"
-}
+STEMS = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem != "__init__")
+KINDS: dict[str, Kind] = {DASHED.get(stem, stem): importlib.import_module(f"kinds.{stem}").KIND for stem in STEMS}
 FAMILIES = list(KINDS)
 CASES = [(f, q) for f in FAMILIES for q in KINDS[f].quirks]
 SEQ2SEQ = {f for f, kind in KINDS.items() if kind.task == "Seq2SeqLM"}

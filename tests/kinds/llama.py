@@ -104,7 +104,7 @@ KIND = Kind(
                     "rope_theta": 10000.0,
                     "factor": 8.0,
                     "low_freq_factor": 4.0,
-                    "high_freq_factor": 4.0,
+                    "high_freq_factor": 3.5,
                     "original_max_position_embeddings": 64,
                 }
             },

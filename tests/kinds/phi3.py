@@ -11,7 +11,11 @@ KIND = Kind(
         "window": {"sliding_window": 7, "num_key_value_heads": 4},
         "longrope": LONG,
         "longrope of a part, tied": LONG
-        | {"hidden_size": 80, "tie_word_embeddings": True, "rope_parameters": LONGROPE | {"partial_rotary_factor": 0.8, "attention_factor": 1.3}},
+        | {
+            "hidden_size": 80,
+            "tie_word_embeddings": True,
+            "rope_parameters": LONGROPE | {"partial_rotary_factor": 0.8, "attention_factor": 1.3},
+        },
         "part": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}, "hidden_act": "gelu"},
     },
     dtypes=("plain", "longrope", "longrope of a part, tied"),

@@ -1,6 +1,7 @@
 """`pellucid count`: every parameter, byte and FLOP of models, exactly, with the formula; nothing is downloaded but a config.json."""
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,41 +11,127 @@ from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
 from pellucid.words import say
 
+if TYPE_CHECKING:
+    from pellucid.counting import Bill
+    from pellucid.draw.sheet import Sheet
+
+PICTURES = ("treemap", "cache", "roofline")
+
 
 def add(app: typer.Typer) -> None:
     @command(app, "count", say("count.help"))
     def count(
         ctx: typer.Context,
-        models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=say("count.help.models"))],
+        models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", help=say("count.help.models"))] = None,
         context: Annotated[int | None, options.whole("--context", say("count.help.context"))] = None,
         batch: Annotated[int, options.whole("--batch", say("count.help.batch"))] = 1,
         dtype: Annotated[str, typer.Option("--dtype", metavar="DTYPE", help=say("count.help.dtype"))] = "bfloat16",
         cache: Annotated[str | None, typer.Option("--cache-dtype", metavar="DTYPE", help=say("count.help.cache"))] = None,
         device: Annotated[str | None, typer.Option("--device", metavar="NAME", help=say("count.help.device"))] = None,
+        price: Annotated[float | None, options.real("--price", say("count.help.price"))] = None,
         source: Annotated[int | None, options.whole("--source", say("count.help.source"))] = None,
         why: Annotated[str | None, typer.Option("--why", metavar="PATH", help=say("count.help.why"))] = None,
         fields: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help=say("count.help.set"))] = None,
+        attn: Annotated[str | None, typer.Option("--attn", metavar="KIND", help=say("count.help.attn"))] = None,
+        experts: Annotated[str | None, typer.Option("--experts", metavar="N:A", help=say("count.help.experts"))] = None,
+        train: Annotated[bool, typer.Option("--train", help=say("count.help.train"))] = False,
+        lora: Annotated[int | None, options.whole("--lora", say("count.help.lora"))] = None,
+        recompute: Annotated[bool, typer.Option("--recompute", help=say("count.help.recompute"))] = False,
+        shards: Annotated[int, options.whole("--shards", say("count.help.shards"))] = 1,
+        ranks: Annotated[str | None, typer.Option("--ranks", metavar="tp=N,pp=N,ep=N", help=say("count.help.ranks"))] = None,
+        table: Annotated[str | None, typer.Option("--table", metavar="NAME", help=say("count.help.table"))] = None,
+        csv: Annotated[bool, typer.Option("--csv", help=say("count.help.csv"))] = False,
+        markdown: Annotated[bool, typer.Option("--markdown", help=say("count.help.markdown"))] = False,
+        svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help=say("count.help.svg"))] = None,
+        picture: Annotated[str, typer.Option("--picture", metavar="NAME", help=say("count.help.picture"))] = "treemap",
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
+        if not models and table is None:
+            raise UseError("command.missing", name="MODEL...")
+        for name, n in (("--lora", lora), ("--shards", shards)):
+            if n is not None and not 1 <= n <= 2**20:
+                raise UseError("count.number", name=name, found=n, most=2**20)
+        if price is not None and not (device and 0 <= price < 1e9):
+            raise UseError("count.price.device", found=price)
 
         from pellucid.billing import count as counted
+        from pellucid.counting.ranks import split_of
+        from pellucid.counting.training import Way
         from pellucid.draw import bill as drawing
+        from pellucid.draw import bill_json, columns, tables
 
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
-        bills = [counted(m, **how, fields=given(fields or ()), ignore_fields=ignore_field or ()) for m in models]
-        if why is not None:
+        how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
+        way = Way(lora, recompute, shards) if train or lora or recompute or shards > 1 else None
+        view = bill_json.View(price, way, None if ranks is None else split_of(ranks))
+        if table is not None:
+            sheet = tables.table(table, context, lambda: counted(table, **how))
+            if screen.json:
+                screen.document(sheet.document(table))
+            else:
+                show(screen, sheet, csv, markdown)
+            return
+        bills = [counted(m, **how) for m in models or ()]
+        if svg is not None:
+            save(screen, bills, svg, picture)
+        if screen.json:
+            documents = [bill_json.document(b, view) | ({} if why is None else {"why": reasons(b, why)}) for b in bills]
+            screen.document(documents[0] if len(documents) == 1 else documents)
+        elif why is not None:
             for b in bills:
-                number = b[why]
-                screen.text(f"{b.model}  {why}\n  {number.formula}\n")
-                for path in number.of:
-                    screen.text(f"    {path}  {b[path].formula}\n" if path in b else "")
-        elif screen.json:
-            documents = [drawing.document(b) for b in bills]
-            screen.document(documents[0] if len(documents) == 1 else {"schema": drawing.SCHEMA, "models": documents})
+                first, *rest = reasons(b, why)
+                screen.text(f"{b.model}  {first['path']}\n  {first['formula']}\n")
+                screen.text("".join(f"    {r['path']}  {r['formula']}\n" for r in rest))
+        elif len(bills) > 1 or csv or markdown:
+            show(screen, columns.beside(bills, price), csv, markdown)
         else:
-            for b in bills:
-                screen.lines(drawing.drawn(b, screen.width))
+            screen.lines(drawing.drawn(bills[0], screen.width, view))
+
+
+def reasons(bill: "Bill", path: str) -> list[dict[str, Any]]:
+    """A number with its formula, and then those that it is made of."""
+    number = bill[path]
+    paths = [path, *(p for p in number.of if p in bill)]
+    return [{"path": p, "value": bill[p].value, "formula": bill[p].formula} for p in paths]
+
+
+def show(screen: Screen, sheet: "Sheet", csv: bool, markdown: bool) -> None:
+    """A sheet in the form that was asked for."""
+    if csv or markdown:
+        screen.text(sheet.csv() if csv else sheet.markdown())
+    else:
+        screen.lines(sheet.lines(screen.width))
+
+
+def save(screen: Screen, bills: "list[Bill]", file: Path, name: str) -> None:
+    """Write a picture."""
+    from pellucid.draw.bill_json import device_of
+
+    if name not in PICTURES:
+        raise UseError("count.picture", found=name, allowed=", ".join(PICTURES))
+    if name != "cache" and len(bills) > 1:
+        raise UseError("count.picture.one", name=name, found=len(bills))
+    if name == "cache":
+        from pellucid.draw.growth import growth
+
+        text = growth(bills)
+    elif name == "treemap":
+        from pellucid.draw.treemap import treemap
+
+        text = treemap(bills[0])
+    else:
+        from pellucid.draw.roofline import roofline
+
+        device = device_of(bills[0])
+        if device is None:
+            raise UseError("count.picture.device")
+        text = roofline(bills[0], device)
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as wrong:
+        raise UseError("count.picture.file", file=file, reason=wrong.strerror) from None
+    screen.note(say("count.picture.saved", file=file))
 
 
 def given(fields: Any) -> dict[str, Any]:

@@ -10,19 +10,18 @@ import torch
 from pellucid.config import Config, Moe
 from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, pairs, rows_kept
 from pellucid.counting.distinct import PLACE, distinct
+from pellucid.counting.formats import add_bytes
 from pellucid.counting.ghost import Ran, ghost, run
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.weights import Weight, weights
 from pellucid.models import Decoder, Encoder, EncoderDecoder
 
-__all__ = ["Bill", "Number", "Setting", "counted"]
+__all__ = ["Bill", "Number", "Setting", "counted", "weighed"]
 
 
 def counted(cfg: Config, name: str, family: str, setting: Setting = Setting()) -> Bill:  # noqa: B008
     """The bill of a config."""
-    bill = Bill(name, family, cfg, setting, distinct(cfg))
-    model = ghost(bill.reduced.config, torch.bfloat16)
-    add_parameters(bill, model)
+    bill, model = weighed(cfg, name, family, setting)
     source = setting.source if setting.source is not None else setting.context
     if isinstance(model, EncoderDecoder):
         prefill, decode = run(model, 1, 0, setting.batch, source), run(model, 1, setting.context, setting.batch, source)
@@ -34,6 +33,15 @@ def counted(cfg: Config, name: str, family: str, setting: Setting = Setting()) -
         add_flops(bill, "decode", decode, 1, setting.context, source)
         add_cache(bill, decode)
     return bill
+
+
+def weighed(cfg: Config, name: str, family: str, setting: Setting) -> tuple[Bill, Decoder | EncoderDecoder]:
+    """The bill's parameters and their bytes, for which nothing runs, and the model that they are of."""
+    bill = Bill(name, family, cfg, setting, distinct(cfg))
+    model = ghost(bill.reduced.config, torch.bfloat16)
+    add_parameters(bill, model)
+    add_bytes(bill)
+    return bill, model
 
 
 def add_parameters(bill: Bill, model: Decoder | EncoderDecoder) -> None:

@@ -49,7 +49,10 @@ class Counted:
 
 @dataclass
 class Bill:
-    """All numbers of a model by their paths. An unknown path is an error that offers the nearest."""
+    """All numbers of a model by their paths. An unknown path is an error that offers the nearest.
+
+    notes: sentences on what is counted, where it is not the model as its makers have it.
+    """
 
     model: str
     family: str
@@ -58,6 +61,7 @@ class Bill:
     reduced: Distinct
     weights: list[Counted] = field(default_factory=list)
     numbers: dict[str, Number] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def __getitem__(self, path: str) -> Number:
         if path not in self.numbers:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pellucid.config import Moe
-from pellucid.counting.bill import BYTES, Bill, pairs, rows_kept
+from pellucid.counting.bill import Bill, pairs, rows_kept
 from pellucid.counting.distinct import PLACE
 
 
@@ -65,8 +65,9 @@ def unit(path: str) -> str:
 
 def parts(bill: Bill, phase: str, device: Device) -> list[Part]:
     """The parts of a phase, "prefill" or "decode", in the order in which they run."""
-    rows, before = (1, bill.setting.context) if phase == "decode" else (bill.setting.context, 0)
-    dtype = bill.setting.weights if bill.setting.weights in device.peak else bill.setting.activations
+    s, listens = bill.setting, bill.config.encoder is not None  # such a decoder's first step has one row, whatever the source has
+    rows, before = (1, s.context) if phase == "decode" else (1 if listens else s.context, 0)
+    dtype = s.weights if s.weights in device.peak else s.activations
     peak = device.peak.get(dtype) or device.peak["float32"]
     flops: dict[str, tuple[int, float]] = {}
     for name, number in bill.within(f"flops.{phase}"):
@@ -78,15 +79,21 @@ def parts(bill: Bill, phase: str, device: Device) -> list[Part]:
     for c in bill.weights:
         if c.path in ("embed.weight", "positions.weight", "types.weight") and not (c.path == "embed.weight" and bill.config.tied):
             continue  # a few rows of a table are read, not the table
+        if phase == "decode" and (c.path.startswith("encoder.") or ".cross.k." in c.path or ".cross.v." in c.path):
+            continue  # the source was read before
         where = "head" if c.path == "embed.weight" else unit(c.path)
-        share = 1.0 if c.active == 1 else chosen(bill, c.path, rows * bill.setting.batch)
+        share = 1.0 if c.active == 1 else chosen(bill, c.path, rows * s.batch)
         times, have = moved.get(where, (c.times, 0.0))
-        moved[where] = times, have + c.weight.count * share * BYTES[bill.setting.weights]
+        moved[where] = times, have + share * float(bill[f"bytes.{c.path}"])
     for name, number in bill.within("cache"):
         if PLACE.fullmatch(name):
             kept = rows_kept(bill.layer(name), before + rows)
             times, have = moved.get(unit(name), (1, 0.0))
-            moved[unit(name)] = times, have + float(number) * bill.setting.batch * (kept if phase == "decode" else rows)
+            moved[unit(name)] = times, have + float(number) * s.batch * (kept if phase == "decode" else rows)
+    if phase == "decode" and "cache.bytes_per_source_token" in bill:
+        kept = float(bill["cache.bytes_per_source_token"]) / len(bill.config.layers) * (s.source or s.context) * s.batch
+        for path in [p for p in moved if p.endswith(".cross")]:
+            moved[path] = moved[path][0], moved[path][1] + kept
     out = []
     for path in dict.fromkeys([*flops, *moved]):
         times = (flops.get(path) or moved[path])[0]

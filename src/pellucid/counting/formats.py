@@ -54,9 +54,9 @@ def size(c: Counted, dtype: str, plain: str, shape: tuple[int, ...] | None = Non
     row = ceil(columns * f.bits / 8)
     blocks = ceil(rows / f.block[0]), ceil(columns / f.block[1])
     value = prod(lead) * (rows * row + blocks[0] * blocks[1] * f.scale)
-    each = "rows·⌈columns·bits / 8⌉ + blocks·scale"
+    symbols = "rows·⌈columns·bits / 8⌉ + blocks·scale"
     filled = f"({rows:,}·{row:,} + {blocks[0]:,}·{blocks[1]:,}·{f.scale})"
-    return Number(value, f"E·({each})" if lead else each, "·".join([*(f"{n:,}" for n in lead), filled] if lead else [filled[1:-1]]))
+    return Number(value, f"E·({symbols})" if lead else symbols, "·".join([*(f"{n:,}" for n in lead), filled] if lead else [filled[1:-1]]))
 
 
 def add_bytes(bill: Bill) -> None:

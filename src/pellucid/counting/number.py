@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Number:
-    """value: a whole number, or seconds. symbols and filled: its formula, in letters and in figures. of: the paths of what it is made of."""
+    """value: a whole number, or seconds. symbols and filled: its formula, in letters and figures. of: the paths of what it is made of."""
 
     value: float
     symbols: str = ""

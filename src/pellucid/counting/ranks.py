@@ -10,14 +10,15 @@ A stage's attention is on max(tp, ep) ranks: where ep is larger, groups of tp ra
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, prod
 
 from pellucid.axes import parse
 from pellucid.config import Attention, Layer, Moe
 from pellucid.counting.bill import BYTES, Bill, Counted, rows_kept
+from pellucid.counting.bounds import multiplicity
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.formats import size
-from pellucid.counting.number import Number, product, total
+from pellucid.counting.number import Number, total
 from pellucid.errors import UseError
 
 LETTERS = {"H": "tp", "G": "tp", "F": "tp", "V": "tp", "E": "ep"}
@@ -56,7 +57,7 @@ class Spread:
 
 
 def split_of(asked: str) -> Split:
-    """"tp=8,pp=2,ep=8"."""
+    """What "tp=8,pp=2,ep=8" asks for."""
     found = re.findall(r"(?:^|,)(tp|pp|ep)=([1-9]\d{0,5})(?=,|$)", asked)
     names = [name for name, _ in found]
     if ",".join(f"{name}={n}" for name, n in found) != asked or len(set(names)) != len(names):
@@ -76,7 +77,6 @@ def check(bill: Bill, split: Split) -> None:
     cfg = bill.config
     if cfg.encoder is not None:
         raise UseError("count.ranks.encoder", found=bill.model)
-    sizes = {("pp", "L"): len(cfg.layers)}
     for i, one in enumerate(cfg.layers):
         if one.attn.heads % split.tp:
             raise UseError("count.ranks.even", name="tp", found=split.tp, what="H", size=one.attn.heads, layer=i)
@@ -87,9 +87,8 @@ def check(bill: Bill, split: Split) -> None:
             raise UseError("count.ranks.even", name="tp", found=split.tp, what="F", size=one.ffn.width, layer=i)
         if split.ep > 1 and isinstance(one.ffn, Moe) and one.ffn.experts % split.ep:
             raise UseError("count.ranks.even", name="ep", found=split.ep, what="E", size=one.ffn.experts, layer=i)
-    for (name, letter), n in sizes.items():
-        if getattr(split, name) > n:
-            raise UseError("count.ranks.most", name=name, found=getattr(split, name), what=letter, most=n)
+    if split.pp > len(cfg.layers):
+        raise UseError("count.ranks.layers", found=split.pp, most=len(cfg.layers))
     if max(split.tp, split.ep) % min(split.tp, split.ep):
         raise UseError("count.ranks.together", tp=split.tp, ep=split.ep)
 
@@ -108,29 +107,27 @@ def stage(bill: Bill, split: Split, i: int, bounds: tuple[int, int]) -> Stage:
     s = bill.setting
     held = weights = cache = 0
     for c in bill.weights:
-        if times := here(bill, c.path, i, bounds, split.pp):
+        if times := here(bill, c.path, c.times, i, bounds, split.pp):
             shape = shard(bill, c, split)
-            n = 1
-            for side in shape:
-                n *= side
-            held += times * n * c.weight.parameter
+            held += times * prod(shape) * c.weight.parameter
             weights += times * int(size(c, s.weights, s.activations, shape))
     for name, number in bill.within("cache"):
         if PLACE.fullmatch(name):
             attn = bill.layer(name).attn
             part = kept(attn.kv_heads, split.tp) / attn.kv_heads if isinstance(attn, Attention) else 1.0
             requests = ceil(s.batch / max(1, split.ep // split.tp))
-            cache += here(bill, name, i, bounds, split.pp) * requests * int(int(number) * part) * rows_kept(bill.layer(name), s.context)
+            times = here(bill, name, multiplicity(bill, name), i, bounds, split.pp)
+            cache += times * requests * int(int(number) * part) * rows_kept(bill.layer(name), s.context)
     return Stage(bounds, held, weights, cache)
 
 
-def here(bill: Bill, path: str, i: int, bounds: tuple[int, int], stages: int) -> int:
-    """How many of a path's copies are in a stage: of layers, those between its bounds; the table in the first, what ends in the last."""
+def here(bill: Bill, path: str, times: int, i: int, bounds: tuple[int, int], stages: int) -> int:
+    """How many of a path's copies the i-th stage has: of layers, those between its bounds; the table in the first, the end in the last."""
     found = PLACE.fullmatch(path)
     if found is not None:
         kind = next(k for k in bill.reduced.kinds if k.stack == found["stack"] and k.first == int(found["number"]))
-        if next(c for c in bill.weights if c.path.startswith(f"{found['stack']}layers.{found['number']}.")).times == kind.count:
-            return sum(bounds[0] <= n < bounds[1] for n in kind.numbers)
+        inside = sum(bounds[0] <= n < bounds[1] for n in kind.numbers)
+        return inside if times == kind.count else min(inside, times)  # what layers share, each stage has once
     ends = path.startswith(("norm.", "head.", "transform.", "narrow."))
     tied = path == "embed.weight" and bill.config.tied and bill.config.head
     return int(i == stages - 1 if ends else i == 0 or (tied and i == stages - 1))
@@ -162,30 +159,24 @@ def shard(bill: Bill, c: Counted, split: Split) -> tuple[int, ...]:
 
 
 def sent(bill: Bill, split: Split, phase: str) -> Iterator[tuple[str, Number]]:
-    """Bytes that one rank of the largest stage sends in a step: rows of activations, by the ring's formulas."""
+    """Bytes that one rank of the first stage sends in a step: rows of activations, by the formulas of a ring (n ranks, X = B·T·D·b)."""
     s, cfg = bill.setting, bill.config
-    each, copies = int(BYTES[s.activations]), max(1, split.ep // split.tp)
-    rows = ceil(s.batch / copies) * (s.context if phase == "prefill" else 1)
-    x = product("B·T·D·b", rows=rows, width=cfg.width, each=each)
-    first, last = next(iter(cuts(len(cfg.layers), split.pp)))
-    layers = cfg.layers[first:last]
-    n, found = split.tp, []
-    if n > 1:
-        sums = sum(summed(one, split) for one in layers)
-        value = 2 * (n - 1) * sums * x.value // n
-        found.append(("all_reduce", Number(int(value), "2(n−1)/n·sums·B·T·D·b", f"2·{n - 1}·{sums}·{x.value:,} / {n}")))
-    if split.ep > 1:
-        sparse = [one.ffn for one in layers if isinstance(one.ffn, Moe)]
-        routed = sum(ffn.chosen for ffn in sparse)
-        value = 2 * (split.ep - 1) * routed * x.value // split.ep // min(split.tp, split.ep)
-        symbols = "2(n−1)/n·ΣA·B·T·D·b" + (" / tp" if split.tp > 1 else "")
-        filled = f"2·{split.ep - 1}·{routed}·{x.value:,} / {split.ep}" + (f" / {min(split.tp, split.ep)}" if split.tp > 1 else "")
-        found.append(("all_to_all", Number(int(value), symbols, filled)))
+    rows = ceil(s.batch / max(1, split.ep // split.tp)) * (s.context if phase == "prefill" else 1)
+    x = rows * cfg.width * int(BYTES[s.activations])
+    layers = cfg.layers[: next(cuts(len(cfg.layers), split.pp))[1]]
+    found = {}
+    if (n := split.tp) > 1:
+        sums = 1 + sum(summed(one, split) for one in layers)  # one after the table, whose rows are split as well
+        found["all_reduce"] = Number(2 * (n - 1) * sums * x // n, "2(n−1)/n·sums·X", f"2·{n - 1}/{n}·{sums}·{x:,}")
+    if (n := split.ep) > 1:
+        chosen = sum(one.ffn.chosen for one in layers if isinstance(one.ffn, Moe))
+        value = 2 * (n - 1) * chosen * x // (n * split.tp)
+        found["all_to_all"] = Number(value, "2(n−1)/n·ΣA·X/tp", f"2·{n - 1}/{n}·{chosen}·{x:,}/{split.tp}")
     if split.pp > 1:
-        found.append(("pipeline", Number(x.value, x.symbols, x.filled)))
-    yield from found
+        found["pipeline"] = Number(x, "X", "")
+    yield from found.items()
     if found:
-        yield "total", total((name, 1, number) for name, number in found)
+        yield "total", total((name, 1, number) for name, number in found.items())
 
 
 def summed(one: Layer, split: Split) -> int:

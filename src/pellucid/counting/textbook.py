@@ -1,9 +1,9 @@
 """The formulas of textbooks beside what was counted, and where the difference lies: exact, with nothing left over.
 
-    attention   4·L·d²            q, k, v and o of d × d
-    layers      12·L·d²           and an MLP of 4·d
-    model       V·d + 12·L·d²     and one table
-    a token     2·N FLOP          each weight multiplies once
+attention   4·L·d²            q, k, v and o of d × d
+layers      12·L·d²           and an MLP of 4·d
+model       V·d + 12·L·d²     and one table
+a token     2·N FLOP          each weight multiplies once
 """
 
 from dataclasses import dataclass

@@ -35,7 +35,7 @@ class Way:
     master: bool = True
 
 
-def training(bill: Bill, way: Way = Way()) -> dict[str, Number]:  # noqa: B008
+def training(bill: Bill, way: Way = Way()) -> dict[str, Number]:
     """Bytes and products of one step of training on a batch of texts as long as the context, by name."""
     return memory(bill, way) | work(bill, way)
 
@@ -103,7 +103,9 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
 
 def adapters(bill: Bill, rank: int) -> int:
     """Numbers of LoRA's two matrices beside every matrix of the layers but experts' and routers'. arXiv 2106.09685."""
-    inner = [c for c in bill.weights if "layers" in c.path and len(c.weight.shape) == 2 and c.path.endswith("weight") and c.part != "router"]
+    inner = [
+        c for c in bill.weights if "layers" in c.path and len(c.weight.shape) == 2 and c.path.endswith("weight") and c.part != "router"
+    ]
     return sum(c.times * rank * sum(c.weight.shape) for c in inner)
 
 

@@ -1,8 +1,8 @@
 """What would change: the same model with another kind of attention, or with experts. It is another Config, and counted as any other.
 
-    with_attention(cfg, "gqa:8")        every layer's keys and values in 8 groups
-    with_attention(cfg, "mla:512")      one latent of 512 and a rotary key of 64 are stored (arXiv 2405.04434)
-    with_experts(cfg, "64:8")           64 experts, 8 of them chosen
+with_attention(cfg, "gqa:8")        every layer's keys and values in 8 groups
+with_attention(cfg, "mla:512")      one latent of 512 and a rotary key of 64 are stored (arXiv 2405.04434)
+with_experts(cfg, "64:8")           64 experts, 8 of them chosen
 """
 
 import re
@@ -100,7 +100,8 @@ def other_kinds(bill: Bill) -> Iterator[tuple[str, Bill]]:
     yield kinds(bill.config), bill
     asked = {"MHA": "mha", f"GQA {groups}": f"gqa:{groups}" if groups else None, "MQA": "mqa", f"MLA {LATENT}+{ROTARY}": f"mla:{LATENT}"}
     for name, text in asked.items():
-        if text and (other := tried(bill.config, text)) is not None:
+        other = tried(bill.config, text) if text else None
+        if other is not None and [one.attn for one in other.layers] != [one.attn for one in bill.config.layers]:
             yield name, cache_of(other, bill)
 
 

@@ -56,6 +56,9 @@ STACKED = Layout(lambda disk, _: [torch.stack(disk)], lambda ours: list(ours[0].
 EXPERTS_TURNED = Layout(lambda disk, _: [disk[0].transpose(1, 2)], lambda ours: [ours[0].transpose(1, 2)], views=True)
 PAIRED = Layout(lambda disk, _: _part_pairs(disk[0]), lambda ours: [_join_pairs(ours)])
 FUSED = Layout(lambda disk, _: list(disk[0].chunk(2, 1)), lambda ours: [torch.cat(ours, 1)])
+FUSED_TURNED = Layout(
+    lambda disk, _: [half.transpose(1, 2) for half in disk[0].chunk(2, 2)], lambda ours: [torch.cat([w.transpose(1, 2) for w in ours], 2)]
+)
 ROW = Layout(lambda disk, _: [disk[0][0]], lambda ours: [ours[0][None]], views=True)
 
 

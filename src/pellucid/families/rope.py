@@ -62,7 +62,7 @@ def linear(found: Fields, hf: Fields, width: int) -> Linear:
 
 def llama3(found: Fields, hf: Fields, width: int) -> Llama3:
     low, high = found.number("low_freq_factor"), found.number("high_freq_factor")
-    found.relate(low < high, "low_freq_factor < high_freq_factor", low_freq_factor=low, high_freq_factor=high)
+    found.relate(low <= high, "low_freq_factor <= high_freq_factor", low_freq_factor=low, high_freq_factor=high)
     return Llama3(found.number("factor"), low, high, found.whole("original_max_position_embeddings"))
 
 

@@ -1,7 +1,9 @@
 """The mathematics: each op a plain tapped reference, the terms of its cells, its FLOPs, and fast twins behind a fit test."""
 
 from pellucid.ops.attend import attend
-from pellucid.ops.experts import combine, grouped
+from pellucid.ops.choose import choose
+from pellucid.ops.distance import distances
+from pellucid.ops.experts import combine, grouped, weighted
 from pellucid.ops.gate import capped, each, gate, gated
 from pellucid.ops.latent import attend_latent
 from pellucid.ops.linear import adapted, add, linear, linear_wide, look, merged, pick, scaled
@@ -11,6 +13,6 @@ from pellucid.ops.rotate import angles, rotate
 from pellucid.ops.sinusoid import sinusoids
 
 __all__ = [
-    "adapted", "add", "angles", "attend", "attend_latent", "capped", "combine", "each", "gate", "gated", "grouped", "layer", "linear",
-    "linear_wide", "look", "merged", "pick", "rms", "rms_offset", "rotate", "scaled", "sinusoids", "wide",
+    "adapted", "add", "angles", "attend", "attend_latent", "capped", "choose", "combine", "distances", "each", "gate", "gated", "grouped", "layer", "linear",
+    "linear_wide", "look", "merged", "pick", "rms", "rms_offset", "rotate", "scaled", "sinusoids", "weighted", "wide",
 ]  # fmt: skip

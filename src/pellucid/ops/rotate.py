@@ -47,7 +47,7 @@ def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cp
 def llama3(plain: Tensor, factor: float, low: float, high: float, original: int) -> Tensor:
     """Pairs that turn fewer than `low` times in the original context slow down by factor, those above `high` stay, others between."""
     turns = original * plain / (2 * math.pi)
-    part = ((turns - low) / (high - low)).clamp(0, 1)
+    part = ((turns - low) / max(high - low, 1e-30)).clamp(0, 1)  # Llama 4 Scout has no pairs between
     return plain * part + plain / factor * (1 - part)
 
 

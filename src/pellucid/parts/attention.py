@@ -9,8 +9,8 @@ from pellucid import config as c
 from pellucid import ops
 from pellucid.parts.linear import Embedding, Linear
 from pellucid.parts.norm import NORMS
-from pellucid.past import Past
-from pellucid.sight import Sight, alibi, both_ways, causal, relative, slopes, window
+from pellucid.past import Past, Piece
+from pellucid.sight import Sight, alibi, both_ways, causal, chunk, relative, slopes, window
 from pellucid.step import Step
 from pellucid.tap import tap
 
@@ -35,15 +35,17 @@ class Attention(nn.Module):
         self.relative, self.rope, self.buckets, self.cap = table, spec.rope, spec.buckets, spec.cap
         self.slope = alibi(slopes(spec.heads), spec.alibi) if spec.alibi else None
         self.base = causal if spec.causal else both_ways
-        self.limits = [] if spec.window is None else [window(spec.window)]
+        self.limits = [make(n) for make, n in ((window, spec.window), (chunk, spec.chunk)) if n is not None]
+        self.temper, self.eps = spec.temper, cfg.eps
         self.changes = [self.normed] * spec.qk_norm + [self.turned] * (spec.rope is not None)
+        self.changes += [self.evened] * spec.qk_rms + [self.tempered] * (spec.temper is not None)
         self.extras = [self.capped] * (spec.cap is not None) + [self.sunk] * spec.sinks + [self.biased] * (table is not None)
         self.extras += [self.sloped] * (spec.alibi is not None)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         q = tap(self.q(x).unflatten(-1, (-1, self.width)), "q: B T H K")
         q, past = self.look_back(q, x, step)
-        z = tap(ops.attend(q, past, self.sight(step), self.scale), "z: B T H K")
+        z = tap(ops.attend(q, past, self.seen(q, step), self.scale), "z: B T H K")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]
 
     def look_back(self, q: Tensor, x: Tensor, step: Step) -> tuple[Tensor, Past]:
@@ -68,6 +70,19 @@ class Attention(nn.Module):
         turn = step.shared((rope, q.dtype), lambda: ops.angles(step.positions, rope, q.dtype, step.totals))
         return tap(ops.rotate(q, turn, rope.interleaved), "q_rot: B T H K"), tap(ops.rotate(k, turn, rope.interleaved), "k_rot: B T G K")
 
+    def evened(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        return tap(ops.rms(q, None, self.eps), "q_even: B T H K"), tap(ops.rms(k, None, self.eps), "k_even: B T G K")
+
+    def tempered(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        t, w = self.temper, ops.wide(q.dtype)
+        assert t is not None
+        growth = step.shared((t, w), lambda: 1 + t.scale * ((step.places + 1) // t.floor).to(w).log1p()[..., None, None])
+        return tap(ops.scaled(q, growth), "q_grown: B T H K"), k
+
+    def seen(self, q: Tensor, step: Step) -> Sight:
+        """The sight of these queries."""
+        return self.sight(step)
+
     def sight(self, step: Step) -> Sight:
         """What this layer's queries may see in this step."""
         sight = step.sight or self.base
@@ -91,6 +106,30 @@ class Attention(nn.Module):
         assert self.relative is not None and self.buckets is not None
         table = self.relative.weight
         return replace(sight, bias=relative(table, self.buckets), weights=(*sight.weights, table))
+
+
+class DistantAttention(Attention):
+    """Scores gain q · r, r one more key, of the distance alone (arXiv 1901.02860, without its two biases of queries)."""
+
+    axes = Attention.axes | {"distance": "(H K) D"}
+
+    def __init__(self, cfg: c.Config, spec: c.Attention, table: Embedding | None = None) -> None:
+        super().__init__(cfg, spec, table)
+        self.distance = Linear(cfg.width, spec.heads * spec.width, False)
+
+    def seen(self, q: Tensor, step: Step) -> Sight:
+        def within(sight: Sight, piece: Piece) -> Sight:
+            by_distance = ops.distances(q[:, piece.rows] * self.scale, self.distance.matrix(), piece.k_at.shape[1])
+            last = by_distance.shape[-1] - 1
+
+            def bias(q_at: Tensor, k_at: Tensor) -> Tensor:
+                back = (q_at - k_at).clamp(0, last)
+                return by_distance.gather(-1, back.expand(*by_distance.shape[:3], -1))
+
+            return replace(sight, bias=bias)
+
+        sight = self.sight(step)
+        return replace(sight, within=within, weights=(*sight.weights, self.distance.weight))
 
 
 class CrossAttention(Attention):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
-from pellucid.parts.attention import Attention, CrossAttention
+from pellucid.parts.attention import Attention, CrossAttention, DistantAttention
 from pellucid.parts.latent import Latent
 from pellucid.parts.linear import Embedding
 from pellucid.parts.mlp import GatedMlp, Mlp
@@ -18,7 +18,9 @@ from pellucid.tap import tap
 
 
 def attention(cfg: c.Config, spec: c.Attention | c.Latent, table: Embedding | None) -> Attention | Latent:
-    return Latent(cfg, spec) if isinstance(spec, c.Latent) else Attention(cfg, spec, table)
+    if isinstance(spec, c.Latent):
+        return Latent(cfg, spec)
+    return DistantAttention(cfg, spec, table) if spec.distances else Attention(cfg, spec, table)
 
 
 def feed_forward(cfg: c.Config, spec: c.Mlp | c.Moe) -> Mlp | Moe:

@@ -4,9 +4,11 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
+from pellucid.parts.indexer import Indexer, limited
 from pellucid.parts.linear import Linear
 from pellucid.parts.norm import RmsNorm
-from pellucid.sight import causal
+from pellucid.past import Past
+from pellucid.sight import Sight, causal
 from pellucid.step import Step
 from pellucid.tap import tap
 
@@ -30,18 +32,28 @@ class Latent(nn.Module):
         self.kv_b = Linear(spec.kv_rank, spec.heads * (spec.key + spec.value), False)
         self.o = Linear(spec.heads * spec.value, cfg.width, spec.bias)
         self.scale = (spec.key + turned) ** -0.5 if spec.scale is None else spec.scale
+        self.indexer = Indexer(cfg, spec.index, spec.q_rank or cfg.width) if spec.index else None
+        self.sight = self.whole if spec.index is None else self.chosen
 
-    def direct(self, x: Tensor) -> Tensor:
-        return self.q(x)  # type: ignore[no-any-return]
+    def direct(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.q(x), x
 
-    def through_rank(self, x: Tensor) -> Tensor:
+    def through_rank(self, x: Tensor) -> tuple[Tensor, Tensor]:
         low = tap(self.q_norm(tap(self.q_a(x), "q_a: B T Q")), "q_norm: B T Q")
-        return self.q_b(low)  # type: ignore[no-any-return]
+        return self.q_b(low), low
+
+    def whole(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], past: Past, step: Step) -> Sight:
+        return step.sight or causal
+
+    def chosen(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], past: Past, step: Step) -> Sight:
+        assert self.indexer is not None
+        return limited(step.sight or causal, past, self.indexer(x, low, turn, step))
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s, rope = self.spec, self.spec.rope
         turn = step.shared((rope, x.dtype), lambda: ops.angles(step.positions, rope, x.dtype, step.totals))
-        q = tap(self.queries(x).unflatten(-1, (-1, s.key + rope.width)), "q: B T H K+R")
+        q, low = self.queries(x)
+        q = tap(q.unflatten(-1, (-1, s.key + rope.width)), "q: B T H K+R")
         content, turning = q.split([s.key, rope.width], -1)
         q_rot = tap(ops.rotate(turning, turn, rope.interleaved), "q_rot: B T H R")
         latent, shared = tap(self.kv_a(x), "kv_a: B T C+R").split([s.kv_rank, rope.width], -1)
@@ -49,5 +61,6 @@ class Latent(nn.Module):
         k_shared = tap(ops.rotate(shared.unsqueeze(2), turn, rope.interleaved).squeeze(2), "k_shared: B T R")
         past = step.store(self, latent, k_shared)
         up_k, up_v = self.kv_b.matrix().unflatten(0, (-1, s.key + s.value)).split([s.key, s.value], 1)
-        z = tap(ops.attend_latent(content, q_rot, past, up_k, up_v, step.sight or causal, self.scale), "z: B T H W")
+        sight = self.sight(x, low, turn, past, step)
+        z = tap(ops.attend_latent(content, q_rot, past, up_k, up_v, sight, self.scale), "z: B T H W")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]

@@ -19,6 +19,13 @@ class Linear(nn.Linear):
         return self.weight
 
 
+class WideLinear(Linear):
+    """The same in float32 at least, for a product whose rounding would change a choice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear_wide(x, self.weight, self.bias)
+
+
 class Embedding(nn.Embedding):
     """ids [...] -> rows [... width]; unset as a Linear is."""
 

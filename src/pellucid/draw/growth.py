@@ -1,0 +1,47 @@
+"""How the past grows with the context, a line for each model: straight for full attention, flat where windows stop growing."""
+
+from collections.abc import Sequence
+from math import log2
+
+from pellucid.counting import Bill
+from pellucid.counting.fit import held
+from pellucid.draw.amount import scaled
+from pellucid.draw.svg import COLOURS, label, line, picture
+from pellucid.words import say
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 540.0, 90.0, 190.0, 50.0, 50.0
+
+
+def growth(bills: Sequence[Bill]) -> str:
+    """The picture: tokens across by powers of 2, bytes up by powers of 2."""
+    most = max(131_072, *(b.setting.context for b in bills))
+    contexts = [2**i for i in range(7, int(log2(most)) + 1)]
+    drawn = [(b, [(n, past(b, n)) for n in contexts if n <= (b.config.positions or n)]) for b in bills if "cache.bytes" in b]
+    sizes = [size for _, points in drawn for _, size in points] or [1, 2]
+    low, high = int(log2(min(sizes))), int(log2(max(sizes))) + 1
+
+    def x(n: float) -> float:
+        return LEFT + (log2(n) - 7) / max(1, log2(contexts[-1]) - 7) * (WIDTH - LEFT - RIGHT)
+
+    def y(size: float) -> float:
+        return HEIGHT - BOTTOM - (log2(size) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    shapes = []
+    for n in contexts[::2]:
+        shapes += [line([(x(n), TOP), (x(n), HEIGHT - BOTTOM)], "#dddddd", 1), label(x(n), HEIGHT - BOTTOM + 18, f"{n:,}", "middle")]
+    for power in range(low, high + 1, max(1, (high - low) // 8)):
+        shapes += [line([(LEFT, y(2.0**power)), (WIDTH - RIGHT, y(2.0**power))], "#dddddd", 1)]
+        shapes += [label(LEFT - 8, y(2.0**power) + 4, scaled(2.0**power, "B"), "end")]
+    for i, (bill, points) in enumerate(drawn):
+        colour = COLOURS[i % len(COLOURS)]
+        shapes.append(line([(x(n), y(size)) for n, size in points], colour))
+        shapes.append(label(x(points[-1][0]) + 6, y(points[-1][1]) + 4, bill.model, fill=colour))
+    shapes.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, say("count.row.context"), "middle"))
+    return picture(
+        WIDTH, HEIGHT, say("count.picture.cache", batch=", ".join(map(str, dict.fromkeys(b.setting.batch for b in bills)))), shapes
+    )
+
+
+def past(bill: Bill, context: int) -> int:
+    """Bytes that a batch of this context leaves in every layer."""
+    return held(bill, context, bill.setting.batch) - int(bill["bytes.total"])

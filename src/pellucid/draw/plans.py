@@ -1,0 +1,61 @@
+"""Training and several devices, as lines of a terminal: what each takes, with its formula."""
+
+from rich.text import Text
+
+from pellucid.counting import Bill, Number
+from pellucid.counting.ranks import Split, spread
+from pellucid.counting.training import Way, training
+from pellucid.draw.amount import scaled
+from pellucid.draw.number import count
+from pellucid.draw.table import Cell, Column, prose, table
+from pellucid.words import say
+
+MEMORY = {
+    "weights": "count.train.weights", "adapters": "count.train.adapters", "gradients": "count.train.gradients",
+    "moments": "count.train.moments", "master": "count.train.master", "activations": "count.train.activations", "total": "count.total",
+}  # fmt: skip
+FLOPS = {
+    "forward": "count.train.forward", "adapters": "count.train.adapters", "backward": "count.train.backward",
+    "recompute": "count.train.recompute", "total": "count.total", "textbook": "count.train.textbook",
+    "attention": "count.train.attention", "idle": "count.because.idle",
+}  # fmt: skip
+SENT = {
+    "all_reduce": "count.ranks.all_reduce", "all_to_all": "count.ranks.all_to_all", "pipeline": "count.ranks.pipeline",
+    "total": "count.total",
+}  # fmt: skip
+PHASES = {"prefill": "count.prefill", "decode": "count.decode"}
+COLUMNS = [Column(), Column(">"), Column(style="dim")]
+
+
+def row(name: str, n: Number, unit: str) -> list[Cell]:
+    """A name, an amount, its formula."""
+    signed = f"{n.value:+,}" if n.value < 0 else scaled(n.value, unit)
+    return [name, signed, " = ".join(x for x in (n.symbols, n.filled) if x)]
+
+
+def trained(bill: Bill, way: Way, width: int) -> list[Text]:
+    """One step of training."""
+    found = training(bill, way)
+    s = bill.setting
+    out = [Text(say("count.train", context=count(s.context), batch=count(s.batch)), "bold")]
+    out += table([row(say(MEMORY[name]), found[f"memory.{name}"], "B") for name in MEMORY if f"memory.{name}" in found], COLUMNS)
+    out += table([row(say(FLOPS[name]), found[f"flops.{name}"], "FLOP") for name in FLOPS if f"flops.{name}" in found], COLUMNS)
+    out += prose(say("count.train.note"), width, "dim")
+    return out + (prose(say("count.train.difference"), width, "dim") if "flops.idle" in found else [])
+
+
+def over_ranks(bill: Bill, split: Split, width: int) -> list[Text]:
+    """What ranks hold, and what they send."""
+    found = spread(bill, split)
+    out = [Text(say("count.over", ranks=split.ranks, tp=split.tp, pp=split.pp, ep=split.ep), "bold")]
+    rows: list[list[Cell]] = [["", say("count.parameters"), say("count.train.weights"), say("count.past")]]
+    for stage in found.stages:
+        first, end = stage.layers
+        sizes = [count(stage.parameters), scaled(stage.weights, "B"), scaled(stage.cache, "B")]
+        rows.append([say("count.stage", first=first, last=end - 1), *sizes])
+    out += table(rows, [Column(), Column(">"), Column(">"), Column(">")])
+    for phase, sent in found.sent.items():
+        if sent:
+            out.append(Text(" " + say("count.sent", phase=say(PHASES[phase]))))
+            out += table([row(say(SENT[name]), n, "B") for name, n in sent.items()], COLUMNS, indent=2)
+    return out + prose(say("count.over.note"), width, "dim")

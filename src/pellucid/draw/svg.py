@@ -1,0 +1,36 @@
+"""Pictures as plain SVG text: a few shapes, and the frame that a person can open, print or put into a page."""
+
+from collections.abc import Sequence
+from html import escape
+
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777", "#ee7733", "#009988", "#bb5566")
+
+
+def picture(width: float, height: float, title: str, shapes: Sequence[str]) -> str:
+    """A whole file, with its title over the shapes."""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+    font = ' font-family="system-ui, sans-serif" font-size="12" fill="#1f2328">'
+    body = "\n".join([box(0, 0, width, height, "#ffffff"), label(16, 24, title, size=15), *shapes])
+    return f'{head} role="img"{font}\n<title>{escape(title)}</title>\n{body}\n</svg>\n'
+
+
+def box(x: float, y: float, width: float, height: float, fill: str, told: str = "") -> str:
+    """A rectangle; told is what it says where a pointer rests."""
+    at = f'x="{x:.2f}" y="{y:.2f}" width="{max(width, 0):.2f}" height="{max(height, 0):.2f}"'
+    return f'<rect {at} fill="{fill}"><title>{escape(told)}</title></rect>' if told else f'<rect {at} fill="{fill}"/>'
+
+
+def label(x: float, y: float, text: str, anchor: str = "start", fill: str = "#1f2328", size: float = 12) -> str:
+    """A line of text."""
+    return f'<text x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}" fill="{fill}" font-size="{size:g}">{escape(text)}</text>'
+
+
+def line(points: Sequence[tuple[float, float]], stroke: str, width: float = 2) -> str:
+    """A line through points."""
+    path = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
+    return f'<polyline points="{path}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>'
+
+
+def dot(x: float, y: float, fill: str, told: str) -> str:
+    """A point that says what it is."""
+    return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="5" fill="{fill}" fill-opacity="0.8"><title>{escape(told)}</title></circle>'

@@ -1,0 +1,142 @@
+"""What this machine gives: bytes read from memory a second, FLOP of a matrix product a second.
+
+A bound must not be beaten by what it bounds, so the limit is the best of some repetitions; their median tells how steady it was.
+
+    a block of the size of what a step reads: weights that stay in a processor's cache are read from there, and faster
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import torch
+from torch import Tensor
+
+from pellucid import ops
+from pellucid.counting.bounds import Device
+from pellucid.measuring.machine import cpu, memory
+from pellucid.ops import native
+
+Clock = Callable[[], float]  # seconds
+RUNS = 7
+BLOCK = 256 << 20  # bytes: more than a processor keeps beside it
+SMALLEST, LARGEST = 1 << 20, 512 << 20
+A_RUN = 64 << 20  # bytes: a small block is read over and over, so that a run is long enough to be timed
+SHAPES = ((512, 1024, 1024), (512, 768, 3072))  # rows, in, out
+DTYPES = ("float32", "bfloat16", "int8")
+
+
+@dataclass(frozen=True)
+class Rate:
+    """An amount a second: the best of some runs, and their median."""
+
+    median: float
+    best: float
+
+    @staticmethod
+    def of(rates: list[float]) -> "Rate":
+        return Rate(statistics.median(rates), max(rates))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """read: bytes a second by the number of threads.  product: FLOP a second by dtype, with all `threads`.  block: bytes that were read.
+
+    memory in bytes, 0 where the system does not tell.
+    """
+
+    cpu: str
+    memory: int
+    threads: int
+    block: int
+    read: dict[int, Rate]
+    product: dict[str, Rate]
+    torch: str
+    kernels: str | None
+    date: str
+
+    @property
+    def device(self) -> Device:
+        """The machine as a device to count for."""
+        peak = {dtype: rate.best for dtype, rate in self.product.items()}
+        source = f"pellucid bench, torch {self.torch}, threads: {self.threads}, {self.date}"
+        return Device(self.cpu, self.memory, self.read[self.threads].best, peak, source)
+
+
+@dataclass
+class Gauge:
+    """Measures as often as it is told to, before and after a run say; `limits` are of all that it has seen.
+
+    threads: torch's where None.  block: bytes to read.
+    """
+
+    threads: int | None = None
+    block: int = BLOCK
+    clock: Clock = time.perf_counter
+    reads: dict[int, list[float]] = field(default_factory=dict)
+    products: dict[str, dict[tuple[int, ...], list[float]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.threads = self.threads or torch.get_num_threads()
+        self.block = min(max(self.block, SMALLEST), LARGEST) // SMALLEST * SMALLEST
+
+    def measure(self, runs: int = RUNS) -> "Gauge":
+        """Some runs of everything."""
+        assert self.threads is not None
+        block = torch.ones(self.block // 4)
+        for threads in sorted({1, self.threads}):
+            with threaded(threads):
+                self.reads.setdefault(threads, []).extend(reading(block, self.clock) for _ in range(runs))
+        with threaded(self.threads), torch.no_grad():
+            for dtype in DTYPES:
+                for shape in SHAPES:
+                    run, times = product(dtype, *shape), self.products.setdefault(dtype, {}).setdefault(shape, [])
+                    run()
+                    times += (2.0 * shape[0] * shape[1] * shape[2] / timed(run, self.clock) for _ in range(runs))
+        return self
+
+    @property
+    def limits(self) -> Limits:
+        """Of the shapes of a product, the one that the machine is best at."""
+        assert self.threads is not None
+        read = {threads: Rate.of(rates) for threads, rates in self.reads.items()}
+        best = {dtype: max((Rate.of(r) for r in by.values()), key=lambda r: r.best) for dtype, by in self.products.items()}
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        return Limits(cpu(), memory() or 0, self.threads, self.block, read, best, torch.__version__, native.instructions(), date)
+
+
+@contextmanager
+def threaded(threads: int) -> Iterator[None]:
+    """Everything in here runs with so many threads."""
+    outer = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(outer)
+
+
+def timed(run: Callable[[], object], clock: Clock = time.perf_counter) -> float:
+    """Seconds of one run."""
+    began = clock()
+    run()
+    return clock() - began
+
+
+def reading(block: Tensor, clock: Clock = time.perf_counter) -> float:
+    """Bytes a second of reading a tensor with all threads of the kernels; with torch's, where there are no kernels."""
+    read: Callable[[Tensor], object] = native.stream if native.available() else torch.sum
+    again = max(1, A_RUN // block.nbytes)
+    return again * block.nbytes / timed(lambda: [read(block) for _ in range(again)], clock)
+
+
+def product(dtype: str, rows: int, inner: int, outer: int) -> Callable[[], object]:
+    """The product of [rows in] and a weight [out in], as the models run it."""
+    if dtype == "int8":
+        x, weight = (torch.ones(n, inner, dtype=torch.int8) for n in (rows, outer))
+        return lambda: torch._int_mm(x, weight.T)
+    x, weight = (torch.ones(n, inner, dtype=getattr(torch, dtype)) for n in (rows, outer))
+    return lambda: ops.linear(x, weight)

@@ -1,0 +1,48 @@
+"""The model that is measured: with its weights where there are some, else with random ones made on the spot, which take as long."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+
+from pellucid.checkpoint.disk import require_memory
+from pellucid.checkpoint.fill import retie
+from pellucid.config import Config
+from pellucid.errors import UseError
+from pellucid.models import Decoder, build, cast
+
+BLOCK = 1_000_003  # numbers that are drawn; a prime, so that no two rows of a matrix are alike
+SPREAD = 0.02
+
+
+def check(name: str, cfg: Config, context: int, new: int, dtype: torch.dtype) -> None:
+    """Refuse what cannot be measured here: two stacks, a dtype without kernels, more tokens than positions, more bytes than memory."""
+    if cfg.encoder is not None:
+        raise UseError("bench.encoder", model=name)
+    if dtype not in (torch.float32, torch.bfloat16):
+        raise UseError("model.dtype", found=str(dtype).removeprefix("torch."), allowed="float32, bfloat16")
+    if cfg.positions is not None and context + new > cfg.positions:
+        raise UseError("bench.positions", context=context, new=new, most=cfg.positions)
+    with torch.device("meta"):
+        size = sum(p.numel() for p in build(cfg).parameters())
+    require_memory((size + context * cfg.vocab) * dtype.itemsize, Path(name))
+
+
+def random_weights(cfg: Config, dtype: torch.dtype) -> Decoder:
+    """A model of a config whose norms are the identity and whose other weights are one random block over and over."""
+    with torch.device("meta"):
+        model = cast(build(cfg), dtype)
+    model.to_empty(device="cpu")
+    retie(model)
+    block = (torch.randn(BLOCK, generator=torch.Generator().manual_seed(0)) * SPREAD).to(dtype)
+    with torch.no_grad():
+        for path, p in model.named_parameters():
+            flat = p.view(-1)
+            for at in range(0, flat.numel(), BLOCK):
+                flat[at : at + BLOCK] = block[: flat.numel() - at]
+            if p.ndim == 1 and "norm" in path:
+                p.fill_(1.0)
+        for b in model.buffers():
+            b.zero_()
+    assert isinstance(model, Decoder)
+    return model.eval().requires_grad_(False)

@@ -1,0 +1,39 @@
+"""Which keys attention will see: small heads score every key, and each row keeps the best (DeepSeek Sparse Attention, arXiv 2512.02556).
+
+In the open only, so it saves no work here: attention runs over all keys, and a mask leaves the chosen ones.
+"""
+
+import torch
+from torch import Tensor
+
+from pellucid.ops.gate import each
+from pellucid.ops.precision import wide
+from pellucid.past import Past
+from pellucid.sight import Sight
+from pellucid.tap import Index, Terms, note, tap, within
+
+
+def choose(q: Tensor, weights: Tensor, past: Past, sight: Sight, most: int) -> list[Tensor]:
+    """q [B T H K] and weights [B T H] against keys [B S K] -> of each piece, who is seen [B T S]: at most so many of those in sight.
+
+    A score is the sum over heads of weight · max(q · k, 0) / √(H·K); of equal ones the earlier key wins. FLOPs: 2·H·(K + 1) a pair.
+    """
+    w, scale = wide(q.dtype), (q.shape[2] * q.shape[3]) ** -0.5
+    out = []
+    for piece in past.pieces:
+        with within(piece):
+            (k,) = piece.read()
+            rows, counts = q[:, piece.rows].to(w), weights[:, piece.rows].to(w) * scale
+            match = torch.einsum("bthk,bsk->bths", rows, k.to(w)).relu()
+            scores = torch.einsum("bth,bths->bts", counts, match)
+
+            def terms(i: Index, counts: Tensor = counts, match: Tensor = match) -> Terms:
+                return Terms(weight=counts[i[:2]], match=match[i[0], i[1], :, i[2]])
+
+            flops = 2 * scores.numel() * q.shape[2] * (q.shape[3] + 1)
+            scores = tap(note(scores, "index", (q, weights, *past.new), (), terms, flops), "scores: B T S")
+            allowed = sight.mask(piece.q_at, piece.k_at)[0][:, 0]
+            best = torch.where(allowed, scores, float("-inf")).sort(stable=True, dim=-1, descending=True)[1][..., :most]
+            chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True) & allowed
+            out.append(tap(each(chosen, "top", scores), "chosen: B T S"))
+    return out

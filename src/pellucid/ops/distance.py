@@ -1,0 +1,19 @@
+"""Scores that distance adds: one more key, of how far back a key lies, which each query meets too (Transformer-XL, arXiv 1901.02860)."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pellucid.ops.sinusoid import sinusoids
+from pellucid.tap import note
+
+
+def distances(q: Tensor, weight: Tensor, length: int) -> Tensor:
+    """q [B T H K] times the keys of distances 0 ... length - 1, which are weight [(H K) D] times their sinusoids -> [B H T length].
+
+    FLOPs: 2·H·K·(D + length) a row: the keys of distances that earlier steps met are theirs, and do not change.
+    """
+    waves = sinusoids(torch.arange(length, device=q.device)[None], weight.shape[1], q.dtype)[0]
+    keys = F.linear(waves, weight).unflatten(-1, (q.shape[2], -1))
+    y = torch.einsum("bthk,shk->bhts", q, keys)
+    return note(y, "distances", (q,), (weight,), None, 2 * q.shape[0] * q.shape[1] * weight.shape[0] * (weight.shape[1] + length))
