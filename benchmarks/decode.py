@@ -25,6 +25,8 @@ import transformers
 
 from pellucid import config as c
 from pellucid.engine.decode import Decode
+from pellucid.measuring.limits import reading
+from pellucid.measuring.machine import cpu
 from pellucid.models import Decoder
 from pellucid.ops import native
 
@@ -183,13 +185,6 @@ def llama_turn(path: Path, threads: int, ids: list[int], new: int) -> Turn:
     return turn
 
 
-def bandwidth(block: torch.Tensor) -> float:
-    """GB/s of reading 256 MiB with the kernels' own team."""
-    began = time.perf_counter()
-    native.stream(block)
-    return block.numel() * 4 / (time.perf_counter() - began) / 1e9
-
-
 def agree(a: list[int], b: list[int]) -> int:
     """How many tokens two texts begin with in common."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), len(a))
@@ -214,11 +209,11 @@ def case(dtype: torch.dtype, pairs: int, threads: int, new: int, folder: Path) -
     for i in range(pairs):
         for name in list(turns) if i % 2 == 0 else list(turns)[::-1]:
             if name == "pellucid":
-                given.append(bandwidth(block))
+                given.append(reading(block) / 1e9)
             _, whole, after = turns[name]()
             seen[name].append({"whole": new / whole, "decode": (new - 1) / after})
             if name == "pellucid":
-                given.append(bandwidth(block))
+                given.append(reading(block) / 1e9)
     moved = bytes_per_token(model, PROMPT + new // 2)
     middle = {name: {k: statistics.median(r[k] for r in rows) for k in ("whole", "decode")} for name, rows in seen.items()}
     ratios = {
@@ -245,8 +240,6 @@ def case(dtype: torch.dtype, pairs: int, threads: int, new: int, folder: Path) -
 
 def machine(threads: int) -> dict[str, Any]:
     """Where this ran, and with what."""
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    name = next((line.split(":")[1].strip() for line in info.splitlines() if line.startswith("model name")), platform.processor())
     versions = {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__}
     try:
         import llama_cpp
@@ -256,7 +249,7 @@ def machine(threads: int) -> dict[str, Any]:
         versions["llama-cpp-python"] = "-"
     git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True, check=False)
     return {
-        "cpu": name, "torch_sees": torch.backends.cpu.get_cpu_capability(), "kernels": native.instructions(), "threads": threads,
+        "cpu": cpu(), "torch_sees": torch.backends.cpu.get_cpu_capability(), "kernels": native.instructions(), "threads": threads,
         "versions": versions, "commit": git.stdout.strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "load_before": os.getloadavg(),
     }  # fmt: skip

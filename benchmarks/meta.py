@@ -17,6 +17,7 @@ import torch
 
 from pellucid import __version__
 from pellucid.families import understand
+from pellucid.measuring.machine import cpu
 from pellucid.models import build, cast
 from pellucid.watching import watch
 
@@ -35,13 +36,6 @@ DEEPSEEK_V3 = {
 def peak() -> int:
     """Bytes of memory that this process has held at most."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def processor() -> str:
-    """The name of the CPU."""
-    told = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in told.read_text().splitlines() if line.startswith("model name")] if told.exists() else []
-    return names[0] if names else platform.processor()
 
 
 def commit() -> str:
@@ -84,7 +78,7 @@ def main(result: Path) -> None:
         "tokens": TOKENS,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
-        "hardware": {"processor": processor(), "cores": os.cpu_count(), "load": os.getloadavg()[0]},
+        "hardware": {"processor": cpu(), "cores": os.cpu_count(), "load": os.getloadavg()[0]},
         "versions": {"pellucid": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "measured": measure(),
     }

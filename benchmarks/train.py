@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from meta import commit, processor
+from meta import commit
 
 from pellucid import __version__, load
+from pellucid.measuring.machine import cpu
 
 HERE = Path(__file__).parent
 ROW = re.compile(r"^\| (\w+) \| (en|zh) \| ([\d,]+) \| ([\d.]+)% \| ([\d.]+)% \| ([\d.]+)% \|$", re.M)
@@ -38,7 +39,7 @@ def told(run: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    machine = {"cpu": processor(), "torch": torch.__version__, "threads": 1, "note": "one core to itself; other work ran on the second"}
+    machine = {"cpu": cpu(), "torch": torch.__version__, "threads": 1, "note": "one core to itself; other work ran on the second"}
     result = {
         "schema": 1,
         "benchmark": "train",

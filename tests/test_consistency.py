@@ -78,7 +78,7 @@ def test_24_logit_lens() -> float:
         model, seen, out = recorded(family)
         stacks = {"encoder.": model.encoder, "decoder.": model.decoder} if family == "t5" else {"": model}
         with torch.no_grad():
-            last = seen["decoder.norm" if family == "t5" else "norm"].value
+            last = seen["head_scaled" if family == "t5" else "norm"].value
             wrong += not torch.equal(model.head(last), out)
             for name, stack in stacks.items():
                 x = seen["source" if name == "encoder." else "embed" if "start" not in seen else "start"].value

@@ -30,7 +30,7 @@ FLOORS = (
     {"models"},
     {"families", "checkpoint"},
     {"tracing", "counting", "count"},
-    {"engine", "train", "parallel"},
+    {"engine", "train", "parallel", "measuring"},
     {"model", "verifying", "billing", "draw", "exhibits", "server", "commands", "specimens", "__init__", "__main__"},
 )
 DATA = {"web"}  # folders of the package that hold no Python

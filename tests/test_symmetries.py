@@ -13,10 +13,12 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from pellucid import config as c
-from pellucid import models, ops
+from pellucid import ops
 from pellucid.models import Decoder
 from pellucid.parts.attention import Attention
 from pellucid.parts.block import Block
+from pellucid.parts.head import Ending
+from pellucid.parts.linear import Embedding
 from pellucid.parts.moe import Moe
 from pellucid.step import Step
 from pellucid.watching import watch
@@ -188,8 +190,13 @@ def test_17_scale_of_logits() -> float:
         return far(tiny("t5")(*inputs("t5")), whole(*inputs("t5")) / math.sqrt(D))
 
 
-def copied(head: nn.Linear, embed: nn.Embedding, cfg: c.Config) -> None:
-    head.weight = nn.Parameter(embed.weight.detach().clone())
+add_head = Ending.add_head
+
+
+def copied(self: Ending, cfg: c.Config, embed: Embedding) -> None:
+    """A tied head that only begins as the embedding."""
+    add_head(self, cfg, embed)
+    self.head.weight = nn.Parameter(embed.weight.detach().clone())
 
 
 def learn(model: Decoder) -> Decoder:
@@ -198,7 +205,7 @@ def learn(model: Decoder) -> Decoder:
     return model
 
 
-@law(copied=(models, "tie", copied))
+@law(copied=(Ending, "add_head", copied))
 def test_18_tied() -> float:
     """One storage, counted once; its gradient is the sum of both uses; an untied model has two tables."""
     gaps = []

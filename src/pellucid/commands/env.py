@@ -3,7 +3,6 @@
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from pellucid import __version__, words
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
+from pellucid.measuring.machine import cpu, memory
 from pellucid.words import say
 
 SCHEMA = 1
@@ -63,20 +63,6 @@ def installed(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def cpu() -> str:
-    """The processor's name."""
-    table = Path("/proc/cpuinfo")
-    lines = table.read_text(encoding="utf-8", errors="replace").splitlines() if table.is_file() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor() or platform.machine())
-
-
-def memory() -> int | None:
-    """Bytes of memory, where the system tells."""
-    names = getattr(os, "sysconf_names", {})
-    known = "SC_PHYS_PAGES" in names and "SC_PAGE_SIZE" in names
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else None
 
 
 def written(value: object) -> str:

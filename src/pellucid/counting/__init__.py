@@ -127,7 +127,7 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
         square.append((whole, times, bill.numbers[key]))
         left = Number(flops)
         if path in ran.stored:  # its own attention
-            layer = bill.layer(whole)
+            layer = bill.viewer(whole)
             side = source or rows if whole.startswith("encoder.") else rows
             old = 0 if whole.startswith("encoder.") else before
             share = Fraction(pairs(layer, side, old, whole.startswith("encoder.") or isinstance_encoder(bill)), side * (old + side))
@@ -169,5 +169,7 @@ def add_cache(bill: Bill, ran: Ran) -> None:
 
 
 def letters(i: int, shape: tuple[int, ...], of: int) -> str:
-    """The axes of one row of a stored tensor: keys and values of G heads, or MLA's latent and its rotary key."""
+    """The axes of one row of a stored tensor: keys and values of G heads, MLA's latent and its rotary key, or an indexer's one key."""
+    if of == 1:
+        return "K"
     return ("G·K" if i == 0 else "G·W") if len(shape) == 2 else ("C" if i == 0 else "R")

@@ -4,10 +4,10 @@ bill["parameters.total"], bill["parameters.layers.0.attn.q.weight"], bill["cache
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from pellucid.config import Attention, Config, Layer
+from pellucid.config import Attention, Config, Latent, Layer
 from pellucid.counting.distinct import PLACE, Distinct, Kind
 from pellucid.counting.number import Number
 from pellucid.counting.weights import Weight
@@ -92,6 +92,12 @@ class Bill:
         assert stack is not None
         return stack[int(found["number"])]
 
+    def viewer(self, path: str) -> Layer:
+        """The layer of a part that attends: an indexer itself scores every key, and chooses for those who look after it."""
+        layer = self.layer(path)
+        attn = layer.attn
+        return replace(layer, attn=replace(attn, index=None)) if path.endswith(".indexer") and isinstance(attn, Latent) else layer
+
 
 def part_of(path: str, active: Fraction) -> str:
     """The part of a model that a weight belongs to: embed, positions, attn, cross, ffn, experts, shared, router, norms, head."""
@@ -109,20 +115,39 @@ def part_of(path: str, active: Fraction) -> str:
     return {"router": "router", "correction": "router", "shared": "shared", "shared_gate": "shared"}.get(inner[1], "ffn")
 
 
+def limits(layer: Layer) -> tuple[int | None, int | None]:
+    """How many keys a query of the layer sees at most, and how many positions a chunk of it has; None where there is no such limit."""
+    attn = layer.attn
+    if isinstance(attn, Attention):
+        return attn.window, attn.chunk
+    return (None, None) if attn.index is None else (attn.index.chosen, None)
+
+
 def pairs(layer: Layer, rows: int, before: int, both_ways: bool = False) -> int:
     """How many (query, key) pairs a layer's own attention sees, of `rows` new tokens after `before`: what a mask leaves of the square."""
-    window = layer.attn.window if isinstance(layer.attn, Attention) else None
     if both_ways:
         return rows * (before + rows)
-    most = before + rows if window is None else window
-    full = max(0, min(rows, most - before))  # rows whose view is not yet cut off by the window
-    return full * before + full * (full + 1) // 2 + (rows - full) * most
+    most, chunk = limits(layer)
+
+    def first(n: int) -> int:
+        """Of the first n tokens of a chunk."""
+        full = n if most is None else min(n, most)  # rows whose view is not yet cut off
+        return full * (full + 1) // 2 + (n - full) * full
+
+    def until(n: int) -> int:
+        whole, rest = (0, n) if chunk is None else divmod(n, chunk)
+        return whole * first(chunk or 0) + first(rest)
+
+    return until(before + rows) - until(before)
 
 
 def rows_kept(layer: Layer, context: int) -> int:
-    """How many rows of a layer's past a text of this length needs: a window's layer stops growing."""
-    window = layer.attn.window if isinstance(layer.attn, Attention) else None
-    return context if window is None else min(context, window)
+    """How many rows of a layer's past a text of this length needs at most: a window's or a chunk's layer stops growing.
+
+    What an indexer passes over it may choose for the next token, so all of it stays.
+    """
+    attn = layer.attn
+    return min(n for n in (context, getattr(attn, "window", None), getattr(attn, "chunk", None)) if n is not None)
 
 
 def grouped(counted: Iterable[Counted], key: Callable[[Counted], str]) -> dict[str, list[Counted]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pellucid.config import Moe
-from pellucid.counting.bill import Bill, pairs, rows_kept
+from pellucid.counting.bill import Bill, pairs
 from pellucid.counting.distinct import PLACE
 
 
@@ -87,9 +87,9 @@ def parts(bill: Bill, phase: str, device: Device) -> list[Part]:
         moved[where] = times, have + share * float(bill[f"bytes.{c.path}"])
     for name, number in bill.within("cache"):
         if PLACE.fullmatch(name):
-            kept = rows_kept(bill.layer(name), before + rows)
+            read = pairs(bill.viewer(name), 1, before)
             times, have = moved.get(unit(name), (1, 0.0))
-            moved[unit(name)] = times, have + float(number) * s.batch * (kept if phase == "decode" else rows)
+            moved[unit(name)] = times, have + float(number) * s.batch * (read if phase == "decode" else rows)
     if phase == "decode" and "cache.bytes_per_source_token" in bill:
         kept = float(bill["cache.bytes_per_source_token"]) / len(bill.config.layers) * (s.source or s.context) * s.batch
         for path in [p for p in moved if p.endswith(".cross")]:
@@ -112,7 +112,7 @@ def multiplicity(bill: Bill, path: str) -> int:
 
 def shown(bill: Bill, path: str, rows: int, before: int) -> float:
     """How much of the full square a layer's mask leaves."""
-    return pairs(bill.layer(path), rows, before) / (rows * (before + rows))
+    return pairs(bill.viewer(path), rows, before) / (rows * (before + rows))
 
 
 def chosen(bill: Bill, path: str, tokens: int) -> float:

@@ -109,6 +109,9 @@ def scaling(scale: float | None) -> str:
     return f" / √{round(squared)}" if abs(squared - round(squared)) < 1e-6 * squared else f" · {scale:.4g}"
 
 
+BY_DISTANCE = {"W_distance": "q·r"}
+
+
 def scores(m: Made) -> str:
     """q·kᵀ / √K, of two pairs in latent attention, and what is added by distance."""
     half = len(m.inputs) // 2
@@ -117,7 +120,7 @@ def scores(m: Made) -> str:
     cap = m.number("cap")
     product = pairs[0] if len(pairs) == 1 else f"({' + '.join(pairs)})"
     inner = product + scaling(m.number("logit_scale" if m.name == "head_scaled" else "scale"))
-    return (inner if cap is None else f"{cap:g} · tanh(({inner}) / {cap:g})") + "".join(f" + {w}[s-t]" for w in m.weights)
+    return (inner if cap is None else f"{cap:g} · tanh(({inner}) / {cap:g})") + "".join(f" + {BY_DISTANCE.get(w, w)}[s-t]" for w in m.weights)
 
 
 def softmax(m: Made) -> str:
@@ -137,11 +140,19 @@ def experts(m: Made) -> str:
     return f"{m.x} · {m.weights[0]}[e]ᵀ" + "".join(f" + {b}[e]" for b in m.weights[1:])
 
 
+def scaled(m: Made) -> str:
+    """By a number of the configuration, or by one that grows with the position."""
+    temper = m.number("temper") if m.name == "q_grown" else None
+    if temper is not None:
+        return f"{m.x} · (1 + {temper.scale:g} · ln(1 + ⌊(t + 1) / {temper.floor}⌋))"
+    return m.x + scaling(m.number("logit_scale" if m.name == "head_scaled" else "scale"))
+
+
 WRITTEN: dict[str, Write] = {
     "look": lambda m: f"{m.weights[0]}[{'t' if m.name == 'positions' else 'id'}]",
     "add": lambda m: " + ".join(m.inputs),
-    "layer norm": lambda m: f"({m.x} − μ)/σ · w + b",
-    "rms": lambda m: f"{m.x}/rms · w",
+    "layer norm": lambda m: f"({m.x} − μ)/σ · w" + " + b" * (len(m.weights) > 1),
+    "rms": lambda m: f"{m.x}/rms" + " · w" * len(m.weights),
     "linear": lambda m: f"{m.x} · {m.matrix}ᵀ{m.bias}",
     "adapted": lambda m: f"{m.x} · {m.weights[0]}ᵀ{m.bias}{m.additions}",
     "rotate": lambda m: f"RoPE({m.x})",
@@ -153,12 +164,15 @@ WRITTEN: dict[str, Write] = {
     "gate": gate,
     "sigmoid": lambda m: f"σ({m.x})",
     "correct": lambda m: f"{m.x} + {m.weights[0]}",
-    "top": lambda m: f"top {m.seen.shape[-1]} of {m.x}",
+    "top": lambda m: f"top {m.number('chosen') or m.seen.shape[-1]} of {m.x}",
+    "index": lambda m: f"Σ {m.inputs[1]} · max({m.inputs[0]}·{m.inputs[2]}ᵀ, 0) / √(H·K)" if len(m.inputs) > 2 else f"index({m.x})",
+    "weighted": lambda m: " · ".join(reversed(m.inputs)),
+    "tanh": lambda m: f"tanh({m.x})",
     "share": lambda m: f"share({m.x}[chosen])",
     "pick": lambda m: f"{m.x}[tᵢ]",
     "experts": experts,
     "combine": lambda m: f"Σ {' · '.join(reversed(m.inputs))}",
-    "scaled": lambda m: m.x + scaling(m.number("logit_scale" if m.name == "head_scaled" else "scale")),
+    "scaled": scaled,
     "cap": lambda m: f"{m.number('cap'):g} · tanh({m.x} / {m.number('cap'):g})",
     "gated": lambda m: f"σ({m.inputs[1]}) · {m.x}",
     "sinusoid": lambda m: "sin, cos(t / 10000^(2i/D))",

@@ -51,7 +51,7 @@ class Line:
         """Least, mean and greatest value; the mean is taken in float64."""
         if self.value.numel() == 0:
             return (float("nan"),) * 3
-        low, high = self.value.min().item(), self.value.max().item()
+        low, high = (x.item() * 1 for x in (self.value.min(), self.value.max()))  # of a mask 0 and 1
         return low, float(self.value.double().mean()), high
 
     def of_head(self, head: int, heads: int) -> "Line":

@@ -8,7 +8,7 @@ from pellucid.draw.amount import scaled, seconds
 from pellucid.draw.svg import COLOURS, dot, label, line, picture
 from pellucid.words import say
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 540.0, 100.0, 40.0, 60.0, 50.0
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1040.0, 560.0, 100.0, 150.0, 60.0, 50.0
 
 
 def roofline(bill: Bill, device: Device) -> str:
@@ -28,7 +28,8 @@ def roofline(bill: Bill, device: Device) -> str:
     def y(flops: float) -> float:
         return HEIGHT - BOTTOM - (log10(flops) - bottom) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
 
-    shapes = []
+    shapes: list[str] = []
+    taken: list[tuple[float, float]] = []  # where labels stand
     for power in range(low, high + 1):
         shapes += [line([(x(10.0**power), TOP), (x(10.0**power), HEIGHT - BOTTOM)], "#dddddd", 1)]
         shapes += [label(x(10.0**power), HEIGHT - BOTTOM + 18, f"{10.0**power:g}", "middle")]
@@ -42,8 +43,12 @@ def roofline(bill: Bill, device: Device) -> str:
         for p in points:
             told = f"{name}  {p.path} ×{p.times}  {p.intensity:.3g} FLOP/B  {scaled(rate(p), 'FLOP/s')}  {seconds(p.seconds)}"
             shapes.append(dot(x(p.intensity), y(rate(p)), colour, told))
-        slowest = max(points, key=lambda p: p.seconds)
-        shapes.append(label(x(slowest.intensity), y(rate(slowest)) + 20, f"{name}: {slowest.path}", "middle", colour))
+        for p in sorted(points, key=lambda p: p.intensity, reverse=True):
+            left, down = x(p.intensity) + 8, y(rate(p)) + 18
+            while any(abs(left - a) < 200 and abs(down - b) < 14 for a, b in taken):
+                down += 14
+            taken.append((left, down))
+            shapes.append(label(left, down, f"{name}: {p.path}", fill=colour))
     shapes.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, say("count.picture.intensity"), "middle"))
     return picture(WIDTH, HEIGHT, say("count.picture.roofline", model=bill.model, device=device.name), shapes)
 

@@ -7,7 +7,7 @@ from pellucid.draw.number import count
 from pellucid.draw.svg import COLOURS, box, label, picture
 from pellucid.words import say
 
-WIDTH, HEIGHT, TOP = 960.0, 600.0, 40.0
+WIDTH, HEIGHT, SIDE, TOP = 1040.0, 600.0, 720.0, 40.0
 Rect = tuple[float, float, float, float]
 
 
@@ -22,14 +22,16 @@ def treemap(bill: Bill) -> str:
             areas[key] = areas.get(key, 0) + c.times * c.weight.count
     every = int(bill["parameters.total"])
     order = sorted(areas.items(), key=lambda entry: -entry[1])
+    rects = squarified([n for _, n in order], (8, TOP, SIDE - 16, HEIGHT - TOP - 8))
     shapes = []
-    for ((part, name), n), (x, y, w, h) in zip(
-        order, squarified([n for _, n in order], (8, TOP, WIDTH - 16, HEIGHT - TOP - 8)), strict=True
-    ):
-        told = f"{name}  {count(n)}  {100 * n / every:.1f}%"
-        shapes.append(box(x, y, w - 1, h - 1, COLOURS[names.index(part) % len(COLOURS)], told))
+    for i, (((part, name), n), (x, y, w, h)) in enumerate(zip(order, rects, strict=True)):
+        colour, share = COLOURS[names.index(part) % len(COLOURS)], f"{100 * n / every:.1f}%"
+        shapes.append(box(x, y, w - 1, h - 1, colour, f"{name}  {count(n)}  {share}"))
         if w > 8 * len(name) + 8 and h > 34:
-            shapes += [label(x + 6, y + 18, name, fill="#ffffff"), label(x + 6, y + 34, f"{100 * n / every:.1f}%", fill="#ffffff")]
+            shapes += [label(x + 6, y + 18, name, fill="#ffffff"), label(x + 6, y + 34, share, fill="#ffffff")]
+        down = TOP + 20 * i
+        shapes += [box(SIDE, down, 12, 12, colour), label(SIDE + 20, down + 11, name), label(WIDTH - 70, down + 11, count(n), "end")]
+        shapes.append(label(WIDTH - 16, down + 11, share, "end"))
     return picture(WIDTH, HEIGHT, f"{bill.model}  {say('count.picture.treemap', count=count(every))}", shapes)
 
 

@@ -50,7 +50,7 @@ def config(hf: Fields) -> c.Config:
         tied=hf.flag("tie_word_embeddings", True),
         eps=hf.number("layer_norm_epsilon", 1e-5),
         norm="layer",
-        context=hf.maybe("max_position_embeddings"),
+        context=hf.whole("max_position_embeddings", 2048),
     )
 
 

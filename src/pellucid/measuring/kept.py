@@ -88,9 +88,8 @@ def parsed(table: Mapping[str, Any]) -> Limits:
         raise ValueError(table["schema"])
     read = {int(threads): rate(told) for threads, told in table["read"].items()}
     product = {str(dtype): rate(told) for dtype, told in table["product"].items()}
-    numbers = (int(table[name]) for name in ("memory", "threads", "block"))
-    texts = (str(table["torch"]), None if table["kernels"] is None else str(table["kernels"]), str(table["date"]))
-    found = Limits(str(table["cpu"]), *numbers, read, product, *texts)
-    if found.threads not in read or "float32" not in product:
-        raise ValueError(found)
-    return found
+    memory, threads, block = (int(table[name]) for name in ("memory", "threads", "block"))
+    kernels = None if table["kernels"] is None else str(table["kernels"])
+    if not read or "float32" not in product:
+        raise KeyError("float32")
+    return Limits(str(table["cpu"]), memory, threads, block, read, product, str(table["torch"]), kernels, str(table["date"]))

@@ -63,29 +63,27 @@ class Limits:
         """The machine as a device to count for."""
         peak = {dtype: rate.best for dtype, rate in self.product.items()}
         source = f"pellucid bench, torch {self.torch}, threads: {self.threads}, {self.date}"
-        return Device(self.cpu, self.memory, self.read[self.threads].best, peak, source)
+        return Device(self.cpu, self.memory, max(rate.best for rate in self.read.values()), peak, source)
 
 
 @dataclass
 class Gauge:
     """Measures as often as it is told to, before and after a run say; `limits` are of all that it has seen.
 
-    threads: torch's where None.  block: bytes to read.
+    block: bytes to read.
     """
 
-    threads: int | None = None
+    threads: int
     block: int = BLOCK
     clock: Clock = time.perf_counter
     reads: dict[int, list[float]] = field(default_factory=dict)
     products: dict[str, dict[tuple[int, ...], list[float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.threads = self.threads or torch.get_num_threads()
         self.block = min(max(self.block, SMALLEST), LARGEST) // SMALLEST * SMALLEST
 
     def measure(self, runs: int = RUNS) -> "Gauge":
         """Some runs of everything."""
-        assert self.threads is not None
         block = torch.ones(self.block // 4)
         for threads in sorted({1, self.threads}):
             with threaded(threads):
@@ -101,7 +99,6 @@ class Gauge:
     @property
     def limits(self) -> Limits:
         """Of the shapes of a product, the one that the machine is best at."""
-        assert self.threads is not None
         read = {threads: Rate.of(rates) for threads, rates in self.reads.items()}
         best = {dtype: max((Rate.of(r) for r in by.values()), key=lambda r: r.best) for dtype, by in self.products.items()}
         date = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,6 +1,5 @@
 """The model that is measured: with its weights where there are some, else with random ones made on the spot, which take as long."""
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -13,6 +12,13 @@ from pellucid.models import Decoder, build, cast
 
 BLOCK = 1_000_003  # numbers that are drawn; a prime, so that no two rows of a matrix are alike
 SPREAD = 0.02
+CONTEXT = 512
+MOST = 1 << 40
+
+
+def reach(cfg: Config, context: int | None, new: int) -> int:
+    """The tokens to read before: as asked, or 512, or what the positions leave beside the new ones."""
+    return min(CONTEXT, (cfg.positions or MOST) - new) if context is None else context
 
 
 def check(name: str, cfg: Config, context: int, new: int, dtype: torch.dtype) -> None:
@@ -21,15 +27,15 @@ def check(name: str, cfg: Config, context: int, new: int, dtype: torch.dtype) ->
         raise UseError("bench.encoder", model=name)
     if dtype not in (torch.float32, torch.bfloat16):
         raise UseError("model.dtype", found=str(dtype).removeprefix("torch."), allowed="float32, bfloat16")
-    if cfg.positions is not None and context + new > cfg.positions:
-        raise UseError("bench.positions", context=context, new=new, most=cfg.positions)
+    if not 1 <= context <= (cfg.positions or MOST) - new:
+        raise UseError("bench.context", found=context, new=new, most=(cfg.positions or MOST) - new)
     with torch.device("meta"):
         size = sum(p.numel() for p in build(cfg).parameters())
     require_memory((size + context * cfg.vocab) * dtype.itemsize, Path(name))
 
 
 def random_weights(cfg: Config, dtype: torch.dtype) -> Decoder:
-    """A model of a config whose norms are the identity and whose other weights are one random block over and over."""
+    """A model of a config of which all norms weigh 1 and the rest is one random block over and over."""
     with torch.device("meta"):
         model = cast(build(cfg), dtype)
     model.to_empty(device="cpu")

@@ -58,8 +58,8 @@ class Beside:
 
     @property
     def error(self) -> float:
-        """How far the bound, taken as a prediction, is from what was measured: 0.2 is a fifth too little, below 0 too much."""
-        return (self.seconds - self.bound) / self.seconds
+        """How far the bound, taken as a prediction, is off: -0.2 where it is a fifth less than what was measured."""
+        return self.bound / self.seconds - 1
 
 
 @dataclass

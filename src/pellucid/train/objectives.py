@@ -183,30 +183,33 @@ class Masked(Objective):
         tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=around)
         self.mask = number(tokenizer, MASK)
 
-    def blanked(self, found: list[Sentence]) -> Iterator[tuple[str, Document]]:
-        """Each sentence with as many blanks as its answer has tokens: as text, and as a document whose `said` are those tokens."""
+    def blanked(self, found: list[Sentence]) -> Iterator[tuple[str, list[int], range]]:
+        """Each sentence as text with as many blanks as its answer has tokens, its own ids, and where the blanks are."""
         stops = {language: len(self.tokenizer.encode(stop, add_special_tokens=False)) for language, stop in STOP.items()}
         prompts = self.tokenizer.encode_batch([s.prompt for s in found])
         whole = self.tokenizer.encode_batch([s.text for s in found])
         for s, p, w in zip(found, prompts, whole, strict=True):
-            start, stop = len(p.ids) - 1, len(w.ids) - 1 - stops[s.language]
-            blanks = (LEAD[s.language] + MASK) * (stop - start)
-            given = [*w.ids[:start], *[self.mask] * (stop - start), *w.ids[stop:]]
-            yield s.prompt + blanks + STOP[s.language], Document(given, w.ids[start:stop])
+            at = range(len(p.ids) - 1, len(w.ids) - 1 - stops[s.language])
+            yield s.prompt + (LEAD[s.language] + MASK) * len(at) + STOP[s.language], w.ids, at
 
     def learnt(self, folder: Path, seed: int = 0) -> Iterator[tuple[str, str]]:
         found = list(sentences(folder, seed=seed))
-        for s, (text, _) in zip(found, self.blanked(found), strict=True):
+        for s, (text, _, _) in zip(found, self.blanked(found), strict=True):
             yield text, said(s)
 
     def asked(self, folder: Path) -> list[Question]:
         found = list(sentences(folder, held_out=True))
         right = {q.prompt: q.right for q in questions(folder)}
         told = zip(found, self.blanked(found), strict=True)
-        return list({text: Question(text, right[s.prompt], s.relation, s.language) for s, (text, _) in told}.values())
+        return list({text: Question(text, right[s.prompt], s.relation, s.language) for s, (text, _, _) in told}.values())
 
     def documents(self, folder: Path, seed: int) -> list[Document]:
-        return [document for _, document in self.blanked(list(sentences(folder, seed=seed)))]
+        """An answer of several tokens is blanked out whole, then from its second token on, and so forth: blanks are filled in turn."""
+        return [
+            Document([*ids[:first], *[self.mask] * (at.stop - first), *ids[at.stop :]], ids[first : at.stop])
+            for _, ids, at in self.blanked(list(sentences(folder, seed=seed)))
+            for first in at
+        ]
 
     def rows(self, document: Document) -> int:
         return len(document.given)
@@ -218,17 +221,18 @@ class Masked(Objective):
         return Sheet((given.clamp(min=0), Step.plain(given, given != IGNORED)), targets)
 
     def complete(self, model: nn.Module) -> Complete:
-        """What it writes is the text from its first blank on, each blank filled with its likeliest token, all at once."""
+        """What it writes is the text from its first blank on, the blanks filled from the left, each with its likeliest token."""
 
         def fill(prompts: list[str]) -> list[str]:
             encoded: list[list[int]] = [e.ids for e in self.tokenizer.encode_batch(prompts)]
             written = [""] * len(prompts)
             with torch.no_grad():
                 for chunk in by_length(encoded, 512):
-                    given = torch.tensor([encoded[i] for i in chunk])
-                    best: Tensor = model(given).argmax(-1)
-                    filled = torch.where(given == self.mask, best, given)
-                    for i, row in zip(chunk, filled.tolist(), strict=True):
+                    ids = torch.tensor([encoded[i] for i in chunk])
+                    while (blank := ids == self.mask).any():
+                        best = model(ids).index_fill(-1, torch.tensor([self.mask]), float("-inf")).argmax(-1)
+                        ids = torch.where(blank & (blank.cumsum(1) == 1), best, ids)
+                    for i, row in zip(chunk, ids.tolist(), strict=True):
                         written[i] = self.tokenizer.decode(row[encoded[i].index(self.mask) :])
             return written
 

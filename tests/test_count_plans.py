@@ -1,0 +1,343 @@
+"""What follows from a bill: bytes of formats, what fits, what training keeps, what ranks hold; each beside the same thing done in full."""
+
+from dataclasses import replace
+from math import ceil, prod
+from typing import Any
+
+import pytest
+import torch
+
+from pellucid import catalog
+from pellucid.billing import count
+from pellucid.config import Alibi, Attention, Config, Latent, Layer, Mlp, Moe
+from pellucid.counting import Bill, Setting, counted, training
+from pellucid.counting.bill import Counted
+from pellucid.counting.bounds import Device, parts
+from pellucid.counting.fit import held, largest, largest_batch, longest_context, price, seconds
+from pellucid.counting.formats import FORMATS, size
+from pellucid.counting.ghost import ghost
+from pellucid.counting.ranks import Split, cuts, split_of, spread
+from pellucid.counting.textbook import beside
+from pellucid.counting.training import Way, kept
+from pellucid.counting.variants import cache_of, kinds, other_kinds, with_attention, with_experts
+from pellucid.counting.weights import Weight
+from pellucid.errors import UseError
+from tiny import DECODERS, FAMILIES, LLAMA, MLA, MLP, tiny
+
+H100 = Device.of(catalog.devices()["h100"])
+
+
+def bill_of(cfg: Config, **how: Any) -> Bill:
+    return counted(cfg, "tiny", "tiny", Setting(**{"context": 20, "batch": 2, **how}))
+
+
+# Formats
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("shape", [(128, 128), (129, 257), (3, 5, 33), (1, 1), (4, 130, 96)])
+def test_blocks_are_counted_with_their_ragged_edges(dtype: str, shape: tuple[int, ...]) -> None:
+    """Beside a walk over every block of the tensor."""
+    part = "layers.0.ffn.gate" if dtype == "mxfp4" else "layers.0.attn.q.weight"
+    c = Counted(Weight(part, None, shape, "bfloat16"), part, 1, training_share(dtype))
+    f = FORMATS[dtype]
+    *lead, rows, columns = shape
+    blocks = sum(1 for _ in range(0, rows, f.block[0]) for _ in range(0, columns, f.block[1]))
+    numbers = rows * ((columns * f.bits + 7) // 8)
+    assert int(size(c, dtype, "bfloat16")) == prod(lead) * (numbers + blocks * f.scale)
+    assert columns % f.block[1] == 0 or blocks > rows // f.block[0] * (columns // f.block[1])
+
+
+def training_share(dtype: str) -> Any:
+    """MXFP4 is for experts, which are known by not all of them working."""
+    return 0.5 if dtype == "mxfp4" else 1
+
+
+def test_formats_touch_what_they_say() -> None:
+    """gpt-oss's own format gives the sizes that its makers state; what is spared stays as wide as activations."""
+    assert round(int(count("gpt-oss-120b", dtype="mxfp4")["bytes.total"]) / 2**30, 1) == 60.8
+    assert round(int(count("gpt-oss-20b", dtype="mxfp4")["bytes.total"]) / 2**30, 1) == 12.8
+    v3, plain = count("deepseek-v3", dtype="fp8"), count("deepseek-v3")
+    for part in ("embed", "head", "router", "norms"):
+        assert int(v3[f"bytes.by_part.{part}"]) == int(plain[f"bytes.by_part.{part}"])
+    q_a = 1536 * 7168 + ceil(1536 / 128) * ceil(7168 / 128) * 4
+    assert int(v3["bytes.layers.0.attn.q_a.weight"]) == q_a
+    assert int(v3["bytes.dequantised"]) == int(plain["bytes.total"]) == 2 * int(plain["parameters.total"]) + 4 * int(plain["buffers.total"])
+    assert int(v3["bytes.total"]) < 0.51 * int(plain["bytes.total"])
+
+
+# What would change
+
+
+@pytest.mark.parametrize(("asked", "per_token"), [("mha", 2 * 4 * 8), ("mqa", 2 * 8), ("gqa:2", 2 * 2 * 8), ("mla:20", 20 + 64)])
+def test_other_kinds_of_attention(asked: str, per_token: int) -> None:
+    """The changed model's own cache, and the same from its parts alone."""
+    cfg = with_attention(LLAMA, asked)
+    bill = bill_of(cfg)
+    assert int(bill["cache.bytes_per_token"]) == 2 * 2 * per_token
+    assert int(cache_of(cfg, bill)["cache.bytes"]) == int(bill["cache.bytes"]) == 2 * 2 * per_token * 2 * 20
+    assert kinds(cfg) == asked.split(":")[0].upper()
+    assert cfg.layers[0].ffn == LLAMA.layers[0].ffn
+
+
+def test_every_model_beside_the_other_kinds() -> None:
+    """DeepSeek-V3 as MHA would store 57 times as much; windows stay where there are keys and values, and MLA has none."""
+    found = {name: int(b["cache.bytes_per_token"]) for name, b in other_kinds(count("deepseek-v3", context=8))}
+    assert found == {"MLA": 61 * 576 * 2, "MHA": 61 * 2 * 128 * 128 * 2, "GQA 8": 61 * 2 * 8 * 128 * 2, "MQA": 61 * 2 * 128 * 2}
+    oss = dict(other_kinds(count("gpt-oss-20b", context=1024)))
+    assert list(oss) == ["GQA", "MHA", "MQA", "MLA 512+64"]
+    assert int(oss["MQA"]["cache.bytes"]) == 12 * (1024 + 128) * 2 * 64 * 2
+    assert int(oss["MLA 512+64"]["cache.bytes"]) == 24 * 1024 * 576 * 2
+
+
+def test_latent_attention_as_heads_keeps_their_width() -> None:
+    layer = with_attention(DECODERS["deepseek_v3"], "gqa:2").layers[0].attn
+    assert layer == Attention(4, 2, MLA.key, replace(MLA.rope, width=8))
+
+
+def test_experts() -> None:
+    sparse = with_experts(LLAMA, "8:3")
+    assert {one.ffn for one in sparse.layers} == {Moe(8, 3, MLP.width, affinity="softmax", corrected=False)}
+    bill = bill_of(sparse)
+    assert int(bill["parameters.by_part.experts"]) == 2 * 8 * 3 * 32 * MLP.width
+    assert int(bill["parameters.total"]) - int(bill["parameters.active"]) == 2 * 5 * 3 * 32 * MLP.width
+    mixed = with_experts(DECODERS["deepseek_v3"], "16:4")
+    assert mixed.layers[0].ffn == MLP and [f.experts for one in mixed.layers[1:] if isinstance(f := one.ffn, Moe)] == [16, 16]
+
+
+IMPOSSIBLE = [
+    ("mha:2", "count.attn"), ("gqa", "count.attn"), ("gqa:0", "count.attn"), ("mla:0", "count.attn"), ("x", "count.attn"),
+    ("gqa:3", "count.attn.groups"), ("mla", "count.attn.latent"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "key"), IMPOSSIBLE)
+def test_impossible_attention(asked: str, key: str) -> None:
+    cfg = replace(LLAMA, layers=(Layer(Attention(4, 2, 8, alibi=Alibi()), MLP),))
+    with pytest.raises(UseError) as refused:
+        with_attention(cfg, asked)
+    assert refused.value.key == key and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("asked", "key"), [("x", "count.experts"), ("8:9", "count.experts.range"), ("6:2", "count.experts.range")])
+def test_impossible_experts(asked: str, key: str) -> None:
+    with pytest.raises(UseError) as refused:
+        with_experts(DECODERS["deepseek_v3"], asked)
+    assert refused.value.key == key
+
+
+# What fits
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "deepseek_v3", "t5"])
+def test_the_largest_that_fits_is_the_largest(family: str) -> None:
+    """One more would not fit; found by trying all."""
+    bill = bill_of(FAMILIES[family], context=9)
+    device = replace(H100, memory=held(bill, 9, 2) * 1.1)
+    batch, context = largest_batch(bill, device), longest_context(bill, device)
+    assert batch is not None and held(bill, 9, batch) <= device.memory < held(bill, 9, batch + 1)
+    assert context is not None and context == max(n for n in range(1000) if held(bill, n, 2) <= device.memory)
+    assert held(bill, 9, 2) == int(bill["bytes.total"]) + int(bill["cache.bytes"]) + source_bytes(bill)
+
+
+def source_bytes(bill: Bill) -> int:
+    return int(bill["cache.bytes_per_source_token"]) * 9 * 2 if "cache.bytes_per_source_token" in bill else 0
+
+
+def test_ends_of_the_search() -> None:
+    assert [largest(lambda n, most=most: n <= most, 100) for most in (-1, 0, 1, 63, 64, 99, 100)] == [0, 0, 1, 63, 64, 99, None]
+    bill = bill_of(DECODERS["gpt2"])
+    assert longest_context(bill, H100) is None  # its table of positions ends first
+    assert largest_batch(bill, replace(H100, memory=1.0)) == 0
+
+
+def test_price_is_time() -> None:
+    """A decode step writes a token for each request, a prefill reads all of them."""
+    bill = bill_of(LLAMA)
+    assert price(bill, "decode", H100, 3600.0) == pytest.approx(seconds(bill, "decode", H100) / 2 * 1e6)
+    assert price(bill, "prefill", H100, 3600.0) == pytest.approx(seconds(bill, "prefill", H100) / 40 * 1e6)
+
+
+def test_a_decode_step_reads_no_encoder() -> None:
+    """The source was read before: of the encoder nothing moves, of cross attention the remembered rows and no matrix that made them."""
+    cfg = FAMILIES["t5"]
+    found = {p.path: p for p in parts(bill_of(cfg, source=7), "decode", H100)}
+    assert not [path for path in found if path.startswith("encoder")]
+    cross = found["decoder.layers.0.cross"]
+    assert cross.moved == 3 * (2 * (2 * 32 * 32 + 32) + 2 * 7 * 2 * 32 * 2)
+    prefill = {p.path: p for p in parts(bill_of(cfg, source=7), "prefill", H100)}
+    assert prefill["decoder.layers.0.attn"].flops == 3 * 2 * 2 * (4 * 32 * 32 + 2 * 32)  # one row, which sees itself
+
+
+# Textbooks
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_differences_to_textbooks_leave_nothing_over(family: str) -> None:
+    bill = bill_of(DECODERS[family])
+    found = {b.name: b for b in beside(bill)}
+    assert list(found) == ["attention", "model", "token"]
+    for b in found.values():
+        assert int(b.closed) + sum(n for _, n in b.because) == b.counted
+    assert found["attention"].counted == int(bill["parameters.by_part.attn"])
+
+
+def test_scores_of_a_token_are_what_attention_multiplies() -> None:
+    """4·H·K for each token seen and each layer; DeepSeek's absorbed form multiplies with the latent instead."""
+    because = dict(next(b for b in beside(bill_of(LLAMA)) if b.name == "token").because)
+    assert because == {"scores": 2 * 4 * 4 * 8 * 21, "idle": -2 * (97 * 32 + 5 * 32)}
+    latent = dict(next(b for b in beside(bill_of(DECODERS["deepseek_v3"])) if b.name == "token").because)
+    assert latent["scores"] == 3 * 2 * 4 * (2 * 20 + 8) * 21
+
+
+# Training
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kept_on_meta_is_kept_on_a_device(family: str, dtype: torch.dtype) -> None:
+    """torch's LayerNorm keeps means and deviations in float32, but on a CPU in bfloat16: 2 bytes less, twice a row."""
+    tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
+    real = kept(learning(tiny(family, dtype)), tokens, source)
+    told = kept(learning(ghost(FAMILIES[family], dtype)), tokens.to("meta"), source.to("meta"))
+    if family == "gpt2" and dtype == torch.bfloat16:
+        told = {path: n - 2 * 2 * 48 * (1 if path == "" else 2) for path, n in told.items()}
+    assert real == told
+
+
+def learning(model: Any) -> Any:
+    for p in model.parameters():
+        p.requires_grad_(True)
+    return model
+
+
+def test_attention_on_meta_would_keep_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the stand-in, the count grows with the square of the context, as no kernel's memory does."""
+    tokens = torch.zeros(1, 64, dtype=torch.long, device="meta")
+    model = learning(ghost(LLAMA, torch.float32))
+    right = kept(model, tokens, tokens)["layers.1"]
+    monkeypatch.setattr(training.Flash, "__torch_function__", lambda self, func, types, args=(), kwargs=None: func(*args, **(kwargs or {})))
+    assert kept(model, tokens, tokens)["layers.1"] >= right + 4 * 64 * 64 * 4 - 4 * 64 * 4
+
+
+def test_a_step_of_training() -> None:
+    """Bytes by what they are; and 6·N·T with its difference, which attention and idle weights make up."""
+    bill = bill_of(LLAMA)
+    every = int(bill["parameters.total"])
+    found = training.training(bill)
+    assert [int(found[f"memory.{n}"]) for n in ("weights", "gradients", "moments", "master")] == [
+        2 * every,
+        2 * every,
+        8 * every,
+        4 * every,
+    ]
+    assert int(found["flops.total"]) == 3 * int(bill["flops.prefill"])
+    assert int(found["flops.total"]) == sum(int(found[f"flops.{n}"]) for n in ("textbook", "attention", "idle"))
+    assert int(found["flops.attention"]) == 3 * 2 * 2 * 4 * 4 * 8 * 20 * 20
+    again = training.training(bill, Way(recompute=True, shards=3))
+    assert int(again["memory.moments"]) == ceil(8 * every / 3)
+    assert int(again["memory.activations"]) < int(found["memory.activations"])
+    assert int(again["flops.total"]) == 4 * int(bill["flops.prefill"])
+
+
+def test_adapters_train_little() -> None:
+    """Frozen matrices have no third product; attention and the adapters have all."""
+    bill = bill_of(LLAMA)
+    found = training.training(bill, Way(rank=4))
+    inner = 2 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 48))
+    assert int(found["memory.adapters"]) == 4 * 4 * inner and "memory.master" not in found
+    assert int(found["flops.adapters"]) == 6 * 4 * inner * 40
+    mixing = 2 * 2 * 4 * 4 * 8 * 20 * 20
+    assert int(found["flops.backward"]) == int(bill["flops.prefill"]) - mixing + 2 * mixing
+
+
+# Ranks
+
+
+@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("split", [Split(2), Split(1, 2), Split(4, 2, 4), Split(2, 1, 4), Split(1, 1, 2)])
+def test_ranks_hold_the_model(family: str, split: Split) -> None:
+    """What is split adds up to the model; what is not is counted once a rank. Beside a walk over every weight of the whole model."""
+    cfg = DECODERS[family]
+    bill = bill_of(cfg)
+    found = spread(bill, split)
+    for stage in found.stages:
+        assert stage.parameters == sum(by_hand(cfg, path, p, split) for path, p in stage_of(cfg, stage.layers))
+    if split == Split(1, 2):
+        tied = cfg.vocab * cfg.width * cfg.tied
+        assert sum(s.parameters for s in found.stages) == int(bill["parameters.total"]) + tied
+        assert sum(s.cache for s in found.stages) == int(bill["cache.bytes"])
+
+
+def stage_of(cfg: Config, layers: tuple[int, int]) -> list[tuple[str, torch.Tensor]]:
+    """The weights of a stage, of the module itself."""
+    out = []
+    for path, p in ghost(cfg, torch.bfloat16).named_parameters():
+        words = path.split(".")
+        first, last = layers[0] == 0, layers[1] == len(cfg.layers)
+        inside = layers[0] <= int(words[1]) < layers[1] if words[0] == "layers" else last if words[0] in ("norm", "head") else first
+        if inside or (path == "embed.weight" and cfg.tied and last):
+            out.append((path, p))
+    return out
+
+
+def by_hand(cfg: Config, path: str, p: torch.Tensor, split: Split) -> int:
+    """How much of one weight a rank holds, by its name."""
+    words, n = path.split("."), p.numel()
+    if words[0] in ("embed", "head"):
+        return ceil(p.shape[0] / split.tp) * p.shape[1]
+    if words[0] != "layers":
+        return n
+    name, layer = words[3], cfg.layers[int(words[1])]
+    bias = words[-1] == "bias"
+    if words[2] == "attn":
+        if name in ("k", "v"):
+            assert isinstance(layer.attn, Attention)
+            return n // min(layer.attn.kv_heads, split.tp)
+        split_up = name in ("q", "q_b", "kv_b", "sinks") or (name == "o" and not bias)
+        return n // split.tp if split_up else n
+    if words[2] == "ffn" and name != "router":
+        stacked = isinstance(layer.ffn, Moe) and name not in ("shared", "shared_gate")
+        if stacked and split.ep > 1:
+            return n // split.ep
+        return n if name in ("shared_gate", "down_bias") or (name == "down" and bias) else n // split.tp
+    return n
+
+
+def test_what_ranks_send() -> None:
+    """Rings: every rank sends (n - 1)/n of what it sums, twice. Two layers and the table, 40 rows of 32 numbers of 2 bytes."""
+    bill, x = bill_of(LLAMA), 40 * 32 * 2
+    assert int(spread(bill, Split(2)).sent["prefill"]["all_reduce"]) == 2 * 1 * 5 * x // 2
+    assert int(spread(bill, Split(1, 2)).sent["decode"]["total"]) == 2 * 32 * 2
+    sparse = bill_of(DECODERS["deepseek_v3"])
+    assert int(spread(sparse, Split(1, 1, 4)).sent["prefill"]["all_to_all"]) == 2 * 3 * (2 + 2) * (10 * 0 + x // 4 * 2) // 4
+    assert spread(bill, Split()).sent == {"prefill": {}, "decode": {}}
+
+
+def test_stages_are_even() -> None:
+    assert list(cuts(61, 4)) == [(0, 16), (16, 31), (31, 46), (46, 61)]
+    assert split_of("tp=8,pp=2,ep=16") == Split(8, 2, 16) and Split(8, 2, 16).ranks == 32
+
+
+@pytest.mark.parametrize("asked", ["", "tp", "tp=0", "tp=2,tp=2", "dp=2", "tp=2;pp=2", "tp=2,"])
+def test_splits_that_cannot_be_read(asked: str) -> None:
+    with pytest.raises(UseError, match="tp=8,pp=2,ep=8"):
+        split_of(asked)
+
+
+@pytest.mark.parametrize(
+    ("split", "key"),
+    [(Split(3), "count.ranks.even"), (Split(1, 4), "count.ranks.layers"), (Split(1, 1, 3), "count.ranks.even"), (Split(4, 1, 6), "")],
+)
+def test_splits_that_would_cut_something(split: Split, key: str) -> None:
+    with pytest.raises(UseError) as refused:
+        spread(bill_of(DECODERS["deepseek_v3"]), split)
+    assert refused.value.key.startswith(key or "count.ranks")
+    with pytest.raises(UseError, match="two"):
+        spread(bill_of(FAMILIES["t5"]), Split(2))
+
+
+def test_kinds() -> None:
+    mixed = replace(LLAMA, layers=(Layer(MLA, Mlp(8)), Layer(Attention(4, 1, 8), Mlp(8)), Layer(Attention(4, 4, 8), Mlp(8))))
+    assert kinds(mixed) == "MLA, MQA, MHA"
+    assert isinstance(with_attention(LLAMA, "mla").layers[0].attn, Latent)
