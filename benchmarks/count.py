@@ -38,7 +38,7 @@ def told(x: Beside) -> dict[str, Any]:
 def cases(name: str, dtype: str, a: argparse.Namespace) -> list[dict[str, Any]]:
     """One model in one dtype, at every context."""
     bills = {n: count(name, n, dtype=dtype) for n in {*a.prefill, *a.decode}}
-    model = random_weights(next(iter(bills.values())).config, getattr(torch, dtype))
+    model = random_weights(name, next(iter(bills.values())).config, getattr(torch, dtype))
     gauge = Gauge(a.threads, int(moved(bills[min(bills)]))).measure()
     with threaded(a.threads):
         times = [(n, prefill(model, bills[n])) for n in a.prefill] + [(n, decode(model, bills[n], a.new)) for n in a.decode]

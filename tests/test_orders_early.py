@@ -14,7 +14,9 @@ from torch import Tensor
 
 import test_generate
 import tiny
+from judge import judge, ours, prompts
 from pellucid import config as c
+from pellucid.families import bloom, falcon, names, openai_gpt
 from pellucid.models import Stack
 from pellucid.parts.attention import Attention
 from pellucid.parts.block import Block, ParallelBlock, PostBlock
@@ -105,3 +107,25 @@ def test_mutants_are_seen(shape: str, mutant: tuple[Any, str, Any], monkeypatch:
     right = logits(shape, monkeypatch)
     with tiny.swapped(*mutant):
         assert tiny.far(logits(shape, monkeypatch), right) > 1e-3
+
+
+ALIBI = c.Alibi
+CONFIG = c.Config
+READINGS: list[tuple[str, str, tuple[Any, str, Any]]] = [
+    ("falcon", "twelve heads", (c, "Alibi", lambda scale, rounded: ALIBI(scale))),
+    ("falcon", "rw", (c, "Alibi", lambda scale, rounded: ALIBI(1.0, rounded))),
+    ("falcon", "40b", (falcon, "grouped", lambda groups: names.grouped(1))),
+    ("bloom", "plain", (bloom, "grouped", lambda groups: names.SPLIT)),
+    ("openai-gpt", "plain", (openai_gpt, "ACTS", openai_gpt.ACTS | {"gelu": "gelu"})),
+    ("marian", "plain", (c, "Config", lambda **how: CONFIG(**how | {"embed_scale": 1.0}))),
+]
+
+
+@pytest.mark.parametrize(("family", "quirk", "mutant"), READINGS, ids=lambda x: x if isinstance(x, str) else x[1])
+def test_misread_files_are_seen(family: str, quirk: str, mutant: tuple[Any, str, Any]) -> None:
+    """The bias by distance not rounded, not scaled; fused rows cut otherwise; the GELU that the name would mean elsewhere."""
+    j, ids = judge(family, quirk), prompts(family)
+    with torch.no_grad():
+        assert tiny.far(ours(j.folder)[1](*ids), j.logits(*ids)) < 1e-9
+        with tiny.swapped(*mutant):
+            assert tiny.far(ours(j.folder)[1](*ids), j.logits(*ids)) > 1e-4

@@ -94,7 +94,7 @@ def test_scores_by_distance() -> None:
     with torch.no_grad(), watch(model, inside="reference") as seen:
         model(tiny.ids(1, 7))
     q, k = (seen[f"layers.0.attn.{n}"].value[0] for n in "qk")
-    found, weight = seen["layers.0.attn.scores"].value[0], model.layers[0].attn.distance.weight.unflatten(0, (4, 8))
+    found, weight = seen["layers.0.attn.scores"].value[0], model.layers[0].attn.distance.weight.detach().unflatten(0, (4, 8))
     rates = 10_000.0 ** -(torch.arange(0, D, 2, dtype=torch.float64) / D)
     for t in range(7):
         for s in range(t + 1):

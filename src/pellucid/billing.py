@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pellucid import catalog
-from pellucid.catalog.disclosed import disclosed
+from pellucid.catalog.literal import literal
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
 from pellucid.checkpoint.json_file import read_object
 from pellucid.config import Config, Latent
@@ -81,10 +81,8 @@ def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Itera
     entry = None if Path(name).exists() else catalog.find(catalog.models(), str(name))
     if entry is not None and "statements" in entry:
         raise UseError("count.undisclosed", name=entry["name"])
-    if entry is not None and "disclosed_as" in entry:
-        if fields:
-            raise UseError("count.disclosed", name=entry["name"])
-        return entry["disclosed_as"]["model_type"], disclosed(entry["disclosed_as"], f"catalogue: {entry['id']}")
+    if entry is not None and "literal" in entry:
+        return entry["family"], literal({**entry["literal"], **fields}, f"catalogue: {entry['id']}")
     values, file = (entry["config"], f"catalogue: {entry['id']}") if entry is not None else config_of(name)
     if unknown := [f for f in fields if f.split(".")[0] not in values]:
         near = catalog.nearest({f: {} for f in values}, unknown[0]) or values

@@ -6,14 +6,14 @@ KIND = Kind(
     tiny={"vocab_size": 97, "hidden_size": 32, "n_head": 4, "n_layer": 2},
     quirks={
         "plain": {},
-        "six heads": {"n_head": 6, "hidden_size": 48, "layer_norm_epsilon": 0.01},
+        "twelve heads": {"n_head": 12, "hidden_size": 48, "layer_norm_epsilon": 0.01},
         "own head": {"tie_word_embeddings": False, "n_layer": 3},
         "sixteen heads": {"n_head": 16, "pretraining_tp": 2},
     },
-    dtypes=("plain", "six heads"),
+    dtypes=("plain", "twelve heads"),
     changes=(
         ("plain", {"layer_norm_epsilon": 1.1e-05}),
-        ("six heads", {"n_head": 3}),
+        ("twelve heads", {"n_head": 6}),
         ("sixteen heads", {"n_head": 8}),
     ),
     refused=(

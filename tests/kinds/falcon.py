@@ -22,7 +22,7 @@ KIND = Kind(
             "rope_parameters": {"rope_type": "default", "rope_theta": 500042.0},
         },
         "rw": {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True, "num_attention_heads": 8},
-        "six heads": {"alibi": True, "hidden_size": 48, "num_attention_heads": 6, "layer_norm_epsilon": 0.01, "bias": True},
+        "twelve heads": {"alibi": True, "hidden_size": 48, "num_attention_heads": 12, "layer_norm_epsilon": 0.01, "bias": True},
         "one after the other": {"parallel_attn": False, "multi_query": False},
     },
     dtypes=("plain", "40b", "rw"),

@@ -1,7 +1,7 @@
 """Published models and devices, as data with their sources.
 
-models.json   each with its config.json as a hub folder has it; or, where no such file exists, as its paper discloses it; or, where its
-              makers disclosed nothing, with their statements alone
+models.json   each with its config.json as a hub folder has it; or, where no such file exists, with our Config as its paper discloses
+              it (`literal`); or, where its makers disclosed nothing, with their statements alone
 devices.json  memory in bytes, bandwidth in bytes a second, dense peak in FLOP a second by dtype
 """
 

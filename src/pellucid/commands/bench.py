@@ -104,5 +104,5 @@ def subject(screen: Screen, name: str, context: int | None, new: int, dtype: str
     context = reach(cfg, context, new + WARM)
     check(name, cfg, context, new + WARM, held)
     spelled = str(held).removeprefix("torch.")
-    module: Any = random_weights(cfg, held) if loaded is None else loaded.module
+    module: Any = random_weights(name, cfg, held) if loaded is None else loaded.module
     return module, counted(cfg, name, family, Setting(context, 1, None, spelled, spelled, spelled))

@@ -60,7 +60,7 @@ def split_of(asked: str) -> Split:
     """What "tp=8,pp=2,ep=8" asks for."""
     found = re.findall(r"(?:^|,)(tp|pp|ep)=([1-9]\d{0,5})(?=,|$)", asked)
     names = [name for name, _ in found]
-    if ",".join(f"{name}={n}" for name, n in found) != asked or len(set(names)) != len(names):
+    if not found or ",".join(f"{name}={n}" for name, n in found) != asked or len(set(names)) != len(names):
         raise UseError("count.ranks", found=asked)
     return Split(**{name: int(n) for name, n in found})
 

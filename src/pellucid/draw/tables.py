@@ -63,11 +63,8 @@ def configuration(entry: dict[str, Any]) -> list[Cell]:
     published = str(entry["published"]["total"]).partition(" (")[0].partition(";")[0] + ("" if "config" in entry else "*")
     try:
         bill = parameters(entry["id"])
-    except PellucidError:  # its shape is known all the same
-        told = entry.get("disclosed_as", {})
-        names = ("attention_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-                 "intermediate_size", "moe", "vocab_size")  # fmt: skip
-        return [*(told.get(name) for name in names), published, None, None]
+    except PellucidError:
+        return [*nothing, published, None, None]
     cfg, active = bill.config, int(bill["parameters.active"])
     every = int(bill["parameters.total"])
     return [*row(cfg), published, every, None if active == every else active]

@@ -40,10 +40,12 @@ def keep(limits: Limits) -> Path:
 def kept() -> Limits:
     """The last measurement; an error tells how to make one."""
     file = place()
-    if not file.exists():
-        raise UseError("bench.unmeasured")
     try:
         return parsed(read_object(file, error=UseError))
+    except UseError as wrong:
+        if wrong.key == "file.missing":
+            raise UseError("bench.unmeasured") from None
+        raise
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UseError("bench.damaged", file=file) from None
 

@@ -1,0 +1,83 @@
+"""A Config written as data: nested objects by the names of config.py's fields, for models that no config.json was ever published of.
+
+    {"vocab": 256000, "width": 4096, "layers": [{"times": 32, "attn": {"heads": 16, ...}, "ffn": {...}, "order": "parallel"}], ...}
+
+What an object is, its place and its fields tell: with "kv_rank" it is a Latent, with "experts" a Moe.
+"""
+
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pellucid.config import Config, Layer
+from pellucid.errors import ConfigError
+
+MOST = 100_000  # layers
+
+
+def literal(told: Mapping[str, Any], file: str) -> Config:
+    """The Config that an object tells; `file` is what errors call it."""
+    found: Config = made((Config,), told, file, "literal")
+    return found
+
+
+@cache
+def hints(kind: type) -> dict[str, Any]:
+    """The fields of a dataclass, and what each may be."""
+    known = get_type_hints(kind)
+    return {f.name: known[f.name] for f in fields(kind)}
+
+
+def made(kinds: tuple[type, ...], told: Any, file: str, at: str) -> Any:
+    """The one of these dataclasses that has all the fields that are told, and is told all that it must have."""
+    if not isinstance(told, Mapping):
+        raise fault(file, at, told, "{ ... }")
+    kind = next((k for k in kinds if told.keys() <= hints(k).keys() and required(k) <= told.keys()), None)
+    if kind is None:
+        near = max(kinds, key=lambda k: len(told.keys() & hints(k).keys()))
+        if missing := sorted(required(near) - told.keys()):
+            raise ConfigError("config.missing", file=file, field=f"{at}.{missing[0]}")
+        wrong = next(name for name in told if name not in hints(near))
+        raise fault(file, f"{at}.{wrong}", told[wrong], ", ".join(hints(near)))
+    return kind(**{name: value(hints(kind)[name], v, file, f"{at}.{name}") for name, v in told.items()})
+
+
+def required(kind: type) -> set[str]:
+    """The fields without which it is nothing."""
+    return {f.name for f in fields(kind) if f.default is MISSING}
+
+
+def value(hint: Any, told: Any, file: str, at: str) -> Any:
+    """What a field may hold: a number, a text, a flag, another object, layers, or nothing."""
+    options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in options:
+        if get_origin(option) is tuple and isinstance(told, list):
+            inner = get_args(option)[0]
+            return stack(told, file, at) if inner is Layer else tuple(value(inner, v, file, f"{at}[{i}]") for i, v in enumerate(told))
+        if type(told) is option or (option is float and type(told) is int):
+            return option(told)
+    if told is None and type(None) in options:
+        return None
+    if nested := tuple(o for o in options if is_dataclass(o)):
+        return made(nested, told, file, at)
+    raise fault(file, at, told, " | ".join(getattr(o, "__name__", str(o)) for o in options))
+
+
+def stack(told: list[Any], file: str, at: str) -> tuple[Layer, ...]:
+    """Layers, each told once with how often it comes."""
+    out: list[Layer] = []
+    for i, one in enumerate(told):
+        times = one.get("times", 1) if isinstance(one, Mapping) else 1
+        if type(times) is not int or not 1 <= times <= MOST - len(out):
+            raise fault(file, f"{at}[{i}].times", times, f"1 ... {MOST - len(out)}")
+        rest = {k: v for k, v in one.items() if k != "times"} if isinstance(one, Mapping) else one
+        out += [made((Layer,), rest, file, f"{at}[{i}]")] * times
+    if not out:
+        raise fault(file, at, told, "[{ ... }, ...]")
+    return tuple(out)
+
+
+def fault(file: str, at: str, found: object, allowed: str) -> ConfigError:
+    return ConfigError("config.value", file=file, field=at, found=repr(found), allowed=allowed)
