@@ -3,6 +3,7 @@
 from typing import Any
 
 from published_early import EARLY
+from published_late import LATE
 
 GPT2: dict[str, Any] = {
     "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1,
@@ -55,6 +56,10 @@ DEEPSEEK_V3: dict[str, Any] = {
     "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "seq_aux": True, "tie_word_embeddings": False,
     "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype": "bfloat16", "transformers_version": "4.33.1", "use_cache": True,
     "v_head_dim": 128, "vocab_size": 129280,
+}  # fmt: skip
+DEEPSEEK_V32: dict[str, Any] = {k: v for k, v in DEEPSEEK_V3.items() if k not in ("auto_map", "pretraining_tp")} | {
+    "architectures": ["DeepseekV32ForCausalLM"], "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048,
+    "model_type": "deepseek_v32",
 }  # fmt: skip
 T5_SMALL: dict[str, Any] = {
     "architectures": ["T5ForConditionalGeneration"], "d_ff": 2048, "d_kv": 64, "d_model": 512, "decoder_start_token_id": 0,
@@ -239,6 +244,7 @@ GLM4: dict[str, Any] = GLM | {
 # The published config, and the parameters of the model: a tied table once, no buffers, no module that predicts a second token.
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     **EARLY,
+    **LATE,
     "gpt2": (GPT2, 124_439_808),
     "gpt2-medium": (GPT2 | {"n_embd": 1024, "n_layer": 24, "n_head": 16}, 354_823_168),
     "gpt2-large": (GPT2 | {"n_embd": 1280, "n_layer": 36, "n_head": 20}, 774_030_080),
@@ -248,6 +254,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "llama-3.1-8b": (LLAMA31, 8_030_261_248),
     "qwen3-4b": (QWEN3, 4_022_468_096),
     "deepseek-v3": (DEEPSEEK_V3, 671_026_404_352),
+    "deepseek-v3.2": (DEEPSEEK_V32, 671_877_929_216),
     "t5-small": (T5_SMALL, 60_506_624),
     "flan-t5-small": (FLAN_T5, 76_961_152),
     "gpt-oss-20b": (GPT_OSS_20B, 20_914_757_184),

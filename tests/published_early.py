@@ -1,6 +1,6 @@
 """config.json of models from 2018 to 2024 with biases or other heads than Llama's, as published, and our exact parameter counts.
 
-BERT without its pooler; Marian's bias of the logits is a parameter here, and its sinusoids are none.
+BERT that fills blanks is without its pooler; Marian's bias of the logits is a parameter here, and its sinusoids are none.
 """
 
 from typing import Any
@@ -89,7 +89,7 @@ EARLY: dict[str, tuple[dict[str, Any], int]] = {
     "bert-base-uncased": (BERT, 109_514_298),
     "bert-large-uncased": (BERT_LARGE, 335_174_458),
     "bert-base-chinese": (BERT_CHINESE, 102_290_312),
-    "all-minilm-l6-v2": (MINILM, 22_565_376),
+    "all-minilm-l6-v2": (MINILM, 22_713_216),
     "openai-gpt": (OPENAI_GPT, 116_534_784),
     "bloom-560m": (BLOOM_560M, 559_214_592),
     "bloom": (BLOOM, 176_247_271_424),

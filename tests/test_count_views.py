@@ -100,7 +100,7 @@ def test_side_by_side(capsys: Captured) -> None:
 
 def test_columns_that_find_no_place_stand_below() -> None:
     sheet = Sheet("", ["", "one", "two", "three"], [["row", 1, 22222222, None]])
-    assert [line.plain for line in sheet.lines(60)] == [f"{'':6}one{'':9}two  three", "row     1  22,222,222      –"] or True
+    assert len(sheet.lines(60)) == 2
     narrow = [line.plain for line in sheet.lines(18)]
     assert [line.split()[0] for line in narrow if line] == ["one", "row", "two", "row", "three", "row"]
     assert max(map(len, narrow)) <= 18
@@ -145,7 +145,7 @@ def test_table_of_configurations(capsys: Captured, monkeypatch: pytest.MonkeyPat
     assert rows["GPT-2 small"][2:] == ["MHA", 12, 768, 12, 12, 64, 3072, None, 50257, "117M", 124_439_808, None]
     assert rows["DeepSeek-V3"][-3:] == ["671B", 671_026_404_352, 37_552_282_624] and rows["DeepSeek-V3"][9] == "8/256"
     assert rows["PaLM 8B"][-3:] == ["8.63B*", 8_632_012_800, None]
-    assert rows["Chinchilla 70B"][2:5] == ["MHA", 80, 8192] and rows["Chinchilla 70B"][-3:] == ["70B*", None, None]
+    assert rows["Chinchilla 70B"][2:5] == ["MHA", 80, 8192] and rows["Chinchilla 70B"][-3:] == ["70B*", 70_056_681_472, None]
     assert rows["GPT-4"][2:] == [None] * 9 + ["undisclosed", None, None]
     rumours = [note for note in told["notes"] if note.startswith("GPT-4: ") and "120 layers" in note]
     assert len(rumours) == 1 and "unconfirmed" in rumours[0]
@@ -160,12 +160,10 @@ def test_models_known_from_papers(name: str, total: int) -> None:
 
 
 def test_every_disclosed_model_has_a_row() -> None:
-    """None breaks the table; those without a computed count have positions that no part here has."""
-    for entry in catalog.models().values():
-        if "disclosed_as" in entry:
-            row = tables.configuration(entry)
-            relative = entry["disclosed_as"].get("relative_position_projection", False)
-            assert len(row) == 12 and (row[-2] is None) == relative
+    """None breaks the table, and each has a computed count."""
+    rows = {entry["id"]: tables.configuration(entry) for entry in catalog.models().values() if "literal" in entry}
+    assert len(rows) == 15 and {len(row) for row in rows.values()} == {12}
+    assert all(row[-3].endswith("*") and row[-2] > 60e6 for row in rows.values())
 
 
 def test_table_of_one_model_block_by_block(capsys: Captured) -> None:
@@ -223,7 +221,7 @@ def test_areas_are_in_proportion() -> None:
     found = list(squarified(values, (10.0, 20.0, 30.0, 40.0)))
     for value, (x, y, w, h) in zip(values, found, strict=True):
         assert w * h == pytest.approx(value / 120 * 1200)
-        assert 10 <= x + 1e-9 and x + w <= 40 + 1e-9 and 20 <= y + 1e-9 and y + h <= 60 + 1e-9
+        assert x + 1e-9 >= 10 and x + w <= 40 + 1e-9 and y + 1e-9 >= 20 and y + h <= 60 + 1e-9
     for i, (x, y, w, h) in enumerate(found):
         for a, b, c, d in found[i + 1 :]:
             assert x + w <= a + 1e-9 or a + c <= x + 1e-9 or y + h <= b + 1e-9 or b + d <= y + 1e-9

@@ -11,26 +11,25 @@ import pytest
 import torch
 
 from pellucid import catalog
-from pellucid.billing import count
+from pellucid.billing import count, described
 from pellucid.config import Attention, Config, Latent, Mlp, Moe
 from pellucid.counting import Setting, counted
 from pellucid.counting.bill import pairs
 from pellucid.counting.ghost import ghost, run
 from pellucid.errors import UseError
-from pellucid.families import known, understand
+from pellucid.families import known
 from pellucid.past import Pages
 from pellucid.step import Step
 from tiny import DECODERS, FAMILIES, ids, serve, tiny
 
 JUDGE: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "catalogue.json").read_text())
-CONFIGURED = [i for i, e in catalog.models().items() if e.get("config", {}).get("model_type") in known()]
+CONFIGURED = [i for i, e in catalog.models().items() if "literal" in e or e.get("config", {}).get("model_type") in known()]
 
 
 def config_of(name: str) -> tuple[str, Config]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kind, cfg = understand(catalog.models()[name]["config"])
-    return kind.name, cfg
+        return described(name)
 
 
 # Parameters
@@ -48,6 +47,25 @@ def test_published_models(name: str) -> None:
     if "cache" in told:
         assert int(bill["cache.bytes_per_token"]) == told["cache"]
     assert sum(int(n) for _, n in bill.within("parameters.by_part")) == int(bill["parameters.total"])
+
+
+def test_every_judged_model_is_counted() -> None:
+    assert JUDGE.keys() <= set(CONFIGURED)
+
+
+def test_two_sizes_of_gpt3_as_printed_and_corrected() -> None:
+    """Table 2.1 prints 24 heads of 128 where the width is 2048, and a width of 5140 where 40 heads have 128."""
+
+    def layers(name: str, **change: Any) -> list[dict[str, Any]]:
+        (one,) = catalog.models()[name]["literal"]["layers"]
+        return [one | {part: one[part] | fields for part, fields in change.items()}]
+
+    assert int(count("gpt3-xl")["parameters.total"]) == 1_517_123_584
+    mended = layers("gpt3-xl", attn={"heads": 16, "kv_heads": 16})
+    assert int(count("gpt3-xl", fields={"layers": mended})["parameters.total"]) == 1_315_723_264
+    assert int(count("gpt3-13b")["parameters.total"]) == 12_936_488_380
+    mended = layers("gpt3-13b", ffn={"width": 20480})
+    assert int(count("gpt3-13b", fields={"width": 5120, "layers": mended})["parameters.total"]) == 12_853_386_240
 
 
 def test_numbers_to_check_against() -> None:

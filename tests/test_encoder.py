@@ -75,13 +75,45 @@ def off(model: Model) -> float:
 def test_rows_of_a_model_without_a_head(rows: Path) -> None:
     model = load(rows, dtype="float64")
     assert isinstance(model.module, Encoder) and not model.config.head and not hasattr(model.module, "head")
-    assert model.left == ("pooler.dense.bias", "pooler.dense.weight")
+    assert model.left == () and model.config.pooler and model.module.pooler.weight.shape == (32, 32)
     assert model(IDS).shape == (3, 19, 32)
     assert far(model(IDS), their_rows()) < EXACT
     assert off(model) < EXACT
     assert far(model(IDS, types=TYPES), their_rows(token_type_ids=TYPES)) < EXACT
     for other in (model(IDS), model(IDS, types=TYPES), model(IDS, padding=PADDING)):
         assert far(other[REAL], model(IDS, types=TYPES, padding=PADDING)[REAL]) > 1e-3
+
+
+def test_the_pooler_reads_each_first_row(rows: Path) -> None:
+    """Beside the rows, of a batch and of texts end to end: transformers' own, whose rows these are."""
+    model = load(rows, dtype="float64")
+    other = transformers.BertModel.from_pretrained(rows).double()
+    with Promote():
+        wanted = other(input_ids=IDS).pooler_output
+    assert model.num_parameters() == sum(p.numel() for p in other.parameters())
+    with watch(model.module) as seen:
+        model(IDS)
+    assert seen["pooled"].dims == "N D" and far(seen["pooled"].value, wanted) < EXACT
+    with watch(model.module) as packed:
+        model.module(IDS.reshape(1, -1), Step.packed([19, 19, 19]))
+    assert far(packed["pooled"].value, wanted) < EXACT
+    with watch(model.module, request=1) as one:
+        model(IDS)
+    assert far(one["pooled"].value, wanted[1:2]) < EXACT
+    assert set(seen["pooler"].weights) == {"pooler.weight", "pooler.bias"}
+    right = models.Decoder.pooled
+    with swapped(models.Decoder, "pooled", lambda self, x, step: right(self, x.flip(1), step).flip(1)):
+        again = load(rows, dtype="float64")
+        with watch(again.module) as last:
+            again(IDS)
+    assert far(last["pooled"].value, wanted) > 1e-3
+
+
+def test_a_model_without_a_pooler(rows: Path, tmp_path: Path) -> None:
+    """What is stored decides: transformers makes one where the file has none, we do not."""
+    bare = respelled(rows, tmp_path / "bare", lambda t: {n: x for n, x in t.items() if "pooler" not in n})
+    model = load(bare, dtype="float64")
+    assert not model.config.pooler and not hasattr(model.module, "pooler") and off(model) < EXACT
 
 
 def test_padding_changes_nothing(rows: Path) -> None:
@@ -188,12 +220,12 @@ def test_what_an_encoder_refuses(rows: Path) -> None:
 
 
 def test_rows_are_seen(rows: Path) -> None:
-    """Everything from the three tables to the last norm, by its path; the last tap is what the call returns."""
+    """Everything from the three tables to the last norm, which the call returns, by its path; and the pooler's side way."""
     model = load(rows, dtype="float64")
     with watch(model) as seen:
         out = model(IDS, types=TYPES)
     paths = [s.path for s in seen]
     assert paths[:6] == ["embed", "positions", "start", "types", "typed", "embed_norm"]
-    assert paths[-1] == "layers.1.ffn_norm" and torch.equal(seen["layers.1.ffn_norm"].value, out)
+    assert paths[-4:] == ["layers.1.ffn_norm", "first", "pooler", "pooled"] and torch.equal(seen["layers.1.ffn_norm"].value, out)
     pattern = seen["layers.0.attn.pattern"].value
     assert far(pattern.sum(-1), torch.ones(3, 4, 19)) < 1e-12 and (pattern[..., 0, -1] > 0).all()

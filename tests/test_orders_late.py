@@ -1,5 +1,5 @@
 """Shapes of 2022 to 2025 that the first six families lack: chunks, queries tempered by position, shares before experts, keys that an
-indexer chooses, scores by distance, norms without a bias.
+indexer chooses, scores by distance, norms without a bias; and the pooler of an encoder without a head.
 
 What is asked of every family's terms, records, crowds and generation is asked of them too.
 """
@@ -41,13 +41,19 @@ SHAPES = {
     "chinchilla": c.Config(V, D, (c.Layer(FAR, c.Mlp(48, "gelu", gated=False)),) * 2, True),
     "palm": c.Config(V, D, (PALM,) * 2, True, norm="layer, no bias", logit_scale=D**-0.5),
 }
+HEARS = c.Attention(4, 4, 8, bias=True, out_bias=True, causal=False)
+POOLED = c.Config(
+    V, D, (c.Layer(HEARS, c.Mlp(48, "gelu", gated=False, bias=True), order="post"),) * 2, norm="layer", positions=64, final_norm=False,
+    head=False, pooler=True,
+)  # fmt: skip
+OF_ROWS = ("terms", "a forgotten summand", "sources", "operands", "meta", "sources on meta")
 OF_FAMILIES = {"explained", "explained cells"}  # no files are known of the others
-ASKING = [(s, q) for s in SHAPES for q in ASKED if q not in OF_FAMILIES or s in known()]
+ASKING = [(s, q) for s in SHAPES for q in ASKED if q not in OF_FAMILIES or s in known()] + [("pooled", q) for q in OF_ROWS]
 
 
 @pytest.mark.parametrize(("shape", "question"), ASKING)
 def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
+    monkeypatch.setitem(tiny.FAMILIES, shape, (SHAPES | {"pooled": POOLED})[shape])
     with torch.no_grad():
         ASKED[question](shape)
 
@@ -120,7 +126,7 @@ def test_an_indexer_keeps_the_best() -> None:
         pattern = seen[f"layers.{i}.attn.pattern"].value
         for b in range(2):
             for t in range(11):
-                best = sorted(range(t + 1), key=lambda s: (-float(scores[b, t, s]), s))[:3]  # noqa: B023
+                best = sorted(range(t + 1), key=lambda s: (-float(scores[b, t, s]), s))[:3]
                 assert chosen[b, t].nonzero().flatten().tolist() == sorted(best)
                 assert (pattern[b, :, t] > 0).nonzero()[:, 1].unique().tolist() == sorted(best)
 

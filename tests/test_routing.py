@@ -15,7 +15,7 @@ from test_families import reads
 from test_names import disk, filled
 from tiny import swapped
 
-MIXTURES = ("deepseek_v2", "deepseek_v3", "glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe")
+MIXTURES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe", "llama4_text", "mixtral", "qwen2_moe", "qwen3_moe")
 
 
 def test_every_family_with_experts_is_here() -> None:
@@ -90,6 +90,14 @@ def test_kimi_k2_reads_as_deepseek_v3() -> None:
         cfg = reads(raw)
         assert reads(raw | {"model_type": "kimi_k2"}) == cfg
         assert family("kimi_k2").rules(cfg) == family("deepseek_v3").rules(cfg)
+
+
+def test_a_yes_of_llama_4s_first_files() -> None:
+    """`attn_temperature_tuning` was 4 before it was true; no other number is a yes."""
+    raw = judge("llama4_text", "tempered").config
+    assert reads(raw | {"attn_temperature_tuning": 4}) == reads(raw) != reads(raw | {"attn_temperature_tuning": False})
+    with pytest.raises(ConfigError, match="attn_temperature_tuning"):
+        reads(raw | {"attn_temperature_tuning": 1})
 
 
 def test_mixtral_as_transformers_calls_it() -> None:

@@ -99,7 +99,7 @@ class Stack(nn.Module):
 class Decoder(Stack, Ending):
     """tokens [B T] -> logits [B T V], or of the step's wanted rows alone."""
 
-    axes = {**Stack.axes, "embed": "V D", "head": "V D", "narrow": "L D"}
+    axes = {**Stack.axes, "embed": "V D", "head": "V D", "narrow": "L D", "pooler": "D D"}
     edition = 0  # how often its products were changed, which a plan of the old ones must notice
 
     def __init__(self, cfg: c.Config) -> None:
@@ -109,9 +109,19 @@ class Decoder(Stack, Ending):
         self.add_entry(cfg)
         if cfg.head:
             self.add_head(cfg, self.embed)
-        self.end = self.logits if cfg.head else self.rows
+        if cfg.pooler:
+            self.pooler = Linear(cfg.width, cfg.width, True)
+        self.end = self.logits if cfg.head else self.pooled if cfg.pooler else self.rows
 
     def rows(self, x: Tensor, step: Step) -> Tensor:
+        return x
+
+    def pooled(self, x: Tensor, step: Step) -> Tensor:
+        """The rows; a watcher sees what the pooler makes of each text's first one."""
+        starts = torch.tensor([s.start for s in step.spans] or [0], device=x.device)
+        token = (torch.arange(len(x), device=x.device)[:, None] * x.shape[1] + starts).flatten()
+        dense = tap(self.pooler(tap(ops.pick(x, token), "first: N D", token)), "pooler: N D", token)
+        tap(ops.each(dense.tanh(), "tanh", dense), "pooled: N D", token)
         return x
 
     def forward(self, tokens: Tensor, step: Step | None = None) -> Tensor:

@@ -2,7 +2,7 @@
 
     {"vocab": 256000, "width": 4096, "layers": [{"times": 32, "attn": {"heads": 16, ...}, "ffn": {...}, "order": "parallel"}], ...}
 
-What an object is, its place and its fields tell: with "kv_rank" it is a Latent, with "experts" a Moe.
+What an object is, its place and its fields tell: with "kv_rank" it is a Latent, with "experts" a Moe; where several fit, the smallest.
 """
 
 import types
@@ -34,13 +34,14 @@ def made(kinds: tuple[type, ...], told: Any, file: str, at: str) -> Any:
     """The one of these dataclasses that has all the fields that are told, and is told all that it must have."""
     if not isinstance(told, Mapping):
         raise fault(file, at, told, "{ ... }")
-    kind = next((k for k in kinds if told.keys() <= hints(k).keys() and required(k) <= told.keys()), None)
-    if kind is None:
+    fitting = [k for k in kinds if required(k) <= told.keys() <= hints(k).keys()]
+    if not fitting:
         near = max(kinds, key=lambda k: len(told.keys() & hints(k).keys()))
         if missing := sorted(required(near) - told.keys()):
             raise ConfigError("config.missing", file=file, field=f"{at}.{missing[0]}")
         wrong = next(name for name in told if name not in hints(near))
         raise fault(file, f"{at}.{wrong}", told[wrong], ", ".join(hints(near)))
+    kind = min(fitting, key=lambda k: len(hints(k)))
     return kind(**{name: value(hints(kind)[name], v, file, f"{at}.{name}") for name, v in told.items()})
 
 
@@ -52,15 +53,15 @@ def required(kind: type) -> set[str]:
 def value(hint: Any, told: Any, file: str, at: str) -> Any:
     """What a field may hold: a number, a text, a flag, another object, layers, or nothing."""
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if told is None and type(None) in options:
+        return None
     for option in options:
         if get_origin(option) is tuple and isinstance(told, list):
             inner = get_args(option)[0]
             return stack(told, file, at) if inner is Layer else tuple(value(inner, v, file, f"{at}[{i}]") for i, v in enumerate(told))
         if type(told) is option or (option is float and type(told) is int):
             return option(told)
-    if told is None and type(None) in options:
-        return None
-    if nested := tuple(o for o in options if is_dataclass(o)):
+    if nested := tuple(o for o in options if isinstance(o, type) and is_dataclass(o)):
         return made(nested, told, file, at)
     raise fault(file, at, told, " | ".join(getattr(o, "__name__", str(o)) for o in options))
 

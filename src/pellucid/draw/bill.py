@@ -11,7 +11,7 @@ from pellucid.counting.variants import other_kinds
 from pellucid.draw.amount import Amount, scaled, seconds
 from pellucid.draw.bill_json import View, bounds, device_of
 from pellucid.draw.number import count
-from pellucid.draw.plans import PHASES, over_ranks, trained
+from pellucid.draw.plans import PHASES, over_ranks, phase_of, trained
 from pellucid.draw.table import Cell, Column, clipped, prose, table
 from pellucid.words import say
 
@@ -100,7 +100,7 @@ def work(bill: Bill) -> list[Text]:
     rows: list[list[Cell]] = []
     for phase in PHASES:
         if f"flops.{phase}" in bill:
-            rows.append([say(PHASES[phase]), scaled(float(bill[f"flops.{phase}"]), "FLOP"), Text(say("count.square"), "dim")])
+            rows.append([phase_of(phase), scaled(float(bill[f"flops.{phase}"]), "FLOP"), Text(say("count.square"), "dim")])
             rows.append(["", scaled(float(bill[f"flops.{phase}_causal"]), "FLOP"), Text(say("count.causal"), "dim")])
             rows.append(["", scaled(float(bill[f"elements.{phase}"])), Text(say("count.elements"), "dim")])
     return [Text(say("count.work"), "bold"), *table(rows, [Column(), Column(">"), Column()])]
@@ -141,7 +141,7 @@ def limits(bill: Bill, view: View) -> list[Text]:
              say(SETS[p.sets])]
             for p in parts(bill, phase, device) if p.seconds
         ]  # fmt: skip
-        title = say("count.phase", phase=say(PHASES[phase]), seconds=Amount(told[phase]["seconds"], "s"))
+        title = say("count.phase", phase=phase_of(phase), seconds=Amount(told[phase]["seconds"], "s"))
         if view.hour is not None:
             title += "; " + say("count.price", price=f"{told[phase]['price_of_a_million_tokens']:.4g}", hour=f"{view.hour:g}")
         columns = [Column(), Column(">", style="dim"), Column(">"), Column(">"), Column(">", style="dim"), Column(">"), Column(style="dim")]

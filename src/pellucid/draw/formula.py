@@ -120,7 +120,8 @@ def scores(m: Made) -> str:
     cap = m.number("cap")
     product = pairs[0] if len(pairs) == 1 else f"({' + '.join(pairs)})"
     inner = product + scaling(m.number("logit_scale" if m.name == "head_scaled" else "scale"))
-    return (inner if cap is None else f"{cap:g} · tanh(({inner}) / {cap:g})") + "".join(f" + {BY_DISTANCE.get(w, w)}[s-t]" for w in m.weights)
+    added = "".join(f" + {BY_DISTANCE.get(w, w)}[s-t]" for w in m.weights)
+    return (inner if cap is None else f"{cap:g} · tanh(({inner}) / {cap:g})") + added
 
 
 def softmax(m: Made) -> str:

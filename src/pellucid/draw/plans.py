@@ -27,6 +27,11 @@ PHASES = {"prefill": "count.prefill", "decode": "count.decode"}
 COLUMNS = [Column(), Column(">"), Column(style="dim")]
 
 
+def phase_of(phase: str) -> str:
+    """A phase, as people call it."""
+    return say(PHASES[phase])
+
+
 def row(name: str, n: Number, unit: str) -> list[Cell]:
     """A name, an amount, its formula."""
     signed = f"{n.value:+,}" if n.value < 0 else scaled(n.value, unit)
@@ -56,6 +61,6 @@ def over_ranks(bill: Bill, split: Split, width: int) -> list[Text]:
     out += table(rows, [Column(), Column(">"), Column(">"), Column(">")])
     for phase, sent in found.sent.items():
         if sent:
-            out.append(Text(" " + say("count.sent", phase=say(PHASES[phase]))))
+            out.append(Text(" " + say("count.sent", phase=phase_of(phase))))
             out += table([row(say(SENT[name]), n, "B") for name, n in sent.items()], COLUMNS, indent=2)
     return out + prose(say("count.over.note"), width, "dim")

@@ -5,10 +5,11 @@ from math import ceil, floor, log10
 from pellucid.counting import Bill
 from pellucid.counting.bounds import Device, Part, parts
 from pellucid.draw.amount import scaled, seconds
+from pellucid.draw.plans import phase_of
 from pellucid.draw.svg import COLOURS, dot, label, line, picture
 from pellucid.words import say
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1040.0, 560.0, 100.0, 150.0, 60.0, 50.0
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1200.0, 560.0, 100.0, 330.0, 60.0, 50.0
 
 
 def roofline(bill: Bill, device: Device) -> str:
@@ -29,7 +30,7 @@ def roofline(bill: Bill, device: Device) -> str:
         return HEIGHT - BOTTOM - (log10(flops) - bottom) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
 
     shapes: list[str] = []
-    taken: list[tuple[float, float]] = []  # where labels stand
+    listed: list[tuple[str, str]] = []
     for power in range(low, high + 1):
         shapes += [line([(x(10.0**power), TOP), (x(10.0**power), HEIGHT - BOTTOM)], "#dddddd", 1)]
         shapes += [label(x(10.0**power), HEIGHT - BOTTOM + 18, f"{10.0**power:g}", "middle")]
@@ -38,17 +39,15 @@ def roofline(bill: Bill, device: Device) -> str:
         shapes += [label(LEFT - 8, y(10.0**power) + 4, scaled(10.0**power, "FLOP/s"), "end")]
     start = max(10.0**low, 10.0**bottom / device.bandwidth)
     shapes.append(line([(x(start), y(start * device.bandwidth)), (x(knee), y(peak)), (x(10.0**high), y(peak))], "#1f2328"))
-    for colour, (phase, points) in zip(COLOURS, found.items(), strict=False):
-        name = say("count.prefill") if phase == "prefill" else say("count.decode")
-        for p in points:
-            told = f"{name}  {p.path} ×{p.times}  {p.intensity:.3g} FLOP/B  {scaled(rate(p), 'FLOP/s')}  {seconds(p.seconds)}"
-            shapes.append(dot(x(p.intensity), y(rate(p)), colour, told))
-        for p in sorted(points, key=lambda p: p.intensity, reverse=True):
-            left, down = x(p.intensity) + 8, y(rate(p)) + 18
-            while any(abs(left - a) < 200 and abs(down - b) < 14 for a, b in taken):
-                down += 14
-            taken.append((left, down))
-            shapes.append(label(left, down, f"{name}: {p.path}", fill=colour))
+    for colour, (phase, points) in zip(COLOURS, reversed(found.items()), strict=False):
+        name = phase_of(phase)
+        for p in reversed(points):
+            told = f"{p.path} ×{p.times}  {p.intensity:.3g} FLOP/B  {seconds(p.seconds)}"
+            shapes.append(dot(x(p.intensity), y(rate(p)), colour, f"{name}  {told}  {scaled(rate(p), 'FLOP/s')}"))
+            listed.append((colour, told))
+        listed.append((colour, name))
+    for i, (colour, told) in enumerate(reversed(listed)):
+        shapes.append(label(WIDTH - RIGHT + 16, TOP + 12 + 18 * i, told, fill=colour))
     shapes.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, say("count.picture.intensity"), "middle"))
     return picture(WIDTH, HEIGHT, say("count.picture.roofline", model=bill.model, device=device.name), shapes)
 

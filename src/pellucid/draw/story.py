@@ -227,10 +227,12 @@ def choice(life: Life, answer: Answer, view: View) -> list[Text]:
     columns = [Column(most=view.width // 3, style=NAME), Column(">"), Column(">"), Column(">"), Column(style="green")]
     room = max(8, min(40, view.width - 48))
     body = [[visible(c.piece), str(c.id), number(c.logit), percent(c.probability), bar(c.probability, room)] for c in answer.candidates]
-    title = say("explain.candidates", count=count(life.model.config.vocab))
-    out = [Text(" " + (title if answer.row < 0 else say("explain.blank", row=answer.row, candidates=title)), TITLE)]
+    vocab, blank = count(life.model.config.vocab), answer.row >= 0
+    title = say("explain.blank", row=answer.row, count=vocab) if blank else say("explain.candidates", count=vocab)
+    out = [Text(" " + title, TITLE)]
     out += table([[Text(t, DIM) for t in titles], *body], columns)
-    pick = say("explain.pick", token=visible(answer.pick.piece), id=answer.pick.id, probability=percent(answer.pick.probability))
+    told = {"token": visible(answer.pick.piece), "id": answer.pick.id, "probability": percent(answer.pick.probability)}
+    pick = say("explain.fills", **told) if blank else say("explain.pick", **told)
     return [*out, Text(), Text.assemble((" → ", "green"), (pick, TITLE))]
 
 

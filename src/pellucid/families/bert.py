@@ -1,4 +1,7 @@
-"""BERT (arXiv 1810.04805): tokens that all see each other, norms after the sums, a kind for each token; it fills blanks, or gives rows."""
+"""BERT (arXiv 1810.04805): tokens that all see each other, norms after the sums, a kind for each token; it fills blanks, or gives rows.
+
+Where it gives rows, one more product may read each text's first: the pooler.
+"""
 
 from collections.abc import Container
 from dataclasses import replace
@@ -10,7 +13,7 @@ from pellucid.families.names import Rule
 
 ARCHITECTURE = "BertForMaskedLM"
 
-# Of the pooler, which is left aside; and what TensorFlow's files told besides.
+# What TensorFlow's files told of the pooler, which has the model's own width here.
 POOLER = {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"}
 
 
@@ -35,18 +38,26 @@ def config(hf: Fields) -> c.Config:
         final_norm=False,
         context=positions,
     )
-    return ending(cfg, hf.get("architectures", None) != ["BertModel"])
+    bare = hf.get("architectures", None) == ["BertModel"]
+    return ending(cfg, not bare, bare)
 
 
-def ending(cfg: c.Config, head: bool) -> c.Config:
-    """The model with what fills blanks; without it, it gives its last rows."""
+def ending(cfg: c.Config, head: bool, pooler: bool) -> c.Config:
+    """The model with what fills blanks; without it, it gives its last rows, beside a pooler where there is one."""
     ffn = cfg.layers[0].ffn
-    return replace(cfg, head=head, tied=head, head_bias=head, transform=ffn.act if head else None)
+    return replace(cfg, head=head, tied=head, head_bias=head, transform=ffn.act if head else None, pooler=pooler)
 
 
 def settled(cfg: c.Config, names: Container[str]) -> c.Config:
-    """Whatever config.json calls it, there is a head where one is stored."""
-    return ending(cfg, "cls.predictions.bias" in names)
+    """Whatever config.json calls it, there is a head where one is stored; beside a head, nobody reads a pooler."""
+    head = "cls.predictions.bias" in names
+    return ending(cfg, head, not head and "bert.pooler.dense.weight" in names)
+
+
+def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
+    """Positions 0, 1, 2 ...; what reads whole texts."""
+    of_texts = (r"bert\.embeddings\.position_ids", r"cls\.seq_relationship\..*")
+    return of_texts if cfg.pooler else (*of_texts, r"bert\.pooler\..*")
 
 
 LAYER = "bert.encoder.layer.{i}"
@@ -61,12 +72,12 @@ RULES = (
     Rule(f"{LAYER}.intermediate.dense.*", "layers.{i}.ffn.up.*"),
     Rule(f"{LAYER}.output.dense.*", "layers.{i}.ffn.down.*"),
     Rule(f"{LAYER}.output.LayerNorm.*", "layers.{i}.ffn_norm.*"),
+    Rule("bert.pooler.dense.*", "pooler.*"),
     Rule("cls.predictions.transform.dense.*", "transform.dense.*"),
     Rule("cls.predictions.transform.LayerNorm.*", "transform.norm.*"),
     Rule("cls.predictions.decoder.weight", "head.weight"),
     Rule("cls.predictions.bias", "head.bias"),
 )
-IGNORED = (r"bert\.embeddings\.position_ids", r"bert\.pooler\..*", r"cls\.seq_relationship\..*")  # 0, 1, 2 ...; what reads whole texts
 COPIES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
 
 

@@ -34,8 +34,8 @@ def latent(hf: Fields) -> c.Latent:
 
 def config(hf: Fields) -> c.Config:
     attn, moe = latent(hf), deepseek_v3.moe(hf)
-    ffn = {SPARSE: moe, DENSE: c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))}
-    return llama.whole(hf, tuple(c.Layer(attn, ffn[kind]) for kind in kinds(hf)))
+    mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
+    return llama.whole(hf, tuple(c.Layer(attn, mlp if kind == DENSE else moe) for kind in kinds(hf)))
 
 
 INDEXER = {"wq_b": "q", "wk": "k", "k_norm": "k_norm", "weights_proj": "weights"}

@@ -52,7 +52,7 @@ def config(hf: Fields) -> c.Config:
     turns, attn = turned(hf, layers), attentions(hf)
     silent = hf.get("layer_types", None) is None
     kinds = [CHUNKED if t else FULL for t in turns] if silent else hf.texts("layer_types", layers, KINDS)
-    ffn = {True: moe(hf), False: c.Mlp(hf.whole("intermediate_size_mlp"), hf.choice("hidden_act", ACTS, "silu"))}
+    ffn: dict[bool, c.Mlp | c.Moe] = {True: moe(hf), False: c.Mlp(hf.whole("intermediate_size_mlp"), hf.choice("hidden_act", ACTS, "silu"))}
     hf.read |= {"for_llm_compressor"}
     blocks = (
         c.Layer(replace(attn[t], chunk=chunk if kind == CHUNKED else None), ffn[has])

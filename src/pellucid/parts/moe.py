@@ -36,7 +36,8 @@ class Moe(nn.Module):
             self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(E, n)) if spec.bias else None)
         self.shared = GatedMlp(cfg, c.Mlp(spec.shared, spec.act)) if spec.shared else None
         self.shared_gate = Linear(D, 1, False) if spec.shared_gate else None
-        self.enter, self.rest = (self.weighted, torch.ones_like) if spec.share_first else (self.unweighted, lambda share: share)
+        self.enter = self.weighted if spec.share_first else self.unweighted
+        self.leave = self.summed if spec.share_first else self.combined
         self.finish = self.alone if self.shared is None else self.beside if self.shared_gate is None else self.gated
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
@@ -52,7 +53,7 @@ class Moe(nn.Module):
         up = tap(ops.grouped(rows, self.up, ends, self.up_bias), "up: N F", token)
         neurons = tap(ops.gate(gate, up, self.spec.act), "neurons: N F", token)
         y = tap(ops.grouped(neurons, self.down, ends, self.down_bias), "down: N D", token)
-        return self.finish(ops.combine(y, self.rest(share), order, x), x)
+        return self.finish(self.leave(y, share, order, x), x)
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of all experts; those that a correction and groups let win are chosen, and the scores alone tell how much each counts."""
@@ -85,8 +86,14 @@ class Moe(nn.Module):
         return rows
 
     def weighted(self, rows: Tensor, share: Tensor, order: Tensor, token: Tensor) -> Tensor:
-        """An expert reads its rows times their shares, and what it makes of them counts whole."""
         return tap(ops.weighted(rows, share, order), "weighted: N D", token)
+
+    def combined(self, y: Tensor, share: Tensor, order: Tensor, x: Tensor) -> Tensor:
+        return ops.combine(y, share, order, x)
+
+    def summed(self, y: Tensor, share: Tensor, order: Tensor, x: Tensor) -> Tensor:
+        """Experts have read their rows times the shares, so what they made counts whole."""
+        return ops.combine(y, torch.ones_like(share), order, x)
 
     def alone(self, y: Tensor, x: Tensor) -> Tensor:
         return y
