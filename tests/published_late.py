@@ -16,7 +16,8 @@ SCOUT: dict[str, Any] = {
     "use_qk_norm": True, "vocab_size": 202048,
 }  # fmt: skip
 MAVERICK: dict[str, Any] = SCOUT | {
-    "interleave_moe_layer_step": 2, "max_position_embeddings": 1048576, "num_local_experts": 128, "rope_scaling": None, "use_qk_norm": False,
+    "interleave_moe_layer_step": 2, "max_position_embeddings": 1048576, "num_local_experts": 128, "rope_scaling": None,
+    "use_qk_norm": False,
 }  # fmt: skip
 
 LATE: dict[str, tuple[dict[str, Any], int]] = {

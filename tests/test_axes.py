@@ -108,19 +108,21 @@ def test_known_sizes_fit_and_any_other_does_not(factors: list[list[list[str]]], 
         bind("x", dims, shape, dict(sizes))
 
 
-def fault(dims: str) -> str:
-    """What is wrong with a label, or nothing: its grammar, a letter that the legend lacks, a letter that stands twice."""
+def fault(dims: str, tensor: bool = True) -> str:
+    """What is wrong with a label, or nothing: its grammar, a letter that the legend lacks, of a tensor a letter that stands twice."""
     if not LABEL.fullmatch(dims):
         return "is not axes of letters, sums and products"
     if strange := letters(dims) - set(LEGEND):
         return f"has {sorted(strange)[0]}, which the legend lacks"
-    return "has a letter twice" if sum(c.isalpha() for c in dims) != len(letters(dims)) else ""
+    return "has a letter twice" if tensor and sum(c.isalpha() for c in dims) != len(letters(dims)) else ""
 
 
 def text_of(node: ast.AST) -> str | None:
     """A literal's text; what an f-string puts in stands for a letter that the label does not have yet. None where it is neither."""
     if isinstance(node, ast.JoinedStr):
         constant = "".join(str(v.value) if isinstance(v, ast.Constant) else "\0" for v in node.values)
+        name, sign, dims = constant.partition(": ")
+        constant = name.replace("\0", "x") + sign + dims if sign else constant  # a name that is put in is a path
         free = (letter for letter in LEGEND if letter not in constant.rpartition(": ")[2])
         return re.sub("\0", lambda _: next(free), constant)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
@@ -143,7 +145,7 @@ def labels(package: Path) -> Iterator[tuple[str, str | None, str]]:
 
 def faults(package: Path) -> list[str]:
     """Labels that do not hold to the legend, and taps whose name is no plain path."""
-    found = [f"{where}: {dims!r} {wrong}" for where, _, dims in labels(package) if (wrong := fault(dims))]
+    found = [f"{where}: {dims!r} {wrong}" for where, n, dims in labels(package) if (wrong := fault(dims, n is not None))]
     return found + [f"{w}: the name {n!r} is no path" for w, n, _ in labels(package) if n is not None and not re.fullmatch(r"[a-z_.]+", n)]
 
 

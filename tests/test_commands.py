@@ -191,7 +191,7 @@ def test_trace_and_diff(folder: Path, tmp_path: Path, capsys: Captured) -> None:
     assert told["difference"]["values"][1] - told["difference"]["values"][0] == pytest.approx(0.5)
     assert run(capsys, "diff", a, tmp_path / "changed", "--atol", 0.6)[0] == 0
     code, told = judged(capsys, "diff", a, c)
-    assert code == 1 and told["difference"]["path"] == "positions"
+    assert code == 1 and told["difference"]["path"] == "embed"
     assert told["difference"]["shapes"][0] != told["difference"]["shapes"][1]
     assert CHINESE.search(run(capsys, "diff", a, c, "--lang", "zh")[1])
 

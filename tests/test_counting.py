@@ -135,7 +135,7 @@ def closed(cfg: Config, rows: int, before: int, batch: int, absorbed: bool) -> i
         if isinstance(f, Mlp):
             total += n * cfg.width * f.width * (3 if f.gated else 2)
         elif isinstance(f, Moe):
-            total += n * cfg.width * (f.experts + 3 * f.chosen * f.width + 3 * f.shared)
+            total += n * cfg.width * (f.experts + 3 * f.chosen * f.width + 3 * f.shared + f.shared_gate)
     return 2 * total
 
 

@@ -54,7 +54,7 @@ BERT = c.Config(
     head_bias=True, transform="gelu",
 )  # fmt: skip
 SHAPES = {**WRITERS, "marian": MARIAN, "bert": BERT}
-CROWDED = {"terms in a crowd", "crowd", "shuffled pages", "another's page", "greedy", "crowd generation"}
+CROWDED = {"explained", "terms in a crowd", "crowd", "shuffled pages", "another's page", "greedy", "crowd generation"}
 OF_ONE_STACK = {"crowd", "shuffled pages", "another's page"}
 
 

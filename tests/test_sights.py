@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pellucid.config import Buckets
 from pellucid.past import Paged, Piece
-from pellucid.sight import Sight, alibi, both_ways, causal, document, prefix, relative, window
+from pellucid.sight import Sight, alibi, both_ways, causal, chunk, document, prefix, relative, window
 from test_cross import EDGES
 from tiny import far, law, swapped
 
@@ -42,6 +42,7 @@ def by_hand(first: int) -> dict[str, tuple[Sight, Tensor, Tensor | float]]:
         "both ways": (both_ways, seen | True, 0.0),
         "prefix 5": (prefix(5), seen | (col < 5), 0.0),
         "window 3": (causal & window(3), seen & (back < 3), 0.0),
+        "chunk 4": (causal & chunk(4), seen & (row // 4 == col // 4), 0.0),
         "document": (causal & document(OF), seen & (OF[row] == OF[col]), 0.0),
         "alibi": (replace(causal, bias=alibi(SLOPES)), seen, slanted),
         "buckets": (replace(causal, bias=relative(TABLE, Buckets(8, 16, False))), seen, TABLE[buckets].permute(2, 0, 1)),

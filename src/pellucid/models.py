@@ -104,7 +104,7 @@ class Decoder(Stack, Ending):
 
     def __init__(self, cfg: c.Config) -> None:
         super().__init__(cfg, cfg.layers)
-        self.config, self.label = cfg, label(self, cfg)
+        self.config, self.letter = cfg, letter(self, cfg)
         self.embed = Embedding(cfg.vocab, cfg.embed_width or cfg.width)
         self.add_entry(cfg)
         if cfg.head:
@@ -126,7 +126,7 @@ class Decoder(Stack, Ending):
 
     def forward(self, tokens: Tensor, step: Step | None = None) -> Tensor:
         step = step or Step.plain(tokens)
-        return self.end(super().forward(tap(self.embed(tokens), self.label), step), step)
+        return self.end(super().forward(tap(self.embed(tokens), f"embed: B T {self.letter}"), step), step)
 
 
 class Encoder(Decoder):
@@ -142,7 +142,7 @@ class EncoderDecoder(Ending):
     def __init__(self, cfg: c.Config) -> None:
         super().__init__()
         assert cfg.encoder is not None
-        self.config, self.label = cfg, label(self, cfg)
+        self.config, self.letter = cfg, letter(self, cfg)
         self.embed = Embedding(cfg.vocab, cfg.embed_width or cfg.width)
         self.add_head(cfg, self.embed)
         self.encoder, self.decoder = Stack(cfg, cfg.encoder), Stack(cfg, cfg.layers)
@@ -152,11 +152,11 @@ class EncoderDecoder(Ending):
     def encode(self, source: Tensor, step: Step | None = None) -> tuple[Tensor, Step]:
         """What a decoder's Step takes as `source`: the encoder's rows [B S D], and the step that made them."""
         step = step or Step.plain(source)
-        return self.encoder(tap(self.embed(source), self.label.replace("embed: B T", "source: B S")), step), step
+        return self.encoder(tap(self.embed(source), f"source: B S {self.letter}"), step), step
 
     def decode(self, tokens: Tensor, step: Step) -> Tensor:
         """Logits of the decoder's rows, over the memory that the step brings or has kept."""
-        return self.logits(self.decoder(tap(self.embed(tokens), self.label), step), step)
+        return self.logits(self.decoder(tap(self.embed(tokens), f"embed: B T {self.letter}"), step), step)
 
     def forward(self, source: Tensor | None, tokens: Tensor, step: Step | None = None, source_step: Step | None = None) -> Tensor:
         step = step or Step.plain(tokens)
@@ -165,12 +165,12 @@ class EncoderDecoder(Ending):
         return self.decode(tokens, step)
 
 
-def label(model: nn.Module, cfg: c.Config) -> str:
-    """The tap of the embedding's rows; an embedding of a width of its own has another letter, and its model is told so."""
+def letter(model: nn.Module, cfg: c.Config) -> str:
+    """The last axis of the embedding's rows; where they have a width of their own it is another letter, and the model's table says so."""
     if cfg.embed_width is None:
-        return "embed: B T D"
-    model.axes = {**model.axes, "embed": "V L", "head": "V L"}  # type: ignore[assignment, dict-item]
-    return "embed: B T L"
+        return "D"
+    model.axes = {**model.axes, **dict.fromkeys(("embed", "head"), "V L")}  # type: ignore[assignment, dict-item]
+    return "L"
 
 
 def build(cfg: c.Config) -> Decoder | EncoderDecoder:

@@ -15,6 +15,7 @@ from pellucid.config import Config, Layer
 from pellucid.errors import ConfigError
 
 MOST = 100_000  # layers
+HIGH = 2**31 - 1
 
 
 def literal(told: Mapping[str, Any], file: str) -> Config:
@@ -42,7 +43,7 @@ def made(kinds: tuple[type, ...], told: Any, file: str, at: str) -> Any:
         wrong = next(name for name in told if name not in hints(near))
         raise fault(file, f"{at}.{wrong}", told[wrong], ", ".join(hints(near)))
     kind = min(fitting, key=lambda k: len(hints(k)))
-    return kind(**{name: value(hints(kind)[name], v, file, f"{at}.{name}") for name, v in told.items()})
+    return kind(**{name: value(hints(kind)[name], v, file, f"{at}.{name}", int(name in required(kind))) for name, v in told.items()})
 
 
 def required(kind: type) -> set[str]:
@@ -50,8 +51,8 @@ def required(kind: type) -> set[str]:
     return {f.name for f in fields(kind) if f.default is MISSING}
 
 
-def value(hint: Any, told: Any, file: str, at: str) -> Any:
-    """What a field may hold: a number, a text, a flag, another object, layers, or nothing."""
+def value(hint: Any, told: Any, file: str, at: str, low: int = 0) -> Any:
+    """What a field may hold: a number that is not below low, a text, a flag, another object, layers, or nothing."""
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if told is None and type(None) in options:
         return None
@@ -60,6 +61,8 @@ def value(hint: Any, told: Any, file: str, at: str) -> Any:
             inner = get_args(option)[0]
             return stack(told, file, at) if inner is Layer else tuple(value(inner, v, file, f"{at}[{i}]") for i, v in enumerate(told))
         if type(told) is option or (option is float and type(told) is int):
+            if option in (int, float) and not low * (option is int) <= told <= HIGH:
+                raise fault(file, at, told, f"{low} ... {HIGH}")
             return option(told)
     if nested := tuple(o for o in options if isinstance(o, type) and is_dataclass(o)):
         return made(nested, told, file, at)

@@ -19,6 +19,7 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         screen: Screen = ctx.obj
 
+        from pellucid import catalog
         from pellucid.families import known
         from pellucid.model import load, specimens
 
@@ -32,7 +33,7 @@ def add(app: typer.Typer) -> None:
             model = load(name, device="meta")
             rows.append({"name": name, "family": model.family.name, "parameters": model.num_parameters(), "bytes": size(name)})
         if screen.json:
-            screen.document({"schema": SCHEMA, "specimens": rows, "cached": found, "families": known()})
+            screen.document({"schema": SCHEMA, "specimens": rows, "cached": found, "families": known(), "catalogue": list(catalog.models())})
             return
 
         from rich.text import Text
@@ -42,6 +43,8 @@ def add(app: typer.Typer) -> None:
         lines = [[r["name"], r["family"], f"{r['parameters']:,}", f"{r['bytes'] / 1e6:.1f} MB"] for r in rows]
         screen.lines([Text(say("models.specimens")), *table(lines, [Column(), Column(), Column(">"), Column(">")])])
         screen.lines([Text(say("models.cached") if found else say("models.uncached")), *(Text(f" {name}") for name in found)])
+        published = list(catalog.models())
+        screen.lines([Text(say("models.catalogue", count=len(published))), *prose(", ".join(published), screen.width)])
         screen.lines([Text(say("models.families", count=len(known()))), *prose(", ".join(known()), screen.width)])
 
 

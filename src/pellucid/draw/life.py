@@ -15,9 +15,9 @@ from torch import Tensor
 from pellucid.axes import parse, show
 from pellucid.checkpoint.pieces import Piece
 from pellucid.checkpoint.tokenizer import Tokenizer
+from pellucid.counting.weights import Weight, weights
 from pellucid.draw.formula import block, formula
 from pellucid.draw.number import finite
-from pellucid.counting.weights import Weight, weights
 from pellucid.errors import CheckpointError, TokenizerError, UseError
 from pellucid.model import Model, trace
 from pellucid.models import Encoder

@@ -10,12 +10,12 @@ from itertools import groupby
 
 from rich.text import Text
 
+from pellucid.counting.weights import Weight, legend
 from pellucid.draw.heat import heat
 from pellucid.draw.life import Answer, Life, Line, Moment, folded, piece_of, tokenizer_of, visible
 from pellucid.draw.number import count, number, shape
 from pellucid.draw.strip import bar, strip
 from pellucid.draw.table import Cell, Column, clipped, cut, line, measure, prose, table, widths
-from pellucid.counting.weights import Weight, legend
 from pellucid.errors import UseError
 from pellucid.words import say
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.text import Text
 
+from pellucid.counting.weights import Weight, weights
 from pellucid.draw.formula import block
 from pellucid.draw.number import count, shape
 from pellucid.draw.table import Cell, Column, clipped, line, prose, widths
-from pellucid.counting.weights import Weight, weights
 from pellucid.model import Model
 from pellucid.words import say
 

@@ -23,11 +23,12 @@ class Addition(nn.Module):
         super().__init__()
         out, _, inner = axes.rpartition(" ") if axes.startswith("(") else axes.partition(" ")
         self.axes = {"lora_a": f"L {inner}", "lora_b": f"{out} L"}
-        self.scale, self.low, self.added = scale, f"lora_a: B {rows} L", f"lora_b: B {rows} {out}"
+        self.scale, self.rows, self.out = scale, rows, out
         self.lora_a, self.lora_b = holder(a), holder(b)
 
     def forward(self, x: Tensor) -> Tensor:
-        return tap(self.lora_b(tap(self.lora_a(x), self.low)), self.added)
+        low = tap(self.lora_a(x), f"lora_a: B {self.rows} L")
+        return tap(self.lora_b(low), f"lora_b: B {self.rows} {self.out}")
 
 
 class AdaptedLinear(Linear):
