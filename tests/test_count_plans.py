@@ -91,8 +91,11 @@ def test_every_model_beside_the_other_kinds() -> None:
 
 
 def test_latent_attention_as_heads_keeps_their_width() -> None:
-    layer = with_attention(DECODERS["deepseek_v3"], "gqa:2").layers[0].attn
-    assert layer == Attention(4, 2, MLA.key, replace(MLA.rope, width=8))
+    """The content part's; of a smaller one, all of it turns."""
+    narrow = replace(MLA, key=6)
+    cfg = replace(DECODERS["deepseek_v3"], layers=(Layer(MLA, MLP), Layer(narrow, MLP)))
+    found = [one.attn for one in with_attention(cfg, "gqa:2").layers]
+    assert found == [Attention(4, 2, 16, MLA.rope), Attention(4, 2, 6, replace(MLA.rope, width=6))]
 
 
 def test_experts() -> None:
@@ -112,8 +115,9 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("asked", "key"), IMPOSSIBLE)
-def test_impossible_attention(asked: str, key: str) -> None:
-    cfg = replace(LLAMA, layers=(Layer(Attention(4, 2, 8, alibi=Alibi()), MLP),))
+@pytest.mark.parametrize("attn", [Attention(4, 2, 8, alibi=Alibi()), Attention(4, 2, 8, distances=True)])
+def test_impossible_attention(attn: Attention, asked: str, key: str) -> None:
+    cfg = replace(LLAMA, layers=(Layer(attn, MLP),))
     with pytest.raises(UseError) as refused:
         with_attention(cfg, asked)
     assert refused.value.key == key and "\n" not in str(refused.value)
@@ -186,6 +190,8 @@ def test_scores_of_a_token_are_what_attention_multiplies() -> None:
     """4·H·K for each token seen and each layer; DeepSeek's absorbed form multiplies with the latent instead."""
     because = dict(next(b for b in beside(bill_of(LLAMA)) if b.name == "token").because)
     assert because == {"scores": 2 * 4 * 4 * 8 * 21, "idle": -2 * (97 * 32 + 5 * 32)}
+    learned = dict(next(b for b in beside(bill_of(DECODERS["gpt2"])) if b.name == "token").because)
+    assert learned["scores"] == because["scores"]  # its positions and its biases multiply nothing
     latent = dict(next(b for b in beside(bill_of(DECODERS["deepseek_v3"])) if b.name == "token").because)
     assert latent["scores"] == 3 * 2 * 4 * (2 * 20 + 8) * 21
 
@@ -236,7 +242,9 @@ def test_a_step_of_training() -> None:
     assert int(found["flops.attention"]) == 3 * 2 * 2 * 4 * 4 * 8 * 20 * 20
     again = training.training(bill, Way(recompute=True, shards=3))
     assert int(again["memory.moments"]) == ceil(8 * every / 3)
-    assert int(again["memory.activations"]) < int(found["memory.activations"])
+    each = {path: int(n) for path, _, n in training.saved(bill)}
+    assert int(again["memory.activations"]) == 2 * 2 * 20 * 32 * 2 + each["layers.0"] + each["outside"]
+    assert int(found["memory.activations"]) == 2 * each["layers.0"] + each["outside"]
     assert int(again["flops.total"]) == 4 * int(bill["flops.prefill"])
 
 

@@ -119,7 +119,8 @@ WRONG = [
     (["gpt2-small", "--svg", "x", "--picture", "pie"], "treemap, cache, roofline"), (["gpt2-small", "--ranks", "tp=5"], "12"),
     (["gpt2-small", "--svg", "x", "--picture", "roofline"], "--device"), (["gpt2-small", "--lora", 0], "--lora"),
     (["gpt2-small", "gpt2-xl", "--svg", "x"], "treemap"), (["gpt2-small", "--attn", "gqa:5"], "1, 2, 3, 4, 6, 12"),
-    (["gpt2-small", "--experts", "4:5"], "4:5"), (["palm-8b", "--set", "widht=3"], "literal.widht"), (["palm-8b", "--set", "width=0"], "literal.width"),
+    (["gpt2-small", "--experts", "4:5"], "4:5"), (["gpt-4"], "GPT-4"),
+    (["palm-8b", "--set", "widht=3"], "literal.widht"), (["palm-8b", "--set", "width=0"], "literal.width"),
     (["llama-3-8b", "--source", 0], "source"), (["--table", "nix"], "nix"), (["gpt2-small", "--dtype", "int3"], "mxfp4"),
     (["gemma-2-9b", "--context", 2**38, "--batch", 2**38], str(2**38)), (["gpt2-small", "--set", "n_head"], "FIELD=VALUE"),
 ]  # fmt: skip

@@ -140,10 +140,9 @@ def test_meta_has_shapes_alone(family: str) -> None:
     model, real = load(j.folder, device="meta"), load(j.folder)
     assert all(p.is_meta for p in model.module.parameters())
     assert {n: p.shape for n, p in model.module.named_parameters()} == {n: p.shape for n, p in real.module.named_parameters()}
-    theirs = [p for p in j.hf.parameters() if p.requires_grad] + [
-        b for n, b in j.hf.named_buffers() if n == "final_logits_bias"
-    ]  # Marian's
-    assert model.num_parameters() == real.num_parameters() == sum(p.numel() for p in theirs)
+    trained = [p for p in j.hf.parameters() if p.requires_grad]
+    bias = [b for name, b in j.hf.named_buffers() if name == "final_logits_bias"]  # Marian's, a buffer there
+    assert model.num_parameters() == real.num_parameters() == sum(p.numel() for p in trained + bias)
     given = [x.to("meta") for x in judges.prompts(family)]
     with torch.no_grad():
         out = model(*given)

@@ -33,7 +33,8 @@ def add(app: typer.Typer) -> None:
             model = load(name, device="meta")
             rows.append({"name": name, "family": model.family.name, "parameters": model.num_parameters(), "bytes": size(name)})
         if screen.json:
-            screen.document({"schema": SCHEMA, "specimens": rows, "cached": found, "families": known(), "catalogue": list(catalog.models())})
+            published = list(catalog.models())
+            screen.document({"schema": SCHEMA, "specimens": rows, "cached": found, "families": known(), "catalogue": published})
             return
 
         from rich.text import Text

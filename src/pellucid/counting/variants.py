@@ -65,7 +65,7 @@ def latents(attn: Attention | Latent, width: int, asked: str) -> Latent:
     """An attention as MLA."""
     if isinstance(attn, Latent):
         return replace(attn, kv_rank=width)
-    if not attn.causal or attn.buckets or attn.alibi:
+    if not attn.causal or attn.buckets or attn.alibi or attn.distances:
         raise UseError("count.attn.latent", found=asked)
     return Latent(attn.heads, None, width, attn.width, attn.width, Rope(ROTARY, attn.rope.theta if attn.rope else 10_000.0), attn.bias)
 

@@ -10,6 +10,7 @@ from pellucid.counting.textbook import beside
 from pellucid.counting.variants import other_kinds
 from pellucid.draw.amount import Amount, scaled, seconds
 from pellucid.draw.bill_json import View, bounds, device_of
+from pellucid.draw.columns import window
 from pellucid.draw.number import count
 from pellucid.draw.plans import PHASES, over_ranks, phase_of, trained
 from pellucid.draw.table import Cell, Column, clipped, prose, table
@@ -88,10 +89,9 @@ def past(bill: Bill) -> list[Text]:
     out = [Text(say("count.past"), "bold"), *table(rows, [Column(), Column(">"), Column(">"), Column(style="dim")])]
     if "cache.bytes_per_source_token" in bill:
         out.append(Text(f" {say('count.source')}  {count(int(bill['cache.bytes_per_source_token']))} B"))
-    windows = sorted({w for one in bill.config.layers if (w := getattr(one.attn, "window", None)) is not None})
+    windows = [w for one in bill.config.layers if (w := window(one)) is not None]
     if windows:
-        layers = sum(getattr(one.attn, "window", None) is not None for one in bill.config.layers)
-        out.append(Text(" " + say("count.windows", layers=layers, window=", ".join(map(count, windows))), "dim"))
+        out.append(Text(" " + say("count.windows", layers=len(windows), window=", ".join(map(count, sorted(set(windows))))), "dim"))
     return out
 
 

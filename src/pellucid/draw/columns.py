@@ -54,7 +54,7 @@ def head_width(attn: Attention | Latent) -> str | int:
 
 def window(layer: Layer) -> int | None:
     """How many tokens a layer sees, None where it sees all."""
-    return layer.attn.window if isinstance(layer.attn, Attention) else None
+    return layer.attn.window or layer.attn.chunk if isinstance(layer.attn, Attention) else None
 
 
 def experts(layer: Layer) -> str:
