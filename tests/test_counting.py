@@ -75,6 +75,7 @@ def test_numbers_to_check_against() -> None:
     assert int(v3["parameters.active"]) == 37_552_282_624
     assert int(v3["parameters.active_without_input"]) == 36_625_603_584
     assert int(v3["cache.bytes_per_token"]) == 70_272 == 61 * (512 + 64) * 2
+    assert int(v3["cache.uncompressed_bytes_per_token"]) == 4_997_120 == 61 * 128 * (128 + 64 + 128) * 2
     layer = {n: int(x) for n, x in v3.within("parameters.layers.3")}
     assert sum(n for path, n in layer.items() if path.startswith("attn.")) == 187_107_328
     assert sum(n for path, n in layer.items() if path in ("ffn.gate", "ffn.up", "ffn.down")) == 256 * 44_040_192

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import torch
 
-from pellucid.config import Config, Moe
+from pellucid.config import Config, Latent, Moe
 from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, pairs, rows_kept
 from pellucid.counting.distinct import PLACE, distinct
 from pellucid.counting.formats import add_bytes
@@ -148,7 +148,7 @@ def isinstance_encoder(bill: Bill) -> bool:
 def add_cache(bill: Bill, ran: Ran) -> None:
     """Bytes that the past takes, layer by layer: a token's, and all of a batch's at the context."""
     setting, size = bill.setting, BYTES[bill.setting.cache]
-    a_token, whole = [], []
+    a_token, whole, open_heads = [], [], []
     for path, shapes in ran.stored.items():
         if (place := bill.reduced.place(path)) is None or path.startswith("encoder."):
             continue
@@ -158,10 +158,17 @@ def add_cache(bill: Bill, ran: Ran) -> None:
         count = sum(torch.Size(shape).numel() for shape in shapes)
         bill.numbers[f"cache.{layer}"] = Number(int(count * size), symbols, filled)
         a_token.append((layer, times, bill.numbers[f"cache.{layer}"]))
-        rows = rows_kept(bill.layer(layer), setting.context)
+        rows, attn = rows_kept(bill.layer(layer), setting.context), bill.layer(layer).attn
+        if isinstance(attn, Latent) and layer.endswith(".attn"):
+            filled = f"{attn.heads}·({attn.key} + {attn.rope.width} + {attn.value})·{size:g}"
+            each = int(attn.heads * (attn.key + attn.rope.width + attn.value) * size)
+            bill.numbers[f"cache.uncompressed.{layer}"] = Number(each, "H·(K + R + W)·b", filled)
+            open_heads.append((f"uncompressed.{layer}", times, bill.numbers[f"cache.uncompressed.{layer}"]))
         whole.append((layer, times, product(f"B·rows·cache.{layer}", batch=setting.batch, rows=rows, each=int(count * size))))
     bill.numbers["cache.bytes_per_token"] = total(a_token, "cache")
     bill.numbers["cache.bytes"] = total(whole, "cache")
+    if open_heads:  # what MLA's keys and values would take if each head kept its own
+        bill.numbers["cache.uncompressed_bytes_per_token"] = total(open_heads, "cache")
     if ran.remembered:
         places = ((bill.reduced.place(path), shapes) for path, shapes in ran.remembered.items())
         each = [(p[1], sum(torch.Size(s).numel() for s in shapes)) for p, shapes in places if p is not None]

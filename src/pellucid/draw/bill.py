@@ -85,6 +85,10 @@ def past(bill: Bill) -> list[Text]:
         rows.append(
             [Text(say("count.as_kind", kind=name)), f"{count(int(b['cache.bytes_per_token']))} B", scaled(int(b["cache.bytes"]), "B"), ""]
         )
+    if "cache.uncompressed_bytes_per_token" in bill:
+        each = int(bill["cache.uncompressed_bytes_per_token"])
+        whole = scaled(each * s.context * s.batch, "B")
+        rows.append([Text(say("count.uncompressed")), f"{count(each)} B", whole, "H·(K + R + W)·b"])
     rows[0].append("")
     out = [Text(say("count.past"), "bold"), *table(rows, [Column(), Column(">"), Column(">"), Column(style="dim")])]
     if "cache.bytes_per_source_token" in bill:
