@@ -139,20 +139,23 @@ def settings(model: Model) -> Iterator[str]:
             n = len(list(same))
             where = f"{name}.{at}" if n == 1 else f"{name}.{at} … {at + n - 1}"
             parts = ((part, getattr(layer, part)) for part in ("attn", "cross", "ffn"))
-            yield f"{where}: " + "; ".join(f"{part} {type(spec).__name__}({fields(spec)})" for part, spec in parts if spec is not None)
+            told = [f"{part} {type(spec).__name__}({fields(spec)})" for part, spec in parts if spec is not None]
+            yield f"{where}: " + "; ".join([*told, *([] if layer.order == "pre" else [f"order {layer.order}"])])
             at += n
     if config.ignored:
         yield say("show.ignored", fields=", ".join(config.ignored))
 
 
 def fields(spec: Any, leave: tuple[str, ...] = ()) -> str:
-    """A dataclass's fields that are set, as "name value"; nested ones in brackets."""
+    """A dataclass's fields that are set, as "name value"; nested ones in brackets. What is as neutral as it was made is left out."""
     told = []
-    for name in spec.__dataclass_fields__:
-        value = getattr(spec, name)
-        if name in leave or value is None or value is False or value == ():
+    for name, field in spec.__dataclass_fields__.items():
+        value, neutral = getattr(spec, name), field.default in (True, 0, 1.0) and getattr(spec, name) == field.default
+        if name in leave or neutral or value is None or value == () or (value is False and field.default is not True):
             continue
-        if is_dataclass(value):
+        if value is False:
+            told.append(f"{name} false")
+        elif is_dataclass(value):
             told.append(f"{name} {type(value).__name__}({fields(value)})")
         else:
             told.append(name if value is True else f"{name} {f'{value:g}' if isinstance(value, float) else value}")
