@@ -19,6 +19,7 @@ from pellucid.counting.formats import DTYPES
 from pellucid.counting.variants import with_attention, with_experts
 from pellucid.errors import ConfigError, UseError
 from pellucid.families import understand
+from pellucid.measuring import kept
 from pellucid.words import say
 
 MOST = 2**40  # tokens, requests
@@ -63,8 +64,8 @@ def count(
     for what, given, limit in (("context", context, most), ("batch", batch, MOST), ("source", 1 if source is None else source, most)):
         if type(given) is not int or not 1 <= given <= limit:
             raise UseError("count.number", name=what, found=given, most=limit)
-    if device is not None and catalog.find(catalog.devices(), device) is None:
-        near = catalog.nearest(catalog.devices(), device) or list(catalog.devices())
+    if device is not None and kept.device(device) is None:
+        near = catalog.nearest(catalog.devices(), device) or [*catalog.devices(), "cpu"]
         raise UseError("count.device", found=device, known=", ".join(near))
     held = dtype if dtype in ("float32", "float64", "float16") else "bfloat16"
     setting = Setting(context, batch, source, dtype, cache or held, held, device)

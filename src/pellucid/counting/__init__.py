@@ -171,8 +171,8 @@ def add_cache(bill: Bill, ran: Ran) -> None:
         bill.numbers["cache.uncompressed_bytes_per_token"] = total(open_heads, "cache")
     if ran.remembered:
         places = ((bill.reduced.place(path), shapes) for path, shapes in ran.remembered.items())
-        each = [(p[1], sum(torch.Size(s).numel() for s in shapes)) for p, shapes in places if p is not None]
-        bill.numbers["cache.bytes_per_source_token"] = Number(int(sum(times * n for times, n in each) * size))
+        counts = [(p[1], sum(torch.Size(s).numel() for s in shapes)) for p, shapes in places if p is not None]
+        bill.numbers["cache.bytes_per_source_token"] = Number(int(sum(times * n for times, n in counts) * size))
 
 
 def letters(i: int, shape: tuple[int, ...], of: int) -> str:

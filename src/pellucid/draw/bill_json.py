@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid import catalog
 from pellucid.counting import Bill
 from pellucid.counting.bounds import Device, parts
 from pellucid.counting.fit import devices, held, largest_batch, longest_context, price
@@ -11,6 +10,7 @@ from pellucid.counting.ranks import Split, spread
 from pellucid.counting.textbook import beside
 from pellucid.counting.training import Way, training
 from pellucid.counting.variants import kinds, other_kinds
+from pellucid.measuring import kept
 
 SCHEMA = 1
 
@@ -26,8 +26,7 @@ class View:
 
 def device_of(bill: Bill) -> Device | None:
     """The device that a bill is for."""
-    found = catalog.find(catalog.devices(), bill.setting.device) if bill.setting.device else None
-    return None if found is None else Device.of(found)
+    return kept.device(bill.setting.device) if bill.setting.device else None
 
 
 def document(bill: Bill, view: View = View()) -> dict[str, Any]:
