@@ -25,7 +25,6 @@ import transformers
 
 from pellucid import config as c
 from pellucid.engine.decode import Decode
-from pellucid.measuring.limits import reading
 from pellucid.measuring.machine import cpu
 from pellucid.models import Decoder
 from pellucid.ops import native
@@ -191,6 +190,8 @@ def agree(a: list[int], b: list[int]) -> int:
 
 
 def case(dtype: torch.dtype, pairs: int, threads: int, new: int, folder: Path) -> dict[str, Any]:
+    from pellucid.measuring.limits import reading  # here: capture.py imports this file, and one of its processes must never have watched
+
     net = theirs(dtype)
     model = ours(net, dtype)
     ids = torch.randint(0, SHAPE["vocab"], (PROMPT,), generator=torch.Generator().manual_seed(7)).tolist()
