@@ -144,8 +144,9 @@ def test_on_meta() -> None:
     assert model(torch.tensor([PROMPT], device="meta")).shape == (1, 4, 97)
 
 
-def test_commands(specimen: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands(specimen: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """`run` and `explain` with an adapter on the specimen that turns its answer; a folder that is none is one line."""
+    monkeypatch.setenv("COLUMNS", "160")  # where a path is not cut
     hf = "transformer.h.0.mlp.c_fc"
     width = specimen.config.width
     draw = torch.Generator().manual_seed(0)
