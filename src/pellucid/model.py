@@ -189,6 +189,13 @@ class Model:
         with torch.no_grad():
             return logprobs(self(ids, prefix=0 if self.config.prefix else None)[:, :-1]).gather(-1, ids[:, 1:, None])[..., 0]
 
+    def check_finite(self) -> None:
+        """One pass over all weights; the first that holds NaN or an infinity is an error that names it and the place."""
+        for name, p in (*self.module.named_parameters(), *self.module.named_buffers()):
+            if not bool(p.isfinite().all()):
+                index = tuple(int(i) for i in (~p.isfinite()).nonzero()[0])
+                raise CheckpointError("model.finite", model=self.name, tensor=name, index=list(index), found=float(p[index]))
+
     def tensors(self) -> dict[str, Tensor]:
         """The weights under the names that Hugging Face's files use; of a model without adapters, or merged with them."""
         if self.adapters:

@@ -29,11 +29,12 @@ def add(app: typer.Typer) -> None:
         dtype: Annotated[str, options.dtype()] = "float32",
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
         adapter: Annotated[str | None, options.adapter()] = None,
+        finite: Annotated[bool, options.check_finite()] = False,
     ) -> None:
         screen: Screen = ctx.obj
         name, text = (SPECIMEN, first) if second is None else (first, second)
         prompt = options.prompt_of(text, ids)
-        model = options.loaded(screen, name, dtype=dtype, ignore_fields=ignore_field or (), adapter=adapter)
+        model = options.loaded(screen, name, finite, dtype=dtype, ignore_fields=ignore_field or (), adapter=adapter)
 
         from pellucid.draw import account, life, story
         from pellucid.draw.cell import cell as cell_of

@@ -48,6 +48,10 @@ def adapter() -> Any:
     return typer.Option("--adapter", metavar="FOLDER", help=say("option.adapter"))
 
 
+def check_finite() -> Any:
+    return typer.Option("--check-finite", help=say("option.check_finite"))
+
+
 def ids() -> Any:
     return typer.Option("--ids", help=say("option.ids"))
 
@@ -56,11 +60,14 @@ def steps() -> Any:
     return whole("--steps", say("option.steps"))
 
 
-def loaded(screen: Screen, name: str, **how: Any) -> "Model":
-    """The model of a name, with progress where somebody watches."""
+def loaded(screen: Screen, name: str, finite: bool = False, **how: Any) -> "Model":
+    """The model of a name, with progress where somebody watches. finite: refuse weights that are no numbers."""
     from pellucid.model import load
 
-    return load(name, progress=screen.bar(say("command.loading", name=name)), **how)
+    model = load(name, progress=screen.bar(say("command.loading", name=name)), **how)
+    if finite:
+        model.check_finite()
+    return model
 
 
 def prompt_of(text: str, is_ids: bool) -> str | list[int]:

@@ -16,6 +16,7 @@ from pellucid.ops.sample import pick
 from pellucid.past import Pages
 from pellucid.sight import Sight, prefix
 from pellucid.step import Step
+from pellucid.watching import watch
 
 PAGE = 64  # rows a page
 
@@ -40,13 +41,18 @@ def generate(
     alive: list[int] = list(range(len(prompts)))
     if not new or not prompts:
         return
-    logits = next(run)
+    logits, written = next(run), [list(p) for p in prompts]
     for left in range(new, 0, -1):
+        if not bool((tops := logits.amax(-1)).isfinite().all()):  # else argmax would take a NaN's place for a token
+            at = tops.isfinite().tolist().index(False)
+            told = written[alive[at]], None if sources is None else sources[alive[at]]
+            raise UseError("generate.finite", request=alive[at], step=new - left, found=float(tops[at]), path=broken(module, *told))
         with torch.no_grad():
             tokens = [int(pick(row[None], temperature, draws[i])) for i, row in zip(alive, logits, strict=True)]
         out: list[int | None] = [None] * len(prompts)
         for i, token in zip(alive, tokens, strict=True):
             out[i] = token
+            written[i].append(token)
         yield out
         feed = {i: t for i, t in zip(alive, tokens, strict=True) if t not in stops}
         alive = list(feed)
@@ -56,6 +62,14 @@ def generate(
 
 
 Run = Generator[Tensor, dict[int, int], None]
+
+
+def broken(module: Decoder | EncoderDecoder, ids: Sequence[int], source: Sequence[int] | None = None) -> str:
+    """The first tensor of a forward over these ids that holds NaN or an infinity; "-" where there is none."""
+    given = [torch.tensor([list(t)], device=next(module.parameters()).device) for t in (source, ids) if t is not None]
+    with torch.no_grad(), watch(module, keep=lambda x: bool(x.isfinite().all())) as seen:
+        module(*given)
+    return next((s.path for s in seen if not s.value), "-")
 
 
 def one(module: Decoder, prompt: Sequence[int], new: int) -> Run:
