@@ -2,6 +2,9 @@
 
 import sys
 
+if not sys.flags.safe_path:
+    del sys.path[0]  # the folder one stands in, which may hold a stranger's torch.py beside its weights
+
 from pellucid.commands import main
 
 sys.exit(main())
