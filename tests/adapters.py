@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from judge import Judge, Promote, judge, prompts, run
+from judge import Judge, judge, promoted, prompts, run
 from pellucid.model import Model, load
 
 # Several names of each family: a list that every layer has, or a pattern.
@@ -30,7 +30,7 @@ _folders = tempfile.TemporaryDirectory(prefix="pellucid-adapters-")
 def trained(j: Judge, seed: int = 1, **settings: Any) -> Any:
     """PEFT's model of a judge's: every low-rank matrix random, in float64. settings: of LoraConfig."""
     settings = {"r": 3, "lora_alpha": 7, "target_modules": TARGETS[j.family], "fan_in_fan_out": j.family == "gpt2"} | settings
-    with Promote(), warnings.catch_warnings():
+    with promoted(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = peft.get_peft_model(copy.deepcopy(j.hf), peft.LoraConfig(init_lora_weights=False, **settings)).double().eval()
     draw = torch.Generator().manual_seed(seed)
@@ -42,7 +42,7 @@ def trained(j: Judge, seed: int = 1, **settings: Any) -> Any:
 
 def logits(model: Any, *ids: Tensor) -> Tensor:
     """PEFT's logits in float64."""
-    with Promote(), torch.no_grad():
+    with promoted(), torch.no_grad():
         return run(model, *ids)
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import tempfile
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,6 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import AutoConfig
-from transformers.models.t5.modeling_t5 import T5Attention
 
 from kinds import CASES, FAMILIES, KINDS, SEQ2SEQ
 from pellucid.checkpoint.fill import fill
@@ -25,19 +25,11 @@ from pellucid.checkpoint.folder import Folder
 from pellucid.families import Family, understand
 from pellucid.model import settled
 from pellucid.models import Decoder, EncoderDecoder, build
-from pellucid.verifying import Promote
+from pellucid.verifying import promoted
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-
-def _in_float32(distance: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    with torch._C.DisableTorchFunction():
-        return _bucket(distance, *args, **kwargs)
-
-
-_bucket = T5Attention._relative_position_bucket
-T5Attention._relative_position_bucket = staticmethod(_in_float32)
 
 SHARP = re.compile(
     r".*(\b[qk]_proj|qkv_proj|\b(query|key|query_key_value|positions_embed|embed_positions)|q_b_proj|kv_b_proj|c_attn|SelfAttention\.[qk]|EncDecAttention\.[qk]|\b[qk]_norm)\.weight"
@@ -58,7 +50,7 @@ class Judge:
 
     def logits(self, *ids: Tensor, **kw: Any) -> Tensor:
         """Its logits, float64 where it is promoted; ids, or source ids and target ids."""
-        with Promote() if self.promoted else torch.no_grad(), torch.no_grad():
+        with promoted() if self.promoted else nullcontext(), torch.no_grad():
             return run(self.hf, *ids, **kw)
 
     @property
@@ -85,7 +77,7 @@ def make(family: str, quirk: str = "plain", promote: bool = True, **more: Any) -
     cfg._attn_implementation, cfg._experts_implementation = KINDS[family].attention, "eager"
     kind = getattr(transformers, f"AutoModelFor{KINDS[family].task}")
     torch.manual_seed(0)
-    with warnings.catch_warnings(), Promote() if promote else torch.no_grad(), torch.no_grad():
+    with warnings.catch_warnings(), promoted() if promote else nullcontext(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torch, where an expert has width 0
         hf = kind.from_config(cfg).double().eval()
         for m in hf.modules():  # Gemma keeps √width in float32
@@ -128,4 +120,4 @@ def theirs(j: Judge, dtype: torch.dtype) -> Any:
     return kind.from_pretrained(j.folder, **how).eval()
 
 
-__all__ = ["CASES", "FAMILIES", "KINDS", "SEQ2SEQ", "Judge", "Promote", "judge", "make", "ours", "prompts", "run", "theirs"]
+__all__ = ["CASES", "FAMILIES", "KINDS", "SEQ2SEQ", "Judge", "judge", "make", "ours", "promoted", "prompts", "run", "theirs"]

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import adapters
-from judge import Promote, judge, prompts
+from judge import judge, promoted, prompts
 from pellucid.checkpoint import adapter, adapter_file
 from pellucid.errors import PellucidError
 from pellucid.model import load
@@ -102,7 +102,7 @@ def test_what_is_written_is_what_peft_wrote_and_reads(family: str) -> None:
     a, b = (load_file(f / "adapter_model.safetensors") for f in (own, again))
     repeated = {n for n in a if "base_layer" in n}  # of an adapted head PEFT writes the model's own weight too
     assert a.keys() - repeated == b.keys() and all(torch.equal(a[n], b[n]) and a[n].dtype == b[n].dtype for n in b)
-    with Promote():
+    with promoted():
         theirs = peft.PeftModel.from_pretrained(copy.deepcopy(judge(family).hf), again).double().eval()
     state = peft.get_peft_model_state_dict(theirs)
     assert all(torch.equal(state[n], b[n]) for n in b)

@@ -1,4 +1,4 @@
-"""`pellucid run` as a chat: one turn or many through the folder's template, Ctrl-C, and what generation_config.json says of sampling."""
+"""`pellucid run` as a chat: one turn or many through the folder's template, Ctrl-C, and the tokens that end a reply."""
 
 import io
 import json
@@ -80,6 +80,11 @@ def test_wrong_uses(given: list[str], word: str, folder: Path, capsys: Captured)
     assert (code, out) == (2, "") and word in err and err.count("\n") == 1
 
 
+def test_a_wrong_use_is_told_before_a_model_is_read(tmp_path: Path, capsys: Captured) -> None:
+    code, _, err = run(capsys, "run", tmp_path / "none", "1,2", "--ids", "--chat")
+    assert code == 2 and "--ids" in err
+
+
 def test_a_chat_keeps_its_history(chatty: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     at_a_terminal(monkeypatch, ["The cat", "", "x" * 500, "Japan"])
     code, out, err = run(capsys, "run", chatty, "--max-new-tokens", 4, "--json")
@@ -114,28 +119,6 @@ def test_without_a_template_each_line_is_its_own(folder: Path, capsys: Captured,
     code, out, err = run(capsys, "run", folder, "--max-new-tokens", 4, "--json")
     first, second = (json.loads(line) for line in out.splitlines() if line)
     assert code == 0 and first["ids"] == second["ids"] and err.count("chat template") == 1
-
-
-def test_sampling_that_the_folder_asks_for(chatty: Path, capsys: Captured) -> None:
-    def drawn(*more: object) -> tuple[list[int], str]:
-        code, out, err = run(capsys, "run", chatty, "The cat", "--max-new-tokens", 12, "--seed", 3, "--json", *more)
-        assert code == 0
-        return json.loads(out)["new"], err
-
-    likeliest, _ = drawn("--temperature", 0)
-    warm, _ = drawn("--temperature", 3)
-    assert likeliest != warm
-    asked = {"temperature": 3.0, "top_p": 0.9, "top_k": 50, "min_p": None, "repetition_penalty": 1.0}
-    (chatty / "generation_config.json").write_text(json.dumps(asked))
-    assert drawn() == (likeliest, "")  # without do_sample, transformers takes the likeliest too
-    (chatty / "generation_config.json").write_text(json.dumps({**asked, "do_sample": True}))
-    new, err = drawn()
-    assert new == warm and "3.0" in err and "top_k=50, top_p=0.9" in err and "penalty" not in err
-    assert drawn("--temperature", 0) == (likeliest, "")
-    for wrong in (-1, "warm", True, None):
-        (chatty / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": wrong}))
-        code, _, err = run(capsys, "run", chatty, "The cat", "--max-new-tokens", 1)
-        assert code == 2 and "generation_config.json" in err
 
 
 def test_every_stop_of_a_list_ends_a_reply(chatty: Path, capsys: Captured) -> None:

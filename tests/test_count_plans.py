@@ -10,19 +10,18 @@ import torch
 from pellucid import catalog
 from pellucid.billing import count
 from pellucid.config import Alibi, Attention, Config, Latent, Layer, Mlp, Moe
-from pellucid.counting import Bill, Setting, counted, training
+from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bill import Counted
-from pellucid.counting.bounds import Device, parts
+from pellucid.counting.bounds import Device, parts, unit
 from pellucid.counting.fit import held, largest, largest_batch, longest_context, price, seconds
 from pellucid.counting.formats import FORMATS, size
 from pellucid.counting.ghost import ghost
 from pellucid.counting.ranks import Split, cuts, split_of, spread
 from pellucid.counting.textbook import beside
-from pellucid.counting.training import Way, kept
 from pellucid.counting.variants import cache_of, kinds, other_kinds, with_attention, with_experts
 from pellucid.counting.weights import Weight
 from pellucid.errors import UseError
-from tiny import DECODERS, FAMILIES, LLAMA, MLA, MLP, tiny
+from tiny import DECODERS, FAMILIES, LLAMA, MLA, MLP
 
 H100 = Device.of(catalog.devices()["h100"])
 
@@ -173,6 +172,14 @@ def test_a_decode_step_reads_no_encoder() -> None:
     assert prefill["decoder.layers.0.attn"].flops == 3 * 2 * 2 * (4 * 32 * 32 + 2 * 32)  # one row, which sees itself
 
 
+def test_a_table_that_layers_share_moves_once() -> None:
+    bill = bill_of(FAMILIES["t5"])
+    (attn,) = (p for p in parts(bill, "decode", H100) if p.path == "decoder.layers.0.attn")
+    own = [c for c in bill.weights if unit(c.path) == attn.path]
+    weights = sum(c.times * int(bill[f"bytes.{c.path}"]) for c in own)
+    assert {c.times for c in own} == {1, 3} and attn.moved == weights + int(bill["cache.bytes_per_token"]) * 2 * 21
+
+
 # Textbooks
 
 
@@ -196,113 +203,60 @@ def test_scores_of_a_token_are_what_attention_multiplies() -> None:
     assert latent["scores"] == 3 * 2 * 4 * (2 * 20 + 8) * 21
 
 
-# Training
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_kept_on_meta_is_kept_on_a_device(family: str, dtype: torch.dtype) -> None:
-    """torch's LayerNorm keeps means and deviations in float32, but on a CPU in bfloat16: 2 bytes less, twice a row."""
-    tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
-    real = kept(learning(tiny(family, dtype)), tokens, source)
-    told = kept(learning(ghost(FAMILIES[family], dtype)), tokens.to("meta"), source.to("meta"))
-    if family == "gpt2" and dtype == torch.bfloat16:
-        told = {path: n - 2 * 2 * 48 * (1 if path == "" else 2) for path, n in told.items()}
-    assert real == told
-
-
-def learning(model: Any) -> Any:
-    for p in model.parameters():
-        p.requires_grad_(True)
-    return model
-
-
-def test_attention_on_meta_would_keep_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the stand-in, the count grows with the square of the context, as no kernel's memory does."""
-    tokens = torch.zeros(1, 64, dtype=torch.long, device="meta")
-    model = learning(ghost(LLAMA, torch.float32))
-    right = kept(model, tokens, tokens)["layers.1"]
-    monkeypatch.setattr(training.Flash, "__torch_function__", lambda self, func, types, args=(), kwargs=None: func(*args, **(kwargs or {})))
-    assert kept(model, tokens, tokens)["layers.1"] >= right + 4 * 64 * 64 * 4 - 4 * 64 * 4
-
-
-def test_a_step_of_training() -> None:
-    """Bytes by what they are; and 6·N·T with its difference, which attention and idle weights make up."""
-    bill = bill_of(LLAMA)
-    every = int(bill["parameters.total"])
-    found = training.training(bill)
-    assert [int(found[f"memory.{n}"]) for n in ("weights", "gradients", "moments", "master")] == [
-        2 * every,
-        2 * every,
-        8 * every,
-        4 * every,
-    ]
-    assert int(found["flops.total"]) == 3 * int(bill["flops.prefill"])
-    assert int(found["flops.total"]) == sum(int(found[f"flops.{n}"]) for n in ("textbook", "attention", "idle"))
-    assert int(found["flops.attention"]) == 3 * 2 * 2 * 4 * 4 * 8 * 20 * 20
-    again = training.training(bill, Way(recompute=True, shards=3))
-    assert int(again["memory.moments"]) == ceil(8 * every / 3)
-    each = {path: int(n) for path, _, n in training.saved(bill)}
-    assert int(again["memory.activations"]) == 2 * 2 * 20 * 32 * 2 + each["layers.0"] + each["outside"]
-    assert int(found["memory.activations"]) == 2 * each["layers.0"] + each["outside"]
-    assert int(again["flops.total"]) == 4 * int(bill["flops.prefill"])
-
-
-def test_adapters_train_little() -> None:
-    """Frozen matrices have no third product; attention and the adapters have all."""
-    bill = bill_of(LLAMA)
-    found = training.training(bill, Way(rank=4))
-    inner = 2 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 48))
-    assert int(found["memory.adapters"]) == 4 * 4 * inner and "memory.master" not in found
-    assert int(found["flops.adapters"]) == 6 * 4 * inner * 40
-    mixing = 2 * 2 * 4 * 4 * 8 * 20 * 20
-    assert int(found["flops.backward"]) == int(bill["flops.prefill"]) - mixing + 2 * mixing
-
-
 # Ranks
 
 
-@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("split", [Split(2), Split(1, 2), Split(4, 2, 4), Split(2, 1, 4), Split(1, 1, 2)])
 def test_ranks_hold_the_model(family: str, split: Split) -> None:
     """What is split adds up to the model; what is not is counted once a rank. Beside a walk over every weight of the whole model."""
-    cfg = DECODERS[family]
-    bill = bill_of(cfg)
+    cfg = FAMILIES[family]
+    bill = bill_of(cfg, source=11)
     found = spread(bill, split)
     for stage in found.stages:
         assert stage.parameters == sum(by_hand(cfg, path, p, split) for path, p in stage_of(cfg, stage.layers))
     if split == Split(1, 2):
         tied = cfg.vocab * cfg.width * cfg.tied
-        assert sum(s.parameters for s in found.stages) == int(bill["parameters.total"]) + tied
-        assert sum(s.cache for s in found.stages) == int(bill["cache.bytes"])
+        again = 8 * 4 if family == "t5" else 0  # the decoder's biases by distance, of which either stage has a part of the layers
+        assert sum(s.parameters for s in found.stages) == int(bill["parameters.total"]) + tied + again
+        source = 2 * 11 * int(bill["cache.bytes_per_source_token"]) if family == "t5" else 0
+        assert sum(s.cache for s in found.stages) == int(bill["cache.bytes"]) + source
 
 
 def stage_of(cfg: Config, layers: tuple[int, int]) -> list[tuple[str, torch.Tensor]]:
-    """The weights of a stage, of the module itself."""
-    out = []
+    """The weights of a stage, of the module itself: an encoder's layers and then its decoder's, whose table is the encoder's too."""
+    reads, out = len(cfg.encoder or ()), []
+    every = {"encoder": range(reads), "decoder": range(reads, reads + len(cfg.layers))}
     for path, p in ghost(cfg, torch.bfloat16).named_parameters():
-        words = path.split(".")
-        first, last = layers[0] == 0, layers[1] == len(cfg.layers)
-        inside = layers[0] <= int(words[1]) < layers[1] if words[0] == "layers" else last if words[0] in ("norm", "head") else first
-        if inside or (path == "embed.weight" and cfg.tied and last):
+        side, words = path.partition(".")[0], path.removeprefix("encoder.").removeprefix("decoder.").split(".")
+        ends = [reads - 1 if side == "encoder" else reads + len(cfg.layers) - 1]
+        if words[0] == "layers":
+            at = [int(words[1]) + (reads if side == "decoder" else 0)]
+        elif words[0] == "embed":
+            at = [0, reads, *(ends * cfg.tied)]
+        else:
+            at = ends if words[0] in ("norm", "head") else [0]
+        if any(layers[0] <= n < layers[1] for n in (every[side] if ".relative." in path else at)):
             out.append((path, p))
     return out
 
 
 def by_hand(cfg: Config, path: str, p: torch.Tensor, split: Split) -> int:
     """How much of one weight a rank holds, by its name."""
-    words, n = path.split("."), p.numel()
+    stack = cfg.encoder if path.startswith("encoder.") else cfg.layers
+    words, n = path.removeprefix("encoder.").removeprefix("decoder.").split("."), p.numel()
     if words[0] in ("embed", "head"):
         return ceil(p.shape[0] / split.tp) * p.shape[1]
     if words[0] != "layers":
         return n
-    name, layer = words[3], cfg.layers[int(words[1])]
+    assert stack is not None
+    name, layer = words[3], stack[int(words[1])]
     bias = words[-1] == "bias"
-    if words[2] == "attn":
+    if words[2] in ("attn", "cross"):
         if name in ("k", "v"):
             assert isinstance(layer.attn, Attention)
             return n // min(layer.attn.kv_heads, split.tp)
-        split_up = name in ("q", "q_b", "kv_b", "sinks") or (name == "o" and not bias)
+        split_up = name in ("q", "q_b", "kv_b", "sinks", "relative") or (name == "o" and not bias)
         return n // split.tp if split_up else n
     if words[2] == "ffn" and name != "router":
         stacked = isinstance(layer.ffn, Moe) and name not in ("shared", "shared_gate")
@@ -315,11 +269,33 @@ def by_hand(cfg: Config, path: str, p: torch.Tensor, split: Split) -> int:
 def test_what_ranks_send() -> None:
     """Rings: every rank sends (n - 1)/n of what it sums, twice. Two layers and the table, 40 rows of 32 numbers of 2 bytes."""
     bill, x = bill_of(LLAMA), 40 * 32 * 2
-    assert int(spread(bill, Split(2)).sent["prefill"]["all_reduce"]) == 2 * 1 * 5 * x // 2
-    assert int(spread(bill, Split(1, 2)).sent["decode"]["total"]) == 2 * 32 * 2
+    assert sends(bill, Split(2))[0]["prefill"]["all_reduce"] == 2 * 1 * 5 * x // 2
+    assert sends(bill, Split(1, 2))[0]["decode"] == {"pipeline": 2 * 32 * 2, "total": 2 * 32 * 2}
     sparse = bill_of(DECODERS["deepseek_v3"])  # two layers of experts, 2 chosen in each; a rank has one of the two requests
-    assert int(spread(sparse, Split(1, 1, 2)).sent["prefill"]["all_to_all"]) == 2 * (2 + 2) * (x // 2) // 2
-    assert spread(bill, Split()).sent == {"prefill": {}, "decode": {}}
+    assert sends(sparse, Split(1, 1, 2))[0]["prefill"]["all_to_all"] == 2 * (2 + 2) * (x // 2) // 2
+    assert sends(bill, Split()) == [{"prefill": {}, "decode": {}}]
+
+
+def test_logits_are_gathered_where_the_vocabulary_is_split() -> None:
+    """By the last stage: 97 numbers of 2 bytes, of one row a request, of which a rank has a quarter and sends three times."""
+    first, last = sends(bill_of(LLAMA), Split(4, 2))
+    assert all("logits" not in first[phase] and last[phase]["logits"] == 3 * 97 * 2 * 2 // 4 for phase in ("prefill", "decode"))
+    assert all(by["total"] == sum(n for name, n in by.items() if name != "total") for one in (first, last) for by in one.values())
+    assert "logits" not in sends(bill_of(LLAMA), Split(1, 2))[1]["decode"]
+
+
+def test_what_an_encoder_and_a_decoder_send() -> None:
+    """11 rows of each source meet the encoder's 2 layers; one of each target the decoder's 3, which sum once more, over the source."""
+    bill, row = bill_of(FAMILIES["t5"], source=11), 2 * 32 * 2
+    assert [one["prefill"]["all_reduce"] for one in sends(bill, Split(2))] == [(1 + 2 * 2) * 11 * row + (1 + 3 * 3) * row]
+    assert [one["decode"]["all_reduce"] for one in sends(bill, Split(2))] == [(1 + 3 * 3) * row]
+    sent = sends(bill, Split(1, 5))
+    on = {phase: [one[phase].get("pipeline", 0) for one in sent] for phase in ("prefill", "decode")}
+    assert on == {"prefill": [11 * row, 11 * row, 12 * row, 12 * row, 0], "decode": [0, 0, row, row, 0]}  # all hear the source
+
+
+def sends(bill: Bill, split: Split) -> list[dict[str, dict[str, int]]]:
+    return [{phase: {name: int(n) for name, n in by.items()} for phase, by in stage.sent.items()} for stage in spread(bill, split).stages]
 
 
 def test_stages_are_even() -> None:
@@ -341,8 +317,10 @@ def test_splits_that_would_cut_something(split: Split, key: str) -> None:
     with pytest.raises(UseError) as refused:
         spread(bill_of(DECODERS["deepseek_v3"]), split)
     assert refused.value.key.startswith(key or "count.ranks")
-    with pytest.raises(UseError, match="two"):
-        spread(bill_of(FAMILIES["t5"]), Split(2))
+    cross = Attention(3, 3, 8, causal=False)
+    thin = replace(FAMILIES["t5"], layers=tuple(replace(one, cross=cross) for one in FAMILIES["t5"].layers))
+    with pytest.raises(UseError, match="layer 2 has H 3"):  # the first after the encoder's two
+        spread(bill_of(thin), Split(2))
 
 
 def test_kinds() -> None:

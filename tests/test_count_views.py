@@ -16,7 +16,9 @@ from pellucid import catalog
 from pellucid.commands import main
 from pellucid.counting.complexity import compared
 from pellucid.draw import tables
+from pellucid.draw.growth import apart, growth
 from pellucid.draw.sheet import Sheet
+from pellucid.draw.svg import ink
 from pellucid.draw.treemap import squarified
 
 Captured = pytest.CaptureFixture[str]
@@ -178,6 +180,13 @@ def test_table_of_one_model_block_by_block(capsys: Captured) -> None:
     assert sum(counted) == told["rows"][-2][4] == 671_026_404_352
 
 
+def test_a_table_that_layers_share_is_in_one_row_once() -> None:
+    """T5's biases by distance stand in the first layer of each stack, and nowhere else."""
+    rows = tables.blocks(pellucid.count("t5-small")).rows
+    assert sum(every for *_, one, every in rows if one is not None) == rows[-1][4] == 60_506_624
+    assert [row for row in rows if row[1:3] == ["attn", 1]] == [[f"{s}.layers.0-5", "attn", 1, 256, 256] for s in ("encoder", "decoder")]
+
+
 def test_table_of_gpt2(capsys: Captured) -> None:
     """The usual formula, and what it leaves out: nothing remains."""
     rows = {name: values for name, *values in judged(capsys, "--table", "gpt2")["rows"]}
@@ -214,6 +223,22 @@ def test_pictures(picture: str, models: list[str], capsys: Captured, tmp_path: P
             assert 0 <= float(shape.get(name, 0)) <= limit
         points = [tuple(map(float, pair.split(","))) for pair in shape.get("points", "").split()]
         assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
+
+
+def test_a_short_table_of_positions_has_its_line() -> None:
+    """64 positions end before the tokens from which a picture of longer contexts begins."""
+    drawn = growth([pellucid.count("pellucid/capitals")])
+    assert len(re.findall('points="([^"]+)"', drawn)[-1].split()) == 2 and "pellucid/capitals" in drawn
+
+
+def test_names_of_lines_do_not_cover_each_other() -> None:
+    """The order stays, and who has room stays where the line ends."""
+    assert apart([30.0, 10.0, 12.0, 13.0, 90.0]) == [52.0, 10.0, 24.0, 38.0, 90.0] and apart([]) == []
+
+
+def test_what_is_written_on_a_colour_can_be_read() -> None:
+    """Yellow takes dark letters, and the blue of the first part white ones."""
+    assert (ink("#ccbb44"), ink("#4477aa"), ink("#ffffff"), ink("#000000")) == ("#222222", "#ffffff", "#222222", "#ffffff")
 
 
 def test_areas_are_in_proportion() -> None:

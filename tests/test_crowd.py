@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pellucid import ops
 from pellucid.parts.latent import Latent
 from pellucid.parts.moe import Moe
-from pellucid.past import Paged, Pages, Piece, Span, Stored
+from pellucid.past import Group, Paged, Pages, Piece, Span, Stored
 from pellucid.step import Step
 from pellucid.watching import Seen, Watch, watch
 from tiny import DECODERS, far, ids, serve, swapped, tiny
@@ -48,14 +48,14 @@ def test_crowd_is_each_alone(family: str, size: int) -> None:
 @pytest.mark.parametrize("family", DECODERS)
 def test_shuffled_pages(family: str) -> None:
     model, pages = tiny(family), Pages(64, 2)
-    pages.free = torch.randperm(64, generator=torch.Generator().manual_seed(0)).tolist()
+    pages.free[:] = torch.randperm(64, generator=torch.Generator().manual_seed(0)).tolist()
     got = serve(model, PROMPTS, PLAN, pages)
     assert max(far(got[r], model(p[None])[0]) for r, p in PROMPTS.items()) < 1e-11
 
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_a_request_reads_every_page_mutant(family: str) -> None:
-    def leak(self: Step, pages: Pages, pools: Stored, s: Span) -> Piece:
+    def leak(self: Step, pages: Group, pools: Stored, s: Span) -> Piece:
         rows, everything = slice(s.start, s.stop), pages.count * pages.size
         paged = Paged(pools, torch.arange(pages.count), pages.size, everything)
         at = lambda: torch.arange(everything)[None]  # noqa: E731

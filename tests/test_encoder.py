@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from judge import Promote, judge
+from judge import judge, promoted
 from pellucid import models, watch
 from pellucid.config import Config
 from pellucid.errors import CheckpointError, ConfigError, UseError
@@ -62,7 +62,7 @@ def far(a: Tensor, b: Tensor) -> float:
 
 def their_rows(**how: Tensor) -> Tensor:
     """transformers' last rows of IDS, [B T D] in float64."""
-    with Promote():
+    with promoted():
         return judge("bert").hf.bert(input_ids=IDS, **how).last_hidden_state  # type: ignore[no-any-return]
 
 
@@ -88,7 +88,7 @@ def test_the_pooler_reads_each_first_row(rows: Path) -> None:
     """Beside the rows, of a batch and of texts end to end: transformers' own, whose rows these are."""
     model = load(rows, dtype="float64")
     other = transformers.BertModel.from_pretrained(rows).double()
-    with Promote():
+    with promoted():
         wanted = other(input_ids=IDS).pooler_output
     assert model.num_parameters() == sum(p.numel() for p in other.parameters())
     with watch(model.module) as seen:

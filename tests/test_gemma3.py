@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from judge import KINDS, Promote, prompts
+from judge import KINDS, promoted, prompts
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.families import understand
 from pellucid.model import load
@@ -43,7 +43,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
     cfg = AutoConfig.for_model("gemma3", text_config=text, vision_config=EYES, mm_tokens_per_image=4, eos_token_id=[2, 5])
     cfg._attn_implementation = "eager"
     torch.manual_seed(0)
-    with Promote(), torch.no_grad():
+    with promoted(), torch.no_grad():
         hf = AutoModelForImageTextToText.from_config(cfg).double().eval()
         table = hf.model.language_model.embed_tokens
         table.embed_scale.fill_(table.scalar_embed_scale)

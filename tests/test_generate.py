@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 import judge as judges
-from pellucid.engine import generate as engine
-from pellucid.engine.decode import Decode
-from pellucid.engine.generate import crowd, generate
+from pellucid.engine import engine as driving
+from pellucid.engine.engine import Engine, generate
+from pellucid.engine.requests import Request
 from pellucid.errors import PellucidError, UseError
 from pellucid.model import Model, load
+from pellucid.engine.scheduler import Limits
 from pellucid.ops import native
+from pellucid.ops.sampling import Sampling
 from pellucid.past import Pages
 from pellucid.step import Step
 from tiny import DECODERS, FAMILIES, GPT2, V, listens, swapped, tiny
@@ -52,12 +54,15 @@ def texts(family: str) -> tuple[list[list[int]], list[list[int]] | None]:
     return (STARTS, SOURCES) if listens(family) else (PROMPTS, None)
 
 
-def run(model: Model, *args: Any, **how: Any) -> list[list[int]]:
-    """`generate`'s steps as one list a request."""
-    out: list[list[int]] = [[] for _ in args[0]]
-    for tokens in generate(model.module, *args, **how):
-        for row, token in zip(out, tokens, strict=True):
-            row += [] if token is None else [token]
+def run(
+    model: Model, prompts: Sequence[Sequence[int]], new: int, stops: Sequence[int] = (), sources: Sequence[Sequence[int]] | None = None
+) -> list[list[int]]:
+    """`generate`'s news as one list a request."""
+    told = [None] * len(prompts) if sources is None else [tuple(s) for s in sources]
+    requests = [Request(tuple(p), new, stops=frozenset(stops), source=s) for p, s in zip(prompts, told, strict=True)]
+    out: list[list[int]] = [[] for _ in prompts]
+    for news in generate(model.module, requests):
+        out[news.request] += [] if news.token is None else [news.token.id]
     return out
 
 
@@ -73,7 +78,7 @@ def test_greedy_is_full_forwards(family: str) -> None:
         assert run(model, [p], NEW, sources=None if s is None else [s]) == [w]
     stop = wanted[0][3]
     cut = [w[: w.index(stop) + 1] if stop in w else w for w in wanted]
-    assert run(model, prompts, NEW, 0.0, [stop], sources=sources) == cut
+    assert run(model, prompts, NEW, [stop], sources) == cut
     assert len({tuple(w) for w in wanted}) > 1 and cut != wanted
 
 
@@ -96,7 +101,7 @@ def test_greedy_of_every_family_of_files(family: str) -> None:
     [
         (Step, "advance", lambda self: None),  # the past is never counted
         (Pages, "release", lambda self, request: self.tables.clear()),
-        (engine, "pick", lambda logits, *rest: logits.argmin(-1)),
+        (driving, "choose", lambda logits, *rest: int(logits.argmin())),
     ],
 )
 def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
@@ -106,7 +111,7 @@ def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
     wanted = [loop(model, p, NEW, [stop]) for p in PROMPTS]
     with swapped(owner, name, value):
         try:
-            found = run(model, PROMPTS, NEW, 0.0, [stop])
+            found = run(model, PROMPTS, NEW, [stop])
         except (KeyError, UseError, RuntimeError):
             found = None
     assert found != wanted
@@ -117,62 +122,45 @@ def test_crowd_is_each_alone(family: str) -> None:
     """Logits of every step of a crowd whose members end at different times."""
     model = model_of(family)
     prompts, sources = texts(family)
-    steps = crowd(model.module, prompts, NEW, sources)
-    texts_so_far = [list(p) for p in prompts]
-    alive, logits = list(range(len(prompts))), next(steps)
-    for left in range(NEW):
-        for i, row in zip(alive, logits, strict=True):
-            assert torch.allclose(row, plain(model, texts_so_far[i], None if sources is None else sources[i]), rtol=0, atol=1e-10)
-        fed = {i: int(row.argmax()) for i, row in zip(alive, logits, strict=True) if left < 2 * i + 1}
-        for i, token in fed.items():
-            texts_so_far[i].append(token)
-        alive = list(fed)
-        if not alive:
-            break
-        logits = steps.send(fed)
+    engine, seen = Engine.of(model.module, 400), 0
+    inner = engine.run
 
+    def heard(chunks: Any) -> Any:
+        nonlocal seen
+        out = inner(chunks)
+        for s in chunks:
+            assert torch.allclose(out[s][-1], plain(model, s.tokens, s.request.source), rtol=0, atol=1e-10)
+            seen += 1
+        return out
 
-@pytest.mark.parametrize("every", [False, True])
-def test_pages_are_given_back(every: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that ended holds no page, whoever goes on."""
-    held: list[Pages] = []
-
-    def made(*how: int) -> Pages:
-        held.append(Pages(*how))
-        return held[0]
-
-    monkeypatch.setattr(engine, "Pages", made)
-    model = model_of("gpt2")
-    steps = crowd(model.module, PROMPTS, NEW, None, every)
-    next(steps)
-    assert sorted(map(str, held[0].tables)) == ["0", "1", "2", "3"]
-    steps.send({1: 5, 3: 5})
-    assert sorted(map(str, held[0].tables)) == ["1", "3"] and len(held[0].free) == held[0].count - 2
+    engine.run = heard
+    for i, p in enumerate(prompts):
+        engine.submit(Request(tuple(p), 2 * i + 1, source=None if sources is None else tuple(sources[i])))
+    assert len(list(engine.outputs())) == seen == sum(2 * i + 1 for i in range(len(prompts)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", DECODERS)
-def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Model.generate of one request runs Decode, whose plan gives what its forward gives; a crowd of twins agrees."""
-    made: list[Decode] = []
-
-    class Heard(Decode):
-        def __init__(self, *args: Any, **how: Any) -> None:
-            super().__init__(*args, **how)
-            made.append(self)
-
-    monkeypatch.setattr(engine, "Decode", Heard)
+def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
+    """Model.generate of one request replays a plan, which the next one finds; without kernels, and in a crowd, the text is the same."""
     model = model_of(family, dtype)
     got = [model.generate([p], NEW, eos=None)[0] for p in PROMPTS]
-    assert len(made) == len(PROMPTS)
-    assert all(d.plan is not None or d.refused or not native.available() for d in made)
-    if family in ("gpt2", "llama", "qwen3") and dtype == torch.float32 and native.available():
-        assert all(d.plan is not None for d in made)
-    unplanned = [Decode(cast(Any, model.module), 64, planned=False).greedy(p, NEW) for p in PROMPTS]
-    assert got == unplanned
+    (engine,) = model.engines
+    if family in ("gpt2", "llama", "qwen3") and dtype != torch.float64 and native.available():
+        assert list(cast(Any, engine.run).plans.plans) == [1]
     if dtype != torch.bfloat16:
         assert got == model.generate(PROMPTS, NEW, eos=None)
-    assert len(made) == len(PROMPTS)
+        with native.off():
+            assert got == [model.generate([p], NEW, eos=None)[0] for p in PROMPTS]
+
+
+def test_nothing_of_an_old_weight_is_left() -> None:
+    """A weight changed in place between two calls: what the first one stored serves nobody."""
+    model = model_of("llama")
+    model.generate([PROMPTS[2]], NEW, eos=None)
+    with torch.no_grad():
+        model.module.embed.weight.mul_(-1.0)
+    assert model.generate([PROMPTS[2]], NEW, eos=None)[0] == loop(model, PROMPTS[2], NEW)
 
 
 # What Model.generate takes and gives.
@@ -205,7 +193,9 @@ def test_stops() -> None:
     assert model.generate(ids.tolist(), NEW, eos=None) == free.tolist()
     model.generation = {"eos_token_id": stop}
     assert list(model.stops) == [stop]
-    assert list(model.stream([[5, 3]], NEW, 0.0, [stop])) == [[t] for t in cut[0]]
+    assert [(n.token.id if n.token else None, n.ended) for n in model.stream([[5, 3]], NEW, stops=[stop])] == [
+        *((t, None) for t in cut[0][:-1]), (stop, "stop"),
+    ]  # fmt: skip
 
 
 def test_draws_are_each_request_s_own() -> None:
@@ -231,27 +221,14 @@ def test_draws_follow_the_temperature() -> None:
     first = plain(model, PROMPTS[0])
     assert model.generate([PROMPTS[0]], 5, temperature=1e-4, seed=1, eos=None) == [loop(model, PROMPTS[0], 5)]
     n, hot = 3000, 4.0
-    with swapped(engine, "Decode", Frozen):
-        drawn = torch.tensor([model.generate([PROMPTS[0]], 1, temperature=hot, seed=s, eos=None)[0][0] for s in range(n)])
+    (request,) = model.requests([PROMPTS[0]], 1, Sampling(temperature=hot, seed=3), n=n)
+    engine = Engine.of(model.module, 64 * (n + 1), Limits(running=n), size=64)
+    engine.submit(request)
+    drawn = torch.tensor([news.token.id for news in engine.outputs() if news.token])
     share = torch.bincount(drawn, minlength=V) / n
     expected = (first / hot).softmax(-1)
     assert float((share - expected).abs().sum()) < 0.2
     assert float((share - first.softmax(-1)).abs().sum()) > 0.4
-
-
-class Frozen:
-    """A Decode that computes a prompt's logits once."""
-
-    logits: Tensor | None = None
-
-    def __init__(self, module: Any, capacity: int) -> None:
-        self.module = module
-
-    def start(self, ids: Sequence[int]) -> Tensor:
-        if Frozen.logits is None:
-            with torch.no_grad():
-                Frozen.logits = self.module(torch.tensor([list(ids)]))[0, -1]
-        return Frozen.logits
 
 
 def test_encoder_decoder_is_transformers_greedy() -> None:
@@ -263,7 +240,7 @@ def test_encoder_decoder_is_transformers_greedy() -> None:
     for length in (1, 5, 17):
         source = torch.randint(2, V, (3, length), generator=draw)
         for stops in (None, [int(model.generate(source, 6, eos=None)[0, 3])]):
-            with judges.Promote(), torch.no_grad():
+            with judges.promoted(), torch.no_grad():
                 how = {"eos_token_id": stops, "pad_token_id": 0, "decoder_start_token_id": model.config.starts, "use_cache": False}
                 theirs = j.hf.generate(source, max_new_tokens=12, do_sample=False, num_beams=1, **how)
             for row, ours in zip(theirs[:, 1:].tolist(), model.generate(source.tolist(), 12, eos=stops), strict=True):
@@ -301,10 +278,10 @@ WRONG: list[tuple[str, Callable[[Model], Any]]] = [
     ("generate.empty", lambda m: m.generate(torch.zeros(2, 0, dtype=torch.long), 3)),
     ("generate.context", lambda m: m.generate([[5] * 60], 5)),
     ("generate.context", lambda m: m.generate(torch.zeros(1, 65, dtype=torch.long), 0)),
-    ("generate.temperature", lambda m: m.generate([[5]], 3, temperature=-0.1)),
-    ("generate.temperature", lambda m: m.generate([[5]], 3, temperature=float("nan"))),
-    ("generate.temperature", lambda m: m.generate([[5]], 3, temperature=float("inf"))),
-    ("generate.temperature", lambda m: m.generate([[5]], 3, temperature=cast(Any, "hot"))),
+    ("sampling.number", lambda m: m.generate([[5]], 3, temperature=-0.1)),
+    ("sampling.number", lambda m: m.generate([[5]], 3, temperature=float("nan"))),
+    ("sampling.number", lambda m: m.generate([[5]], 3, temperature=float("inf"))),
+    ("sampling.number", lambda m: m.generate([[5]], 3, temperature=cast(Any, "hot"))),
     ("generate.new", lambda m: m.generate([[5]], -1)),
     ("generate.new", lambda m: m.generate([[5]], cast(Any, 1.5))),
     ("generate.new", lambda m: m.generate([[5]], cast(Any, None))),

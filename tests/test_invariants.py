@@ -13,7 +13,7 @@ from torch import Tensor
 from pellucid.models import Decoder, Stack
 from pellucid.parts import latent as latent_part
 from pellucid.parts.attention import Attention
-from pellucid.past import Paged, Pages
+from pellucid.past import Group, Paged, Pages
 from pellucid.sight import Sight, both_ways, causal, prefix
 from pellucid.step import Step
 from tiny import DECODERS, LLAMA, V, far, ids, law, serve, tiny
@@ -24,7 +24,7 @@ TOKENS = ids(L)
 LATE = Sight(lambda q, k: k <= q + 1)  # a mask shifted by one: every token sees the next
 BLIND = Sight(lambda q, k: k == q)
 HERE: Any = sys.modules[__name__]
-plain, packed, paged, slots, release, blocks = Step.plain, Step.packed, Step.paged, Pages.slots, Pages.release, Paged.blocks
+plain, packed, paged, slots, release, blocks = Step.plain, Step.packed, Step.paged, Group.slots, Pages.release, Paged.blocks
 
 
 def worst(gap: Any, families: Sequence[str] = tuple(DECODERS)) -> float:
@@ -133,8 +133,8 @@ def test_04_padding() -> float:
 
 
 @law(
-    in_order=(Pages, "slots", lambda self, request, start, stop: torch.arange(start, stop)),
-    first_page=(Pages, "slots", lambda self, r, a, b: slots(self, r, a, b) % self.size),
+    in_order=(Group, "slots", lambda self, request, start, stop: torch.arange(start, stop)),
+    first_page=(Group, "slots", lambda self, r, a, b: slots(self, r, a, b) % self.size),
 )
 def test_05_paged_is_contiguous() -> float:
     """Pages of 1, 2, 16 and 17 rows in any order, two requests that take turns."""
@@ -153,7 +153,7 @@ def test_05_paged_is_contiguous() -> float:
 
 def freed_twice(self: Pages, request: object) -> None:
     """Pages that come back twice are given to two."""
-    self.free += self.tables[request][: self.held[request]].tolist()
+    self.free += self.held[request]
     release(self, request)
 
 
@@ -171,36 +171,21 @@ def test_06_preempt_and_recompute() -> float:
     return worst(gap)
 
 
-def fork(pages: Pages, request: object, other: object) -> int:
-    """Give another request the same past: it shares the whole pages, and has a copy of the rows of the one that is not full."""
-    n, held = pages.length[request], pages.length[request] // pages.size
-    pages.tables[other], pages.held[other], pages.length[other] = pages.tables[request].clone(), held, n
-    pages.reserve(other, n)
-    mine, theirs = (pages.slots(r, held * pages.size, n) for r in (other, request))
-    for pool in (p for pools in pages.pools.values() for p in pools):
-        pool[mine] = pool[theirs]
-    return n
+copy = Pages.copy
 
 
-forked = fork
+def shared(self: Pages, group: Group, request: object, places: Sequence[int]) -> None:
+    """Each writes over the other's next rows."""
 
 
-def shared(pages: Pages, request: object, other: object) -> int:
-    """A fork that shares the last page too: each writes over the other's next rows."""
-    pages.tables[other], pages.held[other] = pages.tables[request].clone(), pages.held[request]
-    pages.length[other] = pages.length[request]
-    return pages.length[other]
+def empty(self: Pages, group: Group, request: object, places: Sequence[int]) -> None:
+    """A page of its own, which was never filled."""
+    pools, self.pools = self.pools, {}
+    copy(self, group, request, places)
+    self.pools = pools
 
 
-def empty(pages: Pages, request: object, other: object) -> int:
-    """A fork whose last page is its own, and was never filled."""
-    with_copy, pages.pools = pages.pools, {}
-    n = forked(pages, request, other)
-    pages.pools = with_copy
-    return n
-
-
-@law(shared=(HERE, "fork", shared), empty=(HERE, "fork", empty))
+@law(shared=(Pages, "copy", shared), empty=(Pages, "copy", empty))
 def test_06_fork() -> float:
     """Two texts of one beginning, which is read once, then diverge in one crowd: each is as if alone."""
 
@@ -210,7 +195,8 @@ def test_06_fork() -> float:
             texts = {"a": TOKENS, "b": torch.cat([TOKENS[:start], ids(7, seed=5)])}
             pages = Pages(32, size)
             read = serve(model, texts, [{"a": start}], pages)["a"]
-            assert fork(pages, "a", "b") == start
+            pages.fork("a", "b")
+            assert pages.free_pages == 32 - -(-start // size)
             got = serve(model, texts, [{"b": 1, "a": 1}, {"a": 2, "b": 3}, {"b": 3}], pages)
             alone = {r: model(t[None])[0] for r, t in texts.items()}
             found = max(

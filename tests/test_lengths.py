@@ -9,10 +9,9 @@ from torch import Tensor
 
 from judge import make, ours, prompts
 from pellucid import config as c
-from pellucid.engine.decode import Decode
-from pellucid.engine.generate import crowd
+from pellucid.engine.engine import Engine
+from pellucid.engine.requests import Request
 from pellucid.models import Decoder
-from pellucid.ops import native
 from pellucid.past import Pages
 from pellucid.step import Step
 from tiny import LLAMA, far, ids, swapped, tiny
@@ -67,13 +66,21 @@ PROMPTS = [ids(n, seed=n).tolist() for n in (5, 12, 10, 20)]  # within; across t
 
 def generated(model: Decoder, asked: list[list[int]]) -> list[tuple[Tensor, Tensor]]:
     """Of each prompt, its text with all new tokens [1 T], and the logits of each step [NEW V]."""
-    steps, texts, rows = crowd(model, asked, NEW), [list(p) for p in asked], list[Tensor]()
-    rows.append(next(steps))
-    for left in range(NEW, 0, -1):
-        for text, row in zip(texts, rows[-1], strict=True):
-            text.append(int(row.argmax()))
-        rows += [steps.send({i: text[-1] for i, text in enumerate(texts)})] if left > 1 else []
-    return [(torch.tensor([text]), torch.stack([row[i] for row in rows])) for i, text in enumerate(texts)]
+    engine, rows = Engine.of(model, 200, size=16), dict[int, list[Tensor]]()
+    inner, texts = engine.run, dict[int, list[int]]()
+
+    def heard(chunks: Any) -> Any:
+        out = inner(chunks)
+        for s in chunks:
+            rows.setdefault(s.number, []).append(out[s][-1].clone())
+            texts[s.number] = s.tokens
+        return out
+
+    engine.run = heard
+    for p in asked:
+        engine.submit(Request(tuple(p), NEW))
+    list(engine.outputs())
+    return [(torch.tensor([texts[i]]), torch.stack(rows[i])) for i in range(len(asked))]
 
 
 def each_row(self: Step) -> Tensor:
@@ -116,20 +123,6 @@ def test_crowd_is_lone(scaling: str) -> None:
     assert gap() < 1e-10
     with swapped(Step, "totals", longest):
         assert gap() > 1e-4
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("scaling", SCALINGS)
-def test_one_request_on_its_own_place(scaling: str, dtype: torch.dtype) -> None:
-    """Decode's capacity is the budget: with a plan or without, across the border, what a crowd of one gives."""
-    model = built(scaling).to(dtype)
-    prompt = ids(12).tolist()
-    planned, plain = Decode(model, 20), Decode(model, 20, planned=False)
-    assert planned.greedy(prompt, 8) == plain.greedy(prompt, 8)
-    assert planned.plan is not None or planned.refused or not native.available()
-    crowded = crowd(model, [prompt], 8)
-    assert far(plain.start(prompt)[None], next(crowded)) < (1e-10 if dtype == torch.float64 else 1e-4)
-    assert far(plain.step(7)[None], crowded.send({0: 7})) < (1e-10 if dtype == torch.float64 else 1e-4)
 
 
 def test_a_budget_goes_with_its_request() -> None:

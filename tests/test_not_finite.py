@@ -8,7 +8,8 @@ import torch
 
 import pellucid
 from pellucid.commands import main
-from pellucid.engine.generate import generate
+from pellucid.engine.engine import generate
+from pellucid.engine.requests import Request
 from pellucid.errors import CheckpointError, UseError
 from pellucid.model import Model
 from pellucid.watching import watch
@@ -45,7 +46,7 @@ def test_each_weight_in_turn(family: str) -> None:
 
 def refusal(model: Any, prompts: Any, sources: Any) -> UseError | None:
     try:
-        list(generate(model, prompts, 1, sources=sources))
+        list(generate(model, [Request(tuple(p), 1, source=tuple(sources[0]) if sources else None) for p in prompts]))
     except UseError as found:
         return found
     return None
@@ -68,10 +69,10 @@ def test_logits_that_are_no_numbers(family: str, value: float) -> None:
 
     prompts = [ids(1, 5)[0].tolist(), ids(1, 4, seed=3)[0].tolist()]
     with swapped(model, "end", later):
-        run = generate(model, prompts, 5)
-        assert [next(run), next(run)]
+        run = generate(model, [Request(tuple(p), 5) for p in prompts])
+        assert [next(run) for _ in range(4)]
         with pytest.raises(UseError) as found:
-            next(run)
+            list(run)
     assert (found.value.values["request"], found.value.values["step"]) == (1, 2)
 
 

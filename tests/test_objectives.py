@@ -13,7 +13,8 @@ from torch import Tensor
 from pellucid import config as c
 from pellucid import sight
 from pellucid.checkpoint.fill import targets
-from pellucid.engine.generate import generate
+from pellucid.engine.engine import generate
+from pellucid.engine.requests import Request
 from pellucid.errors import TrainError
 from pellucid.models import Decoder
 from pellucid.parts.moe import Moe
@@ -108,11 +109,14 @@ def test_completions_are_those_of_generation(name: str) -> None:
     objective, model = made(name, tokenizer), tiny(cfg, std=0.6)
     prompts = ["ab", "a c", "ee d"]
     ids = [tokenizer.encode(p).ids for p in prompts]
-    own, sources = ([[objective.end]] * 3, ids) if name == "translation" else (ids, None)
+    ends, start = frozenset([objective.end]), (objective.end,)
+    if name == "translation":
+        requests = [Request(start, 16, stops=ends, source=tuple(i)) for i in ids]
+    else:
+        requests = [Request(tuple(i), 16, stops=ends) for i in ids]
     told: list[list[int]] = [[] for _ in prompts]
-    for tokens in generate(model, own, 16, 0.0, [objective.end], None, sources):
-        for row, token in zip(told, tokens, strict=True):
-            row += [] if token in (None, objective.end) else [token]
+    for news in generate(model, requests):
+        told[news.request] += [] if news.token is None or news.token.id == objective.end else [news.token.id]
     assert objective.complete(model)(prompts) == [tokenizer.decode(row) for row in told]
 
 

@@ -16,7 +16,7 @@ import test_generate
 import tiny
 from judge import judge, ours, prompts
 from pellucid import config as c
-from pellucid.families import bloom, falcon, names, openai_gpt
+from pellucid.families import bloom, names, openai_gpt
 from pellucid.models import Stack
 from pellucid.parts.attention import Attention
 from pellucid.parts.block import Block, ParallelBlock, PostBlock
@@ -114,7 +114,7 @@ CONFIG = c.Config
 READINGS: list[tuple[str, str, tuple[Any, str, Any]]] = [
     ("falcon", "twelve heads", (c, "Alibi", lambda scale, rounded: ALIBI(scale))),
     ("falcon", "rw", (c, "Alibi", lambda scale, rounded: ALIBI(1.0, rounded))),
-    ("falcon", "40b", (falcon, "grouped", lambda groups: names.grouped(1))),
+    ("falcon", "40b", (bloom, "grouped", lambda groups: names.grouped(1))),
     ("bloom", "plain", (bloom, "grouped", lambda groups: names.SPLIT)),
     ("openai-gpt", "plain", (openai_gpt, "ACTS", openai_gpt.ACTS | {"gelu": "gelu"})),
     ("marian", "plain", (c, "Config", lambda **how: CONFIG(**how | {"embed_scale": 1.0}))),

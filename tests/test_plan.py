@@ -123,7 +123,8 @@ def test_a_plan_serves_other_requests_and_other_pages() -> None:
     plan = planned.plan
     for d in (plain, planned):  # the same order of pages for both, and not the one the plan was recorded with
         d.pages.reserve(0, 60)
-        d.pages.tables[0][:20] = torch.randperm(20, generator=torch.Generator().manual_seed(5))
+        order = torch.randperm(20, generator=torch.Generator().manual_seed(5))
+        d.pages.tables[0][:20], d.pages.held[0][:] = order, order.tolist()
     first = run(plain, feed)
     second = run(planned, feed)
     assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1]) and planned.plan is plan

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 import pellucid
-from judge import Promote
+from judge import promoted
 from pellucid import config as c
 from pellucid.model import SPECIMENS, Model, specimens
 from pellucid.step import Step
@@ -78,7 +78,7 @@ def judge(s: Specimen) -> Any:
     """transformers' reading of the folder, in float64 with its float32 islands promoted."""
     how = {"dtype": torch.float64, "attn_implementation": "eager", "experts_implementation": "eager"}
     kind = getattr(transformers, KINDS.get(s.recipe.objective, "AutoModelForCausalLM"))
-    with Promote():
+    with promoted():
         return kind.from_pretrained(s.folder, **how).eval()
 
 
@@ -93,7 +93,7 @@ def told(s: Specimen, hf: Any, ids: list[int], after: list[int]) -> Tensor:
         dtype = next(hf.parameters()).dtype
         how["attention_mask"] = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[None, None]
         how["position_ids"] = at[None]
-    with Promote(), torch.no_grad():
+    with promoted(), torch.no_grad():
         return hf(**how).logits[0]
 
 

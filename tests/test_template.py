@@ -205,6 +205,7 @@ BAD: list[tuple[Any, str]] = [
     ([{**USER, "tool_calls": ["x"]}], "messages[0].tool_calls[0]"),
     ([{**USER, "tool_calls": [{"x": float("nan")}]}], "messages[0].tool_calls[0].x"),
     ([{**USER, "tool_calls": [{"x": {1: 2}}]}], "messages[0].tool_calls[0].x"),
+    ([{**USER, "tool_calls": [{"x": -(10**5000)}]}], "messages[0].tool_calls[0].x"),
     ([{**USER, "tool_calls": [{"x": object()}]}], "messages[0].tool_calls[0].x"),
 ]
 
@@ -225,6 +226,8 @@ def test_bad_tools_and_settings() -> None:
     for settings in ({"tokenize": True}, {"enable_thinking": "no"}, {"chat_template": "x"}, {"messages": "x"}):
         with pytest.raises(UseError, match=next(iter(settings))):
             made("qwen").chat([USER], settings=settings)
+    with pytest.raises(UseError, match="settings"):
+        made("qwen").chat([USER], settings=["enable_thinking"])
     with pytest.raises(UseError, match="add_generation_prompt"):
         made("qwen").chat([USER], add_generation_prompt="yes")
     with pytest.raises(UseError, match="16000000"):

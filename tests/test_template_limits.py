@@ -129,3 +129,26 @@ def test_ctrl_c_leaves_no_half_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         template.render([{"role": "user", "content": "first"}])
     monkeypatch.setattr(worker_module, "_read", honest)
     assert template.render([{"role": "user", "content": "second"}]).text == "second"
+
+
+def test_an_answer_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads it, and its worker would wait for the next question as long as this process for its end."""
+    template = Template("x", "t")
+    template.render([USER])
+    monkeypatch.setattr(worker_module, "PATIENCE", -0.9)
+    monkeypatch.setattr(worker_module, "LONGEST", 8)
+    with pytest.raises(TokenizerError) as caught:
+        template.render([USER])
+    assert caught.value.key == "worker.time"
+
+
+def test_a_system_without_signals_that_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = Template("x", "t")
+    template.render([USER])
+    process = template._worker._process
+    assert process
+    monkeypatch.setattr(worker_module, "_read", lambda pipe: process.kill())
+    monkeypatch.setattr(worker_module, "signal", object())
+    with pytest.raises(TokenizerError) as caught:
+        template.render([USER])
+    assert caught.value.key == "worker.died"

@@ -4,11 +4,11 @@ bill = count("deepseek-v3", context=131072, batch=8, device="h200")
 bill["cache.bytes_per_token"].formula
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pellucid import catalog
+from pellucid import catalog, families
 from pellucid.catalog.literal import literal
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
 from pellucid.checkpoint.json_file import read_object
@@ -18,7 +18,6 @@ from pellucid.counting.bill import BYTES
 from pellucid.counting.formats import DTYPES
 from pellucid.counting.variants import with_attention, with_experts
 from pellucid.errors import ConfigError, UseError
-from pellucid.families import understand
 from pellucid.measuring import kept
 from pellucid.words import say
 
@@ -46,11 +45,12 @@ def count(
     catalogue.  fields: config.json's, put in place of its own.  attn: another kind of attention, "mha", "mqa", "gqa:G" or "mla:C".
     experts: "N:A", N experts of which A are chosen.
     """
-    for what, held, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
-        if held not in allowed:
-            raise UseError("count.dtype", name=what, found=held, allowed=", ".join(allowed))
+    for what, found, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
+        if found not in allowed:
+            raise UseError("count.dtype", name=what, found=found, allowed=", ".join(allowed))
     family, cfg = described(name, fields or EMPTY, ignore_fields)
-    notes = []
+    inner = families.family(family).within if family in families.known() else None  # a model of the catalogue may have no family
+    notes = [say("count.note.within", kind=inner)] if inner else []
     if attn is not None:
         cfg = with_attention(cfg, attn)
         mla = any(isinstance(one.attn, Latent) for one in cfg.layers)
@@ -67,8 +67,8 @@ def count(
     if device is not None and kept.device(device) is None:
         near = catalog.nearest(catalog.devices(), device) or [*catalog.devices(), "cpu"]
         raise UseError("count.device", found=device, known=", ".join(near))
-    held = dtype if dtype in ("float32", "float64", "float16") else "bfloat16"
-    setting = Setting(context, batch, source, dtype, cache or held, held, device)
+    activations = dtype if dtype in ("float32", "float64", "float16") else "bfloat16"
+    setting = Setting(context, batch, source, dtype, cache or activations, activations, device)
     try:
         bill = counted(cfg, str(name), family, setting)
     except RuntimeError as wrong:  # a tensor of more numbers than 64 bits count
@@ -85,11 +85,32 @@ def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Itera
     if entry is not None and "literal" in entry:
         return entry["family"], literal({**entry["literal"], **fields}, f"catalogue: {entry['id']}")
     values, file = (entry["config"], f"catalogue: {entry['id']}") if entry is not None else config_of(name)
-    if unknown := [f for f in fields if f.split(".")[0] not in values]:
-        near = catalog.nearest({f: {} for f in values}, unknown[0]) or values
-        raise UseError("count.field", found=unknown[0], known=", ".join(near))
-    kind, cfg = understand({**values, **fields}, file, ignore)
+    kind, cfg = families.understand(put(values, fields), file, ignore)
     return kind.name, cfg
+
+
+def put(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json with these fields in place of its own; "text_config.hidden_size" is one within another."""
+    out = dict(values)
+    for name, value in fields.items():
+        *parts, last = name.split(".")
+        part = out
+        for p in parts:
+            inner = part.get(p)
+            part[p] = part = dict(inner) if isinstance(inner, Mapping) else {}
+        if last not in part:
+            near = catalog.nearest(named(values), name) or values
+            raise UseError("count.field", found=name, known=", ".join(near))
+        part[last] = value
+    return out
+
+
+def named(values: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """The fields of a config.json, and those within them."""
+    for name, value in values.items():
+        yield within + name
+        if isinstance(value, Mapping):
+            yield from named(value, f"{within}{name}.")
 
 
 def config_of(name: str | Path) -> tuple[dict[str, Any], str]:

@@ -217,3 +217,9 @@ class Config:
     starts: int | None = None  # the id that a decoder of an encoder-decoder begins with
     stops: tuple[int, ...] = ()  # ids that end a text
     ignored: tuple[str, ...] = ()  # fields of config.json that were asked to be ignored
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether every token sees every other: of a model without an encoder beside it, the first layer tells."""
+        first = self.layers[0].attn
+        return self.encoder is None and isinstance(first, Attention) and not first.causal

@@ -7,6 +7,7 @@ PellucidError
 ├── TokenizerError    tokenizer files, or text and ids that they cannot take
 ├── ShapeError        a tensor that does not fit the axes it is labelled with
 ├── TraceError        a recorded trace, or a path asked of one
+├── RequestError      a request to the server
 └── TrainError        a recipe, its data, or a run that cannot go on
 """
 
@@ -19,6 +20,10 @@ class PellucidError(Exception):
     def __init__(self, key: str, **values: object) -> None:
         self.key, self.values = key, values
         super().__init__(say(key, **values))
+
+    def line(self) -> str:
+        """The line again, in the language that is spoken now."""
+        return say(self.key, **self.values)
 
 
 class UseError(PellucidError):
@@ -47,3 +52,11 @@ class TraceError(PellucidError):
 
 class TrainError(PellucidError):
     """A recipe, its data, or a run that cannot go on."""
+
+
+class RequestError(PellucidError):
+    """A request to the server that is refused: its HTTP status, and the field or header that is meant."""
+
+    def __init__(self, key: str, status: int = 400, param: str | None = None, **values: object) -> None:
+        self.status, self.param = status, param
+        super().__init__(key, **values)

@@ -6,6 +6,7 @@ model.generate(model.tokenizer.encode("The capital of France is"))
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -19,12 +20,15 @@ from pellucid.checkpoint.folder import Folder, save_folder
 from pellucid.checkpoint.hub import fetch, fetch_adapter, is_hub_id
 from pellucid.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from pellucid.config import Config
-from pellucid.engine.generate import check, check_ids, crowd, generate
+from pellucid.engine.engine import Engine, generate
+from pellucid.engine.requests import GREEDY, Output, Request, check_ids
+from pellucid.engine.scheduler import Limits
 from pellucid.errors import CheckpointError, UseError
 from pellucid.families import Family, family, understand
 from pellucid.families.quantised import FIELD as QUANTISED
 from pellucid.models import Decoder, Encoder, EncoderDecoder, build, cast
 from pellucid.ops.sample import logprobs
+from pellucid.ops.sampling import Sampling
 from pellucid.sight import prefix as prefix_sight
 from pellucid.step import Step
 from pellucid.tracing import Trace, watch
@@ -48,6 +52,7 @@ class Model:
         self.left: tuple[str, ...] = ()
         self.adapters: dict[str, lora.Adapter] = {}
         self.generation: dict[str, Any] = {}
+        self.engines: list[Engine] = []  # that no one is using
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {self.family.name}, {self.num_parameters():,} parameters, {self.dtype}, {self.device})"
@@ -131,11 +136,17 @@ class Model:
 
     @overload
     def generate(
-        self, ids: Tensor, max_new_tokens: int = ..., temperature: float = ..., eos: Any = ..., seed: int | None = ...
+        self, ids: Tensor, max_new_tokens: int = ..., temperature: float = ..., eos: Any = ..., seed: int | None = ..., **sampling: Any
     ) -> Tensor: ...
     @overload
     def generate(
-        self, ids: list[list[int]], max_new_tokens: int = ..., temperature: float = ..., eos: Any = ..., seed: int | None = ...
+        self,
+        ids: list[list[int]],
+        max_new_tokens: int = ...,
+        temperature: float = ...,
+        eos: Any = ...,
+        seed: int | None = ...,
+        **sampling: Any,
     ) -> list[list[int]]: ...
     def generate(
         self,
@@ -144,32 +155,42 @@ class Model:
         temperature: float = 0.0,
         eos: Any = OWN,
         seed: int | None = None,
+        **sampling: Any,
     ) -> Tensor | list[list[int]]:
         """New tokens after each prompt: a LongTensor [B new] for a LongTensor [B T], lists for lists (of any lengths).
 
-        temperature 0 takes the likeliest, else draws, by `seed` where given.  eos: an id or ids that end a text; None lets none end it;
-        by default the model's own. A stop is part of what is returned; a tensor's row that ended early is filled with its stop.
+        temperature 0 takes the likeliest, else draws, by `seed` where given.  sampling: top_k, top_p and so on (ops.sample.Sampling).
+        eos: an id or ids that end a text; None lets none end it; by default the model's own. A stop is part of what is returned; a
+        tensor's row that ended early is filled with its stop.
         """
         if isinstance(ids, Tensor):
             self.check(ids)
         stops = self.stops if eos is OWN else () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
         out: list[list[int]] = [[] for _ in ids]
-        for tokens in self.stream(ids.tolist() if isinstance(ids, Tensor) else ids, max_new_tokens, temperature, stops, seed):
-            for row, token in zip(out, tokens, strict=True):
-                row += [] if token is None else [token]
+        how = Sampling.of({"temperature": temperature, "seed": seed, **sampling})
+        for news in self.stream(ids.tolist() if isinstance(ids, Tensor) else ids, max_new_tokens, how, stops):
+            out[news.request] += [] if news.token is None else [news.token.id]
         if not isinstance(ids, Tensor):
             return out
         longest = max(map(len, out), default=0)
         return torch.tensor([row + row[-1:] * (longest - len(row)) for row in out], device=ids.device).long().view(len(out), longest)
 
     def stream(
-        self, prompts: Sequence[Sequence[int]], new: int, temperature: float = 0.0, stops: Sequence[int] = (), seed: int | None = None
-    ) -> Iterator[list[int | None]]:
-        """The same step by step: the next token of each prompt, None where it has stopped."""
-        if isinstance(self.module, EncoderDecoder):
-            assert self.config.starts is not None
-            return generate(self.module, [[self.config.starts]] * len(prompts), new, temperature, stops, seed, prompts)
-        return generate(self.module, prompts, new, temperature, stops, seed)
+        self, prompts: Sequence[Sequence[int]], new: int, sampling: Sampling = GREEDY, stops: Iterable[int] = (), **how: Any
+    ) -> Iterator[Output]:
+        """The same as news, token by token; `request` counts the prompts.  how: more fields of engine.requests.Request."""
+        return generate(self.module, self.requests(prompts, new, sampling, stops, **how), self.engines)
+
+    def requests(
+        self, prompts: Sequence[Sequence[int]], new: int, sampling: Sampling = GREEDY, stops: Iterable[int] = (), **how: Any
+    ) -> list[Request]:
+        """What these prompts ask of the engine; of an encoder-decoder they are sources. Each draws by a seed of its own."""
+        requests = []
+        for i, prompt in enumerate(prompts):
+            own = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i)
+            text, source = (tuple(prompt), None) if self.config.starts is None else ((self.config.starts,), tuple(prompt))
+            requests.append(Request(text, new, own, frozenset(stops), source=source, **how))
+        return requests
 
     def ids(self, text: str) -> list[int]:
         """The ids of a prompt with its special tokens; for a model that fills blanks, "___" and the mask's own name are blanks."""
@@ -327,27 +348,24 @@ def make(hf: Mapping[str, Any], name: str = "new", device: str = "cpu", dtype: t
     return Model(name, cast(module, dtype) if dtype else module, family(kind.name), hf, None)
 
 
-def trace(model: Model, prompt: str | Sequence[int], steps: int = 1, **how: Any) -> Trace:
-    """The life of a prompt: every tensor from its ids to the next token, and so on for `steps` tokens, each the likeliest.
+def trace(model: Model, prompt: str | Sequence[int], steps: int = 1, choose: Callable[[Tensor], int] | None = None, **how: Any) -> Trace:
+    """The life of a prompt: every tensor from its ids to the next token, and so on for `steps` tokens.
 
-    prompt: a text, or ids; an encoder-decoder's source.  how: `watch`'s settings (only, edit, inside, terms ...). The first step computes
-    the logits of every row; later steps run over the cache.
+    prompt: a text, or ids; an encoder-decoder's source.  choose: the next token by its logits [V], the likeliest where None.
+    how: `watch`'s settings (only, edit, inside, terms ...). The first step computes the logits of every row; later ones run over the cache.
     """
     ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
-    starts = model.config.starts
     if isinstance(model.module, Encoder):
         return trace_encoder(model, Trace(model.name, prompt if isinstance(prompt, str) else None, ids), steps, how)
-    own, sources = ([ids], None) if starts is None else ([[starts]], [ids])
-    check(model.module, own, steps, 0.0, sources)
     life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids)
+    (request,) = model.requests([ids], steps, stops=model.stops)
+    engine = Engine.of(model.module, request.budget, Limits(request.budget), cached=False, every=True)
+    engine.why = lambda sequence: "-"  # to find out is a forward of its own, which would be recorded too
+    if choose is not None:
+        engine.choose = lambda logits, *told: choose(logits)
+    engine.submit(request)
     with watch(model, **how) as records:
-        run = crowd(model.module, own, steps, sources, every=True)
-        logits = next(run)
-        while True:
-            life.new.append(int(logits[0].argmax()))
-            if len(life.new) >= steps or life.new[-1] in model.stops:
-                break
-            logits = run.send({0: life.new[-1]})
+        life.new = [news.token.id for news in engine.outputs() if news.token is not None]
     life.seen = records.seen
     return life
 

@@ -177,8 +177,7 @@ def build(cfg: c.Config) -> Decoder | EncoderDecoder:
     """The module of a config, with unset weights on the default device."""
     if cfg.encoder is not None:
         return EncoderDecoder(cfg)
-    first = cfg.layers[0].attn
-    return Encoder(cfg) if isinstance(first, c.Attention) and not first.causal else Decoder(cfg)
+    return Encoder(cfg) if cfg.both_ways else Decoder(cfg)
 
 
 def cast(model: Kind, dtype: torch.dtype) -> Kind:

@@ -6,14 +6,15 @@ A step flattens its requests to B = 1, T = all their rows. Every part works row 
               a a a a a   b   c c          `b` decodes one token; its keys of the 40 steps before lie in pages
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pellucid.past import Paged, Pages, Past, Piece, Span, Stored
+from pellucid.errors import UseError
+from pellucid.past import Group, Paged, Pages, Past, Piece, Span, Stored
 from pellucid.sight import Sight
 
 
@@ -46,11 +47,11 @@ class Step:
         return Step(torch.where(real, real.cumsum(-1) - 1, -1), padded=True, sight=sight, types=types)
 
     @staticmethod
-    def packed(lengths: list[int], device: torch.device | str = "cpu") -> "Step":
-        """Documents end to end in one row, each alone with its own positions."""
+    def packed(lengths: list[int], device: torch.device | str = "cpu", names: Sequence[object] | None = None) -> "Step":
+        """Documents end to end in one row, each alone with its own positions. names: whose they are, numbers if nobody says."""
         spans, start = [], 0
-        for i, n in enumerate(lengths):
-            spans.append(Span(i, start, start + n))
+        for name, n in zip(range(len(lengths)) if names is None else names, lengths, strict=True):
+            spans.append(Span(name, start, start + n))
             start += n
         return Step(torch.cat([torch.arange(n, device=device) for n in lengths])[None], tuple(spans))
 
@@ -84,7 +85,7 @@ class Step:
         """This step's rows have been stored. Only the owner of the loop calls this: until then the same step may run again."""
         assert self.pages is not None
         for s in self.spans:
-            self.pages.length[s.request] = s.end
+            self.pages.advance(s.request, s.end)
 
     def shared(self, key: object, make: Callable[[], Any]) -> Any:
         """What `make()` gives, made once a step: the layers share angles, and slots of the past."""
@@ -95,7 +96,7 @@ class Step:
     def store(self, part: nn.Module, *new: Tensor) -> Past:
         """Append this step's rows, [B T ...] each, under the part, and return a handle on all that its requests have stored."""
         if self.pages is not None:
-            return self._append(self.pages, self.pages.pool(part, new), new)
+            return self._append(self.pages.of(part), self.pages.pool(part, new), new)
         at = self.positions
         if not self.spans:
             return Past([Piece(None, slice(None), at, lambda: at, lambda: new, not self.padded)], new)
@@ -106,19 +107,30 @@ class Step:
         at = self.positions[:, rows]
         return Piece(s.request, rows, at, lambda: at, lambda: tuple(n[:, rows] for n in new), True)
 
-    def _append(self, pages: Pages, pools: Stored, new: Stored) -> Past:
-        slots = self.shared("new", lambda: torch.cat([pages.slots(s.request, s.before, s.end) for s in self.spans]))
+    def _append(self, group: Group, pools: Stored, new: Stored) -> Past:
+        device = self.positions.device
+        spans = self.spans
+        slots = self.shared((group, "new"), lambda: torch.cat([group.slots(s.request, s.before, s.end) for s in spans]).to(device))
         for pool, n in zip(pools, new, strict=True):
             pool.index_copy_(0, slots, n[0])
-        return Past([self._page(pages, pools, s) for s in self.spans], new)
+        return Past([self._page(group, pools, s) for s in spans], new)
 
-    def _page(self, pages: Pages, pools: Stored, s: Span) -> Piece:
+    def _page(self, group: Group, pools: Stored, s: Span) -> Piece:
+        device, start = self.positions.device, group.first[s.request] * group.size
+        held, clock = self.shared((group, s.request), lambda: (list(group.held[s.request]), group.clock))
+
+        def slots() -> Tensor:
+            at = torch.arange(s.end - start)
+            return (torch.tensor(held)[at // group.size] * group.size + at % group.size).to(device)
+
         def read() -> Stored:
-            slots = self.shared(s.request, lambda: pages.slots(s.request, 0, s.end))
-            return tuple(p[slots][None] for p in pools)
+            if any(group.taken[page] > clock for page in held):  # a watcher asks late
+                raise UseError("past.gone", request=s.request, end=s.end)
+            at = self.shared((group, s.request, "slots"), slots)
+            return tuple(p[at][None] for p in pools)
 
-        rows, paged = slice(s.start, s.stop), Paged(pools, pages.tables[s.request], pages.size, s.end)
-        return Piece(s.request, rows, self.positions[:, rows], lambda: torch.arange(s.end)[None], read, True, paged)
+        rows, paged = slice(s.start, s.stop), Paged(pools, group.tables[s.request], group.size, s.end, start)
+        return Piece(s.request, rows, self.positions[:, rows], lambda: torch.arange(start, s.end, device=device)[None], read, True, paged)
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> Past:
         """What `make(encoder's rows)` gives, [B S ...] each, computed once for each request and kept under the part."""
@@ -136,3 +148,12 @@ class Step:
     def _remembered(self, s: Span, stored: Stored, at: Tensor) -> Piece:
         rows = slice(s.start, s.stop)
         return Piece(s.request, rows, self.positions[:, rows], lambda: at, lambda: stored)
+
+
+def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:
+    """Whose rows lie where along T; along S, the rows of an encoder: its own step comes second, or came with the source."""
+    if not steps or length == "T":
+        return steps[0].spans if steps else ()
+    if len(steps) > 1:
+        return steps[1].spans
+    return steps[0].source[1].spans if steps[0].source is not None else ()

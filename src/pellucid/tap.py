@@ -71,9 +71,13 @@ class Made:
 
 @dataclass(slots=True)
 class Mark:
-    """What one watch knows of a storage: how it was made, and the paths of its taps by where they start. A view finds it."""
+    """What one watch knows of a storage: how it was made, and the paths of its taps by where they start. A view finds it.
+
+    flops: the products that made it, until the first tap has told them.
+    """
 
     made: Made = Made("tap")
+    flops: int = 0
     names: dict[int, str] = field(default_factory=dict)
 
 
@@ -258,3 +262,25 @@ def within(piece: Place) -> Iterator[None]:
         here.piece = outer
         sizes.clear()
         sizes.update(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """A Place that tells the request alone."""
+
+    request: object
+
+
+@contextmanager
+def after(model: nn.Module, path: str, request: object) -> Iterator[None]:
+    """Taps in here are what is done with one request's rows of the model's last step, once its forward is over: under this path."""
+    if not here.watches:
+        yield
+        return
+    calls, terms, piece = here.calls, here.terms, here.piece
+    paths: dict[Watch, str | None] = {w: f"{found[0]}.{path}".lstrip(".") if (found := w.where.get(model)) else None for w in here.watches}
+    here.calls, here.terms, here.piece = (*calls, Call(model, paths, {})), {}, Whose(request)
+    try:
+        yield
+    finally:
+        here.calls, here.terms, here.piece = calls, terms, piece

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 
 from pellucid.axes import bind
 from pellucid.errors import ShapeError, TraceError, UseError
-from pellucid.past import Span
-from pellucid.step import Step
+from pellucid.step import Step, spans_of
 from pellucid.tap import Call, Index, Made, Mark, Terms, Weights, aside, here, picked, terms_of
 
 Edit = Callable[[Tensor], Tensor | None]
@@ -53,6 +52,7 @@ class Seen:
     weights: tuple[str, ...] = ()
     grad: Tensor | None = None
     terms: Callable[[Index], Terms] | None = None
+    flops: int = 0  # of the op whose output this is, told by the first tensor that is a view of it
 
 
 class Records:
@@ -163,11 +163,13 @@ class Watch(Records):
         path = here.calls[-1].path.get(self)
         if path is None:
             return
-        if flops and here.marks is None:
-            self.flops[path] = self.flops.get(path, 0) + (flops if isinstance(flops, int) else flops())
+        n = 0 if here.marks is not None else flops if isinstance(flops, int) else flops()
+        if n:
+            self.flops[path] = self.flops.get(path, 0) + n
         told = (name for t in inputs if (name := self.name_of(t)))
         parts = (self.weights.names(w) or self.mark(w.untyped_storage()).made.weights for w in weights if w is not None)
-        self.mark(storage).made = Made(op, tuple(told), tuple(n for names in parts for n in names))
+        mark = self.mark(storage)
+        mark.made, mark.flops = Made(op, tuple(told), tuple(name for names in parts for name in names)), n
 
     def mark(self, storage: torch.UntypedStorage) -> Mark:
         """This watch's mark on a storage."""
@@ -205,16 +207,19 @@ class Watch(Records):
         if edited:
             x = self.change(x, part, spot)
         mark = self.mark(x.untyped_storage())
+        flops, mark.flops = mark.flops, 0
         mark.names[int(x.storage_offset())] = spot.path
         if not spot.wanted:
             return x
         if self.grad and here.marks is None and torch.is_grad_enabled() and x.is_floating_point() and not x.requires_grad:
             x = x.detach().requires_grad_()
         cut = x[part] if part else x
-        self.record(spot, x, cut, part, rows, Made("edit") if edited else mark.made, edited)
+        self.record(spot, x, cut, part, rows, Made("edit") if edited else mark.made, edited, flops)
         return x
 
-    def record(self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool) -> None:
+    def record(
+        self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool, flops: int
+    ) -> None:
         """Keep what was seen of x: cut, the watched request's part of it."""
         request = self.request if here.piece is None or here.piece.request is None else here.piece.request
         which = spot.path, request
@@ -224,7 +229,7 @@ class Watch(Records):
         value = cut.detach() if self.keep is None else aside(self.keep, cut)
         seen = Seen(
             spot.path, spot.dims, tuple(cut.shape), x.dtype, value, self.step, request, call, rows, source, None,
-            made.op, made.inputs, made.weights,
+            made.op, made.inputs, made.weights, flops=flops,
         )  # fmt: skip
         if here.marks is not None:
             here.marks.append(seen)
@@ -296,15 +301,6 @@ def take_gradient(of: "weakref.ref[Seen]", part: tuple[Any, ...], gradient: Tens
     """The hook of a watched tensor; weak, so that a graph keeps no record alive."""
     if (seen := of()) is not None:
         seen.grad = gradient[part] if part else gradient
-
-
-def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:
-    """Whose rows lie where along T; along S, the rows of an encoder: its own step comes second, or came with the source."""
-    if not steps or length == "T":
-        return steps[0].spans if steps else ()
-    if len(steps) > 1:
-        return steps[1].spans
-    return steps[0].source[1].spans if steps[0].source is not None else ()
 
 
 _lock = threading.Lock()

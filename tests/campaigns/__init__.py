@@ -1,4 +1,5 @@
-"""Campaigns: mutated files by the hundred thousand, each of which must load or be refused in one line that names it.
+"""Campaigns: mutated files by the hundred thousand, each of which must load or be refused in one line that names it; and texts on pages,
+whose every act is compared with a plain model.
 
     PYTHONPATH=tests python -m campaigns safetensors --count 1000000 --seed 1 --workers 2
 
@@ -28,7 +29,15 @@ from pellucid.checkpoint.worker import START
 from pellucid.errors import PellucidError
 
 LIMIT = 10.0  # seconds
-FULL = {"safetensors": 1_000_000, "config": 100_000, "trace": 100_000, "tokenizer": 20_000, "template": 10_000}
+FULL = {
+    "safetensors": 1_000_000,
+    "config": 100_000,
+    "trace": 100_000,
+    "tokenizer": 20_000,
+    "template": 10_000,
+    "pages": 20_000,
+    "engine": 25_000,
+}
 FORBIDDEN = {"pickle.find_class", "socket.connect", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "ctypes.dlopen"}
 Attempt = Callable[[random.Random], str]
 

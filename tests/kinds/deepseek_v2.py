@@ -1,27 +1,9 @@
 """deepseek_v2, tiny."""
 
-from kinds import DEEP_YARN, LLAMA, Kind
+from kinds import DEEP_YARN, DEEPSEEK, Kind
 
 KIND = Kind(
-    tiny=LLAMA
-    | {
-        "num_hidden_layers": 3,
-        "num_key_value_heads": 4,
-        "moe_intermediate_size": 16,
-        "q_lora_rank": 24,
-        "kv_lora_rank": 20,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 12,
-        "n_routed_experts": 8,
-        "n_shared_experts": 2,
-        "num_experts_per_tok": 3,
-        "n_group": 4,
-        "topk_group": 2,
-        "topk_method": "group_limited_greedy",
-        "routed_scaling_factor": 3.0,
-        "first_k_dense_replace": 1,
-    },
+    tiny=DEEPSEEK | {"n_shared_experts": 2, "num_experts_per_tok": 3, "topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0},
     quirks={
         "plain": {},
         "lite": {"q_lora_rank": None, "topk_method": "greedy", "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0},

@@ -1,41 +1,14 @@
 """deepseek_v3, tiny."""
 
-from kinds import DEEP_YARN, LLAMA, Kind
+from kinds import DEEP_YARN, DEEPSEEK, Kind
 
 KIND = Kind(
-    tiny=LLAMA
-    | {
-        "num_hidden_layers": 3,
-        "num_key_value_heads": 4,
-        "moe_intermediate_size": 16,
-        "q_lora_rank": 24,
-        "kv_lora_rank": 20,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 12,
-        "n_routed_experts": 8,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
-        "n_group": 4,
-        "topk_group": 2,
-        "first_k_dense_replace": 1,
-    },
+    tiny=DEEPSEEK,
     quirks={
         "plain": {},
         "no query rank": {"q_lora_rank": None},
         "yarn": {"rope_parameters": DEEP_YARN},
-        "yarn, two mscales": {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 10000.0,
-                "factor": 40.0,
-                "original_max_position_embeddings": 32,
-                "mscale": 0.7,
-                "mscale_all_dim": 1.0,
-                "beta_fast": 32,
-                "beta_slow": 1,
-            }
-        },
+        "yarn, two mscales": {"rope_parameters": DEEP_YARN | {"mscale": 0.7}},
         "one group": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 3},
         "shares not normalised": {"norm_topk_prob": False, "routed_scaling_factor": 1.5},
         "no shared expert": {"n_shared_experts": 0},
@@ -52,21 +25,7 @@ KIND = Kind(
         ("plain", {"n_group": 2}),
         ("plain", {"topk_group": 3}),
         ("plain", {"num_experts_per_tok": 3}),
-        (
-            "yarn",
-            {
-                "rope_parameters": {
-                    "rope_type": "yarn",
-                    "rope_theta": 10000.0,
-                    "factor": 40.0,
-                    "original_max_position_embeddings": 32,
-                    "mscale": 1.01,
-                    "mscale_all_dim": 1.01,
-                    "beta_fast": 32,
-                    "beta_slow": 1,
-                }
-            },
-        ),
+        ("yarn", {"rope_parameters": DEEP_YARN | {"mscale": 1.01, "mscale_all_dim": 1.01}}),
     ),
     refused=(
         ("plain", {"n_group": 3}, "n_routed_experts % n_group == 0"),

@@ -1,28 +1,9 @@
 """deepseek_v32, tiny."""
 
-from kinds import DEEP_YARN, LLAMA, Kind
+from kinds import DEEP_YARN, DEEPSEEK, Kind
 
 KIND = Kind(
-    tiny=LLAMA
-    | {
-        "num_hidden_layers": 3,
-        "num_key_value_heads": 4,
-        "moe_intermediate_size": 16,
-        "q_lora_rank": 24,
-        "kv_lora_rank": 20,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 12,
-        "n_routed_experts": 8,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
-        "n_group": 4,
-        "topk_group": 2,
-        "first_k_dense_replace": 1,
-        "index_topk": 6,
-        "index_head_dim": 12,
-        "index_n_heads": 8,
-    },
+    tiny=DEEPSEEK | {"index_topk": 6, "index_head_dim": 12, "index_n_heads": 8},
     quirks={
         "plain": {},
         "yarn": {"rope_parameters": DEEP_YARN, "index_topk": 9, "index_head_dim": 8, "index_n_heads": 24},

@@ -1,16 +1,9 @@
 """gemma3_text, tiny."""
 
-from kinds import LLAMA, LONGROPE, Kind
+from kinds import GEMMA, LONGROPE, Kind
 
 KIND = Kind(
-    tiny=LLAMA
-    | {
-        "head_dim": 16,
-        "num_hidden_layers": 3,
-        "sliding_window": 8,
-        "query_pre_attn_scalar": 12,
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-    },
+    tiny=GEMMA | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     quirks={
         "plain": {},
         "limit of the logits": {"final_logit_softcapping": 3.0, "num_key_value_heads": 1, "attention_bias": True},

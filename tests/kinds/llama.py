@@ -1,6 +1,6 @@
 """llama, tiny."""
 
-from kinds import LLAMA, LONGROPE, YARN, Kind
+from kinds import LLAMA, LLAMA3, LONGROPE, YARN, Kind
 
 KIND = Kind(
     tiny=LLAMA | {"rope_theta": 500000.0},
@@ -10,29 +10,11 @@ KIND = Kind(
         "tied, one kv head": {"tie_word_embeddings": True, "num_key_value_heads": 1, "hidden_act": "gelu_pytorch_tanh"},
         "own head width": {"head_dim": 12, "num_key_value_heads": 4, "rms_norm_eps": 0.01},
         "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 3.0}},
-        "llama3": {
-            "head_dim": 16,
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 10000.0,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 64,
-            },
-        },
+        "llama3": {"head_dim": 16, "rope_parameters": LLAMA3},
         "yarn": {"head_dim": 16, "rope_parameters": YARN},
         "yarn without truncation": {
             "head_dim": 16,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 10000.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 32,
-                "truncate": False,
-                "beta_fast": 8.0,
-                "attention_factor": 1.3,
-            },
+            "rope_parameters": YARN | {"truncate": False, "beta_fast": 8.0, "attention_factor": 1.3},
         },
         "dynamic": {
             "head_dim": 16,
@@ -47,32 +29,8 @@ KIND = Kind(
         ("plain", {"rms_norm_eps": 1.1e-06}),
         ("plain", {"hidden_act": "gelu"}),
         ("linear", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 3.001}}),
-        (
-            "llama3",
-            {
-                "rope_parameters": {
-                    "rope_type": "llama3",
-                    "rope_theta": 10000.0,
-                    "factor": 8.0,
-                    "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.01,
-                    "original_max_position_embeddings": 64,
-                }
-            },
-        ),
-        (
-            "yarn without truncation",
-            {
-                "rope_parameters": {
-                    "rope_type": "yarn",
-                    "rope_theta": 10000.0,
-                    "factor": 4.0,
-                    "original_max_position_embeddings": 32,
-                    "beta_fast": 8.0,
-                    "attention_factor": 1.3,
-                }
-            },
-        ),
+        ("llama3", {"rope_parameters": LLAMA3 | {"high_freq_factor": 4.01}}),
+        ("yarn without truncation", {"rope_parameters": YARN | {"beta_fast": 8.0, "attention_factor": 1.3}}),
         ("dynamic", {"max_position_embeddings": 33}),
         ("dynamic", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.001}}),
         ("longrope", {"rope_parameters": LONGROPE | {"original_max_position_embeddings": 37}}),
@@ -98,16 +56,7 @@ KIND = Kind(
         ("longrope", {"original_max_position_embeddings": 33}, "original_max_position_embeddings"),
         (
             "llama3",
-            {
-                "rope_parameters": {
-                    "rope_type": "llama3",
-                    "rope_theta": 10000.0,
-                    "factor": 8.0,
-                    "low_freq_factor": 4.0,
-                    "high_freq_factor": 3.5,
-                    "original_max_position_embeddings": 64,
-                }
-            },
+            {"rope_parameters": LLAMA3 | {"low_freq_factor": 4.0, "high_freq_factor": 3.5}},
             "low_freq_factor",
         ),
         (

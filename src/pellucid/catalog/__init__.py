@@ -7,6 +7,7 @@ devices.json  memory in bytes, bandwidth in bytes a second, dense peak in FLOP a
 
 import difflib
 import json
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,11 @@ def spelled(name: str) -> str:
 
 
 def find(table: dict[str, Entry], name: str) -> Entry | None:
-    """The entry of an id or a name."""
+    """The entry of an id, a name, or another one that it goes by ("gpt2" is the small one)."""
     wanted = spelled(name)
-    return next((e for e in table.values() if wanted in (spelled(e["id"]), spelled(e["name"]))), None)
+    return next((e for e in table.values() if wanted in map(spelled, (e["id"], e["name"], *e.get("also", ())))), None)
 
 
-def nearest(table: dict[str, Entry], name: str) -> list[str]:
-    """Up to five ids that resemble a name."""
-    return difflib.get_close_matches(name.lower(), table, 5, 0.4)
+def nearest(known: Iterable[str], name: str) -> list[str]:
+    """Up to five of the known names that resemble one."""
+    return difflib.get_close_matches(name.lower(), list(known), 5, 0.4)

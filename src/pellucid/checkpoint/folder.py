@@ -4,6 +4,7 @@ Only safetensors are read; a folder with nothing but pickled weights is refused 
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 from functools import cached_property
@@ -17,6 +18,7 @@ from pellucid.checkpoint.dequantise import Quantised, dequantised
 from pellucid.checkpoint.disk import inside, read_whole, replacing
 from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
 from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor, write
+from pellucid.checkpoint.template import LEGACY_FILE, TEMPLATE_FILE, TEMPLATE_FOLDER
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.families.fields import Fields
 from pellucid.families.quantised import quantised
@@ -32,10 +34,9 @@ TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
     "vocab.txt",
-    "chat_template.jinja",
-    "chat_template.json",
+    TEMPLATE_FILE,
+    LEGACY_FILE,
 )
-TEMPLATE_FOLDER = "additional_chat_templates"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt", "*.h5", "*.gguf", "*.msgpack", "*.npy", "*.npz")
 _SHOWN = 10  # names listed in an error
 
@@ -95,7 +96,7 @@ class Folder:
 
     def has(self, name: str) -> bool:
         """Whether there is anything of this name in the folder, a broken link too."""
-        return (self.path / name).exists() or (self.path / name).is_symlink()
+        return os.path.lexists(self.path / name)
 
     def read(self, name: str, into: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """One tensor by its name on disk; see `read_tensor`. dtype: of a quantised one, where no place is given."""

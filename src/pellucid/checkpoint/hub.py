@@ -18,10 +18,11 @@ from typing import Any
 from pellucid.checkpoint.disk import inside, regular
 from pellucid.checkpoint.folder import INDEX, TOKENIZER_FILES, WEIGHTS, weightless
 from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
+from pellucid.checkpoint.template import TEMPLATE_FOLDER
 from pellucid.errors import CheckpointError
 from pellucid.words import say
 
-SMALL = ("config.json", "generation_config.json", INDEX, *TOKENIZER_FILES, "additional_chat_templates/*.jinja")
+SMALL = ("config.json", "generation_config.json", INDEX, *TOKENIZER_FILES, f"{TEMPLATE_FOLDER}/*.jinja")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 PART = r"[A-Za-z0-9][\w.-]{0,95}"
 NAME = re.compile(rf"({PART}/{PART})(?:@({PART}(?:/{PART})*))?", re.ASCII)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pellucid.checkpoint.json_file import DEEPEST, name_of
+from pellucid.checkpoint.json_file import DEEPEST, MOST_DIGITS, name_of
 from pellucid.errors import UseError
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation")
@@ -46,7 +46,7 @@ def objects(given: Any, place: str) -> list[Any] | None:
 
 def settings(given: dict[str, Any]) -> dict[str, Any]:
     """What else a template may be told: known names, each of its type."""
-    for name, value in given.items():
+    for name, value in _is(given, dict, "settings").items():
         if name not in SETTINGS:
             raise UseError("chat.setting", name=name, allowed=", ".join(SETTINGS))
         _plain(_is(value, SETTINGS[name], name), name)
@@ -92,5 +92,7 @@ def _plain(value: Any, place: str, depth: int = 1) -> None:
             raise UseError("chat.surrogate", place=place)
     elif not isinstance(value, bool | int | float | None) or (isinstance(value, float) and not math.isfinite(value)):
         raise UseError("chat.kind", place=place, found=str(value) if isinstance(value, float) else name_of(value), expected="JSON")
+    elif isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
+        raise UseError("chat.digits", place=place, limit=MOST_DIGITS)
     for held, where in inner:
         _plain(held, where, depth + 1)

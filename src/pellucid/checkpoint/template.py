@@ -5,6 +5,7 @@ it wrote itself: only there may a control token be read.
 """
 
 import json
+import os
 import warnings
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +19,7 @@ from pellucid.checkpoint.worker import Worker
 from pellucid.errors import TokenizerError, UseError
 from pellucid.words import say
 
-FILE, LEGACY, MORE = "chat_template.jinja", "chat_template.json", "additional_chat_templates"
+TEMPLATE_FILE, LEGACY_FILE, TEMPLATE_FOLDER = "chat_template.jinja", "chat_template.json", "additional_chat_templates"
 DEFAULT, TOOLS = "default", "tool_use"
 TEMPLATE_BYTES = 1_000_000
 LONGEST = 16_000_000  # characters of what a template is given
@@ -88,17 +89,17 @@ def templates(folder: Path, settings: dict[str, Any], settings_file: Path | None
     Files of their own win over `chat_template` of tokenizer_config.json, and that over chat_template.json, as in transformers.
     """
     said = _from_settings(settings.get("chat_template"), settings_file)
-    files = [(DEFAULT, folder, FILE)]
-    if (folder / MORE).is_dir() and inside(folder, MORE, TokenizerError):
-        files += [(found.stem, folder / MORE, found.name) for found in sorted((folder / MORE).glob("*.jinja"))]
-    paths = {name: inside(place, file, TokenizerError) for name, place, file in files if _there(place / file)}
+    files = [(DEFAULT, folder, TEMPLATE_FILE)]
+    if (folder / TEMPLATE_FOLDER).is_dir() and inside(folder, TEMPLATE_FOLDER, TokenizerError):
+        files += [(found.stem, folder / TEMPLATE_FOLDER, found.name) for found in sorted((folder / TEMPLATE_FOLDER).glob("*.jinja"))]
+    paths = {name: inside(place, file, TokenizerError) for name, place, file in files if os.path.lexists(place / file)}
     found = {name: Template(read_text(path, TEMPLATE_BYTES, TokenizerError), str(path)) for name, path in paths.items()}
     if found and (lost := [name for name in said if name not in found or found[name].source.rstrip() != said[name].source.rstrip()]):
         where = ", ".join(Path(template.file).name for template in found.values())
         warnings.warn(say("template.twice", file=settings_file, names=", ".join(lost), taken=where), stacklevel=4)
     found = found or said
-    if not found and _there(folder / LEGACY):
-        path = inside(folder, LEGACY, TokenizerError)
+    if not found and os.path.lexists(folder / LEGACY_FILE):
+        path = inside(folder, LEGACY_FILE, TokenizerError)
         found = _from_settings(read_object(path, error=TokenizerError).get("chat_template"), path)
     return found
 
@@ -129,7 +130,3 @@ def _from_settings(held: Any, file: Path | None) -> dict[str, Template]:
             raise TokenizerError("template.kind", file=file, field=place)
         found[name] = Template(source, f"{file}: {place}")
     return found
-
-
-def _there(path: Path) -> bool:
-    return path.exists() or path.is_symlink()

@@ -4,6 +4,7 @@ Text is only ever text: "<|endoftext|>" typed by a person becomes ordinary piece
 """
 
 import json
+import os
 import re
 import threading
 import warnings
@@ -56,7 +57,7 @@ class Tokenizer:
         self._parsing: Encoder | None = None
         self._chats: dict[Template, Chat] = {}
         self._lock = threading.Lock()
-        fenced = _fenced(self._spec, self._control)
+        fenced = _fenced(self._spec, _fenceable(self._spec, self._control))
         self._plain = library(fenced, file, parse=False)
         self._refuse_renumbering(fenced)
 
@@ -220,7 +221,7 @@ class Chat:
         self._fenced = _fenceable(spec, control)
         names = sorted(control.values(), key=len, reverse=True)
         self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
-        self._library = library(_fenced(spec, control), file, parse=True)
+        self._library = library(_fenced(spec, self._fenced), file, parse=True)
 
     def ids(self, rendered: Rendered, given: Any) -> list[int]:
         """The ids of a prompt; `given` is what it was made of."""
@@ -254,7 +255,7 @@ def load_tokenizer(folder: str | Path, model_vocab: int | None = None) -> Tokeni
     folder = Path(folder)
 
     def there(name: str) -> Path | None:
-        return inside(folder, name, TokenizerError) if (folder / name).exists() or (folder / name).is_symlink() else None
+        return inside(folder, name, TokenizerError) if os.path.lexists(folder / name) else None
 
     settings_file, map_file = there("tokenizer_config.json"), there("special_tokens_map.json")
     settings = read_object(settings_file, error=TokenizerError) if settings_file else {}
@@ -315,19 +316,19 @@ def _refuse_text(text: str) -> None:
 
 def _fenceable(spec: Spec, control: Iterable[int]) -> set[str]:
     """The names of control tokens that can be put behind a fence: not those that merges build, since the merges speak of them."""
-    fenced = set(control)
+    ids = set(control)
     merges = spec["model"].get("merges") or []
     prefix = len(spec["model"].get("continuing_subword_prefix") or "")
     built = {left + right[prefix:] for left, right in merges} | {half for pair in merges for half in pair}
-    return {token["content"] for token in spec.get("added_tokens") or [] if token["id"] in fenced} - built
+    return {token["content"] for token in spec.get("added_tokens") or [] if token["id"] in ids} - built
 
 
-def _fenced(spec: Spec, control: Iterable[int]) -> Spec:
-    """The same tokenizer with control tokens under names that no text holds: else a unigram model finds "</s>" in a sentence.
+def _fenced(spec: Spec, names: set[str]) -> Spec:
+    """The same tokenizer with these tokens under names that no text holds: else a unigram model finds "</s>" in a sentence.
 
     Where a token keeps its name, `encode` and `chat` refuse a text that yields it.
     """
-    model, names = spec["model"], _fenceable(spec, control)
+    model = spec["model"]
 
     def fence(name: str) -> str:
         return f"{_FENCE}{name}{_FENCE}" if name in names else name

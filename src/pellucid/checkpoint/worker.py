@@ -89,17 +89,17 @@ class Worker:
         assert process and process.stdin and process.stdout
         late = threading.Timer(PATIENCE + 1, process.kill)
         late.start()
+        got = None
         try:
-            process.stdin.write(_HEAD.pack(len(message), seconds) + message)
-            process.stdin.flush()
-            got = _read(process.stdout)
-        except (OSError, ValueError):
-            got = None
+            with suppress(OSError, ValueError):
+                process.stdin.write(_HEAD.pack(len(message), seconds) + message)
+                process.stdin.flush()
+                got = _read(process.stdout)
+            code = process.wait() if got is None else 0  # until it is late: one whose answer is too long still lives
         finally:
             late.cancel()
         if got is None:
-            code = process.wait()
-            slow = -code in (signal.SIGKILL, *(getattr(signal, name, 0) for name in ("SIGPROF", "SIGALRM")))
+            slow = -code in [getattr(signal, name, None) for name in ("SIGKILL", "SIGPROF", "SIGALRM")]
             answer: Message = {"fault": "time"} if slow else {"fault": "died", "found": code}
         else:
             answer = json.loads(got[0])

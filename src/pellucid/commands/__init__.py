@@ -3,6 +3,7 @@
 Every wrong use and every PellucidError is one line on stderr and exit code 2; 1 says that a check failed, 130 that Ctrl-C ended it.
 """
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line, the process's own where None; returns its exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     screen = Screen()
+    if argv is None:
+        gc.set_threshold(10_000)  # not 700: importing torch makes 250,000 objects, and all of them stay
     try:
         rest, settings = asked(given)
         screen = Screen(json=settings.json, quiet=settings.quiet)
@@ -31,3 +34,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     finally:
         words.use(None)
+        if argv is None:
+            gc.freeze()  # the process ends, and its memory with it: nothing is left to collect

@@ -19,7 +19,7 @@ from pellucid.errors import UseError
 from pellucid.words import say
 
 EXAMPLE = "The capital of France is"
-COMMANDS = ("explain", "run", "count", "bench", "score", "trace", "diff", "verify", "show", "models", "train", "env")
+COMMANDS = ("explain", "open", "run", "count", "bench", "score", "trace", "diff", "verify", "show", "models", "train", "env")
 USAGE: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageError, whoever brings click
 PACKAGE = str(Path(__file__).parents[1])
 

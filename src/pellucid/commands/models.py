@@ -20,8 +20,9 @@ def add(app: typer.Typer) -> None:
         screen: Screen = ctx.obj
 
         from pellucid import catalog
+        from pellucid.draw.tables import parameters
         from pellucid.families import known
-        from pellucid.model import load, specimens
+        from pellucid.model import specimens
 
         held = specimens()
         found = cached()
@@ -30,10 +31,10 @@ def add(app: typer.Typer) -> None:
             return
         rows: list[dict[str, Any]] = []
         for name in held:
-            model = load(name, device="meta")
-            rows.append({"name": name, "family": model.family.name, "parameters": model.num_parameters(), "bytes": size(name)})
+            bill = parameters(name)
+            rows.append({"name": name, "family": bill.family, "parameters": int(bill["parameters.total"]), "bytes": size(name)})
+        published = list(catalog.models())
         if screen.json:
-            published = list(catalog.models())
             screen.document({"schema": SCHEMA, "specimens": rows, "cached": found, "families": known(), "catalogue": published})
             return
 
@@ -44,7 +45,6 @@ def add(app: typer.Typer) -> None:
         lines = [[r["name"], r["family"], f"{r['parameters']:,}", f"{r['bytes'] / 1e6:.1f} MB"] for r in rows]
         screen.lines([Text(say("models.specimens")), *table(lines, [Column(), Column(), Column(">"), Column(">")])])
         screen.lines([Text(say("models.cached") if found else say("models.uncached")), *(Text(f" {name}") for name in found)])
-        published = list(catalog.models())
         screen.lines([Text(say("models.catalogue", count=len(published))), *prose(", ".join(published), screen.width)])
         screen.lines([Text(say("models.families", count=len(known()))), *prose(", ".join(known()), screen.width)])
 

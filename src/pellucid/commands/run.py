@@ -3,8 +3,8 @@
 A chat is put together by the template of the model's folder; a model without one goes on from each line by itself.
 """
 
-import math
 import sys
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,16 +13,16 @@ import typer
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
-from pellucid.errors import ConfigError, PellucidError, UseError
+from pellucid.errors import PellucidError, UseError
 from pellucid.words import say
 
 if TYPE_CHECKING:
     from pellucid.model import Model
+    from pellucid.ops.sampling import Sampling
 
 SCHEMA = 1
 NEW = 128  # tokens, where nobody asks for a number
-# What generation_config.json may ask of sampling that is not done here, and where it asks for nothing.
-UNDONE = {"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0, "repetition_penalty": 1}
+DRAWN = {"top_k", "top_p", "min_p"}  # settings that do nothing where the likeliest token is taken
 
 
 def add(app: typer.Typer) -> None:
@@ -33,7 +33,14 @@ def add(app: typer.Typer) -> None:
         prompt: Annotated[str | None, typer.Argument(metavar="[PROMPT]", help=say("run.help.prompt"))] = None,
         new: Annotated[int | None, options.whole("--max-new-tokens", say("run.help.new", count=NEW))] = None,
         temperature: Annotated[float | None, options.real("--temperature", say("run.help.temperature"))] = None,
+        top_k: Annotated[int | None, options.whole("--top-k", say("run.help.top_k"))] = None,
+        top_p: Annotated[float | None, options.real("--top-p", say("run.help.top_p"))] = None,
+        min_p: Annotated[float | None, options.real("--min-p", say("run.help.min_p"))] = None,
+        repetition: Annotated[float | None, options.real("--repetition", say("run.help.repetition"))] = None,
+        presence: Annotated[float | None, options.real("--presence", say("run.help.presence"))] = None,
+        frequency: Annotated[float | None, options.real("--frequency", say("run.help.frequency"))] = None,
         seed: Annotated[int | None, options.whole("--seed", say("run.help.seed"))] = None,
+        stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help=say("run.help.stop"))] = None,
         chat: Annotated[bool, typer.Option("--chat", help=say("run.help.chat"))] = False,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
@@ -41,11 +48,17 @@ def add(app: typer.Typer) -> None:
         adapter: Annotated[str | None, options.adapter()] = None,
         finite: Annotated[bool, options.check_finite()] = False,
     ) -> None:
-        screen: Screen = ctx.obj
-        loaded = options.loaded(screen, model, finite, dtype=dtype, ignore_fields=ignore_field or (), adapter=adapter)
         if chat and ids:
             raise UseError("run.chat_ids")
-        how: dict[str, Any] = {"new": new, "temperature": warmth(screen, loaded, temperature), "seed": seed}
+        given = {
+            "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition": repetition, "presence": presence,
+            "frequency": frequency, "seed": seed,
+        }  # fmt: skip
+        given = {name: value for name, value in given.items() if value is not None}
+        judge(given, stop or [])
+        screen: Screen = ctx.obj
+        loaded = options.loaded(screen, model, finite, dtype=dtype, ignore_fields=ignore_field or (), adapter=adapter)
+        how: dict[str, Any] = {"new": new, "sampling": settled(screen, loaded, given), "until": stop or []}
         if prompt is None and sys.stdin.isatty():
             talk(screen, loaded, how)
             return
@@ -56,18 +69,37 @@ def add(app: typer.Typer) -> None:
             screen.document(told)
 
 
-def warmth(screen: Screen, model: "Model", asked: float | None) -> float:
-    """The temperature that was asked for, else generation_config.json's if it samples, else none; says what of its sampling is not done."""
-    told = model.generation
-    if asked is not None or told.get("do_sample") is not True:
-        return asked or 0.0
-    found = told.get("temperature", 1.0)
-    if type(found) not in (int, float) or not (math.isfinite(found) and found >= 0):
-        raise ConfigError("run.temperature", model=model.name, found=found)
-    undone = [f"{name}={told[name]}" for name, nothing in UNDONE.items() if told.get(name) not in (None, nothing)]
-    key = "run.samples_part" if undone else "run.samples"
-    screen.note(say(key, model=model.name, temperature=found, undone=", ".join(undone)))
-    return float(found)
+def judge(given: dict[str, Any], stop: list[str]) -> None:
+    """Refuse wrong settings before a model is read."""
+    from pellucid.engine.text import check_stops
+    from pellucid.ops.sampling import Sampling
+
+    Sampling.of(given)
+    check_stops(stop)
+
+
+def settled(screen: Screen, model: "Model", given: dict[str, Any]) -> "Sampling":
+    """What was asked for, over what generation_config.json asks for; says which of both does nothing."""
+    from pellucid.engine.defaults import defaults
+    from pellucid.ops.sampling import Sampling
+    from pellucid.ops.uniform import fresh
+
+    own, undone = defaults(model.generation, model.name)
+    found = replace(own, **given)
+    idle = DRAWN if found.greedy else set()
+    told = {name: value for name, value in asdict(own).items() if name not in {*given, *idle} and value != getattr(Sampling(), name)}
+    if told:
+        screen.note(say("run.samples", model=model.name, settings=listed(told)))
+    if undone and not found.greedy:
+        screen.note(say("run.undone", model=model.name, settings=listed(undone)))
+    if wasted := sorted(idle & given.keys()):
+        screen.note(say("run.idle", names=", ".join("--" + name.replace("_", "-") for name in wasted)))
+    return found if found.greedy or found.seed is not None else replace(found, seed=fresh())
+
+
+def listed(settings: dict[str, Any]) -> str:
+    """Settings as they are told: "temperature=0.7, top_p=0.8"."""
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def answer(
@@ -75,15 +107,18 @@ def answer(
     model: "Model",
     prompt: str | list[int],
     new: int | None,
-    temperature: float,
-    seed: int | None,
+    sampling: "Sampling",
+    until: list[str],
     stops: tuple[int, ...] = (),
     ends: tuple[type[BaseException], ...] = (),
 ) -> dict[str, Any]:
     """Generate after one prompt, streaming the text as it comes; returns what was generated.
 
-    stops: more tokens that end it than the model's own.  ends: exceptions that end it too, KeyboardInterrupt in a chat.
+    until: strings that end the text and are not shown.  stops: more tokens that end it than the model's own.  ends: exceptions that end
+    it too, KeyboardInterrupt in a chat.
     """
+    from pellucid.engine.text import Text
+
     if not prompt:
         raise UseError("generate.empty", name="prompt")
     tokenizer = model.tokenizer
@@ -91,24 +126,28 @@ def answer(
     rows = model.config.positions
     room = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - len(ids)))
     stops = (*model.stops, *stops)
-    out, got, text = tokenizer.stream(skip_special=True), list[int](), ""
+    out, got = Text(tokenizer.stream(skip_special=True), until), list[int]()
     try:
-        for (token,) in model.stream([ids], room if new is None else new, temperature, stops, seed):
-            if token is None:
+        for news in model.stream([ids], room if new is None else new, sampling, stops):
+            if news.token is None:
                 break
-            got.append(token)
-            text += (piece := out.feed(token))
+            got.append(news.token.id)
+            piece = out.feed(got[-1])
             if not screen.json:
                 screen.text(piece)
+            if out.stop is not None:
+                break
     except ends:
         pass
-    text += (rest := out.end())
+    rest = out.end()
     if not screen.json:
         screen.text(rest + "\n")
     asked = prompt if isinstance(prompt, str) else None
-    stopped = bool(got) and got[-1] in stops
+    how = {name: value for name, value in asdict(sampling).items() if name != "bias"}
+    stopped = out.stop is not None or (bool(got) and got[-1] in stops)
     return {
-        "schema": SCHEMA, "model": model.name, "prompt": asked, "ids": ids, "new": got, "text": text, "stopped": stopped, "date": None,
+        "schema": SCHEMA, "model": model.name, "prompt": asked, "ids": ids, "new": got, "text": out.shown, "stopped": stopped,
+        "stop": out.stop, "sampling": how, "date": None,
     }  # fmt: skip
 
 
@@ -134,6 +173,13 @@ def turn(
     return told | {"prompt": messages[-1]["content"], "date": now.isoformat() if dated else None}
 
 
+def reseeded(sampling: "Sampling", index: int) -> "Sampling":
+    """The sampling of a chat's reply: each draws by numbers of its own."""
+    from pellucid.ops.uniform import sibling
+
+    return sampling if sampling.seed is None else replace(sampling, seed=sibling(sampling.seed, index))
+
+
 def talk(screen: Screen, model: "Model", how: dict[str, Any]) -> None:
     """A chat until Ctrl-D, Ctrl-C stops a reply; without a template, line after line, each a prompt of its own."""
     chats, now = bool(model.tokenizer.templates), datetime.now()
@@ -148,8 +194,8 @@ def talk(screen: Screen, model: "Model", how: dict[str, Any]) -> None:
         if not line:
             continue
         try:
-            stop = (KeyboardInterrupt,)
-            told = turn(screen, model, [*said, user(line)], now, how, stop) if chats else answer(screen, model, line, **how, ends=stop)
+            stop, own = (KeyboardInterrupt,), how | {"sampling": reseeded(how["sampling"], len(said) // 2)}
+            told = turn(screen, model, [*said, user(line)], now, own, stop) if chats else answer(screen, model, line, **own, ends=stop)
         except PellucidError as wrong:  # as where the positions are used up; the line is forgotten, the chat goes on
             screen.fault(str(wrong))
             continue

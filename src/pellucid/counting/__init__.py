@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import torch
 
+from pellucid.axes import parse, show
 from pellucid.config import Config, Latent, Moe
 from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, pairs, rows_kept
 from pellucid.counting.distinct import PLACE, distinct
@@ -14,14 +15,15 @@ from pellucid.counting.formats import add_bytes
 from pellucid.counting.ghost import Ran, ghost, run
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.weights import Weight, weights
-from pellucid.models import Decoder, Encoder, EncoderDecoder
+from pellucid.models import Encoder, EncoderDecoder
 
 __all__ = ["Bill", "Number", "Setting", "counted", "weighed"]
 
 
 def counted(cfg: Config, name: str, family: str, setting: Setting = Setting()) -> Bill:  # noqa: B008
     """The bill of a config."""
-    bill, model = weighed(cfg, name, family, setting)
+    bill = weighed(cfg, name, family, setting)
+    model = ghost(bill.reduced.config, torch.bfloat16)
     source = setting.source if setting.source is not None else setting.context
     if isinstance(model, EncoderDecoder):
         prefill, decode = run(model, 1, 0, setting.batch, source), run(model, 1, setting.context, setting.batch, source)
@@ -35,23 +37,23 @@ def counted(cfg: Config, name: str, family: str, setting: Setting = Setting()) -
     return bill
 
 
-def weighed(cfg: Config, name: str, family: str, setting: Setting) -> tuple[Bill, Decoder | EncoderDecoder]:
-    """The bill's parameters and their bytes, for which nothing runs, and the model that they are of."""
+def weighed(cfg: Config, name: str, family: str, setting: Setting) -> Bill:
+    """The bill's parameters and their bytes, for which nothing runs."""
     bill = Bill(name, family, cfg, setting, distinct(cfg))
-    model = ghost(bill.reduced.config, torch.bfloat16)
-    add_parameters(bill, model)
+    add_parameters(bill)
     add_bytes(bill)
-    return bill, model
+    return bill
 
 
-def add_parameters(bill: Bill, model: Decoder | EncoderDecoder) -> None:
+def add_parameters(bill: Bill) -> None:
     """Every weight with its formula; sums by layer, by part, in all; what works for one token."""
-    held = {w.path: w for w in weights(model)}
+    reduced = distinct(bill.config, copies=2)
+    held = {w.path: w for w in weights(ghost(reduced.config, torch.bfloat16))}
     for w in held.values():
-        if (place := bill.reduced.place(w.path)) is None:
+        if (place := reduced.place(w.path)) is None:
             continue
         path, count = place
-        again = bill.reduced.again(w.path)
+        again = reduced.again(w.path)
         times = count if again is None or again in held else 1  # what the second copy has not, all layers share
         bill.weights.append(Counted(w, path, times, active(bill, path)))
     numbers, own = bill.numbers, [c for c in bill.weights if c.weight.parameter]
@@ -98,21 +100,9 @@ def outermost(c: Counted) -> str:
 
 def number(w: Weight) -> Number:
     """A weight's count: (H·K)·D = (12·64)·768."""
-    symbols = "·".join(f"({'·'.join(a.split())})" if " " in a else a for a in axes(w)) if w.dims else ""
+    axes = (show(axis) for axis in parse(w.dims or ""))
+    symbols = "·".join(f"({a})" if "×" in a or "+" in a else a for a in axes).replace("×", "·")
     return Number(w.count, symbols, "·".join(f"{n:,}" for n in w.shape) if len(w.shape) > 1 else "")
-
-
-def axes(w: Weight) -> list[str]:
-    """The axes of a weight as its label writes them, products in brackets opened."""
-    out, depth, word = [], 0, ""
-    for c in (w.dims or "") + " ":
-        depth += (c == "(") - (c == ")")
-        if c == " " and depth == 0:
-            out.append(word[1:-1] if word.startswith("(") else word)
-            word = ""
-        else:
-            word += c
-    return [a for a in out if a]
 
 
 def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: int | None = None) -> None:
@@ -122,27 +112,18 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
         if (place := bill.reduced.place(path)) is None:
             continue
         whole, times = place
-        key = f"flops.{phase}.{whole}" if whole else f"flops.{phase}.whole"
-        bill.numbers[key] = Number(flops)
-        square.append((whole, times, bill.numbers[key]))
-        left = Number(flops)
+        left = bill.numbers[f"flops.{phase}.{whole}"] = Number(flops)
+        square.append((whole, times, left))
         if path in ran.stored:  # its own attention
-            layer = bill.viewer(whole)
-            side = source or rows if whole.startswith("encoder.") else rows
-            old = 0 if whole.startswith("encoder.") else before
-            share = Fraction(pairs(layer, side, old, whole.startswith("encoder.") or isinstance_encoder(bill)), side * (old + side))
+            reads = whole.startswith("encoder.")
+            side, old = (source or rows, 0) if reads else (rows, before)
+            share = Fraction(pairs(bill.viewer(whole), side, old, reads or bill.config.both_ways), side * (old + side))
             left = Number(int(flops * share), f"{whole} · {share}")
         seen.append((whole, times, left))
     bill.numbers[f"flops.{phase}"] = total(square, f"flops.{phase}")
     bill.numbers[f"flops.{phase}_causal"] = Number(sum(t * n.value for _, t, n in seen))
     places = ((bill.reduced.place(path), n) for path, n in ran.elements.items())
     bill.numbers[f"elements.{phase}"] = Number(sum(place[1] * n for place, n in places if place is not None))
-
-
-def isinstance_encoder(bill: Bill) -> bool:
-    """Whether every token of the model sees every other."""
-    attn = bill.config.layers[0].attn
-    return bill.config.encoder is None and not getattr(attn, "causal", True)
 
 
 def add_cache(bill: Bill, ran: Ran) -> None:

@@ -69,13 +69,11 @@ def parts(bill: Bill, phase: str, device: Device) -> list[Part]:
     rows, before = (1, s.context) if phase == "decode" else (1 if listens else s.context, 0)
     dtype = s.weights if s.weights in device.peak else s.activations
     peak = device.peak.get(dtype) or device.peak["float32"]
-    flops: dict[str, tuple[int, float]] = {}
+    flops: dict[str, float] = {}
     for name, number in bill.within(f"flops.{phase}"):
-        times = multiplicity(bill, name)
         value = float(number) * (shown(bill, name, rows, before) if f"cache.{name}" in bill else 1.0)
-        before_, have = flops.get(unit(name), (times, 0.0))
-        flops[unit(name)] = before_, have + value
-    moved: dict[str, tuple[int, float]] = {}
+        flops[unit(name)] = flops.get(unit(name), 0.0) + multiplicity(bill, name) * value
+    moved: dict[str, float] = {}
     for c in bill.weights:
         if c.path in ("embed.weight", "positions.weight", "types.weight") and not (c.path == "embed.weight" and bill.config.tied):
             continue  # a few rows of a table are read, not the table
@@ -83,31 +81,27 @@ def parts(bill: Bill, phase: str, device: Device) -> list[Part]:
             continue  # the source was read before
         where = "head" if c.path == "embed.weight" else unit(c.path)
         share = 1.0 if c.active == 1 else chosen(bill, c.path, rows * s.batch)
-        times, have = moved.get(where, (c.times, 0.0))
-        moved[where] = times, have + share * float(bill[f"bytes.{c.path}"])
+        moved[where] = moved.get(where, 0.0) + c.times * share * float(bill[f"bytes.{c.path}"])
     for name, number in bill.within("cache"):
         if PLACE.fullmatch(name):
             read = pairs(bill.viewer(name), 1, before)
-            times, have = moved.get(unit(name), (1, 0.0))
-            moved[unit(name)] = times, have + float(number) * s.batch * (read if phase == "decode" else rows)
+            each = float(number) * s.batch * (read if phase == "decode" else rows)
+            moved[unit(name)] = moved.get(unit(name), 0.0) + multiplicity(bill, name) * each
     if phase == "decode" and "cache.bytes_per_source_token" in bill:
         kept = float(bill["cache.bytes_per_source_token"]) / len(bill.config.layers) * (s.source or s.context) * s.batch
         for path in [p for p in moved if p.endswith(".cross")]:
-            moved[path] = moved[path][0], moved[path][1] + kept
+            moved[path] += multiplicity(bill, path) * kept
     out = []
     for path in dict.fromkeys([*flops, *moved]):
-        times = (flops.get(path) or moved[path])[0]
-        f, m = flops.get(path, (1, 0.0))[1] * times, moved.get(path, (1, 0.0))[1] * times
-        out.append(Part(path, times, f, m, f / peak, m / device.bandwidth))
+        f, m = flops.get(path, 0.0), moved.get(path, 0.0)
+        out.append(Part(path, multiplicity(bill, path), f, m, f / peak, m / device.bandwidth))
     return out
 
 
 def multiplicity(bill: Bill, path: str) -> int:
     """How many layers a path stands for."""
     found = PLACE.fullmatch(path)
-    if found is None:
-        return 1
-    return next(k.count for k in bill.reduced.kinds if k.stack == found["stack"] and k.first == int(found["number"]))
+    return 1 if found is None else bill.reduced.kind(found).count
 
 
 def shown(bill: Bill, path: str, rows: int, before: int) -> float:

@@ -1,12 +1,12 @@
-"""Each distinct layer once: a model of 61 layers is counted by building at most two of each kind.
+"""Each distinct layer once: a model of 61 layers is counted by running one of each kind.
 
-Two, because what the second has not (a table of distance biases that all layers share) belongs to the stack and not to the layer:
+    DeepSeek-V3     3 dense + 58 with experts     ->  1 + 1 layers run, and stand for 3 and 58
 
-    DeepSeek-V3     3 dense + 58 with experts     ->  2 + 2 layers are built, and stand for 3 and 58
+Its weights are those of two of each kind: what the second has not (a table of distance biases that all layers share) belongs to the
+stack and not to the layer.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pellucid.config import Config, Layer
@@ -37,7 +37,7 @@ class Distinct:
         found = PLACE.fullmatch(path)
         if found is None:
             return path, 1
-        kind = next(k for k in self.kinds if k.stack == found["stack"] and int(found["number"]) in k.built)
+        kind = self.built(found)
         if int(found["number"]) != kind.built[0]:
             return None
         return f"{kind.stack}layers.{kind.first}{found['rest']}", kind.count
@@ -47,40 +47,37 @@ class Distinct:
         found = PLACE.fullmatch(path)
         if found is None:
             return None
-        kind = next(k for k in self.kinds if k.stack == found["stack"] and int(found["number"]) in k.built)
+        kind = self.built(found)
         return f"{kind.stack}layers.{kind.built[1]}{found['rest']}" if len(kind.built) > 1 else None
 
+    def built(self, found: re.Match[str]) -> Kind:
+        """The kind of a layer of the reduced model."""
+        return next(k for k in self.kinds if k.stack == found["stack"] and int(found["number"]) in k.built)
 
-def distinct(cfg: Config) -> Distinct:
-    """The reduced config of a model."""
+    def kind(self, found: re.Match[str]) -> Kind:
+        """The kind of a layer of the whole model."""
+        return next(k for k in self.kinds if k.stack == found["stack"] and int(found["number"]) in k.numbers)
+
+
+def distinct(cfg: Config, copies: int = 1) -> Distinct:
+    """The reduced config of a model, with at most so many layers of each kind."""
     own = "" if cfg.encoder is None else "decoder."
-    layers, kinds = reduced(own, cfg.layers)
+    layers, kinds = reduced(own, cfg.layers, copies)
     if cfg.encoder is None:
         return Distinct(replace(cfg, layers=layers), tuple(kinds))
-    encoder, more = reduced("encoder.", cfg.encoder)
+    encoder, more = reduced("encoder.", cfg.encoder, copies)
     return Distinct(replace(cfg, layers=layers, encoder=encoder), (*more, *kinds))
 
 
-def reduced(stack: str, layers: tuple[Layer, ...]) -> tuple[tuple[Layer, ...], list[Kind]]:
-    """At most two of each kind, in the order in which kinds first come."""
+def reduced(stack: str, layers: tuple[Layer, ...], copies: int) -> tuple[tuple[Layer, ...], list[Kind]]:
+    """At most so many of each kind, in the order in which kinds first come."""
     numbers: dict[Layer, list[int]] = {}
     for i, layer in enumerate(layers):
         numbers.setdefault(layer, []).append(i)
     out: list[Layer] = []
     kinds = []
     for layer, found in numbers.items():
-        built = tuple(range(len(out), len(out) + min(2, len(found))))
+        built = tuple(range(len(out), len(out) + min(copies, len(found))))
         kinds.append(Kind(stack, found[0], built, len(found), tuple(found)))
         out += [layer] * len(built)
     return tuple(out), kinds
-
-
-def expanded(kinds: tuple[Kind, ...], path: str) -> Iterator[str]:
-    """Every path in the whole model that a path of a kind's first layer stands for."""
-    found = PLACE.fullmatch(path)
-    if found is None:
-        yield path
-        return
-    kind = next(k for k in kinds if k.stack == found["stack"] and k.first == int(found["number"]))
-    for n in kind.numbers:
-        yield f"{kind.stack}layers.{n}{found['rest']}"

@@ -75,7 +75,9 @@ def run(model: Decoder | EncoderDecoder, rows: int, before: int, batch: int, sou
             model.decode(tokens, step)
         else:
             model(told, tokens, step)
-    return Ran(dict(seen.flops), elements(seen), shapes(model, step.stored), kept(model, step))
+    paths = {m: path for path, m in model.named_modules()}
+    remembered = {part: new for (part, _), (new, _) in step.kept.items()}
+    return Ran(dict(seen.flops), elements(seen), shapes(paths, step.stored), shapes(paths, remembered))
 
 
 def remembering(model: EncoderDecoder, tokens: Tensor, told: Tensor) -> dict[Any, Any]:
@@ -96,12 +98,6 @@ def elements(seen: Watch) -> dict[str, int]:
     return out
 
 
-def shapes(model: nn.Module, stored: dict[nn.Module, Stored]) -> dict[str, tuple[tuple[int, ...], ...]]:
+def shapes(paths: dict[nn.Module, str], stored: dict[nn.Module, Stored]) -> dict[str, tuple[tuple[int, ...], ...]]:
     """By path, the shapes of one row of one request."""
-    paths = {m: path for path, m in model.named_modules()}
     return {paths[part]: tuple(tuple(n.shape[2:]) for n in new) for part, new in stored.items()}
-
-
-def kept(model: nn.Module, step: Step) -> dict[str, tuple[tuple[int, ...], ...]]:
-    paths = {m: path for path, m in model.named_modules()}
-    return {paths[part]: tuple(tuple(n.shape[2:]) for n in new) for (part, _), (new, _) in step.kept.items()}

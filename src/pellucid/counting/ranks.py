@@ -1,19 +1,21 @@
 """Several devices: what tensor, pipeline and expert splits put on each rank, and the bytes that ranks exchange in a step.
 
     tp   heads H, groups G, neurons F and the vocabulary V are split; the width D, latents and norms are on every rank
-    pp   layers, in stages of equal length; the first stages take what is left over, and the table and the head stand at the ends
+    pp   layers, in stages of equal length; the first stages take what is left over, and the table and the head stand at the ends.
+         An encoder's layers come before its decoder's, whose stages all get what it read
     ep   whole experts E; their tokens travel
 
 A stage's attention is on max(tp, ep) ranks: where ep is larger, groups of tp ranks hold copies of it, each for its part of the batch.
 """
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, prod
 
 from pellucid.axes import parse
-from pellucid.config import Attention, Layer, Moe
+from pellucid.config import Attention, Config, Latent, Layer, Moe
 from pellucid.counting.bill import BYTES, Bill, Counted, rows_kept
 from pellucid.counting.bounds import multiplicity
 from pellucid.counting.distinct import PLACE
@@ -39,21 +41,24 @@ class Split:
 
 @dataclass(frozen=True)
 class Stage:
-    """One rank of a stage: its layers as (first, last + 1), its parameters, their bytes, and its part of the past."""
+    """One rank of a stage: its layers as (first, last + 1), its parameters, their bytes, and its part of the past.
+
+    sent: bytes that it sends in a step, by phase and by what they are.
+    """
 
     layers: tuple[int, int]
     parameters: int
     weights: int
     cache: int
+    sent: dict[str, dict[str, Number]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A model over ranks. sent: bytes that one rank sends in a step, by phase and by what they are."""
+    """A model over ranks."""
 
     split: Split
     stages: tuple[Stage, ...]
-    sent: dict[str, dict[str, Number]] = field(default_factory=dict)
 
 
 def split_of(asked: str) -> Split:
@@ -68,27 +73,31 @@ def split_of(asked: str) -> Split:
 def spread(bill: Bill, split: Split) -> Spread:
     """What every rank holds and sends."""
     check(bill, split)
-    stages = tuple(stage(bill, split, i, bounds) for i, bounds in enumerate(cuts(len(bill.config.layers), split.pp)))
-    return Spread(split, stages, {phase: dict(sent(bill, split, phase)) for phase in ("prefill", "decode") if f"flops.{phase}" in bill})
+    return Spread(split, tuple(stage(bill, split, bounds) for bounds in cuts(len(stack(bill.config)), split.pp)))
+
+
+def stack(cfg: Config) -> tuple[Layer, ...]:
+    """All layers in the order in which they run."""
+    return (*(cfg.encoder or ()), *cfg.layers)
 
 
 def check(bill: Bill, split: Split) -> None:
     """Refuse a split that would cut a head, a neuron or an expert."""
-    cfg = bill.config
-    if cfg.encoder is not None:
-        raise UseError("count.ranks.encoder", found=bill.model)
-    for i, one in enumerate(cfg.layers):
-        if one.attn.heads % split.tp:
-            raise UseError("count.ranks.even", name="tp", found=split.tp, what="H", size=one.attn.heads, layer=i)
-        groups = one.attn.kv_heads if isinstance(one.attn, Attention) else 1
-        if max(groups, split.tp) % min(groups, split.tp):
-            raise UseError("count.ranks.even", name="tp", found=split.tp, what="G", size=groups, layer=i)
+    layers = stack(bill.config)
+    for i, one in enumerate(layers):
+        for attn in (one.attn, one.cross):
+            if attn is not None:
+                if attn.heads % split.tp:
+                    raise UseError("count.ranks.even", name="tp", found=split.tp, what="H", size=attn.heads, layer=i)
+                groups = attn.kv_heads if isinstance(attn, Attention) else 1
+                if max(groups, split.tp) % min(groups, split.tp):
+                    raise UseError("count.ranks.even", name="tp", found=split.tp, what="G", size=groups, layer=i)
         if one.ffn.width % split.tp and not (isinstance(one.ffn, Moe) and split.ep > 1):
             raise UseError("count.ranks.even", name="tp", found=split.tp, what="F", size=one.ffn.width, layer=i)
         if split.ep > 1 and isinstance(one.ffn, Moe) and one.ffn.experts % split.ep:
             raise UseError("count.ranks.even", name="ep", found=split.ep, what="E", size=one.ffn.experts, layer=i)
-    if split.pp > len(cfg.layers):
-        raise UseError("count.ranks.layers", found=split.pp, most=len(cfg.layers))
+    if split.pp > len(layers):
+        raise UseError("count.ranks.layers", found=split.pp, most=len(layers))
     if max(split.tp, split.ep) % min(split.tp, split.ep):
         raise UseError("count.ranks.together", tp=split.tp, ep=split.ep)
 
@@ -102,35 +111,61 @@ def cuts(layers: int, stages: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def stage(bill: Bill, split: Split, i: int, bounds: tuple[int, int]) -> Stage:
-    """One rank of the i-th stage."""
-    s = bill.setting
+def stage(bill: Bill, split: Split, bounds: tuple[int, int]) -> Stage:
+    """One rank of the stage with these layers."""
+    s, cfg = bill.setting, bill.config
     held = weights = cache = 0
     for c in bill.weights:
-        if times := here(bill, c.path, c.times, i, bounds, split.pp):
+        if times := here(bill, c.path, c.times, bounds):
             shape = shard(bill, c, split)
             held += times * prod(shape) * c.weight.parameter
             weights += times * int(size(c, s.weights, s.activations, shape))
     for name, number in bill.within("cache"):
         if PLACE.fullmatch(name):
-            attn = bill.layer(name).attn
-            part = kept(attn.kv_heads, split.tp) / attn.kv_heads if isinstance(attn, Attention) else 1.0
-            requests = ceil(s.batch / max(1, split.ep // split.tp))
-            times = here(bill, name, multiplicity(bill, name), i, bounds, split.pp)
-            cache += times * requests * int(int(number) * part) * rows_kept(bill.layer(name), s.context)
-    return Stage(bounds, held, weights, cache)
+            times = here(bill, name, multiplicity(bill, name), bounds)
+            rows = requests(bill, split) * rows_kept(bill.layer(name), s.context)
+            cache += times * rows * part(bill.layer(name).attn, int(number), split)
+    if "cache.bytes_per_source_token" in bill:
+        listens = [one.cross for one in stack(cfg)[slice(*bounds)] if one.cross is not None]
+        each = int(bill["cache.bytes_per_source_token"]) // len(cfg.layers)
+        cache += sum(requests(bill, split) * (s.source or s.context) * part(attn, each, split) for attn in listens)
+    phases = [phase for phase in ("prefill", "decode") if f"flops.{phase}" in bill]
+    return Stage(bounds, held, weights, cache, {phase: dict(sent(bill, split, phase, bounds)) for phase in phases})
 
 
-def here(bill: Bill, path: str, times: int, i: int, bounds: tuple[int, int], stages: int) -> int:
-    """How many of a path's copies the i-th stage has: of layers, those between its bounds; the table in the first, the end in the last."""
+def requests(bill: Bill, split: Split) -> int:
+    """Of the batch, those of one rank."""
+    return ceil(bill.setting.batch / max(1, split.ep // split.tp))
+
+
+def part(attn: Attention | Latent, row: int, split: Split) -> int:
+    """Of the bytes of a row of a layer's past, those on one rank: a latent is on each."""
+    return row * kept(attn.kv_heads, split.tp) // attn.kv_heads if isinstance(attn, Attention) else row
+
+
+def here(bill: Bill, path: str, times: int, bounds: tuple[int, int]) -> int:
+    """How many of a path's copies the stage with these layers has."""
+    start, end = bounds
+    reads = len(bill.config.encoder or ())
     found = PLACE.fullmatch(path)
-    if found is not None:
-        kind = next(k for k in bill.reduced.kinds if k.stack == found["stack"] and k.first == int(found["number"]))
-        inside = sum(bounds[0] <= n < bounds[1] for n in kind.numbers)
-        return inside if times == kind.count else min(inside, times)  # what layers share, each stage has once
-    ends = path.startswith(("norm.", "head.", "transform.", "narrow."))
-    tied = path == "embed.weight" and bill.config.tied and bill.config.head
-    return int(i == stages - 1 if ends else i == 0 or (tied and i == stages - 1))
+    if found is None:
+        return int(any(start <= n < end for n in neighbours(bill.config, path)))
+    before = reads if found["stack"] == "decoder." else 0
+    inside = sum(start <= n + before < end for n in bill.reduced.kind(found).numbers)
+    return inside if times == bill.reduced.kind(found).count else min(inside, times)  # what layers share, each stage has once
+
+
+def neighbours(cfg: Config, path: str) -> set[int]:
+    """The layers beside which a weight outside of layers stands: a table before the first of a stack, a norm or a head after the last."""
+    reads, last = len(cfg.encoder or ()), len(stack(cfg)) - 1
+    ends = re.match(r"((?:encoder|decoder)\.)?(norm|head|transform|narrow|pooler)\.", path)
+    if path.startswith("encoder."):
+        return {reads - 1 if ends else 0}
+    if ends:
+        return {last}
+    if path != "embed.weight":
+        return {reads}
+    return {0, reads, last} if cfg.tied and cfg.head else {0, reads}
 
 
 def kept(groups: int, ranks: int) -> int:
@@ -150,7 +185,8 @@ def shard(bill: Bill, c: Counted, split: Split) -> tuple[int, ...]:
         if c.part == "router" or (whole and "E" not in letters):
             by = 1  # every rank routes its own tokens
         if "G" in letters:
-            attn = bill.layer(c.path).attn
+            layer = bill.layer(c.path)
+            attn = layer.cross if c.part == "cross" else layer.attn
             assert isinstance(attn, Attention)
             out.append(n // attn.kv_heads * kept(attn.kv_heads, split.tp))
         else:
@@ -158,28 +194,47 @@ def shard(bill: Bill, c: Counted, split: Split) -> tuple[int, ...]:
     return tuple(out)
 
 
-def sent(bill: Bill, split: Split, phase: str) -> Iterator[tuple[str, Number]]:
-    """Bytes that one rank of the first stage sends in a step: rows of activations, by the formulas of a ring (n ranks, X = B·T·D·b)."""
-    s, cfg = bill.setting, bill.config
-    rows = ceil(s.batch / max(1, split.ep // split.tp)) * (s.context if phase == "prefill" else 1)
-    x = rows * cfg.width * int(BYTES[s.activations])
-    layers = cfg.layers[: next(cuts(len(cfg.layers), split.pp))[1]]
+def sent(bill: Bill, split: Split, phase: str, bounds: tuple[int, int]) -> Iterator[tuple[str, Number]]:
+    """Bytes that one rank of a stage sends in a step: rows of activations, by the formulas of a ring (n ranks, X = B·T·D·b).
+
+    Of the logits, each rank has its part of the vocabulary; those from which the next token is drawn are gathered, one row a request.
+    """
+    s, cfg, (start, end) = bill.setting, bill.config, bounds
+    layers, reads, size = stack(cfg), len(cfg.encoder or ()), int(BYTES[s.activations])
+    row = requests(bill, split) * cfg.width * size
+    source = row * (s.source or s.context) if reads and phase == "prefill" else 0
+    own = row * (1 if phase == "decode" or reads else s.context)
+    rows = [source] * reads + [own] * len(cfg.layers)  # X of every layer
+    sums, chosen = Counter[int](), Counter[int]()
+    for i in range(start, end):
+        sums[rows[i]] += summed(layers[i], split) + (i in (0, reads))  # one after a table, whose rows are split as well
+        chosen[rows[i] // split.tp] += getattr(layers[i].ffn, "chosen", 0)
     found = {}
     if (n := split.tp) > 1:
-        sums = 1 + sum(summed(one, split) for one in layers)  # one after the table, whose rows are split as well
-        found["all_reduce"] = Number(2 * (n - 1) * sums * x // n, "2(n−1)/n·sums·X", f"2·{n - 1}/{n}·{sums}·{x:,}")
+        found["all_reduce"] = ring(2 * (n - 1), n, "sums·X", sums)
     if (n := split.ep) > 1:
-        chosen = sum(one.ffn.chosen for one in layers if isinstance(one.ffn, Moe))
-        value = 2 * (n - 1) * chosen * x // (n * split.tp)
-        found["all_to_all"] = Number(value, "2(n−1)/n·ΣA·X/tp", f"2·{n - 1}/{n}·{chosen}·{x:,}/{split.tp}")
-    if split.pp > 1:
-        found["pipeline"] = Number(x, "X", "")
+        found["all_to_all"] = ring(2 * (n - 1), n, "ΣA·X/tp", chosen)
+    if end < len(layers):
+        found["pipeline"] = Number(source + own * (end > reads), "X")
+    elif (n := split.tp) > 1 and cfg.head:
+        drawn = requests(bill, split) * (s.context if cfg.both_ways else 1)
+        found["logits"] = ring(n - 1, n, "B·V·b", {drawn * size: cfg.vocab})
+    found = {name: number for name, number in found.items() if number.value}
     yield from found.items()
     if found:
         yield "total", total((name, 1, number) for name, number in found.items())
 
 
+def ring(passes: int, ranks: int, symbols: str, summands: Mapping[int, int]) -> Number:
+    """What each rank of a ring sends of {bytes: how many times}: (n − 1)/n of them to gather, and twice as much to add up."""
+    told = {x: n for x, n in summands.items() if n * x}
+    filled = " + ".join(f"{n:,}·{x:,}" for x, n in told.items())
+    twice = "2·" if passes == 2 * (ranks - 1) else ""
+    value = passes * sum(n * x for x, n in told.items()) // ranks
+    return Number(value, f"{twice}(n−1)/n·{symbols}", f"{twice}{ranks - 1}/{ranks}·" + (f"({filled})" if len(told) > 1 else filled))
+
+
 def summed(one: Layer, split: Split) -> int:
-    """Sums over ranks in a layer: after attention, and after a feed-forward part whose neurons are split."""
+    """Sums over ranks in a layer: after attention, of its own and of a source, and after a feed-forward part whose neurons are split."""
     split_ffn = split.ep == 1 or not isinstance(one.ffn, Moe) or one.ffn.shared > 0
-    return 1 if one.order.startswith("parallel") and split_ffn else 1 + split_ffn
+    return (1 if one.order.startswith("parallel") and split_ffn else 1 + split_ffn) + (one.cross is not None)

@@ -15,10 +15,14 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from pellucid.counting.bill import BYTES, Bill
-from pellucid.counting.ghost import META, ghost
+from pellucid.counting.distinct import distinct
+from pellucid.counting.ghost import META, ghost, run
 from pellucid.counting.number import Number, product, total
-from pellucid.counting.textbook import attention_products, matrices
-from pellucid.models import Decoder, Encoder, EncoderDecoder
+from pellucid.counting.textbook import attention_products, matrices, multiplied
+from pellucid.counting.weights import axes_of
+from pellucid.models import Decoder, EncoderDecoder
+from pellucid.parts.adapted import Addition, add
+from pellucid.parts.linear import Linear
 from pellucid.sight import prefix
 from pellucid.step import Step
 
@@ -54,7 +58,7 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
         held["master"] = product("N·4", every=every, four=4)
     if way.shards > 1:
         held = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in held.items()}
-    kept = saved(bill)
+    kept = saved(bill, way.rank)
     if way.recompute:
         kept = recomputed(bill, kept)
     out = {f"memory.{n}": x for n, x in held.items()} | {"memory.activations": total(kept)}
@@ -77,13 +81,10 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
 
     flops.textbook is 6·N·T. What it lacks and what it has too much, flops.attention and flops.idle, add up to the difference.
     """
-    forward = bill["flops.prefill"]
-    out = {"flops.forward": Number(forward.value, "prefill")}
-    if bill.config.encoder is not None:
-        out["flops.backward"] = Number(2 * forward.value, "2·forward", f"2·{forward.value:,}")
-        return out | {"flops.total": total((n.removeprefix("flops."), 1, x) for n, x in out.items())}
+    forward, listens = forward_of(bill), bill.config.encoder is not None
+    out = {"flops.forward": forward}
     rows, mixing, through = bill.setting.context * bill.setting.batch, attention_products(bill), matrices(bill)
-    if way.rank is None:
+    if way.rank is None or listens:
         out["flops.backward"] = Number(2 * forward.value, "2·forward", f"2·{forward.value:,}")
     else:
         low = adapters(bill, way.rank)
@@ -93,6 +94,8 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
     if way.recompute:
         out["flops.recompute"] = Number(forward.value, "forward")
     out["flops.total"] = total([(n.removeprefix("flops."), 1, x) for n, x in out.items()])
+    if listens:
+        return out
     active = int(bill["parameters.active"])
     out["flops.textbook"] = product("6·N·T", six=6, active=active, rows=rows)
     if way == Way(shards=way.shards, master=way.master):
@@ -101,25 +104,53 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
     return out
 
 
+def forward_of(bill: Bill) -> Number:
+    """The FLOPs of one forward over every row: a prefill, but of an encoder-decoder, whose prefill has one row of its target."""
+    if bill.config.encoder is None:
+        return Number(bill["flops.prefill"].value, "prefill")
+    s = bill.setting
+    ran = run(ghost(bill.reduced.config, torch.bfloat16), s.context, 0, s.batch, s.source or s.context)
+    places = ((bill.reduced.place(path), n) for path, n in ran.flops.items())
+    return Number(sum(place[1] * n for place, n in places if place is not None))
+
+
 def adapters(bill: Bill, rank: int) -> int:
     """Numbers of LoRA's two matrices beside every matrix of the layers but experts' and routers'. arXiv 2106.09685."""
-    inner = [
-        c for c in bill.weights if "layers" in c.path and len(c.weight.shape) == 2 and c.path.endswith("weight") and c.part != "router"
-    ]
-    return sum(c.times * rank * sum(c.weight.shape) for c in inner)
+    inner = (c for c in bill.weights if multiplied(bill, c) and "layers" in c.path and c.part != "router")
+    return sum(c.times * rank * sum(c.weight.shape) for c in inner if len(c.weight.shape) == 2)
 
 
-def saved(bill: Bill) -> list[tuple[str, int, Number]]:
-    """(layer or what stands outside, how many, bytes that autograd keeps), of an ordinary forward with gradients."""
+def adapt(model: nn.Module, rank: int) -> None:
+    """Freeze a model, and put these adapters on it."""
+    model.requires_grad_(False)
+    for path, m in list(model.named_modules()):
+        if isinstance(m, Linear) and "layers" in path and not path.endswith(".router"):
+            out, inner = m.weight.shape
+            a, b = (nn.Parameter(m.weight.new_empty(shape)) for shape in ((rank, inner), (out, rank)))
+            add(m, "lora", Addition(a, b, 1.0, axes_of(model, f"{path}.weight", 2) or "", "T"))
+
+
+def saved(bill: Bill, rank: int | None = None) -> list[tuple[str, int, Number]]:
+    """(layer or what stands outside, how many, bytes that autograd keeps), of an ordinary forward with gradients.
+
+    Two of each kind of layer run: the first of them all reads rows that have no gradient where the table is frozen, and keeps less.
+    """
     s = bill.setting
-    model = ghost(bill.reduced.config, getattr(torch, s.activations))
+    reduced = distinct(bill.config, copies=2)
+    model = ghost(reduced.config, getattr(torch, s.activations))
+    model.requires_grad_(True) if rank is None else adapt(model, rank)
     tokens = torch.zeros(s.batch, s.context, dtype=torch.long, device=META)
     source = torch.zeros(s.batch, s.source or s.context, dtype=torch.long, device=META)
+    found = kept(model, tokens, source)
     out = []
-    for path, n in kept(model, tokens, source).items():
-        if (place := bill.reduced.place(path)) is not None:
-            out.append((place[0] or "outside", place[1], Number(n)))
-    return out
+    for kind in reduced.kinds:
+        first, *again = (found.get(f"{kind.stack}layers.{i}", 0) for i in kind.built)
+        if again in ([], [first]):
+            out.append((f"{kind.stack}layers.{kind.first}", kind.count, Number(first)))
+        else:
+            out.append((f"{kind.stack}layers.{kind.first}", 1, Number(first)))
+            out.append((f"{kind.stack}layers.{kind.numbers[1]}", kind.count - 1, Number(again[0])))
+    return [*out, ("outside", 1, Number(found.get("", 0)))]
 
 
 def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> dict[str, int]:
@@ -138,8 +169,7 @@ def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> dic
 
     with Flash(), layers(model, where), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.enable_grad():
         if isinstance(model, Decoder):
-            both = model.config.prefix and not isinstance(model, Encoder)
-            model(tokens, Step.plain(tokens, sight=prefix(tokens.shape[1]) if both else None))
+            model(tokens, Step.plain(tokens, sight=prefix(tokens.shape[1]) if model.config.prefix else None))
         else:
             model(source, tokens)
     sums: dict[str, int] = {}

@@ -23,7 +23,7 @@ BECAUSE = {"scores": "count.because.scores", "idle": "count.because.idle"}
 
 def drawn(bill: Bill, width: int, view: View = View()) -> list[Text]:  # noqa: B008
     """The lines of `count` for one model."""
-    blocks = [parameters(bill), past(bill), work(bill), textbook(bill, width), limits(bill, view)]
+    blocks = [parameters(bill), past(bill), work(bill), textbook(bill, width), limits(bill, view, width)]
     if view.way is not None:
         blocks.append(trained(bill, view.way, width))
     if view.split is not None:
@@ -37,7 +37,9 @@ def drawn(bill: Bill, width: int, view: View = View()) -> list[Text]:  # noqa: B
 def head(bill: Bill, width: int) -> Iterator[Text]:
     s = bill.setting
     told = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
-    yield Text.assemble((bill.model, "bold"), (f"  {bill.family} · {say('explain.layers', count=len(bill.config.layers))} · {told}", "dim"))
+    reads = f"{len(bill.config.encoder)}+" if bill.config.encoder else ""
+    layers = say("explain.layers", count=f"{reads}{len(bill.config.layers)}")
+    yield Text.assemble((bill.model, "bold"), (f"  {bill.family} · {layers} · {told}", "dim"))
     for note in bill.notes:
         yield from prose(note, width)
 
@@ -114,14 +116,14 @@ def textbook(bill: Bill, width: int) -> list[Text]:
     """The formulas of textbooks beside the counted numbers, with every summand of the difference."""
     out = []
     for b in beside(bill):
-        symbols = f"{b.closed.symbols} = {count(int(b.closed))}"
-        out.append(Text(f" {say(BOOKS[b.name])}  {symbols}; {say('count.counted')} {count(b.counted)}"))
+        closed = f"{b.closed.symbols} = {count(int(b.closed))}"
+        out += prose(say("count.counted", name=say(BOOKS[b.name]), closed=closed, counted=count(b.counted)), width)
         because = " · ".join(f"{say(BECAUSE[name]) if name in BECAUSE else name} {n:+,}" for name, n in b.because if n)
         out += prose(because, width, "dim", 3) if because else []
     return [Text(say("count.textbook"), "bold"), *out] if out else []
 
 
-def limits(bill: Bill, view: View) -> list[Text]:
+def limits(bill: Bill, view: View, width: int) -> list[Text]:
     """The bounds on a device, part by part; what fits on it, and what it costs."""
     device = device_of(bill)
     if device is None:
@@ -132,11 +134,11 @@ def limits(bill: Bill, view: View) -> list[Text]:
         fit = say("count.fits", **sizes)
     else:
         fit = say("count.too_large", **sizes, devices=told["devices"])
-    out = [Text(say("count.bounds", device=device.name), "bold"), Text(f" {fit}")]
+    out = [Text(say("count.bounds", device=device.name), "bold"), *prose(fit, width)]
     if told.get("largest_batch") != 0 and "largest_batch" in told:
         batch, context = (any_of(told[name]) for name in ("largest_batch", "longest_context"))
         at, of = count(bill.setting.context), count(bill.setting.batch)
-        out.append(Text(" " + say("count.largest", batch=batch, context=context, at=at, of=of)))
+        out += prose(say("count.largest", batch=batch, context=context, at=at, of=of), width)
     for phase in PHASES:
         if phase not in told:
             continue
@@ -147,9 +149,9 @@ def limits(bill: Bill, view: View) -> list[Text]:
         ]  # fmt: skip
         title = say("count.phase", phase=phase_of(phase), seconds=Amount(told[phase]["seconds"], "s"))
         if view.hour is not None:
-            title += "; " + say("count.price", price=f"{told[phase]['price_of_a_million_tokens']:.4g}", hour=f"{view.hour:g}")
+            title = say("count.price", bound=title, price=f"{told[phase]['price_of_a_million_tokens']:.4g}", hour=f"{view.hour:g}")
         columns = [Column(), Column(">", style="dim"), Column(">"), Column(">"), Column(">", style="dim"), Column(">"), Column(style="dim")]
-        out += [Text(f" {title}"), *table(rows, columns, indent=2)]
+        out += [*prose(title, width), *table(rows, columns, indent=2)]
     return out
 
 

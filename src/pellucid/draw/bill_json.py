@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.counting import Bill
+from pellucid.counting import Bill, Number
 from pellucid.counting.bounds import Device, parts
 from pellucid.counting.fit import devices, held, largest_batch, longest_context, price
 from pellucid.counting.ranks import Split, spread
@@ -109,6 +109,13 @@ def over(bill: Bill, split: Split) -> dict[str, Any]:
     return {
         "ranks": split.ranks,
         "split": {"tp": split.tp, "pp": split.pp, "ep": split.ep},
-        "stages": [{"layers": list(s.layers), "parameters": s.parameters, "weights": s.weights, "cache": s.cache} for s in found.stages],
-        "sent": {phase: {name: {"value": int(n), "formula": n.formula} for name, n in by.items()} for phase, by in found.sent.items()},
+        "stages": [
+            {"layers": list(s.layers), "parameters": s.parameters, "weights": s.weights, "cache": s.cache, "sent": told(s.sent)}
+            for s in found.stages
+        ],
     }
+
+
+def told(sent: dict[str, dict[str, Number]]) -> dict[str, Any]:
+    """Bytes that a rank sends, with their formulas."""
+    return {phase: {name: {"value": int(n), "formula": n.formula} for name, n in by.items()} for phase, by in sent.items()}

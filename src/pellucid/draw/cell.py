@@ -43,11 +43,16 @@ class Cell:
 
 
 def cell(run: Trace, path: str, index: str) -> Cell:
-    """The cell of a watched run; index: "0,1,3,2", where the batch may be left out, and negative numbers count from the end.
+    """The cell of a watched run; of a path seen in several steps, the first is taken. index: see `cell_of`."""
+    return cell_of(run.all(path)[0], index)
 
-    The run must have been watched with terms=True; of a path seen in several steps, the first is taken.
+
+def cell_of(seen: Seen, index: str) -> Cell:
+    """The cell of a record; index: "0,1,3,2", where the batch may be left out, and negative numbers count from the end.
+
+    The run must have been watched with terms=True.
     """
-    seen = run.all(path)[0]
+    path = seen.path
     if not re.fullmatch(r"\s*-?\d+(\s*[, ]\s*-?\d+)*\s*", index):
         raise UseError("cell.index", path=path, found=index, dims=seen.dims)
     at = [int(i) for i in re.findall(r"-?\d+", index)]

@@ -3,7 +3,7 @@
 from rich.text import Text
 
 from pellucid.counting import Bill, Number
-from pellucid.counting.ranks import Split, spread
+from pellucid.counting.ranks import Split, Stage, spread
 from pellucid.counting.training import Way, training
 from pellucid.draw.amount import scaled
 from pellucid.draw.number import count
@@ -21,7 +21,7 @@ FLOPS = {
 }  # fmt: skip
 SENT = {
     "all_reduce": "count.ranks.all_reduce", "all_to_all": "count.ranks.all_to_all", "pipeline": "count.ranks.pipeline",
-    "total": "count.total",
+    "logits": "count.ranks.logits", "total": "count.total",
 }  # fmt: skip
 PHASES = {"prefill": "count.prefill", "decode": "count.decode"}
 COLUMNS = [Column(), Column(">"), Column(style="dim")]
@@ -34,8 +34,8 @@ def phase_of(phase: str) -> str:
 
 def row(name: str, n: Number, unit: str) -> list[Cell]:
     """A name, an amount, its formula."""
-    signed = f"{n.value:+,}" if n.value < 0 else scaled(n.value, unit)
-    return [name, signed, " = ".join(x for x in (n.symbols, n.filled) if x)]
+    amount = f"{n.value:,}" if n.value < 0 else scaled(n.value, unit)
+    return [name, amount, " = ".join(x for x in (n.symbols, n.filled) if x)]
 
 
 def trained(bill: Bill, way: Way, width: int) -> list[Text]:
@@ -53,14 +53,23 @@ def over_ranks(bill: Bill, split: Split, width: int) -> list[Text]:
     """What ranks hold, and what they send."""
     found = spread(bill, split)
     out = [Text(say("count.over", ranks=split.ranks, tp=split.tp, pp=split.pp, ep=split.ep), "bold")]
-    rows: list[list[Cell]] = [["", say("count.parameters"), say("count.train.weights"), say("count.past")]]
+    rows: list[list[Cell]] = [["", say("count.parameters"), say("count.train.weights"), say("count.ranks.past")]]
     for stage in found.stages:
-        first, end = stage.layers
         sizes = [count(stage.parameters), scaled(stage.weights, "B"), scaled(stage.cache, "B")]
-        rows.append([say("count.stage", first=first, last=end - 1), *sizes])
+        rows.append([say("count.stage", **between(bill, stage)), *sizes])
     out += table(rows, [Column(), Column(">"), Column(">"), Column(">")])
-    for phase, sent in found.sent.items():
-        if sent:
-            out.append(Text(" " + say("count.sent", phase=phase_of(phase))))
-            out += table([row(say(SENT[name]), n, "B") for name, n in sent.items()], COLUMNS, indent=2)
+    ends = [found.stages[0], found.stages[-1]] if split.pp > 1 else found.stages
+    for phase in PHASES:
+        for stage in ends:
+            if sent := stage.sent.get(phase):
+                out.append(Text(" " + say("count.sent", phase=phase_of(phase), **between(bill, stage))))
+                out += table([row(say(SENT[name]), n, "B") for name, n in sent.items()], COLUMNS, indent=2)
     return out + prose(say("count.over.note"), width, "dim")
+
+
+def between(bill: Bill, stage: Stage) -> dict[str, str]:
+    """A stage's first and last layer, as they are called."""
+    reads = bill.config.encoder
+    names = [f"encoder.{i}" for i in range(len(reads))] if reads else []
+    names += [f"decoder.{i}" if reads else str(i) for i in range(len(bill.config.layers))]
+    return {"first": names[stage.layers[0]], "last": names[stage.layers[1] - 1]}

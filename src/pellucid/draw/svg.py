@@ -34,3 +34,9 @@ def line(points: Sequence[tuple[float, float]], stroke: str, width: float = 2) -
 def dot(x: float, y: float, fill: str, told: str) -> str:
     """A point that says what it is."""
     return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="5" fill="{fill}" fill-opacity="0.8"><title>{escape(told)}</title></circle>'
+
+
+def ink(fill: str) -> str:
+    """The colour of a text on this one: white on what is dark, near black on the rest."""
+    red, green, blue = (int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return "#ffffff" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.2 else "#222222"

@@ -11,10 +11,11 @@ from pellucid.config import Attention, Config, Moe
 from pellucid.counting import Bill, Setting, weighed
 from pellucid.counting.bill import part_of
 from pellucid.counting.complexity import compared
+from pellucid.counting.distinct import PLACE
 from pellucid.counting.variants import kinds
 from pellucid.draw.columns import head_width, several
 from pellucid.draw.sheet import Cell, Sheet
-from pellucid.errors import PellucidError
+from pellucid.errors import PellucidError, UseError
 from pellucid.words import say
 
 KINDS = {
@@ -25,11 +26,16 @@ KINDS = {
 
 def table(name: str, n: int | None, bill: Callable[[], Bill]) -> Sheet:
     """A table by its name: configurations, gpt2, complexity for n tokens, or of a model block by block, whose bill is made when needed."""
-    if name == "configurations":
-        return configurations()
-    if name == "gpt2":
-        return gpt2()
-    return complexity(n or 512, 512) if name == "complexity" else blocks(bill())
+    own = {"configurations": configurations, "gpt2": gpt2, "complexity": lambda: complexity(n or 512, 512)}
+    if name in own:
+        return own[name]()
+    try:
+        return blocks(bill())
+    except UseError as wrong:
+        if wrong.key != "count.unknown":
+            raise
+        near = catalog.nearest([*own, *catalog.models()], name)
+        raise UseError("count.table.unknown", found=name, allowed=", ".join(own), near=", ".join(near) or "-") from None
 
 
 def parameters(name: str) -> Bill:
@@ -37,7 +43,7 @@ def parameters(name: str) -> Bill:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         family, cfg = described(name)
-    return weighed(cfg, name, family, Setting())[0]
+    return weighed(cfg, name, family, Setting())
 
 
 def configurations() -> Sheet:
@@ -88,15 +94,15 @@ def row(cfg: Config) -> list[Cell]:
 
 def blocks(bill: Bill) -> Sheet:
     """A model block by block: every part of every kind of layer, of one and of all of them."""
-    parts: dict[tuple[str, str], tuple[int, int]] = {}
+    parts: dict[tuple[str, str, int], int] = {}
     for c in bill.weights:
         if c.weight.parameter:
             part = part_of(c.path, c.active)
             if part == "norms" and (inner := re.search(r"\.(attn|cross|ffn)\.", c.path)):
                 part = inner[1]  # its own norms
-            times, have = parts.get((where(bill, c.path), part), (c.times, 0))
-            parts[where(bill, c.path), part] = times, have + c.weight.count
-    rows: list[list[Cell]] = [[place, part, times, n, times * n] for (place, part), (times, n) in parts.items()]
+            key = where(bill, c.path), part, c.times  # a table that all layers share is there once
+            parts[key] = parts.get(key, 0) + c.weight.count
+    rows: list[list[Cell]] = [[place, part, times, n, times * n] for (place, part, times), n in parts.items()]
     rows.append([say("count.total"), "", None, None, int(bill["parameters.total"])])
     if int(bill["parameters.active"]) != int(bill["parameters.total"]):
         rows.append([say("count.active"), "", None, None, int(bill["parameters.active"])])
@@ -111,21 +117,18 @@ def blocks(bill: Bill) -> Sheet:
 
 def where(bill: Bill, path: str) -> str:
     """The layers that a path stands for, "layers.3-60", or nothing outside of layers."""
-    words = path.split(".")
-    if "layers" not in words:
+    found = PLACE.fullmatch(path)
+    if found is None:
         return ""
-    at = words.index("layers")
-    stack = ".".join(words[:at]) + "." * (at > 0)
-    kind = next(k for k in bill.reduced.kinds if k.stack == stack and k.first == int(words[at + 1]))
+    kind = bill.reduced.kind(found)
     first, last = kind.numbers[0], kind.numbers[-1]
-    run = (
-        f"{first}-{last}"
-        if last - first + 1 == len(kind.numbers) > 1
-        else str(first)
-        if first == last
-        else f"{first}, {kind.numbers[1]} ... {last}"
-    )
-    return f"{stack}layers.{run}"
+    if first == last:
+        run = str(first)
+    elif last - first + 1 == len(kind.numbers):
+        run = f"{first}-{last}"
+    else:
+        run = f"{first}, {kind.numbers[1]} ... {last}"
+    return f"{kind.stack}layers.{run}"
 
 
 def gpt2() -> Sheet:

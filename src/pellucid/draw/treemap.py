@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from pellucid.counting import Bill
 from pellucid.draw.number import count
-from pellucid.draw.svg import COLOURS, box, label, picture
+from pellucid.draw.svg import COLOURS, box, ink, label, picture
 from pellucid.words import say
 
 WIDTH, HEIGHT, SIDE, TOP = 1040.0, 600.0, 720.0, 40.0
@@ -28,7 +28,7 @@ def treemap(bill: Bill) -> str:
         colour, share = COLOURS[names.index(part) % len(COLOURS)], f"{100 * n / every:.1f}%"
         shapes.append(box(x, y, w - 1, h - 1, colour, f"{name}  {count(n)}  {share}"))
         if w > 8 * len(name) + 8 and h > 34:
-            shapes += [label(x + 6, y + 18, name, fill="#ffffff"), label(x + 6, y + 34, share, fill="#ffffff")]
+            shapes += [label(x + 6, y + 18, name, fill=ink(colour)), label(x + 6, y + 34, share, fill=ink(colour))]
         down = TOP + 20 * i
         shapes += [box(SIDE, down, 12, 12, colour), label(SIDE + 20, down + 11, name), label(WIDTH - 70, down + 11, count(n), "end")]
         shapes.append(label(WIDTH - 16, down + 11, share, "end"))

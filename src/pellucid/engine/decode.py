@@ -12,7 +12,7 @@ from torch import Tensor
 from pellucid.errors import UseError
 from pellucid.models import Decoder
 from pellucid.ops import native
-from pellucid.past import Pages, Past, Span, Stored
+from pellucid.past import Group, Pages, Past, Span, Stored
 from pellucid.sight import prefix
 from pellucid.step import Step
 from pellucid.tap import here
@@ -21,14 +21,14 @@ from pellucid.tap import here
 class Row(Step):
     """The step of one new row, whose position and page table a plan may point to."""
 
-    def _append(self, pages: Pages, pools: Stored, new: Stored) -> Past:
+    def _append(self, group: Group, pools: Stored, new: Stored) -> Past:
         (span,) = self.spans
-        table = pages.tables[span.request]
+        table = group.tables[span.request]
         if not all(native.fits_store(n, pool, table, self.positions) for pool, n in zip(pools, new, strict=True)):
-            return super()._append(pages, pools, new)
+            return super()._append(group, pools, new)
         for pool, n in zip(pools, new, strict=True):
-            native.store(n, pool, table, self.positions, pages.size)
-        return Past([self._page(pages, pools, span)], new)
+            native.store(n, pool, table, self.positions, group.size)
+        return Past([self._page(group, pools, span)], new)
 
 
 class Decode:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pellucid.engine.generate import PAGE, check_ids
+from pellucid.engine.engine import Engine
+from pellucid.engine.requests import Request, check_ids
+from pellucid.engine.scheduler import Limits
 from pellucid.errors import UseError
 from pellucid.models import Decoder, Encoder, EncoderDecoder
-from pellucid.ops.sample import logprobs
-from pellucid.past import Pages
-from pellucid.step import Step
+from pellucid.ops.precision import wide
 
 ROWS = 256  # of one forward: their logits are held at once
 WINDOW = 2048  # where a model tells no length of its own
@@ -66,18 +66,9 @@ def bounds(module: Decoder | EncoderDecoder, window: int | None, stride: int | N
 
 def read(module: Decoder | EncoderDecoder, ids: Sequence[int], source: Sequence[int]) -> Tensor:
     """Log-probabilities of ids[1:], a few rows at a time over pages."""
-    pages, device, out = Pages(-(-len(ids) // PAGE), PAGE), next(module.parameters()).device, list[Tensor]()
-    pages.budget[0] = len(ids)
-    for start in range(0, len(ids) - 1, ROWS):
-        rows = ids[start : min(start + ROWS, len(ids) - 1)]
-        step, tokens = Step.paged(pages, {0: len(rows)}), torch.tensor([list(rows)], device=device)
-        with torch.no_grad():
-            if isinstance(module, Decoder):
-                logits = module(tokens, step)
-            else:
-                told = torch.tensor([list(source)], device=device) if start == 0 else None
-                logits = module(told, tokens, step, None if told is None else Step.packed([len(source)]))
-        step.advance()
-        following = torch.tensor(list(ids[start + 1 : start + 1 + len(rows)]), device=device)
-        out.append(logprobs(logits[0]).gather(-1, following[:, None])[:, 0])
-    return torch.cat(out)
+    engine = Engine.of(module, len(ids), Limits(ROWS), cached=False)
+    engine.submit(Request(tuple(ids), 0, scored=True, source=tuple(source) or None))
+    (news,) = engine.outputs()
+    if news.error is not None:
+        raise news.error
+    return torch.tensor(news.scores, dtype=wide(next(module.parameters()).dtype))

@@ -3,8 +3,9 @@
 A family is a module of this package named after its model_type, with `config(hf)` and `RULES` (or `rules(cfg)`), and where needed
 `IGNORED` (patterns of names on disk that carry nothing; or `ignored(cfg, names)`), `COPIES` (names on disk of tensors that are stored
 again), `respell(name)` for old spellings, and `settled(cfg, names)` where config.json leaves open what the names on disk tell.
-`written(hf)` is the config.json of what we save, where it is not the one that was read. `SUMMED` are the parts whose module in transformers
-adds the residual too. `ARCHITECTURE` is the name of its language model in transformers, which a config.json that we write tells.
+`written(hf)` is the config.json of what we save, where it is not the one that was read, and `WITHIN` the family of the text model that
+alone is read of a model that also sees. `SUMMED` are the parts whose module in transformers adds the residual too. `ARCHITECTURE` is the
+name of its language model in transformers, which a config.json that we write tells.
 """
 
 import importlib
@@ -22,7 +23,7 @@ from pellucid.families.names import Rule
 from pellucid.families.quantised import quantised
 from pellucid.words import say
 
-NOT_FAMILIES = {"__init__", "acts", "fields", "modules", "names", "quantised", "rope", "routing"}
+NOT_FAMILIES = {"__init__", "acts", "fields", "modules", "names", "quantised", "rope", "routing", "within"}
 DASHED = {"openai_gpt": "openai-gpt"}  # {file: model type}, where a file cannot be called as its model type
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
@@ -38,7 +39,7 @@ class Family:
 
     ignored(cfg, names on disk): patterns of the names that carry nothing.  copies: {name on disk: the name whose tensor it repeats}.
     settled(cfg, names on disk): the config, once it is known what is stored.  written(hf): the config.json of what is saved.
-    summed: parts to which transformers' module adds the residual.
+    summed: parts to which transformers' module adds the residual.  within: the family of the text model that alone is read.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Family:
     summed: tuple[str, ...]
     architecture: str | None
     written: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    within: str | None
 
     def unused(self, cfg: Config, names: Iterable[str]) -> set[str]:
         """Those of these names on disk that carry nothing for this model."""
@@ -66,8 +68,10 @@ def family(model_type: str) -> Family:
     ignored = getattr(module, "ignored", None) or (lambda *_: getattr(module, "IGNORED", ()))
     copies, respell = getattr(module, "COPIES", {}), getattr(module, "respell", str)
     settled, summed = getattr(module, "settled", lambda cfg, _: cfg), getattr(module, "SUMMED", ())
-    named, written = getattr(module, "ARCHITECTURE", None), getattr(module, "written", dict)
-    return Family(model_type, module.config, rules, ignored, copies, lambda name: respell(modern(name)), settled, summed, named, written)
+    named, written, within = getattr(module, "ARCHITECTURE", None), getattr(module, "written", dict), getattr(module, "WITHIN", None)
+    return Family(
+        model_type, module.config, rules, ignored, copies, lambda name: respell(modern(name)), settled, summed, named, written, within
+    )
 
 
 def modern(name: str) -> str:

@@ -3,6 +3,7 @@ of a head side by side on disk.
 """
 
 from pellucid import config as c
+from pellucid.families import gpt2
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule, grouped
 
@@ -34,16 +35,12 @@ def config(hf: Fields) -> c.Config:
     )
 
 
-def rules(cfg: c.Config) -> tuple[Rule, ...]:
-    heads = cfg.layers[0].attn.heads
-    qkv = tuple(f"layers.{{i}}.attn.{n}.*" for n in "qkv")
+def megatron(groups: int) -> tuple[Rule, ...]:
+    """What all who began from Megatron-LM name alike: everything but the norms of a layer."""
     return (
         Rule("transformer.word_embeddings.*", "embed.*"),
-        Rule("transformer.word_embeddings_layernorm.*", "embed_norm.*"),
-        Rule("transformer.h.{i}.input_layernorm.*", "layers.{i}.attn_norm.*"),
-        Rule("transformer.h.{i}.self_attention.query_key_value.*", qkv, grouped(heads)),
+        Rule("transformer.h.{i}.self_attention.query_key_value.*", tuple(f"layers.{{i}}.attn.{n}.*" for n in "qkv"), grouped(groups)),
         Rule("transformer.h.{i}.self_attention.dense.*", "layers.{i}.attn.o.*"),
-        Rule("transformer.h.{i}.post_attention_layernorm.*", "layers.{i}.ffn_norm.*"),
         Rule("transformer.h.{i}.mlp.dense_h_to_4h.*", "layers.{i}.ffn.up.*"),
         Rule("transformer.h.{i}.mlp.dense_4h_to_h.*", "layers.{i}.ffn.down.*"),
         Rule("transformer.ln_f.*", "norm.*"),
@@ -51,9 +48,14 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
     )
 
 
+def rules(cfg: c.Config) -> tuple[Rule, ...]:
+    return (
+        *megatron(cfg.layers[0].attn.heads),
+        Rule("transformer.word_embeddings_layernorm.*", "embed_norm.*"),
+        Rule("transformer.h.{i}.input_layernorm.*", "layers.{i}.attn_norm.*"),
+        Rule("transformer.h.{i}.post_attention_layernorm.*", "layers.{i}.ffn_norm.*"),
+    )
+
+
 SUMMED = ("attn", "ffn")
-
-
-def respell(name: str) -> str:
-    """BigScience's own files leave the prefix out."""
-    return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
+respell = gpt2.respell

@@ -6,9 +6,10 @@ rw        one part after the other, biases, a bias by distance instead of rotary
 """
 
 from pellucid import config as c
+from pellucid.families import bloom
 from pellucid.families.acts import ACTS
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule, grouped
+from pellucid.families.names import Rule
 from pellucid.families.rope import rope
 
 ARCHITECTURE = "FalconForCausalLM"
@@ -64,16 +65,10 @@ NORMS = {
 def rules(cfg: c.Config) -> tuple[Rule, ...]:
     attn = cfg.layers[0].attn
     assert isinstance(attn, c.Attention)
-    qkv = tuple(f"layers.{{i}}.attn.{n}.*" for n in "qkv")
+    norms = NORMS[cfg.layers[0].order]
     return (
-        Rule("transformer.word_embeddings.*", "embed.*"),
-        *(Rule(f"transformer.h.{{i}}.{theirs}.*", f"layers.{{i}}.{n}_norm.*") for n, theirs in NORMS[cfg.layers[0].order].items()),
-        Rule("transformer.h.{i}.self_attention.query_key_value.*", qkv, grouped(attn.kv_heads)),
-        Rule("transformer.h.{i}.self_attention.dense.*", "layers.{i}.attn.o.*"),
-        Rule("transformer.h.{i}.mlp.dense_h_to_4h.*", "layers.{i}.ffn.up.*"),
-        Rule("transformer.h.{i}.mlp.dense_4h_to_h.*", "layers.{i}.ffn.down.*"),
-        Rule("transformer.ln_f.*", "norm.*"),
-        Rule("lm_head.*", "head.*"),
+        *bloom.megatron(attn.kv_heads),
+        *(Rule(f"transformer.h.{{i}}.{theirs}.*", f"layers.{{i}}.{n}_norm.*") for n, theirs in norms.items()),
     )
 
 

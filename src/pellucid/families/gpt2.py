@@ -30,15 +30,18 @@ def config(hf: Fields) -> c.Config:
     )
 
 
-RULES = (
-    Rule("transformer.wte.*", "embed.*"),
-    Rule("transformer.wpe.*", "positions.*"),
+LAYERS = (
     Rule("transformer.h.{i}.ln_1.*", "layers.{i}.attn_norm.*"),
     Rule("transformer.h.{i}.attn.c_attn.*", ("layers.{i}.attn.q.*", "layers.{i}.attn.k.*", "layers.{i}.attn.v.*"), SPLIT_TURNED),
     Rule("transformer.h.{i}.attn.c_proj.*", "layers.{i}.attn.o.*", TURNED),
     Rule("transformer.h.{i}.ln_2.*", "layers.{i}.ffn_norm.*"),
     Rule("transformer.h.{i}.mlp.c_fc.*", "layers.{i}.ffn.up.*", TURNED),
     Rule("transformer.h.{i}.mlp.c_proj.*", "layers.{i}.ffn.down.*", TURNED),
+)
+RULES = (
+    Rule("transformer.wte.*", "embed.*"),
+    Rule("transformer.wpe.*", "positions.*"),
+    *LAYERS,
     Rule("transformer.ln_f.*", "norm.*"),
     Rule("lm_head.*", "head.*"),
 )
@@ -46,5 +49,5 @@ IGNORED = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)  # masks that old file
 
 
 def respell(name: str) -> str:
-    """OpenAI's own files leave the prefix out."""
+    """The makers' own files leave the prefix out."""
     return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"

@@ -1,8 +1,9 @@
 """GPT (Radford et al. 2018): GPT-2's parts, but with the norms after the sums and none at the end, and a GELU always by tanh."""
 
 from pellucid import config as c
+from pellucid.families import gpt2
 from pellucid.families.fields import Fields
-from pellucid.families.names import SPLIT_TURNED, TURNED, Rule
+from pellucid.families.names import Rule
 
 ARCHITECTURE = "OpenAIGPTLMHeadModel"
 
@@ -32,17 +33,8 @@ def config(hf: Fields) -> c.Config:
 RULES = (
     Rule("transformer.tokens_embed.*", "embed.*"),
     Rule("transformer.positions_embed.*", "positions.*"),
-    Rule("transformer.h.{i}.attn.c_attn.*", ("layers.{i}.attn.q.*", "layers.{i}.attn.k.*", "layers.{i}.attn.v.*"), SPLIT_TURNED),
-    Rule("transformer.h.{i}.attn.c_proj.*", "layers.{i}.attn.o.*", TURNED),
-    Rule("transformer.h.{i}.ln_1.*", "layers.{i}.attn_norm.*"),
-    Rule("transformer.h.{i}.mlp.c_fc.*", "layers.{i}.ffn.up.*", TURNED),
-    Rule("transformer.h.{i}.mlp.c_proj.*", "layers.{i}.ffn.down.*", TURNED),
-    Rule("transformer.h.{i}.ln_2.*", "layers.{i}.ffn_norm.*"),
+    *gpt2.LAYERS,
     Rule("lm_head.*", "head.*"),
 )
 IGNORED = (r"transformer\.h\.\d+\.attn\.bias", r"transformer\.position_ids")  # masks and counts that old files carry
-
-
-def respell(name: str) -> str:
-    """OpenAI's own files leave the prefix out."""
-    return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
+respell = gpt2.respell

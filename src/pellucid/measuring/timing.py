@@ -110,7 +110,7 @@ def counted_as(bill: Bill, path: str) -> str:
     found = PLACE.fullmatch(path)
     if found is None:
         return path
-    kind = next(k for k in bill.reduced.kinds if k.stack == found["stack"] and int(found["number"]) in k.numbers)
+    kind = bill.reduced.kind(found)
     return f"{kind.stack}layers.{kind.first}{found['rest']}"
 
 

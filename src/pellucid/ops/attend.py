@@ -31,7 +31,7 @@ def attend(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
 
 def stored_rows(piece: Piece) -> int:
     """S of a piece."""
-    return piece.paged.end if piece.paged is not None else piece.read()[0].shape[1]
+    return piece.paged.end - piece.paged.start if piece.paged is not None else piece.read()[0].shape[1]
 
 
 def walk(q: tuple[Tensor, ...], past: Past, one: Callable[[Piece, tuple[Tensor, ...]], Tensor]) -> Tensor:

@@ -7,6 +7,9 @@ Values that come from a file or a user are escaped and cut, so that no control c
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +17,7 @@ LANGUAGES = ("en", "zh")
 LONGEST = 200  # characters kept of any one value
 
 _chosen: str | None = None
+_here: ContextVar[str | None] = ContextVar("language", default=None)  # of one request among several
 
 
 def use(language: str | None) -> None:
@@ -22,10 +26,20 @@ def use(language: str | None) -> None:
     _chosen = language
 
 
+@contextmanager
+def speaking(language: str | None) -> Iterator[None]:
+    """Speak this language in here, whatever others speak; None changes nothing."""
+    outer = _here.set(language or _here.get())
+    try:
+        yield
+    finally:
+        _here.reset(outer)
+
+
 def language() -> str:
     """The language in use: "en" or "zh"."""
-    if _chosen is not None:
-        return _chosen
+    if (chosen := _here.get() or _chosen) is not None:
+        return chosen
     asked = os.environ.get("PELLUCID_LANG") or os.environ.get("LANG", "")
     return "zh" if asked.lower().startswith("zh") else "en"
 

@@ -1,0 +1,232 @@
+"""The engine: many requests at once through one forward a step, the only owner of time.
+
+    engine = Engine.of(module, tokens=4096)
+    number = engine.submit(Request(prompt=(5, 3, 80)))
+    for output in engine.outputs():          # until nobody waits and nobody runs
+        ...
+
+A step takes what has come, lets the scheduler choose rows, runs them, and draws a token for each text whose last row was among them.
+Storage, forward and random numbers are passed in, so that a simulation runs the very same steps.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.engine.forward import Forward
+from pellucid.engine.memory import Memory, changed
+from pellucid.engine.requests import Output, Request, Sequence, Token, check
+from pellucid.engine.scheduler import Limits, Line, Storage, schedule
+from pellucid.errors import UseError
+from pellucid.models import Decoder, EncoderDecoder
+from pellucid.ops.sample import choose, likeliest, logprobs
+from pellucid.ops.uniform import fresh
+from pellucid.past import Pages, most_pages, reaches
+from pellucid.tap import after
+from pellucid.watching import Watch, watch
+
+PAGE = 64  # rows
+ROWS = 2048  # of one step, where nobody waits for the others
+KEPT = 4096  # tokens: an engine of more is not kept for its plans
+Run = Callable[[Mapping[Sequence, int]], dict[Sequence, Tensor]]
+
+
+class Engine:
+    """Requests in, outputs out, one step after another.
+
+    capacity: the most tokens that one text may come to.  admit: refuses a request that the model cannot answer.
+    why: says what is wrong with a text whose logits are no numbers.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        storage: Storage,
+        limits: Limits,
+        capacity: int,
+        admit: Callable[[Request], None] = lambda request: None,
+        why: Callable[[Sequence], str] = lambda sequence: "-",
+        entropy: Callable[[], int] = fresh,
+    ) -> None:
+        self.run, self.storage, self.limits, self.capacity = run, storage, limits, capacity
+        self.admit, self.why, self.entropy, self.choose = admit, why, entropy, choose
+        self.line, self.count, self.dropped = Line(), 0, set[int]()
+        self.module = nn.Module()  # the watched one; a simulation has none
+
+    @staticmethod
+    def of(
+        module: Decoder | EncoderDecoder,
+        tokens: int,
+        limits: Limits | None = None,
+        size: int = PAGE,
+        cached: bool = True,
+        every: bool = False,
+    ) -> "Engine":
+        """An engine over a model's own pages, which hold `tokens` tokens in all. every: see forward.Forward."""
+        limits, whole = replace(limits or Limits(), whole=module.config.prefix), -(-tokens // size)
+        seen = {None} if every else reaches(module)  # a watcher may ask late what a row was made of
+        short = {r: min(whole, limits.running * most_pages(r, limits.rows, size)) for r in seen if r is not None}
+        pages = Pages(whole if None in seen else 0, size, short, whole * size)
+        engine = Engine(
+            Forward(module, pages, every),
+            Memory(module, pages, cached),
+            limits,
+            whole * size,
+            lambda request: check(module, request),
+            lambda s: broken(module, s.tokens, s.request.source),
+        )
+        engine.module = module
+        return engine
+
+    @property
+    def idle(self) -> bool:
+        return not (self.line.running or self.line.waiting)
+
+    def submit(self, request: Request) -> int:
+        """Take a request into the queue: its number."""
+        self.admit(request)
+        if len(self.line.waiting) >= self.limits.waiting:
+            raise UseError("engine.waiting", most=self.limits.waiting)
+        if request.n > self.limits.running:
+            raise UseError("engine.texts", found=request.n, most=self.limits.running)
+        if request.budget > self.capacity:
+            raise UseError("engine.tokens", tokens=len(request.prompt), new=request.new, most=self.capacity)
+        if request.sampling.seed is None:
+            request = replace(request, sampling=replace(request.sampling, seed=self.entropy()))
+        number, self.count = self.count, self.count + 1
+        self.line.waiting.append(Sequence(number, 0, request, list(request.prompt), siblings=request.n - 1))
+        return number
+
+    def cancel(self, number: int) -> None:
+        """End a request with the next step, wherever it is; one that has ended, or never was, is left alone."""
+        self.dropped.add(number)
+
+    @contextmanager
+    def watch(self, number: int, index: int = 0, **how: Any) -> Iterator[Watch]:
+        """See one text of a request in the steps that are taken in here, as watching.watch does; its rows are cut from the crowd's.
+
+        With `edit` it is changed, and nobody else is.
+        """
+        with watch(self.module, request=f"{number}.{index}", **how) as seen:
+            yield seen
+
+    def outputs(self) -> Iterator[Output]:
+        """Step after step until all have ended."""
+        while not self.idle:
+            yield from self.step()
+
+    def step(self) -> list[Output]:
+        """One forward, and the news that it brings."""
+        out = self.drop()
+        chunks = schedule(self.line, self.storage, self.limits)
+        if chunks:
+            logits = self.run(chunks)
+            edited = changed()
+            for s, rows in chunks.items():
+                s.edited |= edited
+                out += self.read(s, rows, logits[s])
+        return out
+
+    def drop(self) -> list[Output]:
+        """Take out those that were cancelled."""
+        dropped, self.dropped = self.dropped, set()
+        out = []
+        for s in [s for s in (*self.line.running, *self.line.waiting) if s.number in dropped]:
+            out += [Output(s.number, i, ended="cancelled") for i in range(s.index, s.index + s.siblings + 1)]
+            self.end(s)
+        return out
+
+    def end(self, s: Sequence) -> None:
+        """A text leaves, and what it holds is given back."""
+        if s in self.line.running:
+            self.line.running.remove(s)
+            self.storage.close(s)
+        else:
+            self.line.waiting.remove(s)
+
+    def read(self, s: Sequence, rows: int, logits: Tensor) -> list[Output]:
+        """What a step's logits tell of one text: its prompt's scores, its next token, its end."""
+        if s.request.scored and not s.written:
+            following = s.request.prompt[s.stored + 1 : s.stored + rows + 1]
+            s.scores += logprobs(logits)[range(len(following)), following].tolist()
+        s.stored += rows
+        if s.owed:
+            return []
+        grown = [s, *(self.sibling(s, i) for i in range(1, s.siblings + 1))]
+        s.siblings = 0
+        return [news for text in grown for news in self.draw(text, logits[-1])]
+
+    def sibling(self, s: Sequence, index: int) -> Sequence:
+        """One more text of a request, whose prompt the first one has stored."""
+        made = Sequence(s.number, index, s.request, list(s.tokens), s.stored, scores=s.scores)
+        self.storage.fork(s, made)
+        self.line.running.insert(self.line.running.index(s) + index, made)
+        return made
+
+    def draw(self, s: Sequence, logits: Tensor) -> list[Output]:
+        """The next token of a text, after its logits [V]."""
+        asked, first = s.request, tuple(s.scores) if not s.written else ()
+        if not bool(logits.max().isfinite()):  # else argmax would take a NaN's place for a token
+            found = float(logits.max())
+            error = UseError("generate.finite", request=s.number, step=s.written, found=found, path=self.why(s))
+            self.end(s)
+            return [Output(s.number, s.index, Token(int(logits.argmax())), "error", error, first)]
+        if not asked.new:
+            self.end(s)
+            return [Output(s.number, s.index, ended="length", scores=first)]
+        assert asked.sampling.seed is not None
+        with after(self.module, "sample", s.key):
+            id = self.choose(logits, asked.sampling, asked.prompt, s.tokens[len(asked.prompt) :], s.index)
+        token = Token(id) if asked.logprobs is None else scored(logits, id, asked.logprobs)
+        s.tokens.append(id)
+        ended = "stop" if id in asked.stops else "length" if s.written == asked.new else None
+        if ended:
+            self.end(s)
+        return [Output(s.number, s.index, token, ended, scores=first)]
+
+
+def generate(module: Decoder | EncoderDecoder, requests: list[Request], free: list[Engine] | None = None) -> Iterator[Output]:
+    """The news of these requests, numbered from 0 here, on an engine of their own; `free` keeps small ones for the next time, for the
+    plans that they have recorded. What they stored is forgotten: a weight may have been changed meanwhile.
+    """
+    for i, request in enumerate(requests):
+        check(module, request, f"[{i}]")
+    if not requests:
+        return
+    tokens = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests)
+    free = [] if free is None else free
+    engine = next((e for e in free if e.capacity >= tokens), None)
+    if engine is None:
+        engine = Engine.of(module, tokens, Limits(max(ROWS, len(requests)), sum(r.n for r in requests) + 1, len(requests)))
+    else:
+        free.remove(engine)
+    numbers = [engine.submit(request) for request in requests]
+    try:
+        for news in engine.outputs():
+            if news.error is not None:
+                raise UseError("generate.finite", **news.error.values | {"request": news.request - numbers[0]})
+            yield replace(news, request=news.request - numbers[0])
+    finally:  # also where the caller has heard enough
+        engine.dropped |= set(numbers)
+        engine.drop()
+        engine.storage.forget()
+        if engine.capacity <= KEPT:
+            free.append(engine)
+
+
+def scored(logits: Tensor, id: int, top: int) -> Token:
+    """A token with its log-probability, and the likeliest of all."""
+    of = logprobs(logits)
+    return Token(id, float(of[id]), likeliest(of, top))
+
+
+def broken(module: Decoder | EncoderDecoder, ids: list[int], source: tuple[int, ...] | None = None) -> str:
+    """The first tensor of a forward over these ids that holds NaN or an infinity; "-" where there is none."""
+    given = [torch.tensor([list(t)], device=next(module.parameters()).device) for t in (source, ids) if t is not None]
+    with torch.no_grad(), watch(module, keep=lambda x: bool(x.isfinite().all())) as seen:
+        module(*given)
+    return next((s.path for s in seen if not s.value), "-")

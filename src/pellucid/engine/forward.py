@@ -1,0 +1,57 @@
+"""One forward for all the rows of a step: texts end to end in one row, each against its own pages."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pellucid.engine.requests import Sequence
+from pellucid.models import Decoder, EncoderDecoder
+from pellucid.past import Pages
+from pellucid.sight import prefix
+from pellucid.step import Step
+
+
+class Forward:
+    """{text: new rows} -> {text: logits [rows V]}: of its last row where that is its newest token, of all its rows where it is scored.
+
+    every: the model computes the logits of all rows, for whoever watches them.
+    """
+
+    def __init__(self, module: Decoder | EncoderDecoder, pages: Pages, every: bool = False) -> None:
+        self.module, self.pages, self.every = module, pages, every
+
+    @torch.no_grad()
+    def __call__(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
+        wanted = {s: wants(s, rows) for s, rows in chunks.items()}
+        step = Step.paged(self.pages, {s.key: rows for s, rows in chunks.items()})
+        at = [row for span, rows in zip(step.spans, wanted.values(), strict=True) for row in range(span.stop - rows, span.stop)]
+        step.wanted = None if self.every else torch.tensor(at, dtype=torch.long)
+        told = [s.tokens[s.stored : s.stored + rows] for s, rows in chunks.items()]
+        out = self.logits(self.row([t for tokens in told for t in tokens]), step, list(chunks))
+        step.advance()
+        parts = (out[0, at] if self.every else out[0]).split(list(wanted.values()))
+        return dict(zip(wanted, parts, strict=True))
+
+    def logits(self, tokens: Tensor, step: Step, sequences: list[Sequence]) -> Tensor:
+        """The model's own forward of these rows."""
+        if isinstance(self.module, Decoder):
+            if self.module.config.prefix and (fresh := [s for s in sequences if not s.stored and not s.request.scored]):
+                step.sight = prefix(len(fresh[0].request.prompt))  # of a row that only decodes it takes nothing away
+            return self.module(tokens, step)  # type: ignore[no-any-return]
+        known = {key for _, key in self.pages.memory}
+        told = {s.key: s.request.source for s in sequences if s.key not in known}
+        if not told:
+            return self.module(None, tokens, step)  # type: ignore[no-any-return]
+        source = Step.packed([len(t) for t in told.values() if t is not None], tokens.device, list(told))
+        return self.module(self.row([i for t in told.values() if t is not None for i in t]), tokens, step, source)  # type: ignore[no-any-return]
+
+    def row(self, tokens: list[int]) -> Tensor:
+        return torch.tensor([tokens], dtype=torch.long, device=next(self.module.parameters()).device)
+
+
+def wants(s: Sequence, rows: int) -> int:
+    """How many rows of a chunk, the last ones, have logits that somebody reads."""
+    if s.request.scored and not s.written:
+        return rows
+    return int(rows == s.owed)

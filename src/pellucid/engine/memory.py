@@ -1,0 +1,65 @@
+"""The engine's storage: pages, and the prefix cache over them.
+
+What a text stored may serve another that begins with the same tokens, if everything else that made it is the same too.
+"""
+
+from collections.abc import Hashable
+
+from pellucid import config as c
+from pellucid.engine.prefix import PrefixCache
+from pellucid.engine.requests import Sequence
+from pellucid.models import Decoder, EncoderDecoder
+from pellucid.past import Pages
+from pellucid.tap import here
+
+
+class Memory:
+    """Pages of a model's texts. cached: what has ended stays as long as nobody needs its pages."""
+
+    def __init__(self, module: Decoder | EncoderDecoder, pages: Pages, cached: bool = True) -> None:
+        self.module, self.pages = module, pages
+        self.cache = PrefixCache(pages) if cached and not module.config.prefix else None  # a prefix sees what comes after it
+        self.by_length = bends(module.config)
+
+    def root(self, sequence: Sequence) -> Hashable:
+        """All that tells what is stored for a token, besides the tokens before it."""
+        place = tuple(p.data_ptr() for p in self.module.parameters())
+        return self.module.edition, place, sequence.request.source, sequence.request.budget if self.by_length else None
+
+    def open(self, sequence: Sequence) -> int:
+        key, held = sequence.key, 0
+        if self.cache is not None and not sequence.request.scored and not changed():
+            held = self.cache.start(key, self.root(sequence), sequence.tokens)
+        self.pages.budget[key] = sequence.request.budget
+        self.pages.reserve(key, held)
+        return held
+
+    def room(self, key: Hashable, tokens: int) -> bool:
+        return self.pages.fits(key, tokens) if self.cache is None else self.cache.room(key, tokens)
+
+    def reserve(self, key: Hashable, tokens: int) -> None:
+        self.pages.reserve(key, tokens)
+
+    def fork(self, sequence: Sequence, sibling: Sequence) -> None:
+        self.pages.fork(sequence.key, sibling.key)
+
+    def close(self, sequence: Sequence) -> None:
+        if self.cache is not None and sequence.stored and not sequence.edited:
+            self.cache.keep(sequence.key, self.root(sequence), sequence.tokens[: sequence.stored])
+        self.pages.release(sequence.key)
+
+    def forget(self) -> None:
+        """Let nothing of what has ended serve again."""
+        if self.cache is not None:
+            self.cache.forget()
+
+
+def changed() -> bool:
+    """Whether a watcher of this thread changes what a forward computes."""
+    return any(w.edit for w in here.watches)
+
+
+def bends(cfg: c.Config) -> bool:
+    """Whether a rotary scaling goes by the length that a text may come to."""
+    ropes = (getattr(layer.attn, "rope", None) for layer in cfg.layers)
+    return any(rope is not None and isinstance(rope.scaling, c.Dynamic | c.LongRope) for rope in ropes)
