@@ -75,12 +75,23 @@ class Piece:
         return self._k_at()
 
 
+@dataclass(frozen=True)
+class Abreast:
+    """The pieces of a past at once, one row each, in the same pools: row r of T stands at positions[0, r], under tables[r]."""
+
+    pools: Stored
+    tables: Tensor
+    size: int
+    positions: Tensor
+
+
 @dataclass
 class Past:
     """A handle on what a part stored. `pieces` is all that an op reads; only an op decides how to read a piece."""
 
     pieces: list[Piece]
     new: Stored = ()  # what this step added
+    abreast: Abreast | None = None
 
 
 class Pages:

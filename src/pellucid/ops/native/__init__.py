@@ -1,33 +1,31 @@
 """C++ kernels for one to sixteen rows on a CPU, and plans of them. Where they are not built, everything runs through torch."""
 
-from pellucid.ops.native.library import available, instructions, off
+from pellucid.ops.native.attention import attend, fits_attend, fits_store, store
+from pellucid.ops.native.library import available, constant, instructions, off
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
 from pellucid.ops.native.twins import (
+    ROWS,
     add,
     angles,
     argmax,
-    attend,
     fits_add,
     fits_angles,
     fits_argmax,
-    fits_attend,
     fits_gate,
     fits_linear,
     fits_look,
     fits_norm,
     fits_rotate,
-    fits_store,
     gate,
     linear,
     look,
     norm,
     rotate,
-    store,
     stream,
 )
 
 __all__ = [
-    "Plan", "Recording", "Unplannable", "add", "angles", "argmax", "attend", "available", "fits_add", "fits_angles", "fits_argmax",
-    "fits_attend", "fits_gate", "fits_linear", "fits_look", "fits_norm", "fits_rotate", "fits_store", "gate", "instructions", "linear",
-    "look", "norm", "off", "record", "rotate", "store", "stream",
+    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "argmax", "attend", "available", "constant", "fits_add", "fits_angles",
+    "fits_argmax", "fits_attend", "fits_gate", "fits_linear", "fits_look", "fits_norm", "fits_rotate", "fits_store", "gate",
+    "instructions", "linear", "look", "norm", "off", "record", "rotate", "store", "stream",
 ]  # fmt: skip

@@ -11,14 +11,12 @@ from pellucid.ops.native.library import (
     ADD,
     ANGLES,
     ARGMAX,
-    ATTEND,
     GATE,
     HALF,
     LINEAR,
     LOOK,
     NORM,
     ROTATE,
-    STORE,
     STREAM,
     available,
     call,
@@ -161,31 +159,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     words = x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr(), B * T, H, 2 * cos.shape[-1], K, x.stride(1), x.stride(2)
     call(ROTATE, HALF[x.dtype], (x, cos, sin), (y,), *words, int(interleaved))
     return y
-
-
-def fits_store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor) -> bool:
-    return few(x) and x.shape[2:] == pool.shape[1:] and numbers(table, positions) and fits(x, pool)
-
-
-def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) -> None:
-    """Rows of x [B T ...] to their places in pool [rows of all pages, ...]: position p at row table[p // size] * size + p % size."""
-    width, rows = pool[0].numel(), positions.numel()
-    words = x.data_ptr(), pool.data_ptr(), table.data_ptr(), positions.data_ptr(), rows, width, size
-    call(STORE, HALF[x.dtype], (x, table, positions), (pool,), *words)
-
-
-def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor) -> bool:
-    return len(pools) == 2 and q.ndim == 4 and q.shape[0] == 1 and few(q) and numbers(table, positions) and fits(q, *pools)
-
-
-def attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float) -> Tensor:
-    """q [1 T H K] at positions [1 T] against one request's keys [rows G K] and values [rows G W] in pages: causal, [1 T H W]."""
-    (k, v), (_, rows, heads, key) = pools, q.shape
-    groups, value = v.shape[1:]
-    z = fresh((1, rows, heads, value), q.dtype)
-    pointers = q.data_ptr(), k.data_ptr(), v.data_ptr(), table.data_ptr(), positions.data_ptr(), z.data_ptr()
-    call(ATTEND, HALF[q.dtype], (q, k, v, table, positions), (z,), *pointers, rows, heads, groups, key, value, size, scale)
-    return z
 
 
 def fits_argmax(x: Tensor) -> bool:

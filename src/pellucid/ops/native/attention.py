@@ -1,0 +1,57 @@
+"""Attention's fast twins on a CPU: rows into pages, and a few queries over the pages where they lie.
+
+A table is [pages], of the one request that all rows belong to, or [rows pages], one for each row's own. A sight fits if it is plain data:
+a causal band, a slope, a cap, sinks.
+"""
+
+from torch import Tensor
+
+from pellucid.config import Alibi
+from pellucid.ops.native.library import ATTEND, HALF, STORE, call, fresh
+from pellucid.ops.native.twins import address, few, fits, numbers
+from pellucid.sight import Band, Sight, Slope
+
+UNTURNED = Alibi()
+
+
+def apart(table: Tensor) -> int:
+    """How far from one row's table the next row's is."""
+    return table.shape[1] if table.ndim == 2 else 0
+
+
+def fits_store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor) -> bool:
+    return few(x) and x.shape[2:] == pool.shape[1:] and numbers(table, positions) and fits(x, pool)
+
+
+def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) -> None:
+    """Rows of x [B T ...] to their places in pool [rows of all pages, ...]: position p at row table[p // size] * size + p % size."""
+    width, rows = pool[0].numel(), positions.numel()
+    words = x.data_ptr(), pool.data_ptr(), table.data_ptr(), positions.data_ptr(), rows, width, size, apart(table)
+    call(STORE, HALF[x.dtype], (x, table, positions), (pool,), *words)
+
+
+def fits_sight(sight: Sight) -> bool:
+    """Whether a kernel can be told what is seen, and every row sees what came before it alone."""
+    band = isinstance(sight.allowed, Band) and sight.allowed.causal
+    return band and sight.within is None and (sight.bias is None or isinstance(sight.bias, Slope))
+
+
+def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, sight: Sight) -> bool:
+    if not (fits_sight(sight) and len(pools) == 2 and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
+        return False
+    return numbers(table, positions) and fits(q, *pools, sight.sinks)
+
+
+def attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, sight: Sight) -> Tensor:
+    """q [1 T H K] at positions [1 T] against keys [rows G K] and values [rows G W] in pages: [1 T H W]."""
+    (k, v), (_, rows, heads, key) = pools, q.shape
+    groups, value = v.shape[1:]
+    z = fresh((1, rows, heads, value), q.dtype)
+    band, slope = sight.allowed, sight.bias
+    assert isinstance(band, Band)
+    slopes, spec = (slope.slopes, slope.spec) if isinstance(slope, Slope) else (None, UNTURNED)
+    pointers = [address(t) for t in (q, k, v, table, positions, z, sight.sinks, slopes)]
+    sizes = rows, heads, groups, key, value, size, apart(table), band.window or 0, band.chunk or 0, int(spec.rounded)
+    reads = tuple(t for t in (q, k, v, table, positions, sight.sinks, slopes) if t is not None)
+    call(ATTEND, HALF[q.dtype], reads, (z,), *pointers, *sizes, scale, sight.cap or 0.0, spec.scale)
+    return z
