@@ -11,11 +11,13 @@ static const Op ops[] = {
     BOTH(linear), BOTH(look), BOTH(norm), BOTH(add), BOTH(gate), BOTH(angles), BOTH(rotate),
     {store_pieces<float>, store_rows<float>}, {store_pieces<u16>, store_rows<u16>},
     BOTH(attend), BOTH(argmax),
-    {stream_pieces, stream},
+    {stream_pieces, stream}, {stream_pieces, stream},
+    BOTH(times),
+    {linear_pieces<float>, linear<float>}, {linear_pieces<u16, float>, linear<u16, float>},
 };
 
 extern "C" {
 __attribute__((visibility("default"))) const char* digest() { return DIGEST; }
-__attribute__((visibility("default"))) const char* names() { return "linear look norm add gate angles rotate store attend argmax stream"; }
+__attribute__((visibility("default"))) const char* names() { return "linear look norm add gate angles rotate store attend argmax stream times linear_wide"; }
 __attribute__((visibility("default"))) void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
 }

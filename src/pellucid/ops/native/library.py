@@ -29,10 +29,11 @@ class Op:
         self.pack = Struct(f"=3q{fields}").pack
 
 
-NAMES = ("linear", "look", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream")
-LINEAR, LOOK, NORM, ADD = Op("linear", "qqqqqqq"), Op("look", "qqqqqq"), Op("norm", "qqqqqqdq"), Op("add", "qqqq")
-GATE, ANGLES, ROTATE = Op("gate", "qqqqq"), Op("angles", "qqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
+NAMES = ("linear", "look", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream", "times", "linear_wide")
+LINEAR, LOOK, NORM, ADD = Op("linear", "qqqqqqq"), Op("look", "qqqqqq"), Op("norm", "qqqqqqdqq"), Op("add", "qqqq")
+GATE, ANGLES, ROTATE = Op("gate", "qqqqqd"), Op("angles", "qqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
 STORE, ATTEND, ARGMAX, STREAM = Op("store", "qqqqqqqq"), Op("attend", "q" * 18 + "ddd"), Op("argmax", "qqqq"), Op("stream", "qqq")
+TIMES, LINEAR_WIDE = Op("times", "qqqqqqqd"), Op("linear_wide", "qqqqqqq")
 
 
 class Listener(Protocol):

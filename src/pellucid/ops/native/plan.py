@@ -115,6 +115,9 @@ class Recording:
         return Plan(self.lines, self.alive)
 
 
+DTYPES = torch.ops.aten.promote_types.default  # of two dtypes a third
+
+
 class Guard(TorchDispatchMode):
     """Refuses every torch op that touches data: a replay would leave it out. A view is only another way to name the same data."""
 
@@ -129,7 +132,7 @@ class Guard(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if not (self.recording.deaf or func.is_view):
+        if not (self.recording.deaf or func.is_view or func is DTYPES):
             raise Unplannable("plan.torch", op=str(func))
         return func(*args, **(kwargs or {}))
 

@@ -14,19 +14,24 @@ from pellucid.ops.native.library import (
     GATE,
     HALF,
     LINEAR,
+    LINEAR_WIDE,
     LOOK,
     NORM,
     ROTATE,
     STREAM,
+    TIMES,
+    Op,
     available,
     call,
     fresh,
 )
+from pellucid.ops.precision import wide
 
 ROWS = 16  # more are torch's: its matrix product then reads a weight no more often than these kernels
 BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
 BF16_IS_FAST = torch.cpu._is_avx512_bf16_supported()  # without, torch multiplies bf16 at a tenth of the speed of float32
-ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3}
+ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3, "clamped": 4}
+SCALED, CAPPED = 5, 6
 PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor has no memory of its own to point to
 
 
@@ -75,13 +80,23 @@ def fits_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [... in] times weight [out in], plus bias [out]."""
+    return product(LINEAR, x, weight, bias, x.dtype)
+
+
+def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same, not rounded back to bf16."""
+    return product(LINEAR_WIDE, x, weight, bias, wide(x.dtype))
+
+
+def product(op: Op, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """x [... in] times weight [out in], plus bias [out], in dtype."""
     n, k = weight.shape
-    y = fresh((*x.shape[:-1], n), x.dtype)
-    reads, rows, size = (x, weight) if bias is None else (x, weight, bias), count(x), x.element_size()
+    y = fresh((*x.shape[:-1], n), dtype)
+    reads, rows = (x, weight) if bias is None else (x, weight, bias), count(x)
     for at in range(0, rows, BLOCK):
         block = min(BLOCK, rows - at)
-        words = weight.data_ptr(), x.data_ptr() + at * k * size, y.data_ptr() + at * n * size, address(bias), block, n, k
-        call(LINEAR, HALF[x.dtype], reads, (y,), *words)
+        to = y.data_ptr() + at * n * y.element_size()
+        call(op, HALF[x.dtype], reads, (y,), weight.data_ptr(), x.data_ptr() + at * k * x.element_size(), to, address(bias), block, n, k)
     return y
 
 
@@ -89,23 +104,24 @@ def fits_look(ids: Tensor, table: Tensor) -> bool:
     return 0 < ids.numel() <= ROWS and numbers(ids) and fits(table)
 
 
-def look(ids: Tensor, table: Tensor) -> Tensor:
-    """Rows of table [rows width] by ids [...]: [... width]. An id outside the table gives NaN."""
+def look(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
+    """Rows of table [rows width] by ids [...], after the first `skip`: [... width]. An id outside the table gives NaN."""
     y = fresh((*ids.shape, table.shape[1]), table.dtype)
     rows, width = table.shape
-    call(LOOK, HALF[table.dtype], (ids, table), (y,), table.data_ptr(), ids.data_ptr(), y.data_ptr(), ids.numel(), width, rows)
+    first = table.data_ptr() + skip * width * table.element_size()
+    call(LOOK, HALF[table.dtype], (ids, table), (y,), first, ids.data_ptr(), y.data_ptr(), ids.numel(), width, rows - skip)
     return y
 
 
-def fits_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+def fits_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> bool:
     return few(x) and fits(x, weight, bias)
 
 
-def norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
-    """RMSNorm of x [... D]; LayerNorm where centred."""
+def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, centred: bool, offset: bool = False) -> Tensor:
+    """RMSNorm of x [... D]; LayerNorm where centred. offset: the weight counts from 1, and nothing is rounded before it."""
     y = fresh(tuple(x.shape), x.dtype)
-    reads = (x, weight) if bias is None else (x, weight, bias)
-    words = x.data_ptr(), y.data_ptr(), weight.data_ptr(), address(bias), count(x), x.shape[-1], eps, int(centred)
+    reads = tuple(t for t in (x, weight, bias) if t is not None)
+    words = x.data_ptr(), y.data_ptr(), address(weight), address(bias), count(x), x.shape[-1], eps, int(centred), int(offset)
     call(NORM, HALF[x.dtype], reads, (y,), *words)
     return y
 
@@ -127,9 +143,51 @@ def fits_gate(g: Tensor, up: Tensor | None, act: str) -> bool:
 
 def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
     """act(g) · up; act(g) where there is no up."""
+    return each(g, up, ACTS[act])
+
+
+def each(g: Tensor, up: Tensor | None, act: int, amount: float = 0.0) -> Tensor:
+    """What a function of numbers makes of each, by its number in rows.h."""
     y = fresh(tuple(g.shape), g.dtype)
     reads = (g,) if up is None else (g, up)
-    call(GATE, HALF[g.dtype], reads, (y,), g.data_ptr(), address(up), y.data_ptr(), g.numel(), ACTS[act])
+    call(GATE, HALF[g.dtype], reads, (y,), g.data_ptr(), address(up), y.data_ptr(), g.numel(), act, amount)
+    return y
+
+
+def fits_each(x: Tensor) -> bool:
+    return few(x) and fits(x)
+
+
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """x · factor."""
+    return each(x, None, SCALED, factor)
+
+
+def capped(x: Tensor, cap: float) -> Tensor:
+    """cap · tanh(x / cap)."""
+    return each(x, None, CAPPED, cap)
+
+
+def fits_gated(x: Tensor, gate: Tensor) -> bool:
+    return x.ndim == 3 and gate.shape == (*x.shape[:2], 1) and few(x) and fits(x, gate)
+
+
+def gated(x: Tensor, gate: Tensor) -> Tensor:
+    """x [B T D] times the sigmoid of gate [B T 1]."""
+    y, rows = fresh(tuple(x.shape), x.dtype), gate.numel()
+    call(TIMES, HALF[x.dtype], (x, gate), (y,), x.data_ptr(), gate.data_ptr(), 0, y.data_ptr(), rows, x.numel() // rows, 1, 0.0)
+    return y
+
+
+def fits_tempered(x: Tensor, positions: Tensor) -> bool:
+    return x.shape[:2] == positions.shape and few(x) and numbers(positions) and fits(x)
+
+
+def tempered(x: Tensor, positions: Tensor, floor: int, amount: float) -> Tensor:
+    """x [B T H K] times 1 + amount · ln(1 + ⌊(p + 1) / floor⌋), p of positions [B T]."""
+    y, rows = fresh(tuple(x.shape), x.dtype), positions.numel()
+    words = x.data_ptr(), 0, positions.data_ptr(), y.data_ptr(), rows, x.numel() // rows, floor, amount
+    call(TIMES, HALF[x.dtype], (x, positions), (y,), *words)
     return y
 
 
