@@ -99,5 +99,6 @@ def tempered(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
 
 def pick(x: Tensor, token: Tensor) -> Tensor:
     """Rows of x [B T D], flattened, in the order of token [N]: [N D]."""
-    y = x.flatten(0, 1)[token]
+    rows = x.flatten(0, 1)
+    y = native.look(token, rows) if native.fits_sort(token, x) else rows[token]
     return note(y, "pick", (x,), (), lambda i: Terms(x=x.flatten(0, 1)[token[i[0]], i[1]]))

@@ -3,6 +3,20 @@
 from pellucid.ops.native.attention import attend, fits_attend, fits_store, store
 from pellucid.ops.native.library import available, constant, instructions, off
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
+from pellucid.ops.native.routing import (
+    best,
+    combine,
+    correct,
+    experts,
+    fits_experts,
+    fits_scores,
+    fits_shares,
+    fits_sort,
+    shares,
+    softmax,
+    sort,
+    weigh,
+)
 from pellucid.ops.native.twins import (
     ROWS,
     add,
@@ -26,15 +40,18 @@ from pellucid.ops.native.twins import (
     linear_wide,
     look,
     norm,
+    numbers,
     rotate,
     scaled,
+    sigmoid,
     stream,
     tempered,
 )
 
 __all__ = [
-    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "argmax", "attend", "available", "capped", "constant", "fits_add",
-    "fits_angles", "fits_argmax", "fits_attend", "fits_each", "fits_gate", "fits_gated", "fits_linear", "fits_look", "fits_norm",
-    "fits_rotate", "fits_store", "fits_tempered", "gate", "gated", "instructions", "linear", "linear_wide", "look", "norm", "off",
-    "record", "rotate", "scaled", "store", "stream", "tempered",
+    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "argmax", "attend", "available", "best", "capped", "combine",
+    "constant", "correct", "experts", "fits_add", "fits_angles", "fits_argmax", "fits_attend", "fits_each", "fits_experts", "fits_gate",
+    "fits_gated", "fits_linear", "fits_look", "fits_norm", "fits_rotate", "fits_scores", "fits_shares", "fits_sort", "fits_store",
+    "fits_tempered", "gate", "gated", "instructions", "linear", "linear_wide", "look", "norm", "numbers", "off", "record", "rotate",
+    "scaled", "shares", "sigmoid", "softmax", "sort", "store", "stream", "tempered", "weigh",
 ]  # fmt: skip

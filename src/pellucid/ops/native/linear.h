@@ -67,6 +67,18 @@ static void rest(const Linear<T, Y>& a, const float* x, i64 row, i64 from, i64 t
   else if constexpr (R > 1) rest<T, R - 1>(a, x, row, from, to);
 }
 
+// Columns `from` to `to` of all rows, which stand arranged at x.
+template <class T, class Y>
+static void product(const Linear<T, Y>& a, const float* x, i64 from, i64 to) {
+  const i64 some = a.rows > TILE ? 8 : to - from;  // with several tiles a few weight rows stay near until all tiles have met them
+  for (i64 j = from; j < to; j += some) {
+    const i64 end = j + some < to ? j + some : to;
+    i64 row = 0;
+    for (; row + TILE <= a.rows; row += TILE) tile<T, TILE>(a, x, row, j, end);
+    if (row < a.rows) rest<T, TILE - 1>(a, x, row, j, end);
+  }
+}
+
 template <class T, class Y = T>
 static i64 linear_pieces(const i64* words) {
   auto& a = *(const Linear<T, Y>*)words;
@@ -78,14 +90,5 @@ static void linear(const i64* words, Work& work) {
   const i64 chunk = a.chunk(), width = padded(a.k);
   float* x = scratch(a.rows * width);
   for (i64 r = 0; r < a.rows; r++) arrange(a.x + r * a.k, x + r * width, a.k);
-  for (i64 p; (p = work.next()) >= 0;) {
-    const i64 from = p * chunk, to = from + chunk < a.n ? from + chunk : a.n;
-    const i64 some = a.rows > TILE ? 8 : to - from;  // with several tiles a few weight rows stay near until all tiles have met them
-    for (i64 j = from; j < to; j += some) {
-      const i64 end = j + some < to ? j + some : to;
-      i64 row = 0;
-      for (; row + TILE <= a.rows; row += TILE) tile<T, TILE>(a, x, row, j, end);
-      if (row < a.rows) rest<T, TILE - 1>(a, x, row, j, end);
-    }
-  }
+  for (i64 p; (p = work.next()) >= 0;) product(a, x, p * chunk, p * chunk + chunk < a.n ? p * chunk + chunk : a.n);
 }

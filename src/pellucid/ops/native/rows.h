@@ -145,6 +145,7 @@ static void gate(const i64* words, Work& work) {
   if (a.act == 2) gate_by(a, work, [](V x) { return silu(x); });
   if (a.act == 3) gate_by(a, work, [](V x) { return relu(x); });
   if (a.act == 5) gate_by(a, work, [&](V x) { return x * amount; });
+  if (a.act == 7) gate_by(a, work, [](V x) { return set(1.f) / (set(1.f) + exponent(set(0.f) - x)); });
   if (a.act == 6) gate_by(a, work, [&](V x) { return amount * tangent(x / amount); });
   if (a.act == 4)  // clamped's up lies in -7 ... 7 and gains 1
     for (i64 p; (p = work.next()) >= 0;)

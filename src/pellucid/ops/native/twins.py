@@ -28,10 +28,11 @@ from pellucid.ops.native.library import (
 from pellucid.ops.precision import wide
 
 ROWS = 16  # more are torch's: its matrix product then reads a weight no more often than these kernels
+ROUTED = ROWS * ROWS  # rows that tokens and the experts they have chosen may make
 BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
 BF16_IS_FAST = torch.cpu._is_avx512_bf16_supported()  # without, torch multiplies bf16 at a tenth of the speed of float32
 ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3, "clamped": 4}
-SCALED, CAPPED = 5, 6
+SCALED, CAPPED, SIGMOID = 5, 6, 7
 PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor has no memory of its own to point to
 
 
@@ -138,7 +139,8 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 
 def fits_gate(g: Tensor, up: Tensor | None, act: str) -> bool:
-    return act in ACTS and (up is None or up.shape == g.shape) and few(g) and fits(g, up)
+    some = few(g) or (g.ndim == 2 and 0 < g.shape[0] <= ROUTED)
+    return some and act in ACTS and (up is None or up.shape == g.shape) and fits(g, up)
 
 
 def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
@@ -166,6 +168,11 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 def capped(x: Tensor, cap: float) -> Tensor:
     """cap · tanh(x / cap)."""
     return each(x, None, CAPPED, cap)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + e^-x)."""
+    return each(x, None, SIGMOID)
 
 
 def fits_gated(x: Tensor, gate: Tensor) -> bool:
