@@ -21,10 +21,10 @@ from pellucid.step import Step
 from test_plan import needs_kernels
 from tiny import tiny
 
-LATENT, LENGTH, ENCODER = "absorbed attention", "frequencies by a request's length", "cross attention"
+CHOICE, LENGTH, ENCODER = "the choice of keys", "frequencies by a request's length", "cross attention"
 # (family, quirk), or a family in all its quirks: what its step does that no kernel does yet
 REFUSED: dict[Any, str] = {
-    "deepseek_v2": LATENT, "deepseek_v3": LATENT, "deepseek_v32": LATENT, "marian": ENCODER, "t5": ENCODER,
+    "deepseek_v32": CHOICE, "marian": ENCODER, "t5": ENCODER,
     ("gemma3_text", "by length"): LENGTH, ("llama", "dynamic"): LENGTH, ("llama", "longrope"): LENGTH,
     ("phi3", "longrope"): LENGTH, ("phi3", "longrope of a part, tied"): LENGTH,
 }  # fmt: skip

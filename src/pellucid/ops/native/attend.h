@@ -103,9 +103,16 @@ static void bend(const Attend<T>& a, i64 h, i64 p, i64 from, i64 seen, float* sc
   }
 }
 
+// Floats in the order of `arrange`: a sum of pairs is so as it stands.
+struct Arranged {
+  float* at;
+  Arranged operator+(i64 i) const { return {at + i}; }
+};
+static inline void unpair(Arranged z, V a, V b, i64) { store(z.at, a), store(z.at + LANES, b); }
+
 // z = sum of p[t] * value t, over M pairs of vectors (the last one of `last` numbers).
-template <class T, int M>
-static void gather(const T* v, const float* p, const i64* at, i64 seen, float norm, T* z, i64 last) {
+template <class T, int M, class Z>
+static void gather(const T* v, const float* p, const i64* at, i64 seen, float norm, Z z, i64 last) {
   V even[M], odd[M], a, b;
   for (int m = 0; m < M; m++) even[m] = odd[m] = set(0.f);
   for (i64 t = 0; t < seen; t++) {
@@ -122,8 +129,8 @@ static void gather(const T* v, const float* p, const i64* at, i64 seen, float no
 }
 
 // z = the shares p of `seen` values, times norm, at most four pairs of vectors at once.
-template <class T>
-static void sum_up(const T* v, const float* p, const i64* at, i64 seen, float norm, T* z, i64 width) {
+template <class T, class Z>
+static void sum_up(const T* v, const float* p, const i64* at, i64 seen, float norm, Z z, i64 width) {
   for (i64 i = 0; i < width; i += 4 * PAIR) {
     const i64 left = width - i;
     if (left > 3 * PAIR) gather<T, 4>(v + i, p, at, seen, norm, z + i, left < 4 * PAIR ? left - 3 * PAIR : PAIR);

@@ -7,8 +7,8 @@ a causal band, a slope, a cap, sinks.
 from torch import Tensor
 
 from pellucid.config import Alibi
-from pellucid.ops.native.library import ATTEND, HALF, STORE, call, fresh
-from pellucid.ops.native.twins import address, few, fits, numbers
+from pellucid.ops.native.library import ATTEND, HALF, LATENT, STORE, call, fresh
+from pellucid.ops.native.twins import address, few, fits, numbers, slices
 from pellucid.sight import Band, Sight, Slope
 
 UNTURNED = Alibi()
@@ -54,4 +54,30 @@ def attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tenso
     sizes = rows, heads, groups, key, value, size, apart(table), band.window or 0, band.chunk or 0, int(spec.rounded)
     reads = tuple(t for t in (q, k, v, table, positions, sight.sinks, slopes) if t is not None)
     call(ATTEND, HALF[q.dtype], reads, (z,), *pointers, *sizes, scale, sight.cap or 0.0, spec.scale)
+    return z
+
+
+def fits_latent(
+    q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, sight: Sight
+) -> bool:
+    """q and the two halves of kv_b's matrix may be slices, whose last axis lies in one piece."""
+    if not (fits_sight(sight) and sight.bias is None and sight.sinks is None and sight.cap is None and q.shape[0] == 1 and few(q)):
+        return False
+    even = len(pools) == 2 and pools[0].ndim == 2 and all(t.stride()[:2] == (ups[0].stride(0), pools[0].shape[1]) for t in ups)
+    return even and q.dtype is q_rot.dtype and numbers(table, positions) and slices(q, *ups) and fits(q_rot, *pools)
+
+
+def attend_latent(
+    q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, size: int,
+    scale: float, sight: Sight,
+) -> Tensor:  # fmt: skip
+    """q [1 T H K] and q_rot [1 T H R] against latents [rows C] and shared keys [rows R] in pages; ups [H K C], [H W C]: [1 T H W]."""
+    (up_k, up_v), (latent, shared), (_, rows, heads, key), band = ups, pools, q.shape, sight.allowed
+    assert isinstance(band, Band)
+    value, width = up_v.shape[1:]
+    z = fresh((1, rows, heads, value), q.dtype)
+    reads = q, q_rot, latent, shared, up_k, up_v, table, positions
+    sizes = rows, heads, key, q_rot.shape[-1], value, width, size, apart(table), band.window or 0, band.chunk or 0
+    steps = q.stride(1), q.stride(2), up_k.stride(0)
+    call(LATENT, HALF[q.dtype], reads, (z,), *(t.data_ptr() for t in reads), z.data_ptr(), *sizes, *steps, scale)
     return z

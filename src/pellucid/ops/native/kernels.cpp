@@ -4,6 +4,7 @@
 // has already loaded, so that a process has one pool of threads. An op's number is its place in `names` times two, plus one for bf16.
 #include "attend.h"
 #include "experts.h"
+#include "latent.h"
 
 #define ONE(name) {name##_pieces, name}, {name##_pieces, name}
 #define BOTH(name) {name##_pieces<float>, name<float>}, {name##_pieces<u16>, name<u16>}
@@ -14,14 +15,14 @@ static const Op ops[] = {
     ONE(stream),
     BOTH(times),
     {linear_pieces<float>, linear<float>}, {linear_pieces<u16, float>, linear<u16, float>},
-    ONE(softmax), ONE(correct), ONE(best), ONE(shares), ONE(sort), BOTH(experts), BOTH(weigh), BOTH(combine),
+    ONE(softmax), ONE(correct), ONE(best), ONE(shares), ONE(sort), BOTH(experts), BOTH(weigh), BOTH(combine), BOTH(latent),
 };
 
 extern "C" {
 __attribute__((visibility("default"))) const char* digest() { return DIGEST; }
 __attribute__((visibility("default"))) const char* names() {
   return "linear look norm add gate angles rotate store attend argmax stream times linear_wide "
-  "softmax correct best shares sort experts weigh combine";
+  "softmax correct best shares sort experts weigh combine latent";
 }
 __attribute__((visibility("default"))) void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
 }

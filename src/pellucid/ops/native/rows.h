@@ -47,7 +47,7 @@ struct Norm {
   const T* x;
   T* y;
   const T *weight, *bias;
-  i64 rows, width;
+  i64 rows, width, step;  // from one row of x to the next
   double eps;
   i64 centred, offset;
 };
@@ -60,7 +60,7 @@ template <class T>
 static void norm(const i64* words, Work& work) {
   auto& a = *(const Norm<T>*)words;
   each_row(work, a.rows, a.width, [&](i64 r) {
-    const T* x = a.x + r * a.width;
+    const T* x = a.x + r * a.step;
     T* y = a.y + r * a.width;
     V sum = set(0.f), square = set(0.f);
     float mean = 0;

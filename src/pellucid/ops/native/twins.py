@@ -55,6 +55,13 @@ def fits(*tensors: Tensor | None) -> bool:
     return True
 
 
+def slices(*tensors: Tensor) -> bool:
+    """The same of tensors that may be parts of greater ones, each last axis in one piece."""
+    grad, dtype = torch.is_grad_enabled(), tensors[0].dtype
+    plain = all(type(t) in PLAIN and t.is_cpu and t.dtype is dtype and not (grad and t.requires_grad) for t in tensors)
+    return plain and dtype in HALF and fits() and all(t.stride(-1) == 1 for t in tensors)
+
+
 def numbers(*tensors: Tensor) -> bool:
     """Whether these are plain contiguous int64 tensors in memory."""
     return all(type(t) in PLAIN and t.is_cpu and t.dtype is torch.int64 and t.is_contiguous() for t in tensors)
@@ -115,14 +122,15 @@ def look(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
 
 
 def fits_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> bool:
-    return few(x) and fits(x, weight, bias)
+    even = x.is_contiguous() or (x.ndim == 3 and x.shape[0] == 1)
+    return even and few(x) and slices(x) and fits(weight, bias) and (weight is None or weight.dtype is x.dtype)
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, centred: bool, offset: bool = False) -> Tensor:
     """RMSNorm of x [... D]; LayerNorm where centred. offset: the weight counts from 1, and nothing is rounded before it."""
     y = fresh(tuple(x.shape), x.dtype)
-    reads = tuple(t for t in (x, weight, bias) if t is not None)
-    words = x.data_ptr(), y.data_ptr(), address(weight), address(bias), count(x), x.shape[-1], eps, int(centred), int(offset)
+    reads, apart = tuple(t for t in (x, weight, bias) if t is not None), x.shape[-1] if x.is_contiguous() else x.stride(1)
+    words = x.data_ptr(), y.data_ptr(), address(weight), address(bias), count(x), x.shape[-1], apart, eps, int(centred), int(offset)
     call(NORM, HALF[x.dtype], reads, (y,), *words)
     return y
 
@@ -212,9 +220,8 @@ def angles(positions: Tensor, frequencies: Tensor, amount: float, dtype: torch.d
 
 
 def fits_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
-    if x.ndim != 4 or not few(x) or x.stride(-1) != 1 or (x.shape[0] > 1 and x.stride(0) != x.stride(1) * x.shape[1]):
-        return False
-    return type(x) in PLAIN and x.is_cpu and x.dtype is cos.dtype and not (torch.is_grad_enabled() and x.requires_grad) and fits(cos, sin)
+    even = x.ndim == 4 and (x.shape[0] == 1 or x.stride(0) == x.stride(1) * x.shape[1])
+    return even and few(x) and x.dtype is cos.dtype and slices(x) and fits(cos, sin)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
