@@ -21,10 +21,10 @@ from pellucid.step import Step
 from test_plan import needs_kernels
 from tiny import tiny
 
-CHOICE, LENGTH, ENCODER = "the choice of keys", "frequencies by a request's length", "cross attention"
+CHOICE, LENGTH = "the choice of keys", "frequencies by a request's length"
 # (family, quirk), or a family in all its quirks: what its step does that no kernel does yet
 REFUSED: dict[Any, str] = {
-    "deepseek_v32": CHOICE, "marian": ENCODER, "t5": ENCODER,
+    "deepseek_v32": CHOICE, 
     ("gemma3_text", "by length"): LENGTH, ("llama", "dynamic"): LENGTH, ("llama", "longrope"): LENGTH,
     ("phi3", "longrope"): LENGTH, ("phi3", "longrope of a part, tied"): LENGTH,
 }  # fmt: skip
@@ -114,3 +114,33 @@ def test_in_bfloat16(family: str) -> None:
 def test_the_table_names_what_is_there() -> None:
     for key in REFUSED:
         assert key in DECODED or key in KINDS
+
+
+def prefill(model: Any, pages: Pages, request: str, source: Tensor, tokens: Tensor) -> None:
+    pages.budget[request] = 20
+    step = Step.paged(pages, {request: tokens.shape[1]})
+    model(source, tokens, step, Step(torch.arange(source.shape[1])[None], (Span(request, 0, source.shape[1]),)))
+    step.advance()
+
+
+def new_source_is_heard() -> bool:
+    """A request goes and another of its name comes, with another source: the plan meets the new memory."""
+    model, tokens, got = tiny(config("t5", "plain"), torch.float32, std=0.2), torch.tensor([[3, 4]]), []
+    for planned in (True, False):
+        pages = Pages(20, 4)
+        made, draw = Plans(model, pages, planned), torch.Generator().manual_seed(0)
+        for request in "ab":
+            prefill(model, pages, request, torch.randint(90, (1, 6), generator=draw), tokens)
+        made.step({"b": 5, "a": 6})
+        pages.release("a")
+        prefill(model, pages, "a", torch.randint(90, (1, 9), generator=draw), tokens)
+        got.append(made.step({"a": 7, "b": 8}).clone())
+    return torch.equal(*got)
+
+
+@needs_kernels
+def test_a_plan_meets_the_memory_of_those_who_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert new_source_is_heard()
+    heard, known = Plans.heard, {}
+    monkeypatch.setattr(Plans, "heard", lambda self, r: known.setdefault((id(self), r), heard(self, r)) if self.planned else heard(self, r))
+    assert not new_source_is_heard()  # a memory that is looked up once

@@ -54,7 +54,8 @@ class Piece:
     """One request's queries and the keys they may meet.
 
     rows cuts T; q_at [B T] and k_at [B S] are positions, -1 for padding; read() gives the stored tensors, [B S ...] each. whole: the keys
-    are positions 0, 1, 2 ... without padding, and the queries are the last of them. paged: where they lie, if in pages.
+    are positions 0, 1, 2 ... without padding, and the queries are the last of them. paged: where they lie, if in pages. kept: the
+    tensors of a memory without padding.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class Piece:
         read: Callable[[], Stored],
         whole: bool = False,
         paged: Paged | None = None,
+        kept: Stored = (),
     ) -> None:
         self.request, self.rows, self.q_at, self.read, self.whole, self.paged = request, rows, q_at, read, whole, paged
-        self._k_at = k_at
+        self._k_at, self.kept = k_at, kept
 
     @cached_property
     def k_at(self) -> Tensor:
@@ -85,13 +87,21 @@ class Abreast:
     positions: Tensor
 
 
+@dataclass(frozen=True)
+class Apart:
+    """The pieces of a past at once, one row each, that lie wherever they lie: row r of T meets the keys and values of places[r]."""
+
+    like: Stored  # of their kind
+    places: Tensor
+
+
 @dataclass
 class Past:
     """A handle on what a part stored. `pieces` is all that an op reads; only an op decides how to read a piece."""
 
     pieces: list[Piece]
     new: Stored = ()  # what this step added
-    abreast: Abreast | None = None
+    abreast: Abreast | Apart | None = None
 
 
 class Pages:
@@ -108,7 +118,7 @@ class Pages:
         self.length: dict[object, int] = {}
         self.budget: dict[object, int] = {}  # the most tokens a request may come to, where its owner knows
         self.pools: dict[nn.Module, Stored] = {}
-        self.memory: dict[tuple[nn.Module, object], tuple[Stored, Tensor]] = {}
+        self.memory: dict[tuple[nn.Module, object], tuple[Stored, Tensor, bool]] = {}  # and whether padded
 
     def reserve(self, request: object, tokens: int) -> None:
         """Give the request pages for this many tokens in all, so that a forward allocates nothing."""

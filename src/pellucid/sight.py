@@ -4,7 +4,7 @@
     replace(causal, bias=alibi(slopes))      # the same, and a slope by distance
 
 It becomes a tensor only inside a reference. Padding is position -1 and is never seen; a row that may see nothing gives 0.
-What is a Band or a Slope is plain data besides, which a kernel can be told.
+What is a Band, a Slope or Learned is plain data besides, which a kernel can be told.
 """
 
 import math
@@ -149,6 +149,16 @@ def bucket(distance: Tensor, count: int, reach: int, two_sided: bool) -> Tensor:
     return side + torch.where(distance < exact, distance, far.clamp(max=count - 1))
 
 
-def relative(table: Tensor, spec: Buckets) -> Allowed:
+@dataclass(frozen=True, eq=False)
+class Learned:
     """A learned bias for each bucket of distance and head; table [U H]."""
-    return lambda q, k: F.embedding(bucket(k - q, spec.count, spec.reach, spec.both_ways), table).movedim(-1, 1).squeeze(2)
+
+    table: Tensor
+    spec: Buckets
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        buckets = bucket(k - q, self.spec.count, self.spec.reach, self.spec.both_ways)
+        return F.embedding(buckets, self.table).movedim(-1, 1).squeeze(2)
+
+
+relative = Learned

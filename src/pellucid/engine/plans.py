@@ -2,23 +2,24 @@
 
     tokens    [1 n]     17    5  803        a plan for n rows points to this place and to nothing of any request, so it serves any n
     positions [1 n]     40    7  511        of them: their tables of pages are copied in before each step, where they hold pages
-    tables    [n pages]
+    tables    [n pages]                     and so does where each listener's memory of a request lies: memories [n listeners 3]
 
 A plan is only ever a recording of the forward, so both give the same bits. A model that does something no kernel does, a watched or
 hooked step, more rows than the kernels take, or a machine without kernels runs the forward itself.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.ops import native
-from pellucid.past import Abreast, Pages, Past, Span, Stored
+from pellucid.parts.attention import CrossAttention
+from pellucid.past import Abreast, Apart, Pages, Past, Span, Stored
 from pellucid.step import Step
 from pellucid.tap import here
 
@@ -28,6 +29,8 @@ class Rows(Step):
     """The step of one new row of each request, whose positions and tables of pages a plan may point to."""
 
     tables: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.long))
+    memories: Tensor = field(default_factory=lambda: torch.empty(0, 0, 3, dtype=torch.long))
+    listeners: tuple[nn.Module, ...] = ()
 
     def _append(self, pages: Pages, pools: Stored, new: Stored) -> Past:
         if not all(native.fits_store(n, pool, self.tables, self.positions) for pool, n in zip(pools, new, strict=True)):
@@ -36,13 +39,20 @@ class Rows(Step):
             native.store(n, pool, self.tables, self.positions, pages.size)
         return Past([self._page(pages, pools, s) for s in self.spans], new, Abreast(pools, self.tables, pages.size, self.positions))
 
+    def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> Past:
+        past = super().memory(part, make)
+        if part in self.listeners and all(p.kept for p in past.pieces):
+            past.abreast = Apart(past.new, self.memories[:, self.listeners.index(part)])
+        return past
+
 
 class Place:
     """Where a step of n rows reads what changes from step to step, and what was recorded there."""
 
-    def __init__(self, n: int, pages: Pages) -> None:
+    def __init__(self, n: int, pages: Pages, listeners: int) -> None:
         self.tokens, self.positions = torch.zeros(1, n, dtype=torch.long), torch.zeros(1, n, dtype=torch.long)
         self.tables = torch.zeros(n, pages.count, dtype=torch.long)
+        self.memories = torch.zeros(n, listeners, 3, dtype=torch.long)
         self.plan: native.Plan | None = None
         self.refused: str | None = None  # why the model's step is no plan
         self.logits, self.best = torch.empty(0), torch.empty(0)
@@ -67,6 +77,8 @@ class Plans:
         self.places: dict[int, Place] = {}
         self.best = torch.empty(0)
         self.holders: list[dict[str, Any]] = []
+        self.listeners: tuple[nn.Module, ...] = ()
+        self.whereabouts: dict[Hashable, tuple[Stored, Tensor]] = {}
         self.hooks: list[dict[int, Any]] = []
         self.made_of: tuple[object, ...] = ()
 
@@ -80,6 +92,8 @@ class Plans:
             return self.crowd(feed)
         place = self.place(n)
         place.set(list(feed.values()), before, [pages.tables[r] for r in feed], pages.size)
+        if self.listeners:
+            torch.stack([self.heard(r) for r in feed], out=place.memories)
         spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))
         free = self.planned and native.available() and not (here.watches or place.refused or any(self.hooks))
         if not free:
@@ -97,11 +111,24 @@ class Plans:
         if self.state() != self.made_of:
             self.places, kept = {}, list(self.model.modules())
             self.holders = [d for m in kept for d in (m._parameters, m._buffers, m._modules) if d]
+            self.listeners = tuple(m for m in kept if isinstance(m, CrossAttention))
+            self.whereabouts = {}
             self.hooks = [d for m in kept for d in (m._forward_hooks, m._forward_pre_hooks)]
             self.made_of = self.state()
         if n not in self.places:
-            self.places[n] = Place(n, self.pages)
+            self.places[n] = Place(n, self.pages, len(self.listeners))
         return self.places[n]
+
+    def heard(self, request: Hashable) -> Tensor:
+        """Where each listener's memory of a request lies, [listeners 3]."""
+        memory = self.pages.memory
+        first = memory[self.listeners[0], request][0]
+        known, found = self.whereabouts.get(request, (None, torch.empty(0)))
+        if known is not first:
+            found = torch.tensor([native.whereabouts(memory[part, request][0]) for part in self.listeners])
+            alive = {r: w for r, w in self.whereabouts.items() if r in self.pages.tables}
+            self.whereabouts = {**alive, request: (first, found)}
+        return found
 
     def state(self) -> tuple[object, ...]:
         """The model's edition, its parts, where their weights lie, and the pools: a plan points there."""
@@ -111,7 +138,7 @@ class Plans:
 
     def forward(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
         """The model's own step: logits [n V], and the likeliest [n]."""
-        step = Rows(place.positions, spans, self.pages, tables=place.tables)
+        step = Rows(place.positions, spans, self.pages, tables=place.tables, memories=place.memories, listeners=self.listeners)
         with torch.no_grad():
             told = (place.tokens, step) if isinstance(self.model, Decoder) else (None, place.tokens, step)
             logits = self.model(*told)

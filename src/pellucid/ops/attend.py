@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from pellucid.ops import native
 from pellucid.ops.precision import wide
-from pellucid.past import Past, Piece
+from pellucid.past import Apart, Past, Piece
 from pellucid.sight import Sight, causal
 from pellucid.tap import Index, Terms, beside, inside, instead, note, tap, within
 
@@ -47,6 +47,8 @@ def walk(q: tuple[Tensor, ...], past: Past, one: Callable[[Piece, tuple[Tensor, 
 def fits_abreast(q: Tensor, past: Past, sight: Sight) -> bool:
     """Whether one native call serves all pieces."""
     a = past.abreast
+    if isinstance(a, Apart):
+        return native.fits_listen(q, a.like, sight)
     return a is not None and native.fits_attend(q, a.pools, a.tables, a.positions, sight)
 
 
@@ -54,6 +56,8 @@ def abreast(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
     """Rows of many requests in one call; each has the bits that it has alone."""
     a = past.abreast
     assert a is not None
+    if isinstance(a, Apart):
+        return native.listen(q, a.like, a.places, scale)
     return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, sight)
 
 
@@ -68,6 +72,8 @@ def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple
     paged = piece.paged
     if paged is not None and native.fits_attend(q, paged.pools, paged.table, piece.q_at, sight):
         z = native.attend(q, paged.pools, paged.table, piece.q_at, paged.size, scale, sight)
+    elif piece.kept and native.fits_listen(q, piece.kept, sight):
+        z = native.listen(q, piece.kept, torch.tensor([native.whereabouts(piece.kept)]).expand(q.shape[1], -1), scale)
     elif sight.cap is not None:
         return reference()
     elif paged is not None and q.shape[1] == 1:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pellucid.ops import native
 from pellucid.ops.attend import attend_reference, attend_sdpa, gap, pattern_terms, stored_rows, walk
-from pellucid.past import Past, Piece
+from pellucid.past import Abreast, Past, Piece
 from pellucid.sight import Sight
 from pellucid.tap import Index, Terms, beside, inside, instead, note, tap
 
@@ -76,7 +76,7 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
                 found(gap(reference(), z))
         return z
 
-    if a is not None and inside("k", "v", "scores", "pattern") is None and fits(q, q_rot, a.pools, a.tables, a.positions, sight):
+    if isinstance(a, Abreast) and inside("k", "v", "scores", "pattern") is None and fits(q, q_rot, a.pools, a.tables, a.positions, sight):
         z = native.attend_latent(q, q_rot, a.pools, ups, a.tables, a.positions, a.size, scale, sight)
     else:
         z = walk((q, q_rot), past, one)

@@ -32,6 +32,7 @@ static void store_rows(const i64* words, Work& work) {
 //
 // window, chunk: 0 where there is none.  cap: a soft limit of scores, or 0.  sinks [heads]: one more key without a value.
 // slopes [heads]: a bias of -slope * distance * steep; where rounded, of slope * key's position in bf16.
+// learned [buckets heads]: a bias by distance, whose bucket is buckets[distance], from `reach` on the last.
 template <class T>
 struct Attend {
   const T *q, *k, *v;
@@ -39,7 +40,9 @@ struct Attend {
   T* z;
   const T* sinks;
   const double* slopes;
-  i64 rows, heads, groups, key, value, size, pages, window, chunk, rounded;
+  const T* learned;
+  const i64* buckets;
+  i64 rows, heads, groups, key, value, size, pages, window, chunk, rounded, reach;
   double scale, cap, steep;
   i64 first(i64 p) const {  // the first position that p sees
     i64 from = window && p >= window ? p - window + 1 : 0;
@@ -94,6 +97,10 @@ template <class T>
 static void bend(const Attend<T>& a, i64 h, i64 p, i64 from, i64 seen, float* scores) {
   const V cap = set((float)a.cap);
   if (a.cap) steps(0, seen, [&](i64 t, i64 n) { store(scores + t, cap * tangent(load(scores + t, n) / cap), n); });
+  for (i64 t = 0; t < seen && a.learned; t++) {
+    const i64 back = p - from - t;
+    scores[t] += get(a.learned + a.buckets[back < a.reach ? back : a.reach] * a.heads + h);
+  }
   if (!a.slopes) return;
   const double slope = a.slopes[h];
   for (i64 t = 0; t < seen; t++) {
@@ -168,5 +175,41 @@ static void attend(const i64* words, Work& work) {
     score(a.k, q, keys, seen, a.key, (float)a.scale, scores);
     bend(a, h, p, from, seen, scores);
     sum_up(a.v, scores, values, seen, 1.f / soften(scores, seen, a.sinks ? get(a.sinks + h) : -INFINITY), z, a.value);
+  }
+}
+
+// ---- listen: softmax(q k^T scale) v over keys and values that lie each row's own way: places [rows 3] are the address of its keys
+// [S groups key], of its values [S groups value], and S
+template <class T>
+struct Listen {
+  const T* q;
+  const i64* places;
+  T* z;
+  i64 rows, heads, groups, key, value, step;
+  double scale;
+};
+template <class T>
+static i64 listen_pieces(const i64* words) {
+  auto& a = *(const Listen<T>*)words;
+  return a.rows * a.heads;
+}
+template <class T>
+static void listen(const i64* words, Work& work) {
+  auto& a = *(const Listen<T>*)words;
+  for (i64 job; (job = work.next()) >= 0;) {
+    const i64 r = job / a.heads, h = job % a.heads, g = h / (a.heads / a.groups), *place = a.places + r * a.step;
+    const i64 seen = place[2], room = (seen + 15) / 16 * 16;
+    T* z = a.z + job * a.value;
+    if (seen < 1) {
+      std::memset(z, 0, a.value * sizeof(T));
+      continue;
+    }
+    float* q = scratch(padded(a.key) + 5 * room);
+    float* scores = q + padded(a.key);
+    i64 *keys = (i64*)(scores + room), *values = keys + room;
+    for (i64 t = 0; t < seen; t++) keys[t] = (t * a.groups + g) * a.key, values[t] = (t * a.groups + g) * a.value;
+    arrange(a.q + job * a.key, q, a.key);
+    score((const T*)place[0], q, keys, seen, a.key, (float)a.scale, scores);
+    sum_up((const T*)place[1], scores, values, seen, 1.f / soften(scores, seen), z, a.value);
   }
 }

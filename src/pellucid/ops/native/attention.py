@@ -4,12 +4,16 @@ A table is [pages], of the one request that all rows belong to, or [rows pages],
 a causal band, a slope, a cap, sinks.
 """
 
+from functools import cache
+
+import torch
 from torch import Tensor
 
-from pellucid.config import Alibi
-from pellucid.ops.native.library import ATTEND, HALF, LATENT, STORE, call, fresh
+from pellucid.config import Alibi, Buckets
+from pellucid.ops.native.library import ATTEND, HALF, LATENT, LISTEN, STORE, call, constant, fresh
 from pellucid.ops.native.twins import address, few, fits, numbers, slices
-from pellucid.sight import Band, Sight, Slope
+from pellucid.past import Stored
+from pellucid.sight import Band, Learned, Sight, Slope, bucket
 
 UNTURNED = Alibi()
 
@@ -33,13 +37,20 @@ def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) 
 def fits_sight(sight: Sight) -> bool:
     """Whether a kernel can be told what is seen, and every row sees what came before it alone."""
     band = isinstance(sight.allowed, Band) and sight.allowed.causal
-    return band and sight.within is None and (sight.bias is None or isinstance(sight.bias, Slope))
+    return band and sight.within is None and (sight.bias is None or isinstance(sight.bias, Slope | Learned))
+
+
+@cache
+def backwards(spec: Buckets) -> Tensor:
+    """The bucket of a key 0, 1, 2 ... tokens back; from `reach` on it stays."""
+    with constant():
+        return bucket(-torch.arange(spec.reach + 1), spec.count, spec.reach, spec.both_ways)
 
 
 def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, sight: Sight) -> bool:
     if not (fits_sight(sight) and len(pools) == 2 and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
         return False
-    return numbers(table, positions) and fits(q, *pools, sight.sinks)
+    return numbers(table, positions) and fits(q, *pools, sight.sinks, sight.bias.table if isinstance(sight.bias, Learned) else None)
 
 
 def attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, sight: Sight) -> Tensor:
@@ -47,13 +58,15 @@ def attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tenso
     (k, v), (_, rows, heads, key) = pools, q.shape
     groups, value = v.shape[1:]
     z = fresh((1, rows, heads, value), q.dtype)
-    band, slope = sight.allowed, sight.bias
+    band, bias = sight.allowed, sight.bias
     assert isinstance(band, Band)
-    slopes, spec = (slope.slopes, slope.spec) if isinstance(slope, Slope) else (None, UNTURNED)
-    pointers = [address(t) for t in (q, k, v, table, positions, z, sight.sinks, slopes)]
+    slopes, spec = (bias.slopes, bias.spec) if isinstance(bias, Slope) else (None, UNTURNED)
+    learned, buckets = (bias.table, backwards(bias.spec)) if isinstance(bias, Learned) else (None, None)
+    pointers = [address(t) for t in (q, k, v, table, positions, z, sight.sinks, slopes, learned, buckets)]
     sizes = rows, heads, groups, key, value, size, apart(table), band.window or 0, band.chunk or 0, int(spec.rounded)
-    reads = tuple(t for t in (q, k, v, table, positions, sight.sinks, slopes) if t is not None)
-    call(ATTEND, HALF[q.dtype], reads, (z,), *pointers, *sizes, scale, sight.cap or 0.0, spec.scale)
+    reach = 0 if buckets is None else buckets.shape[0] - 1
+    reads = tuple(t for t in (q, k, v, table, positions, sight.sinks, slopes, learned, buckets) if t is not None)
+    call(ATTEND, HALF[q.dtype], reads, (z,), *pointers, *sizes, reach, scale, sight.cap or 0.0, spec.scale)
     return z
 
 
@@ -80,4 +93,36 @@ def attend_latent(
     sizes = rows, heads, key, q_rot.shape[-1], value, width, size, apart(table), band.window or 0, band.chunk or 0
     steps = q.stride(1), q.stride(2), up_k.stride(0)
     call(LATENT, HALF[q.dtype], reads, (z,), *(t.data_ptr() for t in reads), z.data_ptr(), *sizes, *steps, scale)
+    return z
+
+
+WHOLE = Band()
+
+
+def fits_listen(q: Tensor, like: Stored, sight: Sight) -> bool:
+    """Whether keys and values [1 S G .] of this kind, all of which are seen, have a kernel."""
+    open_ = sight.allowed == WHOLE and sight.bias is None and sight.sinks is None and sight.cap is None and sight.within is None
+    return (
+        open_
+        and len(like) == 2
+        and like[0].ndim == 4
+        and like[0].shape[0] == 1
+        and q.ndim == 4
+        and q.shape[0] == 1
+        and few(q)
+        and fits(q, *like)
+    )
+
+
+def whereabouts(stored: Stored) -> list[int]:
+    """A row of places: the address of keys [1 S G K], of values [1 S G W], and S."""
+    return [stored[0].data_ptr(), stored[1].data_ptr(), stored[0].shape[1]]
+
+
+def listen(q: Tensor, like: Stored, places: Tensor, scale: float) -> Tensor:
+    """q [1 T H K], each row against the keys and values that its row of places [T 3] tells, of the widths of like: [1 T H W]."""
+    (_, rows, heads, key), (groups, value) = q.shape, like[1].shape[2:]
+    z = fresh((1, rows, heads, value), q.dtype)
+    words = q.data_ptr(), places.data_ptr(), z.data_ptr(), rows, heads, groups, key, value, places.stride(0)
+    call(LISTEN, HALF[q.dtype], (q, places), (z,), *words, scale)
     return z

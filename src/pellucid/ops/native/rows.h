@@ -208,6 +208,28 @@ static void angles(const i64* words, Work& work) {
     }
 }
 
+// ---- waves: the sines of positions over 10000^(2 i / width), then their cosines, as a float32 table holds them
+template <class T>
+struct Waves {
+  const i64* positions;
+  T* y;
+  i64 rows, width;
+};
+template <class T>
+static i64 waves_pieces(const i64* words) {
+  return ((const Waves<T>*)words)->rows;
+}
+template <class T>
+static void waves(const i64* words, Work& work) {
+  auto& a = *(const Waves<T>*)words;
+  const i64 half = (a.width + 1) / 2;
+  for (i64 r; (r = work.next()) >= 0;)
+    for (i64 j = 0; j < a.width; j++) {
+      const double angle = (double)a.positions[r] / std::pow(10000.0, 2.0 * (double)(j % half) / (double)a.width);
+      put(a.y + r * a.width + j, (float)(j < half ? std::sin(angle) : std::cos(angle)));
+    }
+}
+
 template <class T>
 struct Rotate {
   const T *x, *cos, *sin;

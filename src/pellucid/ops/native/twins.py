@@ -20,6 +20,7 @@ from pellucid.ops.native.library import (
     ROTATE,
     STREAM,
     TIMES,
+    WAVES,
     Op,
     available,
     call,
@@ -217,6 +218,13 @@ def angles(positions: Tensor, frequencies: Tensor, amount: float, dtype: torch.d
     words = positions.data_ptr(), frequencies.data_ptr(), cos.data_ptr(), sin.data_ptr(), positions.numel(), frequencies.shape[0]
     call(ANGLES, HALF[dtype], (positions, frequencies), (cos, sin), *words, int(frequencies.dtype is torch.float32), amount)
     return cos, sin
+
+
+def waves(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """Sinusoids of positions [B T]: [B T width]."""
+    y = fresh((*positions.shape, width), dtype)
+    call(WAVES, HALF[dtype], (positions,), (y,), positions.data_ptr(), y.data_ptr(), positions.numel(), width)
+    return y
 
 
 def fits_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
