@@ -13,7 +13,8 @@ import adapters
 from judge import judge, prompts, run, theirs
 from pellucid.commands import main
 from pellucid.draw.formula import formula
-from pellucid.engine.decode import Decode, addresses
+from pellucid.engine.decode import Decode
+from pellucid.engine.plans import Plans
 from pellucid.model import Model, load, trace
 from pellucid.ops import native
 from pellucid.parts.adapted import AdaptedLinear
@@ -117,7 +118,7 @@ def test_the_mutant_that_counts_no_editions_replays_a_stale_plan() -> None:
     for d in (decode, free):
         d.start(PROMPT)
         d.step(7)
-    with swapped(Decode, "place", lambda self, weights: (0, *addresses(weights))):
+    with swapped(Plans, "state", lambda self: self.made_of):
         model.adapt(adapters.case("llama")[1])
         assert far(decode.step(8), free.step(8)) > 1e-2
 

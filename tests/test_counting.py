@@ -1,6 +1,7 @@
 """Counts: of what is published, of what transformers builds, of what runs; and each beside a closed form that knows no code of ours."""
 
 import json
+import re
 import sys
 import warnings
 from dataclasses import replace
@@ -13,8 +14,9 @@ import torch
 from pellucid import catalog
 from pellucid.billing import count, described
 from pellucid.config import Attention, Config, Latent, Mlp, Moe
-from pellucid.counting import Setting, counted
+from pellucid.counting import Number, Setting, counted
 from pellucid.counting.bill import pairs
+from pellucid.counting.closed import booked
 from pellucid.counting.ghost import ghost, run
 from pellucid.errors import UseError
 from pellucid.families import known
@@ -201,6 +203,15 @@ def test_every_number_has_a_formula_that_gives_it() -> None:
                 assert value == n.value, path
             assert all(p in bill for p in n.of), path
     assert count("deepseek-v3")["parameters.layers.0.attn.kv_a.weight"].symbols == "(C+R)·D"
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "llama-4-scout", "gpt-oss-20b", "gemma-3-4b", "bert-base", "t5-small", "gpt2"])
+def test_products_have_their_formula(name: str) -> None:
+    """Of every part; and where the form is another's, none is told, rather than a wrong one."""
+    bill = count(name, context=37, batch=2, source=11 if name.startswith("t5") else None)
+    found = {path: n for path, n in bill.numbers.items() if re.match(r"flops\.(prefill|decode)\.", path)}
+    assert all(n.symbols.startswith("2·B·") and n.filled.startswith("2·2·") for n in found.values() if n.value)
+    assert booked(bill, next(iter(found)).split(".", 2)[2], 12_345, 37, 37, 37) == Number(12_345)
 
 
 def terms(text: str) -> list[str]:

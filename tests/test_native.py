@@ -177,8 +177,8 @@ def test_attend(dtype: torch.dtype, heads: int, groups: int, key: int, value: in
         assert z.shape == truth.shape and near(z, truth) and no_worse(z, theirs, truth), (seen, rows)
         if native.available():
             pool, at = piece.paged.pools, piece.q_at
-            assert native.fits_attend(q, pool, piece.paged.table, at)
-            alone = native.attend(q[:, -1:], pool, piece.paged.table, at[:, -1:].contiguous(), size, key**-0.5)
+            assert native.fits_attend(q, pool, piece.paged.table, at, causal)
+            alone = native.attend(q[:, -1:], pool, piece.paged.table, at[:, -1:].contiguous(), size, key**-0.5, causal)
             assert torch.equal(alone, z[:, -1:])
 
 
@@ -194,7 +194,7 @@ def test_attend_is_the_same_on_pages_of_any_size(dtype: torch.dtype) -> None:
         for pool, x in zip(pools, (k, v), strict=True):
             for t in range(40):  # one position at a time, as decoding does
                 native.store(x[None, t : t + 1], pool, table, torch.tensor([[t]]), size)
-        seen.append(native.attend(q, pools, table, at, size, 0.2))
+        seen.append(native.attend(q, pools, table, at, size, 0.2, causal))
     assert all(torch.equal(s, seen[0]) for s in seen) and seen[0].isfinite().all()
 
 
@@ -306,13 +306,13 @@ def test_one_openmp_runtime() -> None:
         ("norm", lambda f: lambda x, w, b, eps, centred: f(x, w, b, eps, not centred)),
         ("linear", lambda f: lambda x, w, b: f(x, w, None)),
         ("gate", lambda f: lambda g, up, act: f(g, up, {"silu": "gelu", "gelu": "gelu_tanh"}.get(act, act))),
-        ("attend", lambda f: lambda q, pools, table, at, size, scale: f(q, pools, table.flip(0).contiguous(), at, size, scale)),
+        ("attend", lambda f: lambda q, pools, table, *how: f(q, pools, table.flip(0).contiguous(), *how)),
     ],
 )
 def test_the_checks_see_a_wrong_kernel(name: str, wrong, monkeypatch: pytest.MonkeyPatch) -> None:
     if not native.available():
         return
-    monkeypatch.setattr(native, name, wrong(getattr(twins, name)))
+    monkeypatch.setattr(native, name, wrong(getattr(native, name)))
     with pytest.raises(AssertionError):
         {"rotate": lambda: test_angles_and_rotate(torch.float32, False, 64, 64), "norm": lambda: test_norms(torch.float32, 64),
          "linear": lambda: test_linear(torch.float32, 64), "gate": lambda: test_add_and_gates(torch.float32, 64),

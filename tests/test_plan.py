@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid.engine.decode import Decode
+from pellucid.engine.plans import Plans
 from pellucid.errors import UseError
 from pellucid.models import Decoder
 from pellucid.ops import native
@@ -166,9 +167,9 @@ def test_views_are_allowed() -> None:
 
 @needs_kernels
 def test_a_model_that_is_no_plan_runs_its_forward() -> None:
-    """A sliding window has no kernel yet: refused, and right all the same."""
-    windowed = c.Layer(dataclasses.replace(LLAMA.layers[0].attn, window=6), LLAMA.layers[0].ffn)
-    decodes = pair(dataclasses.replace(LLAMA, layers=(windowed, *LLAMA.layers[1:])), torch.float32)
+    """Keys of distances have no kernel: refused, and right all the same."""
+    distant = c.Layer(dataclasses.replace(LLAMA.layers[0].attn, distances=True), LLAMA.layers[0].ffn)
+    decodes = pair(dataclasses.replace(LLAMA, layers=(distant, *LLAMA.layers[1:])), torch.float32)
     assert same(decodes) and decodes[1].plan is None and decodes[1].refused
 
 
@@ -197,11 +198,8 @@ def test_a_plan_falls_with_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         run(decode, tokens(decode.model, 3))
         decode.model.layers[1].ffn.up.weight.data = decode.model.layers[1].ffn.up.weight.data * 3
         got = decode.step(7).clone()
-        fresh = Decode(decode.model, 64, 4, planned=False)
-        fresh.pages, fresh.position = decode.pages, decode.position
-        fresh.pages.length[0] -= 1
-        fresh.renew()
-        return torch.equal(got, fresh.step(7))
+        decode.pages.length[0] -= 1
+        return torch.equal(got, Plans(decode.model, decode.pages, planned=False).step({0: 7})[0])
 
     assert changed(recorded())
     decode = recorded()
@@ -210,19 +208,22 @@ def test_a_plan_falls_with_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     weight.data.mul_(3)
     decode.pages.length[0] -= 1
     assert not torch.equal(decode.step(7), before) and decode.plan is plan
-    monkeypatch.setattr("pellucid.engine.decode.addresses", lambda tensors: ())
+    monkeypatch.setattr("pellucid.engine.plans.addresses", lambda tensors: ())
     assert not changed(recorded())
 
 
 @needs_kernels
 def test_hooks_are_no_plan() -> None:
+    """A hook is Python: a step with one runs the forward, at once and not only from the next prompt on."""
     decode, calls = recorded(), []
+    plan = decode.plan
     handle = decode.model.layers[0].register_forward_hook(lambda *_: calls.append(1))
+    decode.step(3)
     run(decode, tokens(decode.model, 5))
-    assert decode.plan is None and len(calls) == 6
+    assert len(calls) == 7
     handle.remove()
     run(decode, tokens(decode.model, 5))
-    assert decode.plan is not None and len(calls) == 6
+    assert len(calls) == 7 and decode.plan is plan
 
 
 @needs_kernels

@@ -68,13 +68,13 @@ class Stack(nn.Module):
         return x
 
     def scaled(self, x: Tensor, step: Step) -> Tensor:
-        return tap(ops.scaled(x, torch.tensor(self.scale, dtype=x.dtype, device=x.device)), "scaled: B T D")
+        return tap(ops.scaled(x, ops.rounded(self.scale, x.dtype)), "scaled: B T D")
 
     def widened(self, x: Tensor, step: Step) -> Tensor:
         return tap(self.widen(x), "widen: B T D")
 
     def placed(self, x: Tensor, step: Step) -> Tensor:
-        at = tap(self.positions(step.places + self.offset if self.offset else step.places), "positions: B T D")
+        at = tap(self.positions(step.places, self.offset), "positions: B T D")
         return tap(ops.add(x, at), "start: B T D")
 
     def waved(self, x: Tensor, step: Step) -> Tensor:

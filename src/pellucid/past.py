@@ -63,7 +63,7 @@ class Piece:
 
     rows cuts T; q_at [B T] and k_at [B S] are positions, -1 for padding; read() gives the stored tensors, [B S ...] each. whole: the keys
     are positions 0, 1, 2 ... without padding (under a window, from a later one on), and the queries are the last of them. paged: where they
-    lie, if in pages.
+    lie, if in pages.  kept: the tensors of a memory without padding.
     """
 
     def __init__(
@@ -75,13 +75,32 @@ class Piece:
         read: Callable[[], Stored],
         whole: bool = False,
         paged: Paged | None = None,
+        kept: Stored = (),
     ) -> None:
         self.request, self.rows, self.q_at, self.read, self.whole, self.paged = request, rows, q_at, read, whole, paged
-        self._k_at = k_at
+        self._k_at, self.kept = k_at, kept
 
     @cached_property
     def k_at(self) -> Tensor:
         return self._k_at()
+
+
+@dataclass(frozen=True)
+class Abreast:
+    """The pieces of a past at once, one row each, in the same pools: row r of T stands at positions[0, r], under tables[r]."""
+
+    pools: Stored
+    tables: Tensor
+    size: int
+    positions: Tensor
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The pieces of a past at once, one row each, that lie wherever they lie: row r of T meets the keys and values of places[r]."""
+
+    like: Stored  # of their kind
+    places: Tensor
 
 
 @dataclass
@@ -90,6 +109,7 @@ class Past:
 
     pieces: list[Piece]
     new: Stored = ()  # what this step added
+    abreast: Abreast | Apart | None = None
 
 
 class Group:
@@ -232,7 +252,7 @@ class Pages:
         self.length: dict[object, int] = {}
         self.budget: dict[object, int] = {}  # the most tokens a request may come to, where its owner knows
         self.pools: dict[nn.Module, Stored] = {}
-        self.memory: dict[tuple[nn.Module, object], tuple[Stored, Tensor]] = {}
+        self.memory: dict[tuple[nn.Module, object], tuple[Stored, Tensor, bool]] = {}  # and whether padded
 
     @property
     def free_pages(self) -> int:

@@ -4,6 +4,7 @@
     replace(causal, bias=alibi(slopes))      # the same, and a slope by distance
 
 It becomes a tensor only inside a reference. Padding is position -1 and is never seen; a row that may see nothing gives 0.
+What is a Band, a Slope or Learned is plain data besides, which a kernel can be told.
 """
 
 import math
@@ -18,6 +19,31 @@ from torch.nn import functional as F
 from pellucid.config import Alibi, Buckets
 
 Allowed = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Keys of one stretch: none after the query where causal, the last `window` positions, the query's own chunk of so many."""
+
+    causal: bool = False
+    window: int | None = None
+    chunk: int | None = None
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        seen = k <= q if self.causal else (q == q) & (k == k)
+        seen = seen if self.window is None else seen & (q - k < self.window)
+        return seen if self.chunk is None else seen & (q // self.chunk == k // self.chunk)
+
+    def __and__(self, other: "Band") -> "Band":
+        windows = [w for w in (self.window, other.window) if w is not None]
+        return Band(self.causal or other.causal, min(windows, default=None), other.chunk if self.chunk is None else self.chunk)
+
+
+def both(a: Allowed, b: Allowed) -> Allowed:
+    """What both allow: one band where it is one."""
+    if isinstance(a, Band) and isinstance(b, Band) and (a.chunk is None or b.chunk in (None, a.chunk)):
+        return a & b
+    return lambda q, k: a(q, k) & b(q, k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +67,7 @@ class Sight:
         return self if self.within is None else self.within(self, piece)
 
     def __and__(self, other: "Sight") -> "Sight":
-        return replace(self, allowed=lambda q, k: self.allowed(q, k) & other.allowed(q, k))
+        return replace(self, allowed=both(self.allowed, other.allowed))
 
     def mask(self, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor | None]:
         """Positions q_at [B T] and k_at [B S] -> (who sees whom [B 1 T S], the bias or None)."""
@@ -49,22 +75,18 @@ class Sight:
         return self.allowed(q, k) & (k >= 0) & (q >= 0), None if self.bias is None else self.bias(q, k)
 
 
-def see_before(q: Tensor, k: Tensor) -> Tensor:
-    return k <= q
-
-
-causal = Sight(see_before)
-both_ways = Sight(lambda q, k: (q == q) & (k == k))
+causal = Sight(Band(causal=True))
+both_ways = Sight(Band())
 
 
 def window(n: int) -> Sight:
     """The last n positions, itself included."""
-    return Sight(lambda q, k: q - k < n)
+    return Sight(Band(window=n))
 
 
 def chunk(n: int) -> Sight:
     """The same chunk of n positions: 0 to n - 1, n to 2n - 1, and so on."""
-    return Sight(lambda q, k: q // n == k // n)
+    return Sight(Band(chunk=n))
 
 
 def prefix(n: int | Tensor) -> Sight:
@@ -91,16 +113,23 @@ def slopes(heads: int) -> list[float]:
     return main + [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
 
 
-def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> Allowed:
-    """A bias that falls with distance, one slope a head [H]."""
+@dataclass(frozen=True, eq=False)
+class Slope:
+    """A bias that falls with distance, one slope a head: slopes [H] in float64."""
 
-    def bias(q: Tensor, k: Tensor) -> Tensor:
-        steep = torch.as_tensor(slopes, dtype=torch.float64, device=k.device)[:, None, None]
-        if spec.rounded:  # by the key's position: a row's softmax sees no difference but the rounding
-            return (steep.bfloat16() * k).double() * spec.scale
-        return steep * -(q - k).abs() * spec.scale
+    slopes: Tensor
+    spec: Alibi
 
-    return bias
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        steep = self.slopes.to(k.device)[:, None, None]
+        if self.spec.rounded:  # by the key's position: a row's softmax sees no difference but the rounding
+            return (steep.bfloat16() * k).double() * self.spec.scale
+        return steep * -(q - k).abs() * self.spec.scale
+
+
+def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> Slope:
+    """The bias of slopes [H], by what the config says of it."""
+    return Slope(torch.as_tensor(slopes, dtype=torch.float64, device="cpu"), spec)
 
 
 def bucket(distance: Tensor, count: int, reach: int, two_sided: bool) -> Tensor:
@@ -120,6 +149,16 @@ def bucket(distance: Tensor, count: int, reach: int, two_sided: bool) -> Tensor:
     return side + torch.where(distance < exact, distance, far.clamp(max=count - 1))
 
 
-def relative(table: Tensor, spec: Buckets) -> Allowed:
+@dataclass(frozen=True, eq=False)
+class Learned:
     """A learned bias for each bucket of distance and head; table [U H]."""
-    return lambda q, k: F.embedding(bucket(k - q, spec.count, spec.reach, spec.both_ways), table).movedim(-1, 1).squeeze(2)
+
+    table: Tensor
+    spec: Buckets
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        buckets = bucket(k - q, self.spec.count, self.spec.reach, self.spec.both_ways)
+        return F.embedding(buckets, self.table).movedim(-1, 1).squeeze(2)
+
+
+relative = Learned

@@ -141,13 +141,13 @@ class Step:
             if self.pages is None or any((part, s.request) not in kept for s in spans):
                 made = make(rows)
                 for s in spans:
-                    kept[part, s.request] = tuple(m[:, s.start : s.stop] for m in made), step.positions[:, s.start : s.stop]
+                    kept[part, s.request] = tuple(m[:, s.start : s.stop] for m in made), step.positions[:, s.start : s.stop], step.padded
         own = self.spans or (Span(None, 0, self.positions.shape[1]),)
         return Past([self._remembered(s, *kept[part, s.request]) for s in own], kept[part, own[0].request][0])
 
-    def _remembered(self, s: Span, stored: Stored, at: Tensor) -> Piece:
+    def _remembered(self, s: Span, stored: Stored, at: Tensor, padded: bool) -> Piece:
         rows = slice(s.start, s.stop)
-        return Piece(s.request, rows, self.positions[:, rows], lambda: at, lambda: stored)
+        return Piece(s.request, rows, self.positions[:, rows], lambda: at, lambda: stored, kept=() if padded else stored)
 
 
 def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:

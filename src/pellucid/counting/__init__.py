@@ -10,6 +10,7 @@ import torch
 from pellucid.axes import parse, show
 from pellucid.config import Config, Latent, Moe
 from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, pairs, rows_kept
+from pellucid.counting.closed import booked
 from pellucid.counting.distinct import PLACE, distinct
 from pellucid.counting.formats import add_bytes
 from pellucid.counting.ghost import Ran, ghost, run
@@ -112,7 +113,7 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
         if (place := bill.reduced.place(path)) is None:
             continue
         whole, times = place
-        left = bill.numbers[f"flops.{phase}.{whole}"] = Number(flops)
+        left = bill.numbers[f"flops.{phase}.{whole}"] = booked(bill, whole, flops, rows, before + rows, source or rows)
         square.append((whole, times, left))
         if path in ran.stored:  # its own attention
             reads = whole.startswith("encoder.")

@@ -76,7 +76,7 @@ def run(model: Decoder | EncoderDecoder, rows: int, before: int, batch: int, sou
         else:
             model(told, tokens, step)
     paths = {m: path for path, m in model.named_modules()}
-    remembered = {part: new for (part, _), (new, _) in step.kept.items()}
+    remembered = {part: kept[0] for (part, _), kept in step.kept.items()}
     return Ran(dict(seen.flops), elements(seen), shapes(paths, step.stored), shapes(paths, remembered))
 
 

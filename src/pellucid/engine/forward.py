@@ -1,10 +1,14 @@
-"""One forward for all the rows of a step: texts end to end in one row, each against its own pages."""
+"""One forward for all the rows of a step: texts end to end in one row, each against its own pages.
+
+Where every text brings one row, the step is a replayed plan, if the model has one.
+"""
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from pellucid.engine.plans import Plans
 from pellucid.engine.requests import Sequence
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.past import Pages
@@ -20,9 +24,13 @@ class Forward:
 
     def __init__(self, module: Decoder | EncoderDecoder, pages: Pages, every: bool = False) -> None:
         self.module, self.pages, self.every = module, pages, every
+        self.plans = Plans(module, pages)
 
     @torch.no_grad()
     def __call__(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
+        if not self.every and all(s.owed == 1 and s.written and self.heard(s) for s in chunks):
+            logits = self.plans.step({s.key: s.tokens[-1] for s in chunks})
+            return {s: row[None] for s, row in zip(chunks, logits, strict=True)}
         wanted = {s: wants(s, rows) for s, rows in chunks.items()}
         step = Step.paged(self.pages, {s.key: rows for s, rows in chunks.items()})
         at = [row for span, rows in zip(step.spans, wanted.values(), strict=True) for row in range(span.stop - rows, span.stop)]
@@ -39,12 +47,15 @@ class Forward:
             if self.module.config.prefix and (fresh := [s for s in sequences if not s.stored and not s.request.scored]):
                 step.sight = prefix(len(fresh[0].request.prompt))  # of a row that only decodes it takes nothing away
             return self.module(tokens, step)  # type: ignore[no-any-return]
-        known = {key for _, key in self.pages.memory}
-        told = {s.key: s.request.source for s in sequences if s.key not in known}
+        told = {s.key: s.request.source for s in sequences if not self.heard(s)}
         if not told:
             return self.module(None, tokens, step)  # type: ignore[no-any-return]
         source = Step.packed([len(t) for t in told.values() if t is not None], tokens.device, list(told))
         return self.module(self.row([i for t in told.values() if t is not None for i in t]), tokens, step, source)  # type: ignore[no-any-return]
+
+    def heard(self, s: Sequence) -> bool:
+        """Whether the memory of its source is there, if it has one: a text that was put off has lost it, whatever its pages kept."""
+        return s.request.source is None or any(key == s.key for _, key in self.pages.memory)
 
     def row(self, tokens: list[int]) -> Tensor:
         return torch.tensor([tokens], dtype=torch.long, device=next(self.module.parameters()).device)

@@ -13,14 +13,15 @@ from torch.nn import functional as F
 
 from pellucid.ops import native
 from pellucid.ops.precision import wide
-from pellucid.past import Past, Piece
+from pellucid.past import Apart, Past, Piece
 from pellucid.sight import Sight, causal
 from pellucid.tap import Index, Terms, beside, inside, instead, note, tap, within
 
 
 def attend(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
     """q [B T H K] against each request's own keys and values -> z [B T H W]. FLOPs: 2·H·(K + W) for each pair of the full square."""
-    z = walk((q,), past, lambda piece, cut: attend_one(cut[0], piece, sight, scale, (q, *past.new[:1])))
+    named, at_once = (q, *past.new[:1]), inside("scores", "pattern") is None and fits_abreast(q, past, sight)
+    z = abreast(q, past, sight, scale) if at_once else walk((q,), past, lambda p, cut: attend_one(cut[0], p, sight, scale, named))
 
     def flops() -> int:
         seen = sum((p.q_at.shape[1]) * stored_rows(p) * q.shape[0] for p in past.pieces)
@@ -43,6 +44,23 @@ def walk(q: tuple[Tensor, ...], past: Past, one: Callable[[Piece, tuple[Tensor, 
     return (z[0] if len(z) == 1 else torch.cat(z, 1)).contiguous()
 
 
+def fits_abreast(q: Tensor, past: Past, sight: Sight) -> bool:
+    """Whether one native call serves all pieces."""
+    a = past.abreast
+    if isinstance(a, Apart):
+        return native.fits_listen(q, a.like, sight)
+    return a is not None and native.fits_attend(q, a.pools, a.tables, a.positions, sight)
+
+
+def abreast(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
+    """Rows of many requests in one call; each has the bits that it has alone."""
+    a = past.abreast
+    assert a is not None
+    if isinstance(a, Apart):
+        return native.listen(q, a.like, a.places, scale)
+    return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, sight)
+
+
 def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple[Tensor, ...]) -> Tensor:
     """The choice of a twin, and what a watcher asked for. named: the operands that scores come from, as they were tapped."""
     sight = sight.of(piece)
@@ -51,11 +69,13 @@ def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple
     if asked == "reference":
         with instead():
             return reference()
-    if sight.cap is not None:
-        return reference()
     paged = piece.paged
-    if paged is not None and sight is causal and native.fits_attend(q, paged.pools, paged.table, piece.q_at):
-        z = native.attend(q, paged.pools, paged.table, piece.q_at, paged.size, scale)
+    if paged is not None and native.fits_attend(q, paged.pools, paged.table, piece.q_at, sight):
+        z = native.attend(q, paged.pools, paged.table, piece.q_at, paged.size, scale, sight)
+    elif piece.kept and native.fits_listen(q, piece.kept, sight):
+        z = native.listen(q, piece.kept, torch.tensor([native.whereabouts(piece.kept)]).expand(q.shape[1], -1), scale)
+    elif sight.cap is not None:
+        return reference()
     elif paged is not None and q.shape[1] == 1:
         z = attend_pages(q, piece, sight, scale)
     else:

@@ -9,14 +9,71 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pellucid.config import Moe
+from pellucid.ops import native
+from pellucid.ops.gate import each
 from pellucid.ops.precision import wide
 from pellucid.tap import Index, Terms, note
 
 
+def softmax(x: Tensor) -> Tensor:
+    """Scores of rows [B T E] that sum to 1."""
+    return each(native.softmax(x) if native.fits_scores(x) else x.softmax(-1), "softmax", x)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """Scores of rows [B T E], each for itself."""
+    return each(native.sigmoid(x) if native.fits_scores(x) else x.sigmoid(), "sigmoid", x)
+
+
+def corrected(x: Tensor, by: Tensor) -> Tensor:
+    """Scores [B T E] plus a correction of each expert [E]."""
+    return each(native.correct(x, by) if native.fits_scores(x, by) else x + by, "correct", x, weights=(by,))
+
+
+def best(ranked: Tensor, seen: Tensor, spec: Moe) -> Tensor:
+    """Who is chosen [B T A] by ranks [B T E]. Where there are groups, experts of the best stay: as good as the sum of its best few.
+
+    seen: the tensor of that name, which a watcher knows.
+    """
+    few = min(spec.group_best, ranked.shape[-1] // spec.groups)
+    if native.fits_scores(ranked):
+        return each(native.best(ranked, spec.chosen, spec.groups, spec.groups_chosen, few), "top", seen)
+    if spec.groups > 1:
+        groups = ranked.unflatten(-1, (spec.groups, -1))
+        top = groups.topk(few, -1)[0].sum(-1).topk(spec.groups_chosen, -1)[1]
+        kept = torch.zeros_like(groups[..., 0], dtype=torch.bool).scatter(-1, top, True)
+        ranked = groups.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
+    return each(ranked.topk(spec.chosen, -1)[1], "top", seen)
+
+
+def shares(affinity: Tensor, chosen: Tensor, spec: Moe) -> Tensor:
+    """How much each chosen expert counts [B T A]; normalised, the shares of a token sum to the scale."""
+    if native.fits_scores(affinity) and native.numbers(chosen):
+        return each(native.shares(affinity, chosen, spec.normalised, spec.scale), "share", affinity, chosen)
+    share = affinity.gather(-1, chosen)
+    below = share.sum(-1, keepdim=True) + 1e-20 if spec.normalised else 1.0
+    return each(share / below * spec.scale, "share", affinity, chosen)
+
+
+def sort(chosen: Tensor, experts: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Choices [B T A] of the rows x [B T D] by expert -> which choice each of N is, the row it reads, and where each expert's end [E]."""
+    if native.fits_sort(chosen, x):
+        return native.sort(chosen, experts)
+    flat = chosen.flatten()
+    order = flat.argsort(stable=True)  # an unstable sort would make a crowd differ from a lone run
+    ends = torch.searchsorted(flat[order], torch.arange(experts, device=x.device), right=True).int()
+    return order, order // chosen.shape[-1], ends
+
+
 def grouped(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
     """rows [N in], sorted by expert, times weight [E out in]; rows before ends[0] are expert 0's. bias [E out]. FLOPs: 2·N·in·out."""
-    fused = bias is None and fits_grouped_mm(rows, weight)
-    y = F.grouped_mm(rows, weight.transpose(1, 2), offs=ends) if fused else grouped_reference(rows, weight, ends, bias)
+    if native.fits_experts(rows, weight, ends, bias):
+        y = native.experts(rows, weight, ends, bias)
+    elif bias is None and fits_grouped_mm(rows, weight):
+        y = F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+    else:
+        y = grouped_reference(rows, weight, ends, bias)
 
     def terms(i: Index) -> Terms:
         e = int(torch.searchsorted(ends, torch.tensor(i[0]), right=True))
@@ -48,18 +105,22 @@ def fits_grouped_mm(rows: Tensor, weight: Tensor) -> bool:
 
 def weighted(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
     """Sorted rows [N D], each times its share [B T A], before its expert reads it."""
-    factor = share.flatten()[order, None].to(rows.dtype)
-    return note(rows * factor, "weighted", (rows, share), (), lambda i: Terms(x=rows[i], share=factor[i[0]]))
+    fast = native.fits_shares(rows, share, order)
+    y = native.weigh(rows, share, order) if fast else rows * share.flatten()[order, None].to(rows.dtype)
+    return note(y, "weighted", (rows, share), (), lambda i: Terms(x=rows[i], share=share.flatten()[order[i[0]]].to(rows.dtype)))
 
 
-def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor) -> Tensor:
-    """Put sorted rows y [N D] back to their tokens, each times its share [B T A]: [B T D], as like."""
+def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, whole: bool = False) -> Tensor:
+    """Put sorted rows y [N D] back to their tokens, each times its share [B T A], or whole: [B T D], as like."""
     chosen = share.shape[-1]
-    weighted = y * share.flatten()[order, None].to(y.dtype)
-    out = torch.zeros_like(like.flatten(0, 1)).index_add(0, order // chosen, weighted).view_as(like)
+    if native.fits_shares(y, share, order):
+        out = native.combine(y, None if whole else share, order, like)
+    else:
+        weighted = y if whole else y * share.flatten()[order, None].to(y.dtype)
+        out = torch.zeros_like(like.flatten(0, 1)).index_add(0, order // chosen, weighted).view_as(like)
 
     def terms(i: Index) -> Terms:
         at = (order // chosen == i[0] * like.shape[1] + i[1]).nonzero().flatten()
-        return Terms(expert=y[at, i[2]], share=share.flatten()[order[at]])
+        return Terms(expert=y[at, i[2]], share=1.0 if whole else share.flatten()[order[at]])
 
-    return note(out, "combine", (y, share), (), terms)
+    return note(out, "combine", (y,) if whole else (y, share), (), terms)

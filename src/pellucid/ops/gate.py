@@ -35,8 +35,8 @@ def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
     """act(g) · up; act(g) alone where there is no up; "clamped" is gpt-oss's pair, whose up lies in -7 ... 7 and gains 1."""
     if act == "clamped":
         assert up is not None
-        left, right = clamped(g), up.clamp(-7.0, 7.0) + 1
-        return note(left * right, "gate", (g, up), (), lambda i: Terms(act=left[i], up=right[i]))
+        y = native.gate(g, up, act) if native.fits_gate(g, up, act) else clamped(g) * (up.clamp(-7.0, 7.0) + 1)
+        return note(y, "gate", (g, up), (), lambda i: Terms(act=clamped(g[i].double()), up=up[i].double().clamp(-7.0, 7.0) + 1))
     f = ACTS[act]
     y = native.gate(g, up, act) if native.fits_gate(g, up, act) else f(g) if up is None else f(g) * up
     if up is None:
@@ -46,13 +46,13 @@ def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
 
 def gated(x: Tensor, gate: Tensor) -> Tensor:
     """x [B T D] times the sigmoid of gate [B T 1]."""
-    share = torch.sigmoid(gate)
-    return note(x * share, "gated", (x, gate), (), lambda i: Terms(x=x[i], share=share[i[:-1]]))
+    y = native.gated(x, gate) if native.fits_gated(x, gate) else x * torch.sigmoid(gate)
+    return note(y, "gated", (x, gate), (), lambda i: Terms(x=x[i], share=torch.sigmoid(gate[i[:-1]])))
 
 
 def capped(x: Tensor, cap: float) -> Tensor:
     """cap · tanh(x / cap): nearly x where x is small, never beyond cap (Gemma 2, arXiv 2408.00118)."""
-    return each(cap * torch.tanh(x / cap), "cap", x)
+    return each(native.capped(x, cap) if native.fits_each(x) else cap * torch.tanh(x / cap), "cap", x)
 
 
 def each(out: Tensor, op: str, *inputs: Tensor, weights: tuple[Tensor | None, ...] = ()) -> Tensor:

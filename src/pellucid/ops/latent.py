@@ -4,15 +4,14 @@ Expanded grows keys and values from the latent; absorbed moves up_k to the query
 alone. One token over 4,096 absorbs, a prompt of 4,096 expands: the op counts the products of both and takes the fewer.
 """
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
+from pellucid.ops import native
 from pellucid.ops.attend import attend_reference, attend_sdpa, gap, pattern_terms, stored_rows, walk
-from pellucid.past import Past, Piece
+from pellucid.past import Abreast, Past, Piece
 from pellucid.sight import Sight
-from pellucid.tap import Terms, beside, inside, instead, note, tap
+from pellucid.tap import Index, Terms, beside, inside, instead, note, tap
 
 FORM: str | None = None  # a test sets "absorbed" or "expanded"; None lets the counts decide
 
@@ -34,39 +33,62 @@ def grow(latent: Tensor, up: Tensor, named: Tensor | None = None) -> Tensor:
 def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tensor, sight: Sight, scale: float) -> Tensor:
     """q [B T H K] and q_rot [B T H R] over a past of (latent [B S C], shared key [B S R]); up_k [H K C], up_v [H W C] -> z [B T H W]."""
 
+    ups, a = (up_k, up_v), past.abreast
+
+    def fits(content: Tensor, turned: Tensor, pools: tuple[Tensor, ...], table: Tensor, at: Tensor, seen: Sight) -> bool:
+        return FORM != "expanded" and native.fits_latent(content, turned, pools, ups, table, at, seen)
+
+    def alone(piece: Piece, seen: Sight) -> bool:
+        """Whether the kernel takes a piece: one row, absorbed, over pages."""
+        p = piece.paged
+        if p is None or piece.q_at.shape[1] != 1:
+            return False
+        return fits(q[:, piece.rows], q_rot[:, piece.rows], p.pools, p.table, piece.q_at, seen)
+
     def grown(piece: Piece) -> tuple[Tensor, Tensor]:
         latent, shared = piece.read()
         return with_shared(grow(latent, up_k), shared), grow(latent, up_v)
 
     def one(piece: Piece, cut: tuple[Tensor, ...]) -> Tensor:
         content, turned = cut
-        full, seen = torch.cat([content, turned], -1), sight.of(piece)
-        reference = partial(in_the_open, full, (q, q_rot, *past.new), piece, up_k, up_v, seen, scale)
-        asked = inside("k", "v", "scores", "pattern")
+        seen, asked, paged = sight.of(piece), inside("k", "v", "scores", "pattern"), piece.paged
+
+        def reference() -> Tensor:
+            named = q, q_rot, *past.new
+            return in_the_open(torch.cat([content, turned], -1), named, piece, up_k, up_v, seen, scale)
+
         if asked == "reference":
             with instead():
                 return reference()
-        if form(q.shape, q_rot.shape, piece, up_v) == "absorbed":
+        if alone(piece, seen):
+            assert paged is not None
+            z = native.attend_latent(content, turned, paged.pools, ups, paged.table, piece.q_at, paged.size, scale, seen)
+        elif form(q.shape, q_rot.shape, piece, up_v) == "absorbed":
             latent, shared = piece.read()
             moved = torch.cat([torch.einsum("bthk,hkc->bthc", content, up_k), turned], -1)
             key = torch.cat([latent, shared], -1)[:, :, None]
             z = torch.einsum("bthc,hwc->bthw", attend_sdpa(moved, key, latent[:, :, None], piece, seen, scale), up_v)
         else:
             k, v = grown(piece)
-            z = attend_sdpa(full, k, v, piece, seen, scale)
+            z = attend_sdpa(torch.cat([content, turned], -1), k, v, piece, seen, scale)
         if asked == "read":
             with beside() as found:
                 found(gap(reference(), z))
         return z
 
-    z = walk((q, q_rot), past, one)
+    if isinstance(a, Abreast) and inside("k", "v", "scores", "pattern") is None and fits(q, q_rot, a.pools, a.tables, a.positions, sight):
+        z = native.attend_latent(q, q_rot, a.pools, ups, a.tables, a.positions, a.size, scale, sight)
+    else:
+        z = walk((q, q_rot), past, one)
 
     def flops() -> int:
         sizes = [products(p.q_at.shape[1], stored_rows(p), *widths(q.shape, q_rot.shape, up_v)) for p in past.pieces]
-        chosen = [form(q.shape, q_rot.shape, p, up_v) == "expanded" for p in past.pieces]
+        chosen = [not alone(p, sight.of(p)) and form(q.shape, q_rot.shape, p, up_v) == "expanded" for p in past.pieces]
         return 2 * q.shape[0] * sum(pair[c] for pair, c in zip(sizes, chosen, strict=True))
 
-    terms = pattern_terms(torch.cat([q, q_rot], -1), past, sight, scale, grown)
+    def terms(i: Index) -> Terms:
+        return pattern_terms(torch.cat([q, q_rot], -1), past, sight, scale, grown)(i)
+
     return note(z, "attend latent", (q, q_rot, *past.new, *sight.inputs), (up_k,), terms, flops)
 
 

@@ -6,6 +6,7 @@ Weights stay [out, in]. The terms of a product's cell are its row times the weig
 from torch import Tensor
 from torch.nn import functional as F
 
+from pellucid.config import Temper
 from pellucid.ops import native
 from pellucid.ops.precision import wide
 from pellucid.tap import Index, Terms, note
@@ -19,6 +20,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The same in float32 at least, for a product whose rounding would change a choice."""
+    if native.fits_linear(x, weight, bias):
+        return product(native.linear_wide(x, weight, bias), x, weight, bias)
     w = wide(x.dtype)
     return product(F.linear(x.to(w), weight.to(w), None if bias is None else bias.to(w)), x, weight, bias)
 
@@ -38,7 +41,7 @@ def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: li
     """y = x Wᵀ + b, plus additions [... out] times their scales."""
     z = y
     for a, scale in added:
-        z = z + a * scale
+        z = native.add(z, native.scaled(a, scale)) if native.fits_add(z, a) else z + a * scale
 
     def terms(i: Index) -> Terms:
         own = [x[i[:-1]]] if bias is None else [x[i[:-1]], 1.0]
@@ -58,10 +61,13 @@ def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
     return note(total.to(weight.dtype), "merged", (), (weight, *(p for a, b, _ in low for p in (a, b))), None, flops)
 
 
-def look(ids: Tensor, table: Tensor) -> Tensor:
-    """Rows of table [rows width] by ids [...]: [... width]."""
-    y = native.look(ids, table) if native.fits_look(ids, table) else F.embedding(ids, table)
-    return note(y, "look", (), (table,), lambda i: Terms(row=table[ids[i[:-1]], i[-1]]))
+def look(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
+    """Rows of table [rows width] by ids [...], after the first `skip`: [... width]."""
+    if native.fits_look(ids, table):
+        y = native.look(ids, table, skip)
+    else:
+        y = F.embedding(ids + skip if skip else ids, table)
+    return note(y, "look", (), (table,), lambda i: Terms(row=table[ids[i[:-1]] + skip, i[-1]]))
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
@@ -76,10 +82,23 @@ def scaled(x: Tensor, factor: float | Tensor) -> Tensor:
     def terms(i: Index) -> Terms:
         return Terms(x=x[i], factor=factor.expand(x.shape)[i] if isinstance(factor, Tensor) else factor)
 
-    return note((x * factor).to(x.dtype), "scaled", (x,), (), terms)
+    fast = isinstance(factor, float) and native.fits_each(x)
+    return note(native.scaled(x, float(factor)) if fast else (x * factor).to(x.dtype), "scaled", (x,), (), terms)
+
+
+def tempered(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
+    """Queries [B T H K] that grow with their positions [B T]."""
+
+    def growth() -> Tensor:
+        return 1 + spec.scale * ((places + 1) // spec.floor).to(wide(x.dtype)).log1p()[..., None, None]
+
+    fast = native.fits_tempered(x, places)
+    y = native.tempered(x, places, spec.floor, spec.scale) if fast else (x * growth()).to(x.dtype)
+    return note(y, "scaled", (x,), (), lambda i: Terms(x=x[i], factor=growth().expand(x.shape)[i]))
 
 
 def pick(x: Tensor, token: Tensor) -> Tensor:
     """Rows of x [B T D], flattened, in the order of token [N]: [N D]."""
-    y = x.flatten(0, 1)[token]
+    rows = x.flatten(0, 1)
+    y = native.look(token, rows) if native.fits_sort(token, x) else rows[token]
     return note(y, "pick", (x,), (), lambda i: Terms(x=x.flatten(0, 1)[token[i[0]], i[1]]))

@@ -10,7 +10,7 @@ from pellucid.tap import Index, Terms, note
 
 def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """x [... D] / sqrt(mean(x²) + eps) · weight. The quotient is rounded to x's dtype before the weight multiplies it, as in Llama."""
-    if weight is not None and native.fits_norm(x, weight):
+    if native.fits_norm(x, weight):
         y = native.norm(x, weight, None, eps, centred=False)
     else:
         w = x.to(wide(x.dtype))
@@ -26,8 +26,11 @@ def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [... D] / sqrt(mean(x²) + eps) · (1 + weight), rounded to x's dtype once, at the end, as in Gemma."""
-    w = x.to(wide(x.dtype))
-    y = (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + eps) * (1.0 + weight.to(w.dtype))).to(x.dtype)
+    if native.fits_norm(x, weight):
+        y = native.norm(x, weight, None, eps, centred=False, offset=True)
+    else:
+        w = x.to(wide(x.dtype))
+        y = (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + eps) * (1.0 + weight.to(w.dtype))).to(x.dtype)
 
     def terms(i: Index) -> Terms:
         return Terms(x=x[i], inverse=torch.rsqrt(x[i[:-1]].double().pow(2).mean() + eps), weight=1.0 + weight[i[-1]].double())

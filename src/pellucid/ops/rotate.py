@@ -69,7 +69,8 @@ def blend(plain: Tensor, rope: Rope, yarn: Yarn) -> Tensor:
 @cache
 def kept(rope: Rope) -> Tensor:
     """The frequencies where a native kernel reads them: float64, computed once a process."""
-    return frequencies(rope, torch.float64)
+    with native.constant():
+        return frequencies(rope, torch.float64)
 
 
 def angles(positions: Tensor, rope: Rope, dtype: torch.dtype, totals: Callable[[], Tensor] | None = None) -> tuple[Tensor, Tensor]:

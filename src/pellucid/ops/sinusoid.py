@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from pellucid.ops import native
 from pellucid.ops.precision import wide
 from pellucid.tap import Terms, note
 
@@ -12,6 +13,9 @@ def sinusoids(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
     The values are those of a float32 table, which every model of this kind was trained with.
     """
+    if native.fits_angles(positions, dtype):
+        y = native.waves(positions, width, dtype)
+        return note(y, "sinusoid", (), (), lambda i: Terms(value=y[i]))
     at = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width
     angle = positions[..., None].double() / 10_000.0**at
     y = torch.cat([angle.sin(), angle.cos()[..., : width // 2]], -1).to(wide(torch.bfloat16)).to(dtype)

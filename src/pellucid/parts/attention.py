@@ -75,10 +75,8 @@ class Attention(nn.Module):
         return tap(ops.rms(q, None, self.eps), "q_even: B T H K"), tap(ops.rms(k, None, self.eps), "k_even: B T G K")
 
     def tempered(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        t, w = self.temper, ops.wide(q.dtype)
-        assert t is not None
-        growth = step.shared((t, w), lambda: 1 + t.scale * ((step.places + 1) // t.floor).to(w).log1p()[..., None, None])
-        return tap(ops.scaled(q, growth), "q_grown: B T H K"), k
+        assert self.temper is not None
+        return tap(ops.tempered(q, step.places, self.temper), "q_grown: B T H K"), k
 
     def seen(self, q: Tensor, step: Step) -> Sight:
         """The sight of these queries."""

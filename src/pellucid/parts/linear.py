@@ -27,10 +27,10 @@ class WideLinear(Linear):
 
 
 class Embedding(nn.Embedding):
-    """ids [...] -> rows [... width]; unset as a Linear is."""
+    """ids [...] -> rows [... width]; unset as a Linear is. skip: rows of the table before that of id 0."""
 
     def reset_parameters(self) -> None:
         """Nothing, as above."""
 
-    def forward(self, ids: Tensor) -> Tensor:
-        return ops.look(ids, self.weight)
+    def forward(self, ids: Tensor, skip: int = 0) -> Tensor:
+        return ops.look(ids, self.weight, skip)

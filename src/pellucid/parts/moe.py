@@ -30,7 +30,7 @@ class Moe(nn.Module):
         self.router = Linear(D, E, spec.bias)
         self.score = {"sigmoid": self.by_sigmoid, "softmax": self.by_softmax}[spec.affinity]
         self.register_buffer("correction", torch.zeros(E) if spec.corrected else None)
-        self.changes = [self.correct] * spec.corrected + [self.grouped] * (spec.groups > 1)
+        self.changes = [self.correct] * spec.corrected
         self.gate, self.up, self.down = (nn.Parameter(torch.empty(s)) for s in ((E, F, D), (E, F, D), (E, D, F)))
         for name, n in {"gate": F, "up": F, "down": D}.items():
             self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(E, n)) if spec.bias else None)
@@ -44,10 +44,7 @@ class Moe(nn.Module):
         # in float32 at least: a tie broken by rounding would send a token elsewhere
         logits = tap(ops.linear_wide(x, self.router.matrix(), self.router.bias), "router: B T E")
         share, chosen = self.choose(logits)
-        flat = chosen.flatten()
-        order = flat.argsort(stable=True)  # an unstable sort would make a crowd differ from a lone run
-        token = order // self.spec.chosen
-        ends = torch.searchsorted(flat[order], torch.arange(self.spec.experts, device=x.device), right=True).int()
+        order, token, ends = ops.sort(chosen, self.spec.experts, x)
         rows = self.enter(tap(ops.pick(x, token), "routed: N D", token), share, order, token)
         gate = tap(ops.grouped(rows, self.gate, ends, self.gate_bias), "gate: N F", token)
         up = tap(ops.grouped(rows, self.up, ends, self.up_bias), "up: N F", token)
@@ -62,25 +59,17 @@ class Moe(nn.Module):
         ranked, seen = (affinity, affinity) if self.spec.corrected else (logits, logits)
         for change in self.changes:
             ranked, seen = change(ranked, seen)
-        return self.shares(affinity, tap(ops.each(ranked.topk(self.spec.chosen, -1)[1], "top", seen), "chosen: B T A"))
+        return self.shares(affinity, tap(ops.best(ranked, seen, self.spec), "chosen: B T A"))
 
     def by_softmax(self, logits: Tensor) -> Tensor:
-        return ops.each(logits.softmax(-1), "softmax", logits)
+        return ops.softmax(logits)
 
     def by_sigmoid(self, logits: Tensor) -> Tensor:
-        return ops.each(logits.sigmoid(), "sigmoid", logits)
+        return ops.sigmoid(logits)
 
     def correct(self, ranked: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-        y = tap(ops.each(ranked + self.correction, "correct", ranked, weights=(self.correction,)), "corrected: B T E")
+        y = tap(ops.corrected(ranked, self.correction), "corrected: B T E")
         return y, y
-
-    def grouped(self, ranked: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """Experts of the best groups stay; a group is as good as the sum of its best few."""
-        s = self.spec
-        groups = ranked.unflatten(-1, (s.groups, -1))
-        best = groups.topk(min(s.group_best, groups.shape[-1]), -1)[0].sum(-1).topk(s.groups_chosen, -1)[1]
-        kept = torch.zeros_like(groups[..., 0], dtype=torch.bool).scatter(-1, best, True)
-        return groups.masked_fill(~kept[..., None], float("-inf")).flatten(-2), seen
 
     def unweighted(self, rows: Tensor, share: Tensor, order: Tensor, token: Tensor) -> Tensor:
         return rows
@@ -93,7 +82,7 @@ class Moe(nn.Module):
 
     def summed(self, y: Tensor, share: Tensor, order: Tensor, x: Tensor) -> Tensor:
         """Experts have read their rows times the shares, so what they made counts whole."""
-        return ops.combine(y, torch.ones_like(share), order, x)
+        return ops.combine(y, share, order, x, whole=True)
 
     def alone(self, y: Tensor, x: Tensor) -> Tensor:
         return y
@@ -110,6 +99,4 @@ class Moe(nn.Module):
 
     def shares(self, affinity: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """How much each chosen expert counts; normalised, the shares of a token sum to the scale, as a softmax over the chosen would."""
-        share = affinity.gather(-1, chosen)
-        below = share.sum(-1, keepdim=True) + 1e-20 if self.spec.normalised else 1.0
-        return tap(ops.each(share / below * self.spec.scale, "share", affinity, chosen), "share: B T A"), chosen
+        return tap(ops.shares(affinity, chosen, self.spec), "share: B T A"), chosen

@@ -1,33 +1,69 @@
 """C++ kernels for one to sixteen rows on a CPU, and plans of them. Where they are not built, everything runs through torch."""
 
-from pellucid.ops.native.library import available, instructions, off
+from pellucid.ops.native.attention import (
+    attend,
+    attend_latent,
+    fits_attend,
+    fits_latent,
+    fits_listen,
+    fits_store,
+    listen,
+    store,
+    whereabouts,
+)
+from pellucid.ops.native.library import available, constant, instructions, off
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
+from pellucid.ops.native.routing import (
+    best,
+    combine,
+    correct,
+    experts,
+    fits_experts,
+    fits_scores,
+    fits_shares,
+    fits_sort,
+    shares,
+    softmax,
+    sort,
+    weigh,
+)
 from pellucid.ops.native.twins import (
+    ROWS,
     add,
     angles,
     argmax,
-    attend,
+    capped,
     fits_add,
     fits_angles,
     fits_argmax,
-    fits_attend,
+    fits_each,
     fits_gate,
+    fits_gated,
     fits_linear,
     fits_look,
     fits_norm,
     fits_rotate,
-    fits_store,
+    fits_tempered,
     gate,
+    gated,
     linear,
+    linear_wide,
     look,
     norm,
+    numbers,
     rotate,
-    store,
+    scaled,
+    sigmoid,
     stream,
+    tempered,
+    waves,
 )
 
 __all__ = [
-    "Plan", "Recording", "Unplannable", "add", "angles", "argmax", "attend", "available", "fits_add", "fits_angles", "fits_argmax",
-    "fits_attend", "fits_gate", "fits_linear", "fits_look", "fits_norm", "fits_rotate", "fits_store", "gate", "instructions", "linear",
-    "look", "norm", "off", "record", "rotate", "store", "stream",
+    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "argmax", "attend", "attend_latent", "available", "best", "capped",
+    "combine", "constant", "correct", "experts", "fits_add", "fits_angles", "fits_argmax", "fits_attend", "fits_each", "fits_experts",
+    "fits_gate", "fits_gated", "fits_latent", "fits_linear", "fits_listen", "fits_look", "fits_norm", "fits_rotate", "fits_scores",
+    "fits_shares", "fits_sort", "fits_store", "fits_tempered", "gate", "gated", "instructions", "linear", "linear_wide", "listen",
+    "look", "norm", "numbers", "off", "record", "rotate", "scaled", "shares", "sigmoid", "softmax", "sort", "store", "stream",
+    "tempered", "waves", "weigh", "whereabouts",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 // Keys and values in pages, and attention of a few rows over them where they lie.
 //
-// A request's position p lies in the pool's row table[p / size] * size + p % size; the row at position p sees positions 0 to p.
-// What grows with the text is read behind pointers (positions, table), so that a recorded call serves every later step.
+// A request's position p lies in the pool's row table[p / size] * size + p % size. Row r of a call has the table at
+// table + r * pages: rows of one request share theirs, pages being 0. The row at position p sees one stretch of positions up to p,
+// and what it does not see is not read. What grows with the text is behind pointers, so that a recorded call serves every later step.
 #pragma once
 #include "walk.h"
 
@@ -11,7 +12,7 @@ struct Store {
   const T* x;
   T* pool;
   const i64 *table, *positions;
-  i64 rows, width, size;
+  i64 rows, width, size, pages;
 };
 template <class T>
 static i64 store_pieces(const i64*) {
@@ -22,19 +23,31 @@ static void store_rows(const i64* words, Work& work) {
   auto& a = *(const Store<T>*)words;
   if (work.next() < 0) return;
   for (i64 r = 0; r < a.rows; r++) {
-    const i64 p = a.positions[r];
-    if (p >= 0) std::memcpy(a.pool + (a.table[p / a.size] * a.size + p % a.size) * a.width, a.x + r * a.width, a.width * sizeof(T));
+    const i64 p = a.positions[r], *table = a.table + r * a.pages;
+    if (p >= 0) std::memcpy(a.pool + (table[p / a.size] * a.size + p % a.size) * a.width, a.x + r * a.width, a.width * sizeof(T));
   }
 }
 
-// ---- attend: softmax(q k^T scale) v, one head of one row at a time
+// ---- attend: softmax(q k^T scale + what the sight adds) v, one head of one row at a time
+//
+// window, chunk: 0 where there is none.  cap: a soft limit of scores, or 0.  sinks [heads]: one more key without a value.
+// slopes [heads]: a bias of -slope * distance * steep; where rounded, of slope * key's position in bf16.
+// learned [buckets heads]: a bias by distance, whose bucket is buckets[distance], from `reach` on the last.
 template <class T>
 struct Attend {
   const T *q, *k, *v;
   const i64 *table, *positions;
   T* z;
-  i64 rows, heads, groups, key, value, size;
-  double scale;
+  const T* sinks;
+  const double* slopes;
+  const T* learned;
+  const i64* buckets;
+  i64 rows, heads, groups, key, value, size, pages, window, chunk, rounded, reach;
+  double scale, cap, steep;
+  i64 first(i64 p) const {  // the first position that p sees
+    i64 from = window && p >= window ? p - window + 1 : 0;
+    return chunk && p / chunk * chunk > from ? p / chunk * chunk : from;
+  }
 };
 
 // Eight sums of eight lanes each, all in the same order.
@@ -66,22 +79,47 @@ static void score(const T* k, const float* q, const i64* at, i64 seen, i64 width
   }
 }
 
-// Scores become e^(score - top) in place; the sum of them is returned. There is room up to a multiple of LANES.
-static float soften(float* scores, i64 seen) {
+// Scores become e^(score - top) in place; the sum of them and of the sink is returned. There is room up to a multiple of LANES.
+static float soften(float* scores, i64 seen, float sink = -INFINITY) {
   const i64 room = (seen + LANES - 1) / LANES * LANES;
   for (i64 t = seen; t < room; t++) scores[t] = -INFINITY;
   V top = load(scores), sum = set(0.f);
   for (i64 t = LANES; t < room; t += LANES) top = max(top, load(scores + t));
-  const V high = set(largest(top));
+  const V high = max(set(largest(top)), set(sink));
   for (i64 t = 0; t < room; t += LANES) store(scores + t, exponent(load(scores + t) - high));
   for (i64 t = seen; t < room; t++) scores[t] = 0.f;
   for (i64 t = 0; t < room; t += LANES) sum = sum + load(scores + t);
-  return total(sum);
+  return sink == -INFINITY ? total(sum) : total(sum) + total(exponent(set(sink) - high)) / LANES;
 }
 
+// What bends scores of keys `from`, from + 1 ... at position p: the soft limit, then the slope of head h.
+template <class T>
+static void bend(const Attend<T>& a, i64 h, i64 p, i64 from, i64 seen, float* scores) {
+  const V cap = set((float)a.cap);
+  if (a.cap) steps(0, seen, [&](i64 t, i64 n) { store(scores + t, cap * tangent(load(scores + t, n) / cap), n); });
+  for (i64 t = 0; t < seen && a.learned; t++) {
+    const i64 back = p - from - t;
+    scores[t] += get(a.learned + a.buckets[back < a.reach ? back : a.reach] * a.heads + h);
+  }
+  if (!a.slopes) return;
+  const double slope = a.slopes[h];
+  for (i64 t = 0; t < seen; t++) {
+    double bias = -slope * (double)(p - from - t);
+    if (a.rounded) bias = near16(near16((float)slope) * near16((float)(from + t)));
+    scores[t] += (float)(bias * a.steep);
+  }
+}
+
+// Floats in the order of `arrange`: a sum of pairs is so as it stands.
+struct Arranged {
+  float* at;
+  Arranged operator+(i64 i) const { return {at + i}; }
+};
+static inline void unpair(Arranged z, V a, V b, i64) { store(z.at, a), store(z.at + LANES, b); }
+
 // z = sum of p[t] * value t, over M pairs of vectors (the last one of `last` numbers).
-template <class T, int M>
-static void gather(const T* v, const float* p, const i64* at, i64 seen, float norm, T* z, i64 last) {
+template <class T, int M, class Z>
+static void gather(const T* v, const float* p, const i64* at, i64 seen, float norm, Z z, i64 last) {
   V even[M], odd[M], a, b;
   for (int m = 0; m < M; m++) even[m] = odd[m] = set(0.f);
   for (i64 t = 0; t < seen; t++) {
@@ -97,6 +135,18 @@ static void gather(const T* v, const float* p, const i64* at, i64 seen, float no
   for (int m = 0; m < M; m++) unpair(z + m * PAIR, even[m] * set(norm), odd[m] * set(norm), m < M - 1 ? PAIR : last);
 }
 
+// z = the shares p of `seen` values, times norm, at most four pairs of vectors at once.
+template <class T, class Z>
+static void sum_up(const T* v, const float* p, const i64* at, i64 seen, float norm, Z z, i64 width) {
+  for (i64 i = 0; i < width; i += 4 * PAIR) {
+    const i64 left = width - i;
+    if (left > 3 * PAIR) gather<T, 4>(v + i, p, at, seen, norm, z + i, left < 4 * PAIR ? left - 3 * PAIR : PAIR);
+    else if (left > 2 * PAIR) gather<T, 3>(v + i, p, at, seen, norm, z + i, left - 2 * PAIR);
+    else if (left > PAIR) gather<T, 2>(v + i, p, at, seen, norm, z + i, left - PAIR);
+    else gather<T, 1>(v + i, p, at, seen, norm, z + i, left);
+  }
+}
+
 template <class T>
 static i64 attend_pieces(const i64* words) {
   auto& a = *(const Attend<T>*)words;
@@ -106,30 +156,60 @@ template <class T>
 static void attend(const i64* words, Work& work) {
   auto& a = *(const Attend<T>*)words;
   for (i64 job; (job = work.next()) >= 0;) {
-    const i64 r = job / a.heads, h = job % a.heads, g = h / (a.heads / a.groups), seen = a.positions[r] + 1;
-    const i64 room = (seen < 1 ? 16 : seen + 15) / 16 * 16;
-    float* q = scratch(padded(a.key) + 5 * room);
-    float* p = q + padded(a.key);
-    i64 *keys = (i64*)(p + room), *values = keys + room;
+    const i64 r = job / a.heads, h = job % a.heads, g = h / (a.heads / a.groups), p = a.positions[r], *table = a.table + r * a.pages;
     T* z = a.z + job * a.value;
-    if (seen < 1) {  // a row that may see nothing gives 0
+    if (p < 0) {  // a row that may see nothing gives 0
       std::memset(z, 0, a.value * sizeof(T));
       continue;
     }
-    for (i64 t = 0, page = 0, slot = 0; t < seen; t++) {
-      const i64 row = (a.table[page] * a.size + slot) * a.groups + g;
+    const i64 from = a.first(p), seen = p + 1 - from, room = (seen + 15) / 16 * 16;
+    float* q = scratch(padded(a.key) + 5 * room);
+    float* scores = q + padded(a.key);
+    i64 *keys = (i64*)(scores + room), *values = keys + room;
+    for (i64 t = 0, page = from / a.size, slot = from % a.size; t < seen; t++) {
+      const i64 row = (table[page] * a.size + slot) * a.groups + g;
       keys[t] = row * a.key, values[t] = row * a.value;
       if (++slot == a.size) slot = 0, page++;
     }
     arrange(a.q + job * a.key, q, a.key);
-    score(a.k, q, keys, seen, a.key, (float)a.scale, p);
-    const float norm = 1.f / soften(p, seen);
-    for (i64 i = 0; i < a.value; i += 4 * PAIR) {
-      const i64 left = a.value - i;
-      if (left > 3 * PAIR) gather<T, 4>(a.v + i, p, values, seen, norm, z + i, left < 4 * PAIR ? left - 3 * PAIR : PAIR);
-      else if (left > 2 * PAIR) gather<T, 3>(a.v + i, p, values, seen, norm, z + i, left - 2 * PAIR);
-      else if (left > PAIR) gather<T, 2>(a.v + i, p, values, seen, norm, z + i, left - PAIR);
-      else gather<T, 1>(a.v + i, p, values, seen, norm, z + i, left);
+    score(a.k, q, keys, seen, a.key, (float)a.scale, scores);
+    bend(a, h, p, from, seen, scores);
+    sum_up(a.v, scores, values, seen, 1.f / soften(scores, seen, a.sinks ? get(a.sinks + h) : -INFINITY), z, a.value);
+  }
+}
+
+// ---- listen: softmax(q k^T scale) v over keys and values that lie each row's own way: places [rows 3] are the address of its keys
+// [S groups key], of its values [S groups value], and S
+template <class T>
+struct Listen {
+  const T* q;
+  const i64* places;
+  T* z;
+  i64 rows, heads, groups, key, value, step;
+  double scale;
+};
+template <class T>
+static i64 listen_pieces(const i64* words) {
+  auto& a = *(const Listen<T>*)words;
+  return a.rows * a.heads;
+}
+template <class T>
+static void listen(const i64* words, Work& work) {
+  auto& a = *(const Listen<T>*)words;
+  for (i64 job; (job = work.next()) >= 0;) {
+    const i64 r = job / a.heads, h = job % a.heads, g = h / (a.heads / a.groups), *place = a.places + r * a.step;
+    const i64 seen = place[2], room = (seen + 15) / 16 * 16;
+    T* z = a.z + job * a.value;
+    if (seen < 1) {
+      std::memset(z, 0, a.value * sizeof(T));
+      continue;
     }
+    float* q = scratch(padded(a.key) + 5 * room);
+    float* scores = q + padded(a.key);
+    i64 *keys = (i64*)(scores + room), *values = keys + room;
+    for (i64 t = 0; t < seen; t++) keys[t] = (t * a.groups + g) * a.key, values[t] = (t * a.groups + g) * a.value;
+    arrange(a.q + job * a.key, q, a.key);
+    score((const T*)place[0], q, keys, seen, a.key, (float)a.scale, scores);
+    sum_up((const T*)place[1], scores, values, seen, 1.f / soften(scores, seen), z, a.value);
   }
 }

@@ -3,19 +3,26 @@
 // Compiled once for AVX2 and once for AVX-512. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
 // has already loaded, so that a process has one pool of threads. An op's number is its place in `names` times two, plus one for bf16.
 #include "attend.h"
-#include "linear.h"
-#include "rows.h"
+#include "experts.h"
+#include "latent.h"
 
+#define ONE(name) {name##_pieces, name}, {name##_pieces, name}
 #define BOTH(name) {name##_pieces<float>, name<float>}, {name##_pieces<u16>, name<u16>}
 static const Op ops[] = {
     BOTH(linear), BOTH(look), BOTH(norm), BOTH(add), BOTH(gate), BOTH(angles), BOTH(rotate),
     {store_pieces<float>, store_rows<float>}, {store_pieces<u16>, store_rows<u16>},
     BOTH(attend), BOTH(argmax),
-    {stream_pieces, stream},
+    ONE(stream),
+    BOTH(times),
+    {linear_pieces<float>, linear<float>}, {linear_pieces<u16, float>, linear<u16, float>},
+    ONE(softmax), ONE(correct), ONE(best), ONE(shares), ONE(sort), BOTH(experts), BOTH(weigh), BOTH(combine), BOTH(latent), BOTH(listen), BOTH(waves),
 };
 
 extern "C" {
 __attribute__((visibility("default"))) const char* digest() { return DIGEST; }
-__attribute__((visibility("default"))) const char* names() { return "linear look norm add gate angles rotate store attend argmax stream"; }
+__attribute__((visibility("default"))) const char* names() {
+  return "linear look norm add gate angles rotate store attend argmax stream times linear_wide "
+  "softmax correct best shares sort experts weigh combine latent listen waves";
+}
 __attribute__((visibility("default"))) void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
 }

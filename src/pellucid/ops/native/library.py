@@ -7,7 +7,7 @@ never compiles; where there is nothing to load, `available()` is False and every
 import ctypes
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from struct import Struct
 from typing import Protocol
@@ -29,15 +29,21 @@ class Op:
         self.pack = Struct(f"=3q{fields}").pack
 
 
-NAMES = ("linear", "look", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream")
-LINEAR, LOOK, NORM, ADD = Op("linear", "qqqqqqq"), Op("look", "qqqqqq"), Op("norm", "qqqqqqdq"), Op("add", "qqqq")
-GATE, ANGLES, ROTATE = Op("gate", "qqqqq"), Op("angles", "qqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
-STORE, ATTEND, ARGMAX, STREAM = Op("store", "qqqqqqq"), Op("attend", "qqqqqqqqqqqqd"), Op("argmax", "qqqq"), Op("stream", "qqq")
+NAMES = ("linear", "look", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream", "times", "linear_wide",
+         "softmax", "correct", "best", "shares", "sort", "experts", "weigh", "combine", "latent", "listen", "waves")  # fmt: skip
+LINEAR, LOOK, NORM, ADD = Op("linear", "qqqqqqq"), Op("look", "qqqqqq"), Op("norm", "qqqqqqqdqq"), Op("add", "qqqq")
+GATE, ANGLES, ROTATE = Op("gate", "qqqqqd"), Op("angles", "qqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
+STORE, ATTEND, ARGMAX, STREAM = Op("store", "qqqqqqqq"), Op("attend", "q" * 21 + "ddd"), Op("argmax", "qqqq"), Op("stream", "qqq")
+TIMES, LINEAR_WIDE = Op("times", "qqqqqqqd"), Op("linear_wide", "qqqqqqq")
+SOFTMAX, CORRECT, BEST, SHARES = Op("softmax", "qqqq"), Op("correct", "qqqqq"), Op("best", "q" * 8), Op("shares", "qqqqqqqd")
+SORT, EXPERTS, WEIGH, COMBINE = Op("sort", "q" * 7), Op("experts", "q" * 9), Op("weigh", "qqqqqq"), Op("combine", "q" * 7)
+LATENT, LISTEN, WAVES = Op("latent", "q" * 22 + "d"), Op("listen", "q" * 9 + "d"), Op("waves", "qqqq")
 
 
 class Listener(Protocol):
     """What an open recording gives: tensors that stay where they are, and an ear for every call."""
 
+    def aside(self) -> AbstractContextManager[None]: ...
     def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor: ...
     def heard(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None: ...
 
@@ -106,6 +112,11 @@ def off() -> Iterator[None]:
 def fresh(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor to write to. While recording its address is fixed for the life of the plan."""
     return torch.empty(shape, dtype=dtype) if here.recording is None else here.recording.fresh(shape, dtype)
+
+
+def constant() -> AbstractContextManager[None]:
+    """What torch makes in here is the same at every step, so a recording need not hear of it: tables of the configuration."""
+    return nullcontext() if here.recording is None else here.recording.aside()
 
 
 threads: Callable[[], int] = torch.get_num_threads

@@ -6,10 +6,10 @@
 #pragma once
 #include "walk.h"
 
-template <class T>
+template <class T, class Y = T>
 struct Linear {
   const T *w, *x;
-  T* y;
+  Y* y;
   const T* bias;
   i64 rows, n, k;
   i64 chunk() const {  // rows of w in a piece: 256 KiB where there are many, and a few pieces for each thread where there are not
@@ -52,8 +52,8 @@ static inline void dot(const T* w, const float* x, i64 k, float* out) {
   for (int r = 0; r < R; r++) out[r] = total(even[r] + odd[r]);
 }
 
-template <class T, int R>
-static void tile(const Linear<T>& a, const float* x, i64 row, i64 from, i64 to) {
+template <class T, int R, class Y>
+static void tile(const Linear<T, Y>& a, const float* x, i64 row, i64 from, i64 to) {
   float out[R];
   for (i64 j = from; j < to; j++) {
     dot<T, R>(a.w + j * a.k, x + row * padded(a.k), a.k, out);
@@ -61,31 +61,34 @@ static void tile(const Linear<T>& a, const float* x, i64 row, i64 from, i64 to) 
   }
 }
 
-template <class T, int R>
-static void rest(const Linear<T>& a, const float* x, i64 row, i64 from, i64 to) {
+template <class T, int R, class Y>
+static void rest(const Linear<T, Y>& a, const float* x, i64 row, i64 from, i64 to) {
   if (a.rows - row == R) tile<T, R>(a, x, row, from, to);
   else if constexpr (R > 1) rest<T, R - 1>(a, x, row, from, to);
 }
 
-template <class T>
+// Columns `from` to `to` of all rows, which stand arranged at x.
+template <class T, class Y>
+static void product(const Linear<T, Y>& a, const float* x, i64 from, i64 to) {
+  const i64 some = a.rows > TILE ? 8 : to - from;  // with several tiles a few weight rows stay near until all tiles have met them
+  for (i64 j = from; j < to; j += some) {
+    const i64 end = j + some < to ? j + some : to;
+    i64 row = 0;
+    for (; row + TILE <= a.rows; row += TILE) tile<T, TILE>(a, x, row, j, end);
+    if (row < a.rows) rest<T, TILE - 1>(a, x, row, j, end);
+  }
+}
+
+template <class T, class Y = T>
 static i64 linear_pieces(const i64* words) {
-  auto& a = *(const Linear<T>*)words;
+  auto& a = *(const Linear<T, Y>*)words;
   return (a.n + a.chunk() - 1) / a.chunk();
 }
-template <class T>
+template <class T, class Y = T>
 static void linear(const i64* words, Work& work) {
-  auto& a = *(const Linear<T>*)words;
+  auto& a = *(const Linear<T, Y>*)words;
   const i64 chunk = a.chunk(), width = padded(a.k);
   float* x = scratch(a.rows * width);
   for (i64 r = 0; r < a.rows; r++) arrange(a.x + r * a.k, x + r * width, a.k);
-  for (i64 p; (p = work.next()) >= 0;) {
-    const i64 from = p * chunk, to = from + chunk < a.n ? from + chunk : a.n;
-    const i64 some = a.rows > TILE ? 8 : to - from;  // with several tiles a few weight rows stay near until all tiles have met them
-    for (i64 j = from; j < to; j += some) {
-      const i64 end = j + some < to ? j + some : to;
-      i64 row = 0;
-      for (; row + TILE <= a.rows; row += TILE) tile<T, TILE>(a, x, row, j, end);
-      if (row < a.rows) rest<T, TILE - 1>(a, x, row, j, end);
-    }
-  }
+  for (i64 p; (p = work.next()) >= 0;) product(a, x, p * chunk, p * chunk + chunk < a.n ? p * chunk + chunk : a.n);
 }

@@ -92,15 +92,20 @@ class Recording:
     def __init__(self) -> None:
         self.lines: list[Line] = []
         self.alive: list[torch.UntypedStorage] = []  # not the tensors: a parameter may be given other memory
-        self.guard = Guard()
+        self.deaf = False  # what torch does is no part of the step: it makes room, or what is the same at every step
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        outer, self.deaf = self.deaf, True
+        try:
+            yield
+        finally:
+            self.deaf = outer
 
     def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Memory of its own for every output: nothing is reused within a step, so only true dependencies make a call wait."""
-        self.guard.own = True
-        try:
+        with self.aside():
             return torch.empty(shape, dtype=dtype)
-        finally:
-            self.guard.own = False
 
     def heard(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None:
         self.alive += (t.untyped_storage() for t in (*reads, *writes))
@@ -110,17 +115,24 @@ class Recording:
         return Plan(self.lines, self.alive)
 
 
+DTYPES = torch.ops.aten.promote_types.default  # of two dtypes a third
+
+
 class Guard(TorchDispatchMode):
     """Refuses every torch op that touches data: a replay would leave it out. A view is only another way to name the same data."""
 
-    def __init__(self) -> None:
+    def __init__(self, recording: Recording) -> None:
         super().__init__()
-        self.own = False
+        self.recording = recording
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first recording imports torch's compiler, for a second
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if not (self.own or func.is_view):
+        if not (self.recording.deaf or func.is_view or func is DTYPES):
             raise Unplannable("plan.torch", op=str(func))
         return func(*args, **(kwargs or {}))
 
@@ -130,10 +142,14 @@ class Values(TorchFunctionMode):
 
     taken = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.item, Tensor.__dlpack__)
 
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self.recording = recording
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func in self.taken:
+        if func in self.taken and not self.recording.deaf:
             raise Unplannable("plan.torch", op=func.__name__)
         return func(*args, **(kwargs or {}))
 
@@ -147,8 +163,8 @@ def record() -> Iterator[Recording]:
     library.here.recording = recording
     try:
         with ExitStack() as modes:
-            modes.enter_context(Values())
-            modes.enter_context(recording.guard)
+            modes.enter_context(Values(recording))
+            modes.enter_context(Guard(recording))
             yield recording
     finally:
         library.here.recording = outer

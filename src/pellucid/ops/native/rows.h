@@ -1,4 +1,4 @@
-// The small ops of a step: look, norm, add, gate, angles, rotate, argmax.
+// The small ops of a step: look, norm, add, gate, times, angles, rotate, argmax.
 //
 // The one idea: each is cut by rows, or by runs of GRAIN numbers, so large that one thread's share is worth a ticket. What is
 // rounded to bf16 on the way is what the models were trained with, and is said where it happens.
@@ -41,15 +41,15 @@ static void look(const i64* words, Work& work) {
   });
 }
 
-// ---- norm: LayerNorm where centred (arXiv 1607.06450), RMSNorm otherwise (arXiv 1910.07467)
+// ---- norm: LayerNorm where centred (arXiv 1607.06450), RMSNorm otherwise (arXiv 1910.07467), whose weight may count from 1 or be none
 template <class T>
 struct Norm {
   const T* x;
   T* y;
   const T *weight, *bias;
-  i64 rows, width;
+  i64 rows, width, step;  // from one row of x to the next
   double eps;
-  i64 centred;
+  i64 centred, offset;
 };
 template <class T>
 static i64 norm_pieces(const i64* words) {
@@ -60,7 +60,7 @@ template <class T>
 static void norm(const i64* words, Work& work) {
   auto& a = *(const Norm<T>*)words;
   each_row(work, a.rows, a.width, [&](i64 r) {
-    const T* x = a.x + r * a.width;
+    const T* x = a.x + r * a.step;
     T* y = a.y + r * a.width;
     V sum = set(0.f), square = set(0.f);
     float mean = 0;
@@ -78,8 +78,8 @@ static void norm(const i64* words, Work& work) {
     const V scale = set(1.f / std::sqrt(squares / (float)a.width + (float)a.eps));
     steps(0, a.width, [&](i64 i, i64 n) {
       V v = (load(x + i, n) - set(mean)) * scale;
-      if (!a.centred) v = as(v, x);  // RMSNorm rounds before its weight, LayerNorm only at its end
-      v = v * load(a.weight + i, n);
+      if (!a.centred && !a.offset) v = as(v, x);  // RMSNorm rounds before its weight; with an offset, and LayerNorm, only at the end
+      if (a.weight) v = v * (a.offset ? set(1.f) + load(a.weight + i, n) : load(a.weight + i, n));
       store(y + i, a.bias ? v + load(a.bias + i, n) : v, n);
     });
   });
@@ -103,12 +103,13 @@ static void add(const i64* words, Work& work) {
     steps(p * GRAIN, p * GRAIN + GRAIN < a.n ? p * GRAIN + GRAIN : a.n, [&](i64 i, i64 n) { store(a.z + i, load(a.x + i, n) + load(a.y + i, n), n); });
 }
 
-// ---- gate: act(g) * up, or act(g) where up is null
+// ---- gate: act(g) * up, or act(g) where up is null; amount is the number of those acts that take one
 template <class T>
 struct Gate {
   const T *g, *up;
   T* y;
   i64 n, act;
+  double amount;
 };
 static inline V gelu_tanh(V x) {  // x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the same as the form with tanh
   return x / (set(1.f) + exponent(x * set(-1.5957691216f) * fma(x * x, set(0.044715f), set(1.f))));
@@ -119,8 +120,12 @@ static inline V gelu(V x) {
 }
 static inline V silu(V x) { return x / (set(1.f) + exponent(set(0.f) - x)); }
 static inline V relu(V x) { return max(set(0.f), x); }
-template <class T, V (*act)(V)>
-static void gate_by(const Gate<T>& a, Work& work) {
+static inline V clamped(V x) {  // gpt-oss: x * sigmoid(1.702 x), x at most 7
+  x = min(set(7.f), x);
+  return x / (set(1.f) + exponent(x * set(-1.702f)));
+}
+template <class T, class F>
+static void gate_by(const Gate<T>& a, Work& work, F act) {
   for (i64 p; (p = work.next()) >= 0;)
     steps(p * GRAIN, p * GRAIN + GRAIN < a.n ? p * GRAIN + GRAIN : a.n, [&](i64 i, i64 n) {
       V v = act(load(a.g + i, n));
@@ -134,10 +139,49 @@ static i64 gate_pieces(const i64* words) {
 template <class T>
 static void gate(const i64* words, Work& work) {
   auto& a = *(const Gate<T>*)words;
-  if (a.act == 0) gate_by<T, gelu_tanh>(a, work);
-  if (a.act == 1) gate_by<T, gelu>(a, work);
-  if (a.act == 2) gate_by<T, silu>(a, work);
-  if (a.act == 3) gate_by<T, relu>(a, work);
+  const V amount = set((float)a.amount);
+  if (a.act == 0) gate_by(a, work, [](V x) { return gelu_tanh(x); });
+  if (a.act == 1) gate_by(a, work, [](V x) { return gelu(x); });
+  if (a.act == 2) gate_by(a, work, [](V x) { return silu(x); });
+  if (a.act == 3) gate_by(a, work, [](V x) { return relu(x); });
+  if (a.act == 5) gate_by(a, work, [&](V x) { return x * amount; });
+  if (a.act == 7) gate_by(a, work, [](V x) { return set(1.f) / (set(1.f) + exponent(set(0.f) - x)); });
+  if (a.act == 6) gate_by(a, work, [&](V x) { return amount * tangent(x / amount); });
+  if (a.act == 4)  // clamped's up lies in -7 ... 7 and gains 1
+    for (i64 p; (p = work.next()) >= 0;)
+      steps(p * GRAIN, p * GRAIN + GRAIN < a.n ? p * GRAIN + GRAIN : a.n, [&](i64 i, i64 n) {
+        store(a.y + i, clamped(load(a.g + i, n)) * (max(set(-7.f), min(set(7.f), load(a.up + i, n))) + set(1.f)), n);
+      });
+}
+
+// ---- times: each row times a number of its own: the sigmoid of gate [rows], or 1 + amount * ln(1 + (position + 1) / floor)
+template <class T>
+struct Times {
+  const T *x, *gate;
+  const i64* positions;
+  T* y;
+  i64 rows, width, floor;
+  double amount;
+};
+template <class T>
+static i64 times_pieces(const i64* words) {
+  auto& a = *(const Times<T>*)words;
+  return parts(a.rows, rows_a_piece(a.width));
+}
+template <class T>
+static void times(const i64* words, Work& work) {
+  auto& a = *(const Times<T>*)words;
+  each_row(work, a.rows, a.width, [&](i64 r) {
+    float factor;
+    if (a.gate) {
+      T share;
+      put(&share, 1.f / (1.f + std::exp(-get(a.gate + r))));
+      factor = get(&share);
+    } else {
+      factor = (float)(1 + a.amount * std::log1p((double)((a.positions[r] + 1) / a.floor)));
+    }
+    steps(0, a.width, [&](i64 i, i64 n) { store(a.y + r * a.width + i, load(a.x + r * a.width + i, n) * set(factor), n); });
+  });
 }
 
 // ---- angles and rotate: rotary positions, arXiv 2104.09864. The product of position and frequency is taken in double.
@@ -161,6 +205,28 @@ static void angles(const i64* words, Work& work) {
       double angle = (double)a.positions[r] * (a.single ? ((const float*)a.frequencies)[j] : ((const double*)a.frequencies)[j]);
       put(a.cos + r * a.half + j, (float)(std::cos(angle) * a.amount));
       put(a.sin + r * a.half + j, (float)(std::sin(angle) * a.amount));
+    }
+}
+
+// ---- waves: the sines of positions over 10000^(2 i / width), then their cosines, as a float32 table holds them
+template <class T>
+struct Waves {
+  const i64* positions;
+  T* y;
+  i64 rows, width;
+};
+template <class T>
+static i64 waves_pieces(const i64* words) {
+  return ((const Waves<T>*)words)->rows;
+}
+template <class T>
+static void waves(const i64* words, Work& work) {
+  auto& a = *(const Waves<T>*)words;
+  const i64 half = (a.width + 1) / 2;
+  for (i64 r; (r = work.next()) >= 0;)
+    for (i64 j = 0; j < a.width; j++) {
+      const double angle = (double)a.positions[r] / std::pow(10000.0, 2.0 * (double)(j % half) / (double)a.width);
+      put(a.y + r * a.width + j, (float)(j < half ? std::sin(angle) : std::cos(angle)));
     }
 }
 

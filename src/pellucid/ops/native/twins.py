@@ -11,24 +11,29 @@ from pellucid.ops.native.library import (
     ADD,
     ANGLES,
     ARGMAX,
-    ATTEND,
     GATE,
     HALF,
     LINEAR,
+    LINEAR_WIDE,
     LOOK,
     NORM,
     ROTATE,
-    STORE,
     STREAM,
+    TIMES,
+    WAVES,
+    Op,
     available,
     call,
     fresh,
 )
+from pellucid.ops.precision import wide
 
 ROWS = 16  # more are torch's: its matrix product then reads a weight no more often than these kernels
+ROUTED = ROWS * ROWS  # rows that tokens and the experts they have chosen may make
 BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
 BF16_IS_FAST = torch.cpu._is_avx512_bf16_supported()  # without, torch multiplies bf16 at a tenth of the speed of float32
-ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3}
+ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3, "clamped": 4}
+SCALED, CAPPED, SIGMOID = 5, 6, 7
 PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor has no memory of its own to point to
 
 
@@ -49,6 +54,13 @@ def fits(*tensors: Tensor | None) -> bool:
         elif t.dtype is not dtype:
             return False
     return True
+
+
+def slices(*tensors: Tensor) -> bool:
+    """The same of tensors that may be parts of greater ones, each last axis in one piece."""
+    grad, dtype = torch.is_grad_enabled(), tensors[0].dtype
+    plain = all(type(t) in PLAIN and t.is_cpu and t.dtype is dtype and not (grad and t.requires_grad) for t in tensors)
+    return plain and dtype in HALF and fits() and all(t.stride(-1) == 1 for t in tensors)
 
 
 def numbers(*tensors: Tensor) -> bool:
@@ -77,13 +89,23 @@ def fits_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [... in] times weight [out in], plus bias [out]."""
+    return product(LINEAR, x, weight, bias, x.dtype)
+
+
+def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same, not rounded back to bf16."""
+    return product(LINEAR_WIDE, x, weight, bias, wide(x.dtype))
+
+
+def product(op: Op, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """x [... in] times weight [out in], plus bias [out], in dtype."""
     n, k = weight.shape
-    y = fresh((*x.shape[:-1], n), x.dtype)
-    reads, rows, size = (x, weight) if bias is None else (x, weight, bias), count(x), x.element_size()
+    y = fresh((*x.shape[:-1], n), dtype)
+    reads, rows = (x, weight) if bias is None else (x, weight, bias), count(x)
     for at in range(0, rows, BLOCK):
         block = min(BLOCK, rows - at)
-        words = weight.data_ptr(), x.data_ptr() + at * k * size, y.data_ptr() + at * n * size, address(bias), block, n, k
-        call(LINEAR, HALF[x.dtype], reads, (y,), *words)
+        to = y.data_ptr() + at * n * y.element_size()
+        call(op, HALF[x.dtype], reads, (y,), weight.data_ptr(), x.data_ptr() + at * k * x.element_size(), to, address(bias), block, n, k)
     return y
 
 
@@ -91,23 +113,25 @@ def fits_look(ids: Tensor, table: Tensor) -> bool:
     return 0 < ids.numel() <= ROWS and numbers(ids) and fits(table)
 
 
-def look(ids: Tensor, table: Tensor) -> Tensor:
-    """Rows of table [rows width] by ids [...]: [... width]. An id outside the table gives NaN."""
+def look(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
+    """Rows of table [rows width] by ids [...], after the first `skip`: [... width]. An id outside the table gives NaN."""
     y = fresh((*ids.shape, table.shape[1]), table.dtype)
     rows, width = table.shape
-    call(LOOK, HALF[table.dtype], (ids, table), (y,), table.data_ptr(), ids.data_ptr(), y.data_ptr(), ids.numel(), width, rows)
+    first = table.data_ptr() + skip * width * table.element_size()
+    call(LOOK, HALF[table.dtype], (ids, table), (y,), first, ids.data_ptr(), y.data_ptr(), ids.numel(), width, rows - skip)
     return y
 
 
-def fits_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    return few(x) and fits(x, weight, bias)
+def fits_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> bool:
+    even = x.is_contiguous() or (x.ndim == 3 and x.shape[0] == 1)
+    return even and few(x) and slices(x) and fits(weight, bias) and (weight is None or weight.dtype is x.dtype)
 
 
-def norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
-    """RMSNorm of x [... D]; LayerNorm where centred."""
+def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, centred: bool, offset: bool = False) -> Tensor:
+    """RMSNorm of x [... D]; LayerNorm where centred. offset: the weight counts from 1, and nothing is rounded before it."""
     y = fresh(tuple(x.shape), x.dtype)
-    reads = (x, weight) if bias is None else (x, weight, bias)
-    words = x.data_ptr(), y.data_ptr(), weight.data_ptr(), address(bias), count(x), x.shape[-1], eps, int(centred)
+    reads, apart = tuple(t for t in (x, weight, bias) if t is not None), x.shape[-1] if x.is_contiguous() else x.stride(1)
+    words = x.data_ptr(), y.data_ptr(), address(weight), address(bias), count(x), x.shape[-1], apart, eps, int(centred), int(offset)
     call(NORM, HALF[x.dtype], reads, (y,), *words)
     return y
 
@@ -124,14 +148,62 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 
 def fits_gate(g: Tensor, up: Tensor | None, act: str) -> bool:
-    return act in ACTS and (up is None or up.shape == g.shape) and few(g) and fits(g, up)
+    some = few(g) or (g.ndim == 2 and 0 < g.shape[0] <= ROUTED)
+    return some and act in ACTS and (up is None or up.shape == g.shape) and fits(g, up)
 
 
 def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
     """act(g) · up; act(g) where there is no up."""
+    return each(g, up, ACTS[act])
+
+
+def each(g: Tensor, up: Tensor | None, act: int, amount: float = 0.0) -> Tensor:
+    """What a function of numbers makes of each, by its number in rows.h."""
     y = fresh(tuple(g.shape), g.dtype)
     reads = (g,) if up is None else (g, up)
-    call(GATE, HALF[g.dtype], reads, (y,), g.data_ptr(), address(up), y.data_ptr(), g.numel(), ACTS[act])
+    call(GATE, HALF[g.dtype], reads, (y,), g.data_ptr(), address(up), y.data_ptr(), g.numel(), act, amount)
+    return y
+
+
+def fits_each(x: Tensor) -> bool:
+    return few(x) and fits(x)
+
+
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """x · factor."""
+    return each(x, None, SCALED, factor)
+
+
+def capped(x: Tensor, cap: float) -> Tensor:
+    """cap · tanh(x / cap)."""
+    return each(x, None, CAPPED, cap)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + e^-x)."""
+    return each(x, None, SIGMOID)
+
+
+def fits_gated(x: Tensor, gate: Tensor) -> bool:
+    return x.ndim == 3 and gate.shape == (*x.shape[:2], 1) and few(x) and fits(x, gate)
+
+
+def gated(x: Tensor, gate: Tensor) -> Tensor:
+    """x [B T D] times the sigmoid of gate [B T 1]."""
+    y, rows = fresh(tuple(x.shape), x.dtype), gate.numel()
+    call(TIMES, HALF[x.dtype], (x, gate), (y,), x.data_ptr(), gate.data_ptr(), 0, y.data_ptr(), rows, x.numel() // rows, 1, 0.0)
+    return y
+
+
+def fits_tempered(x: Tensor, positions: Tensor) -> bool:
+    return x.shape[:2] == positions.shape and few(x) and numbers(positions) and fits(x)
+
+
+def tempered(x: Tensor, positions: Tensor, floor: int, amount: float) -> Tensor:
+    """x [B T H K] times 1 + amount · ln(1 + ⌊(p + 1) / floor⌋), p of positions [B T]."""
+    y, rows = fresh(tuple(x.shape), x.dtype), positions.numel()
+    words = x.data_ptr(), 0, positions.data_ptr(), y.data_ptr(), rows, x.numel() // rows, floor, amount
+    call(TIMES, HALF[x.dtype], (x, positions), (y,), *words)
     return y
 
 
@@ -148,10 +220,16 @@ def angles(positions: Tensor, frequencies: Tensor, amount: float, dtype: torch.d
     return cos, sin
 
 
+def waves(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """Sinusoids of positions [B T]: [B T width]."""
+    y = fresh((*positions.shape, width), dtype)
+    call(WAVES, HALF[dtype], (positions,), (y,), positions.data_ptr(), y.data_ptr(), positions.numel(), width)
+    return y
+
+
 def fits_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
-    if x.ndim != 4 or not few(x) or x.stride(-1) != 1 or (x.shape[0] > 1 and x.stride(0) != x.stride(1) * x.shape[1]):
-        return False
-    return type(x) in PLAIN and x.is_cpu and x.dtype is cos.dtype and not (torch.is_grad_enabled() and x.requires_grad) and fits(cos, sin)
+    even = x.ndim == 4 and (x.shape[0] == 1 or x.stride(0) == x.stride(1) * x.shape[1])
+    return even and few(x) and x.dtype is cos.dtype and slices(x) and fits(cos, sin)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -161,31 +239,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     words = x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr(), B * T, H, 2 * cos.shape[-1], K, x.stride(1), x.stride(2)
     call(ROTATE, HALF[x.dtype], (x, cos, sin), (y,), *words, int(interleaved))
     return y
-
-
-def fits_store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor) -> bool:
-    return few(x) and x.shape[2:] == pool.shape[1:] and numbers(table, positions) and fits(x, pool)
-
-
-def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) -> None:
-    """Rows of x [B T ...] to their places in pool [rows of all pages, ...]: position p at row table[p // size] * size + p % size."""
-    width, rows = pool[0].numel(), positions.numel()
-    words = x.data_ptr(), pool.data_ptr(), table.data_ptr(), positions.data_ptr(), rows, width, size
-    call(STORE, HALF[x.dtype], (x, table, positions), (pool,), *words)
-
-
-def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor) -> bool:
-    return len(pools) == 2 and q.ndim == 4 and q.shape[0] == 1 and few(q) and numbers(table, positions) and fits(q, *pools)
-
-
-def attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float) -> Tensor:
-    """q [1 T H K] at positions [1 T] against one request's keys [rows G K] and values [rows G W] in pages: causal, [1 T H W]."""
-    (k, v), (_, rows, heads, key) = pools, q.shape
-    groups, value = v.shape[1:]
-    z = fresh((1, rows, heads, value), q.dtype)
-    pointers = q.data_ptr(), k.data_ptr(), v.data_ptr(), table.data_ptr(), positions.data_ptr(), z.data_ptr()
-    call(ATTEND, HALF[q.dtype], (q, k, v, table, positions), (z,), *pointers, rows, heads, groups, key, value, size, scale)
-    return z
 
 
 def fits_argmax(x: Tensor) -> bool:

@@ -118,6 +118,11 @@ static inline void put(u16* p, float f) {
   std::memcpy(&bits, &f, 4);
   *p = f != f ? 0x7fc0 : (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+static inline float near16(float f) {  // f rounded to bf16
+  u16 bits;
+  put(&bits, f);
+  return get(&bits);
+}
 static inline V as(V v, const float*) { return v; }  // v as it would come back from memory
 static inline V as(V v, const u16*) { return as_float(up16(rounded(v))); }
 
@@ -196,4 +201,10 @@ static inline V erfc(V z) {
   for (float c : {-0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f, -0.18628806f, 0.09678418f, 0.37409196f, 1.00002368f, -1.26551223f})
     p = fma(p, t, set(c));
   return t * exponent(fma(z, set(0.f) - z, p));
+}
+// tanh x, relative error below 4e-7: a polynomial near 0 (Cephes), 1 - 2 / (e^2x + 1) elsewhere.
+static inline V tangent(V x) {
+  V square = x * x, p = set(-5.70498872745e-3f), size = max(x, set(0.f) - x);
+  for (float c : {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f}) p = fma(p, square, set(c));
+  return where(size, set(0.625f), fma(p * square, x, x), set(1.f) - set(2.f) / (exponent(x + x) + set(1.f)));
 }

@@ -1,0 +1,174 @@
+"""A crowd's decode step: one new row of each of a few requests, by replaying what the ordinary forward did for as many before.
+
+    tokens    [1 n]     17    5  803        a plan for n rows points to this place and to nothing of any request, so it serves any n
+    positions [1 n]     40    7  511        of them: their tables of pages are copied in before each step, where they hold pages
+    tables    [n pages]                     and so does where each listener's memory of a request lies: memories [n listeners 3]
+
+A plan is only ever a recording of the forward, so both give the same bits. A model that does something no kernel does, a watched or
+hooked step, more rows than the kernels take, or a machine without kernels runs the forward itself.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.models import Decoder, EncoderDecoder
+from pellucid.ops import native
+from pellucid.parts.attention import CrossAttention
+from pellucid.past import Abreast, Apart, Group, Pages, Past, Span, Stored
+from pellucid.step import Step
+from pellucid.tap import here
+
+
+@dataclass
+class Rows(Step):
+    """The step of one new row of each request, whose positions and tables of pages a plan may point to."""
+
+    tables: Mapping[Group, Tensor] = field(default_factory=dict)
+    memories: Tensor = field(default_factory=lambda: torch.empty(0, 0, 3, dtype=torch.long))
+    listeners: tuple[nn.Module, ...] = ()
+
+    def _append(self, group: Group, pools: Stored, new: Stored) -> Past:
+        tables, size = self.tables[group], group.size
+        if not all(native.fits_store(n, pool, tables, self.positions) for pool, n in zip(pools, new, strict=True)):
+            return super()._append(group, pools, new)
+        for pool, n in zip(pools, new, strict=True):
+            native.store(n, pool, tables, self.positions, size)
+        return Past([self._page(group, pools, s) for s in self.spans], new, Abreast(pools, tables, size, self.positions))
+
+    def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> Past:
+        past = super().memory(part, make)
+        if part in self.listeners and all(p.kept for p in past.pieces):
+            past.abreast = Apart(past.new, self.memories[:, self.listeners.index(part)])
+        return past
+
+
+class Place:
+    """Where a step of n rows reads what changes from step to step, and what was recorded there."""
+
+    def __init__(self, n: int, pages: Pages, listeners: int) -> None:
+        self.tokens, self.positions = torch.zeros(1, n, dtype=torch.long), torch.zeros(1, n, dtype=torch.long)
+        self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.groups.values()}
+        self.memories = torch.zeros(n, listeners, 3, dtype=torch.long)
+        self.plan: native.Plan | None = None
+        self.refused: str | None = None  # why the model's step is no plan
+        self.logits, self.best = torch.empty(0), torch.empty(0)
+
+    def set(self, feed: Mapping[Hashable, int], positions: list[int]) -> None:
+        """One row a token. Of each table as much as the longest of the requests has filled."""
+        self.tokens.copy_(torch.tensor([list(feed.values())]))
+        self.positions.copy_(torch.tensor([positions]))
+        for group, tables in self.tables.items():
+            filled = max(positions) // group.size + 1
+            torch.stack([group.tables[r][:filled] for r in feed], out=tables[:, :filled])
+
+
+class Plans:
+    """A model's decode steps over the requests of one set of pages. It keeps a plan for each number of rows, whoever they are.
+
+    planned: False never records.  best: LongTensor [n], the likeliest token after each row of the last step.
+    """
+
+    def __init__(self, model: Decoder | EncoderDecoder, pages: Pages, planned: bool = True) -> None:
+        self.model, self.pages, self.planned = model, pages, planned
+        self.device = next(model.parameters()).device
+        self.places: dict[int, Place] = {}
+        self.best = torch.empty(0)
+        self.holders: list[dict[str, Any]] = []
+        self.listeners: tuple[nn.Module, ...] = ()
+        self.whereabouts: dict[Hashable, tuple[Stored, Tensor]] = {}
+        self.hooks: list[dict[int, Any]] = []
+        self.made_of: tuple[object, ...] = ()
+
+    def step(self, feed: Mapping[Hashable, int]) -> Tensor:
+        """Store one more token of each request; logits [n V] of what follows, valid until the next step of as many."""
+        pages, n = self.pages, len(feed)
+        before = [pages.length.get(r, 0) for r in feed]
+        for request, at in zip(feed, before, strict=True):
+            pages.reserve(request, at + 1)
+        if n > native.ROWS or self.device.type != "cpu":
+            return self.crowd(feed)
+        place = self.place(n)
+        place.set(feed, before)
+        if self.listeners:
+            torch.stack([self.heard(r) for r in feed], out=place.memories)
+        spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))
+        free = self.planned and native.available() and not (here.watches or place.refused or any(self.hooks))
+        if not free:
+            logits, self.best = self.forward(place, spans)
+        elif place.plan is None:
+            logits, self.best = self.record(place, spans)
+        else:
+            place.plan.replay()
+            logits, self.best = place.logits, place.best
+        for s in spans:
+            pages.advance(s.request, s.end)
+        return logits
+
+    def place(self, n: int) -> Place:
+        """The place of n rows. All places fall when the model or the pools are no longer what plans were recorded from."""
+        if self.state() != self.made_of:
+            self.places, kept = {}, list(self.model.modules())
+            self.holders = [d for m in kept for d in (m._parameters, m._buffers, m._modules) if d]
+            self.listeners = tuple(m for m in kept if isinstance(m, CrossAttention))
+            self.whereabouts = {}
+            self.hooks = [d for m in kept for d in (m._forward_hooks, m._forward_pre_hooks)]
+            self.made_of = self.state()
+        if n not in self.places:
+            self.places[n] = Place(n, self.pages, len(self.listeners))
+        return self.places[n]
+
+    def heard(self, request: Hashable) -> Tensor:
+        """Where each listener's memory of a request lies, [listeners 3]."""
+        memory = self.pages.memory
+        first = memory[self.listeners[0], request][0]
+        known, found = self.whereabouts.get(request, (None, torch.empty(0)))
+        if known is not first:
+            found = torch.tensor([native.whereabouts(memory[part, request][0]) for part in self.listeners])
+            alive = {r: w for r, w in self.whereabouts.items() if r in self.pages.tables}
+            self.whereabouts = {**alive, request: (first, found)}
+        return found
+
+    def state(self) -> tuple[object, ...]:
+        """The model's edition, its parts, where their weights lie, and the pools: a plan points there."""
+        held = chain.from_iterable(map(dict.values, self.holders))
+        pools = self.pages.pools.values()
+        return self.model.edition, self.pages.count, addresses(held), addresses(chain.from_iterable(pools))
+
+    def forward(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
+        """The model's own step: logits [n V], and the likeliest [n]."""
+        step = Rows(place.positions, spans, self.pages, tables=place.tables, memories=place.memories, listeners=self.listeners)
+        with torch.no_grad():
+            told = (place.tokens, step) if isinstance(self.model, Decoder) else (None, place.tokens, step)
+            logits = self.model(*told)
+            best = native.argmax(logits) if native.fits_argmax(logits) else logits.argmax(-1)
+        return logits[0], best[0]
+
+    def record(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
+        """The model's own step, heard; where it does what no plan can hold, the step without a listener."""
+        try:
+            with native.record() as recording:
+                place.logits, place.best = self.forward(place, spans)
+        except native.Unplannable as error:
+            place.refused = str(error)
+            return self.forward(place, spans)
+        place.plan = recording.plan()
+        return place.logits, place.best
+
+    def crowd(self, feed: Mapping[Hashable, int]) -> Tensor:
+        """The forward of any crowd, on any device."""
+        step, tokens = Step.paged(self.pages, dict.fromkeys(feed, 1)), torch.tensor([list(feed.values())], device=self.device)
+        with torch.no_grad():
+            logits = self.model(tokens, step) if isinstance(self.model, Decoder) else self.model(None, tokens, step)
+            self.best = logits.argmax(-1)[0]
+        step.advance()
+        return logits[0]  # type: ignore[no-any-return]
+
+
+def addresses(held: Iterable[object]) -> tuple[int, ...]:
+    """Where tensors lie, and which modules these are."""
+    return tuple(t.data_ptr() if isinstance(t, Tensor) else id(t) for t in held)

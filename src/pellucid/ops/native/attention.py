@@ -1,0 +1,128 @@
+"""Attention's fast twins on a CPU: rows into pages, and a few queries over the pages where they lie.
+
+A table is [pages], of the one request that all rows belong to, or [rows pages], one for each row's own. A sight fits if it is plain data:
+a causal band, a slope, a cap, sinks.
+"""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from pellucid.config import Alibi, Buckets
+from pellucid.ops.native.library import ATTEND, HALF, LATENT, LISTEN, STORE, call, constant, fresh
+from pellucid.ops.native.twins import address, few, fits, numbers, slices
+from pellucid.past import Stored
+from pellucid.sight import Band, Learned, Sight, Slope, bucket
+
+UNTURNED = Alibi()
+
+
+def apart(table: Tensor) -> int:
+    """How far from one row's table the next row's is."""
+    return table.shape[1] if table.ndim == 2 else 0
+
+
+def fits_store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor) -> bool:
+    return few(x) and x.shape[2:] == pool.shape[1:] and numbers(table, positions) and fits(x, pool)
+
+
+def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) -> None:
+    """Rows of x [B T ...] to their places in pool [rows of all pages, ...]: position p at row table[p // size] * size + p % size."""
+    width, rows = pool[0].numel(), positions.numel()
+    words = x.data_ptr(), pool.data_ptr(), table.data_ptr(), positions.data_ptr(), rows, width, size, apart(table)
+    call(STORE, HALF[x.dtype], (x, table, positions), (pool,), *words)
+
+
+def fits_sight(sight: Sight) -> bool:
+    """Whether a kernel can be told what is seen, and every row sees what came before it alone."""
+    band = isinstance(sight.allowed, Band) and sight.allowed.causal
+    return band and sight.within is None and (sight.bias is None or isinstance(sight.bias, Slope | Learned))
+
+
+@cache
+def backwards(spec: Buckets) -> Tensor:
+    """The bucket of a key 0, 1, 2 ... tokens back; from `reach` on it stays."""
+    with constant():
+        return bucket(-torch.arange(spec.reach + 1), spec.count, spec.reach, spec.both_ways)
+
+
+def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, sight: Sight) -> bool:
+    if not (fits_sight(sight) and len(pools) == 2 and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
+        return False
+    return numbers(table, positions) and fits(q, *pools, sight.sinks, sight.bias.table if isinstance(sight.bias, Learned) else None)
+
+
+def attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, sight: Sight) -> Tensor:
+    """q [1 T H K] at positions [1 T] against keys [rows G K] and values [rows G W] in pages: [1 T H W]."""
+    (k, v), (_, rows, heads, key) = pools, q.shape
+    groups, value = v.shape[1:]
+    z = fresh((1, rows, heads, value), q.dtype)
+    band, bias = sight.allowed, sight.bias
+    assert isinstance(band, Band)
+    slopes, spec = (bias.slopes, bias.spec) if isinstance(bias, Slope) else (None, UNTURNED)
+    learned, buckets = (bias.table, backwards(bias.spec)) if isinstance(bias, Learned) else (None, None)
+    pointers = [address(t) for t in (q, k, v, table, positions, z, sight.sinks, slopes, learned, buckets)]
+    sizes = rows, heads, groups, key, value, size, apart(table), band.window or 0, band.chunk or 0, int(spec.rounded)
+    reach = 0 if buckets is None else buckets.shape[0] - 1
+    reads = tuple(t for t in (q, k, v, table, positions, sight.sinks, slopes, learned, buckets) if t is not None)
+    call(ATTEND, HALF[q.dtype], reads, (z,), *pointers, *sizes, reach, scale, sight.cap or 0.0, spec.scale)
+    return z
+
+
+def fits_latent(
+    q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, sight: Sight
+) -> bool:
+    """q and the two halves of kv_b's matrix may be slices, whose last axis lies in one piece."""
+    if not (fits_sight(sight) and sight.bias is None and sight.sinks is None and sight.cap is None and q.shape[0] == 1 and few(q)):
+        return False
+    even = len(pools) == 2 and pools[0].ndim == 2 and all(t.stride()[:2] == (ups[0].stride(0), pools[0].shape[1]) for t in ups)
+    return even and q.dtype is q_rot.dtype and numbers(table, positions) and slices(q, *ups) and fits(q_rot, *pools)
+
+
+def attend_latent(
+    q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, size: int,
+    scale: float, sight: Sight,
+) -> Tensor:  # fmt: skip
+    """q [1 T H K] and q_rot [1 T H R] against latents [rows C] and shared keys [rows R] in pages; ups [H K C], [H W C]: [1 T H W]."""
+    (up_k, up_v), (latent, shared), (_, rows, heads, key), band = ups, pools, q.shape, sight.allowed
+    assert isinstance(band, Band)
+    value, width = up_v.shape[1:]
+    z = fresh((1, rows, heads, value), q.dtype)
+    reads = q, q_rot, latent, shared, up_k, up_v, table, positions
+    sizes = rows, heads, key, q_rot.shape[-1], value, width, size, apart(table), band.window or 0, band.chunk or 0
+    steps = q.stride(1), q.stride(2), up_k.stride(0)
+    call(LATENT, HALF[q.dtype], reads, (z,), *(t.data_ptr() for t in reads), z.data_ptr(), *sizes, *steps, scale)
+    return z
+
+
+WHOLE = Band()
+
+
+def fits_listen(q: Tensor, like: Stored, sight: Sight) -> bool:
+    """Whether keys and values [1 S G .] of this kind, all of which are seen, have a kernel."""
+    open_ = sight.allowed == WHOLE and sight.bias is None and sight.sinks is None and sight.cap is None and sight.within is None
+    return (
+        open_
+        and len(like) == 2
+        and like[0].ndim == 4
+        and like[0].shape[0] == 1
+        and q.ndim == 4
+        and q.shape[0] == 1
+        and few(q)
+        and fits(q, *like)
+    )
+
+
+def whereabouts(stored: Stored) -> list[int]:
+    """A row of places: the address of keys [1 S G K], of values [1 S G W], and S."""
+    return [stored[0].data_ptr(), stored[1].data_ptr(), stored[0].shape[1]]
+
+
+def listen(q: Tensor, like: Stored, places: Tensor, scale: float) -> Tensor:
+    """q [1 T H K], each row against the keys and values that its row of places [T 3] tells, of the widths of like: [1 T H W]."""
+    (_, rows, heads, key), (groups, value) = q.shape, like[1].shape[2:]
+    z = fresh((1, rows, heads, value), q.dtype)
+    words = q.data_ptr(), places.data_ptr(), z.data_ptr(), rows, heads, groups, key, value, places.stride(0)
+    call(LISTEN, HALF[q.dtype], (q, places), (z,), *words, scale)
+    return z

@@ -1,0 +1,206 @@
+// Experts for a few rows: scores, the choice of the few best, rows sorted by expert, their products, and the way back.
+//
+// The one idea: which experts run is data, and no shape is. Rows sorted by expert lie one after another, `ends` says where each
+// expert's end, and a piece of a product is a stretch of columns of every expert: each chosen expert's weight is read once.
+#pragma once
+#include "linear.h"
+#include "rows.h"
+
+// ---- softmax of rows of scores
+struct Softmax {
+  const float* x;
+  float* y;
+  i64 rows, width;
+};
+static i64 softmax_pieces(const i64* words) { return ((const Softmax*)words)->rows; }
+static void softmax(const i64* words, Work& work) {
+  auto& a = *(const Softmax*)words;
+  for (i64 r; (r = work.next()) >= 0;) {
+    const float* x = a.x + r * a.width;
+    float* y = a.y + r * a.width;
+    V top = set(-INFINITY), sum = set(0.f);
+    steps(0, a.width, [&](i64 i, i64 n) { top = n == LANES ? max(load(x + i), top) : top; });
+    float high = largest(top);
+    for (i64 i = a.width / LANES * LANES; i < a.width; i++) high = x[i] > high ? x[i] : high;
+    steps(0, a.width, [&](i64 i, i64 n) { store(y + i, exponent(load(x + i, n) - set(high)), n); });
+    steps(0, a.width, [&](i64 i, i64 n) { sum = sum + load(y + i, n); });
+    const V below = set(total(sum));
+    steps(0, a.width, [&](i64 i, i64 n) { store(y + i, load(y + i, n) / below, n); });
+  }
+}
+
+// ---- correct: rows plus one row of corrections
+struct Correct {
+  const float *x, *by;
+  float* y;
+  i64 rows, width;
+};
+static i64 correct_pieces(const i64* words) { return ((const Correct*)words)->rows; }
+static void correct(const i64* words, Work& work) {
+  auto& a = *(const Correct*)words;
+  for (i64 r; (r = work.next()) >= 0;)
+    steps(0, a.width, [&](i64 i, i64 n) { store(a.y + r * a.width + i, load(a.x + r * a.width + i, n) + load(a.by + i, n), n); });
+}
+
+// ---- best: of each row of scores the numbers of the `chosen` largest, in falling order, of equals the lower; a NaN is largest.
+//
+// Where there are groups, only those of the best groups take part; a group is as good as the sum of its `few` best.
+struct Best {
+  const float* x;
+  i64* to;
+  i64 rows, width, chosen, groups, groups_chosen, few;
+};
+// The place of the largest of x [n] that is not taken yet, which is then taken.
+static i64 take(const float* x, char* taken, i64 n) {
+  i64 at = -1;
+  for (i64 i = 0; i < n; i++)
+    if (!taken[i] && (at < 0 || x[i] > x[at] || (x[i] != x[i] && x[at] == x[at]))) at = i;
+  return taken[at] = 1, at;
+}
+static i64 best_pieces(const i64* words) { return ((const Best*)words)->rows; }
+static void best(const i64* words, Work& work) {
+  auto& a = *(const Best*)words;
+  float* x = scratch(2 * a.width + 2 * a.groups);
+  float* sums = x + a.width;
+  char *taken = (char*)(sums + a.groups), *kept = taken + a.width;
+  const i64 size = a.width / a.groups;
+  for (i64 r; (r = work.next()) >= 0;) {
+    std::memcpy(x, a.x + r * a.width, a.width * 4);
+    if (a.groups > 1) {
+      std::memset(taken, 0, a.width + a.groups);
+      for (i64 g = 0; g < a.groups; g++) {
+        sums[g] = 0;
+        for (i64 i = 0; i < a.few; i++) sums[g] += x[g * size + take(x + g * size, taken + g * size, size)];
+      }
+      for (i64 i = 0; i < a.groups_chosen; i++) take(sums, kept, a.groups);
+      for (i64 i = 0; i < a.width; i++) x[i] = kept[i / size] ? x[i] : -INFINITY;
+    }
+    std::memset(taken, 0, a.width);
+    for (i64 i = 0; i < a.chosen; i++) a.to[r * a.chosen + i] = take(x, taken, a.width);
+  }
+}
+
+// ---- shares: the scores of the chosen, over their sum where normalised, times scale
+struct Shares {
+  const float* x;
+  const i64* chosen;
+  float* y;
+  i64 rows, width, count, normalised;
+  double scale;
+};
+static i64 shares_pieces(const i64*) { return 1; }
+static void shares(const i64* words, Work& work) {
+  auto& a = *(const Shares*)words;
+  if (work.next() < 0) return;
+  for (i64 r = 0; r < a.rows; r++) {
+    float sum = 0;
+    for (i64 i = 0; i < a.count; i++) sum += a.x[r * a.width + a.chosen[r * a.count + i]];
+    const float below = a.normalised ? sum + 1e-20f : 1.f;
+    for (i64 i = 0; i < a.count; i++) a.y[r * a.count + i] = a.x[r * a.width + a.chosen[r * a.count + i]] / below * (float)a.scale;
+  }
+}
+
+// ---- sort: choices [rows chosen] in the order of their experts, equals as they stood; the row of each, and where each expert's end
+struct Sort {
+  const i64* chosen;
+  i64 *order, *token;
+  int32_t* ends;
+  i64 rows, count, experts;
+};
+static i64 sort_pieces(const i64*) { return 1; }
+static void sort(const i64* words, Work& work) {
+  auto& a = *(const Sort*)words;
+  if (work.next() < 0) return;
+  i64 at = 0;
+  for (i64 e = 0; e < a.experts; e++) {
+    for (i64 i = 0; i < a.rows * a.count; i++)
+      if (a.chosen[i] == e) a.order[at] = i, a.token[at++] = i / a.count;
+    a.ends[e] = (int32_t)at;
+  }
+}
+
+// ---- experts: rows [rows k], sorted, each times its expert's weight [n k] of [experts n k], plus its bias [n] of [experts n]
+template <class T>
+struct Experts {
+  const T *w, *x;
+  T* y;
+  const T* bias;
+  const int32_t* ends;
+  i64 rows, experts, n, k;
+  i64 chunk() const {  // columns in a piece, of every expert: as much as a piece of a plain product, shared by those that may run
+    const i64 row = k * (i64)sizeof(T) * (rows < experts ? rows : experts), most = parts(n, 8), many = (256 << 10) / row / 8 * 8;
+    return many < 8 ? 8 : many > most ? (most + 7) / 8 * 8 : many;
+  }
+};
+template <class T>
+static i64 experts_pieces(const i64* words) {
+  auto& a = *(const Experts<T>*)words;
+  return parts(a.n, a.chunk());
+}
+template <class T>
+static void experts(const i64* words, Work& work) {
+  auto& a = *(const Experts<T>*)words;
+  const i64 chunk = a.chunk(), width = padded(a.k);
+  for (i64 p; (p = work.next()) >= 0;)
+    for (i64 e = 0, row = 0; e < a.experts; row = a.ends[e++]) {
+      const i64 rows = a.ends[e] - row, from = p * chunk, to = from + chunk < a.n ? from + chunk : a.n;
+      if (!rows) continue;
+      float* x = scratch(rows * width);
+      for (i64 r = 0; r < rows; r++) arrange(a.x + (row + r) * a.k, x + r * width, a.k);
+      const Linear<T> one{a.w + e * a.n * a.k, a.x, a.y + row * a.n, a.bias ? a.bias + e * a.n : nullptr, rows, a.n, a.k};
+      product(one, x, from, to);
+    }
+}
+
+// ---- weigh: sorted rows, each times its share
+template <class T>
+struct Weigh {
+  const T* x;
+  const float* share;
+  const i64* order;
+  T* y;
+  i64 rows, width;
+};
+template <class T>
+static i64 weigh_pieces(const i64* words) {
+  auto& a = *(const Weigh<T>*)words;
+  return parts(a.rows, rows_a_piece(a.width));
+}
+template <class T>
+static void weigh(const i64* words, Work& work) {
+  auto& a = *(const Weigh<T>*)words;
+  each_row(work, a.rows, a.width, [&](i64 r) {
+    T share;
+    put(&share, a.share[a.order[r]]);
+    steps(r * a.width, (r + 1) * a.width, [&](i64 i, i64 n) { store(a.y + i, load(a.x + i, n) * set(get(&share)), n); });
+  });
+}
+
+// ---- combine: each token's rows, times their shares where there are any, summed in the order of their experts
+template <class T>
+struct Combine {
+  const T* x;
+  const float* share;
+  const i64* order;
+  T* y;
+  i64 rows, count, width;
+};
+template <class T>
+static i64 combine_pieces(const i64* words) {
+  auto& a = *(const Combine<T>*)words;
+  return a.rows * parts(a.width, GRAIN);
+}
+template <class T>
+static void combine(const i64* words, Work& work) {
+  auto& a = *(const Combine<T>*)words;
+  const i64 across = parts(a.width, GRAIN);
+  for (i64 p; (p = work.next()) >= 0;) {
+    const i64 t = p / across, from = p % across * GRAIN, to = from + GRAIN < a.width ? from + GRAIN : a.width;
+    steps(from, to, [&](i64 i, i64 n) {
+      V sum = set(0.f);
+      for (i64 j = 0; j < a.rows * a.count; j++)
+        if (a.order[j] / a.count == t) sum = fma(load(a.x + j * a.width + i, n), set(a.share ? a.share[a.order[j]] : 1.f), sum);
+      store(a.y + t * a.width + i, sum, n);
+    });
+  }
+}

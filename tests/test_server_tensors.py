@@ -1,0 +1,217 @@
+"""Tensors on their way to the page: their parts, pooled, measured; weights; counts; what opens without weights or without a model."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import pellucid
+from pellucid import catalog
+from pellucid.draw import bill_json
+from pellucid.model import specimens
+from pellucid.server import tensors
+from pellucid.server.stats import stats_of
+from served import Served, judge, raw, served
+from tiny import swapped
+
+CAPITAL = "The capital of France is"
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Served]:
+    with served() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, pellucid.Model]:
+    return {name: pellucid.load(name, dtype="float32") for name in specimens()}
+
+
+def test_measures_are_the_tensors(api: Served) -> None:
+    for t in api.run("pellucid/capitals-deepseek", CAPITAL)["tensors"]:
+        run = api.desk.runs.found[next(reversed(api.desk.runs.found))]
+        wide, found = run.trace.seen[t["n"]].value.double(), t["stats"]
+        assert (found["min"], found["max"], found["absmax"]) == (float(wide.min()), float(wide.max()), float(wide.abs().max()))
+        assert found["mean"] == pytest.approx(float(wide.mean()), rel=1e-12, abs=1e-13)
+        assert found["std"] == pytest.approx(float(wide.std(correction=0)), rel=1e-9, abs=1e-13) and found["nan"] == found["inf"] == 0
+
+
+def test_measures_of_numbers_that_are_none() -> None:
+    found = stats_of(torch.tensor([1.0, float("nan"), float("inf"), -3.0, float("-inf")]))
+    assert (found.min, found.max, found.mean, found.std, found.absmax, found.nan, found.inf) == (-3.0, 1.0, -1.0, 2.0, 3.0, 1, 2)
+    assert np.isnan(stats_of(torch.tensor([float("nan")])).min) and stats_of(torch.empty(0)).nan == 0
+
+
+def repooled(x: Tensor, level: int) -> Tensor:
+    """Block by block, in plain Python."""
+    step, flat = 1 << level, x if x.ndim > 1 else x[None]
+    out = []
+    for plane in flat.reshape(-1, *flat.shape[-2:]):
+        for i in range(0, plane.shape[0], step if x.ndim > 1 else 1):
+            for j in range(0, plane.shape[1], step):
+                block = plane[i : i + (step if x.ndim > 1 else 1), j : j + step].reshape(-1)
+                values = block.tolist()
+                odd = [v for v in values if v != v]
+                far = max(map(abs, values)) if not odd else None
+                out.append(odd[0] if odd else far if far in values else -far)
+    return torch.tensor(out, dtype=x.dtype).reshape(tensors.pooled_size(tuple(x.shape), level))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool])
+def test_pooled_is_pooled_again(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    for shape in [(7,), (8, 8), (5, 9), (2, 3, 6, 7), (1, 1), (3, 1), (1, 13)]:
+        x = torch.randint(0, 2, shape, generator=draw).bool() if dtype == torch.bool else torch.randn(shape, generator=draw) * 40
+        x = (x.abs() if dtype == torch.uint8 else x).to(dtype)
+        for level in range(5):
+            found = tensors.pooled(x, level)
+            assert found.dtype == dtype and torch.equal(found, repooled(x, level)), (shape, level)
+    with swapped(tensors, "pooled", lambda x, level: x[..., :: 1 << level, :: 1 << level]):  # the mutant: every other cell
+        x = torch.arange(16.0).reshape(4, 4)
+        assert not torch.equal(tensors.pooled(x, 1), repooled(x, 1))
+
+
+def test_what_is_no_number_wins_its_block() -> None:
+    x = torch.tensor([[1.0, -2.0, 5.0, 5.0], [0.5, float("nan"), -7.0, 1.0]])
+    assert tensors.pooled(x, 1).isnan().tolist() == [[True, False]] and tensors.pooled(x, 1)[0, 1] == -7.0
+
+
+def test_a_pooled_part_tells_its_source(api: Served) -> None:
+    run = api.run("pellucid/capitals", CAPITAL)
+    for n, s in enumerate(api.desk.runs[run["run"]].trace):
+        x, about = api.tensor(run["run"], n, level=2)
+        assert torch.equal(x, repooled(s.value, 2)) and about["level"] == "2"
+        assert about["sha256"] == hashlib.sha256(raw(s.value)).hexdigest()
+    x, about = api.tensor(run["run"], len(run["tensors"]) - 1, at="0,4,16:80", level=3)
+    assert x.shape == (8,) and about["at"] == "0,4,16:80"
+
+
+def test_parts_that_are_none(api: Served) -> None:
+    run = api.run("pellucid/capitals", CAPITAL)["run"]
+    place = f"/api/runs/{run}/tensors/0"  # 1 x 5 x 128
+    for at, code in [
+        ("0,1", "server.axes"), ("0,1,2,3", "server.axes"), ("", "server.axes"), ("0,5,0", "server.outside"), ("1,0,0", "server.outside"),
+        ("0,0,-1", "server.part"), ("0,a,0", "server.part"), ("0,3:3,0", "server.outside"), ("0,4:2,0", "server.outside"),
+        ("0,0:6,0", "server.outside"), ("0,1:2:3,0", "server.part"), ("0,٣,0", "server.part"), ("0,0,99999999999999999", "server.part"),
+    ]:  # fmt: skip
+        assert api.wrong(place, 400, code, at=at)["param"] == "at"
+    for level in ("31", "-1", "1.0", "", "9" * 30):
+        assert api.wrong(place, 400, "server.field", level=level)["param"] == "level"
+    api.wrong(place, 400, "server.unknown", rows="0:2")
+    api.wrong(f"/api/runs/{run}/tensors/99999", 404, "server.tensor")
+    api.wrong(f"/api/runs/{'0' * 32}/tensors/0", 404, "server.run")
+    for cell, code in [
+        ("", "cell.index"),
+        ("0,5,0", "cell.range"),
+        ("0,0,0,0", "cell.count"),
+        ("x", "cell.index"),
+        ("1,1,1;", "cell.index"),
+    ]:
+        api.wrong(f"{place}/terms", 400, code, cell=cell)
+
+
+def test_the_browser_keeps_what_it_has(api: Served) -> None:
+    run = api.run("pellucid/capitals", CAPITAL)["run"]
+    reply = api.client.get(f"/api/runs/{run}/tensors/3", params={"at": "0,:,0:8"})
+    assert (
+        reply.headers["cache-control"] == "private, max-age=31536000, immutable"
+        and reply.headers["content-type"] == "application/octet-stream"
+    )
+    again = api.client.get(f"/api/runs/{run}/tensors/3", params={"at": "0,:,0:8"}, headers={"if-none-match": reply.headers["etag"]})
+    assert again.status_code == 304 and again.content == b""
+    other = api.client.get(f"/api/runs/{run}/tensors/3", params={"at": "0,:,1:9"}, headers={"if-none-match": reply.headers["etag"]})
+    assert other.status_code == 200 and other.headers["etag"] != reply.headers["etag"]
+    assert api.client.get("/api/models").headers["cache-control"] == "no-store"
+
+
+def test_weights(api: Served, models: dict[str, pellucid.Model]) -> None:
+    model = models["pellucid/capitals-deepseek"]
+    told = api.get("/api/weights", "weights", model=model.name)["weights"]
+    held = {**dict(model.module.named_parameters()), **dict(model.module.named_buffers())}
+    assert {w["path"] for w in told} == set(held) and sum(w["count"] for w in told if w["parameter"]) == model.num_parameters()
+    for w in told:
+        x, about = api.values("/api/weights/tensor", model=model.name, path=w["path"])
+        assert raw(x) == raw(held[w["path"]]) and about["sha256"] == hashlib.sha256(raw(x)).hexdigest()
+    x, _ = api.values("/api/weights/tensor", model=model.name, path="embed.weight", at="16:48,:", level=2)
+    assert torch.equal(x, repooled(model.module.embed.weight.detach()[16:48], 2))
+    api.wrong("/api/weights/tensor", 404, "server.weight", model=model.name, path="embed")
+    api.wrong("/api/weights/tensor", 404, "server.model", model="/etc/passwd", path="embed.weight")
+    api.wrong("/api/weights", 400, "server.field")
+
+
+def test_count_is_the_commands(api: Served) -> None:
+    schema = json.loads((Path(pellucid.__file__).parent / "schemas" / "count.json").read_text(encoding="utf-8"))
+    for name, how in [("pellucid/capitals", {}), ("gpt2-small", {"context": 64, "batch": 3, "device": "h200", "dtype": "float32"})]:
+        reply = api.client.get("/api/count", params={"model": name, **how})
+        told = reply.json()
+        jsonschema.validate(told, schema)
+        assert told == json.loads(json.dumps(bill_json.document(pellucid.count(name, **how))))
+    api.wrong("/api/count", 404, "server.model", model="meta-llama/Llama-3.1-8B")
+    api.wrong("/api/count", 400, "server.field", model="gpt2-small", context="1e3")
+    api.wrong("/api/count", 400, "count.device", model="gpt2-small", device="../x")
+    found = api.get("/api/catalog", "catalog")
+    assert [m["id"] for m in found["models"]] == list(catalog.models()) and [d["id"] for d in found["devices"]] == list(catalog.devices())
+    assert [m["id"] for m in found["models"] if not m["disclosed"]] == [e["id"] for e in catalog.models().values() if "statements" in e]
+
+
+def test_tokens(api: Served, models: dict[str, pellucid.Model]) -> None:
+    for name, text in (("pellucid/capitals", "法国的首都是"), ("pellucid/capitals-bert", "The capital of France is ___.")):
+        reply = judge(api.client.post("/api/tokens", json={"model": name, "prompt": text}).json(), "tokens")
+        assert reply["ids"] == models[name].ids(text) and len(reply["pieces"]) == len(reply["ids"])
+
+
+def test_shapes_without_weights() -> None:
+    """A model of the catalogue: as many tensors, of the same shapes and products, as the model itself has; no value, and that is said."""
+    with served("gpt2-small") as api:
+        first = api.get("/api/models", "models")
+        assert first["current"] == "gpt2-small" and not first["models"][0]["weights"] and first["models"][0]["prompt"] is None
+        assert first["models"][0]["parameters"] == 124_439_808
+        run = api.run("gpt2-small", [0] * 7)
+        logits = run["tensors"][-1]
+        assert not run["values"] and (logits["path"], logits["shape"], logits["stats"]) == ("logits", [1, 7, 50257], None)
+        assert run["steps"][0]["count"] == len(run["tensors"]) and logits["flops"] == 2 * 7 * 768 * 50257
+        place = f"/api/runs/{run['run']}/tensors/3"
+        assert "layers.0" in api.wrong(place, 400, "server.meta")["message"]
+        api.wrong(f"{place}/terms", 400, "server.meta", cell="0,0,0")
+        api.wrong("/api/weights/tensor", 400, "server.meta", model="gpt2-small", path="embed.weight", at="0,:")
+        shapes = {w["path"]: w["shape"] for w in api.get("/api/weights", "weights", model="gpt2-small")["weights"]}
+        assert shapes["embed.weight"] == [50257, 768]
+        reply = api.client.post("/api/runs", json={"model": "gpt2-small", "prompt": "a"})
+        assert judge(reply.json(), "error")["error"]["code"] == "server.shapes"
+
+
+def test_a_recorded_trace(tmp_path: Path, models: dict[str, pellucid.Model]) -> None:
+    model = models["pellucid/capitals"]
+    life_ = pellucid.trace(model, CAPITAL, 2)
+    life_.save(tmp_path / "t")
+    with served(str(tmp_path / "t")) as api:
+        first = api.get("/api/models", "models")
+        run = api.get(f"/api/runs/{first['run']}", "run")
+        assert (run["ids"], run["new"], run["text"]) == (life_.ids, life_.new, " Paris.")
+        assert raw(api.tensor(run["run"], 5)[0]) == raw(life_.seen[5].value)
+        api.wrong(f"/api/runs/{run['run']}/tensors/5/terms", 400, "cell.terms", cell="0,0,0,0")
+        assert api.run(model.name, CAPITAL)["new"] == life_.new[:1]
+
+
+def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path) -> None:
+    """Its name is a path, and nobody follows it: ids stand for pieces."""
+    pellucid.trace(pellucid.load(folder), "The").save(tmp_path / "t")
+    with served(str(tmp_path / "t")) as api:
+        run = api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run")
+        assert run["kind"] is None and run["text"] is None and run["model"] == str(folder)
+        assert api.tensor(run["run"], 0)[0].shape[0] == 1
+        api.wrong("/api/weights", 404, "server.model", model=str(folder))
+
+
+def test_a_folder(folder: Path) -> None:
+    with served(str(folder)) as api:
+        assert api.get("/api/models", "models")["current"] == str(folder)
+        run = api.run(str(folder), "The capital", new=2)
+        assert run["new"] == pellucid.trace(pellucid.load(folder), "The capital", 2).new
