@@ -154,6 +154,8 @@ class Engine:
             following = s.request.prompt[s.stored + 1 : s.stored + rows + 1]
             s.scores += logprobs(logits)[range(len(following)), following].tolist()
         s.stored += rows
+        if not s.written:  # chunk by chunk: of a layer with a window, what is kept is what it still sees
+            self.storage.keep(s)
         if s.owed:
             return []
         grown = [s, *(self.sibling(s, i) for i in range(1, s.siblings + 1))]
@@ -162,7 +164,7 @@ class Engine:
 
     def sibling(self, s: Sequence, index: int) -> Sequence:
         """One more text of a request, whose prompt the first one has stored."""
-        made = Sequence(s.number, index, s.request, list(s.tokens), s.stored, scores=s.scores)
+        made = replace(s, index=index, tokens=list(s.tokens), siblings=0)
         self.storage.fork(s, made)
         self.line.running.insert(self.line.running.index(s) + index, made)
         return made

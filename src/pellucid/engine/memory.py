@@ -28,8 +28,9 @@ class Memory:
 
     def open(self, sequence: Sequence) -> int:
         key, held = sequence.key, 0
+        sequence.root = self.root(sequence)  # now: a text begun under old weights is not kept under new ones
         if self.cache is not None and not sequence.request.scored and not changed():
-            held = self.cache.start(key, self.root(sequence), sequence.tokens)
+            held = self.cache.start(key, sequence.root, sequence.tokens)
         self.pages.budget[key] = sequence.request.budget
         self.pages.reserve(key, held)
         return held
@@ -43,9 +44,12 @@ class Memory:
     def fork(self, sequence: Sequence, sibling: Sequence) -> None:
         self.pages.fork(sequence.key, sibling.key)
 
-    def close(self, sequence: Sequence) -> None:
+    def keep(self, sequence: Sequence) -> None:
         if self.cache is not None and sequence.stored and not sequence.edited:
-            self.cache.keep(sequence.key, self.root(sequence), sequence.tokens[: sequence.stored])
+            self.cache.keep(sequence.key, sequence.root, sequence.tokens[: sequence.stored])
+
+    def close(self, sequence: Sequence) -> None:
+        self.keep(sequence)
         self.pages.release(sequence.key)
 
     def forget(self) -> None:

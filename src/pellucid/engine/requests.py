@@ -3,6 +3,7 @@
 A request is one prompt and n texts that go on from it; each text is a Sequence of its own once the prompt is stored.
 """
 
+from collections.abc import Hashable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from typing import SupportsIndex
@@ -69,6 +70,7 @@ class Sequence:
     tokens: list[int]
     stored: int = 0
     siblings: int = 0  # texts that begin when this one's prompt is stored
+    root: Hashable = None  # all that what it stores depends on, besides its tokens
     edited: bool = False  # by a watcher, so that what it stored serves nobody else
     scores: list[float] = field(default_factory=list)
 

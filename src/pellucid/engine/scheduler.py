@@ -39,6 +39,9 @@ class Storage(Protocol):
     def fork(self, sequence: Sequence, sibling: Sequence) -> None:
         """Begin a text with all that another holds."""
 
+    def keep(self, sequence: Sequence) -> None:
+        """What it has stored may serve others from now on."""
+
     def close(self, sequence: Sequence) -> None:
         """Give back all that it holds."""
 

@@ -182,8 +182,8 @@ class Stage:
 
 def run(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
     """Logits [V], and every stage that these settings switch on, in order; the last leaves probabilities, but at temperature 0."""
-    x = logits.to("cpu", wide(logits.dtype))
-    x = tap(x if x is logits else each(x, "wide", logits), "logits: V")
+    x = logits.to("cpu", wide(logits.dtype), copy=bool(here.calls))  # for a watcher a tensor that the model has not made
+    x = tap(each(x, "wide", logits), "logits: V")
     yield (at := Stage("logits", x, None, len(x)))
     for name, change in CHANGES.items():
         if getattr(s, name) != OFF[name] and not (name == "temperature" and s.greedy):
