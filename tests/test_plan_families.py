@@ -21,13 +21,8 @@ from pellucid.step import Step
 from test_plan import needs_kernels
 from tiny import tiny
 
-CHOICE, LENGTH = "the choice of keys", "frequencies by a request's length"
 # (family, quirk), or a family in all its quirks: what its step does that no kernel does yet
-REFUSED: dict[Any, str] = {
-    "deepseek_v32": CHOICE, 
-    ("gemma3_text", "by length"): LENGTH, ("llama", "dynamic"): LENGTH, ("llama", "longrope"): LENGTH,
-    ("phi3", "longrope"): LENGTH, ("phi3", "longrope of a part, tied"): LENGTH,
-}  # fmt: skip
+REFUSED: dict[Any, str] = {"deepseek_v32": "the choice of keys"}
 LENGTHS = {"a": 7, "b": 21, "c": 1}
 FEED = [{"a": 5}, {"b": 9, "a": 4, "c": 3}, {"c": 1, "a": 2, "b": 3}, {"b": 8}, {"b": 4, "c": 6, "a": 90}]
 

@@ -224,6 +224,6 @@ def test_rows_are_the_ordinary_step_where_no_kernel_fits() -> None:
     """float64: the same rows through torch, in the same places."""
     model, feed = model_of(LLAMA, torch.float64), steps(131, 6)
     got, want = run(prefilled(model, 4, True), feed), run(prefilled(model, 4, False), feed)
-    with swapped(plans, "Rows", lambda positions, spans, pages, tables: Step(positions, spans, pages)):
+    with swapped(plans, "Rows", lambda positions, spans, pages, **more: Step(positions, spans, pages)):
         plain = run(prefilled(model, 4, True), feed)
     assert alike(got, want) and alike(plain, want) and issubclass(Rows, Step)

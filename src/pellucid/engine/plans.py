@@ -2,6 +2,7 @@
 
     tokens    [1 n]     17    5  803        a plan for n rows points to this place and to nothing of any request, so it serves any n
     positions [1 n]     40    7  511        of them: their tables of pages are copied in before each step, where they hold pages
+    lengths   [1 n]         60   20  900    what each text may grow to
     tables    [n pages]                     and so does where each listener's memory of a request lies: memories [n listeners 3]
 
 A plan is only ever a recording of the forward, so both give the same bits. A model that does something no kernel does, a watched or
@@ -29,8 +30,12 @@ class Rows(Step):
     """The step of one new row of each request, whose positions and tables of pages a plan may point to."""
 
     tables: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.long))
+    lengths: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
     memories: Tensor = field(default_factory=lambda: torch.empty(0, 0, 3, dtype=torch.long))
     listeners: tuple[nn.Module, ...] = ()
+
+    def totals(self) -> Tensor:
+        return self.lengths
 
     def _append(self, pages: Pages, pools: Stored, new: Stored) -> Past:
         if not all(native.fits_store(n, pool, self.tables, self.positions) for pool, n in zip(pools, new, strict=True)):
@@ -51,17 +56,19 @@ class Place:
 
     def __init__(self, n: int, pages: Pages, listeners: int) -> None:
         self.tokens, self.positions = torch.zeros(1, n, dtype=torch.long), torch.zeros(1, n, dtype=torch.long)
+        self.lengths = torch.zeros(1, n, dtype=torch.long)
         self.tables = torch.zeros(n, pages.count, dtype=torch.long)
         self.memories = torch.zeros(n, listeners, 3, dtype=torch.long)
         self.plan: native.Plan | None = None
         self.refused: str | None = None  # why the model's step is no plan
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
-    def set(self, tokens: list[int], positions: list[int], tables: list[Tensor], size: int) -> None:
+    def set(self, tokens: list[int], positions: list[int], lengths: list[int], tables: list[Tensor], size: int) -> None:
         """One row a token. Of each table as much as the longest of the requests has filled."""
         filled = max(positions) // size + 1
         self.tokens.copy_(torch.tensor([tokens]))
         self.positions.copy_(torch.tensor([positions]))
+        self.lengths.copy_(torch.tensor([lengths]))
         torch.stack([t[:filled] for t in tables], out=self.tables[:, :filled])
 
 
@@ -91,7 +98,13 @@ class Plans:
         if n > native.ROWS or self.device.type != "cpu":
             return self.crowd(feed)
         place = self.place(n)
-        place.set(list(feed.values()), before, [pages.tables[r] for r in feed], pages.size)
+        place.set(
+            list(feed.values()),
+            before,
+            [pages.budget.get(r, b + 1) for r, b in zip(feed, before, strict=True)],
+            [pages.tables[r] for r in feed],
+            pages.size,
+        )
         if self.listeners:
             torch.stack([self.heard(r) for r in feed], out=place.memories)
         spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))
@@ -138,7 +151,15 @@ class Plans:
 
     def forward(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
         """The model's own step: logits [n V], and the likeliest [n]."""
-        step = Rows(place.positions, spans, self.pages, tables=place.tables, memories=place.memories, listeners=self.listeners)
+        step = Rows(
+            place.positions,
+            spans,
+            self.pages,
+            tables=place.tables,
+            lengths=place.lengths,
+            memories=place.memories,
+            listeners=self.listeners,
+        )
         with torch.no_grad():
             told = (place.tokens, step) if isinstance(self.model, Decoder) else (None, place.tokens, step)
             logits = self.model(*told)
