@@ -12,14 +12,14 @@ from transformers import AutoConfig
 
 from kinds import CASES, KINDS
 from pellucid import config as c
-from pellucid.engine.plans import Plans
+from pellucid.engine.plans import Place, Plans
 from pellucid.families import understand
 from pellucid.models import Encoder, EncoderDecoder
 from pellucid.ops import native
 from pellucid.past import Pages, Span
 from pellucid.step import Step
 from test_plan import needs_kernels
-from tiny import tiny
+from tiny import swapped, tiny
 
 # (family, quirk), or a family in all its quirks: what its step does that no kernel does yet
 REFUSED: dict[Any, str] = {"deepseek_v32": "the choice of keys"}
@@ -139,3 +139,26 @@ def test_a_plan_meets_the_memory_of_those_who_are_there(monkeypatch: pytest.Monk
     heard, known = Plans.heard, {}
     monkeypatch.setattr(Plans, "heard", lambda self, r: known.setdefault((id(self), r), heard(self, r)) if self.planned else heard(self, r))
     assert not new_source_is_heard()  # a memory that is looked up once
+
+
+def by_length(quirk: str) -> float:
+    """How far a planned crowd of a long text and short ones is from the ordinary forward of any crowd, over the largest logit."""
+    model = tiny(config("llama", quirk), torch.float32, std=0.2)
+    pages, gaps, (got, _) = prefilled(model, False).pages, [], steps(model, True)
+    for feed, rows in zip(FEED, got, strict=True):
+        step = Step.paged(pages, dict.fromkeys(feed, 1))
+        with native.off():
+            want = model(torch.tensor([list(feed.values())]), step)[0]
+        step.advance()
+        gaps.append(float((rows - want).abs().max() / want.abs().max()))
+    return max(gaps)
+
+
+@needs_kernels
+@pytest.mark.parametrize("quirk", ["longrope", "dynamic"])
+def test_each_text_turns_by_its_own_length(quirk: str) -> None:
+    """One of the three may grow beyond the original context, and the others not."""
+    assert by_length(quirk) < 1e-4
+    real = Place.set
+    with swapped(Place, "set", lambda self, t, p, lengths, *more: real(self, t, p, [1] * len(t), *more)):
+        assert by_length(quirk) > 1e-3
