@@ -2,6 +2,7 @@
 
     tokens    [1 n]     17    5  803        a plan for n rows points to this place and to nothing of any request, so it serves any n
     positions [1 n]     40    7  511        of them: their tables of pages are copied in before each step, where they hold pages
+    lengths   [1 n]         60   20  900    what each text may grow to
     tables    [n pages]                     and so does where each listener's memory of a request lies: memories [n listeners 3]
 
 A plan is only ever a recording of the forward, so both give the same bits. A model that does something no kernel does, a watched or
@@ -29,8 +30,12 @@ class Rows(Step):
     """The step of one new row of each request, whose positions and tables of pages a plan may point to."""
 
     tables: Mapping[Group, Tensor] = field(default_factory=dict)
+    lengths: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
     memories: Tensor = field(default_factory=lambda: torch.empty(0, 0, 3, dtype=torch.long))
     listeners: tuple[nn.Module, ...] = ()
+
+    def totals(self) -> Tensor:
+        return self.lengths
 
     def _append(self, group: Group, pools: Stored, new: Stored) -> Past:
         tables, size = self.tables[group], group.size
@@ -52,16 +57,18 @@ class Place:
 
     def __init__(self, n: int, pages: Pages, listeners: int) -> None:
         self.tokens, self.positions = torch.zeros(1, n, dtype=torch.long), torch.zeros(1, n, dtype=torch.long)
+        self.lengths = torch.zeros(1, n, dtype=torch.long)
         self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.groups.values()}
         self.memories = torch.zeros(n, listeners, 3, dtype=torch.long)
         self.plan: native.Plan | None = None
         self.refused: str | None = None  # why the model's step is no plan
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
-    def set(self, feed: Mapping[Hashable, int], positions: list[int]) -> None:
+    def set(self, feed: Mapping[Hashable, int], positions: list[int], budget: Mapping[object, int]) -> None:
         """One row a token. Of each table as much as the longest of the requests has filled."""
         self.tokens.copy_(torch.tensor([list(feed.values())]))
         self.positions.copy_(torch.tensor([positions]))
+        self.lengths.copy_(torch.tensor([[budget.get(r, at + 1) for r, at in zip(feed, positions, strict=True)]]))
         for group, tables in self.tables.items():
             filled = max(positions) // group.size + 1
             torch.stack([group.tables[r][:filled] for r in feed], out=tables[:, :filled])
@@ -93,7 +100,7 @@ class Plans:
         if n > native.ROWS or self.device.type != "cpu":
             return self.crowd(feed)
         place = self.place(n)
-        place.set(feed, before)
+        place.set(feed, before, pages.budget)
         if self.listeners:
             torch.stack([self.heard(r) for r in feed], out=place.memories)
         spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))
@@ -141,7 +148,15 @@ class Plans:
 
     def forward(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
         """The model's own step: logits [n V], and the likeliest [n]."""
-        step = Rows(place.positions, spans, self.pages, tables=place.tables, memories=place.memories, listeners=self.listeners)
+        step = Rows(
+            place.positions,
+            spans,
+            self.pages,
+            tables=place.tables,
+            lengths=place.lengths,
+            memories=place.memories,
+            listeners=self.listeners,
+        )
         with torch.no_grad():
             told = (place.tokens, step) if isinstance(self.model, Decoder) else (None, place.tokens, step)
             logits = self.model(*told)

@@ -32,6 +32,7 @@ from pellucid.ops.native.twins import (
     add,
     angles,
     argmax,
+    bend,
     capped,
     fits_add,
     fits_angles,
@@ -60,10 +61,10 @@ from pellucid.ops.native.twins import (
 )
 
 __all__ = [
-    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "argmax", "attend", "attend_latent", "available", "best", "capped",
-    "combine", "constant", "correct", "experts", "fits_add", "fits_angles", "fits_argmax", "fits_attend", "fits_each", "fits_experts",
-    "fits_gate", "fits_gated", "fits_latent", "fits_linear", "fits_listen", "fits_look", "fits_norm", "fits_rotate", "fits_scores",
-    "fits_shares", "fits_sort", "fits_store", "fits_tempered", "gate", "gated", "instructions", "linear", "linear_wide", "listen",
-    "look", "norm", "numbers", "off", "record", "rotate", "scaled", "shares", "sigmoid", "softmax", "sort", "store", "stream",
+    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "argmax", "attend", "attend_latent", "available", "bend", "best",
+    "capped", "combine", "constant", "correct", "experts", "fits_add", "fits_angles", "fits_argmax", "fits_attend", "fits_each",
+    "fits_experts", "fits_gate", "fits_gated", "fits_latent", "fits_linear", "fits_listen", "fits_look", "fits_norm", "fits_rotate",
+    "fits_scores", "fits_shares", "fits_sort", "fits_store", "fits_tempered", "gate", "gated", "instructions", "linear", "linear_wide",
+    "listen", "look", "norm", "numbers", "off", "record", "rotate", "scaled", "shares", "sigmoid", "softmax", "sort", "store", "stream",
     "tempered", "waves", "weigh", "whereabouts",
 ]  # fmt: skip

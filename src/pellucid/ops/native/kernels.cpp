@@ -15,14 +15,14 @@ static const Op ops[] = {
     ONE(stream),
     BOTH(times),
     {linear_pieces<float>, linear<float>}, {linear_pieces<u16, float>, linear<u16, float>},
-    ONE(softmax), ONE(correct), ONE(best), ONE(shares), ONE(sort), BOTH(experts), BOTH(weigh), BOTH(combine), BOTH(latent), BOTH(listen), BOTH(waves),
+    ONE(softmax), ONE(correct), ONE(best), ONE(shares), ONE(sort), BOTH(experts), BOTH(weigh), BOTH(combine), BOTH(latent), BOTH(listen), BOTH(waves), ONE(bend),
 };
 
 extern "C" {
 __attribute__((visibility("default"))) const char* digest() { return DIGEST; }
 __attribute__((visibility("default"))) const char* names() {
   return "linear look norm add gate angles rotate store attend argmax stream times linear_wide "
-  "softmax correct best shares sort experts weigh combine latent listen waves";
+  "softmax correct best shares sort experts weigh combine latent listen waves bend";
 }
 __attribute__((visibility("default"))) void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
 }

@@ -30,13 +30,14 @@ class Op:
 
 
 NAMES = ("linear", "look", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream", "times", "linear_wide",
-         "softmax", "correct", "best", "shares", "sort", "experts", "weigh", "combine", "latent", "listen", "waves")  # fmt: skip
+         "softmax", "correct", "best", "shares", "sort", "experts", "weigh", "combine", "latent", "listen", "waves", "bend")  # fmt: skip
 LINEAR, LOOK, NORM, ADD = Op("linear", "qqqqqqq"), Op("look", "qqqqqq"), Op("norm", "qqqqqqqdqq"), Op("add", "qqqq")
-GATE, ANGLES, ROTATE = Op("gate", "qqqqqd"), Op("angles", "qqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
+GATE, ANGLES, ROTATE = Op("gate", "qqqqqd"), Op("angles", "qqqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
 STORE, ATTEND, ARGMAX, STREAM = Op("store", "qqqqqqqq"), Op("attend", "q" * 21 + "ddd"), Op("argmax", "qqqq"), Op("stream", "qqq")
 TIMES, LINEAR_WIDE = Op("times", "qqqqqqqd"), Op("linear_wide", "qqqqqqq")
 SOFTMAX, CORRECT, BEST, SHARES = Op("softmax", "qqqq"), Op("correct", "qqqqq"), Op("best", "q" * 8), Op("shares", "qqqqqqqd")
 SORT, EXPERTS, WEIGH, COMBINE = Op("sort", "q" * 7), Op("experts", "q" * 9), Op("weigh", "qqqqqq"), Op("combine", "q" * 7)
+BEND = Op("bend", "qqqqqqdd")
 LATENT, LISTEN, WAVES = Op("latent", "q" * 22 + "d"), Op("listen", "q" * 9 + "d"), Op("waves", "qqqq")
 
 
