@@ -6,7 +6,7 @@ from pellucid.ops.distance import distances
 from pellucid.ops.experts import combine, grouped, weighted
 from pellucid.ops.gate import capped, each, gate, gated
 from pellucid.ops.latent import attend_latent
-from pellucid.ops.linear import adapted, add, linear, linear_wide, look, merged, pick, scaled
+from pellucid.ops.linear import adapted, add, linear, linear_wide, look, matrix, merged, pick, scaled
 from pellucid.ops.norm import layer, rms, rms_offset
 from pellucid.ops.precision import wide
 from pellucid.ops.rotate import angles, rotate
@@ -14,5 +14,5 @@ from pellucid.ops.sinusoid import sinusoids
 
 __all__ = [
     "adapted", "add", "angles", "attend", "attend_latent", "capped", "choose", "combine", "distances", "each", "gate", "gated", "grouped",
-    "layer", "linear", "linear_wide", "look", "merged", "pick", "rms", "rms_offset", "rotate", "scaled", "sinusoids", "weighted", "wide",
+    "layer", "linear", "linear_wide", "look", "matrix", "merged", "pick", "rms", "rms_offset", "rotate", "scaled", "sinusoids", "weighted", "wide",
 ]  # fmt: skip
