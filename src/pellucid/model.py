@@ -14,16 +14,20 @@ from torch import Tensor
 
 from pellucid.checkpoint import adapter as lora
 from pellucid.checkpoint.disk import require_memory
-from pellucid.checkpoint.fill import fill, unfill
+from pellucid.checkpoint.fill import fill, retie, unfill
 from pellucid.checkpoint.folder import Folder, save_folder
 from pellucid.checkpoint.hub import fetch, fetch_adapter, is_hub_id
+from pellucid.checkpoint.packing import Packing, Stored
 from pellucid.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from pellucid.config import Config
 from pellucid.engine.generate import check, check_ids, crowd, generate
 from pellucid.errors import CheckpointError, UseError
 from pellucid.families import Family, family, understand
 from pellucid.families.quantised import FIELD as QUANTISED
+from pellucid.families.quantised import InBlocks
+from pellucid.families.quantised import fields as in_folder
 from pellucid.models import Decoder, Encoder, EncoderDecoder, build, cast
+from pellucid.ops.blocks import BITS, Blocks
 from pellucid.ops.sample import logprobs
 from pellucid.sight import prefix as prefix_sight
 from pellucid.step import Step
@@ -50,7 +54,8 @@ class Model:
         self.generation: dict[str, Any] = {}
 
     def __repr__(self) -> str:
-        return f"Model({self.name!r}, {self.family.name}, {self.num_parameters():,} parameters, {self.dtype}, {self.device})"
+        held = str(self.dtype) if self.quant is None else f"{self.quant}, {self.dtype}"
+        return f"Model({self.name!r}, {self.family.name}, {self.num_parameters():,} parameters, {held}, {self.device})"
 
     @property
     def config(self) -> Config:
@@ -70,6 +75,11 @@ class Model:
     @property
     def device(self) -> torch.device:
         return self.module.embed.weight.device
+
+    @property
+    def quant(self) -> str | None:
+        """How its matrices are held, int8 or int4; None where they are plain."""
+        return next((p.format for p in self.module.parameters() if isinstance(p, Blocks)), None)
 
     def num_parameters(self) -> int:
         """Unique parameters: a tied table counts once, buffers do not."""
@@ -203,9 +213,13 @@ class Model:
         return dict(unfill(self.module, self.family.rules(self.config)))
 
     def save(self, folder: str | Path, **how: Any) -> None:
-        """Write a Hugging Face folder: config.json, safetensors, never quantised, and the tokenizer's files as they came."""
+        """Write a Hugging Face folder: config.json, safetensors, and the tokenizer's files as they came.
+
+        A model in int8 or int4 blocks is written so, codes and scales, which `load` alone reads back; any other plain.
+        """
         told = self.family.written(self.hf)
         hf = {k: v for k, v in told.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}
+        hf |= {} if self.quant is None else {QUANTISED: in_folder(self.quant)}
         save_folder(folder, hf, self.tensors(), self.generation or None, self.files, **how)
 
     def adapt(self, folder: str | Path, name: str = "default") -> None:
@@ -247,11 +261,14 @@ def load(
     ignore_fields: Iterable[str] = (),
     progress: Callable[[int, int], None] = lambda done, whole: None,
     adapter: str | Path | None = None,
+    quant: str | None = None,
 ) -> Model:
     """A model by a specimen's name ("pellucid/capitals"), a folder, or a hub id.
 
     dtype: of the parameters, as stored where None (float16 becomes float32 on a CPU, which is slow at it).  device "meta": shapes alone.
     ignore_fields: unknown fields of config.json to leave aside, which the model's config then tells.  adapter: see `Model.adapt`.
+    quant: "int8" or "int4" holds matrices in blocks of 32 with a scale each, quantised one by one as they are read; dtype is then what
+    they compute in.
     """
     check_device(device)
     folder = Folder(place(name, progress), ignore_fields)
@@ -260,12 +277,17 @@ def load(
     with torch.device("meta"):
         module = build(cfg)
     wanted = choose_dtype(dtype, folder, str(device))
+    packing = choose_packing(quant, folder, wanted)
     left: tuple[str, ...] = ()
     if str(device) == "meta":
         cast(module, wanted)
+        if packing is not None:
+            packing.pack(module, [n for n, _ in module.named_parameters()], str(folder.path))
+            retie(module)
     else:
-        require_memory(sum(p.numel() for p in module.parameters()) * wanted.itemsize, folder.path)
-        left = fill(module, kind, folder, str(folder.path), wanted, progress)
+        plain = sum(p.numel() for p in module.parameters()) * wanted.itemsize
+        require_memory(plain if packing is None else packing.bytes(module), folder.path)
+        left = fill(module, kind, folder, str(folder.path), wanted, progress, packing)
         module.to(device)
     model = Model(str(name), module.eval(), kind, folder.config, load_tokenizer(folder.path, cfg.vocab))
     model.files, model.generation, model.left = folder.tokenizer_files(), folder.generation_config, left
@@ -317,6 +339,22 @@ def choose_dtype(asked: str | torch.dtype | None, folder: Folder, device: str) -
     stored = {e.dtype for e in folder.entries.values()}
     common = next((d for d in (torch.bfloat16, torch.float16, torch.float32, torch.float64) if d in stored), torch.float32)
     return torch.float32 if common == torch.float16 and device == "cpu" else common
+
+
+def check_quant(asked: str | None) -> None:
+    """A format that matrices can be held in."""
+    if asked not in (None, *BITS):
+        raise UseError("model.quant", found=asked, allowed=", ".join(BITS))
+
+
+def choose_packing(asked: str | None, folder: Folder, dtype: torch.dtype) -> Packing | None:
+    """How to hold matrices, None for plain: as the folder has them, or as asked."""
+    check_quant(asked)
+    if isinstance(folder.method, InBlocks):
+        if asked not in (None, folder.method.form):
+            raise UseError("model.quantised", folder=folder.path, held=folder.method.form, found=asked)
+        return Packing(folder.method.form, dtype, {n: e for n, e in folder.entries.items() if isinstance(e, Stored)})
+    return None if asked is None else Packing(asked, dtype)
 
 
 def make(hf: Mapping[str, Any], name: str = "new", device: str = "cpu", dtype: torch.dtype | None = None) -> Model:

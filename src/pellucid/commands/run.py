@@ -37,12 +37,13 @@ def add(app: typer.Typer) -> None:
         chat: Annotated[bool, typer.Option("--chat", help=say("run.help.chat"))] = False,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
+        quant: Annotated[str | None, options.quant()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
         adapter: Annotated[str | None, options.adapter()] = None,
         finite: Annotated[bool, options.check_finite()] = False,
     ) -> None:
         screen: Screen = ctx.obj
-        loaded = options.loaded(screen, model, finite, dtype=dtype, ignore_fields=ignore_field or (), adapter=adapter)
+        loaded = options.loaded(screen, model, finite, dtype=dtype, quant=quant, ignore_fields=ignore_field or (), adapter=adapter)
         if chat and ids:
             raise UseError("run.chat_ids")
         how: dict[str, Any] = {"new": new, "temperature": warmth(screen, loaded, temperature), "seed": seed}

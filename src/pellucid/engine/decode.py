@@ -12,6 +12,7 @@ from torch import Tensor
 from pellucid.errors import UseError
 from pellucid.models import Decoder
 from pellucid.ops import native
+from pellucid.ops.blocks import Blocks
 from pellucid.past import Pages, Past, Span, Stored
 from pellucid.sight import prefix
 from pellucid.step import Step
@@ -142,4 +143,4 @@ class Decode:
 
 def addresses(tensors: Iterable[Tensor]) -> tuple[int, ...]:
     """Where they lie."""
-    return tuple(t.data_ptr() for t in tensors)
+    return tuple((t.codes if isinstance(t, Blocks) else t).data_ptr() for t in tensors)

@@ -14,5 +14,6 @@ from pellucid.ops.sinusoid import sinusoids
 
 __all__ = [
     "adapted", "add", "angles", "attend", "attend_latent", "capped", "choose", "combine", "distances", "each", "gate", "gated", "grouped",
-    "layer", "linear", "linear_wide", "look", "matrix", "merged", "pick", "rms", "rms_offset", "rotate", "scaled", "sinusoids", "weighted", "wide",
+    "layer", "linear", "linear_wide", "look", "matrix", "merged", "pick", "rms", "rms_offset", "rotate", "scaled", "sinusoids", "weighted",
+    "wide",
 ]  # fmt: skip

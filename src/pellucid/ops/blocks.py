@@ -33,7 +33,7 @@ class Blocks(Tensor):
     @staticmethod
     def __new__(cls, codes: Tensor, scales: Tensor, width: int, dtype: torch.dtype) -> "Blocks":
         shape = (*codes.shape[:-1], width)
-        made: Blocks = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=codes.device)  # type: ignore[attr-defined]
+        made: Blocks = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=codes.device)
         made.codes, made.scales = codes, scales
         return made
 
@@ -54,7 +54,7 @@ class Blocks(Tensor):
     def like(self, codes: Tensor, scales: Tensor, dtype: torch.dtype | None = None) -> "Blocks":
         return Blocks(codes, scales, self.shape[-1], dtype or self.dtype)
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"Blocks({tuple(self.shape)}, {self.format}, {self.dtype})"
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[int, torch.dtype]]:
@@ -65,7 +65,9 @@ class Blocks(Tensor):
         return Blocks(inner["codes"], inner["scales"], *told)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         """What keeps the blocks is done on them; any other op reads the values, and none may write them."""
         how, first = dict(kwargs or {}), args[0] if args else None
         if func in KEPT and isinstance(first, Blocks):
@@ -118,7 +120,7 @@ def size(shape: Sequence[int], form: str) -> int:
 
 
 def quantised(weight: Tensor, form: str, dtype: torch.dtype | None = None) -> Blocks:
-    """weight [... in] in blocks, which compute in `dtype`, by default the weight's. A block with a NaN or an infinity has no finite scale."""
+    """weight [... in] in blocks, which compute in `dtype`, by default the weight's. The scale of a NaN or an infinity is not finite."""
     codes, scales = room(weight.shape, form, weight.device)
     if weight.device.type != "meta":
         rows = [t.flatten(0, -2) for t in (weight.detach(), codes, scales)]

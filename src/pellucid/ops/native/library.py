@@ -29,8 +29,10 @@ class Op:
         self.pack = Struct(f"=3q{fields}").pack
 
 
-NAMES = ("linear", "look", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream")
-NAMES += ("linear_int8", "linear_int4", "look_int8", "look_int4")
+NAMES = (
+    "linear", "look", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream",
+    "linear_int8", "linear_int4", "look_int8", "look_int4",
+)  # fmt: skip
 LINEAR, LOOK, NORM, ADD = Op("linear", "qqqqqqq"), Op("look", "qqqqqq"), Op("norm", "qqqqqqdq"), Op("add", "qqqq")
 GATE, ANGLES, ROTATE = Op("gate", "qqqqq"), Op("angles", "qqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
 STORE, ATTEND, ARGMAX, STREAM = Op("store", "qqqqqqq"), Op("attend", "qqqqqqqqqqqqd"), Op("argmax", "qqqq"), Op("stream", "qqq")
