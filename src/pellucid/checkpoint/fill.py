@@ -16,7 +16,6 @@ from pellucid.config import Config
 from pellucid.errors import CheckpointError
 from pellucid.families import Family
 from pellucid.families.names import Group, Rule, plan, spelling
-from pellucid.families.quantised import in_blocks
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.precision import wide

@@ -54,9 +54,6 @@ class Blocks(Tensor):
     def like(self, codes: Tensor, scales: Tensor, dtype: torch.dtype | None = None) -> "Blocks":
         return Blocks(codes, scales, self.shape[-1], dtype or self.dtype)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"Blocks({tuple(self.shape)}, {self.format}, {self.dtype})"
-
     def __tensor_flatten__(self) -> tuple[list[str], tuple[int, torch.dtype]]:
         return ["codes", "scales"], (self.shape[-1], self.dtype)
 
@@ -80,7 +77,8 @@ class Blocks(Tensor):
             return part if part.ndim > 1 else part.plain()
         if func is aten.embedding.default and isinstance(first, Blocks):
             return first.like(first.codes[args[1]], first.scales[args[1]]).plain()
-        if any(isinstance(a, Blocks) for a, spec in zip(args, func._schema.arguments, strict=False) if written(spec)):
+        given = zip(func._schema.arguments, args, strict=False), ((spec, how.get(spec.name)) for spec in func._schema.arguments)
+        if any(isinstance(a, Blocks) and written(spec) for each in given for spec, a in each):
             raise UseError("blocks.written", op=str(func))
         return func(*(dense(a) for a in args), **{name: dense(a) for name, a in how.items()})
 

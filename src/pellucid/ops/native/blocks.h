@@ -66,10 +66,11 @@ static inline float round_block(const float* x, i8* codes) {
   __m256i most = _mm256_setzero_si256(), whole[4];
   for (int i = 0; i < 4; i++)  // as bits: a NaN is larger than an infinity, and that than all numbers
     most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_loadu_si256((const __m256i*)(x + 8 * i)), _mm256_set1_epi32(0x7fffffff)));
-  alignas(32) float each[8];
+  alignas(32) int each[8], top = 0;
   _mm256_store_si256((__m256i*)each, most);
-  float largest = 0;
-  for (float f : each) largest = !(f <= largest) ? f : largest;
+  for (int bits : each) top = bits > top ? bits : top;
+  float largest;
+  std::memcpy(&largest, &top, 4);
   if (!(largest > 1e-35f && largest < INFINITY)) {  // the inverse of a smaller one is infinite
     std::memset(codes, 0, GROUP);
     return largest <= 1e-35f ? 0.f : NAN;
