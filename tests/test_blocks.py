@@ -3,7 +3,6 @@
 import copy
 import math
 import struct
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -25,11 +24,11 @@ if native.instructions() != "avx512_vnni":
 
 
 @pytest.fixture(params=SETS or [None])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str | None]:
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """Each instruction set that this machine has, in turn."""
     if request.param is not None:
         monkeypatch.setattr(library, "lib", library.load(request.param))
-    yield request.param
+    return request.param
 
 
 def rand(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -193,7 +192,14 @@ def test_torch_sees_the_values(form: str) -> None:
         assert isinstance(kept, Blocks) and kept.format == form
     assert torch.equal(w[1].plain(), plain[1]) and torch.equal(w[1, 2], plain[1, 2]) and type(w[1, 2]) is Tensor
     assert torch.equal(w.double().plain(), w.plain(torch.float64)) and float(w[2, 3, 4]) == float(plain[2, 3, 4])
-    for f in (lambda t: t * 2, lambda t: t.mT, lambda t: t.isfinite(), lambda t: torch.cat([t, t]), lambda t: t.flatten(), lambda t: t.int()):
+    for f in (
+        lambda t: t * 2,
+        lambda t: t.mT,
+        lambda t: t.isfinite(),
+        lambda t: torch.cat([t, t]),
+        lambda t: t.flatten(),
+        lambda t: t.int(),
+    ):
         assert torch.equal(f(w), f(plain)) and type(f(w)) is Tensor
     x.requires_grad_()
     F.linear(x, w[0]).sum().backward()
@@ -203,7 +209,9 @@ def test_torch_sees_the_values(form: str) -> None:
     assert "Parameter" in repr(nn.Parameter(w, requires_grad=False))
 
 
-@pytest.mark.parametrize("write", [lambda w: w.mul_(2), lambda w: w.copy_(w.plain()), lambda w: w.zero_(), lambda w: torch.add(w, 1, out=w)])
+@pytest.mark.parametrize(
+    "write", [lambda w: w.mul_(2), lambda w: w.copy_(w.plain()), lambda w: w.zero_(), lambda w: torch.add(w, 1, out=w)]
+)
 def test_nobody_writes_values(write) -> None:
     w = quantised(rand(4, 40), "int8")
     before = w.codes.clone(), w.scales.clone()

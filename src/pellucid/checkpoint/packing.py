@@ -40,8 +40,8 @@ class Stored:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What its values count as."""
-        return torch.float32
+        """Of its codes: no dtype of weights, so that only who knows of blocks takes it."""
+        return self.codes.dtype
 
     @property
     def file(self) -> Path:

@@ -128,9 +128,16 @@ def quantised(weight: Tensor, form: str, dtype: torch.dtype | None = None) -> Bl
     return Blocks(codes, scales, weight.shape[-1], dtype or weight.dtype)
 
 
+def same(a: Blocks, b: Blocks) -> bool:
+    """Whether codes and scales are equal; of shapes alone, whether those are."""
+    if a.device.type == "meta" or b.device.type == "meta":
+        return a.shape == b.shape
+    return torch.equal(a.codes, b.codes) and torch.equal(a.scales, b.scales)
+
+
 def rounded(rows: Tensor, form: str) -> tuple[Tensor, Tensor]:
-    """Codes and scales of rows [N in]."""
-    blocks = filled(rows.to(wide(rows.dtype)), BLOCK).unflatten(-1, (-1, BLOCK))
+    """Codes and scales of rows [N in], the same for equal numbers in any dtype."""
+    blocks = filled(rows.to(wide(SCALE)), BLOCK).unflatten(-1, (-1, BLOCK))
     largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
     scale = largest.abs() / 127 if form == "int8" else largest / -8
     x = blocks * torch.where(scale == 0, scale, 1 / scale)
