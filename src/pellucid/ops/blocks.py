@@ -20,7 +20,7 @@ from pellucid.ops.precision import wide
 BLOCK = 32
 SCALE = torch.float16
 BITS = {"int8": 8, "int4": 4}
-STRIP = 1 << 22  # numbers that are quantised or dequantised at a time, so that their wide copies stay small
+STRIP = 1 << 18  # numbers that are quantised or dequantised at a time, so that their wide copies stay small
 aten = torch.ops.aten
 
 
