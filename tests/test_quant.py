@@ -144,11 +144,12 @@ def test_matrices_become_blocks_one_after_the_other(monkeypatch: pytest.MonkeyPa
     """When one is quantised all before it are, and no plain one stays."""
     packed, seen = Packing.pack, list[int]()
 
-    def counting(self: Packing, model: nn.Module, names: Any, file: str) -> None:
-        names = list(names)
-        packed(self, model, names, file)
+    def counting(self: Packing, model: nn.Module, names: Any, file: str, *values: Any) -> None:
+        packed(self, model, names, file, *values)
         there = [(n, p) for n, p in model.named_parameters() if not p.is_meta and in_blocks(n, tuple(p.shape))]
-        assert all(isinstance(p, Blocks) for _, p in there)
+        assert all(isinstance(p, Blocks) for _, p in there) and len(self.desk) == 1
+        largest = max(p.numel() for p in model.parameters()) * 4
+        assert self.desk[0].nbytes <= largest
         seen.append(len(there))
 
     monkeypatch.setattr(Packing, "pack", counting)

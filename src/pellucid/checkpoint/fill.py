@@ -80,10 +80,12 @@ def fill(
         if packing is not None and packing.parts(disk):
             packing.read(model, disk, g, ours)
         else:
-            stored, packs = reduce(torch.promote_types, map(source.dtype, disk)), packing is not None and packing.holds(g, ours)
-            take(source, disk, g, [place(model, n, ours[n].shape, stored, None if packs else dtype) for n in g.ours])
-            if packing is not None and packs:
-                packing.pack(model, g.ours, file)
+            stored = reduce(torch.promote_types, map(source.dtype, disk))
+            if packing is not None and packing.holds(g, ours):
+                take(source, disk, g, places := packing.places([ours[n].shape for n in g.ours], stored))
+                packing.pack(model, g.ours, file, places)
+            else:
+                take(source, disk, g, [place(model, n, ours[n].shape, stored, dtype) for n in g.ours])
         progress(done + 1, len(groups))
     retie(model)
     return tuple(sorted(spelled[n] for n in left))
