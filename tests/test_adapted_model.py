@@ -15,7 +15,8 @@ from pellucid.commands import main
 from pellucid.draw.formula import formula
 from pellucid.engine.decode import Decode
 from pellucid.engine.plans import Plans
-from pellucid.model import Model, load, trace
+from pellucid.life import trace
+from pellucid.model import Model, load
 from pellucid.ops import native
 from pellucid.parts.adapted import AdaptedLinear
 from pellucid.tap import terms_of

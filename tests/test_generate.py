@@ -12,9 +12,9 @@ import judge as judges
 from pellucid.engine import engine as driving
 from pellucid.engine.engine import Engine, generate
 from pellucid.engine.requests import Request
+from pellucid.engine.scheduler import Limits
 from pellucid.errors import PellucidError, UseError
 from pellucid.model import Model, load
-from pellucid.engine.scheduler import Limits
 from pellucid.ops import native
 from pellucid.ops.sampling import Sampling
 from pellucid.past import Pages
@@ -152,6 +152,18 @@ def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
         assert got == model.generate(PROMPTS, NEW, eos=None)
         with native.off():
             assert got == [model.generate([p], NEW, eos=None)[0] for p in PROMPTS]
+
+
+def test_a_kept_engine_takes_any_crowd() -> None:
+    """One long text, then many short ones, then the crowd again, one of which has been left half way."""
+    model = model_of("llama")
+    model.generate([[5] * 40], 20, eos=None)
+    many = [[i, 3] for i in range(9)]
+    left = model.stream(many, NEW)
+    next(left)
+    left.close()  # type: ignore[attr-defined]
+    assert model.generate(many, NEW, eos=None) == [loop(model, p, NEW) for p in many]
+    assert len(model.engines) == 2 or model.engines[0].capacity >= 9 * 64
 
 
 def test_nothing_of_an_old_weight_is_left() -> None:

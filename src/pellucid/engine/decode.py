@@ -45,8 +45,9 @@ class Decode:
     def start(self, ids: Sequence[int]) -> Tensor:
         """Forget the last request and read this prompt; logits [V] of what follows it."""
         self.check(ids, len(ids))
-        self.pages.length[0], self.pages.budget[0] = 0, self.capacity
+        self.pages.release(0)
         self.pages.reserve(0, len(ids))
+        self.pages.budget[0] = self.capacity
         step = Step.paged(self.pages, {0: len(ids)})
         step.sight = prefix(len(ids)) if self.model.config.prefix else None
         step.wanted = torch.tensor([len(ids) - 1])

@@ -12,6 +12,7 @@ Storage, forward and random numbers are passed in, so that a simulation runs the
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 import torch
@@ -19,11 +20,11 @@ from torch import Tensor, nn
 
 from pellucid.engine.forward import Forward
 from pellucid.engine.memory import Memory, changed
-from pellucid.engine.requests import Output, Request, Sequence, Token, check
+from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
 from pellucid.engine.scheduler import Limits, Line, Storage, schedule
 from pellucid.errors import UseError
 from pellucid.models import Decoder, EncoderDecoder
-from pellucid.ops.sample import choose, likeliest, logprobs
+from pellucid.ops.sample import choose, likeliest, logprobs, top
 from pellucid.ops.uniform import fresh
 from pellucid.past import Pages, most_pages, reaches
 from pellucid.tap import after
@@ -111,7 +112,7 @@ class Engine:
 
         With `edit` it is changed, and nobody else is.
         """
-        with watch(self.module, request=f"{number}.{index}", **how) as seen:
+        with watch(self.module, request=name(number, index), **how) as seen:
             yield seen
 
     def outputs(self) -> Iterator[Output]:
@@ -172,17 +173,17 @@ class Engine:
     def draw(self, s: Sequence, logits: Tensor) -> list[Output]:
         """The next token of a text, after its logits [V]."""
         asked, first = s.request, tuple(s.scores) if not s.written else ()
-        if not bool(logits.max().isfinite()):  # else argmax would take a NaN's place for a token
-            found = float(logits.max())
+        best, s.best = top(logits) if s.best is None else s.best, None
+        if not isfinite(found := float(logits[best])):  # a NaN is larger than all
             error = UseError("generate.finite", request=s.number, step=s.written, found=found, path=self.why(s))
             self.end(s)
-            return [Output(s.number, s.index, Token(int(logits.argmax())), "error", error, first)]
+            return [Output(s.number, s.index, Token(best), "error", error, first)]
         if not asked.new:
             self.end(s)
             return [Output(s.number, s.index, ended="length", scores=first)]
         assert asked.sampling.seed is not None
         with after(self.module, "sample", s.key):
-            id = self.choose(logits, asked.sampling, asked.prompt, s.tokens[len(asked.prompt) :], s.index)
+            id = self.choose(logits, asked.sampling, asked.prompt, s.tokens[len(asked.prompt) :], s.index, best)
         token = Token(id) if asked.logprobs is None else scored(logits, id, asked.logprobs)
         s.tokens.append(id)
         ended = "stop" if id in asked.stops else "length" if s.written == asked.new else None
@@ -199,19 +200,21 @@ def generate(module: Decoder | EncoderDecoder, requests: list[Request], free: li
         check(module, request, f"[{i}]")
     if not requests:
         return
-    tokens = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests)
+    tokens, texts = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests), sum(r.n for r in requests)
+    limits = Limits(max(ROWS, texts), texts, len(requests), module.config.prefix)
     free = [] if free is None else free
     engine = next((e for e in free if e.capacity >= tokens), None)
     if engine is None:
-        engine = Engine.of(module, tokens, Limits(max(ROWS, len(requests)), sum(r.n for r in requests) + 1, len(requests)))
+        engine = Engine.of(module, tokens, limits)
     else:
         free.remove(engine)
+    engine.count, engine.limits = 0, limits
     numbers = [engine.submit(request) for request in requests]
     try:
         for news in engine.outputs():
             if news.error is not None:
-                raise UseError("generate.finite", **news.error.values | {"request": news.request - numbers[0]})
-            yield replace(news, request=news.request - numbers[0])
+                raise news.error
+            yield news
     finally:  # also where the caller has heard enough
         engine.dropped |= set(numbers)
         engine.drop()

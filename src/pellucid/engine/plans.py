@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.ops import native
+from pellucid.ops.blocks import Blocks
 from pellucid.parts.attention import CrossAttention
 from pellucid.past import Abreast, Apart, Group, Pages, Past, Span, Stored
 from pellucid.step import Step
@@ -86,6 +87,8 @@ class Plans:
         self.places: dict[int, Place] = {}
         self.best = torch.empty(0)
         self.holders: list[dict[str, Any]] = []
+        self.held: tuple[object, ...] = ()  # kept, so that nothing new comes to lie where one of them was
+        self.tensors: list[Tensor] = []
         self.listeners: tuple[nn.Module, ...] = ()
         self.whereabouts: dict[Hashable, tuple[Stored, Tensor]] = {}
         self.hooks: list[dict[int, Any]] = []
@@ -121,6 +124,8 @@ class Plans:
         if self.state() != self.made_of:
             self.places, kept = {}, list(self.model.modules())
             self.holders = [d for m in kept for d in (m._parameters, m._buffers, m._modules) if d]
+            self.held = tuple(chain.from_iterable(map(dict.values, self.holders)))
+            self.tensors = [t for t in self.held if isinstance(t, Tensor)]
             self.listeners = tuple(m for m in kept if isinstance(m, CrossAttention))
             self.whereabouts = {}
             self.hooks = [d for m in kept for d in (m._forward_hooks, m._forward_pre_hooks)]
@@ -141,10 +146,9 @@ class Plans:
         return found
 
     def state(self) -> tuple[object, ...]:
-        """The model's edition, its parts, where their weights lie, and the pools: a plan points there."""
-        held = chain.from_iterable(map(dict.values, self.holders))
-        pools = self.pages.pools.values()
-        return self.model.edition, self.pages.count, addresses(held), addresses(chain.from_iterable(pools))
+        """The model's edition, its parts and weights, and where these and the pools lie: a plan points there."""
+        held, pools = chain.from_iterable(map(dict.values, self.holders)), chain.from_iterable(self.pages.pools.values())
+        return self.model.edition, self.pages.count, tuple(map(id, held)), addresses(chain(self.tensors, pools))
 
     def forward(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
         """The model's own step: logits [n V], and the likeliest [n]."""
@@ -184,6 +188,6 @@ class Plans:
         return logits[0]  # type: ignore[no-any-return]
 
 
-def addresses(held: Iterable[object]) -> tuple[int, ...]:
-    """Where tensors lie, and which modules these are."""
-    return tuple(t.data_ptr() if isinstance(t, Tensor) else id(t) for t in held)
+def addresses(tensors: Iterable[Tensor]) -> tuple[int, ...]:
+    """Where they lie."""
+    return tuple((t.codes if isinstance(t, Blocks) else t).data_ptr() for t in tensors)

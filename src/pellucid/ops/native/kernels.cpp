@@ -1,12 +1,14 @@
 // The kernels of a step of one to sixteen rows, and `run`, which walks a list of calls with all threads.
 //
-// Compiled once for AVX2 and once for AVX-512. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
+// Compiled for each instruction set of make.py. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
 // has already loaded, so that a process has one pool of threads. An op's number is its place in `names` times two, plus one for bf16.
 #include "attend.h"
+#include "blocks.h"
 #include "experts.h"
 #include "latent.h"
 
 #define ONE(name) {name##_pieces, name}, {name##_pieces, name}
+#define BLOCKED(name, bits) {name##_pieces<bits, float>, name<bits, float>}, {name##_pieces<bits, u16>, name<bits, u16>}
 #define BOTH(name) {name##_pieces<float>, name<float>}, {name##_pieces<u16>, name<u16>}
 static const Op ops[] = {
     BOTH(linear), BOTH(look), BOTH(norm), BOTH(add), BOTH(gate), BOTH(angles), BOTH(rotate),
@@ -16,13 +18,15 @@ static const Op ops[] = {
     BOTH(times),
     {linear_pieces<float>, linear<float>}, {linear_pieces<u16, float>, linear<u16, float>},
     ONE(softmax), ONE(correct), ONE(best), ONE(shares), ONE(sort), BOTH(experts), BOTH(weigh), BOTH(combine), BOTH(latent), BOTH(listen), BOTH(waves), ONE(bend),
+    BLOCKED(block_linear, 8), BLOCKED(block_linear, 4), BLOCKED(block_look, 8), BLOCKED(block_look, 4),
 };
 
 extern "C" {
 __attribute__((visibility("default"))) const char* digest() { return DIGEST; }
 __attribute__((visibility("default"))) const char* names() {
   return "linear look norm add gate angles rotate store attend argmax stream times linear_wide "
-  "softmax correct best shares sort experts weigh combine latent listen waves bend";
+  "softmax correct best shares sort experts weigh combine latent listen waves bend "
+  "linear_int8 linear_int4 look_int8 look_int4";
 }
 __attribute__((visibility("default"))) void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
 }
