@@ -18,14 +18,16 @@ import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import transformers
 from shapes import GGUF, SHAPES, Held, gguf_file
 
-from pellucid.engine.decode import Decode
+from pellucid.engine.engine import Engine
+from pellucid.engine.forward import Forward
+from pellucid.engine.requests import Request
 from pellucid.measuring.machine import cpu
 from pellucid.models import Decoder
 from pellucid.ops import native
@@ -47,16 +49,14 @@ def bytes_per_token(model: Decoder, length: int) -> dict[str, int]:
     return {"weights": sum(held.values()), "cache": length * row}
 
 
-def our_turn(decode: Decode, ids: list[int], new: int) -> Turn:
+def our_turn(engine: Engine, ids: list[int], new: int) -> Turn:
     def turn() -> tuple[list[int], float, float]:
         began = time.perf_counter()
-        decode.start(ids)
-        out, first = [int(decode.best)], time.perf_counter()
-        while len(out) < new:
-            decode.step(out[-1])
-            out.append(int(decode.best))
+        engine.submit(Request(tuple(ids), new))
+        out, first = engine.step(), time.perf_counter()
+        out += engine.outputs()
         ended = time.perf_counter()
-        return out, ended - began, ended - first
+        return [news.token.id for news in out if news.token], ended - began, ended - first
 
     return turn
 
@@ -133,8 +133,8 @@ def case(shape: Any, held: Held, pairs: int, threads: int, new: int, folder: Pat
         llama = llama_turn(path, threads, shape.vocab, ids, new)
     except (ImportError, RuntimeError) as error:
         missing = f"{type(error).__name__}: {error}"
-    decode, block = Decode(held.packed(model), PROMPT + new), torch.ones(64 << 20)
-    turns = {"pellucid": our_turn(decode, ids, new)}
+    engine, block = Engine.of(held.packed(model), PROMPT + new, cached=False), torch.ones(64 << 20)
+    turns = {"pellucid": our_turn(engine, ids, new)}
     if held.name in ("float32", "bfloat16"):  # transformers has no int8 or int4 of its own
         turns["transformers"] = their_turn(net, ids, new)
     else:
@@ -160,6 +160,7 @@ def case(shape: Any, held: Held, pairs: int, threads: int, new: int, folder: Pat
         if name != "pellucid"
     }
     bound = statistics.median(given) * 1e9 / sum(moved.values())
+    plan = cast(Forward, engine.run).plans.places[1].plan
     return {
         "shape": shape.name,
         "held": held.name,
@@ -170,8 +171,8 @@ def case(shape: Any, held: Held, pairs: int, threads: int, new: int, folder: Pat
         "bytes_per_token": moved,
         "bound_tokens_per_second": bound,
         "share_of_bound": middle["pellucid"]["decode"] / bound,
-        "planned": decode.plan is not None,
-        "calls_in_plan": len(decode.plan.lines) if decode.plan else 0,
+        "planned": plan is not None,
+        "calls_in_plan": len(plan.lines) if plan else 0,
         "first_tokens_alike": {name: agree(texts["pellucid"], text) for name, text in texts.items() if name != "pellucid"},
         "llama_cpp_missing": missing,
     }

@@ -19,14 +19,13 @@ from pellucid.checkpoint.fill import retie
 from pellucid.checkpoint.folder import WEIGHTS
 from pellucid.checkpoint.packing import Packing
 from pellucid.commands import main
-from pellucid.engine.decode import Decode
 from pellucid.errors import CheckpointError, PellucidError, UseError
 from pellucid.families.quantised import in_blocks
 from pellucid.model import Model, load
 from pellucid.ops import blocks, native
 from pellucid.ops.blocks import BITS, Blocks
 from pellucid.watching import watch
-from test_plan import FAMILIES, PROMPT, model_of, run, tokens
+from test_plan import FAMILIES, PROMPT, Alone, model_of, run, tokens
 from tiny import far
 
 FORMS = list(BITS)
@@ -85,9 +84,9 @@ def test_every_family_in_blocks(family: str, quirk: str, form: str, tmp_path: Pa
     assert alike(again, model) and torch.equal(again(*ids), model(*ids)) and model.num_parameters() == opened(model).num_parameters()
 
 
-def planned(cfg_name: str, form: str, dtype: torch.dtype) -> tuple[Decode, Decode]:
+def planned(cfg_name: str, form: str, dtype: torch.dtype) -> tuple[Alone, Alone]:
     model = pack(model_of(FAMILIES[cfg_name], dtype), form)
-    return Decode(model, 64, 4, planned=False), Decode(model, 64, 4)
+    return Alone(model, 64, 4, planned=False), Alone(model, 64, 4)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -103,7 +102,7 @@ def test_plan_is_forward_bit_for_bit(family: str, dtype: torch.dtype, form: str)
     if plans.plan is not None:
         assert {line.op.name for line in plans.plan.lines} >= {f"linear_{form}", f"look_{form}"}
         assert "linear" not in {line.op.name for line in plans.plan.lines}
-    truth, _ = run(Decode(openly(plain.model).double(), 64), feed)
+    truth, _ = run(Alone(openly(plain.model).double(), 64), feed)
     assert (logits.double() - truth).norm() < 0.1 * truth.norm()
 
 
@@ -116,7 +115,7 @@ def test_a_plan_falls_with_its_blocks() -> None:
     other = blocks.quantised(torch.randn(part.weight.shape) * 0.2, "int8")
     part._parameters["weight"] = nn.Parameter(other, requires_grad=False)
     got, _ = run(decode, tokens(decode.model, 3))
-    want, _ = run(Decode(decode.model, 64, 4, planned=False), tokens(decode.model, 3))
+    want, _ = run(Alone(decode.model, 64, 4, planned=False), tokens(decode.model, 3))
     assert torch.equal(got, want) and decode.plan is not plan
 
 

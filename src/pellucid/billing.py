@@ -26,6 +26,12 @@ from pellucid.words import say
 PLAIN = ("float32", "float64", "float16")
 MOST = 2**40  # tokens, requests
 EMPTY: Mapping[str, Any] = {}
+# Our words for what config.json calls by one of these names.
+OURS = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"), "width": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "num_heads"), "kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "vocab": ("vocab_size",), "window": ("sliding_window",), "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
+}  # fmt: skip
 
 
 def count(
@@ -114,6 +120,7 @@ def put(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
         for p in parts:
             inner = part.get(p)
             part[p] = part = dict(inner) if isinstance(inner, Mapping) else {}
+        last = next((spelled for spelled in OURS.get(last, ()) if spelled in part), last)
         if last not in part:
             near = catalog.nearest(named(values), name) or values
             raise UseError("count.field", found=name, known=", ".join(near))

@@ -6,7 +6,7 @@ What a text stored may serve another that begins with the same tokens, if everyt
 from collections.abc import Hashable
 
 from pellucid import config as c
-from pellucid.engine.plans import addresses
+from pellucid.engine.plans import addresses, memory
 from pellucid.engine.prefix import PrefixCache
 from pellucid.engine.requests import Sequence
 from pellucid.models import Decoder, EncoderDecoder
@@ -24,7 +24,7 @@ class Memory:
 
     def root(self, sequence: Sequence) -> Hashable:
         """All that tells what is stored for a token, besides the tokens before it."""
-        place = addresses(self.module.parameters())
+        place = addresses(map(memory, self.module.parameters()))
         return self.module.edition, place, sequence.request.source, sequence.request.budget if self.by_length else None
 
     def open(self, sequence: Sequence) -> int:

@@ -9,7 +9,7 @@ A plan is only ever a recording of the forward, so both give the same bits. A mo
 hooked step, more rows than the kernels take, or a machine without kernels runs the forward itself.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, ValuesView
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -86,8 +86,8 @@ class Plans:
         self.device = next(model.parameters()).device
         self.places: dict[int, Place] = {}
         self.best = torch.empty(0)
-        self.holders: list[dict[str, Any]] = []
-        self.held: tuple[object, ...] = ()  # kept, so that nothing new comes to lie where one of them was
+        self.holders: list[ValuesView[Any]] = []
+        self.held: list[Any] = []  # kept, so that nothing new comes to lie where one of them was
         self.tensors: list[Tensor] = []
         self.listeners: tuple[nn.Module, ...] = ()
         self.whereabouts: dict[Hashable, tuple[Stored, Tensor]] = {}
@@ -123,9 +123,9 @@ class Plans:
         """The place of n rows. All places fall when the model or the pools are no longer what plans were recorded from."""
         if self.state() != self.made_of:
             self.places, kept = {}, list(self.model.modules())
-            self.holders = [d for m in kept for d in (m._parameters, m._buffers, m._modules) if d]
-            self.held = tuple(chain.from_iterable(map(dict.values, self.holders)))
-            self.tensors = [t for t in self.held if isinstance(t, Tensor)]
+            self.holders = [d.values() for m in kept for d in (m._parameters, m._buffers, m._modules) if d]
+            self.held = list(chain.from_iterable(self.holders))
+            self.tensors = [memory(t) for t in self.held if isinstance(t, Tensor)]
             self.listeners = tuple(m for m in kept if isinstance(m, CrossAttention))
             self.whereabouts = {}
             self.hooks = [d for m in kept for d in (m._forward_hooks, m._forward_pre_hooks)]
@@ -147,8 +147,8 @@ class Plans:
 
     def state(self) -> tuple[object, ...]:
         """The model's edition, its parts and weights, and where these and the pools lie: a plan points there."""
-        held, pools = chain.from_iterable(map(dict.values, self.holders)), chain.from_iterable(self.pages.pools.values())
-        return self.model.edition, self.pages.count, tuple(map(id, held)), addresses(chain(self.tensors, pools))
+        held, pools = map(id, chain.from_iterable(self.holders)), chain.from_iterable(self.pages.pools.values())
+        return self.model.edition, self.pages.count, tuple(held), addresses(chain(self.tensors, pools))
 
     def forward(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
         """The model's own step: logits [n V], and the likeliest [n]."""
@@ -190,4 +190,9 @@ class Plans:
 
 def addresses(tensors: Iterable[Tensor]) -> tuple[int, ...]:
     """Where they lie."""
-    return tuple((t.codes if isinstance(t, Blocks) else t).data_ptr() for t in tensors)
+    return tuple(map(Tensor.data_ptr, tensors))
+
+
+def memory(t: Tensor) -> Tensor:
+    """Where a parameter's numbers lie: blocks are two tensors, which come and go together."""
+    return t.codes if isinstance(t, Blocks) else t
