@@ -1,6 +1,7 @@
 """Generation: what is drawn step by step over pages is what full forwards give, for one and for a crowd."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, cast
 
@@ -164,6 +165,16 @@ def test_a_kept_engine_takes_any_crowd() -> None:
     left.close()  # type: ignore[attr-defined]
     assert model.generate(many, NEW, eos=None) == [loop(model, p, NEW) for p in many]
     assert len(model.engines) == 2 or model.engines[0].capacity >= 9 * 64
+
+
+def test_threads_generate_side_by_side() -> None:
+    """No two of them on one engine."""
+    model = model_of("llama")
+    wanted = [loop(model, p, NEW) for p in PROMPTS]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            assert list(pool.map(lambda p: model.generate([p], NEW, eos=None)[0], PROMPTS)) == wanted
+    assert len({id(e) for e in model.engines}) == len(model.engines)
 
 
 def test_nothing_of_an_old_weight_is_left() -> None:

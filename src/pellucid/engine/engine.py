@@ -10,7 +10,7 @@ Storage, forward and random numbers are passed in, so that a simulation runs the
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import isfinite
 from typing import Any
@@ -203,11 +203,7 @@ def generate(module: Decoder | EncoderDecoder, requests: list[Request], free: li
     tokens, texts = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests), sum(r.n for r in requests)
     limits = Limits(max(ROWS, texts), texts, len(requests), module.config.prefix)
     free = [] if free is None else free
-    engine = next((e for e in free if e.capacity >= tokens), None)
-    if engine is None:
-        engine = Engine.of(module, tokens, limits)
-    else:
-        free.remove(engine)
+    engine = taken(free, tokens) or Engine.of(module, tokens, limits)
     engine.count, engine.limits = 0, limits
     numbers = [engine.submit(request) for request in requests]
     try:
@@ -221,6 +217,15 @@ def generate(module: Decoder | EncoderDecoder, requests: list[Request], free: li
         engine.storage.forget()
         if engine.capacity <= KEPT:
             free.append(engine)
+
+
+def taken(free: list[Engine], tokens: int) -> Engine | None:
+    """One of these that holds so many tokens, which is then nobody else's; another thread may be quicker."""
+    for engine in [e for e in free if e.capacity >= tokens]:
+        with suppress(ValueError):
+            free.remove(engine)
+            return engine
+    return None
 
 
 def scored(logits: Tensor, id: int, top: int) -> Token:
