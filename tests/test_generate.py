@@ -167,6 +167,21 @@ def test_a_kept_engine_takes_any_crowd() -> None:
     assert len(model.engines) == 2 or model.engines[0].capacity >= 9 * 64
 
 
+def test_a_chat_s_turns_begin_with_all_before_them() -> None:
+    """Of the second turn only the new rows are computed; another call forgets them."""
+    model, rows = model_of("llama"), [0]
+    model.module.layers[0].register_forward_hook(lambda module, given, out: rows.append(out.shape[1]))  # type: ignore[union-attr, operator, index]
+    first = [5] * 130
+    said = [n.token.id for n in model.stream([first], 4, cached=True) if n.token]
+    rows.clear()
+    second = [*first, *said, 7, 7]
+    again = [n.token.id for n in model.stream([second], 4, cached=True) if n.token]
+    assert rows[0] == len(second) - 128 and again == loop(model, second, 4)
+    model.generate([[1]], 1)
+    rows.clear()
+    assert [n.token.id for n in model.stream([second], 4, cached=True) if n.token] == again and rows[0] == len(second)
+
+
 def test_threads_generate_side_by_side() -> None:
     """No two of them on one engine."""
     model = model_of("llama")

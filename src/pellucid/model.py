@@ -184,10 +184,19 @@ class Model:
         return torch.tensor([row + row[-1:] * (longest - len(row)) for row in out], device=ids.device).long().view(len(out), longest)
 
     def stream(
-        self, prompts: Sequence[Sequence[int]], new: int, sampling: Sampling = GREEDY, stops: Iterable[int] = (), **how: Any
+        self,
+        prompts: Sequence[Sequence[int]],
+        new: int,
+        sampling: Sampling = GREEDY,
+        stops: Iterable[int] = (),
+        cached: bool = False,
+        **how: Any,
     ) -> Iterator[Output]:
-        """The same as news, token by token; `request` counts the prompts.  how: more fields of engine.requests.Request."""
-        return generate(self.module, self.requests(prompts, new, sampling, stops, **how), self.engines)
+        """The same as news, token by token; `request` counts the prompts.
+
+        cached: see engine.engine.generate.  how: more fields of engine.requests.Request.
+        """
+        return generate(self.module, self.requests(prompts, new, sampling, stops, **how), self.engines, cached)
 
     def requests(
         self, prompts: Sequence[Sequence[int]], new: int, sampling: Sampling = GREEDY, stops: Iterable[int] = (), **how: Any

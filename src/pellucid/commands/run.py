@@ -133,7 +133,7 @@ def answer(
     out, got, interrupted = Text(tokenizer.stream(skip_special=True), until), list[int](), False
     clock = [time.perf_counter()]
     try:
-        for news in model.stream([ids], room if new is None else new, sampling, stops):
+        for news in model.stream([ids], room if new is None else new, sampling, stops, cached=True):
             if news.token is None:
                 break
             got.append(news.token.id)

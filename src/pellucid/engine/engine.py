@@ -192,9 +192,14 @@ class Engine:
         return [Output(s.number, s.index, token, ended, scores=first)]
 
 
-def generate(module: Decoder | EncoderDecoder, requests: list[Request], free: list[Engine] | None = None) -> Iterator[Output]:
+def generate(
+    module: Decoder | EncoderDecoder, requests: list[Request], free: list[Engine] | None = None, cached: bool = False
+) -> Iterator[Output]:
     """The news of these requests, numbered from 0 here, on an engine of their own; `free` keeps small ones for the next time, for the
-    plans that they have recorded. What they stored is forgotten: a weight may have been changed meanwhile.
+    plans that they have recorded.
+
+    cached: what is stored serves the next call that says so, as each turn of a chat begins with all before it. Else it is forgotten: a
+    weight may be changed between two calls.
     """
     for i, request in enumerate(requests):
         check(module, request, f"[{i}]")
@@ -203,8 +208,11 @@ def generate(module: Decoder | EncoderDecoder, requests: list[Request], free: li
     tokens, texts = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests), sum(r.n for r in requests)
     limits = Limits(max(ROWS, texts), texts, len(requests), module.config.prefix)
     free = [] if free is None else free
+    tokens = max(tokens, KEPT) if cached else tokens  # memory that is not written to takes no place
     engine = taken(free, tokens) or Engine.of(module, tokens, limits)
     engine.count, engine.limits = 0, limits
+    if not cached:
+        engine.storage.forget()
     numbers = [engine.submit(request) for request in requests]
     try:
         for news in engine.outputs():
@@ -214,7 +222,8 @@ def generate(module: Decoder | EncoderDecoder, requests: list[Request], free: li
     finally:  # also where the caller has heard enough
         engine.dropped |= set(numbers)
         engine.drop()
-        engine.storage.forget()
+        if not cached:
+            engine.storage.forget()
         if engine.capacity <= KEPT:
             free.append(engine)
 
