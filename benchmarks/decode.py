@@ -7,7 +7,6 @@ memory gives, measured before and after each of our turns. Writes benchmarks/res
 """
 
 import argparse
-import ctypes
 import json
 import os
 import platform
@@ -15,19 +14,17 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 import transformers
 from shapes import GGUF, SHAPES, Held, gguf_file
 
 from pellucid.engine.engine import Engine
 from pellucid.engine.forward import Forward
-from pellucid.engine.requests import Request
+from pellucid.errors import UseError
 from pellucid.measuring.machine import cpu
 from pellucid.models import Decoder
 from pellucid.ops import native
@@ -35,9 +32,6 @@ from pellucid.ops.blocks import Blocks
 
 HERE = Path(__file__).parent
 PROMPT = 32
-Turn = Callable[[], tuple[list[int], float, float]]  # tokens, seconds in all, seconds after the first token
-
-
 theirs, ours = SHAPES["gpt2"].theirs, SHAPES["gpt2"].ours
 
 
@@ -49,79 +43,15 @@ def bytes_per_token(model: Decoder, length: int) -> dict[str, int]:
     return {"weights": sum(held.values()), "cache": length * row}
 
 
-def our_turn(engine: Engine, ids: list[int], new: int) -> Turn:
-    def turn() -> tuple[list[int], float, float]:
-        began = time.perf_counter()
-        engine.submit(Request(tuple(ids), new))
-        out, first = engine.step(), time.perf_counter()
-        out += engine.outputs()
-        ended = time.perf_counter()
-        return [news.token.id for news in out if news.token], ended - began, ended - first
-
-    return turn
-
-
-def their_turn(net: Any, ids: list[int], new: int) -> Turn:
-    stamps: list[float] = []
-
-    class Clock(transformers.StoppingCriteria):
-        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-            stamps.append(time.perf_counter())
-            return torch.zeros(input_ids.shape[0], dtype=torch.bool)
-
-    def turn() -> tuple[list[int], float, float]:
-        stamps.clear()
-        began, x = time.perf_counter(), torch.tensor([ids])
-        clocks = transformers.StoppingCriteriaList([Clock()])
-        with torch.no_grad():
-            y = net.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=new, do_sample=False, stopping_criteria=clocks)
-        ended = time.perf_counter()
-        return y[0, len(ids) :].tolist(), ended - began, stamps[-1] - stamps[0]
-
-    return turn
-
-
-def llama_turn(path: Path, threads: int, vocab: int, ids: list[int], new: int) -> Turn:
-    """llama.cpp through its C interface, so that no Python stands between its steps but the choice of a token."""
-    import llama_cpp as lc
-
-    lc.llama_backend_init()
-    quiet = lc.llama_log_callback(lambda *_: None)
-    lc.llama_log_set(quiet, ctypes.c_void_p(0))
-    model = lc.llama_model_load_from_file(str(path).encode(), lc.llama_model_default_params())
-    if not model:
-        raise RuntimeError(f"llama.cpp does not load {path}")
-    params = lc.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_threads, params.n_threads_batch = 512, 512, threads, threads
-    context = lc.llama_init_from_model(model, params)
-
-    def feed(tokens: list[int]) -> int:
-        array = (lc.llama_token * len(tokens))(*tokens)
-        if lc.llama_decode(context, lc.llama_batch_get_one(array, len(tokens))):
-            raise RuntimeError("llama_decode failed")
-        logits = np.ctypeslib.as_array(lc.llama_get_logits_ith(context, -1), (vocab,))
-        return int(logits.argmax())
-
-    def turn(keep: Any = quiet) -> tuple[list[int], float, float]:
-        lc.llama_memory_clear(lc.llama_get_memory(context), True)
-        began = time.perf_counter()
-        out = [feed(ids)]
-        first = time.perf_counter()
-        while len(out) < new:
-            out.append(feed(out[-1:]))
-        ended = time.perf_counter()
-        return out, ended - began, ended - first
-
-    return turn
-
-
 def agree(a: list[int], b: list[int]) -> int:
     """How many tokens two texts begin with in common."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), len(a))
 
 
 def case(shape: Any, held: Held, pairs: int, threads: int, new: int, folder: Path) -> dict[str, Any]:
-    from pellucid.measuring.limits import reading  # here: capture.py imports this file, and one of its processes must never have watched
+    # Here: capture.py imports this file, and one of its processes must never have watched.
+    from pellucid.measuring.against import Turn, llama_turn, our_turn, their_turn
+    from pellucid.measuring.limits import reading
 
     net = shape.theirs(held.dtype)
     model = shape.ours(net, held.dtype)
@@ -131,10 +61,10 @@ def case(shape: Any, held: Held, pairs: int, threads: int, new: int, folder: Pat
         path = folder / f"{shape.name}-{held.name}.gguf"
         gguf_file(shape, model, held.name, path)
         llama = llama_turn(path, threads, shape.vocab, ids, new)
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError, UseError) as error:
         missing = f"{type(error).__name__}: {error}"
     engine, block = Engine.of(held.packed(model), PROMPT + new, cached=False), torch.ones(64 << 20)
-    turns = {"pellucid": our_turn(engine, ids, new)}
+    turns: dict[str, Turn] = {"pellucid": our_turn(engine, ids, new)}
     if held.name in ("float32", "bfloat16"):  # transformers has no int8 or int4 of its own
         turns["transformers"] = their_turn(net, ids, new)
     else:

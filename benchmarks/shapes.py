@@ -80,20 +80,22 @@ class Gpt2:
 class Qwen2:
     """494 million parameters: RMSNorm, rotary positions, two heads of keys for fourteen of queries, gated SiLU, a large vocabulary."""
 
-    name, vocab = "qwen2", 151936
+    name, vocab, width, ffn, layers, heads, kv_heads = "qwen2", 151936, 896, 4864, 24, 14, 2
 
     def theirs(self, dtype: torch.dtype) -> Any:
         torch.manual_seed(0)
         cfg = transformers.Qwen2Config(
-            vocab_size=self.vocab, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
-            num_key_value_heads=2, max_position_embeddings=1024, rope_theta=1e6, tie_word_embeddings=True,
+            vocab_size=self.vocab, hidden_size=self.width, intermediate_size=self.ffn, num_hidden_layers=self.layers,
+            num_attention_heads=self.heads, num_key_value_heads=self.kv_heads, max_position_embeddings=2048, rope_theta=1e6,
+            tie_word_embeddings=True,
         )  # fmt: skip
         return randomised(transformers.Qwen2ForCausalLM(cfg).eval().requires_grad_(False), dtype)
 
     def ours(self, net: Any, dtype: torch.dtype) -> Decoder:
-        attn, mlp = c.Attention(14, 2, 64, c.Rope(64, 1e6), bias=True), c.Mlp(4864)
+        key = self.width // self.heads
+        attn, mlp = c.Attention(self.heads, self.kv_heads, key, c.Rope(key, 1e6), bias=True), c.Mlp(self.ffn)
         with torch.device("meta"):
-            model = Decoder(c.Config(self.vocab, 896, (c.Layer(attn, mlp),) * 24, True, 1e-6))
+            model = Decoder(c.Config(self.vocab, self.width, (c.Layer(attn, mlp),) * self.layers, True, 1e-6))
         w = net.model
         state = {"embed.weight": w.embed_tokens.weight, "norm.weight": w.norm.weight}
         for i, h in enumerate(w.layers):

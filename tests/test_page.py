@@ -138,7 +138,7 @@ def test_a_tile_by_keyboard_alone(visit: Visit, runs: dict[str, Trace]) -> None:
     page.focus("aside .frame")
     for key, cell in [("ArrowDown", (0, 0, 1, 0)), ("ArrowRight", (0, 0, 1, 1)), ("ArrowDown", (0, 0, 2, 1)), ("End", (0, 0, 2, 4))]:
         page.keyboard.press(key)
-        page.wait_for_selector(f'#reading[data-cell="{",".join(map(str, cell))}"]')
+        page.wait_for_selector(f'#reading[data-cell="{",".join(map(str, cell))}"]:not([data-value=""])')
         assert float(page.get_attribute("#reading", "data-value") or "nan") == pytest.approx(float(seen.value[cell]), rel=1e-6)
     assert page.get_attribute("#reading", "aria-live") == "polite"
     spot = page.evaluate("location.hash")

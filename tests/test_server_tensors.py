@@ -49,19 +49,22 @@ def test_measures_of_numbers_that_are_none() -> None:
     assert np.isnan(stats_of(torch.tensor([float("nan")])).min) and stats_of(torch.empty(0)).nan == 0
 
 
-def repooled(x: Tensor, level: int) -> Tensor:
-    """Block by block, in plain Python."""
-    step, flat = 1 << level, x if x.ndim > 1 else x[None]
+def repooled(x: Tensor, level: int, across: int | None = None) -> Tensor:
+    """Block by block, in plain Python; level: of both axes, or of the rows where the columns have one of their own."""
+    flat, across = x if x.ndim > 1 else x[None], level if across is None else across
+    down, step = 1 << level if x.ndim > 1 else 1, 1 << across
     out = []
     for plane in flat.reshape(-1, *flat.shape[-2:]):
-        for i in range(0, plane.shape[0], step if x.ndim > 1 else 1):
+        for i in range(0, plane.shape[0], down):
             for j in range(0, plane.shape[1], step):
-                block = plane[i : i + (step if x.ndim > 1 else 1), j : j + step].reshape(-1)
+                block = plane[i : i + down, j : j + step].reshape(-1)
                 values = block.tolist()
                 odd = [v for v in values if v != v]
                 far = max(map(abs, values)) if not odd else None
                 out.append(odd[0] if odd else far if far in values else -far)
-    return torch.tensor(out, dtype=x.dtype).reshape(tensors.pooled_size(tuple(x.shape), level))
+    return torch.tensor(out, dtype=x.dtype).reshape(
+        [*x.shape[:-2], *([-(-x.shape[-2] // down)] if x.ndim > 1 else []), -(-x.shape[-1] // step)]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool])
@@ -71,16 +74,36 @@ def test_pooled_is_pooled_again(dtype: torch.dtype) -> None:
         x = torch.randint(0, 2, shape, generator=draw).bool() if dtype == torch.bool else torch.randn(shape, generator=draw) * 40
         x = (x.abs() if dtype == torch.uint8 else x).to(dtype)
         for level in range(5):
-            found = tensors.pooled(x, level)
+            found = tensors.pooled(x, (level, level))
             assert found.dtype == dtype and torch.equal(found, repooled(x, level)), (shape, level)
-    with swapped(tensors, "pooled", lambda x, level: x[..., :: 1 << level, :: 1 << level]):  # the mutant: every other cell
+            for across in (0, 1, 3):
+                assert torch.equal(tensors.pooled(x, (level, across)), repooled(x, level, across)), (shape, level, across)
+    with swapped(tensors, "pooled", lambda x, level: x[..., :: 1 << level[0], :: 1 << level[1]]):  # the mutant: every other cell
         x = torch.arange(16.0).reshape(4, 4)
-        assert not torch.equal(tensors.pooled(x, 1), repooled(x, 1))
+        assert not torch.equal(tensors.pooled(x, (1, 1)), repooled(x, 1))
 
 
 def test_what_is_no_number_wins_its_block() -> None:
     x = torch.tensor([[1.0, -2.0, 5.0, 5.0], [0.5, float("nan"), -7.0, 1.0]])
-    assert tensors.pooled(x, 1).isnan().tolist() == [[True, False]] and tensors.pooled(x, 1)[0, 1] == -7.0
+    found = tensors.pooled(x, (1, 1))
+    assert found.isnan().tolist() == [[True, False]] and found[0, 1] == -7.0
+
+
+def test_a_level_for_each_axis(api: Served) -> None:
+    """Five rows of logits keep their rows; one number is that of both axes, and of a single axis the second counts."""
+    run = api.run("pellucid/capitals", CAPITAL)["run"]
+    n, s = next((n, s) for n, s in enumerate(api.desk.runs[run].trace) if s.path == "logits")
+    x, about = api.tensor(run, n, at="0,:,:", level="0,4")
+    assert torch.equal(x, repooled(s.value[0], 0, 4)) and x.shape[0] == 5 and about["level"] == "0,4"
+    assert about["sha256"] == hashlib.sha256(raw(s.value)).hexdigest()
+    with pytest.raises(AssertionError):  # the mutant: the levels the other way round
+        assert torch.equal(api.tensor(run, n, at="0,:,:", level="4,0")[0], repooled(s.value[0], 0, 4))
+    same, about = api.tensor(run, n, at="0,:,:", level="3,3")
+    assert torch.equal(same, api.tensor(run, n, at="0,:,:", level=3)[0]) and about["level"] == "3"
+    assert torch.equal(api.tensor(run, n, at="0,4,:", level="9,2")[0], repooled(s.value[0, 4], 2))
+    place = f"/api/runs/{run}/tensors/{n}"
+    tags = {level: api.client.get(place, params={"level": level}).headers["etag"] for level in ("2", "2,2", "0,2", "2,0")}
+    assert tags["2"] == tags["2,2"] and len(set(tags.values())) == 3
 
 
 def test_a_pooled_part_tells_its_source(api: Served) -> None:
@@ -103,7 +126,7 @@ def test_parts_that_are_none(api: Served) -> None:
         ("0,0:6,0", "server.outside"), ("0,1:2:3,0", "server.part"), ("0,٣,0", "server.part"), ("0,0,99999999999999999", "server.part"),
     ]:  # fmt: skip
         assert api.wrong(place, 400, code, at=at)["param"] == "at"
-    for level in ("31", "-1", "1.0", "", "9" * 30):
+    for level in ("31", "-1", "1.0", "", "9" * 30, "1,", ",1", "1,31", "1,2,3", "1, 2"):
         assert api.wrong(place, 400, "server.field", level=level)["param"] == "level"
     api.wrong(place, 400, "server.unknown", rows="0:2")
     api.wrong(f"/api/runs/{run}/tensors/99999", 404, "server.tensor")
@@ -147,11 +170,29 @@ def test_weights(api: Served, models: dict[str, pellucid.Model]) -> None:
     api.wrong("/api/weights", 400, "server.field")
 
 
+def test_measures_of_weights(api: Served, models: dict[str, pellucid.Model]) -> None:
+    name = "pellucid/capitals-llama"
+    for path in ("embed.weight", "layers.1.attn.k.weight", "norm.weight"):
+        told = api.get("/api/weights/tensor/stats", "weight_stats", model=name, path=path)
+        wide, found = dict(models[name].module.named_parameters())[path].detach().double(), told["stats"]
+        assert (told["path"], found["min"], found["max"], found["absmax"]) == (
+            path,
+            float(wide.min()),
+            float(wide.max()),
+            float(wide.abs().max()),
+        )
+        assert found["std"] == pytest.approx(float(wide.std(correction=0)), rel=1e-9)
+    api.wrong("/api/weights/tensor/stats", 404, "server.weight", model=name, path="embed")
+    api.wrong("/api/weights/tensor/stats", 400, "server.unknown", model=name, path="embed.weight", at="0,:")
+
+
 def test_count_is_the_commands(api: Served) -> None:
     schema = json.loads((Path(pellucid.__file__).parent / "schemas" / "count.json").read_text(encoding="utf-8"))
     for name, how in [("pellucid/capitals", {}), ("gpt2-small", {"context": 64, "batch": 3, "device": "h200", "dtype": "float32"})]:
         reply = api.client.get("/api/count", params={"model": name, **how})
         told = reply.json()
+        formulas = judge(told.pop("formulas"), "formulas")
+        assert formulas["parameters.total"] == pellucid.count(name, **how)["parameters.total"].formula
         jsonschema.validate(told, schema)
         assert told == json.loads(json.dumps(bill_json.document(pellucid.count(name, **how))))
     api.wrong("/api/count", 404, "server.model", model="meta-llama/Llama-3.1-8B")
@@ -181,7 +222,9 @@ def test_shapes_without_weights() -> None:
         place = f"/api/runs/{run['run']}/tensors/3"
         assert "layers.0" in api.wrong(place, 400, "server.meta")["message"]
         api.wrong(f"{place}/terms", 400, "server.meta", cell="0,0,0")
+        api.wrong(f"{place}/stats", 400, "server.meta")
         api.wrong("/api/weights/tensor", 400, "server.meta", model="gpt2-small", path="embed.weight", at="0,:")
+        api.wrong("/api/weights/tensor/stats", 400, "server.meta", model="gpt2-small", path="embed.weight")
         shapes = {w["path"]: w["shape"] for w in api.get("/api/weights", "weights", model="gpt2-small")["weights"]}
         assert shapes["embed.weight"] == [50257, 768]
         reply = api.client.post("/api/runs", json={"model": "gpt2-small", "prompt": "a"})

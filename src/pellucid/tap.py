@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -142,6 +142,7 @@ class Here(threading.local):
     piece: Place | None = None
     marks: "list[Seen] | None" = None
     source: str = "executed"
+    again: "Again | None" = None
     terms: dict[int, tuple[Tensor, Callable[[Index], Terms]]] = field(default_factory=dict)
 
 
@@ -204,10 +205,10 @@ def picked(terms: Callable[[Index], Terms] | None, part: tuple[Any, ...]) -> Cal
 
 
 def inside(*names: str) -> str | None:
-    """Whether somebody watches these tensors of the running op: None, "read" (run beside), or "reference" (run in its place)."""
+    """What is asked of these tensors of the running op: None, "list" (shapes alone), "read" (run beside), or "reference" (in its place)."""
     if not here.calls:
         return None
-    return max((w.inside_of(names) for w in here.watches), key=[None, "read", "reference"].index)
+    return max((w.inside_of(names) for w in here.watches), key=[None, "list", "read", "reference"].index)
 
 
 def aside(f: Callable[[Any], Any], x: Any) -> Any:
@@ -234,6 +235,61 @@ def beside() -> Iterator[Callable[[float | None], None]]:
             yield found
     finally:
         here.marks = outer
+
+
+@dataclass
+class Catch:
+    """Stands where a watch does while a listed op's reference runs: keeps one of its tensors, cut like its record, with its terms."""
+
+    name: str
+    part: tuple[Any, ...]
+    found: tuple[Tensor, Callable[[Index], Terms] | None] | None = None
+    terms = True
+
+    def made(self, *told: Any) -> None:
+        """Its path and its op are known from the listing."""
+
+    def inside_of(self, names: tuple[str, ...]) -> None:
+        """Nothing lies deeper."""
+
+    def see(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
+        if label.split(": ")[0] == self.name:
+            cut = x[self.part] if self.part else x
+            self.found = cut, terms_of(cut) or picked(terms_of(x), self.part)
+        return x
+
+
+@dataclass(frozen=True)
+class Again:
+    """An op's reference, for whoever asks later what it taps. run: gives the largest difference from what the kernel gave."""
+
+    run: Callable[[], float | None]
+    call: Call
+
+    def record(self, seen: "Seen", part: tuple[Any, ...]) -> "Seen":
+        """The record of a listed tensor with its value, its terms, and the difference. part: of the op's tensor, () for all."""
+        catch = Catch(seen.path.rpartition(".")[2], part)
+        watches, calls, terms = here.watches, here.calls, here.terms
+        here.watches, here.calls, here.terms = (catch,), (self.call,), {}  # type: ignore[assignment]
+        try:
+            with torch.no_grad():
+                error = self.run()
+        finally:
+            here.watches, here.calls, here.terms = watches, calls, terms
+        assert catch.found is not None
+        value, told = catch.found
+        return replace(seen, value=value, terms=told, error=error, later=None)
+
+
+@contextmanager
+def listed(run: Callable[[], float | None]) -> Iterator[None]:
+    """Taps in here are on meta: they stand for what the reference would tap, which runs when one of them is asked for."""
+    outer, here.again, here.marks = (here.again, here.marks), Again(run, here.calls[-1]), []
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        here.again, here.marks = outer
 
 
 @contextmanager

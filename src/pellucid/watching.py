@@ -53,6 +53,7 @@ class Seen:
     grad: Tensor | None = None
     terms: Callable[[Index], Terms] | None = None
     flops: int = 0  # of the op whose output this is, told by the first tensor that is a view of it
+    later: Callable[[], "Seen"] | None = None  # of a tensor that is listed alone: the record with its value
 
 
 class Records:
@@ -120,7 +121,7 @@ class Watch(Records):
         to: Callable[[Seen], None] | None = None,
     ) -> None:
         super().__init__()
-        if inside not in ("beside", "reference"):
+        if inside not in ("beside", "listed", "reference"):
             raise UseError("watch.inside", found=repr(inside))
         self.model, self.wants = model, matcher((only,) if isinstance(only, str) else tuple(only))
         self.keep, self.edit, self.grad, self.request, self.inside, self.terms = keep, dict(edit or {}), grad, request, inside, terms
@@ -149,7 +150,7 @@ class Watch(Records):
         wanted = any(map(self.wants, full))
         if any(self.edits(p) for p in full) or (wanted and self.inside == "reference"):
             return "reference"
-        return "read" if wanted else None
+        return ("list" if self.inside == "listed" else "read") if wanted else None
 
     def made(
         self,
@@ -235,6 +236,8 @@ class Watch(Records):
             here.marks.append(seen)
         elif self.grad and x.requires_grad:
             x.register_hook(functools.partial(take_gradient, weakref.ref(seen), part))
+        if here.again is not None:
+            seen.later = functools.partial(here.again.record, seen, part)
         if self.terms and not edited:
             seen.terms = terms_of(cut) or picked(terms_of(x), part)
         self.to(seen)
@@ -381,7 +384,8 @@ def watch(model: nn.Module, **how: Any) -> Iterator[Watch]:
 
     only: paths to record, with `*`.  keep: what to keep of a tensor, by default the tensor itself.  edit: {path: f(tensor) -> tensor or
     None}.  grad: gradients by path too.  request: one request of a batch or crowd.  inside: "beside" recomputes what lies in a fused op,
-    "reference" runs the open form in its place.  terms: the summands of every cell too.  to: a function that takes each record instead.
+    "listed" lists it on meta and `Seen.later` recomputes it, "reference" runs the open form in its place.  terms: the summands of every
+    cell too.  to: a function that takes each record instead.
     """
     w = Watch(getattr(model, "_orig_mod", model), **how)
     with _eager:

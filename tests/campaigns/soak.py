@@ -4,7 +4,7 @@
 
 Every text that ends must be what it is alone, by full forwards without any past, and one that was cancelled the beginning of it. At the
 end no page, no text, no thread and no open file may be left over. Requests are drawn from a few hundred, so that each is run alone once.
-Pages are too few for all, so texts are put off, and begin alike, so the prefix cache serves. A full run goes to benchmarks/results/soak.json.
+Pages are too few for all, so texts are put off, and begin alike, so the cache serves. A full run goes to benchmarks/results/soak.json.
 """
 
 import argparse
@@ -34,8 +34,8 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "soak.json"
 FULL = 10_000
 KINDS = {"llama": torch.float32, "gpt_oss": torch.float64, "deepseek_v3": torch.float64}  # plans and forwards; windows; latents
 AT_ONCE = 64
-DISTINCT, TOKENS = 300, 1280  # requests to draw from, and what the pages hold
-CANCELLED, MALFORMED = 0.38, 0.05  # of those that are to be cancelled some end before
+DISTINCT, TOKENS = 300, 560  # requests to draw from, and what the pages hold
+CANCELLED, MALFORMED = 0.48, 0.05  # of those that are to be cancelled some end before
 WRONG = [
     {"prompt": ()}, {"prompt": (V,)}, {"prompt": (3, -1)}, {"prompt": (1,) * TOKENS}, {"new": -1}, {"n": 0}, {"n": AT_ONCE + 1},
     {"logprobs": -1}, {"sampling": Sampling(bias={V: 1.0})},
@@ -56,14 +56,14 @@ class Soak:
 
     def __post_init__(self) -> None:
         self.module = tiny(self.kind, KINDS[self.kind])
-        self.engine = Engine.of(self.module, TOKENS, Limits(rows=96, running=AT_ONCE, waiting=AT_ONCE), size=4)
+        self.engine = Engine.of(self.module, TOKENS, Limits(rows=256, running=AT_ONCE, waiting=2 * AT_ONCE), size=4)
         self.pool = [drawn(self.draw) for _ in range(DISTINCT)]
         self.texts: dict[tuple[int, int], list[int]] = {}
 
     def live(self, requests: int) -> "Soak":
         """So many requests, and what it takes until all have ended."""
         while requests or not self.engine.idle:
-            while requests and len(self.engine.line.waiting) < 8:
+            while requests and len(self.engine.line.running) + len(self.engine.line.waiting) < AT_ONCE + 8:
                 requests -= 1
                 self.submit()
             for number in self.late.pop(self.told["steps"], []):
@@ -94,7 +94,7 @@ class Soak:
         self.told["requests"] += 1
         self.asked |= {(number, index): which for index in range(asked.n)}
         if self.draw.random() < CANCELLED:
-            self.late.setdefault(self.told["steps"] + self.draw.randint(0, 12), []).append(number)
+            self.late.setdefault(self.told["steps"] + self.draw.randint(0, 10), []).append(number)
 
     def note(self, news: Output) -> None:
         """Compare a text, once it has ended, with what it is alone."""
@@ -135,7 +135,7 @@ class Soak:
         tables = [pages.length, pages.budget, pages.memory, *(t for g in pages.groups.values() for t in (g.tables, g.held, g.first))]
         return {
             "pages": pages.count - pages.free_pages,
-            "texts": sum(isinstance(o, Sequence) for o in gc.get_objects()) + len(self.got) + len(self.engine.dropped),
+            "texts": sum(type(o) is Sequence for o in gc.get_objects()) + len(self.got) + len(self.engine.dropped),
             "entries": sum(map(len, tables)),
         }
 

@@ -14,11 +14,12 @@ export interface Place {
   sampling: string;
   budget: string;
   edits: string;
+  tour: number; // of a station, from 1; 0 is no tour
 }
 
-export const NOWHERE: Place = { view: "life", model: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", budget: "", edits: "" };
+export const NOWHERE: Place = { view: "life", model: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", budget: "", edits: "", tour: 0 };
 const LONGEST = 20_000; // characters of a prompt in a link
-const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000] } as const;
+const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], tour: [0, 99] } as const;
 
 // Only what differs from where the page opens.
 export function written(place: Place): string {

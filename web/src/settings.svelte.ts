@@ -1,4 +1,6 @@
-// What a person sets once and finds again: language, theme, and whether colours go by the root of magnitudes. Language from ?lang=, then what was kept, then the browser.
+// What a person sets once and finds again: language, theme, whether colours go by the root of magnitudes, and where the tour was left. Language from ?lang=, then what was kept, then the browser.
+
+import { recorded } from "./run/recorded";
 
 type Theme = "light" | "dark";
 
@@ -6,7 +8,7 @@ const kept = (key: string): string | null => { try { return localStorage.getItem
 const keep = (key: string, value: string): void => { try { localStorage.setItem(`pellucid.${key}`, value); } catch { /* a page from a file has no storage */ } };
 
 function language(): "en" | "zh" {
-  const asked = new URLSearchParams(location.search).get("lang") ?? kept("language") ?? navigator.language;
+  const asked = new URLSearchParams(location.search).get("lang") ?? recorded?.language ?? kept("language") ?? navigator.language;
   return asked.toLowerCase().startsWith("zh") ? "zh" : "en";
 }
 
@@ -15,7 +17,7 @@ function theme(): Theme {
   return asked === "light" || asked === "dark" ? asked : matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-export const settings = $state({ language: language(), theme: theme(), root: kept("root") !== "false" });
+export const settings = $state({ language: language(), theme: theme(), root: kept("root") !== "false", tour: Number(kept("tour")) || 1 });
 
 export function apply(): void {
   document.documentElement.lang = settings.language === "zh" ? "zh-Hans" : "en";

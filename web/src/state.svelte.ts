@@ -1,6 +1,7 @@
 // One selection for all views, held in the address: model, prompt, step, block, head, position, tensor, cell.
 
 import { kept, models, start, tensors, weights } from "./run/api";
+import { recorded } from "./run/recorded";
 import type { Spot } from "./run/sources";
 import { asTensor } from "./run/slices";
 import { axes, type ModelEntry, type Run, type Tensor } from "./run/types";
@@ -12,18 +13,18 @@ export const now: { run: Run | null; models: ModelEntry[]; busy: boolean; fault:
 
 // What differs in these is a step back; the rest replaces the address where it stands.
 const UNTOLD = "#0 1 2 3 4"; // what a model without a tokenizer is asked with
-const STATIONS: (keyof Place)[] = ["view", "model", "prompt", "tensor"];
+const STATIONS: (keyof Place)[] = ["view", "model", "prompt", "tensor", "tour"];
 
 export function go(change: Partial<Place>): void {
   const station = STATIONS.some((key) => key in change && change[key] !== place[key]);
   Object.assign(place, change);
-  const address = `${location.pathname}${location.search}#${written(place)}`;
+  const address = `#${written(place)}`;
   if (station) history.pushState(null, "", address);
   else history.replaceState(null, "", address);
 }
 
 export async function open(): Promise<void> {
-  Object.assign(place, read(location.hash));
+  Object.assign(place, read(recorded && location.hash.length < 2 ? recorded.place : location.hash));
   addEventListener("popstate", () => {
     const before = { ...place };
     Object.assign(place, read(location.hash));

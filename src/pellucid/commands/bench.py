@@ -1,9 +1,11 @@
-"""`pellucid bench`: what this machine gives, and a model's prefill and decode on it beside the bound that follows from that."""
+"""`pellucid bench`: what this machine gives, and on it a model's prefill and decode beside the bound that follows from that, its first
+token cold and warm, a crowd of requests, and another library in turns with ours.
+"""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -15,10 +17,13 @@ from pellucid.words import say
 
 if TYPE_CHECKING:
     from pellucid.counting import Bill
+    from pellucid.measuring.against import Against
+    from pellucid.measuring.crowd import Tell
     from pellucid.models import Decoder
 
 SCHEMA = 1
-MOST = 4096  # steps
+MOST, CROWD = 4096, 1024  # steps, requests
+T = TypeVar("T")
 
 
 def add(app: typer.Typer) -> None:
@@ -31,14 +36,16 @@ def add(app: typer.Typer) -> None:
         new: Annotated[int, options.whole("--new", say("bench.help.new"))] = 32,
         dtype: Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=say("bench.help.dtype"))] = None,
         quant: Annotated[str | None, options.quant()] = None,
+        crowd: Annotated[int | None, options.whole("--crowd", say("bench.help.crowd"))] = None,
+        against: Annotated[str | None, typer.Option("--against", metavar="transformers|llama.cpp", help=say("bench.help.against"))] = None,
         threads: Annotated[int | None, options.whole("--threads", say("bench.help.threads"))] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
         if (model is None) != limits:
             raise UseError("bench.what")
-        for name, given, most in (("--new", new, MOST), ("--threads", 1 if threads is None else threads, os.cpu_count() or 1)):
-            if not 1 <= given <= most:
+        for name, given, most in (("--new", new, MOST), ("--crowd", crowd, CROWD), ("--threads", threads, os.cpu_count() or 1)):
+            if given is not None and not 1 <= given <= most:
                 raise UseError("count.number", name=name, found=given, most=most)
 
         import torch
@@ -58,21 +65,82 @@ def add(app: typer.Typer) -> None:
                 screen.lines([*drawing.limits(found), *drawing.kept(file)])
             return
 
+        from pellucid.measuring.against import Served
+        from pellucid.measuring.crowd import crowd as crowded
+        from pellucid.measuring.crowd import first
         from pellucid.measuring.timing import beside, decode, moved, prefill
 
+        beside_us = None if against is None else ready(against, model)
         module, bill = subject(screen, model, context, new, dtype, ignore_field or (), quant)
+        writes = "flops.decode" in bill
+        if not writes and (crowd, against) != (None, None):
+            raise UseError("generate.encoder")
         gauge = Gauge(threads, int(moved(bill)))
         screen.note(say("bench.measuring"))
-        gauge.measure()
+        stage = Stages(screen.bar(say("bench.bar")), 3 + 2 * writes + (crowd is not None) + (against is not None))
         with threaded(threads):
-            times = [prefill(module, bill)] + ([decode(module, bill, new)] if "flops.decode" in bill else [])
-        measured = gauge.measure().limits
+            stage(gauge.measure)
+            times = [stage(lambda: prefill(module, bill))] + ([stage(lambda: decode(module, bill, new))] if writes else [])
+            served = Served(
+                stage(lambda: first(module, bill.setting.context, tell=stage.tell)) if writes else None,
+                None if crowd is None else stage(lambda: crowded(module, crowd, tell=stage.tell)),
+                None if beside_us is None else stage(lambda: beside_us(module, bill, new, threads, stage.tell)),
+            )
+            measured = stage(gauge.measure).limits
         phases = [(t, *beside(bill, t, measured.device)) for t in times]
         random = not has_weights(model)
         if screen.json:
-            screen.document({"schema": SCHEMA, "limits": kept.document(measured), **drawing.document(bill, random, phases)})
+            told = drawing.document(bill, random, phases, measured.device, served)
+            screen.document({"schema": SCHEMA, "limits": kept.document(measured), **told})
         else:
-            screen.lines([*drawing.limits(measured), *drawing.drawn(bill, random, phases, screen.width)])
+            screen.lines([*drawing.limits(measured), *drawing.drawn(bill, random, phases, measured.device, served, screen.width)])
+
+
+class Stages:
+    """What is measured one after another, each the same share of the bar."""
+
+    def __init__(self, show: Callable[[int, int], None], count: int) -> None:
+        self.show, self.count, self.done = show, count, 0
+        self.tell(0, 1)
+
+    def tell(self, done: int, whole: int) -> None:
+        """How far the running one has come."""
+        self.show(100 * self.done + 100 * done // whole, 100 * self.count)
+
+    def __call__(self, run: Callable[[], T]) -> T:
+        out = run()
+        self.done += 1
+        self.tell(0, 1)
+        return out
+
+
+def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Tell], Against]":
+    """What runs the context's tokens, and one more new one than steps are timed, in turns with another library; refused where it cannot."""
+    from pellucid import catalog
+    from pellucid.billing import config_of
+    from pellucid.engine.engine import Engine
+    from pellucid.measuring import against
+    from pellucid.measuring.timing import tokens
+    from pellucid.model import place
+
+    against.require(peer)
+    folder = place(name) if has_weights(name) else None
+    file = against.gguf_of(folder, name) if peer == "llama.cpp" else None
+
+    def fields() -> dict[str, Any]:
+        entry = None if Path(name).exists() else catalog.find(catalog.models(), name)
+        return {} if folder is not None else config_of(name)[0] if entry is None else entry.get("config", {})
+
+    def run(module: "Decoder", bill: "Bill", new: int, threads: int, tell: "Tell") -> "Against":
+        ids, dtype = tokens(bill), next(module.parameters()).dtype
+        mine = against.our_turn(Engine.of(module, len(ids) + new + 1, cached=False), ids, new + 1)
+        if file is not None:
+            other = against.llama_turn(file, threads, bill.config.vocab, ids, new + 1)
+        else:
+            other = against.their_turn(against.their_model(name, folder, fields(), dtype), ids, new + 1)
+        return against.pairs(peer, mine, other, new + 1, tell)
+
+    return run
 
 
 def has_weights(name: str) -> bool:

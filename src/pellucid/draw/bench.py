@@ -2,17 +2,20 @@
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from pellucid.counting import Bill
+from pellucid.counting.bounds import Device
 from pellucid.draw.amount import scaled, seconds
 from pellucid.draw.number import count
 from pellucid.draw.table import Cell, Column, clipped, prose, table
+from pellucid.measuring.against import Served
 from pellucid.measuring.limits import Limits
-from pellucid.measuring.timing import Beside, Timed
+from pellucid.measuring.timing import Beside, Timed, moved
 from pellucid.words import say
 
 PHASES = {"prefill": "bench.prefill", "decode": "bench.decode"}
@@ -38,7 +41,7 @@ def kept(file: Path) -> list[Text]:
     return [Text(" " + say("bench.kept", file=file), "dim")]
 
 
-def drawn(bill: Bill, random: bool, phases: Phases, width: int) -> list[Text]:
+def drawn(bill: Bill, random: bool, phases: Phases, device: Device, served: Served, width: int) -> list[Text]:
     """A model's phases, part by part."""
     s = bill.setting
     told = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
@@ -47,6 +50,10 @@ def drawn(bill: Bill, random: bool, phases: Phases, width: int) -> list[Text]:
     for timed, whole, parts in phases:
         line = say(PHASES[timed.phase], seconds=seconds(whole.seconds), bound=seconds(whole.bound), rate=f"{rate(bill, whole):.1f}")
         out += [Text(), Text(" " + line), Text(" " + say("bench.prediction", error=f"{100 * whole.error:+.0f}"))]
+        if timed.phase == "decode":
+            out.append(Text(" " + say("bench.share", share=f"{100 * share(bill, whole, device):.0f}")))
+        if timed.outside is not None:
+            out.append(Text(" " + say("bench.outside", seconds=seconds(max(0.0, timed.outside)))))
         rows: list[list[Cell]] = [["", "", say("bench.measured"), say("bench.bound"), say("bench.ratio"), ""]]
         rows += [
             [p.path, f"×{p.layers}", seconds(p.seconds), seconds(p.bound) if p.bound else "-", ratio(p), say(SETS[p.sets])] for p in parts
@@ -58,7 +65,29 @@ def drawn(bill: Bill, random: bool, phases: Phases, width: int) -> list[Text]:
             rows.append([say("bench.planned"), "", seconds(whole.seconds), seconds(whole.bound), ratio(whole), ""])
         columns = [Column(), Column(">", style="dim"), Column(">"), Column(">"), Column(">"), Column(style="dim")]
         out += table(rows, columns, indent=2)
+    out += [Text(), *(Text(" " + line) for line in engine(served))]
     return clipped([*out, Text(), *prose(say("bench.how"), width, "dim")], width)
+
+
+def engine(served: Served) -> list[str]:
+    """The first token, a crowd, and another library beside us, a line each."""
+    out = list[str]()
+    if (first := served.first) is not None:
+        cold, warm = (seconds(statistics.median(times)) for times in (first.cold, first.warm))
+        out.append(say("bench.first", context=count(first.context), cold=cold, warm=warm, cached=count(first.cached)))
+    if (crowd := served.crowd) is not None:
+        told = {"requests": crowd.requests, "read": count(crowd.read), "written": count(crowd.written)}
+        out.append(say("bench.crowd", **told, seconds=seconds(crowd.seconds), rate=f"{crowd.rate:.1f}"))
+    if (other := served.against) is not None:
+        ours, theirs, ratios = other.rate(other.ours), other.rate(other.theirs), {"ratio": other.ratio(1), "whole": other.ratio(0)}
+        numbers = {"ours": f"{ours:.1f}", "theirs": f"{theirs:.1f}", **{name: f"{value:.2f}" for name, value in ratios.items()}}
+        out.append(say("bench.against", peer=other.peer, version=other.version, pairs=len(other.ours), **numbers))
+    return out
+
+
+def share(bill: Bill, whole: Beside, device: Device) -> float:
+    """The bytes of a step over its time, as a part of what the memory gives."""
+    return moved(bill) / whole.seconds / device.bandwidth
 
 
 def rate(bill: Bill, whole: Beside) -> float:
@@ -70,7 +99,7 @@ def ratio(x: Beside) -> str:
     return "-" if x.ratio is None else f"{x.ratio:.2f}"
 
 
-def document(bill: Bill, random: bool, phases: Phases) -> dict[str, Any]:
+def document(bill: Bill, random: bool, phases: Phases, device: Device, served: Served) -> dict[str, Any]:
     """The same as JSON."""
 
     def told(x: Beside) -> dict[str, Any]:
@@ -88,9 +117,34 @@ def document(bill: Bill, random: bool, phases: Phases) -> dict[str, Any]:
                 "tokens_per_second": rate(bill, whole),
                 "runs": len(timed.whole),
                 "planned": timed.planned,
+                "outside": timed.outside,
+                "share": share(bill, whole, device) if timed.phase == "decode" else None,
                 "eager": statistics.median(timed.eager),
                 "parts": [{"path": p.path, "layers": p.layers, **told(p), "sets": p.sets} for p in parts],
             }
             for timed, whole, parts in phases
+        },
+        **engine_document(served),
+    }
+
+
+def engine_document(served: Served) -> dict[str, Any]:
+    """The same of the engine; what was not asked for is null."""
+    first, crowd, other = served.first, served.crowd, served.against
+    return {
+        "first_token": None if first is None else asdict(first),
+        "crowd": None if crowd is None else {**asdict(crowd), "tokens_per_second": crowd.rate},
+        "against": None
+        if other is None
+        else {
+            "peer": other.peer,
+            "version": other.version,
+            "new": other.new,
+            "pairs": [
+                {side: {"seconds": whole, "after_first": after} for side, (whole, after) in zip(("ours", "theirs"), pair, strict=True)}
+                for pair in zip(other.ours, other.theirs, strict=True)
+            ],
+            "ratio": other.ratio(1),
+            "ratio_with_prompt": other.ratio(0),
         },
     }

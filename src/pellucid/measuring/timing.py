@@ -34,7 +34,7 @@ WARM = 3  # steps: the first reads the prompt, the second records the plan, the 
 class Timed:
     """A phase as it ran, in seconds: each whole run, each run with hooks, and by part the median of those.
 
-    planned: whether the whole runs replayed a plan.
+    planned: whether the whole runs replayed a plan.  replayed: that plan alone.
     """
 
     phase: str
@@ -42,6 +42,12 @@ class Timed:
     eager: list[float]
     parts: dict[str, float]
     planned: bool = False
+    replayed: list[float] = field(default_factory=list)
+
+    @property
+    def outside(self) -> float | None:
+        """Seconds of a step beside its plan; None where there is none."""
+        return statistics.median(self.whole) - statistics.median(self.replayed) if self.replayed else None
 
 
 @dataclass(frozen=True)
@@ -166,10 +172,11 @@ def decode(model: Decoder, bill: Bill, new: int, clock: Clock = time.perf_counte
         return times
 
     whole = steps()
-    planned = engine.run.plans.places[1].plan is not None
+    plan = engine.run.plans.places[1].plan
+    replayed = [] if plan is None else [timed(plan.replay, clock) for _ in range(new)]  # its last step, over and over
     with Stopwatch(bill, model, clock) as watch:
         eager = steps(watch)
-    return Timed("decode", whole, eager, watch.medians(), planned)
+    return Timed("decode", whole, eager, watch.medians(), plan is not None, replayed)
 
 
 def tokens(bill: Bill) -> list[int]:

@@ -15,7 +15,7 @@ from pellucid.ops import native
 from pellucid.ops.precision import wide
 from pellucid.past import Apart, Past, Piece
 from pellucid.sight import Sight, causal
-from pellucid.tap import Index, Terms, beside, inside, instead, note, tap, within
+from pellucid.tap import Index, Terms, beside, inside, instead, listed, note, tap, within
 
 
 def attend(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
@@ -84,6 +84,9 @@ def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple
     if asked == "read":
         with beside() as found:
             found(gap(reference(), z))
+    elif asked == "list":
+        with listed(lambda: gap(reference(), z)):
+            outline(q, piece, sight, named)
     return z
 
 
@@ -113,17 +116,33 @@ def attend_reference(
         key = k[b, s, h // (q.shape[2] // groups)]
         return Terms(q=[q[b, t, h], *one], k=[key, *biased], scale=[torch.full((q.shape[3],), scale, dtype=torch.float64), *one])
 
-    biases = sight.weights[1:] if sight.sinks is not None else sight.weights
-    scores = tap(note(scores, "scores", named, biases, score_terms), "scores: B H T S")
+    scores = tap_scores(scores, named, sight, score_terms)
     w = torch.where(allowed, scores, float("-inf"))
     sink = None if sight.sinks is None else sight.sinks.to(w.dtype)[:, None, None]
     w = w if sink is None else torch.cat([w, sink.expand(*w.shape[:-1], 1)], -1)
     pattern = w.softmax(-1, dtype=wide(w.dtype)).to(q.dtype)[..., : k.shape[1]]
     if not (piece.whole and sight is causal):  # there every row sees itself
         pattern = pattern.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
-    weights = () if sight.sinks is None else (sight.sinks,)
-    pattern = tap(note(pattern, "softmax", (scores, *sight.inputs), weights, softmax_terms(scores, allowed, sink)), "pattern: B H T S")
+    pattern = tap_pattern(pattern, scores, sight, softmax_terms(scores, allowed, sink))
     return torch.einsum("bgrts,bsgw->btgrw", pattern.unflatten(1, (groups, -1)), v).flatten(2, 3)
+
+
+def tap_scores(scores: Tensor, named: tuple[Tensor, ...], sight: Sight, terms: Callable[[Index], Terms] | None = None) -> Tensor:
+    """The table [B H T S] by its name."""
+    biases = sight.weights[1:] if sight.sinks is not None else sight.weights
+    return tap(note(scores, "scores", named, biases, terms), "scores: B H T S")
+
+
+def tap_pattern(pattern: Tensor, scores: Tensor, sight: Sight, terms: Callable[[Index], Terms] | None = None) -> Tensor:
+    """What the softmax made of it [B H T S], by its name."""
+    weights = () if sight.sinks is None else (sight.sinks,)
+    return tap(note(pattern, "softmax", (scores, *sight.inputs), weights, terms), "pattern: B H T S")
+
+
+def outline(q: Tensor, piece: Piece, sight: Sight, named: tuple[Tensor, ...]) -> None:
+    """The reference's tables as shapes alone."""
+    table = q.new_empty((q.shape[0], q.shape[2], q.shape[1], stored_rows(piece)), device="meta")
+    tap_pattern(torch.empty_like(table), tap_scores(table, named, sight), sight)
 
 
 def softmax_terms(scores: Tensor, allowed: Tensor, sink: Tensor | None) -> Callable[[Index], Terms]:

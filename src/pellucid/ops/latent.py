@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pellucid.ops import native
-from pellucid.ops.attend import attend_reference, attend_sdpa, gap, pattern_terms, stored_rows, walk
+from pellucid.ops.attend import attend_reference, attend_sdpa, gap, outline, pattern_terms, stored_rows, walk
 from pellucid.past import Abreast, Past, Piece
 from pellucid.sight import Sight
-from pellucid.tap import Index, Terms, beside, inside, instead, note, tap
+from pellucid.tap import Index, Terms, beside, inside, instead, listed, note, tap
 
 FORM: str | None = None  # a test sets "absorbed" or "expanded"; None lets the counts decide
 
@@ -26,7 +26,7 @@ def grow(latent: Tensor, up: Tensor, named: Tensor | None = None) -> Tensor:
 
     named: the latent as it was tapped, where this one was read from pages.
     """
-    y = torch.einsum("bsc,hkc->bshk", latent, up)
+    y = torch.einsum("bsc,hkc->bshk", latent, up.to(latent.device))
     return note(y, "linear", (latent if named is None else named,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
 
 
@@ -53,8 +53,9 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
         content, turned = cut
         seen, asked, paged = sight.of(piece), inside("k", "v", "scores", "pattern"), piece.paged
 
+        named = q, q_rot, *past.new
+
         def reference() -> Tensor:
-            named = q, q_rot, *past.new
             return in_the_open(torch.cat([content, turned], -1), named, piece, up_k, up_v, seen, scale)
 
         if asked == "reference":
@@ -74,6 +75,10 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
         if asked == "read":
             with beside() as found:
                 found(gap(reference(), z))
+        elif asked == "list":
+            with listed(lambda: gap(reference(), z)):
+                k, _ = tap_grown(piece.read()[0].to("meta"), up_k, up_v, named)
+                outline(content, piece, seen, (*named[:2], k, *named[3:]))
         return z
 
     if isinstance(a, Abreast) and inside("k", "v", "scores", "pattern") is None and fits(q, q_rot, a.pools, a.tables, a.positions, sight):
@@ -108,8 +113,13 @@ def with_shared(k: Tensor, shared: Tensor) -> Tensor:
     return torch.cat([k, shared[:, :, None].expand(*k.shape[:3], -1)], -1)
 
 
+def tap_grown(latent: Tensor, up_k: Tensor, up_v: Tensor, named: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """The grown keys and values by their names."""
+    return tap(grow(latent, up_k, named[2]), "k: B S H K"), tap(grow(latent, up_v, named[2]), "v: B S H W")
+
+
 def in_the_open(q: Tensor, named: tuple[Tensor, ...], piece: Piece, up_k: Tensor, up_v: Tensor, sight: Sight, scale: float) -> Tensor:
     """The reference: expanded, with the grown keys and values tapped."""
     latent, shared = piece.read()
-    k, v = tap(grow(latent, up_k, named[2]), "k: B S H K"), tap(grow(latent, up_v, named[2]), "v: B S H W")
+    k, v = tap_grown(latent, up_k, up_v, named)
     return attend_reference(q, piece, sight, scale, (*named[:2], k, *named[3:]), (with_shared(k, shared), v))

@@ -63,8 +63,10 @@ class Api:
             route("/api/runs/{run}/steps/{step}/sample", self.sample, "POST"),
             route("/api/runs/{run}/tensors/{n}", self.tensor),
             route("/api/runs/{run}/tensors/{n}/terms", self.terms),
+            route("/api/runs/{run}/tensors/{n}/stats", self.stats),
             route("/api/weights", self.weights),
             route("/api/weights/tensor", self.weight),
+            route("/api/weights/tensor/stats", self.weight_stats),
             route("/api/count", self.count),
             route("/api/catalog", self.catalog),
         ]
@@ -125,9 +127,11 @@ class Api:
         return answer(await self.computed(request, ready, lambda stop: desk.sample(run, k, row, given, most, stop)))
 
     async def tensor(self, request: Request) -> Response:
+        from pellucid.server.tensors import level_of
+
         given, desk = query(request, "at", "level"), await self.desk()
-        run, n, level = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), level_of(given)
-        tag = f'"{run.id[:16]}.{n}.{given.get("at", "")}.{level}"'
+        run, n, level = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), level_of(given.get("level", "0"))
+        tag = f'"{run.id[:16]}.{n}.{given.get("at", "")}.{level[0]},{level[1]}"'
         if tag in request.headers.get("if-none-match", ""):
             return Response(None, 304, {"etag": tag, "cache-control": FOREVER})
         body = await self.computed(request, desk.ready(run, n, False), lambda stop: desk.part(run, n, given.get("at"), level, stop))
@@ -139,6 +143,13 @@ class Api:
         told = await self.computed(request, desk.ready(run, n, True), lambda stop: desk.terms(run, n, given.get("cell", ""), stop))
         return answer(told, headers={"cache-control": FOREVER})
 
+    async def stats(self, request: Request) -> Response:
+        query(request)
+        desk = await self.desk()
+        run, n = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n")
+        told = await self.computed(request, desk.ready(run, n, False), lambda stop: desk.stats(run, n, stop))
+        return answer(told, headers={"cache-control": FOREVER})
+
     async def computed(self, request: Request, ready: bool, job: Callable[[Stop], T]) -> T:
         """A job beside the others where it needs no model, else in its turn."""
         return await (run_in_threadpool(job, Stop()) if ready else self.worker.run(request, job))
@@ -148,9 +159,16 @@ class Api:
         return answer(await run_in_threadpool(desk.weights, name))
 
     async def weight(self, request: Request) -> Response:
+        from pellucid.server.tensors import level_of
+
         given, desk = query(request, "model", "path", "at", "level"), await self.desk()
-        body = await run_in_threadpool(desk.weight, named(given), given.get("path", ""), given.get("at"), level_of(given))
+        level = level_of(given.get("level", "0"))
+        body = await run_in_threadpool(desk.weight, named(given), given.get("path", ""), given.get("at"), level)
         return Response(body, 200, {"cache-control": "no-store"}, "application/octet-stream")
+
+    async def weight_stats(self, request: Request) -> Response:
+        given, desk = query(request, "model", "path"), await self.desk()
+        return answer(await run_in_threadpool(desk.weight_stats, named(given), given.get("path", "")))
 
     async def count(self, request: Request) -> Response:
         given, desk = query(request, "model", *COUNTED), await self.desk()
@@ -167,11 +185,6 @@ def named(given: Mapping[str, str]) -> str:
     if not (name := given.get("model")):
         raise RequestError("server.field", 400, "model", name="model", found="-", allowed='"..."')
     return name
-
-
-def level_of(given: Mapping[str, str]) -> int:
-    """How coarse a tensor is asked for."""
-    return whole(given.get("level", "0"), "level", 30)
 
 
 def spoken(handler: Handler) -> Handler:

@@ -12,9 +12,11 @@ from pellucid.draw.life import tokenizer_of, visible
 from pellucid.errors import RequestError
 from pellucid.server import documents, runs, tensors
 from pellucid.server.asked import Asked
+from pellucid.server.formulas import formulas
 from pellucid.server.limits import Limits
 from pellucid.server.runs import Run, Runs, kept
 from pellucid.server.shelf import Held, Shelf
+from pellucid.server.stats import stats_of, told
 from pellucid.server.terms import terms_document
 from pellucid.server.worker import Stop
 from pellucid.tracing import INDEX, load_trace
@@ -56,7 +58,7 @@ class Desk:
         s = run.seen(n)
         return (kept(s) and (not terms or s.terms is not None)) or n in run.again or run.asked is None
 
-    def part(self, run: Run, n: int, at: str | None, level: int, stop: Stop) -> bytes:
+    def part(self, run: Run, n: int, at: str | None, level: tensors.Level, stop: Stop) -> bytes:
         """A tensor's part in a safetensors file's bytes."""
         s = run.seen(n)
         part = tensors.part_of(at, s.shape)
@@ -66,6 +68,11 @@ class Desk:
     def terms(self, run: Run, n: int, index: str, stop: Stop) -> dict[str, Any]:
         """A cell's terms."""
         return terms_document(run, runs.whole(run, n, stop, terms=True), index, self.limits)
+
+    def stats(self, run: Run, n: int, stop: Stop) -> dict[str, Any]:
+        """A tensor's measures."""
+        seen = runs.whole(run, n, stop)
+        return documents.stats_document(run, n, seen, run.measure(n, seen.value))
 
     def logits(self, run: Run, k: int) -> int:
         """The number of a step's logits."""
@@ -87,7 +94,7 @@ class Desk:
         told = [{f: getattr(w, f) for f in ("path", "dims", "axes", "shape", "dtype", "count", "parameter")} for w in held.weights.values()]
         return {"schema": SCHEMA, "model": name, "weights": told}
 
-    def weight(self, name: str, path: str, at: str | None, level: int) -> bytes:
+    def weight(self, name: str, path: str, at: str | None, level: tensors.Level) -> bytes:
         """A weight's part."""
         held = self.shelf[name]
         x = held.tensor(path)
@@ -96,6 +103,16 @@ class Desk:
         if x.is_meta:
             raise RequestError("server.meta", 400, "path", path=path)
         return tensors.packed(x, part, level, path)
+
+    def weight_stats(self, name: str, path: str) -> dict[str, Any]:
+        """A weight's measures."""
+        held = self.shelf[name]
+        x = held.tensor(path)
+        if x.is_meta:
+            raise RequestError("server.meta", 400, "path", path=path)
+        if path not in held.measures:
+            held.measures[path] = stats_of(x)
+        return {"schema": SCHEMA, "model": name, "path": path, "stats": told(held.measures[path])}
 
     def tokens(self, name: str, text: str) -> dict[str, Any]:
         """The ids and pieces of a text, for which nothing runs."""
@@ -106,13 +123,14 @@ class Desk:
         return {"schema": SCHEMA, "model": name, "ids": ids, "pieces": [visible(p) for p in tokenizer.pieces(ids)]}
 
     def count(self, name: str, how: dict[str, Any]) -> dict[str, Any]:
-        """The bill of a listed model, or of one of the catalogue, as `pellucid count --json` prints it."""
+        """The bill of a listed model, or of one of the catalogue, as `pellucid count --json` prints it, with its numbers' formulas."""
         if name not in self.shelf.names and name not in catalog.models():
             raise RequestError("server.model", 404, "model", found=name, known=", ".join(self.shelf.names))
         key = (name, language(), *sorted(how.items()))
         with self.lock:
             if key not in self.bills:
-                self.bills[key] = bill_json.document(count(name, **how))
+                bill = count(name, **how)
+                self.bills[key] = bill_json.document(bill) | {"formulas": formulas(bill)}
                 while len(self.bills) > self.limits.bills:
                     self.bills.popitem(last=False)
             self.bills.move_to_end(key)

@@ -1,6 +1,7 @@
 """A run as JSON: its tokens, its steps with what could come next, and its tensors, step by step, in the order in which they were made."""
 
 import math
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +12,7 @@ from pellucid.draw.number import finite
 from pellucid.ops.sample import choose, stages
 from pellucid.ops.sampling import Sampling
 from pellucid.server.runs import LetGo, Run, kept
-from pellucid.server.stats import stats_of
+from pellucid.server.stats import Stats, told
 from pellucid.watching import Seen
 
 SCHEMA = 1
@@ -33,7 +34,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "pieces": pieces,
         "new": run.trace.new,
         "new_pieces": new,
-        "text": tokenizer.decode(run.trace.new) if tokenizer is not None else None,
+        "text": tokenizer.decode(i for i in run.trace.new if piece_of(tokenizer, i).raw) if tokenizer is not None else None,
         "sampling": {} if asked is None else asked.sampling,
         "edited": [] if asked is None else [e.path for e in asked.edits],
         "torn": run.trace.torn,
@@ -63,6 +64,11 @@ def step(run: Run, k: int) -> dict[str, Any]:
     }
 
 
+def stats_document(run: Run, n: int, s: Seen, stats: Stats) -> dict[str, Any]:
+    """What the values of one tensor range over. s: its record with them, and with the difference that a recomputed one has."""
+    return {"schema": SCHEMA, "run": run.id, "n": n, "path": s.path, "source": s.source, "error": finite(s.error), "stats": told(stats)}
+
+
 def sample_document(run: Run, k: int, row: int, logits: Tensor, given: dict[str, Any], most: int) -> dict[str, Any]:
     """What these settings of sampling make of a row's logits [V], stage by stage, and the token that they pick; the model does not run.
 
@@ -77,8 +83,8 @@ def sample_document(run: Run, k: int, row: int, logits: Tensor, given: dict[str,
     best = last.argsort(descending=True, stable=True)[:most].tolist()
     picked = choose(logits, sampling, read, run.trace.new[:k])
     best = best if picked in best else [*best[:-1], picked]
-    told = [(name, int((x > (0 if name == "probabilities" else -math.inf)).sum()), x[best].tolist()) for name, x in found]
-    columns = zip(*(values for _, _, values in told), strict=True)
+    shown = [(name, int((x > (0 if name == "probabilities" else -math.inf)).sum()), x[best].tolist()) for name, x in found]
+    columns = zip(*(values for _, _, values in shown), strict=True)
     return {
         "schema": SCHEMA,
         "run": run.id,
@@ -86,7 +92,7 @@ def sample_document(run: Run, k: int, row: int, logits: Tensor, given: dict[str,
         "row": row,
         "sampling": given,
         "picked": picked,
-        "stages": [{"name": name, "left": left} for name, left, _ in told],
+        "stages": [{"name": name, "left": left} for name, left, _ in shown],
         "rows": [
             {"id": i, "piece": visible(piece_of(tokenizer, i)), "values": list(map(finite, values))}
             for i, values in zip(best, columns, strict=True)
@@ -113,11 +119,10 @@ def tensors(run: Run, k: int) -> list[dict[str, Any]]:
 def tensor(run: Run, n: int, s: Seen, dims: dict[str, str]) -> dict[str, Any]:
     """One tensor without its values: what it is, what made it, what that took, and what the values range over."""
     own = {} if run.held is None else run.held.weights
-    count = 1
-    for size in s.shape:
-        count *= size
+    count = prod(s.shape)
     place, name = block(s.path)
-    stats = s.value.stats if isinstance(s.value, LetGo) else stats_of(s.value) if kept(s) else None
+    little = kept(s) and count <= run.limits.measured
+    stats = s.value.stats if isinstance(s.value, LetGo) else run.measure(n, s.value) if little else None
     return {
         "n": n,
         "path": s.path,
@@ -138,6 +143,6 @@ def tensor(run: Run, n: int, s: Seen, dims: dict[str, str]) -> dict[str, Any]:
         "parameters": sum(own[w].count for w in dict.fromkeys(s.weights) if w in own) if own else None,
         "flops": None if run.held is None else s.flops,
         "rows": None if s.rows is None else s.rows.tolist(),
-        "stats": None if stats is None else {k: finite(v) if isinstance(v, float) else v for k, v in vars(stats).items()},
+        "stats": None if stats is None else told(stats),
         "kept": kept(s),
     }

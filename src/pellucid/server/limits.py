@@ -19,6 +19,9 @@ class Limits:
     runs: int = 32  # kept; the one that was asked for longest ago goes first
     kept: int = 2 << 30  # bytes of the values of all runs
     value: int = 64 << 20  # bytes of a value that a run keeps; a larger one is computed again when it is asked for
+    tables: int = 64 << 20  # bytes of a run's scores and patterns; of more, each is computed when it is asked for
+    table: int = 2 << 30  # bytes of one that is computed so
+    measured: int = 1 << 24  # numbers of a tensor whose measures are told with the run; a larger one is measured when it is asked for
     slice: int = 64 << 20  # bytes of one answer
     source: int = 4 << 30  # bytes that a pooled slice is made from
     summands: int = 1 << 16  # told of a cell

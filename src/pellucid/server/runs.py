@@ -1,6 +1,7 @@
 """Runs of models, kept until others need their place: a trace of a prompt with what could come next at every step.
 
-A value too large to keep is measured and let go; asked for, it is computed again by the same run watched at its path alone.
+A value too large to keep is let go; asked for, it is computed again by the same run watched at its path alone. Many or large tables of
+scores are only listed; asked for, one is computed by its op's reference, from what the op was given.
 """
 
 import secrets
@@ -9,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from pellucid.models import Encoder, EncoderDecoder
 from pellucid.ops.sample import choose
 from pellucid.ops.sampling import Sampling
 from pellucid.server.asked import Asked, Edit
-from pellucid.server.limits import Limits
+from pellucid.server.limits import LIMITS, Limits
 from pellucid.server.shelf import Held
 from pellucid.server.stats import Stats, stats_of
 from pellucid.server.tensors import part_of
@@ -35,9 +37,9 @@ AGAIN = 2  # values computed again that a run keeps
 
 @dataclass(frozen=True)
 class LetGo:
-    """What is left of a value that was not kept."""
+    """What is left of a value that was not kept; of a very large one nothing."""
 
-    stats: Stats
+    stats: Stats | None
 
 
 @dataclass(eq=False)
@@ -49,7 +51,9 @@ class Run:
     answers: list[list[Answer]] = field(default_factory=list)
     asked: Asked | None = None
     patches: dict[Edit, Tensor] = field(default_factory=dict)  # what its edits take from other runs, which may be gone by now
+    limits: Limits = LIMITS
     id: str = field(default_factory=lambda: secrets.token_hex(16))
+    measures: dict[int, Stats] = field(default_factory=dict)
     again: "OrderedDict[int, Seen]" = field(default_factory=OrderedDict)
 
     @property
@@ -67,6 +71,12 @@ class Run:
         """The number of the first tensor of every step, and how many there are in all."""
         steps = [s.step for s in self.trace]
         return [steps.index(k) for k in range(self.trace.steps)] + [len(steps)]
+
+    def measure(self, n: int, value: Tensor) -> Stats:
+        """What the values of a number range over, taken once."""
+        if n not in self.measures:
+            self.measures[n] = stats_of(value)
+        return self.measures[n]
 
     def seen(self, n: int) -> Seen:
         """The record of a number."""
@@ -122,14 +132,14 @@ class Keeping:
         storage = x.untyped_storage()
         own = 0 if storage.data_ptr() in self.storages else storage.nbytes()
         if x.nbytes > self.limits.value or self.size + own > self.limits.kept // 2:
-            return LetGo(stats_of(x))
+            return LetGo(stats_of(x) if x.numel() <= self.limits.measured else None)
         self.storages.add(storage.data_ptr())
         self.size += own
         return x.detach()
 
 
 def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[[str, int], Tensor]) -> Run:
-    """Run a prompt, watched, with the terms of every cell where tables of scores are small. values: another run's tensor, for patches."""
+    """Run a prompt, watched; tables of scores are listed alone where they are large. values: another run's tensor, for patches."""
     if held.model is None or not held.has_weights:
         return shapes(held, asked, stop, limits)
     model = held.model
@@ -150,15 +160,16 @@ def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[
         return token
 
     patches = {e: values(e.run, e.n) for e in asked.edits if e.run is not None and e.n is not None}
-    small = square(held, len(ids) + asked.new) <= limits.kept // 8
-    how: dict[str, Any] = {"keep": Keeping(stop, limits), "terms": small, "edit": changes(asked, patches)}
+    how: dict[str, Any] = {"keep": Keeping(stop, limits), "terms": True, "edit": changes(asked, patches)}
+    how["inside"] = "beside" if square(held, len(ids) + asked.new) <= limits.tables else "listed"
     if isinstance(model.module, Encoder):
         model.check(torch.tensor([ids]))
         life = trace(model, ids, asked.new, **how)
     else:
         life = trace(model, ids, asked.new, chosen, **how)
     life.prompt = asked.prompt
-    run = Run(held, life, answers, asked, patches)
+    forget(life)
+    run = Run(held, life, answers, asked, patches, limits)
     if isinstance(model.module, Encoder) and model.config.head:
         logits = whole(run, next(n for n, s in enumerate(life.seen) if s.path == "logits"), stop).value
         rows = zip(model.blanks(ids), life.new, strict=True)
@@ -166,8 +177,16 @@ def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[
     return run
 
 
+def forget(life: Trace) -> None:
+    """Terms hold what went into their op: let those go that would hold a value which is not kept."""
+    gone = {(s.step, s.path) for s in life if isinstance(s.value, LetGo)}
+    for s in life:
+        if any((s.step, path) in gone for path in (s.path, *s.inputs)):
+            s.terms = None
+
+
 def square(held: Held, tokens: int) -> int:
-    """About how many bytes the tables of scores take that hang on the terms of their cells."""
+    """About how many bytes the tables of scores and their patterns take."""
     layers = (*held.config.layers, *(held.config.encoder or ()))
     return sum(8 * one.attn.heads * tokens * tokens for one in layers)
 
@@ -226,26 +245,41 @@ def shapes(held: Held, asked: Asked, stop: Stop, limits: Limits) -> Run:
     given = (tokens, tokens[:, :1]) if isinstance(held.module, EncoderDecoder) else (tokens,)
     with torch.no_grad(), watch(held.module, keep=Keeping(stop, limits)) as seen:
         held.module(*given)
-    return Run(held, Trace(held.name, asked.prompt, ids, [], seen.seen), [], asked)
+    return Run(held, Trace(held.name, asked.prompt, ids, [], seen.seen), [], asked, {}, limits)
 
 
 def whole(run: Run, n: int, stop: Stop, terms: bool = False) -> Seen:
     """A record with its value, and with its terms where they are asked for; computed again where it is not kept."""
     s = run.seen(n)
-    if isinstance(s.value, Tensor) and s.value.is_meta:
+    if isinstance(s.value, Tensor) and s.value.is_meta and s.later is None:
         raise RequestError("server.meta", 400, "n", path=s.path)
     if kept(s) and (not terms or s.terms is not None or run.asked is None):
         return s
     if n in run.again:
         run.again.move_to_end(n)
         return run.again[n]
+    while len(run.again) >= AGAIN:
+        run.again.popitem(last=False)
+    run.again[n] = recomputed(run, s, stop) if s.later is None else listed(run, s)
+    return run.again[n]
+
+
+def listed(run: Run, s: Seen) -> Seen:
+    """A table of scores or its pattern, from what went into its op."""
+    assert s.later is not None
+    size = prod(s.shape) * s.dtype.itemsize
+    if size > run.limits.table:
+        raise RequestError("server.table", 413, "n", path=s.path, size=size, limit=run.limits.table)
+    return s.later()
+
+
+def recomputed(run: Run, s: Seen, stop: Stop) -> Seen:
+    """A record with its value and its terms, by the same run watched at its path alone."""
     assert run.held is not None and run.model is not None and run.asked is not None
     how: dict[str, Any] = {"keep": stop.keep, "terms": True, "edit": changes(run.asked, run.patches), "only": s.path}
     if isinstance(run.model.module, Encoder):
         life = trace(run.model, run.trace.ids, 1, **how)
     else:
         life = trace(run.model, run.trace.ids, s.step + 1, choosing(run.held, run.asked, run.trace.ids), **how)
-    (run.again[n],) = (r for r in life if (r.step, r.call) == (s.step, s.call))
-    while len(run.again) > AGAIN:
-        run.again.popitem(last=False)
-    return run.again[n]
+    (found,) = (r for r in life if (r.step, r.call) == (s.step, s.call))
+    return found

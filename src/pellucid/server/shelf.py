@@ -6,7 +6,7 @@ A model of the catalogue is built on meta: its shapes and counts are told, and v
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pellucid.counting.weights import Weight, weights
 from pellucid.errors import RequestError
 from pellucid.model import DTYPES, Model, load, specimens
 from pellucid.models import Encoder, EncoderDecoder
+from pellucid.server.stats import Stats
 
 SMALL = 200_000_000  # parameters of a model that is held in float32, where sums are exact to the printed digit; others as stored
 EXAMPLE = "The capital of France is"
@@ -30,12 +31,13 @@ EXAMPLES = {"decoder": EXAMPLE, "prefix": EXAMPLE, "encoder": f"{EXAMPLE} ___.",
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A model in memory. model: with its tokenizer; None of a catalogue's entry, which has shapes alone."""
+    """A model in memory. model: with its tokenizer; None of a catalogue's entry, which has shapes alone.  measures: of its weights."""
 
     name: str
     family: str
     module: Any
     model: Model | None
+    measures: dict[str, Stats] = field(default_factory=dict)
 
     @property
     def config(self) -> Config:

@@ -1,7 +1,7 @@
 """A tensor on its way to the page: the part that is asked for, as it is or pooled to fewer cells, in a safetensors file's bytes.
 
-at "0,:,2,0:64" takes what x[0, :, 2, 0:64] takes. Level k keeps of every 2^k x 2^k cells the one that is farthest from 0, with its sign:
-[[1, -7], [2, 3]] at level 1 is -7.
+at "0,:,2,0:64" takes what x[0, :, 2, 0:64] takes. Level "k" keeps of every 2^k x 2^k cells the one that is farthest from 0, with its
+sign: [[1, -7], [2, 3]] at level 1 is -7. Level "j,k" has a number for each of the two axes: rows 2^j times, columns 2^k times shorter.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from pellucid.errors import RequestError
 from pellucid.server.limits import Limits
 
 Part = tuple[int | slice, ...]
+Level = tuple[int, int]  # of the last two axes: each 2^level times shorter; of a single axis the second
 DEEPEST = 30
 
 
@@ -51,7 +52,19 @@ def size_of(part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(len(range(*p.indices(n))) for p, n in zip(part, shape, strict=True) if isinstance(p, slice))
 
 
-def require(part: Part, shape: tuple[int, ...], dtype: torch.dtype, level: int, limits: Limits) -> None:
+def level_of(text: str) -> Level:
+    """The level that a text means: "3" of both axes, "0,3" of each its own."""
+    if not (found := re.fullmatch(r"([0-9]{1,2})(?:,([0-9]{1,2}))?", text)) or max(map(int, found.groups("0"))) > DEEPEST:
+        raise RequestError("server.field", 400, "level", name="level", found=text, allowed=f"0..{DEEPEST} | 0..{DEEPEST},0..{DEEPEST}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def level_text(level: Level) -> str:
+    """The same level as every asker would write it."""
+    return str(level[0]) if level[0] == level[1] else f"{level[0]},{level[1]}"
+
+
+def require(part: Part, shape: tuple[int, ...], dtype: torch.dtype, level: Level, limits: Limits) -> None:
     """Refuse a part that is too large to be sent, or to be pooled; a level says how many times coarser it must be."""
     size = size_of(part, shape)
     source = prod(size) * dtype.itemsize
@@ -60,21 +73,21 @@ def require(part: Part, shape: tuple[int, ...], dtype: torch.dtype, level: int, 
         raise RequestError("server.large", 413, "at", size=max(source, sent) if source > limits.source else sent, limit=limits.slice)
 
 
-def pooled_size(size: tuple[int, ...], level: int) -> tuple[int, ...]:
+def pooled_size(size: tuple[int, ...], level: Level) -> tuple[int, ...]:
     """The shape of a part at a level."""
-    return tuple(-(-n // (1 << level)) if i >= len(size) - 2 else n for i, n in enumerate(size))
+    own = (*[0] * len(size), *level)[-len(size) :] if size else ()
+    return tuple(-(-n // (1 << k)) for n, k in zip(size, own, strict=True))
 
 
-def pooled(x: Tensor, level: int) -> Tensor:
+def pooled(x: Tensor, level: Level) -> Tensor:
     """x with its last two axes 2^level times shorter; a border block may be smaller, and a NaN in a block is what it shows."""
-    if level == 0 or x.ndim == 0 or x.numel() == 0:
+    if level == (0, 0) or x.ndim == 0 or x.numel() == 0:
         return x
     if x.dtype == torch.bool:
         return pooled(x.to(torch.uint8), level).bool()
-    step = 1 << level
     wide = x if x.ndim > 1 else x[None]
     rows, cells = wide.shape[-2:]
-    down, across = min(step, rows) if x.ndim > 1 else 1, min(step, cells)
+    down, across = min(1 << level[0], rows) if x.ndim > 1 else 1, min(1 << level[1], cells)
     edge = [-(-n // s) * s - n for n, s in ((rows, down), (cells, across))]
     if any(edge):  # a border's last row again changes no block's farthest cell
         index = [torch.arange(n + e, device=x.device).clamp(max=n - 1) for n, e in zip((rows, cells), edge, strict=True)]
@@ -90,9 +103,9 @@ def digest(x: Tensor) -> str:
     return hashlib.sha256(x.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
 
 
-def packed(x: Tensor, part: Part, level: int, path: str) -> bytes:
+def packed(x: Tensor, part: Part, level: Level, path: str) -> bytes:
     """The part of x as the bytes of a safetensors file with one tensor, "x"; its metadata tell what it is and the whole part's hash."""
     found = x[part].detach()
     whole = torch.empty(found.shape, dtype=x.dtype).copy_(found)  # one number of a row is contiguous too, and keeps the row's stride
-    told = {"path": path, "at": written(part, tuple(x.shape)), "level": str(level), "sha256": digest(whole)}
+    told = {"path": path, "at": written(part, tuple(x.shape)), "level": level_text(level), "sha256": digest(whole)}
     return save({"x": pooled(whole, level).contiguous()}, told)

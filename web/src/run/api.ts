@@ -2,7 +2,9 @@
 
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog } from "./bill";
-import type { Models, Run, Tensor, Terms, Weight } from "./types";
+import { say } from "../words";
+import { recorded } from "./recorded";
+import type { Models, Run, Stats, Tensor, Terms, Weight } from "./types";
 
 const TOGETHER = 4; // requests in flight: a browser allows six to a host, and one more must always pass
 const KEPT = "pellucid.token";
@@ -15,7 +17,7 @@ function bring(): string {
     sessionStorage.setItem(KEPT, found);
   } catch { /* without storage the token lives as long as the page */ }
   fragment.delete("token");
-  history.replaceState(null, "", `${location.pathname}${location.search}${fragment.size ? `#${fragment}` : ""}`);
+  if (!recorded) history.replaceState(null, "", `${location.pathname}${location.search}${fragment.size ? `#${fragment}` : ""}`);
   return found ?? "";
 }
 
@@ -47,7 +49,20 @@ async function reason(answer: Response): Promise<string> {
   }
 }
 
-const json = async <T>(path: string, init?: RequestInit): Promise<T> => (await (await ask(path, init)).json()) as T;
+// What was answered, by what was asked: a page that is saved carries it.
+export const heard = new Map<string, unknown>();
+const REMEMBERED = 2000;
+
+async function json<T>(path: string, init?: RequestInit): Promise<T> {
+  const key = typeof init?.body === "string" ? `${path} ${init.body}` : path;
+  if (recorded) {
+    if (key in recorded.answers) return recorded.answers[key] as T;
+    throw new Refused(say("page.saved.absent"));
+  }
+  const answer = (await (await ask(path, init)).json()) as T;
+  if (heard.delete(key) || heard.size < REMEMBERED || heard.delete(heard.keys().next().value as string)) heard.set(key, answer);
+  return answer;
+}
 
 export const models = (): Promise<Models> => json("models");
 
@@ -79,6 +94,10 @@ export const kept = (run: string): Promise<Run> => json(`runs/${run}`);
 export const tensors = async (run: string, step: number): Promise<Tensor[]> => (await json<{ tensors: Tensor[] }>(`runs/${run}/steps/${step}`)).tensors;
 
 export const terms = (run: string, n: number, cell: readonly number[]): Promise<Terms> => json(`runs/${run}/tensors/${n}/terms?cell=${cell.join()}`);
+
+// What a tensor's values range over, where the run's document does not tell it, or a weight's.
+export const stats = async (run: string, n: number): Promise<Stats> => (await json<{ stats: Stats }>(`runs/${run}/tensors/${n}/stats`)).stats;
+export const weightStats = async (model: string, path: string): Promise<Stats> => (await json<{ stats: Stats }>(`weights/tensor/stats?${query({ model, path })}`)).stats;
 
 export async function tensor(run: string, n: number, at: string, level: number): Promise<ArrayBuffer> {
   return (await ask(`runs/${run}/tensors/${n}?at=${at}&level=${level}`)).arrayBuffer();

@@ -20,7 +20,7 @@ export interface Tensor {
   parameters: number;
   flops: number | null;
   rows: number[] | null; // of routed rows: which token each is of
-  stats: Stats | null;
+  stats: Stats | null; // null: not told with the run; the server measures it when asked
 }
 
 export interface Candidate { id: number; piece: string; logit: number | null; probability: number | null }

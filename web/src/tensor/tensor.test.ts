@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { closed, cut, inert, packed, pooled, unpacked } from "../run/recorded";
 import { decode, half, rounded } from "./decode";
 import { numbers, symbols } from "./formula";
 import { amount, bytes, count, exact, number } from "./number";
@@ -98,4 +99,25 @@ describe("formulas", () => {
     expect(symbols({ factors: { exp: [0.3], inverse: [0.5] }, summands: [0.15] })).toBe("exp·inverse");
     expect(numbers({ factors: { a: [2, 2], b: [1, 3] }, summands: [2, 6] }, String)).toBe("(1.000 + 3.000) · 2.000");
   });
+});
+
+it("a part of a recorded tensor is its bytes in order", () => {
+  const of = (at: string) => { const part = cut({ dtype: "I16", shape: [2, 2, 3], bytes: new Uint8Array(Int16Array.from({ length: 12 }, (_, i) => i).buffer) }, at); return [part.shape, [...new Int16Array(part.bytes.slice().buffer)]]; };
+  expect(of("1,0,2")).toEqual([[], [8]]);
+  expect(of("0,:,1:")).toEqual([[2, 2], [1, 2, 4, 5]]);
+  expect(of(":,1,:2")).toEqual([[2, 2], [3, 4, 9, 10]]);
+});
+
+it("pooling takes what is farthest from 0, and NaN", () => {
+  expect(pooled([1, -5, 2, 3, 4, 0], [2, 3], 1)).toEqual({ values: Float32Array.from([-5, 2]), shape: [1, 2] });
+  expect(pooled([1, NaN, -7, 2], [1, 4], 1)).toEqual({ values: Float32Array.from([NaN, -7]), shape: [1, 2] });
+});
+
+it("bytes survive a file of text, and no text ends its element", () => {
+  const bytes = Uint8Array.from({ length: 70_000 }, (_, i) => i % 251);
+  expect(unpacked(packed(bytes))).toEqual(bytes);
+  const evil = "</script><!-- & \u2028";
+  expect(inert({ evil })).not.toMatch(/[<>&\u2028]/);
+  expect(JSON.parse(inert({ evil }))).toEqual({ evil });
+  expect(closed('a("</SCRIPT>", `<!--`)')).toBe('a("<\\/SCRIPT>", `<\\!--`)');
 });

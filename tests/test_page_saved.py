@@ -1,0 +1,147 @@
+"""The page saved as one file, opened with the network off: the same values, nothing asked for, no script but its own."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Browser
+
+import pellucid
+from pellucid.tracing import Trace
+from visits import Visit, chromium, opened, visiting
+
+PROMPT = "The capital of France is"
+EVIL = [
+    "</script><script>window.__pwned=1</script>",
+    "<!--<script>window.__pwned=1//",
+    "<img src=x onerror=window.__pwned=1>",
+    "\u2028]]></style><svg onload=window.__pwned=1>",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with opened() as found:
+        yield found
+
+
+def saved(browser: Browser, address: str, folder: Path, **place: Any) -> Path:
+    """The file that the page's button gives, for this place."""
+    with visiting(browser, address) as visit:
+        visit.go(**place)
+        with visit.page.expect_download() as got:
+            visit.page.click("nav .save")
+        file = folder / got.value.suggested_filename
+        got.value.save_as(file)
+    return file
+
+
+@contextmanager
+def offline(browser: Browser, file: Path) -> Iterator[Visit]:
+    """The file in a window without a network; what it asks for elsewhere, complains of or throws is a fault."""
+    with visiting(browser, f"{file.as_uri()}#", offline=True) as visit:
+        yield visit
+        assert {r.split("#")[0].split("?")[0] for r in visit.requests} <= {file.as_uri()}
+
+
+def shown(visit: Visit, file: Path, ready: str, **place: Any) -> None:
+    """Open the file at a place."""
+    fragment = "&".join(f"{k}={v}" for k, v in place.items())
+    visit.page.goto("about:blank")
+    visit.page.goto(file.as_uri() + (f"#{fragment}" if fragment else ""))
+    visit.page.wait_for_selector(ready)
+
+
+@pytest.fixture(scope="module")
+def file(browser: Browser, address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(browser, address, tmp_path_factory.mktemp("saved"), prompt=PROMPT, steps=2, tensor="layers.0.attn.scores", cell="0,1,4,3")
+
+
+@pytest.fixture(scope="module")
+def run() -> Trace:
+    return pellucid.trace(pellucid.load("pellucid/capitals", dtype="float32"), PROMPT, 2, terms=True)
+
+
+def test_a_saved_file_opens_where_it_was_left(browser: Browser, file: Path, run: Trace) -> None:
+    with offline(browser, file) as visit:
+        shown(visit, file, '#reading[data-cell="0,1,4,3"]:not([data-value=""])')
+        terms, seen = run.all("layers.0.attn.scores")[0].terms, run.all("layers.0.attn.scores")[0].value
+        assert terms is not None
+        assert visit.total() == terms((0, 1, 4, 3)).total()
+        told = visit.page.get_attribute("#reading", "data-value") or "nan"
+        assert float(torch.tensor(float(told), dtype=torch.float32)) == float(seen[0, 1, 4, 3])
+        assert [int(x) for x in visit.page.locator(".token .id").all_inner_texts()] == run.ids + run.new
+        cards = visit.page.locator(".river [data-path]").evaluate_all("all => all.map(c => c.dataset.path)")
+        assert set(cards) < {s.path for s in run if s.step == 0} and len(cards) > 20
+
+
+@pytest.mark.parametrize("path", ["embed", "layers.0.attn.q", "layers.3.attn.pattern", "layers.1.ffn.neurons", "logits"])
+def test_a_saved_files_bytes_are_the_runs(browser: Browser, file: Path, run: Trace, path: str) -> None:
+    value = run.all(path)[0].value
+    at = tuple(n // 2 for n in value.shape)
+    cell = ",".join(map(str, at))
+    with offline(browser, file) as visit:
+        shown(visit, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', tensor=path, cell=cell)
+        told = visit.page.get_attribute("#reading", "data-value") or "nan"
+        assert float(torch.tensor(float(told), dtype=torch.float32)) == float(value[at])
+        visit.page.wait_for_selector('[data-received]:not([data-received=""])')
+        hashed = visit.page.locator("[data-received]")
+        words = (hashed.get_attribute("data-at") or "").split(",")
+        part = value[tuple(slice(*map(int, w.split(":"))) if ":" in w else int(w) for w in words)]
+        own = hashlib.sha256(part.contiguous().numpy().tobytes()).hexdigest()
+        assert hashed.get_attribute("data-received") == hashed.get_attribute("data-source") == own
+
+
+def test_a_saved_files_views_work(browser: Browser, file: Path, run: Trace) -> None:
+    with offline(browser, file) as visit:
+        shown(visit, file, "[data-pick]", view="next", sampling="temperature:2 seed:3")
+        best = run.all("logits")[0].value[0, -1]
+        told = visit.page.get_attribute("tr[data-id] >> nth=0", "data-id")
+        assert told == str(int(best.argmax()))
+        shown(visit, file, "[data-weight]", view="attention", block="layers.2", head=1, position=3)
+        weights = visit.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
+        assert torch.equal(torch.tensor(weights, dtype=torch.float32), run.all("layers.2.attn.pattern")[0].value[0, 1, 3])
+        shown(visit, file, "tr[data-step='1'] [data-total]", view="cache")
+        assert visit.page.locator("nav a").all_inner_texts() == ["Life", "Attention", "Next token", "Cache"]
+        assert visit.page.locator("nav .save, form .run").count() == 0
+
+
+@pytest.mark.parametrize("text", EVIL)
+def test_a_text_in_a_saved_file_is_only_text(browser: Browser, address: str, tmp_path: Path, text: str) -> None:
+    file = saved(browser, address, tmp_path, prompt=text)
+    with offline(browser, file) as visit:
+        shown(visit, file, "main nav")
+        visit.page.wait_for_timeout(200)
+        assert visit.page.evaluate("window.__pwned") is None
+        assert visit.page.input_value("#prompt") == text
+
+
+def test_a_saved_file_runs_no_other_script(browser: Browser, file: Path, tmp_path: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert len(re.findall(r"<script", re.sub(r'<script type="module">.*?</script>', "<script></script>", text, flags=re.S))) == 2
+    assert not re.search(r"(?:src|href)=\"(?!data:)", text.split("<style>")[0])
+    other = tmp_path / "other.html"
+    head, tail = text.rsplit("</body>", 1)
+    other.write_text(f"{head}<script>window.__pwned=1</script><img src=x onerror='window.__pwned=2'></body>{tail}", encoding="utf-8")
+    with visiting(browser, f"{other.as_uri()}#", offline=True) as visit:
+        shown(visit, other, "main nav")
+        assert visit.page.evaluate("window.__pwned") is None
+        assert visit.faults and all("Content Security Policy" in f for f in visit.faults)
+        visit.faults.clear()
+    bare = tmp_path / "bare.html"
+    bare.write_text(re.sub(r'<meta http-equiv="Content-Security-Policy".*?/>', "", other.read_text(encoding="utf-8")), encoding="utf-8")
+    with visiting(browser, f"{bare.as_uri()}#", offline=True) as visit:
+        shown(visit, bare, "main nav")
+        assert visit.page.evaluate("window.__pwned") is not None  # it is the policy that stops it
+        visit.faults.clear()

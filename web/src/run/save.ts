@@ -1,0 +1,51 @@
+// The page as one file: its script and style inline, told to the browser by their hashes, and the run's answers and bytes as inert JSON.
+
+import { settings } from "../settings.svelte";
+import { written, type Place } from "../link";
+import { say } from "../words";
+import { heard, models, pieces, tensor, tensors } from "./api";
+import { closed, inert, packed, whole, type Recorded } from "./recorded";
+import type { Run, Tensor } from "./types";
+
+export const MOST = 64_000_000; // bytes of values: a file is read whole
+
+const text = async (name: string): Promise<string> => (await fetch(new URL(`./${name}`, document.baseURI))).text();
+
+async function hash(content: string): Promise<string> {
+  return `sha256-${packed(new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(content))))}`;
+}
+
+async function recording(run: Run, place: Place): Promise<Recorded> {
+  const all: Tensor[] = [...run.tensors], known = await models();
+  for (let k = 1; k < run.steps.length; k++) all.push(...(await tensors(run.run, k)));
+  const size = all.reduce((n, t) => n + t.bytes, 0);
+  if (size > MOST) throw new RangeError(say("page.large", { size, limit: MOST }));
+  for (const step of run.steps) for (const answer of step.answers) await pieces(run.run, step.step, answer.row, { temperature: 1 });
+  const files = await Promise.all(all.map(async (t) => [t.n, whole(await tensor(run.run, t.n, t.shape.map(() => ":").join(), 0))] as const));
+  const own = { ...known, current: run.model, run: run.run, models: known.models.filter((m) => m.name === run.model) };
+  const told = [...heard].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count\?|catalog$)/.test(key));
+  return {
+    schema: 1, place: written({ ...place, tour: 0 }), language: settings.language,
+    answers: { ...Object.fromEntries(told), models: own, [`runs/${run.run}`]: run },
+    tensors: Object.fromEntries(files.map(([n, { stored, sha256 }]) => [n, { dtype: stored.dtype, shape: stored.shape, bytes: packed(stored.bytes), sha256 }])),
+  };
+}
+
+export async function file(run: Run, place: Place): Promise<string> {
+  const [page, style, icon, content] = await Promise.all([text("page.js"), text("page.css"), text("icon.svg"), recording(run, place)]);
+  const script = closed(page), policy = `default-src 'none'; script-src '${await hash(script)}'; style-src '${await hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'`;
+  return [
+    `<!doctype html>`, `<html lang="en">`, `<head>`, `<meta charset="utf-8" />`, `<meta http-equiv="Content-Security-Policy" content="${policy}" />`,
+    `<meta name="viewport" content="width=device-width, initial-scale=1" />`, `<meta name="color-scheme" content="light dark" />`,
+    `<link rel="icon" href="data:image/svg+xml;base64,${packed(new TextEncoder().encode(icon))}" />`, `<title>Pellucid</title>`, `<style>${style}</style>`, `</head>`,
+    `<body>`, `<div id="page"></div>`, `<script type="application/json" id="recorded">${inert(content)}</script>`, `<script type="module">${script}</script>`, `</body>`, `</html>`, ``,
+  ].join("\n");
+}
+
+export async function save(run: Run, place: Place): Promise<void> {
+  const url = URL.createObjectURL(new Blob([await file(run, place)], { type: "text/html" })), link = document.createElement("a");
+  link.href = url;
+  link.download = `${run.model.split("/").at(-1)?.replace(/[^\w.-]/g, "_") || "run"}.html`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}
