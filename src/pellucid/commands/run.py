@@ -47,6 +47,7 @@ def add(app: typer.Typer) -> None:
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
         adapter: Annotated[str | None, options.adapter()] = None,
         finite: Annotated[bool, options.check_finite()] = False,
+        deterministic: Annotated[bool, typer.Option("--deterministic", help=say("run.help.deterministic"))] = False,
     ) -> None:
         if chat and ids:
             raise UseError("run.chat_ids")
@@ -58,7 +59,7 @@ def add(app: typer.Typer) -> None:
         judge(given, stop or [])
         screen: Screen = ctx.obj
         loaded = options.loaded(screen, model, finite, dtype=dtype, ignore_fields=ignore_field or (), adapter=adapter)
-        how: dict[str, Any] = {"new": new, "sampling": settled(screen, loaded, given), "until": stop or []}
+        how: dict[str, Any] = {"new": new, "sampling": settled(screen, loaded, given), "until": stop or [], "deterministic": deterministic}
         if prompt is None and sys.stdin.isatty():
             talk(screen, loaded, how)
             return
@@ -111,6 +112,7 @@ def answer(
     until: list[str],
     stops: tuple[int, ...] = (),
     ends: tuple[type[BaseException], ...] = (),
+    deterministic: bool = False,
 ) -> dict[str, Any]:
     """Generate after one prompt, streaming the text as it comes; returns what was generated.
 
@@ -128,7 +130,7 @@ def answer(
     stops = (*model.stops, *stops)
     out, got = Text(tokenizer.stream(skip_special=True), until), list[int]()
     try:
-        for news in model.stream([ids], room if new is None else new, sampling, stops):
+        for news in model.stream([ids], room if new is None else new, sampling, stops, deterministic):
             if news.token is None:
                 break
             got.append(news.token.id)

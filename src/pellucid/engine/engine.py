@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward
 from pellucid.engine.memory import Memory, changed
 from pellucid.engine.requests import Output, Request, Sequence, Token, check
@@ -55,6 +56,7 @@ class Engine:
         self.run, self.storage, self.limits, self.capacity = run, storage, limits, capacity
         self.admit, self.why, self.entropy, self.choose = admit, why, entropy, choose
         self.line, self.count, self.dropped = Line(), 0, set[int]()
+        self.deterministic = False
         self.module = nn.Module()  # the watched one; a simulation has none
 
     @staticmethod
@@ -65,21 +67,28 @@ class Engine:
         size: int = PAGE,
         cached: bool = True,
         every: bool = False,
+        deterministic: bool = False,
     ) -> "Engine":
-        """An engine over a model's own pages, which hold `tokens` tokens in all. every: see forward.Forward."""
+        """An engine over a model's own pages, which hold `tokens` tokens in all. every: see forward.Forward.
+
+        deterministic: a text has the same log-probabilities, bit for bit, alone and in any crowd, however its prompt is cut and whatever
+        the cache holds; where the machine or the model cannot keep that it is refused, and the error names what is in the way.
+        """
+        if deterministic:
+            require(module)
         limits, whole = replace(limits or Limits(), whole=module.config.prefix), -(-tokens // size)
         seen = {None} if every else reaches(module)  # a watcher may ask late what a row was made of
         short = {r: min(whole, limits.running * most_pages(r, limits.rows, size)) for r in seen if r is not None}
         pages = Pages(whole if None in seen else 0, size, short, whole * size)
         engine = Engine(
-            Forward(module, pages, every),
+            Forward(module, pages, every, deterministic),
             Memory(module, pages, cached),
             limits,
             whole * size,
             lambda request: check(module, request),
             lambda s: broken(module, s.tokens, s.request.source),
         )
-        engine.module = module
+        engine.module, engine.deterministic = module, deterministic
         return engine
 
     @property
@@ -189,7 +198,9 @@ class Engine:
         return [Output(s.number, s.index, token, ended, scores=first)]
 
 
-def generate(module: Decoder | EncoderDecoder, requests: list[Request], free: list[Engine] | None = None) -> Iterator[Output]:
+def generate(
+    module: Decoder | EncoderDecoder, requests: list[Request], free: list[Engine] | None = None, deterministic: bool = False
+) -> Iterator[Output]:
     """The news of these requests, numbered from 0 here, on an engine of their own; `free` keeps small ones for the next time, for the
     plans that they have recorded. What they stored is forgotten: a weight may have been changed meanwhile.
     """
@@ -199,9 +210,10 @@ def generate(module: Decoder | EncoderDecoder, requests: list[Request], free: li
         return
     tokens = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests)
     free = [] if free is None else free
-    engine = next((e for e in free if e.capacity >= tokens), None)
+    engine = next((e for e in free if e.capacity >= tokens and e.deterministic == deterministic), None)
     if engine is None:
-        engine = Engine.of(module, tokens, Limits(max(ROWS, len(requests)), sum(r.n for r in requests) + 1, len(requests)))
+        limits = Limits(max(ROWS, len(requests)), sum(r.n for r in requests) + 1, len(requests))
+        engine = Engine.of(module, tokens, limits, deterministic=deterministic)
     else:
         free.remove(engine)
     numbers = [engine.submit(request) for request in requests]

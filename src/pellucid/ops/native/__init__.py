@@ -11,7 +11,7 @@ from pellucid.ops.native.attention import (
     store,
     whereabouts,
 )
-from pellucid.ops.native.library import available, constant, instructions, off
+from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
 from pellucid.ops.native.routing import (
     best,
@@ -60,10 +60,10 @@ from pellucid.ops.native.twins import (
 )
 
 __all__ = [
-    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "argmax", "attend", "attend_latent", "available", "best", "capped",
+    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "any_rows", "argmax", "attend", "attend_latent", "available", "best", "capped",
     "combine", "constant", "correct", "experts", "fits_add", "fits_angles", "fits_argmax", "fits_attend", "fits_each", "fits_experts",
     "fits_gate", "fits_gated", "fits_latent", "fits_linear", "fits_listen", "fits_look", "fits_norm", "fits_rotate", "fits_scores",
     "fits_shares", "fits_sort", "fits_store", "fits_tempered", "gate", "gated", "instructions", "linear", "linear_wide", "listen",
-    "look", "norm", "numbers", "off", "record", "rotate", "scaled", "shares", "sigmoid", "softmax", "sort", "store", "stream",
+    "look", "most", "norm", "numbers", "off", "record", "rotate", "scaled", "shares", "sigmoid", "softmax", "sort", "store", "stream",
     "tempered", "waves", "weigh", "whereabouts",
 ]  # fmt: skip
