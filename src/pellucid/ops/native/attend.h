@@ -157,8 +157,10 @@ template <class T>
 static void attend(const i64* words, Work& work) {
   auto& a = *(const Attend<T>*)words;
   for (i64 job; (job = work.next()) >= 0;) {
-    const i64 r = job / a.heads, h = job % a.heads, g = h / (a.heads / a.groups), p = a.positions[r], *table = a.table + r * a.pages;
-    T* z = a.z + job * a.value;
+    // a text's rows meet a head's keys one after another, while they are near
+    const i64 r = a.pages ? job / a.heads : job % a.rows, h = a.pages ? job % a.heads : job / a.rows, at = r * a.heads + h;
+    const i64 g = h / (a.heads / a.groups), p = a.positions[r], *table = a.table + r * a.pages;
+    T* z = a.z + at * a.value;
     if (p < 0) {  // a row that may see nothing gives 0
       std::memset(z, 0, a.value * sizeof(T));
       continue;
@@ -172,7 +174,7 @@ static void attend(const i64* words, Work& work) {
       keys[t] = row * a.key, values[t] = row * a.value;
       if (++slot == a.size) slot = 0, page++;
     }
-    arrange(a.q + job * a.key, q, a.key);
+    arrange(a.q + at * a.key, q, a.key);
     score(a.k, q, keys, seen, a.key, (float)a.scale, scores);
     bend(a, h, p, from, seen, scores);
     sum_up(a.v, scores, values, seen, 1.f / soften(scores, seen, a.sinks ? get(a.sinks + h) : -INFINITY), z, a.value);
@@ -198,9 +200,10 @@ template <class T>
 static void listen(const i64* words, Work& work) {
   auto& a = *(const Listen<T>*)words;
   for (i64 job; (job = work.next()) >= 0;) {
-    const i64 r = job / a.heads, h = job % a.heads, g = h / (a.heads / a.groups), *place = a.places + r * a.step;
+    const i64 r = a.step ? job / a.heads : job % a.rows, h = a.step ? job % a.heads : job / a.rows, at = r * a.heads + h;
+    const i64 g = h / (a.heads / a.groups), *place = a.places + r * a.step;
     const i64 seen = place[2], room = (seen + 15) / 16 * 16;
-    T* z = a.z + job * a.value;
+    T* z = a.z + at * a.value;
     if (seen < 1) {
       std::memset(z, 0, a.value * sizeof(T));
       continue;
@@ -209,7 +212,7 @@ static void listen(const i64* words, Work& work) {
     float* scores = q + padded(a.key);
     i64 *keys = (i64*)(scores + room), *values = keys + room;
     for (i64 t = 0; t < seen; t++) keys[t] = (t * a.groups + g) * a.key, values[t] = (t * a.groups + g) * a.value;
-    arrange(a.q + job * a.key, q, a.key);
+    arrange(a.q + at * a.key, q, a.key);
     score((const T*)place[0], q, keys, seen, a.key, (float)a.scale, scores);
     sum_up((const T*)place[1], scores, values, seen, 1.f / soften(scores, seen), z, a.value);
   }

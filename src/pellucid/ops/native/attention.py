@@ -54,9 +54,7 @@ def around(spec: Buckets) -> Tensor:
         return bucket(-torch.arange(-spec.reach, spec.reach + 1), spec.count, spec.reach, spec.both_ways)
 
 
-def fits_attend(
-    q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, sight: Sight, end: int | None = None
-) -> bool:
+def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, sight: Sight, end: int | None = None) -> bool:
     if not (fits_sight(sight, end) and len(pools) == 2 and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
         return False
     return numbers(table, positions) and fits(q, *pools, sight.sinks, sight.bias.table if isinstance(sight.bias, Learned) else None)
