@@ -5,7 +5,7 @@ text. A life is drawn from one seed: requests come, are cancelled, end; pages ar
 """
 
 import random
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch

@@ -13,13 +13,14 @@ import adapters
 from judge import judge, prompts, run, theirs
 from pellucid.commands import main
 from pellucid.draw.formula import formula
-from pellucid.engine.decode import Decode
 from pellucid.engine.plans import Plans
-from pellucid.model import Model, load, trace
+from pellucid.life import trace
+from pellucid.model import Model, load
 from pellucid.ops import native
 from pellucid.parts.adapted import AdaptedLinear
 from pellucid.tap import terms_of
 from pellucid.tracing import watch
+from test_plan import Alone
 from tiny import far, swapped
 
 PROMPT = [5, 17, 33, 60]
@@ -92,7 +93,7 @@ def test_a_plan_falls_when_an_adapter_comes_or_goes(dtype: torch.dtype) -> None:
         pytest.skip("no kernels here")
     model = load(adapters.case("llama")[0], dtype=dtype)
     own = adapters.case("llama")[1]
-    decode, free = (Decode(model.module, 32, 4, planned=p) for p in (True, False))  # type: ignore[arg-type]
+    decode, free = (Alone(model.module, 32, 4, planned=p) for p in (True, False))  # type: ignore[arg-type]
 
     def same() -> bool:
         return all(torch.equal(decode.step(t), free.step(t)) for t in (7, 8, 9))
@@ -114,7 +115,7 @@ def test_the_mutant_that_counts_no_editions_replays_a_stale_plan() -> None:
     if not native.available():
         pytest.skip("no kernels here")
     model = load(adapters.case("llama")[0], dtype="float32")
-    decode, free = (Decode(model.module, 32, 4, planned=p) for p in (True, False))  # type: ignore[arg-type]
+    decode, free = (Alone(model.module, 32, 4, planned=p) for p in (True, False))  # type: ignore[arg-type]
     for d in (decode, free):
         d.start(PROMPT)
         d.step(7)

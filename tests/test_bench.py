@@ -17,7 +17,7 @@ from torch import nn
 from pellucid.catalog import devices
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bounds import Device, parts
-from pellucid.engine.decode import Decode
+from pellucid.engine.plans import Plans
 from pellucid.errors import UseError
 from pellucid.families import understand
 from pellucid.measuring import kept, limits, subject, timing
@@ -144,13 +144,13 @@ def test_what_is_timed_is_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
         hook.remove()
     assert set(seen) == {9}
     lengths: list[int] = []
-    honest = Decode.step
+    honest = Plans.step
 
-    def spied(place: Decode, token: int) -> Any:
-        lengths.append(place.length)
-        return honest(place, token)
+    def spied(plans: Plans, feed: Any) -> Any:
+        lengths.extend(plans.pages.length[r] for r in feed)
+        return honest(plans, feed)
 
-    monkeypatch.setattr(Decode, "step", spied)
+    monkeypatch.setattr(Plans, "step", spied)
     found = timing.decode(model, bill, 4)
     assert lengths == 2 * [9, 10, 11, 12, 13, 14] and len(found.whole) == len(found.eager) == 4
     assert found.planned == native.available()
@@ -265,12 +265,12 @@ def consistent(document: dict[str, Any]) -> None:
 def test_a_model_with_weights(folder: Path, quick: Path, capsys: Captured) -> None:
     _, document = judged(capsys, "bench", folder, "--new", 3)
     consistent(document)
-    assert document["setting"] == {"context": 64 - 3 - 2, "dtype": "float32", "random_weights": False}
+    assert document["setting"] == {"context": 64 - 3 - 3, "dtype": "float32", "random_weights": False}
     decode = document["phases"]["decode"]
     assert decode["runs"] == 3 and decode["planned"] == native.available()
     assert decode["tokens_per_second"] == 1 / decode["seconds"]
     prefill = document["phases"]["prefill"]
-    assert prefill["tokens_per_second"] == 59 / prefill["seconds"] and not prefill["planned"]
+    assert prefill["tokens_per_second"] == 58 / prefill["seconds"] and not prefill["planned"]
     assert not (quick / "cache").exists()  # a model's run keeps nothing
 
 
@@ -300,7 +300,7 @@ def test_a_model_without(quick: Path, capsys: Captured) -> None:
         (["{tmp}", "--threads", "0"], "--threads"),
         (["{tmp}", "--threads", "99999"], "--threads"),
         (["{tmp}", "--context", "0"], "context"),
-        (["{tmp}", "--context", "31"], "context"),  # 64 positions, 32 new ones and two to warm up
+        (["{tmp}", "--context", "31"], "context"),  # 64 positions, 32 new ones and three to warm up
         (["{tmp}", "--dtype", "float16"], "float16"),
         (["{tmp}", "--dtype", "int8"], "int8"),
         (["{folder}", "--dtype", "float64"], "float64"),

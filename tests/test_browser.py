@@ -19,7 +19,8 @@ from torch import Tensor
 from pellucid.draw import html
 from pellucid.draw.number import number
 from pellucid.errors import TraceError
-from pellucid.model import Model, load, trace
+from pellucid.life import trace
+from pellucid.model import Model, load
 from pellucid.tracing import Trace
 from pellucid.watching import Seen
 from pellucid.words import phrases

@@ -111,7 +111,10 @@ def test_ctrl_c_stops_a_reply(chatty: Path, capsys: Captured, monkeypatch: pytes
     assert code == 0 and [len(each["new"]) for each in told] == [2, 2]
     tokenizer = pellucid.load(chatty).tokenizer
     assert told[1]["ids"] == tokenizer.encode(f"user: The cat\nassistant: {told[0]['text']}\nuser: Japan\nassistant:", special=False)
-    assert run(capsys, "run", chatty, "The cat", "--max-new-tokens", 9)[0] == 130
+    code, out, err = run(capsys, "run", chatty, "The cat", "--max-new-tokens", 9, "-v")
+    assert code == 130 and out.strip() and out.endswith("\n") and "2 new" in err, "what there is stays, with its speed"
+    code, out, _ = run(capsys, "run", chatty, "The cat", "--max-new-tokens", 9, "--json")
+    assert code == 130 and len(json.loads(out)["new"]) == 2 and json.loads(out)["interrupted"]
 
 
 def test_without_a_template_each_line_is_its_own(folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

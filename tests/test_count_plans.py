@@ -223,6 +223,13 @@ def test_ranks_hold_the_model(family: str, split: Split) -> None:
         assert sum(s.cache for s in found.stages) == int(bill["cache.bytes"]) + source
 
 
+def test_each_stage_of_an_encoder_and_a_decoder_has_its_table_and_norm() -> None:
+    """A stage a layer: the table stands before either stack and, tied, after the last; an encoder's norm after its own last layer."""
+    cfg = FAMILIES["t5"]
+    for stage in spread(bill_of(cfg), Split(1, 5)).stages:
+        assert stage.parameters == sum(p.numel() for _, p in stage_of(cfg, stage.layers))
+
+
 def stage_of(cfg: Config, layers: tuple[int, int]) -> list[tuple[str, torch.Tensor]]:
     """The weights of a stage, of the module itself: an encoder's layers and then its decoder's, whose table is the encoder's too."""
     reads, out = len(cfg.encoder or ()), []

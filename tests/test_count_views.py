@@ -110,6 +110,8 @@ def test_columns_that_find_no_place_stand_below() -> None:
 
 def test_what_if(capsys: Captured) -> None:
     """What was changed is said, and counted."""
+    fewer = [judged(capsys, "llama-2-7b", "--context", 8, "--set", f) for f in ("kv_heads=1", "num_key_value_heads=1")]
+    assert fewer[0]["cache"] == fewer[1]["cache"] and fewer[0]["cache"]["bytes_per_token"] == 2 * 32 * 128 * 2
     told = judged(capsys, "llama-2-7b", "--context", 8, "--attn", "gqa:8", "--experts", "8:2", "--set", "num_hidden_layers=2")
     assert told["cache"]["bytes_per_token"] == 2 * 2 * 8 * 128 * 2 and told["layers"] == 2 and len(told["notes"]) == 2
     assert told["parameters"]["by_part"]["experts"] == 2 * 8 * 3 * 4096 * 11008

@@ -1,6 +1,7 @@
 """Generation: what is drawn step by step over pages is what full forwards give, for one and for a crowd."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,9 +13,9 @@ import judge as judges
 from pellucid.engine import engine as driving
 from pellucid.engine.engine import Engine, generate
 from pellucid.engine.requests import Request
+from pellucid.engine.scheduler import Limits
 from pellucid.errors import PellucidError, UseError
 from pellucid.model import Model, load
-from pellucid.engine.scheduler import Limits
 from pellucid.ops import native
 from pellucid.ops.sampling import Sampling
 from pellucid.past import Pages
@@ -152,6 +153,43 @@ def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
         assert got == model.generate(PROMPTS, NEW, eos=None)
         with native.off():
             assert got == [model.generate([p], NEW, eos=None)[0] for p in PROMPTS]
+
+
+def test_a_kept_engine_takes_any_crowd() -> None:
+    """One long text, then many short ones, then the crowd again, one of which has been left half way."""
+    model = model_of("llama")
+    model.generate([[5] * 40], 20, eos=None)
+    many = [[i, 3] for i in range(9)]
+    left = model.stream(many, NEW)
+    next(left)
+    left.close()  # type: ignore[attr-defined]
+    assert model.generate(many, NEW, eos=None) == [loop(model, p, NEW) for p in many]
+    assert len(model.engines) == 2 or model.engines[0].capacity >= 9 * 64
+
+
+def test_a_chat_s_turns_begin_with_all_before_them() -> None:
+    """Of the second turn only the new rows are computed; another call forgets them."""
+    model, rows = model_of("llama"), [0]
+    model.module.layers[0].register_forward_hook(lambda module, given, out: rows.append(out.shape[1]))  # type: ignore[union-attr, operator, index]
+    first = [5] * 130
+    said = [n.token.id for n in model.stream([first], 4, cached=True) if n.token]
+    rows.clear()
+    second = [*first, *said, 7, 7]
+    again = [n.token.id for n in model.stream([second], 4, cached=True) if n.token]
+    assert rows[0] == len(second) - 128 and again == loop(model, second, 4)
+    model.generate([[1]], 1)
+    rows.clear()
+    assert [n.token.id for n in model.stream([second], 4, cached=True) if n.token] == again and rows[0] == len(second)
+
+
+def test_threads_generate_side_by_side() -> None:
+    """No two of them on one engine."""
+    model = model_of("llama")
+    wanted = [loop(model, p, NEW) for p in PROMPTS]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            assert list(pool.map(lambda p: model.generate([p], NEW, eos=None)[0], PROMPTS)) == wanted
+    assert len({id(e) for e in model.engines}) == len(model.engines)
 
 
 def test_nothing_of_an_old_weight_is_left() -> None:

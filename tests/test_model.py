@@ -13,11 +13,12 @@ import transformers
 from torch import Tensor
 
 import judge as judges
+import pellucid
 from pellucid import model as model_module
 from pellucid.checkpoint.fill import unfill
 from pellucid.checkpoint.folder import INDEX, WEIGHTS
 from pellucid.errors import CheckpointError, PellucidError, TokenizerError, UseError
-from pellucid.model import Model, load, make, specimens, trace
+from pellucid.model import Model, load, make, specimens
 from tiny import far, ids, swapped
 
 
@@ -196,7 +197,7 @@ def test_a_folder_without_a_tokenizer(folder: Path, tmp_path: Path) -> None:
     model = load(tmp_path)
     assert len(model.generate([[5, 3]], 2, eos=None)[0]) == 2
     with pytest.raises(CheckpointError) as caught:
-        trace(model, "text")
+        pellucid.trace(model, "text")
     assert caught.value.key == "model.tokenizer"
 
 
@@ -320,25 +321,23 @@ def test_trace_is_generate(specimen: Model) -> None:
     """A text or its ids; its new tokens are generate's; the first step has the logits of every row."""
     text = "The capital of France is"
     tokens = specimen.tokenizer.encode(text)
-    life, again = trace(specimen, text, steps=4), trace(specimen, tokens, steps=4)
+    life, again = pellucid.trace(specimen, text, steps=4), pellucid.trace(specimen, tokens, steps=4)
     assert life.ids == again.ids == tokens and (life.prompt, again.prompt) == (text, None) and life.new == again.new
     assert life.new == specimen.generate([tokens], 4)[0] and life.steps == len(life.new)
     with torch.no_grad():
         assert far(life.all("logits")[0].value, specimen(torch.tensor([tokens]))) < 1e-1
     assert life.all("logits")[0].shape[1] == len(tokens)
     with pytest.raises(TokenizerError):
-        trace(specimen, "\ud800")
+        pellucid.trace(specimen, "\ud800")
     with pytest.raises(UseError):
-        trace(specimen, "")
+        pellucid.trace(specimen, "")
 
 
 def test_trace_of_an_encoder_decoder(t5: Model) -> None:
-    life = trace(t5, [5, 6, 7], steps=3)
+    life = pellucid.trace(t5, [5, 6, 7], steps=3)
     assert life.new == t5.generate([[5, 6, 7]], 3)[0]
     assert life.all("source")[0].shape == (1, 3, 32) and life.steps == len(life.new)
 
-
-# What loading does besides.
 
 LOADING = """
 import sys

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pellucid import ops
-from pellucid.config import Buckets
+from pellucid.config import Buckets, Dynamic, LongRope, Rope
 from pellucid.ops import latent, native
 from pellucid.ops.native import attention
 from pellucid.past import Abreast, Apart, Paged, Past, Piece
@@ -18,6 +18,7 @@ from test_native import DTYPES, near, no_worse, paged, rand
 from test_native_rows import truth
 from tiny import swapped
 
+REAL_BEND = native.bend
 pytestmark = pytest.mark.skipif(not native.available(), reason="no kernels here")
 
 
@@ -124,6 +125,26 @@ def test_sinusoids(dtype: torch.dtype) -> None:
     waves(dtype)
 
 
+def bends(dtype: torch.dtype) -> None:
+    """Each row by its own text's length, on both sides of the border and far beyond."""
+    at, totals = torch.tensor([[5, 31, 32, 400]]), torch.tensor([[32, 33, 40, 500]])
+    pairs = tuple(1.0 + i / 3 for i in range(8)), tuple(2.0 + i * i for i in range(8))
+    for scaling in (Dynamic(3.0, 32), LongRope(*pairs, 32, 1.2)):
+        rope = Rope(16, scaling=scaling)
+        got = ops.angles(at, rope, dtype, lambda: totals)
+        want = ops.angles(at, rope, torch.float64, lambda: totals)
+        with native.off():
+            theirs = ops.angles(at, rope, dtype, lambda: totals)
+        for a, b, c in zip(got, theirs, want, strict=True):
+            assert no_worse(a, b.double(), c)
+            assert a.shape == (1, 4, 1, 8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_frequencies_by_length(dtype: torch.dtype) -> None:
+    bends(dtype)
+
+
 def wrong_latent(change: Callable[..., Any]) -> Callable[..., Tensor]:
     real = native.attend_latent
     return lambda q, r, pools, ups, *how: real(*change(q, r, pools, ups), *how)
@@ -139,6 +160,8 @@ def wrong_latent(change: Callable[..., Any]) -> Callable[..., Tensor]:
         (native, "whereabouts", lambda s: [s[0].data_ptr(), s[1].data_ptr(), max(1, s[0].shape[1] - 1)], memories),
         (native, "whereabouts", lambda s: [s[0].data_ptr(), s[0].data_ptr(), s[0].shape[1]], memories),
         (attention, "around", lambda spec: torch.arange(2 * spec.reach + 1) % spec.count, buckets),
+        (native, "bend", lambda totals, *how: REAL_BEND(totals.clamp(max=32), *how), bends),
+        (native, "bend", lambda totals, *how: REAL_BEND(totals.flip(1).contiguous(), *how), bends),
         (native, "waves", lambda at, width, dtype: torch.zeros(1, 4, width, dtype=dtype), waves),
     ],
 )

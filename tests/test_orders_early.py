@@ -77,7 +77,7 @@ def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: p
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_one_request_goes_by_its_plan(shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
-    test_generate.test_one_request_goes_by_its_plan(shape, dtype, monkeypatch)
+    test_generate.test_one_request_goes_by_its_plan(shape, dtype)
 
 
 def logits(shape: str, monkeypatch: pytest.MonkeyPatch) -> Tensor:

@@ -75,15 +75,15 @@ def test_a_slider_never_runs_the_model(visit: Visit, run: Trace) -> None:
     asked = len(visit.requests)
     visit.page.locator("[data-setting=temperature]").fill("0.5")
     visit.page.locator("[data-setting=top_k]").fill("7")
-    visit.page.wait_for_function("decodeURIComponent(location.hash).includes('top_k:7')")
+    visit.page.wait_for_function("() => decodeURIComponent(location.hash).includes('top_k:7')")
     kept = visit.page.locator("tr[data-id]:not(.cut)").count()
     assert kept == 7
-    assert visit.requests[asked:] == []
+    assert [r for r in visit.requests[asked:] if "/api/" in r] == []
 
 
 def test_attention_shows_the_weights_of_the_chosen_row(visit: Visit, run: Trace) -> None:
     pattern = run["layers.2.attn.pattern"].value[0, 1]
-    visit.go(view="attention", prompt=PROMPT, block="layers.2", head=1, token=3)
+    visit.go(view="attention", prompt=PROMPT, block="layers.2", head=1, position=3)
     visit.page.wait_for_selector("[data-weight]")
     shown = visit.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
     assert torch.equal(torch.tensor(shown, dtype=torch.float32), pattern[3])
@@ -170,8 +170,7 @@ def test_a_change_gives_the_logits_of_an_edit(visit: Visit, model: Model, edit: 
         x[part] = float(value) if how == "to" else x[part] * float(value)
         return x
 
-    with pellucid.watch(model, edit={path: change}) as seen:
-        model(torch.tensor([model.ids(PROMPT)]))
+    seen = pellucid.trace(model, PROMPT, edit={path: change})
     told = shown(visit, json.dumps([list(edit)]))
     for id, logit in told.items():
         assert logit == float(seen["logits"].value[0, -1, id])
@@ -184,8 +183,7 @@ def test_a_tensor_is_patched_from_another_prompt(visit: Visit, model: Model) -> 
         x[0, 3] = other[0, 3]
         return x
 
-    with pellucid.watch(model, edit={"layers.0.mid": change}) as seen:
-        model(torch.tensor([model.ids(PROMPT)]))
+    seen = pellucid.trace(model, PROMPT, edit={"layers.0.mid": change})
     told = shown(visit, json.dumps([["layers.0.mid", "0,3,:", "prompt", "The capital of Japan is"]]))
     for id, logit in told.items():
         assert logit == float(seen["logits"].value[0, -1, id])

@@ -12,22 +12,17 @@ from transformers import AutoConfig
 
 from kinds import CASES, KINDS
 from pellucid import config as c
-from pellucid.engine.plans import Plans
+from pellucid.engine.plans import Place, Plans
 from pellucid.families import understand
 from pellucid.models import Encoder, EncoderDecoder
 from pellucid.ops import native
 from pellucid.past import Pages, Span
 from pellucid.step import Step
 from test_plan import needs_kernels
-from tiny import tiny
+from tiny import swapped, tiny
 
-CHOICE, LENGTH = "the choice of keys", "frequencies by a request's length"
 # (family, quirk), or a family in all its quirks: what its step does that no kernel does yet
-REFUSED: dict[Any, str] = {
-    "deepseek_v32": CHOICE, 
-    ("gemma3_text", "by length"): LENGTH, ("llama", "dynamic"): LENGTH, ("llama", "longrope"): LENGTH,
-    ("phi3", "longrope"): LENGTH, ("phi3", "longrope of a part, tied"): LENGTH,
-}  # fmt: skip
+REFUSED: dict[Any, str] = {"deepseek_v32": "the choice of keys"}
 LENGTHS = {"a": 7, "b": 21, "c": 1}
 FEED = [{"a": 5}, {"b": 9, "a": 4, "c": 3}, {"c": 1, "a": 2, "b": 3}, {"b": 8}, {"b": 4, "c": 6, "a": 90}]
 
@@ -144,3 +139,26 @@ def test_a_plan_meets_the_memory_of_those_who_are_there(monkeypatch: pytest.Monk
     heard, known = Plans.heard, {}
     monkeypatch.setattr(Plans, "heard", lambda self, r: known.setdefault((id(self), r), heard(self, r)) if self.planned else heard(self, r))
     assert not new_source_is_heard()  # a memory that is looked up once
+
+
+def by_length(quirk: str) -> float:
+    """How far a planned crowd of a long text and short ones is from the ordinary forward of any crowd, over the largest logit."""
+    model = tiny(config("llama", quirk), torch.float32, std=0.2)
+    pages, gaps, (got, _) = prefilled(model, False).pages, [], steps(model, True)
+    for feed, rows in zip(FEED, got, strict=True):
+        step = Step.paged(pages, dict.fromkeys(feed, 1))
+        with native.off():
+            want = model(torch.tensor([list(feed.values())]), step)[0]
+        step.advance()
+        gaps.append(float((rows - want).abs().max() / want.abs().max()))
+    return max(gaps)
+
+
+@needs_kernels
+@pytest.mark.parametrize("quirk", ["longrope", "dynamic"])
+def test_each_text_turns_by_its_own_length(quirk: str) -> None:
+    """One of the three may grow beyond the original context, and the others not."""
+    assert by_length(quirk) < 1e-4
+    real = Place.set
+    with swapped(Place, "set", lambda self, feed, at, budget: real(self, feed, at, dict.fromkeys(feed, 1))):
+        assert by_length(quirk) > 1e-3

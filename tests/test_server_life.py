@@ -117,3 +117,19 @@ def test_the_page_is_there_before_the_model() -> None:
         waited = client.get("/api/models")
         assert (waited.status_code, judge(waited.json(), "error")["error"]["code"]) == (404, "server.model")
     api.worker.close()
+
+
+def test_no_failure_leaves_who_waits() -> None:
+    async def scene() -> None:
+        worker = Worker(2)
+
+        def fail(fault: BaseException) -> None:
+            raise fault
+
+        for fault, seen in ((StopIteration(1), RuntimeError), (MemoryError(), MemoryError), (KeyError(1), KeyError)):
+            with pytest.raises(seen):
+                await asyncio.wait_for(worker.run(Asker(), lambda stop, fault=fault: fail(fault)), 10)  # type: ignore[arg-type,misc]
+        assert await worker.run(Asker(), lambda stop: 7) == 7  # type: ignore[arg-type]
+        worker.close()
+
+    asyncio.run(scene())

@@ -16,7 +16,7 @@ from pellucid import catalog
 from pellucid.draw import bill_json
 from pellucid.model import specimens
 from pellucid.server import tensors
-from pellucid.server.stats import stats_of
+from pellucid.server.stats import STRIP, stats_of
 from served import Served, judge, raw, served
 from tiny import swapped
 
@@ -89,7 +89,8 @@ def test_a_pooled_part_tells_its_source(api: Served) -> None:
         x, about = api.tensor(run["run"], n, level=2)
         assert torch.equal(x, repooled(s.value, 2)) and about["level"] == "2"
         assert about["sha256"] == hashlib.sha256(raw(s.value)).hexdigest()
-    x, about = api.tensor(run["run"], len(run["tensors"]) - 1, at="0,4,16:80", level=3)
+    logits = next(t["n"] for t in run["tensors"] if t["path"] == "logits")
+    x, about = api.tensor(run["run"], logits, at="0,4,16:80", level=3)
     assert x.shape == (8,) and about["at"] == "0,4,16:80"
 
 
@@ -174,7 +175,7 @@ def test_shapes_without_weights() -> None:
         assert first["current"] == "gpt2-small" and not first["models"][0]["weights"] and first["models"][0]["prompt"] is None
         assert first["models"][0]["parameters"] == 124_439_808
         run = api.run("gpt2-small", [0] * 7)
-        logits = run["tensors"][-1]
+        logits = run["tensors"][-1]  # nothing is sampled
         assert not run["values"] and (logits["path"], logits["shape"], logits["stats"]) == ("logits", [1, 7, 50257], None)
         assert run["steps"][0]["count"] == len(run["tensors"]) and logits["flops"] == 2 * 7 * 768 * 50257
         place = f"/api/runs/{run['run']}/tensors/3"
@@ -215,3 +216,18 @@ def test_a_folder(folder: Path) -> None:
         assert api.get("/api/models", "models")["current"] == str(folder)
         run = api.run(str(folder), "The capital", new=2)
         assert run["new"] == pellucid.trace(pellucid.load(folder), "The capital", 2).new
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_measures_of_several_strips(dtype: torch.dtype) -> None:
+    """Three strips and a rest, far from 0 and growing, so that merging their means matters; some values are no numbers."""
+    n = 3 * STRIP + 7
+    x = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + torch.linspace(50, 90, n, dtype=torch.float64)
+    x = (x > 70 if dtype == torch.bool else x).to(dtype)
+    if dtype.is_floating_point:
+        x[5], x[STRIP + 9], x[-1] = float("nan"), float("inf"), float("-inf")
+    found, wide = stats_of(x.view(-1, 1).T), x.double()
+    wide = wide[wide.isfinite()]
+    assert (found.min, found.max, found.nan + found.inf) == (float(wide.min()), float(wide.max()), n - len(wide))
+    assert found.mean == pytest.approx(float(wide.mean()), rel=1e-12)
+    assert found.std == pytest.approx(float(wide.std(correction=0)), rel=1e-11)

@@ -31,7 +31,7 @@ FLOORS = (
     {"families", "checkpoint"},
     {"tracing", "counting", "count"},
     {"engine", "train", "parallel", "measuring"},
-    {"model", "verifying", "billing", "draw", "exhibits", "server", "commands", "specimens", "__init__", "__main__"},
+    {"model", "life", "verifying", "billing", "draw", "exhibits", "server", "commands", "specimens", "__init__", "__main__"},
 )
 DATA = {"web"}  # folders of the package that hold no Python
 LONGEST = 400

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pellucid.billing import count as count
     from pellucid.errors import PellucidError as PellucidError
+    from pellucid.life import trace as trace
     from pellucid.model import Model as Model
     from pellucid.model import load as load
-    from pellucid.model import trace as trace
     from pellucid.tracing import Trace as Trace
     from pellucid.tracing import first_difference as first_difference
     from pellucid.tracing import load_trace as load_trace
@@ -32,7 +32,7 @@ _HOMES = {
     "first_difference": "tracing",
     "load": "model",
     "load_trace": "tracing",
-    "trace": "model",
+    "trace": "life",
     "watch": "tracing",
 }
 

@@ -18,18 +18,27 @@ from pellucid.counting.bill import BYTES
 from pellucid.counting.formats import DTYPES
 from pellucid.counting.variants import with_attention, with_experts
 from pellucid.errors import ConfigError, UseError
+from pellucid.families.fields import Fields
+from pellucid.families.quantised import InBlocks, quantised
 from pellucid.measuring import kept
 from pellucid.words import say
 
+PLAIN = ("float32", "float64", "float16")
 MOST = 2**40  # tokens, requests
 EMPTY: Mapping[str, Any] = {}
+# Our words for what config.json calls by one of these names.
+OURS = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"), "width": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "num_heads"), "kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "vocab": ("vocab_size",), "window": ("sliding_window",), "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
+}  # fmt: skip
 
 
 def count(
     name: str | Path,
     context: int | None = None,
     batch: int = 1,
-    dtype: str = "bfloat16",
+    dtype: str | None = None,
     cache: str | None = None,
     device: str | None = None,
     source: int | None = None,
@@ -41,13 +50,16 @@ def count(
     """Every parameter, byte and FLOP of a model, each with its formula.
 
     name: of the catalogue, a folder, a hub id, or a config.json.  context: tokens read before a decode step, by default 4096 or what the
-    model reaches.  cache: dtype of the past, as the weights' where None.  source: tokens that an encoder reads.  device: a name of the
+    model reaches.  dtype: of the weights, bfloat16 where None, or as a folder in our own blocks holds them.  cache: of the past, as the
+    weights' where None.  source: tokens that an encoder reads.  device: a name of the
     catalogue.  fields: config.json's, put in place of its own.  attn: another kind of attention, "mha", "mqa", "gqa:G" or "mla:C".
     experts: "N:A", N experts of which A are chosen.
     """
-    for what, found, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
-        if found not in allowed:
-            raise UseError("count.dtype", name=what, found=found, allowed=", ".join(allowed))
+    stored = None if dtype is not None else in_folder(name, ignore_fields)
+    dtype = dtype or (stored[0] if stored else "bfloat16")
+    for what, held, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
+        if held not in allowed:
+            raise UseError("count.dtype", name=what, found=held, allowed=", ".join(allowed))
     family, cfg = described(name, fields or EMPTY, ignore_fields)
     inner = families.family(family).within if family in families.known() else None  # a model of the catalogue may have no family
     notes = [say("count.note.within", kind=inner)] if inner else []
@@ -67,14 +79,24 @@ def count(
     if device is not None and kept.device(device) is None:
         near = catalog.nearest(catalog.devices(), device) or [*catalog.devices(), "cpu"]
         raise UseError("count.device", found=device, known=", ".join(near))
-    activations = dtype if dtype in ("float32", "float64", "float16") else "bfloat16"
-    setting = Setting(context, batch, source, dtype, cache or activations, activations, device)
+    held = stored[1] if stored else dtype if dtype in PLAIN else "bfloat16"
+    setting = Setting(context, batch, source, dtype, cache or held, held, device)
     try:
         bill = counted(cfg, str(name), family, setting)
     except RuntimeError as wrong:  # a tensor of more numbers than 64 bits count
         raise UseError("count.large", context=context, batch=batch) from wrong
     bill.notes += notes
     return bill
+
+
+def in_folder(name: str | Path, ignore: Iterable[str]) -> tuple[str, str] | None:
+    """The format of a folder in our own blocks, and the dtype of what is plain there; None of any other name."""
+    if not Path(name).exists():
+        return None
+    values, file = config_of(name)
+    method = quantised(Fields(values, file, ignore))
+    told = values.get("dtype", "bfloat16")
+    return (method.form, told if told in PLAIN else "bfloat16") if isinstance(method, InBlocks) else None
 
 
 def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Iterable[str] = ()) -> tuple[str, Config]:
@@ -98,6 +120,7 @@ def put(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
         for p in parts:
             inner = part.get(p)
             part[p] = part = dict(inner) if isinstance(inner, Mapping) else {}
+        last = next((spelled for spelled in OURS.get(last, ()) if spelled in part), last)
         if last not in part:
             near = catalog.nearest(named(values), name) or values
             raise UseError("count.field", found=name, known=", ".join(near))

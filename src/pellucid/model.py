@@ -15,23 +15,25 @@ from torch import Tensor
 
 from pellucid.checkpoint import adapter as lora
 from pellucid.checkpoint.disk import require_memory
-from pellucid.checkpoint.fill import fill, unfill
+from pellucid.checkpoint.fill import fill, retie, unfill
 from pellucid.checkpoint.folder import Folder, save_folder
 from pellucid.checkpoint.hub import fetch, fetch_adapter, is_hub_id
+from pellucid.checkpoint.packing import Packing, Stored
 from pellucid.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from pellucid.config import Config
 from pellucid.engine.engine import Engine, generate
 from pellucid.engine.requests import GREEDY, Output, Request, check_ids
-from pellucid.engine.scheduler import Limits
 from pellucid.errors import CheckpointError, UseError
 from pellucid.families import Family, family, understand
 from pellucid.families.quantised import FIELD as QUANTISED
+from pellucid.families.quantised import InBlocks
+from pellucid.families.quantised import fields as in_folder
 from pellucid.models import Decoder, Encoder, EncoderDecoder, build, cast
+from pellucid.ops.blocks import BITS, Blocks
 from pellucid.ops.sample import logprobs
 from pellucid.ops.sampling import Sampling
 from pellucid.sight import prefix as prefix_sight
 from pellucid.step import Step
-from pellucid.tracing import Trace, watch
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 SPECIMENS = Path(__file__).parent / "specimens"
@@ -55,7 +57,8 @@ class Model:
         self.engines: list[Engine] = []  # that no one is using
 
     def __repr__(self) -> str:
-        return f"Model({self.name!r}, {self.family.name}, {self.num_parameters():,} parameters, {self.dtype}, {self.device})"
+        held = str(self.dtype) if self.quant is None else f"{self.quant}, {self.dtype}"
+        return f"Model({self.name!r}, {self.family.name}, {self.num_parameters():,} parameters, {held}, {self.device})"
 
     @property
     def config(self) -> Config:
@@ -75,6 +78,11 @@ class Model:
     @property
     def device(self) -> torch.device:
         return self.module.embed.weight.device
+
+    @property
+    def quant(self) -> str | None:
+        """How its matrices are held, int8 or int4; None where they are plain."""
+        return next((p.format for p in self.module.parameters() if isinstance(p, Blocks)), None)
 
     def num_parameters(self) -> int:
         """Unique parameters: a tied table counts once, buffers do not."""
@@ -182,11 +190,15 @@ class Model:
         new: int,
         sampling: Sampling = GREEDY,
         stops: Iterable[int] = (),
+        cached: bool = False,
         deterministic: bool = False,
         **how: Any,
     ) -> Iterator[Output]:
-        """The same as news, token by token; `request` counts the prompts.  how: more fields of engine.requests.Request."""
-        return generate(self.module, self.requests(prompts, new, sampling, stops, **how), self.engines, deterministic)
+        """The same as news, token by token; `request` counts the prompts.
+
+        cached: see engine.engine.generate.  deterministic: see Engine.of.  how: more fields of engine.requests.Request.
+        """
+        return generate(self.module, self.requests(prompts, new, sampling, stops, **how), self.engines, cached, deterministic)
 
     def requests(
         self, prompts: Sequence[Sequence[int]], new: int, sampling: Sampling = GREEDY, stops: Iterable[int] = (), **how: Any
@@ -231,9 +243,13 @@ class Model:
         return dict(unfill(self.module, self.family.rules(self.config)))
 
     def save(self, folder: str | Path, **how: Any) -> None:
-        """Write a Hugging Face folder: config.json, safetensors, never quantised, and the tokenizer's files as they came."""
+        """Write a Hugging Face folder: config.json, safetensors, and the tokenizer's files as they came.
+
+        A model in int8 or int4 blocks is written so, codes and scales, which `load` alone reads back; any other plain.
+        """
         told = self.family.written(self.hf)
         hf = {k: v for k, v in told.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}
+        hf |= {} if self.quant is None else {QUANTISED: in_folder(self.quant)}
         save_folder(folder, hf, self.tensors(), self.generation or None, self.files, **how)
 
     def adapt(self, folder: str | Path, name: str = "default") -> None:
@@ -275,11 +291,14 @@ def load(
     ignore_fields: Iterable[str] = (),
     progress: Callable[[int, int], None] = lambda done, whole: None,
     adapter: str | Path | None = None,
+    quant: str | None = None,
 ) -> Model:
     """A model by a specimen's name ("pellucid/capitals"), a folder, or a hub id.
 
     dtype: of the parameters, as stored where None (float16 becomes float32 on a CPU, which is slow at it).  device "meta": shapes alone.
     ignore_fields: unknown fields of config.json to leave aside, which the model's config then tells.  adapter: see `Model.adapt`.
+    quant: "int8" or "int4" holds matrices in blocks of 32 with a scale each, quantised one by one as they are read; dtype is then what
+    they compute in.
     """
     check_device(device)
     folder = Folder(place(name, progress), ignore_fields)
@@ -288,12 +307,17 @@ def load(
     with torch.device("meta"):
         module = build(cfg)
     wanted = choose_dtype(dtype, folder, str(device))
+    packing = choose_packing(quant, folder, wanted)
     left: tuple[str, ...] = ()
     if str(device) == "meta":
         cast(module, wanted)
+        if packing is not None:
+            packing.pack(module, [n for n, _ in module.named_parameters()], str(folder.path))
+            retie(module)
     else:
-        require_memory(sum(p.numel() for p in module.parameters()) * wanted.itemsize, folder.path)
-        left = fill(module, kind, folder, str(folder.path), wanted, progress)
+        plain = sum(p.numel() for p in module.parameters()) * wanted.itemsize
+        require_memory(plain if packing is None else packing.bytes(module), folder.path)
+        left = fill(module, kind, folder, str(folder.path), wanted, progress, packing)
         module.to(device)
     model = Model(str(name), module.eval(), kind, folder.config, load_tokenizer(folder.path, cfg.vocab))
     model.files, model.generation, model.left = folder.tokenizer_files(), folder.generation_config, left
@@ -347,41 +371,25 @@ def choose_dtype(asked: str | torch.dtype | None, folder: Folder, device: str) -
     return torch.float32 if common == torch.float16 and device == "cpu" else common
 
 
+def check_quant(asked: str | None) -> None:
+    """A format that matrices can be held in."""
+    if asked not in (None, *BITS):
+        raise UseError("model.quant", found=asked, allowed=", ".join(BITS))
+
+
+def choose_packing(asked: str | None, folder: Folder, dtype: torch.dtype) -> Packing | None:
+    """How to hold matrices, None for plain: as the folder has them, or as asked."""
+    check_quant(asked)
+    if isinstance(folder.method, InBlocks):
+        if asked not in (None, folder.method.form):
+            raise UseError("model.quantised", folder=folder.path, held=folder.method.form, found=asked)
+        return Packing(folder.method.form, dtype, {n: e for n, e in folder.entries.items() if isinstance(e, Stored)})
+    return None if asked is None else Packing(asked, dtype)
+
+
 def make(hf: Mapping[str, Any], name: str = "new", device: str = "cpu", dtype: torch.dtype | None = None) -> Model:
     """A model from a config.json's fields, with weights that are not set yet."""
     kind, cfg = understand(hf)
     with torch.device(device):
         module = build(cfg)
     return Model(name, cast(module, dtype) if dtype else module, family(kind.name), hf, None)
-
-
-def trace(model: Model, prompt: str | Sequence[int], steps: int = 1, choose: Callable[[Tensor], int] | None = None, **how: Any) -> Trace:
-    """The life of a prompt: every tensor from its ids to the next token, and so on for `steps` tokens.
-
-    prompt: a text, or ids; an encoder-decoder's source.  choose: the next token by its logits [V], the likeliest where None.
-    how: `watch`'s settings (only, edit, inside, terms ...). The first step computes the logits of every row; later ones run over the cache.
-    """
-    ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
-    if isinstance(model.module, Encoder):
-        return trace_encoder(model, Trace(model.name, prompt if isinstance(prompt, str) else None, ids), steps, how)
-    life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids)
-    (request,) = model.requests([ids], steps, stops=model.stops)
-    engine = Engine.of(model.module, request.budget, Limits(request.budget), cached=False, every=True)
-    engine.why = lambda sequence: "-"  # to find out is a forward of its own, which would be recorded too
-    if choose is not None:
-        engine.choose = lambda logits, *told: choose(logits)
-    engine.submit(request)
-    with watch(model, **how) as records:
-        life.new = [news.token.id for news in engine.outputs() if news.token is not None]
-    life.seen = records.seen
-    return life
-
-
-def trace_encoder(model: Model, life: Trace, steps: int, how: Mapping[str, Any]) -> Trace:
-    """The one forward of a model whose tokens all see each other; `new` are the likeliest tokens of its blanks."""
-    if steps != 1:
-        raise UseError("generate.encoder")
-    with watch(model, **how) as records, torch.no_grad():
-        out = model(torch.tensor([life.ids], device=model.device))
-    life.new, life.seen = [int(out[0, row].argmax()) for row in model.blanks(life.ids)], records.seen
-    return life

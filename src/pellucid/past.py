@@ -260,9 +260,10 @@ class Pages:
         return sum(len(group.free) for group in self.groups.values())
 
     def missing(self, request: object, tokens: int) -> list[tuple[Group, list[int], int]]:
-        """What reserve would do in each group: copy the pages in these places, and add so many."""
+        """What reserve would do: in which groups it would copy the pages in these places, and add so many."""
         length = self.length.get(request, 0)
-        return [(group, *group.missing(request, length, tokens)) for group in self.groups.values()]
+        lack = ((group, *group.missing(request, length, tokens)) for group in self.groups.values())
+        return [(group, shared, new) for group, shared, new in lack if shared or new or tokens > self.longest]
 
     def fits(self, request: object, tokens: int) -> bool:
         """Whether reserve would succeed now."""
@@ -276,9 +277,10 @@ class Pages:
             if tokens > self.longest or len(shared) + new > len(group.free):
                 raise UseError("pages.full", pages=group.count, size=self.size, request=request, tokens=tokens)
         self.length.setdefault(request, 0)
-        for group, shared, new in lack:
+        for group in self.groups.values():
             if request not in group.tables:
                 group.open(request, (), 0)
+        for group, shared, new in lack:
             if shared:
                 self.copy(group, request, shared)
             have = group.first[request] + len(group.held[request])

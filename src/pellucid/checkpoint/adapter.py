@@ -21,6 +21,7 @@ from pellucid.errors import CheckpointError
 from pellucid.families import Family
 from pellucid.families.names import Group, plan
 from pellucid.models import Decoder, EncoderDecoder
+from pellucid.ops.blocks import Blocks
 from pellucid.parts.adapted import AdaptedLinear, Addition, add, remove
 from pellucid.parts.attention import CrossAttention
 from pellucid.parts.linear import Linear
@@ -126,13 +127,18 @@ def unadapt(module: Module, adapter: Adapter) -> None:
 
 
 def merge(module: Module, adapters: Mapping[str, Adapter]) -> None:
-    """Fold all adapters into the weights: y = x (W + Σ s·B·A)ᵀ + b. A tied matrix is refused, for the other half would change too."""
+    """Fold all adapters into the weights: y = x (W + Σ s·B·A)ᵀ + b.
+
+    A tied matrix is refused, for the other half would change too, and a quantised one, which would round the addition away.
+    """
     held = Counter(id(p) for m in module.modules() for p in m._parameters.values() if p is not None)
     names = {id(m): n for n, m in module.named_modules()}
     tied = [f"{names[id(m)]}.weight" for m in adapted(module) if held[id(m.weight)] > 1]
     tied += [n for a in adapters.values() for n, own in a.replaced.items() if held[id(own)] > 0]
     if tied:
         raise CheckpointError("adapter.tied", name=tied[0])
+    if quantised := [f"{names[id(m)]}.weight" for m in adapted(module) if isinstance(m.weight, Blocks)]:
+        raise CheckpointError("adapter.quantised", name=quantised[0])
     with torch.no_grad():
         for m in adapted(module):
             m.weight.data = m.matrix()

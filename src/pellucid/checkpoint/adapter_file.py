@@ -20,6 +20,7 @@ from pellucid.checkpoint.json_file import name_of, read_object
 from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor
 from pellucid.errors import CheckpointError
 from pellucid.families.names import Group
+from pellucid.ops.blocks import Blocks, quantised, same
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -66,6 +67,15 @@ class Layers:
     def disk(self, group: Group) -> Tensor:
         """What would be on disk of a group that is one tensor there."""
         return group.layout.write([self.ours[n].detach() for n in group.ours])[0]
+
+    def holds(self, group: Group, value: Tensor) -> bool:
+        """Whether the model's own weight is this one on disk, in the dtype or the blocks in which it is held."""
+        held = [self.ours[n].detach() for n in group.ours]
+        if blocked := [t for t in held if isinstance(t, Blocks)]:
+            parts = group.layout.read([value], [tuple(t.shape) for t in held])
+            return all(same(quantised(part, own.format), own) for part, own in zip(parts, blocked, strict=True))
+        own = self.disk(group)
+        return own.device.type == "meta" or torch.equal(own.to(value), value) or torch.equal(value.to(own), own)
 
 
 class AdapterFile:
@@ -155,8 +165,7 @@ class AdapterFile:
     def repeats(self, name: str, entry: Entry) -> None:
         """PEFT writes an adapted head's or embedding's own weight as well: as long as it is the model's, nothing is lost."""
         group, value = self.weight(name.replace(".base_layer.", "."), entry)
-        own = self.layers.disk(group)
-        if own.device.type != "meta" and not (torch.equal(own.to(value), value) or torch.equal(value.to(own), own)):
+        if not self.layers.holds(group, value):
             raise CheckpointError("adapter.own", file=self.file, name=PREFIX + name)
 
     def pair(self, path: str, two: Mapping[str, Entry]) -> Pair:

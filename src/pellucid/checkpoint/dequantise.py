@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pellucid.checkpoint.packing import Stored, stored
 from pellucid.checkpoint.safetensors_file import Entry, read_tensor
 from pellucid.errors import CheckpointError
-from pellucid.families.quantised import Fp8, Method
+from pellucid.families.quantised import Fp8, InBlocks, Method
 from pellucid.ops.precision import wide
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)  # by the four bits, the sign first
@@ -65,13 +66,15 @@ class Quantised:
         return torch.empty(*first, columns, rows, dtype=dtype).mT if self.turned else torch.empty(self.shape, dtype=dtype)
 
 
-def dequantised(entries: Mapping[str, Entry], method: Method | None) -> dict[str, Entry | Quantised]:
+def dequantised(entries: Mapping[str, Entry], method: Method | None) -> Mapping[str, Entry | Quantised | Stored]:
     """The tensors of a folder, those that `method` quantised under their plain names; shapes and dtypes are judged, no tensor is read."""
     if method is None:
-        return dict(entries)
+        return {**entries}
+    if isinstance(method, InBlocks):
+        return stored(entries)
     found = fp8(entries, method.block) if isinstance(method, Fp8) else mxfp4(entries)
     used = {part.name for q in found for part in (q.values, q.scales)}
-    return {n: e for n, e in entries.items() if n not in used} | {q.name: q for q in found}
+    return {**{n: e for n, e in entries.items() if n not in used}, **{q.name: q for q in found}}
 
 
 def fp8(entries: Mapping[str, Entry], block: tuple[int, int]) -> list[Quantised]:

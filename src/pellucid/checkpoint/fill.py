@@ -11,11 +11,13 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from pellucid.checkpoint.packing import Packing, unpacked
 from pellucid.config import Config
 from pellucid.errors import CheckpointError
 from pellucid.families import Family
 from pellucid.families.names import Group, Rule, plan, spelling
 from pellucid.models import Decoder, EncoderDecoder
+from pellucid.ops.blocks import Blocks
 from pellucid.ops.precision import wide
 
 SHOWN = 10  # names that an error lists
@@ -46,10 +48,12 @@ def fill(
     file: str,
     dtype: torch.dtype | None = None,
     progress: Callable[[int, int], None] = lambda done, whole: None,
+    packing: Packing | None = None,
 ) -> tuple[str, ...]:
     """Give every parameter of a model on meta its values; returns the names on disk that were left, for they carry nothing for it.
 
     dtype: of parameters, None as stored; buffers stay as stored. Beside what is filled one tensor on disk is held at a time.
+    packing: how matrices are held in blocks; what is not in blocks on disk is quantised from what is stored there.
     """
     names = list(source.names())
     spelled = {family.respell(n): n for n in names}
@@ -66,11 +70,22 @@ def fill(
     if extra := sorted(twice | {n for n in loose if prod(source.shape(spelled[n]))}):  # an expert of width 0 is stored, and is nothing
         raise CheckpointError("weights.extra", file=file, count=len(extra), names=", ".join(extra[:SHOWN]))
     for g in groups:
-        judge(g, ours, spelled, source, file)
+        disk = [spelled[n] for n in g.disk]
+        if packing is not None and packing.parts(disk):
+            packing.judge(disk, g, ours, file)
+        else:
+            judge(g, ours, spelled, source, file)
     for done, g in enumerate(groups):
         disk = [spelled[n] for n in g.disk]
-        stored = reduce(torch.promote_types, map(source.dtype, disk))
-        take(source, disk, g, [place(model, n, ours[n].shape, stored, dtype) for n in g.ours])
+        if packing is not None and packing.parts(disk):
+            packing.read(model, disk, g, ours)
+        else:
+            stored = reduce(torch.promote_types, map(source.dtype, disk))
+            if packing is not None and packing.holds(g, ours):
+                take(source, disk, g, places := packing.places([ours[n].shape for n in g.ours], stored))
+                packing.pack(model, g.ours, file, places)
+            else:
+                take(source, disk, g, [place(model, n, ours[n].shape, stored, dtype) for n in g.ours])
         progress(done + 1, len(groups))
     retie(model)
     return tuple(sorted(spelled[n] for n in left))
@@ -140,4 +155,8 @@ def unfill(model: nn.Module, rules: tuple[Rule, ...]) -> Iterator[tuple[str, Ten
     groups, orphans = plan(rules, {n: tuple(t.shape) for n, t in ours.items()})
     assert not orphans, orphans
     for g in groups:
-        yield from zip(g.disk, (t.contiguous() for t in g.layout.write([ours[n].detach() for n in g.ours])), strict=True)
+        held = [ours[n].detach() for n in g.ours]
+        if blocked := [t for t in held if isinstance(t, Blocks)]:
+            yield from unpacked(g, blocked)
+        else:
+            yield from zip(g.disk, (t.contiguous() for t in g.layout.write(held)), strict=True)

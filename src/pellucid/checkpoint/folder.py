@@ -17,11 +17,12 @@ from torch import Tensor
 from pellucid.checkpoint.dequantise import Quantised, dequantised
 from pellucid.checkpoint.disk import inside, read_whole, replacing
 from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
+from pellucid.checkpoint.packing import Stored
 from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor, write
 from pellucid.checkpoint.template import LEGACY_FILE, TEMPLATE_FILE, TEMPLATE_FOLDER
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.families.fields import Fields
-from pellucid.families.quantised import quantised
+from pellucid.families.quantised import Method, quantised
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -64,10 +65,15 @@ class Folder:
         return read_object(inside(self.path, "generation_config.json", ConfigError)) if self.has("generation_config.json") else {}
 
     @cached_property
-    def entries(self) -> dict[str, Entry | Quantised]:
-        """Every tensor: its name, dtype, shape and the shard it lies in."""
+    def method(self) -> Method | None:
+        """How its weights are quantised."""
         config = self.config if self.has("config.json") else {}
-        return dequantised(self._stored(), quantised(Fields(config, str(self.path / "config.json"), self.ignore)))
+        return quantised(Fields(config, str(self.path / "config.json"), self.ignore))
+
+    @cached_property
+    def entries(self) -> Mapping[str, Entry | Quantised | Stored]:
+        """Every tensor: its name, dtype, shape and the shard it lies in."""
+        return dequantised(self._stored(), self.method)
 
     def _stored(self) -> dict[str, Entry]:
         """Every tensor as it lies on disk."""
@@ -101,14 +107,14 @@ class Folder:
     def read(self, name: str, into: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """One tensor by its name on disk; see `read_tensor`. dtype: of a quantised one, where no place is given."""
         entry = self._entry(name)
-        return entry.read(into, dtype) if isinstance(entry, Quantised) else read_tensor(entry, into)
+        return read_tensor(entry, into) if isinstance(entry, Entry) else entry.read(into, dtype)
 
     def tokenizer_files(self) -> list[Path]:
         """The files here that make the tokenizer and its chat template."""
         more = sorted((self.path / TEMPLATE_FOLDER).glob("*.jinja"))
         return [self.path / name for name in TOKENIZER_FILES if self.has(name)] + more
 
-    def _entry(self, name: str) -> Entry | Quantised:
+    def _entry(self, name: str) -> Entry | Quantised | Stored:
         entry = self.entries.get(name)
         if entry is None:
             raise CheckpointError("folder.tensor", folder=self.path, name=name)

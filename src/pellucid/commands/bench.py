@@ -30,6 +30,7 @@ def add(app: typer.Typer) -> None:
         context: Annotated[int | None, options.whole("--context", say("bench.help.context"))] = None,
         new: Annotated[int, options.whole("--new", say("bench.help.new"))] = 32,
         dtype: Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=say("bench.help.dtype"))] = None,
+        quant: Annotated[str | None, options.quant()] = None,
         threads: Annotated[int | None, options.whole("--threads", say("bench.help.threads"))] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
@@ -59,7 +60,7 @@ def add(app: typer.Typer) -> None:
 
         from pellucid.measuring.timing import beside, decode, moved, prefill
 
-        module, bill = subject(screen, model, context, new, dtype, ignore_field or ())
+        module, bill = subject(screen, model, context, new, dtype, ignore_field or (), quant)
         gauge = Gauge(threads, int(moved(bill)))
         screen.note(say("bench.measuring"))
         gauge.measure()
@@ -85,16 +86,19 @@ def has_weights(name: str) -> bool:
     return catalog.find(catalog.models(), name) is None and is_hub_id(name)
 
 
-def subject(screen: Screen, name: str, context: int | None, new: int, dtype: str | None, ignore: Iterable[str]) -> "tuple[Decoder, Bill]":
+def subject(
+    screen: Screen, name: str, context: int | None, new: int, dtype: str | None, ignore: Iterable[str], quant: str | None = None
+) -> "tuple[Decoder, Bill]":
     """The model of a name, and its bill for the context."""
     from pellucid.billing import described
     from pellucid.counting import Setting, counted
     from pellucid.measuring.subject import check, random_weights, reach
     from pellucid.measuring.timing import WARM
-    from pellucid.model import DTYPES
+    from pellucid.model import DTYPES, check_quant
 
+    check_quant(quant)
     if has_weights(name):
-        loaded = options.loaded(screen, name, dtype=dtype, ignore_fields=ignore)
+        loaded = options.loaded(screen, name, dtype=dtype, quant=quant, ignore_fields=ignore)
         family, cfg, held = loaded.family.name, loaded.config, loaded.dtype
     else:
         family, cfg = described(name, ignore=ignore)
@@ -104,5 +108,6 @@ def subject(screen: Screen, name: str, context: int | None, new: int, dtype: str
     context = reach(cfg, context, new + WARM)
     check(name, cfg, context, new + WARM, held)
     spelled = str(held).removeprefix("torch.")
-    module: Any = random_weights(name, cfg, held) if loaded is None else loaded.module
-    return module, counted(cfg, name, family, Setting(context, 1, None, spelled, spelled, spelled))
+    module: Any = random_weights(name, cfg, held, quant) if loaded is None else loaded.module
+    weights = (quant if loaded is None else loaded.quant) or spelled
+    return module, counted(cfg, name, family, Setting(context, 1, None, weights, spelled, spelled))

@@ -25,7 +25,7 @@ def add(app: typer.Typer) -> None:
         models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", help=say("count.help.models"))] = None,
         context: Annotated[int | None, options.whole("--context", say("count.help.context"))] = None,
         batch: Annotated[int, options.whole("--batch", say("count.help.batch"))] = 1,
-        dtype: Annotated[str, typer.Option("--dtype", metavar="DTYPE", help=say("count.help.dtype"))] = "bfloat16",
+        dtype: Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=say("count.help.dtype"))] = None,
         cache: Annotated[str | None, typer.Option("--cache-dtype", metavar="DTYPE", help=say("count.help.cache"))] = None,
         device: Annotated[str | None, typer.Option("--device", metavar="NAME", help=say("count.help.device"))] = None,
         price: Annotated[float | None, options.real("--price", say("count.help.price"))] = None,

@@ -27,6 +27,7 @@ def add(app: typer.Typer) -> None:
         reference: Annotated[bool, typer.Option("--reference", help=say("explain.help.reference"))] = False,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str, options.dtype()] = "float32",
+        quant: Annotated[str | None, options.quant()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
         adapter: Annotated[str | None, options.adapter()] = None,
         finite: Annotated[bool, options.check_finite()] = False,
@@ -34,7 +35,7 @@ def add(app: typer.Typer) -> None:
         screen: Screen = ctx.obj
         name, text = (SPECIMEN, first) if second is None else (first, second)
         prompt = options.prompt_of(text, ids)
-        model = options.loaded(screen, name, finite, dtype=dtype, ignore_fields=ignore_field or (), adapter=adapter)
+        model = options.loaded(screen, name, finite, dtype=dtype, quant=quant, ignore_fields=ignore_field or (), adapter=adapter)
 
         from pellucid.draw import account, life, story
         from pellucid.draw.cell import cell as cell_of

@@ -40,6 +40,10 @@ def dtype() -> Any:
     return typer.Option("--dtype", metavar="DTYPE", help=say("option.dtype"))
 
 
+def quant() -> Any:
+    return typer.Option("--quant", metavar="int8|int4", help=say("option.quant"))
+
+
 def ignore_field() -> Any:
     return typer.Option("--ignore-field", metavar="NAME", help=say("option.ignore_field"))
 

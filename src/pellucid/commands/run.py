@@ -4,6 +4,7 @@ A chat is put together by the template of the model's folder; a model without on
 """
 
 import sys
+import time
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,10 +45,12 @@ def add(app: typer.Typer) -> None:
         chat: Annotated[bool, typer.Option("--chat", help=say("run.help.chat"))] = False,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
+        quant: Annotated[str | None, options.quant()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
         adapter: Annotated[str | None, options.adapter()] = None,
         finite: Annotated[bool, options.check_finite()] = False,
         deterministic: Annotated[bool, typer.Option("--deterministic", help=say("run.help.deterministic"))] = False,
+        verbose: Annotated[bool, typer.Option("-v", "--verbose", help=say("run.help.verbose"))] = False,
     ) -> None:
         if chat and ids:
             raise UseError("run.chat_ids")
@@ -58,8 +61,9 @@ def add(app: typer.Typer) -> None:
         given = {name: value for name, value in given.items() if value is not None}
         judge(given, stop or [])
         screen: Screen = ctx.obj
-        loaded = options.loaded(screen, model, finite, dtype=dtype, ignore_fields=ignore_field or (), adapter=adapter)
-        how: dict[str, Any] = {"new": new, "sampling": settled(screen, loaded, given), "until": stop or [], "deterministic": deterministic}
+        loaded = options.loaded(screen, model, finite, dtype=dtype, quant=quant, ignore_fields=ignore_field or (), adapter=adapter)
+        how: dict[str, Any] = {"new": new, "sampling": settled(screen, loaded, given), "until": stop or [], "timed": verbose}
+        how["deterministic"] = deterministic
         if prompt is None and sys.stdin.isatty():
             talk(screen, loaded, how)
             return
@@ -68,6 +72,8 @@ def add(app: typer.Typer) -> None:
         told = turn(screen, loaded, [user(text)], now, how) if chat else answer(screen, loaded, options.prompt_of(text, ids), **how)
         if screen.json:
             screen.document(told)
+        if told["interrupted"]:
+            raise KeyboardInterrupt
 
 
 def judge(given: dict[str, Any], stop: list[str]) -> None:
@@ -110,14 +116,13 @@ def answer(
     new: int | None,
     sampling: "Sampling",
     until: list[str],
+    timed: bool,
     stops: tuple[int, ...] = (),
-    ends: tuple[type[BaseException], ...] = (),
     deterministic: bool = False,
 ) -> dict[str, Any]:
-    """Generate after one prompt, streaming the text as it comes; returns what was generated.
+    """Generate after one prompt, streaming the text as it comes; returns what was generated, of which Ctrl-C keeps what there is.
 
-    until: strings that end the text and are not shown.  stops: more tokens that end it than the model's own.  ends: exceptions that end
-    it too, KeyboardInterrupt in a chat.
+    until: strings that end the text and are not shown.  timed: tells the speed.  stops: more tokens that end it than the model's own.
     """
     from pellucid.engine.text import Text
 
@@ -128,28 +133,33 @@ def answer(
     rows = model.config.positions
     room = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - len(ids)))
     stops = (*model.stops, *stops)
-    out, got = Text(tokenizer.stream(skip_special=True), until), list[int]()
+    out, got, interrupted = Text(tokenizer.stream(skip_special=True), until), list[int](), False
+    clock = [time.perf_counter()]
     try:
-        for news in model.stream([ids], room if new is None else new, sampling, stops, deterministic):
+        for news in model.stream([ids], room if new is None else new, sampling, stops, True, deterministic):
             if news.token is None:
                 break
             got.append(news.token.id)
+            clock.append(time.perf_counter())
             piece = out.feed(got[-1])
             if not screen.json:
                 screen.text(piece)
             if out.stop is not None:
                 break
-    except ends:
-        pass
+    except KeyboardInterrupt:
+        interrupted = True
     rest = out.end()
     if not screen.json:
         screen.text(rest + "\n")
+    if timed and got:
+        rate = f"{(len(got) - 1) / (clock[-1] - clock[1]):.3g}" if len(got) > 1 else "-"
+        screen.note(say("run.speed", tokens=len(ids), first=f"{clock[1] - clock[0]:.2f}", new=len(got), rate=rate))
     asked = prompt if isinstance(prompt, str) else None
     how = {name: value for name, value in asdict(sampling).items() if name != "bias"}
     stopped = out.stop is not None or (bool(got) and got[-1] in stops)
     return {
         "schema": SCHEMA, "model": model.name, "prompt": asked, "ids": ids, "new": got, "text": out.shown, "stopped": stopped,
-        "stop": out.stop, "sampling": how, "date": None,
+        "stop": out.stop, "interrupted": interrupted, "sampling": how, "date": None,
     }  # fmt: skip
 
 
@@ -164,13 +174,12 @@ def turn(
     messages: list[dict[str, Any]],
     now: datetime,
     how: dict[str, Any],
-    ends: tuple[type[BaseException], ...] = (),
 ) -> dict[str, Any]:
     """The reply to a conversation. now: what its template tells as the date; one moment for all turns, so that they share their start."""
     tokenizer = model.tokenizer
     ids = tokenizer.chat(messages, now=now)
     stops = tuple(id for name, id in tokenizer.special.items() if name == "eos")
-    told = answer(screen, model, ids, **how, stops=stops, ends=ends)
+    told = answer(screen, model, ids, **how, stops=stops)
     dated = any(template.dated for template in tokenizer.templates.values())
     return told | {"prompt": messages[-1]["content"], "date": now.isoformat() if dated else None}
 
@@ -196,8 +205,8 @@ def talk(screen: Screen, model: "Model", how: dict[str, Any]) -> None:
         if not line:
             continue
         try:
-            stop, own = (KeyboardInterrupt,), how | {"sampling": reseeded(how["sampling"], len(said) // 2)}
-            told = turn(screen, model, [*said, user(line)], now, own, stop) if chats else answer(screen, model, line, **own, ends=stop)
+            own = how | {"sampling": reseeded(how["sampling"], len(said) // 2)}
+            told = turn(screen, model, [*said, user(line)], now, own) if chats else answer(screen, model, line, **own)
         except PellucidError as wrong:  # as where the positions are used up; the line is forgotten, the chat goes on
             screen.fault(str(wrong))
             continue

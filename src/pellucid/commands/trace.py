@@ -37,7 +37,7 @@ def add(app: typer.Typer) -> None:
             raise TraceError("trace.exists", folder=save)
         loaded = options.loaded(screen, model, dtype=dtype, ignore_fields=ignore_field or ())
 
-        from pellucid.model import trace as run
+        from pellucid.life import trace as run
 
         life = run(loaded, text, steps, only=only or "*")
         if not len(life):

@@ -13,7 +13,7 @@ from pellucid.counting.number import Number, figure
 
 def booked(bill: Bill, path: str, flops: int, rows: int, seen: int, source: int) -> Number:
     """The FLOPs of a part, with the formula that gives them, if one does."""
-    for symbols, *factors in forms(bill, path, rows, seen, source):
+    for symbols, factors in forms(bill, path, rows, seen, source):
         summands = [f if isinstance(f, tuple) else (f,) for f in factors]
         value = 2 * bill.setting.batch
         for s in summands:
@@ -24,7 +24,7 @@ def booked(bill: Bill, path: str, flops: int, rows: int, seen: int, source: int)
     return Number(flops)
 
 
-Form = tuple[str | int | tuple[int, ...], ...]
+Form = tuple[str, tuple[int | tuple[int, ...], ...]]
 
 
 def forms(bill: Bill, path: str, rows: int, seen: int, source: int) -> Iterator[Form]:
@@ -32,22 +32,22 @@ def forms(bill: Bill, path: str, rows: int, seen: int, source: int) -> Iterator[
     matrix = bill.numbers.get(f"parameters.{path}.weight") or (bill.numbers.get("parameters.embed.weight") if path == "head" else None)
     if matrix is not None:
         sizes = [int(n.replace(",", "")) for n in (matrix.filled or figure(matrix.value)).split("·")]
-        yield f"T·{matrix.symbols}", rows, *sizes
-        yield f"S·{matrix.symbols}", source, *sizes
-        yield matrix.symbols, *sizes  # one row alone, as a pooler has it
+        yield f"T·{matrix.symbols}", (rows, *sizes)
+        yield f"S·{matrix.symbols}", (source, *sizes)
+        yield matrix.symbols, (*sizes,)  # one row alone, as a pooler has it
     if PLACE.fullmatch(path) is None:
         return
     layer = bill.layer(path)
     if isinstance(layer.ffn, Moe) and path.endswith(".ffn"):
         d, e = bill.config.width, layer.ffn.experts  # three matrices an expert, and the router's
-        yield "T·(A·3·D·F + D·E)", rows, (layer.ffn.chosen * 3 * d * layer.ffn.width, d * e)
+        yield "T·(A·3·D·F + D·E)", (rows, (layer.ffn.chosen * 3 * d * layer.ffn.width, d * e))
     attn = layer.cross if path.endswith(".cross") else layer.attn
     if isinstance(attn, Attention):
         for over in ((rows, seen), (rows, source), (source, source)):
-            yield "T·S·H·(K + K)", *over, attn.heads, (attn.width, attn.width)
+            yield "T·S·H·(K + K)", (*over, attn.heads, (attn.width, attn.width))
     elif isinstance(attn, Latent):
         if attn.index is not None:
-            yield "T·S·H·(K + 1)", rows, seen, attn.index.heads, (attn.index.width, 1)
+            yield "T·S·H·(K + 1)", (rows, seen, attn.index.heads, (attn.index.width, 1))
         h, c, k, r, w = attn.heads, attn.kv_rank, attn.key, attn.rope.width, attn.value
-        yield "H·(S·C·(K + W) + T·S·(K + R + W))", h, (seen * c * (k + w), rows * seen * (k + r + w))
-        yield "H·(T·C·(K + W) + T·S·(C + R + C))", h, (rows * c * (k + w), rows * seen * (c + r + c))
+        yield "H·(S·C·(K + W) + T·S·(K + R + W))", (h, (seen * c * (k + w), rows * seen * (k + r + w)))
+        yield "H·(T·C·(K + W) + T·S·(C + R + C))", (h, (rows * c * (k + w), rows * seen * (c + r + c)))

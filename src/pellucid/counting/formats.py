@@ -10,6 +10,8 @@ from math import ceil, prod
 
 from pellucid.counting.bill import BYTES, Bill, Counted
 from pellucid.counting.number import Number, total
+from pellucid.families.quantised import in_blocks
+from pellucid.ops.blocks import BITS
 
 TABLES = frozenset({"positions", "types"})
 
@@ -26,7 +28,7 @@ class Format:
 
 
 FORMATS = {
-    "int8": Format(8, (1, 32), 2),
+    "int8": Format(8, (1, 32), 2),  # ours, ops/blocks.py
     "int4": Format(4, (1, 32), 2),
     "fp8": Format(8, (128, 128), 4, spared=frozenset({"embed", "head", "router"}) | TABLES),  # arXiv 2412.19437, 3.3
     "mxfp4": Format(4, (1, 32), 1, only=frozenset({"experts"})),  # arXiv 2310.10537
@@ -38,6 +40,8 @@ def format_of(c: Counted, dtype: str) -> Format | None:
     """The format of one weight, None where it is kept plain: biases and norms always are."""
     f = FORMATS.get(dtype)
     matrix = len(c.weight.shape) > 1 and c.weight.parameter and not c.path.endswith("bias")
+    if dtype in BITS and not in_blocks(c.path, c.weight.shape):
+        return None
     if f is None or not matrix or c.part == "norms" or c.part in f.spared or (f.only and c.part not in f.only):
         return None
     return f

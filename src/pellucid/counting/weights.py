@@ -7,6 +7,7 @@ from math import prod
 from torch import Tensor, nn
 
 from pellucid.axes import letters, parse, show
+from pellucid.ops.blocks import Blocks
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def weight(module: nn.Module, path: str, p: Tensor, parameter: bool) -> Weight:
     width = getattr(getattr(module, "config", None), "width", None)
     if dims is not None and any(axis == "D" and n != width for axis, n in zip(dims.split(), p.shape, strict=False)):
         dims = None  # a norm within a head calls its width D as well
-    return Weight(path, dims, tuple(p.shape), str(p.dtype).removeprefix("torch."), parameter)
+    held = p.format if isinstance(p, Blocks) else str(p.dtype).removeprefix("torch.")
+    return Weight(path, dims, tuple(p.shape), held, parameter)
 
 
 def axes_of(module: nn.Module, path: str, ndim: int) -> str | None:

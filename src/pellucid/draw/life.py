@@ -19,7 +19,8 @@ from pellucid.counting.weights import Weight, weights
 from pellucid.draw.formula import block, formula
 from pellucid.draw.number import finite
 from pellucid.errors import CheckpointError, TokenizerError, UseError
-from pellucid.model import Model, trace
+from pellucid.life import trace
+from pellucid.model import Model
 from pellucid.models import Encoder
 from pellucid.ops.sample import probabilities
 from pellucid.tracing import Trace

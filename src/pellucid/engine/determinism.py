@@ -93,12 +93,13 @@ def unwatched() -> Iterator[None]:
 
 def shortened(module: Decoder | EncoderDecoder) -> Decoder | EncoderDecoder:
     """The same model, its weights shared, with the first layer of each kind alone."""
-    short = again(module)
+    short: Decoder | EncoderDecoder = again(module)
     if isinstance(short, EncoderDecoder):
         assert isinstance(module, EncoderDecoder) and module.config.encoder is not None
         short.encoder, short.decoder = cut(module.encoder, module.config.encoder), cut(module.decoder, module.config.layers)
         return short
-    return cut(short, module.config.layers)
+    decoder: Decoder = cut(short, module.config.layers)
+    return decoder
 
 
 def again(module: Any) -> Any:

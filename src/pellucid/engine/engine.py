@@ -10,8 +10,9 @@ Storage, forward and random numbers are passed in, so that a simulation runs the
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 import torch
@@ -20,11 +21,11 @@ from torch import Tensor, nn
 from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward
 from pellucid.engine.memory import Memory, changed
-from pellucid.engine.requests import Output, Request, Sequence, Token, check
+from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
 from pellucid.engine.scheduler import Limits, Line, Storage, schedule
 from pellucid.errors import UseError
 from pellucid.models import Decoder, EncoderDecoder
-from pellucid.ops.sample import choose, likeliest, logprobs
+from pellucid.ops.sample import choose, likeliest, logprobs, top
 from pellucid.ops.uniform import fresh
 from pellucid.past import Pages, most_pages, reaches
 from pellucid.tap import after
@@ -120,7 +121,7 @@ class Engine:
 
         With `edit` it is changed, and nobody else is.
         """
-        with watch(self.module, request=f"{number}.{index}", **how) as seen:
+        with watch(self.module, request=name(number, index), **how) as seen:
             yield seen
 
     def outputs(self) -> Iterator[Output]:
@@ -163,6 +164,8 @@ class Engine:
             following = s.request.prompt[s.stored + 1 : s.stored + rows + 1]
             s.scores += logprobs(logits)[range(len(following)), following].tolist()
         s.stored += rows
+        if not s.written:  # chunk by chunk: of a layer with a window, what is kept is what it still sees
+            self.storage.keep(s)
         if s.owed:
             return []
         grown = [s, *(self.sibling(s, i) for i in range(1, s.siblings + 1))]
@@ -171,7 +174,7 @@ class Engine:
 
     def sibling(self, s: Sequence, index: int) -> Sequence:
         """One more text of a request, whose prompt the first one has stored."""
-        made = Sequence(s.number, index, s.request, list(s.tokens), s.stored, scores=s.scores)
+        made = replace(s, index=index, tokens=list(s.tokens), siblings=0)
         self.storage.fork(s, made)
         self.line.running.insert(self.line.running.index(s) + index, made)
         return made
@@ -179,17 +182,17 @@ class Engine:
     def draw(self, s: Sequence, logits: Tensor) -> list[Output]:
         """The next token of a text, after its logits [V]."""
         asked, first = s.request, tuple(s.scores) if not s.written else ()
-        if not bool(logits.max().isfinite()):  # else argmax would take a NaN's place for a token
-            found = float(logits.max())
+        best, s.best = top(logits) if s.best is None else s.best, None
+        if not isfinite(found := float(logits[best])):  # a NaN is larger than all
             error = UseError("generate.finite", request=s.number, step=s.written, found=found, path=self.why(s))
             self.end(s)
-            return [Output(s.number, s.index, Token(int(logits.argmax())), "error", error, first)]
+            return [Output(s.number, s.index, Token(best), "error", error, first)]
         if not asked.new:
             self.end(s)
             return [Output(s.number, s.index, ended="length", scores=first)]
         assert asked.sampling.seed is not None
         with after(self.module, "sample", s.key):
-            id = self.choose(logits, asked.sampling, asked.prompt, s.tokens[len(asked.prompt) :], s.index)
+            id = self.choose(logits, asked.sampling, asked.prompt, s.tokens[len(asked.prompt) :], s.index, best)
         token = Token(id) if asked.logprobs is None else scored(logits, id, asked.logprobs)
         s.tokens.append(id)
         ended = "stop" if id in asked.stops else "length" if s.written == asked.new else None
@@ -199,35 +202,52 @@ class Engine:
 
 
 def generate(
-    module: Decoder | EncoderDecoder, requests: list[Request], free: list[Engine] | None = None, deterministic: bool = False
+    module: Decoder | EncoderDecoder,
+    requests: list[Request],
+    free: list[Engine] | None = None,
+    cached: bool = False,
+    deterministic: bool = False,
 ) -> Iterator[Output]:
     """The news of these requests, numbered from 0 here, on an engine of their own; `free` keeps small ones for the next time, for the
-    plans that they have recorded. What they stored is forgotten: a weight may have been changed meanwhile.
+    plans that they have recorded.
+
+    cached: what is stored serves the next call that says so, as each turn of a chat begins with all before it. Else it is forgotten: a
+    weight may be changed between two calls.
     """
     for i, request in enumerate(requests):
         check(module, request, f"[{i}]")
     if not requests:
         return
-    tokens = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests)
+    tokens, texts = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests), sum(r.n for r in requests)
+    limits = Limits(max(ROWS, texts), texts, len(requests), module.config.prefix)
     free = [] if free is None else free
-    engine = next((e for e in free if e.capacity >= tokens and e.deterministic == deterministic), None)
-    if engine is None:
-        limits = Limits(max(ROWS, len(requests)), sum(r.n for r in requests) + 1, len(requests))
-        engine = Engine.of(module, tokens, limits, deterministic=deterministic)
-    else:
-        free.remove(engine)
+    tokens = max(tokens, KEPT) if cached else tokens  # memory that is not written to takes no place
+    engine = taken(free, tokens, deterministic) or Engine.of(module, tokens, limits, deterministic=deterministic)
+    engine.count, engine.limits = 0, limits
+    if not cached:
+        engine.storage.forget()
     numbers = [engine.submit(request) for request in requests]
     try:
         for news in engine.outputs():
             if news.error is not None:
-                raise UseError("generate.finite", **news.error.values | {"request": news.request - numbers[0]})
-            yield replace(news, request=news.request - numbers[0])
+                raise news.error
+            yield news
     finally:  # also where the caller has heard enough
         engine.dropped |= set(numbers)
         engine.drop()
-        engine.storage.forget()
+        if not cached:
+            engine.storage.forget()
         if engine.capacity <= KEPT:
             free.append(engine)
+
+
+def taken(free: list[Engine], tokens: int, deterministic: bool) -> Engine | None:
+    """One of these of this mode that holds so many tokens, which is then nobody else's; another thread may be quicker."""
+    for engine in [e for e in free if e.capacity >= tokens and e.deterministic == deterministic]:
+        with suppress(ValueError):
+            free.remove(engine)
+            return engine
+    return None
 
 
 def scored(logits: Tensor, id: int, top: int) -> Token:

@@ -37,7 +37,9 @@ class Forward:
         """The logits, by a plan or by the forward."""
         if not self.every and all(s.owed == 1 and s.written and self.heard(s) for s in chunks):
             logits = self.plans.step({s.key: s.tokens[-1] for s in chunks})
-            return {s: row[None] for s, row in zip(chunks, logits, strict=True)}
+            for s, best in zip(chunks, self.plans.best.tolist(), strict=True):
+                s.best = best
+            return dict(zip(chunks, logits.split(1), strict=True))
         wanted = {s: wants(s, rows) for s, rows in chunks.items()}
         step = Step.paged(self.pages, {s.key: rows for s, rows in chunks.items()})
         at = [row for span, rows in zip(step.spans, wanted.values(), strict=True) for row in range(span.stop - rows, span.stop)]

@@ -6,6 +6,7 @@ What a text stored may serve another that begins with the same tokens, if everyt
 from collections.abc import Hashable
 
 from pellucid import config as c
+from pellucid.engine.plans import addresses, memory
 from pellucid.engine.prefix import PrefixCache
 from pellucid.engine.requests import Sequence
 from pellucid.models import Decoder, EncoderDecoder
@@ -23,13 +24,14 @@ class Memory:
 
     def root(self, sequence: Sequence) -> Hashable:
         """All that tells what is stored for a token, besides the tokens before it."""
-        place = tuple(p.data_ptr() for p in self.module.parameters())
+        place = addresses(map(memory, self.module.parameters()))
         return self.module.edition, place, sequence.request.source, sequence.request.budget if self.by_length else None
 
     def open(self, sequence: Sequence) -> int:
         key, held = sequence.key, 0
+        sequence.root = self.root(sequence)  # now: a text begun under old weights is not kept under new ones
         if self.cache is not None and not sequence.request.scored and not changed():
-            held = self.cache.start(key, self.root(sequence), sequence.tokens)
+            held = self.cache.start(key, sequence.root, sequence.tokens)
         self.pages.budget[key] = sequence.request.budget
         self.pages.reserve(key, held)
         return held
@@ -43,9 +45,12 @@ class Memory:
     def fork(self, sequence: Sequence, sibling: Sequence) -> None:
         self.pages.fork(sequence.key, sibling.key)
 
-    def close(self, sequence: Sequence) -> None:
+    def keep(self, sequence: Sequence) -> None:
         if self.cache is not None and sequence.stored and not sequence.edited:
-            self.cache.keep(sequence.key, self.root(sequence), sequence.tokens[: sequence.stored])
+            self.cache.keep(sequence.key, sequence.root, sequence.tokens[: sequence.stored])
+
+    def close(self, sequence: Sequence) -> None:
+        self.keep(sequence)
         self.pages.release(sequence.key)
 
     def forget(self) -> None:

@@ -2,13 +2,14 @@
 
     tokens    [1 n]     17    5  803        a plan for n rows points to this place and to nothing of any request, so it serves any n
     positions [1 n]     40    7  511        of them: their tables of pages are copied in before each step, where they hold pages
+    lengths   [1 n]         60   20  900    what each text may grow to
     tables    [n pages]                     and so does where each listener's memory of a request lies: memories [n listeners 3]
 
 A plan is only ever a recording of the forward, so both give the same bits. A model that does something no kernel does, a watched or
 hooked step, more rows than the kernels take, or a machine without kernels runs the forward itself.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, ValuesView
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.ops import native
+from pellucid.ops.blocks import Blocks
 from pellucid.parts.attention import CrossAttention
 from pellucid.past import Abreast, Apart, Group, Pages, Past, Span, Stored
 from pellucid.step import Step
@@ -29,8 +31,12 @@ class Rows(Step):
     """The step of one new row of each request, whose positions and tables of pages a plan may point to."""
 
     tables: Mapping[Group, Tensor] = field(default_factory=dict)
+    lengths: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
     memories: Tensor = field(default_factory=lambda: torch.empty(0, 0, 3, dtype=torch.long))
     listeners: tuple[nn.Module, ...] = ()
+
+    def totals(self) -> Tensor:
+        return self.lengths
 
     def _append(self, group: Group, pools: Stored, new: Stored) -> Past:
         tables, size = self.tables[group], group.size
@@ -52,16 +58,18 @@ class Place:
 
     def __init__(self, n: int, pages: Pages, listeners: int) -> None:
         self.tokens, self.positions = torch.zeros(1, n, dtype=torch.long), torch.zeros(1, n, dtype=torch.long)
+        self.lengths = torch.zeros(1, n, dtype=torch.long)
         self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.groups.values()}
         self.memories = torch.zeros(n, listeners, 3, dtype=torch.long)
         self.plan: native.Plan | None = None
         self.refused: str | None = None  # why the model's step is no plan
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
-    def set(self, feed: Mapping[Hashable, int], positions: list[int]) -> None:
+    def set(self, feed: Mapping[Hashable, int], positions: list[int], budget: Mapping[object, int]) -> None:
         """One row a token. Of each table as much as the longest of the requests has filled."""
         self.tokens.copy_(torch.tensor([list(feed.values())]))
         self.positions.copy_(torch.tensor([positions]))
+        self.lengths.copy_(torch.tensor([[budget.get(r, at + 1) for r, at in zip(feed, positions, strict=True)]]))
         for group, tables in self.tables.items():
             filled = max(positions) // group.size + 1
             torch.stack([group.tables[r][:filled] for r in feed], out=tables[:, :filled])
@@ -78,7 +86,9 @@ class Plans:
         self.device = next(model.parameters()).device
         self.places: dict[int, Place] = {}
         self.best = torch.empty(0)
-        self.holders: list[dict[str, Any]] = []
+        self.holders: list[ValuesView[Any]] = []
+        self.held: list[Any] = []  # kept, so that nothing new comes to lie where one of them was
+        self.tensors: list[Tensor] = []
         self.listeners: tuple[nn.Module, ...] = ()
         self.whereabouts: dict[Hashable, tuple[Stored, Tensor]] = {}
         self.hooks: list[dict[int, Any]] = []
@@ -93,7 +103,7 @@ class Plans:
         if n > native.ROWS or self.device.type != "cpu":
             return self.crowd(feed)
         place = self.place(n)
-        place.set(feed, before)
+        place.set(feed, before, pages.budget)
         if self.listeners:
             torch.stack([self.heard(r) for r in feed], out=place.memories)
         spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))
@@ -113,7 +123,9 @@ class Plans:
         """The place of n rows. All places fall when the model or the pools are no longer what plans were recorded from."""
         if self.state() != self.made_of:
             self.places, kept = {}, list(self.model.modules())
-            self.holders = [d for m in kept for d in (m._parameters, m._buffers, m._modules) if d]
+            self.holders = [d.values() for m in kept for d in (m._parameters, m._buffers, m._modules) if d]
+            self.held = list(chain.from_iterable(self.holders))
+            self.tensors = [memory(t) for t in self.held if isinstance(t, Tensor)]
             self.listeners = tuple(m for m in kept if isinstance(m, CrossAttention))
             self.whereabouts = {}
             self.hooks = [d for m in kept for d in (m._forward_hooks, m._forward_pre_hooks)]
@@ -134,14 +146,21 @@ class Plans:
         return found
 
     def state(self) -> tuple[object, ...]:
-        """The model's edition, its parts, where their weights lie, and the pools: a plan points there."""
-        held = chain.from_iterable(map(dict.values, self.holders))
-        pools = self.pages.pools.values()
-        return self.model.edition, self.pages.count, addresses(held), addresses(chain.from_iterable(pools))
+        """The model's edition, its parts and weights, and where these and the pools lie: a plan points there."""
+        held, pools = map(id, chain.from_iterable(self.holders)), chain.from_iterable(self.pages.pools.values())
+        return self.model.edition, self.pages.count, tuple(held), addresses(chain(self.tensors, pools))
 
     def forward(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
         """The model's own step: logits [n V], and the likeliest [n]."""
-        step = Rows(place.positions, spans, self.pages, tables=place.tables, memories=place.memories, listeners=self.listeners)
+        step = Rows(
+            place.positions,
+            spans,
+            self.pages,
+            tables=place.tables,
+            lengths=place.lengths,
+            memories=place.memories,
+            listeners=self.listeners,
+        )
         with torch.no_grad():
             told = (place.tokens, step) if isinstance(self.model, Decoder) else (None, place.tokens, step)
             logits = self.model(*told)
@@ -169,6 +188,11 @@ class Plans:
         return logits[0]  # type: ignore[no-any-return]
 
 
-def addresses(held: Iterable[object]) -> tuple[int, ...]:
-    """Where tensors lie, and which modules these are."""
-    return tuple(t.data_ptr() if isinstance(t, Tensor) else id(t) for t in held)
+def addresses(tensors: Iterable[Tensor]) -> tuple[int, ...]:
+    """Where they lie."""
+    return tuple(map(Tensor.data_ptr, tensors))
+
+
+def memory(t: Tensor) -> Tensor:
+    """Where a parameter's numbers lie: blocks are two tensors, which come and go together."""
+    return t.codes if isinstance(t, Blocks) else t

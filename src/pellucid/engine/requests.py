@@ -3,8 +3,10 @@
 A request is one prompt and n texts that go on from it; each text is a Sequence of its own once the prompt is stored.
 """
 
+from collections.abc import Hashable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import SupportsIndex
 
 from pellucid.errors import UseError
@@ -69,13 +71,15 @@ class Sequence:
     tokens: list[int]
     stored: int = 0
     siblings: int = 0  # texts that begin when this one's prompt is stored
+    root: Hashable = None  # all that what it stores depends on, besides its tokens
     edited: bool = False  # by a watcher, so that what it stored serves nobody else
     scores: list[float] = field(default_factory=list)
+    best: int | None = None  # the likeliest token of the last step, if that has told it
 
-    @property
-    def key(self) -> str:
+    @cached_property
+    def key(self) -> int | str:
         """Its name in the pages, and for a watcher."""
-        return f"{self.number}.{self.index}"
+        return name(self.number, self.index)
 
     @property
     def written(self) -> int:
@@ -86,6 +90,11 @@ class Sequence:
     def owed(self) -> int:
         """Rows not stored yet; one where it decodes."""
         return len(self.tokens) - self.stored
+
+
+def name(number: int, index: int) -> int | str:
+    """What a text is called: 3 is request 3's first, "3.1" its second."""
+    return f"{number}.{index}" if index else number
 
 
 def check(module: Decoder | EncoderDecoder, request: Request, place: str = "") -> None:
@@ -102,11 +111,11 @@ def check(module: Decoder | EncoderDecoder, request: Request, place: str = "") -
     if not whole(0 if request.logprobs is None else request.logprobs, 0):
         raise UseError("generate.logprobs", found=request.logprobs)
     rows = module.config.positions
-    for name, text, new in (("prompt", request.prompt, request.new), ("source", request.source, 0)):
+    for which, text, new in (("prompt", request.prompt, request.new), ("source", request.source, 0)):
         if text is None:
             continue
         if not len(text):
-            raise UseError("generate.empty", name=name + place)
+            raise UseError("generate.empty", name=which + place)
         check_ids(text, module.config.vocab)
         if rows is not None and len(text) + new > rows:
             raise UseError("generate.context", tokens=len(text), new=new, rows=rows)

@@ -39,6 +39,9 @@ class Storage(Protocol):
     def fork(self, sequence: Sequence, sibling: Sequence) -> None:
         """Begin a text with all that another holds."""
 
+    def keep(self, sequence: Sequence) -> None:
+        """What it has stored may serve others from now on."""
+
     def close(self, sequence: Sequence) -> None:
         """Give back all that it holds."""
 
@@ -56,34 +59,33 @@ class Line:
 
 def schedule(line: Line, storage: Storage, limits: Limits) -> dict[Sequence, int]:
     """The rows of the next step, {text: how many}, with pages reserved for them. Moves texts between running and waiting."""
-    chunks: dict[Sequence, int] = {}
+    chunks, left = dict[Sequence, int](), limits.rows
 
     def put_off() -> Sequence:
         """The youngest that runs waits again, first in the queue; what it stored is computed again."""
+        nonlocal left
         last = line.running.pop()
-        chunks.pop(last, None)
+        left += chunks.pop(last, 0)
         storage.close(last)
         last.stored = 0
         line.waiting.appendleft(last)
         return last
 
     def bring(s: Sequence, rows: int) -> None:
+        nonlocal left
         while not storage.room(s.key, s.stored + rows):
             if put_off() is s:
                 return
         storage.reserve(s.key, s.stored + rows)
-        chunks[s] = rows
-
-    def left() -> int:
-        return limits.rows - sum(chunks.values())
+        chunks[s], left = rows, left - rows
 
     began = list(line.running)
     for s in began:
-        if s.owed == 1 and s in line.running and left() > 0:
+        if s.owed == 1 and s in line.running and left > 0:
             bring(s, 1)
     for s in began:
-        if s.owed > 1 and s in line.running and left() > 0 and not whole(s, limits):
-            bring(s, min(s.owed, left()))
+        if s.owed > 1 and s in line.running and left > 0 and not whole(s, limits):
+            bring(s, min(s.owed, left))
     if len(line.running) == len(began):  # else somebody has just lost his pages, and a new one would take them
         admit(line, storage, limits, chunks)
     return chunks

@@ -24,7 +24,25 @@ class Mxfp4:
     """OCP's microscaling format, gpt-oss's experts: float4 values, and a power of two for each 32 in a row (arXiv 2310.10537)."""
 
 
-Method = Fp8 | Mxfp4
+@dataclass(frozen=True)
+class InBlocks:
+    """Our own: int8 or int4 codes, and a scale for each 32 in a row (ops/blocks.py). Weights stay so when they are loaded."""
+
+    form: str
+
+
+Method = Fp8 | Mxfp4 | InBlocks
+PLAIN = {"router", "positions", "types", "relative"}  # a choice that rounding would change, and small tables of which a row is read
+
+
+def in_blocks(path: str, shape: tuple[int, ...]) -> bool:
+    """Whether int8 and int4 touch the weight of this path: all matrices, and experts', but these few; never a norm or a bias."""
+    return len(shape) > 1 and not path.endswith("bias") and PLAIN.isdisjoint(path.split("."))
+
+
+def fields(form: str) -> dict[str, object]:
+    """What config.json tells of a folder in our own blocks."""
+    return {"quant_method": "pellucid", "format": form, "block": 32}
 
 
 def quantised(hf: Fields) -> Method | None:
@@ -32,7 +50,7 @@ def quantised(hf: Fields) -> Method | None:
     part = None if FIELD in hf.ignore else hf.part(FIELD)
     if part is None:
         return None
-    method: Callable[[Fields], Method] = part.choice("quant_method", {"fp8": fp8, "mxfp4": mxfp4})
+    method: Callable[[Fields], Method] = part.choice("quant_method", {"fp8": fp8, "mxfp4": mxfp4, "pellucid": own})
     for name in ("modules_to_not_convert", "modules_to_convert", "ignored_layers"):
         listed = part.get(name, [])
         if not isinstance(listed, list) or not all(isinstance(module, str) for module in listed):
@@ -51,6 +69,12 @@ def fp8(hf: Fields) -> Fp8:
     if not isinstance(block, list) or len(block) != 2 or not all(type(n) is int and 0 < n <= LARGEST_BLOCK for n in block):
         raise hf.fault("weight_block_size", block, f"[1 ... {LARGEST_BLOCK}, 1 ... {LARGEST_BLOCK}]")
     return Fp8((block[0], block[1]))
+
+
+def own(hf: Fields) -> InBlocks:
+    """Our own blocks, whose settings are all told."""
+    hf.fixed("block", 32)
+    return InBlocks(hf.choice("format", {"int8": "int8", "int4": "int4"}))
 
 
 def mxfp4(_: Fields) -> Mxfp4:

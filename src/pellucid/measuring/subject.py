@@ -6,6 +6,7 @@ import torch
 
 from pellucid.checkpoint.disk import require_memory
 from pellucid.checkpoint.fill import retie
+from pellucid.checkpoint.packing import Packing
 from pellucid.config import Config
 from pellucid.errors import UseError
 from pellucid.models import Decoder, build, cast
@@ -32,21 +33,26 @@ def check(name: str, cfg: Config, context: int, new: int, dtype: torch.dtype) ->
     require_memory(context * cfg.vocab * dtype.itemsize, Path(name))  # the logits
 
 
-def random_weights(name: str, cfg: Config, dtype: torch.dtype) -> Decoder:
-    """A model of a config of which all norms weigh 1 and the rest is one random block over and over."""
+def random_weights(name: str, cfg: Config, dtype: torch.dtype, quant: str | None = None) -> Decoder:
+    """A model of a config of which all norms weigh 1 and the rest is one random block over and over. quant: int8 or int4."""
     with torch.device("meta"):
         model = cast(build(cfg), dtype)
-    require_memory(sum(p.nbytes for p in model.parameters()), Path(name))
+    packing = None if quant is None else Packing(quant, dtype)
+    require_memory(sum(p.nbytes for p in model.parameters()) if packing is None else packing.bytes(model), Path(name))
     model.to_empty(device="cpu")
     retie(model)
     block = (torch.randn(BLOCK, generator=torch.Generator().manual_seed(0)) * SPREAD).to(dtype)
     with torch.no_grad():
-        for path, p in model.named_parameters():
+        for path in [path for path, _ in model.named_parameters()]:
+            p = model.get_parameter(path)
             flat = p.view(-1)
             for at in range(0, flat.numel(), BLOCK):
                 flat[at : at + BLOCK] = block[: flat.numel() - at]
             if p.ndim == 1 and "norm" in path:
                 p.fill_(1.0)
+            if packing is not None:
+                packing.pack(model, [path], name)
+        retie(model)
         for b in model.buffers():
             b.zero_()
     assert isinstance(model, Decoder)

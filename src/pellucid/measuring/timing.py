@@ -17,14 +17,17 @@ from torch import nn
 from pellucid.counting import Bill
 from pellucid.counting.bounds import Device, parts, unit
 from pellucid.counting.distinct import PLACE
-from pellucid.engine.decode import Decode
+from pellucid.engine.engine import Engine
+from pellucid.engine.forward import Forward
+from pellucid.engine.requests import Request
+from pellucid.engine.scheduler import Limits
 from pellucid.measuring.limits import Clock, timed
 from pellucid.models import Decoder
 from pellucid.sight import prefix
 from pellucid.step import Step
 
 LEAST, MOST, SPENT = 3, 20, 2.0  # runs of a prefill, and the seconds after which no more begin
-WARM = 2  # steps: the first records the plan, the second replays it
+WARM = 3  # steps: the first reads the prompt, the second records the plan, the third replays it
 
 
 @dataclass(frozen=True)
@@ -144,24 +147,26 @@ def prefill(model: Decoder, bill: Bill, clock: Clock = time.perf_counter) -> Tim
 
 
 def decode(model: Decoder, bill: Bill, new: int, clock: Clock = time.perf_counter) -> Timed:
-    """Single steps after the bill's context, each with the choice of the likeliest token."""
-    place = Decode(model, bill.setting.context + WARM + new)
+    """Single steps of an engine after the bill's context, each with the choice of the likeliest token."""
+    request = Request(tuple(tokens(bill)), WARM + new)
+    engine = Engine.of(model, request.budget, Limits(request.budget), cached=False)
+    assert isinstance(engine.run, Forward)
 
     def steps(watch: Stopwatch | None = None) -> list[float]:
-        place.start(tokens(bill))
+        engine.submit(request)
         for _ in range(WARM):
-            place.step(int(place.best))
+            engine.step()
         times = []
         if watch is not None:
             watch.running = {}
         for _ in range(new):
-            times.append(timed(lambda: place.step(int(place.best)), clock))
+            times.append(timed(engine.step, clock))
             if watch is not None:
                 watch.lap()
         return times
 
     whole = steps()
-    planned = place.plan is not None
+    planned = engine.run.plans.places[1].plan is not None
     with Stopwatch(bill, model, clock) as watch:
         eager = steps(watch)
     return Timed("decode", whole, eager, watch.medians(), planned)

@@ -6,7 +6,7 @@ from pellucid.ops.distance import distances
 from pellucid.ops.experts import best, combine, corrected, grouped, shares, sigmoid, softmax, sort, weighted
 from pellucid.ops.gate import capped, each, gate, gated
 from pellucid.ops.latent import attend_latent
-from pellucid.ops.linear import adapted, add, linear, linear_wide, look, merged, pick, scaled, tempered
+from pellucid.ops.linear import adapted, add, linear, linear_wide, look, matrix, merged, pick, scaled, tempered
 from pellucid.ops.norm import layer, rms, rms_offset
 from pellucid.ops.precision import rounded, wide
 from pellucid.ops.rotate import angles, rotate
@@ -14,6 +14,6 @@ from pellucid.ops.sinusoid import sinusoids
 
 __all__ = [
     "adapted", "add", "angles", "attend", "attend_latent", "best", "capped", "choose", "combine", "corrected", "distances", "each",
-    "gate", "gated", "grouped", "layer", "linear", "linear_wide", "look", "merged", "pick", "rms", "rms_offset", "rotate", "rounded",
-    "scaled", "shares", "sigmoid", "sinusoids", "softmax", "sort", "tempered", "weighted", "wide",
+    "gate", "gated", "grouped", "layer", "linear", "linear_wide", "look", "matrix", "merged", "pick", "rms", "rms_offset", "rotate",
+    "rounded", "scaled", "shares", "sigmoid", "sinusoids", "softmax", "sort", "tempered", "weighted", "wide",
 ]  # fmt: skip

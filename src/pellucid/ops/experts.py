@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 from pellucid.config import Moe
 from pellucid.ops import native
+from pellucid.ops.blocks import Blocks
 from pellucid.ops.gate import each
+from pellucid.ops.linear import times
 from pellucid.ops.precision import wide
 from pellucid.tap import Index, Terms, note
 
@@ -88,7 +90,8 @@ def grouped_reference(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor |
     if rows.device.type == "meta":
         return F.linear(rows, weight[0], None if bias is None else bias[0])
     cuts = [0, *ends.tolist()]
-    return torch.cat([F.linear(rows[a:b], weight[e], None if bias is None else bias[e]) for e, (a, b) in enumerate(pairwise(cuts))])
+    met = [(e, rows[a:b]) for e, (a, b) in enumerate(pairwise(cuts)) if a < b] or [(0, rows)]  # the others' weights are not read
+    return torch.cat([times(part, weight[e], None if bias is None else bias[e]) for e, part in met])
 
 
 def fits_grouped_mm(rows: Tensor, weight: Tensor) -> bool:
@@ -99,6 +102,7 @@ def fits_grouped_mm(rows: Tensor, weight: Tensor) -> bool:
         and rows.dtype in ((narrow,) if torch.compiler.is_compiling() else (narrow, wide(narrow)))
         and hasattr(F, "grouped_mm")
         and not torch.is_grad_enabled()
+        and not isinstance(weight, Blocks)
         and all(n * rows.element_size() % 16 == 0 for n in weight.shape[1:])
     )
 

@@ -8,14 +8,23 @@ from torch.nn import functional as F
 
 from pellucid.config import Temper
 from pellucid.ops import native
+from pellucid.ops.blocks import Blocks
 from pellucid.ops.precision import wide
 from pellucid.tap import Index, Terms, note
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [... in] times weight [out in], plus bias [out]. FLOPs: 2·rows·in·out."""
-    y = native.linear(x, weight, bias) if native.fits_linear(x, weight, bias) else F.linear(x, weight, bias)
-    return product(y, x, weight, bias)
+    return product(times(x, weight, bias), x, weight, bias)
+
+
+def times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The product by the twin that fits."""
+    if native.fits_linear(x, weight, bias):
+        return native.linear(x, weight, bias)
+    if isinstance(weight, Blocks) and native.fits_linear_blocks(x, weight, bias):
+        return native.linear_blocks(x, weight, bias)
+    return F.linear(x, weight, bias)
 
 
 def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -63,11 +72,22 @@ def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
 
 def look(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
     """Rows of table [rows width] by ids [...], after the first `skip`: [... width]."""
+    return note(rows(ids, table, skip), "look", (), (table,), lambda i: Terms(row=table[ids[i[:-1]] + skip, i[-1]]))
+
+
+def rows(ids: Tensor, table: Tensor, skip: int) -> Tensor:
+    """The rows by the twin that fits."""
     if native.fits_look(ids, table):
-        y = native.look(ids, table, skip)
-    else:
-        y = F.embedding(ids + skip if skip else ids, table)
-    return note(y, "look", (), (table,), lambda i: Terms(row=table[ids[i[:-1]] + skip, i[-1]]))
+        return native.look(ids, table, skip)
+    ids = ids + skip if skip else ids
+    if isinstance(table, Blocks) and native.fits_look_blocks(ids, table):
+        return native.look_blocks(ids, table)
+    return F.embedding(ids, table)
+
+
+def matrix(weight: Tensor) -> Tensor:
+    """A weight [out in] for an op that reads it as it is: its values, where it lies in blocks."""
+    return note(weight.plain(), "dequantised", (), (weight,)) if isinstance(weight, Blocks) else weight
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:

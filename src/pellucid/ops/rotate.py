@@ -73,6 +73,23 @@ def kept(rope: Rope) -> Tensor:
         return frequencies(rope, torch.float64)
 
 
+@cache
+def lists(rope: Rope, original: int) -> Tensor:
+    """The frequencies of short texts and of long ones, [2, R/2]."""
+    with native.constant():
+        return frequencies(rope, torch.float64, totals=torch.tensor([[original, original + 1]]))[0].contiguous()
+
+
+def bent(rope: Rope, totals: Tensor) -> Tensor:
+    """The frequencies of each row, [N R/2], by the length of its whole text."""
+    match rope.scaling:
+        case Dynamic(factor, original):
+            return native.bend(totals, None, rope.width // 2, original, rope.theta, factor)
+        case LongRope(original=original):
+            return native.bend(totals, lists(rope, original), rope.width // 2, original, rope.theta, 1.0)
+    return kept(rope)
+
+
 def angles(positions: Tensor, rope: Rope, dtype: torch.dtype, totals: Callable[[], Tensor] | None = None) -> tuple[Tensor, Tensor]:
     """cos and sin of every pair at positions [B T]: [B T 1 R/2] each, in dtype.
 
@@ -80,10 +97,11 @@ def angles(positions: Tensor, rope: Rope, dtype: torch.dtype, totals: Callable[[
     """
     amount = rope.scaling.amount if isinstance(rope.scaling, Yarn | LongRope) else 1.0
     by_length = isinstance(rope.scaling, Dynamic | LongRope)
-    if not by_length and native.fits_angles(positions, dtype):
-        return native.angles(positions, kept(rope), amount, dtype)
+    whole = totals() if totals and by_length else None
+    if native.fits_angles(positions, dtype) and (whole is None or (whole.shape == positions.shape and native.numbers(whole))):
+        return native.angles(positions, kept(rope) if whole is None else bent(rope, whole), amount, dtype)
     w = wide(dtype)
-    angle = (positions[..., None].to(w) * frequencies(rope, w, positions.device, totals() if totals and by_length else None))[:, :, None, :]
+    angle = (positions[..., None].to(w) * frequencies(rope, w, positions.device, whole))[:, :, None, :]
     return (angle.cos() * amount).to(dtype), (angle.sin() * amount).to(dtype)
 
 

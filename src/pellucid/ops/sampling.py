@@ -71,6 +71,11 @@ class Sampling:
         return self.temperature == 0
 
     @cached_property
+    def plain(self) -> bool:
+        """Whether it takes the likeliest token of the logits as they are."""
+        return self.greedy and all(getattr(self, name) == OFF[name] for name in ("bias", "repetition", "presence", "frequency"))
+
+    @cached_property
     def biases(self) -> tuple[Tensor, Tensor]:
         """The ids that have a bias, and the biases: float64."""
         return torch.tensor(list(self.bias)), torch.tensor(list(self.bias.values()), dtype=torch.float64)

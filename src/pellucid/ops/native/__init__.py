@@ -13,6 +13,7 @@ from pellucid.ops.native.attention import (
 )
 from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
+from pellucid.ops.native.quantised import fits_linear_blocks, fits_look_blocks, linear_blocks, look_blocks
 from pellucid.ops.native.routing import (
     best,
     combine,
@@ -32,6 +33,7 @@ from pellucid.ops.native.twins import (
     add,
     angles,
     argmax,
+    bend,
     capped,
     fits_add,
     fits_angles,
@@ -60,10 +62,10 @@ from pellucid.ops.native.twins import (
 )
 
 __all__ = [
-    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "any_rows", "argmax", "attend", "attend_latent", "available", "best", "capped",
-    "combine", "constant", "correct", "experts", "fits_add", "fits_angles", "fits_argmax", "fits_attend", "fits_each", "fits_experts",
-    "fits_gate", "fits_gated", "fits_latent", "fits_linear", "fits_listen", "fits_look", "fits_norm", "fits_rotate", "fits_scores",
-    "fits_shares", "fits_sort", "fits_store", "fits_tempered", "gate", "gated", "instructions", "linear", "linear_wide", "listen",
-    "look", "most", "norm", "numbers", "off", "record", "rotate", "scaled", "shares", "sigmoid", "softmax", "sort", "store", "stream",
-    "tempered", "waves", "weigh", "whereabouts",
+    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "any_rows", "argmax", "attend", "attend_latent", "available", "bend",
+    "best", "capped", "combine", "constant", "correct", "experts", "fits_add", "fits_angles", "fits_argmax", "fits_attend", "fits_each",
+    "fits_experts", "fits_gate", "fits_gated", "fits_latent", "fits_linear", "fits_linear_blocks", "fits_listen", "fits_look",
+    "fits_look_blocks", "fits_norm", "fits_rotate", "fits_scores", "fits_shares", "fits_sort", "fits_store", "fits_tempered", "gate",
+    "gated", "instructions", "linear", "linear_blocks", "linear_wide", "listen", "look", "look_blocks", "most", "norm", "numbers", "off",
+    "record", "rotate", "scaled", "shares", "sigmoid", "softmax", "sort", "store", "stream", "tempered", "waves", "weigh", "whereabouts",
 ]  # fmt: skip

@@ -93,9 +93,9 @@ static float soften(float* scores, i64 seen, float sink = -INFINITY) {
   return sink == -INFINITY ? total(sum) : total(sum) + total(exponent(set(sink) - high)) / LANES;
 }
 
-// What bends scores of keys `from`, from + 1 ... at position p: the soft limit, then the slope of head h.
+// What changes scores of keys `from`, from + 1 ... at position p: the soft limit, then the slope of head h.
 template <class T>
-static void bend(const Attend<T>& a, i64 h, i64 p, i64 from, i64 seen, float* scores) {
+static void lean(const Attend<T>& a, i64 h, i64 p, i64 from, i64 seen, float* scores) {
   const V cap = set((float)a.cap);
   if (a.cap) steps(0, seen, [&](i64 t, i64 n) { store(scores + t, cap * tangent(load(scores + t, n) / cap), n); });
   for (i64 t = 0; t < seen && a.learned; t++) {
@@ -176,7 +176,7 @@ static void attend(const i64* words, Work& work) {
     }
     arrange(a.q + at * a.key, q, a.key);
     score(a.k, q, keys, seen, a.key, (float)a.scale, scores);
-    bend(a, h, p, from, seen, scores);
+    lean(a, h, p, from, seen, scores);
     sum_up(a.v, scores, values, seen, 1.f / soften(scores, seen, a.sinks ? get(a.sinks + h) : -INFINITY), z, a.value);
   }
 }

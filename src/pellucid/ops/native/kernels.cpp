@@ -1,13 +1,15 @@
 // The kernels of a step, and `run`, which walks a list of calls with all threads.
 //
-// Compiled once for AVX2 and once for AVX-512. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
+// Compiled for each instruction set of make.py. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
 // has already loaded, so that a process has one pool of threads. An op's number is its place in `names` times two, plus one for bf16.
 #include "attend.h"
+#include "blocks.h"
 #include "experts.h"
 #include "latent.h"
 #include "many.h"
 
 #define ONE(name) {name##_pieces, name}, {name##_pieces, name}
+#define BLOCKED(name, bits) {name##_pieces<bits, float>, name<bits, float>}, {name##_pieces<bits, u16>, name<bits, u16>}
 #define BOTH(name) {name##_pieces<float>, name<float>}, {name##_pieces<u16>, name<u16>}
 static const Op ops[] = {
     BOTH(linear), BOTH(look), BOTH(norm), BOTH(add), BOTH(gate), BOTH(angles), BOTH(rotate),
@@ -16,7 +18,8 @@ static const Op ops[] = {
     ONE(stream),
     BOTH(times),
     {linear_pieces<float>, linear<float>}, {linear_pieces<u16, float>, linear<u16, float>},
-    ONE(softmax), ONE(correct), ONE(best), ONE(shares), ONE(sort), BOTH(experts), BOTH(weigh), BOTH(combine), BOTH(latent), BOTH(listen), BOTH(waves),
+    ONE(softmax), ONE(correct), ONE(best), ONE(shares), ONE(sort), BOTH(experts), BOTH(weigh), BOTH(combine), BOTH(latent), BOTH(listen), BOTH(waves), ONE(bend),
+    BLOCKED(block_linear, 8), BLOCKED(block_linear, 4), BLOCKED(block_look, 8), BLOCKED(block_look, 4),
     BOTH(pack), {many_pieces<float>, many<float>}, {many_pieces<u16>, many<u16>},
     {many_pieces<float>, many<float>}, {many_pieces<u16, float>, many<u16, float>},
 };
@@ -25,7 +28,8 @@ extern "C" {
 __attribute__((visibility("default"))) const char* digest() { return DIGEST; }
 __attribute__((visibility("default"))) const char* names() {
   return "linear look norm add gate angles rotate store attend argmax stream times linear_wide "
-  "softmax correct best shares sort experts weigh combine latent listen waves pack many many_wide";
+  "softmax correct best shares sort experts weigh combine latent listen waves bend "
+  "linear_int8 linear_int4 look_int8 look_int4 pack many many_wide";
 }
 // Floats that `pack` fills for so many rows of k.
 __attribute__((visibility("default"))) i64 packed(i64 rows, i64 k) { return (rows + HIGH - 1) / HIGH * woven(k, HIGH); }

@@ -31,16 +31,19 @@ class Op:
 
 
 NAMES = ("linear", "look", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream", "times", "linear_wide",
-         "softmax", "correct", "best", "shares", "sort", "experts", "weigh", "combine", "latent", "listen", "waves",
-         "pack", "many", "many_wide")  # fmt: skip
+         "softmax", "correct", "best", "shares", "sort", "experts", "weigh", "combine", "latent", "listen", "waves", "bend",
+         "linear_int8", "linear_int4", "look_int8", "look_int4", "pack", "many", "many_wide")  # fmt: skip
 LINEAR, LOOK, NORM, ADD = Op("linear", "qqqqqqq"), Op("look", "qqqqqq"), Op("norm", "qqqqqqqdqq"), Op("add", "qqqq")
-GATE, ANGLES, ROTATE = Op("gate", "qqqqqd"), Op("angles", "qqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
+GATE, ANGLES, ROTATE = Op("gate", "qqqqqd"), Op("angles", "qqqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
 STORE, ATTEND, ARGMAX, STREAM = Op("store", "qqqqqqqq"), Op("attend", "q" * 22 + "ddd"), Op("argmax", "qqqq"), Op("stream", "qqq")
 TIMES, LINEAR_WIDE = Op("times", "qqqqqqqd"), Op("linear_wide", "qqqqqqq")
 SOFTMAX, CORRECT, BEST, SHARES = Op("softmax", "qqqq"), Op("correct", "qqqqq"), Op("best", "q" * 8), Op("shares", "qqqqqqqd")
 SORT, EXPERTS, WEIGH, COMBINE = Op("sort", "q" * 7), Op("experts", "q" * 9), Op("weigh", "qqqqqq"), Op("combine", "q" * 7)
+BEND = Op("bend", "qqqqqqdd")
 LATENT, LISTEN, WAVES = Op("latent", "q" * 22 + "d"), Op("listen", "q" * 9 + "d"), Op("waves", "qqqq")
 PACK, MANY, MANY_WIDE = Op("pack", "qqqq"), Op("many", "qqqqqqq"), Op("many_wide", "qqqqqqq")
+LINEAR_BLOCKS = {"int8": Op("linear_int8", "qqqqqqqq"), "int4": Op("linear_int4", "qqqqqqqq")}
+LOOK_BLOCKS = {"int8": Op("look_int8", "qqqqqqq"), "int4": Op("look_int4", "qqqqqqq")}
 
 
 class Listener(Protocol):
@@ -76,7 +79,7 @@ class Library:
 
 
 def load(name: str) -> Library | None:
-    """The kernels for an instruction set, "avx2" or "avx512"; None where they are not built, or built from other sources."""
+    """The kernels for an instruction set, one of make.FLAGS; None where they are not built, or built from other sources."""
     path = Path(__file__).parent / f"kernels_{name}.so"
     try:
         return Library(path) if path.exists() else None
@@ -88,6 +91,7 @@ def best() -> Library | None:
     """The kernels for this machine, by what torch has found it can do (ATEN_CPU_CAPABILITY is obeyed)."""
     can = torch.backends.cpu.get_cpu_capability()
     wanted = {"AVX512": ("avx512", "avx2"), "AVX2": ("avx2",)}.get(can, ())
+    wanted = (("avx512_vnni",) if "avx512" in wanted and torch.cpu._is_vnni_supported() else ()) + wanted
     return next((lib for name in wanted if (lib := load(name)) is not None), None)
 
 
@@ -100,7 +104,7 @@ def available() -> bool:
 
 
 def instructions() -> str | None:
-    """The instruction set of the kernels that run: "avx2", "avx512", or None."""
+    """The instruction set of the kernels that run, one of make.FLAGS, or None."""
     return lib.path.stem.removeprefix("kernels_") if lib is not None and not here.off else None
 
 

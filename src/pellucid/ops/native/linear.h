@@ -6,18 +6,21 @@
 #pragma once
 #include "walk.h"
 
+// Rows of w in a piece: 256 KiB where there are many, and a few pieces for each thread where there are not. row: bytes of one.
+static inline i64 rows_a_chunk(i64 n, i64 row) {
+  i64 bytes = n * row / 32;
+  bytes = bytes < (16 << 10) ? 16 << 10 : bytes > (256 << 10) ? 256 << 10 : bytes;
+  i64 many = bytes / row / 8 * 8;
+  return many < 8 ? 8 : many;
+}
+
 template <class T, class Y = T>
 struct Linear {
   const T *w, *x;
   Y* y;
   const T* bias;
   i64 rows, n, k;
-  i64 chunk() const {  // rows of w in a piece: 256 KiB where there are many, and a few pieces for each thread where there are not
-    i64 row = k * (i64)sizeof(T), bytes = n * row / 32;
-    bytes = bytes < (16 << 10) ? 16 << 10 : bytes > (256 << 10) ? 256 << 10 : bytes;
-    i64 many = bytes / row / 8 * 8;
-    return many < 8 ? 8 : many;
-  }
+  i64 chunk() const { return rows_a_chunk(n, k * (i64)sizeof(T)); }
 };
 
 constexpr int TILE = LANES == 16 ? 12 : 6;  // two accumulators a row, and they must stay in registers

@@ -1,4 +1,4 @@
-"""How the kernels are compiled: the same sources once for AVX2 and once for AVX-512.
+"""How the kernels are compiled: the same sources for AVX2, for AVX-512, and for AVX-512 with sums of bytes (VNNI).
 
 The standard library only: the wheel's build hook runs this file before anything is installed. OpenMP is compiled in but not linked;
 its symbol is found in the runtime that torch has loaded. A library carries the digest of its sources, and is not used with others.
@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-FLAGS = {
-    "avx2": ("-mavx2", "-mfma"),
-    "avx512": ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"),
-}
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
+AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+FLAGS = {"avx2": AVX2, "avx512": AVX512, "avx512_vnni": (*AVX512, "-mavx512vnni")}
 COMMON = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-w")
 
 
@@ -34,7 +33,7 @@ def compiler() -> str | None:
 
 
 def build(into: Path = HERE) -> list[Path]:
-    """Make kernels_avx2.so and kernels_avx512.so in a folder: those that the compiler can make, and none without a compiler."""
+    """Make kernels_avx2.so and its like in a folder: those that the compiler can make, and none without a compiler."""
     cxx, made = compiler(), list[Path]()
     if cxx is None:
         return made

@@ -190,7 +190,7 @@ struct Angles {
   const i64* positions;
   const void* frequencies;
   T *cos, *sin;
-  i64 rows, half, single;
+  i64 rows, half, single, apart;  // from one row's frequencies to the next one's, 0 where they share them
   double amount;
 };
 template <class T>
@@ -202,10 +202,32 @@ static void angles(const i64* words, Work& work) {
   auto& a = *(const Angles<T>*)words;
   for (i64 r; (r = work.next()) >= 0;)
     for (i64 j = 0; j < a.half; j++) {
-      double angle = (double)a.positions[r] * (a.single ? ((const float*)a.frequencies)[j] : ((const double*)a.frequencies)[j]);
+      double angle = (double)a.positions[r] * (a.single ? ((const float*)a.frequencies)[r * a.apart + j] : ((const double*)a.frequencies)[r * a.apart + j]);
       put(a.cos + r * a.half + j, (float)(std::cos(angle) * a.amount));
       put(a.sin + r * a.half + j, (float)(std::sin(angle) * a.amount));
     }
+}
+
+// ---- bend: frequencies by how long each row's whole text is: the first of two lists up to `original`; or, without lists, a base that
+// grows with what is longer
+struct Bend {
+  const i64* totals;
+  const double* lists;
+  double* y;
+  i64 rows, half, original;
+  double theta, factor;
+};
+static i64 bend_pieces(const i64* words) { return ((const Bend*)words)->rows; }
+static void bend(const i64* words, Work& work) {
+  auto& a = *(const Bend*)words;
+  const double width = 2.0 * (double)a.half;
+  for (i64 r; (r = work.next()) >= 0;) {
+    const i64 total = a.totals[r];
+    const double longer = a.factor * (double)(total > a.original ? total : a.original) / (double)a.original - (a.factor - 1);
+    const double base = a.theta * std::pow(longer, width / (width - 2));
+    for (i64 j = 0; j < a.half; j++)
+      a.y[r * a.half + j] = a.lists ? a.lists[(total > a.original ? a.half : 0) + j] : 1 / std::pow(base, 2.0 * (double)j / width);
+  }
 }
 
 // ---- waves: the sines of positions over 10000^(2 i / width), then their cosines, as a float32 table holds them

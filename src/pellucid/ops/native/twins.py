@@ -12,6 +12,7 @@ from pellucid.ops.native.library import (
     ADD,
     ANGLES,
     ARGMAX,
+    BEND,
     GATE,
     HALF,
     LINEAR,
@@ -225,12 +226,29 @@ def fits_angles(positions: Tensor, dtype: torch.dtype) -> bool:
 
 
 def angles(positions: Tensor, frequencies: Tensor, amount: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin of positions [B T] times frequencies [R/2] (float64 or float32), times amount: [B T 1 R/2] each, in dtype."""
-    shape = (*positions.shape, 1, frequencies.shape[0])
+    """cos and sin of positions [B T] times frequencies [R/2], or each row's own [N R/2], times amount: [B T 1 R/2] each, in dtype.
+
+    Frequencies are float64 or float32.
+    """
+    half = frequencies.shape[-1]
+    shape = (*positions.shape, 1, half)
     cos, sin = fresh(shape, dtype), fresh(shape, dtype)
-    words = positions.data_ptr(), frequencies.data_ptr(), cos.data_ptr(), sin.data_ptr(), positions.numel(), frequencies.shape[0]
-    call(ANGLES, HALF[dtype], (positions, frequencies), (cos, sin), *words, int(frequencies.dtype is torch.float32), amount)
+    words = positions.data_ptr(), frequencies.data_ptr(), cos.data_ptr(), sin.data_ptr(), positions.numel(), half
+    apart = half if frequencies.ndim == 2 else 0
+    call(ANGLES, HALF[dtype], (positions, frequencies), (cos, sin), *words, int(frequencies.dtype is torch.float32), apart, amount)
     return cos, sin
+
+
+def bend(totals: Tensor, lists: Tensor | None, half: int, original: int, theta: float, factor: float) -> Tensor:
+    """Frequencies [N R/2] in float64 of rows whose whole texts have totals [B T] tokens.
+
+    lists [2 R/2]: those of texts up to `original`, and of longer ones; without lists the base grows, as of Dynamic.
+    """
+    y = fresh((totals.numel(), half), torch.float64)
+    reads = (totals,) if lists is None else (totals, lists)
+    words = totals.data_ptr(), address(lists), y.data_ptr(), totals.numel(), half, original, theta, factor
+    call(BEND, 0, reads, (y,), *words)
+    return y
 
 
 def waves(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,40 @@
+"""`pellucid open`: the page in the browser, served to this machine alone."""
+
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from pellucid.commands import options
+from pellucid.commands.app import command
+from pellucid.commands.explain import SPECIMEN
+from pellucid.commands.screen import Screen
+from pellucid.words import say
+
+SCHEMA = 1
+
+
+def add(app: typer.Typer) -> None:
+    @command(app, "open", say("open.help"))
+    def open_(
+        ctx: typer.Context,
+        model: Annotated[str, typer.Argument(metavar="[MODEL|TRACE]", help=say("open.help.model"))] = SPECIMEN,
+        port: Annotated[int, options.whole("--port", say("open.help.port"))] = 0,
+        no_browser: Annotated[bool, typer.Option("--no-browser", help=say("open.help.no_browser"))] = False,
+        device: Annotated[str, typer.Option("--device", metavar="NAME", help=say("open.help.device"))] = "cpu",
+        dtype: Annotated[str | None, options.dtype()] = None,
+        ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
+    ) -> None:
+        screen: Screen = ctx.obj
+
+        from pellucid.server.listen import serve
+
+        def ready(address: str) -> None:
+            if screen.json:
+                screen.document({"schema": SCHEMA, "model": model, "address": address})
+            else:
+                screen.text(say("open.ready", address=address) + "\n")
+            if not no_browser:
+                webbrowser.open(address)
+
+        serve(port, model, ready, device=device, dtype=dtype, ignore_fields=tuple(ignore_field or ()))

@@ -1,0 +1,46 @@
+"""The life of a prompt: every tensor from its ids to the next token, recorded while the engine generates."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.engine.engine import Engine
+from pellucid.engine.scheduler import Limits
+from pellucid.errors import UseError
+from pellucid.model import Model
+from pellucid.models import Encoder
+from pellucid.tracing import Trace, watch
+
+
+def trace(model: Model, prompt: str | Sequence[int], steps: int = 1, choose: Callable[[Tensor], int] | None = None, **how: Any) -> Trace:
+    """The life of a prompt: every tensor from its ids to the next token, and so on for `steps` tokens.
+
+    prompt: a text, or ids; an encoder-decoder's source.  choose: the next token by its logits [V], the likeliest where None.
+    how: `watch`'s settings (only, edit, inside, terms ...). The first step computes the logits of every row; later ones run over the cache.
+    """
+    ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
+    if isinstance(model.module, Encoder):
+        return trace_encoder(model, Trace(model.name, prompt if isinstance(prompt, str) else None, ids), steps, how)
+    life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids)
+    (request,) = model.requests([ids], steps, stops=model.stops)
+    engine = Engine.of(model.module, request.budget, Limits(request.budget), cached=False, every=True)
+    engine.why = lambda sequence: "-"  # to find out is a forward of its own, which would be recorded too
+    if choose is not None:
+        engine.choose = lambda logits, *told: choose(logits)
+    engine.submit(request)
+    with watch(model, **how) as records:
+        life.new = [news.token.id for news in engine.outputs() if news.token is not None]
+    life.seen = records.seen
+    return life
+
+
+def trace_encoder(model: Model, life: Trace, steps: int, how: Mapping[str, Any]) -> Trace:
+    """The one forward of a model whose tokens all see each other; `new` are the likeliest tokens of its blanks."""
+    if steps != 1:
+        raise UseError("generate.encoder")
+    with watch(model, **how) as records, torch.no_grad():
+        out = model(torch.tensor([life.ids], device=model.device))
+    life.new, life.seen = [int(out[0, row].argmax()) for row in model.blanks(life.ids)], records.seen
+    return life

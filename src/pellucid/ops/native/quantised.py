@@ -1,0 +1,51 @@
+"""Fast twins for weights in blocks (ops/blocks.py): any number of rows, for a whole number meets another faster than a float its like.
+
+Rows of x are rounded to int8 in blocks of 32 as well, each by at most largest |x| of its block / 254; so y is x times the weight's values
+within the sum over blocks of that times the sum of their |w|. A row has the same bits alone and among many.
+"""
+
+import torch
+from torch import Tensor
+
+from pellucid.ops.blocks import Blocks
+from pellucid.ops.native.library import HALF, LINEAR_BLOCKS, LOOK_BLOCKS, call, fresh, most
+from pellucid.ops.native.twins import ROWS, address, count, fits, numbers
+
+BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
+
+
+def fits_blocks(weight: Tensor, dtype: torch.dtype) -> bool:
+    """Whether weight is a matrix in blocks in this machine's memory, to be met in a dtype that the kernels know."""
+    if type(weight) is not Blocks or weight.ndim != 2 or weight.dtype is not dtype or dtype not in HALF:
+        return False
+    return all(type(t) is Tensor and t.is_cpu and t.is_contiguous() for t in (weight.codes, weight.scales)) and weight.numel() > 0
+
+
+def fits_linear_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return fits_blocks(weight, x.dtype) and x.numel() > 0 and fits(x, bias)
+
+
+def linear_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
+    """x [... in] times weight [out in], plus bias [out]."""
+    n, k = weight.shape
+    codes, scales = weight.codes, weight.scales
+    y = fresh((*x.shape[:-1], n), x.dtype)
+    reads, rows, size = (x, codes, scales) if bias is None else (x, codes, scales, bias), count(x), x.element_size()
+    for at in range(0, rows, BLOCK):
+        block = min(BLOCK, rows - at)
+        words = codes.data_ptr(), scales.data_ptr(), x.data_ptr() + at * k * size, y.data_ptr() + at * n * size, address(bias), block, n, k
+        call(LINEAR_BLOCKS[weight.format], HALF[x.dtype], reads, (y,), *words)
+    return y
+
+
+def fits_look_blocks(ids: Tensor, table: Tensor) -> bool:
+    return fits_blocks(table, table.dtype) and 0 < ids.numel() <= most(ROWS) and numbers(ids) and fits()
+
+
+def look_blocks(ids: Tensor, table: Blocks) -> Tensor:
+    """Rows of table [rows width] by ids [...], as values: [... width]. An id outside the table gives NaN."""
+    y = fresh((*ids.shape, table.shape[1]), table.dtype)
+    pointers = table.codes.data_ptr(), table.scales.data_ptr(), ids.data_ptr(), y.data_ptr()
+    reads = (ids, table.codes, table.scales)
+    call(LOOK_BLOCKS[table.format], HALF[table.dtype], reads, (y,), *pointers, ids.numel(), table.shape[1], table.shape[0])
+    return y

@@ -1,0 +1,205 @@
+"""The routes of the page and its API. What needs torch lies behind the desk, which is set up in a thread while the page already loads."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from pellucid.checkpoint.json_file import parse_object
+from pellucid.errors import RequestError, UseError
+from pellucid.server import asked
+from pellucid.server.asked import query, whole
+from pellucid.server.faults import answer, told
+from pellucid.server.files import File, files, sent
+from pellucid.server.guard import Guard, language
+from pellucid.server.limits import LIMITS, Limits
+from pellucid.server.worker import Stop, Worker
+from pellucid.words import speaking
+
+if TYPE_CHECKING:
+    from pellucid.server.desk import Desk
+
+T = TypeVar("T")
+Handler = Callable[[Request], Awaitable[Response]]
+COUNTED: Mapping[str, type] = {
+    "context": int,
+    "batch": int,
+    "source": int,
+    "dtype": str,
+    "cache": str,
+    "device": str,
+    "attn": str,
+    "experts": str,
+}
+FOREVER = "private, max-age=31536000, immutable"  # a run's id is never given twice
+
+
+class Api:
+    """The handlers of one server. desk: what they reach, once it is set up."""
+
+    def __init__(self, desk: "Future[Desk]", page: dict[str, File], limits: Limits) -> None:
+        self.promised, self.page, self.limits = desk, page, limits
+        self.worker = Worker(limits.waiting)
+
+    def routes(self) -> list[Route]:
+        def route(path: str, handler: Handler, *methods: str) -> Route:
+            return Route(path, spoken(handler), methods=list(methods) or ["GET"])
+
+        return [
+            *(route(path, self.file) for path in self.page),
+            route("/api/models", self.models),
+            route("/api/tokens", self.tokens, "POST"),
+            route("/api/runs", self.live, "POST"),
+            route("/api/runs/{run}", self.run),
+            route("/api/runs/{run}/steps/{step}", self.step),
+            route("/api/runs/{run}/steps/{step}/sample", self.sample, "POST"),
+            route("/api/runs/{run}/tensors/{n}", self.tensor),
+            route("/api/runs/{run}/tensors/{n}/terms", self.terms),
+            route("/api/weights", self.weights),
+            route("/api/weights/tensor", self.weight),
+            route("/api/count", self.count),
+            route("/api/catalog", self.catalog),
+        ]
+
+    async def desk(self) -> "Desk":
+        """Waits for the model that is still being loaded."""
+        return await asyncio.shield(asyncio.wrap_future(self.promised))
+
+    async def file(self, request: Request) -> Response:
+        return sent(self.page.get(request.url.path), request)
+
+    async def models(self, request: Request) -> Response:
+        query(request)
+        return answer(await run_in_threadpool((await self.desk()).models))
+
+    async def body(self, request: Request) -> dict[str, Any]:
+        """The body's object."""
+        query(request)
+        try:
+            raw = await asyncio.wait_for(request.body(), self.limits.patience)
+        except TimeoutError:
+            raise RequestError("server.slow", 408, seconds=self.limits.patience) from None
+        return parse_object(raw, "body", UseError)
+
+    async def tokens(self, request: Request) -> Response:
+        body = await self.body(request)
+        asked.known(body, ("model", "prompt"), "")
+        desk = await self.desk()
+        return answer(await run_in_threadpool(desk.tokens, asked.text(body, "model"), asked.text(body, "prompt")))
+
+    async def live(self, request: Request) -> Response:
+        given, desk = asked.run_of(await self.body(request), self.limits), await self.desk()
+        desk.shelf.require(given.model)
+        return answer(await self.worker.run(request, lambda stop: desk.live(given, stop)))
+
+    async def run(self, request: Request) -> Response:
+        from pellucid.server.documents import run_document
+
+        query(request)
+        run = (await self.desk()).runs[request.path_params["run"]]
+        return answer(await run_in_threadpool(run_document, run))
+
+    async def step(self, request: Request) -> Response:
+        from pellucid.server.documents import step_document
+
+        query(request)
+        run = (await self.desk()).runs[request.path_params["run"]]
+        return answer(await run_in_threadpool(step_document, run, whole(request.path_params["step"], "step", run.trace.steps - 1)))
+
+    async def sample(self, request: Request) -> Response:
+        body, desk = await self.body(request), await self.desk()
+        asked.known(body, ("sampling", "row", "top"), "")
+        run = desk.runs[request.path_params["run"]]
+        k, given = whole(request.path_params["step"], "step", run.trace.steps - 1), asked.sampling_of(body)
+        row = int(asked.number(body, "row", int, -1, asked.LARGEST, -1))
+        most = int(asked.number(body, "top", int, 1, self.limits.rows, self.limits.candidates))
+        ready = desk.ready(run, desk.logits(run, k), False)
+        return answer(await self.computed(request, ready, lambda stop: desk.sample(run, k, row, given, most, stop)))
+
+    async def tensor(self, request: Request) -> Response:
+        given, desk = query(request, "at", "level"), await self.desk()
+        run, n, level = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), level_of(given)
+        tag = f'"{run.id[:16]}.{n}.{given.get("at", "")}.{level}"'
+        if tag in request.headers.get("if-none-match", ""):
+            return Response(None, 304, {"etag": tag, "cache-control": FOREVER})
+        body = await self.computed(request, desk.ready(run, n, False), lambda stop: desk.part(run, n, given.get("at"), level, stop))
+        return Response(body, 200, {"etag": tag, "cache-control": FOREVER}, "application/octet-stream")
+
+    async def terms(self, request: Request) -> Response:
+        given, desk = query(request, "cell"), await self.desk()
+        run, n = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n")
+        told = await self.computed(request, desk.ready(run, n, True), lambda stop: desk.terms(run, n, given.get("cell", ""), stop))
+        return answer(told, headers={"cache-control": FOREVER})
+
+    async def computed(self, request: Request, ready: bool, job: Callable[[Stop], T]) -> T:
+        """A job beside the others where it needs no model, else in its turn."""
+        return await (run_in_threadpool(job, Stop()) if ready else self.worker.run(request, job))
+
+    async def weights(self, request: Request) -> Response:
+        name, desk = named(query(request, "model")), await self.desk()
+        return answer(await run_in_threadpool(desk.weights, name))
+
+    async def weight(self, request: Request) -> Response:
+        given, desk = query(request, "model", "path", "at", "level"), await self.desk()
+        body = await run_in_threadpool(desk.weight, named(given), given.get("path", ""), given.get("at"), level_of(given))
+        return Response(body, 200, {"cache-control": "no-store"}, "application/octet-stream")
+
+    async def count(self, request: Request) -> Response:
+        given, desk = query(request, "model", *COUNTED), await self.desk()
+        how = {name: whole(given[name], name) if kind is int else given[name] for name, kind in COUNTED.items() if name in given}
+        return answer(await run_in_threadpool(desk.count, named(given), how))
+
+    async def catalog(self, request: Request) -> Response:
+        query(request)
+        return answer((await self.desk()).catalog())
+
+
+def named(given: Mapping[str, str]) -> str:
+    """The model that an address names."""
+    if not (name := given.get("model")):
+        raise RequestError("server.field", 400, "model", name="model", found="-", allowed='"..."')
+    return name
+
+
+def level_of(given: Mapping[str, str]) -> int:
+    """How coarse a tensor is asked for."""
+    return whole(given.get("level", "0"), "level", 30)
+
+
+def spoken(handler: Handler) -> Handler:
+    """The handler in the language that the page asks for, its failures as JSON."""
+
+    async def handle(request: Request) -> Response:
+        with speaking(language(request.scope)):
+            try:
+                return await handler(request)
+            except ClientDisconnect:  # nobody reads this
+                return told(RequestError("server.stopped", 503), None)
+            except Exception as fault:
+                return told(fault, None)
+
+    return handle
+
+
+async def unrouted(request: Request, fault: Exception) -> Response:
+    """A path or a method that does not exist."""
+    path, method = request.url.path, request.method
+    missing = getattr(fault, "status_code", 404) != 405
+    wrong = RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method)
+    return told(wrong, language(request.scope))
+
+
+def build(desk: "Future[Desk]", token: str, port: int, limits: Limits = LIMITS, page: dict[str, File] | None = None) -> tuple[ASGIApp, Api]:
+    """The guarded application, and its handlers."""
+    found = files() if page is None else page
+    api = Api(desk, found, limits)
+    app = Starlette(routes=api.routes(), exception_handlers={HTTPException: unrouted})
+    return Guard(app, token, port, frozenset(found), limits), api

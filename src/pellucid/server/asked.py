@@ -1,0 +1,154 @@
+"""What a request asks, read strictly: every field has a kind and a range, and one that nobody knows is refused by name."""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+
+from pellucid.errors import RequestError
+from pellucid.server.limits import Limits
+
+LARGEST = 2**53 - 1  # that a page can count to
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of one tensor: at these cells put a number, multiply by one, or take another run's values."""
+
+    path: str
+    at: str | None = None
+    to: float | None = None
+    times: float | None = None
+    run: str | None = None
+    n: int | None = None
+    source: str | None = None  # the other tensor's cells
+    step: int | None = None  # of which step alone; None of all
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run: of which model, from what, for how many tokens, picked how, changed where."""
+
+    model: str
+    prompt: str | None = None
+    ids: tuple[int, ...] | None = None
+    new: int = 1
+    sampling: dict[str, Any] = field(default_factory=dict)  # of `ops.sampling.Sampling`, which checks them
+    edits: tuple[Edit, ...] = ()
+
+
+def run_of(body: Mapping[str, Any], limits: Limits) -> Asked:
+    """The run that a body asks for."""
+    known(body, ("model", "prompt", "ids", "new", "sampling", "edits"), "")
+    model = text(body, "model")
+    ids, prompt = body.get("ids"), body.get("prompt")
+    if (ids is None) == (prompt is None):
+        raise RequestError("server.either", 400, "prompt", one="prompt", other="ids")
+    if ids is not None:
+        if not isinstance(ids, list) or not 0 < len(ids) <= limits.tokens:
+            raise wrong("ids", described(ids), f"1..{limits.tokens}")
+        for i, one in enumerate(ids):
+            if type(one) is not int or not 0 <= one <= LARGEST:
+                raise wrong(f"ids[{i}]", one, f"0..{LARGEST}")
+    else:
+        text(body, "prompt")
+    sampling = sampling_of(body)
+    edits = body.get("edits") or []
+    if not isinstance(edits, list) or len(edits) > limits.edits:
+        raise wrong("edits", described(edits), f"0..{limits.edits}")
+    new = int(number(body, "new", int, 1, limits.new, 1))
+    return Asked(
+        model, prompt, None if ids is None else tuple(ids), new, sampling, tuple(edit_of(e, f"edits[{i}]") for i, e in enumerate(edits))
+    )
+
+
+def sampling_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of sampling in a body, the ids of biases as numbers; the seed is 0 by default, so that a setting has one pick."""
+    given = body.get("sampling") or {}
+    if not isinstance(given, dict):
+        raise wrong("sampling", described(given), "{}")
+    told = {"seed": 0} | {name: value for name, value in given.items() if value is not None}
+    biases = told.get("bias", {})
+    if not isinstance(biases, dict) or not all(re.fullmatch("[0-9]{1,9}", id) for id in biases):
+        raise wrong("sampling.bias", described(biases), '{"12": 1.5}')
+    return told | ({"bias": {int(id): value for id, value in biases.items()}} if biases else {})
+
+
+def edit_of(given: Any, place: str) -> Edit:
+    """One change."""
+    if not isinstance(given, dict):
+        raise wrong(place, described(given), "{}")
+    known(given, ("path", "at", "to", "times", "from", "step"), f"{place}.")
+    ways = [name for name in ("to", "times", "from") if given.get(name) is not None]
+    if len(ways) != 1:
+        raise wrong(place, ", ".join(ways) or "-", "to | times | from")
+    far = math.inf
+    to, times = (number(given, name, float, -far, far, 0.0, f"{place}.") if name in ways else None for name in ("to", "times"))
+    step = int(number(given, "step", int, 0, LARGEST, 0, f"{place}.")) if given.get("step") is not None else None
+    at = text(given, "at", f"{place}.") if given.get("at") is not None else None
+    path = text(given, "path", f"{place}.")
+    if "from" not in ways:
+        return Edit(path, at, to, times, step=step)
+    other = given["from"]
+    if not isinstance(other, dict):
+        raise wrong(f"{place}.from", described(other), "{}")
+    known(other, ("run", "n", "at"), f"{place}.from.")
+    source = text(other, "at", f"{place}.from.") if other.get("at") is not None else None
+    n = int(number(other, "n", int, 0, LARGEST, 0, f"{place}.from."))
+    return Edit(path, at, None, None, text(other, "run", f"{place}.from."), n, source, step)
+
+
+def query(request: Request, *names: str) -> dict[str, str]:
+    """The parameters of an address, each at most once; `lang` is everybody's."""
+    pairs = request.query_params.multi_items()
+    for name, _ in pairs:
+        if name not in (*names, "lang"):
+            raise RequestError("server.unknown", 400, name, name=name, known=", ".join((*names, "lang")))
+        if sum(name == other for other, _ in pairs) > 1:
+            raise RequestError("server.twice", 400, name, name=name)
+    return dict(pairs)
+
+
+def whole(given: str, name: str, most: int = LARGEST, least: int = 0) -> int:
+    """A whole number in an address."""
+    if not re.fullmatch(r"[0-9]{1,16}", given) or not least <= int(given) <= most:
+        raise wrong(name, given, f"{least}..{most}")
+    return int(given)
+
+
+def known(given: Mapping[str, Any], names: Collection[str], within: str) -> None:
+    """Refuse a field that nobody knows."""
+    for name in given:
+        if name not in names:
+            raise RequestError("server.unknown", 400, within + name, name=within + name, known=", ".join(names))
+
+
+def text(given: Mapping[str, Any], name: str, within: str = "") -> str:
+    """A field that is a text."""
+    if not isinstance(found := given.get(name), str) or not found:
+        raise wrong(within + name, described(found), '"..."')
+    return found
+
+
+def number(given: Mapping[str, Any], name: str, kind: type, least: float, most: float, default: float, within: str = "") -> float:
+    """A field that is a number in a range; a truth value is none."""
+    found = given.get(name)
+    if found is None:
+        return default
+    if type(found) not in ((int,) if kind is int else (int, float)) or not least <= found <= most:
+        raise wrong(within + name, found if type(found) in (int, float) else described(found), f"{least}..{most}")
+    return kind(found)  # type: ignore[no-any-return]
+
+
+def described(found: object) -> str:
+    """What was found in a field's place, short."""
+    if isinstance(found, list | dict):
+        return f"{'[]' if isinstance(found, list) else '{}'} ({len(found)})"
+    return {None: "null", True: "true", False: "false"}.get(found, repr(found)) if isinstance(found, bool | None) else repr(found)
+
+
+def wrong(name: str, found: object, allowed: str) -> RequestError:
+    return RequestError("server.field", 400, name, name=name, found=found, allowed=allowed)

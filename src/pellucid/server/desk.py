@@ -1,0 +1,127 @@
+"""What the page's requests reach once torch is there: models, runs, and the thread in which they run."""
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from pellucid import catalog
+from pellucid.billing import count
+from pellucid.draw import bill_json
+from pellucid.draw.life import tokenizer_of, visible
+from pellucid.errors import RequestError
+from pellucid.server import documents, runs, tensors
+from pellucid.server.asked import Asked
+from pellucid.server.limits import Limits
+from pellucid.server.runs import Run, Runs, kept
+from pellucid.server.shelf import Held, Shelf
+from pellucid.server.terms import terms_document
+from pellucid.server.worker import Stop
+from pellucid.tracing import INDEX, load_trace
+from pellucid.words import language
+
+SCHEMA = 1
+
+
+class Desk:
+    """opened: a model's name or the folder of a trace; None opens the first specimen. how: `load`'s settings."""
+
+    def __init__(self, opened: str | None, limits: Limits, **how: Any) -> None:
+        self.limits, self.runs, self.opened = limits, Runs(limits), opened
+        folder = Path(opened) if opened is not None and (Path(opened) / INDEX).is_file() else None
+        self.shelf = Shelf(None if folder is not None else opened, limits.models, **how)
+        self.first: Run | None = None  # of a trace that was opened
+        self.bills: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
+        self.lock = threading.Lock()
+        if folder is not None:
+            life = load_trace(folder)
+            self.first = Run(self.shelf[life.model] if life.model in self.shelf.names else None, life)
+        elif opened is not None:
+            self.shelf[opened]
+
+    def models(self) -> dict[str, Any]:
+        """What the page may run, and what it shows first."""
+        if self.first is not None:
+            self.runs.put(self.first)
+        rows = self.shelf.list()
+        return {"schema": SCHEMA, "current": self.shelf.opened or rows[0]["name"], "run": self.first and self.first.id, "models": rows}
+
+    def live(self, asked: Asked, stop: Stop) -> dict[str, Any]:
+        """Run a prompt, keep the run, tell it."""
+        run = runs.live(self.shelf[asked.model], asked, stop, self.limits, lambda id, n: runs.whole(self.runs[id], n, stop).value)
+        return documents.run_document(self.runs.put(run))
+
+    def ready(self, run: Run, n: int, terms: bool) -> bool:
+        """Whether a tensor can be told without running the model."""
+        s = run.seen(n)
+        return (kept(s) and (not terms or s.terms is not None)) or n in run.again or run.asked is None
+
+    def part(self, run: Run, n: int, at: str | None, level: int, stop: Stop) -> bytes:
+        """A tensor's part in a safetensors file's bytes."""
+        s = run.seen(n)
+        part = tensors.part_of(at, s.shape)
+        tensors.require(part, s.shape, s.dtype, level, self.limits)
+        return tensors.packed(runs.whole(run, n, stop).value, part, level, s.path)
+
+    def terms(self, run: Run, n: int, index: str, stop: Stop) -> dict[str, Any]:
+        """A cell's terms."""
+        return terms_document(run, runs.whole(run, n, stop, terms=True), index, self.limits)
+
+    def logits(self, run: Run, k: int) -> int:
+        """The number of a step's logits."""
+        found = range(run.firsts[k], run.firsts[k + 1])
+        if (n := next((n for n in found if run.trace.seen[n].path == "logits"), None)) is None:
+            raise RequestError("server.logits", 400, "step", step=k)
+        return n
+
+    def sample(self, run: Run, k: int, row: int, given: dict[str, Any], most: int, stop: Stop) -> dict[str, Any]:
+        """What settings of sampling make of a row's logits; row -1 is the last."""
+        logits = runs.whole(run, self.logits(run, k), stop).value[0]
+        if not -1 <= row < len(logits):
+            raise RequestError("server.field", 400, "row", name="row", found=row, allowed=f"-1..{len(logits) - 1}")
+        return documents.sample_document(run, k, row, logits[row], given, most)
+
+    def weights(self, name: str) -> dict[str, Any]:
+        """Every weight of a model."""
+        held: Held = self.shelf[name]
+        told = [{f: getattr(w, f) for f in ("path", "dims", "axes", "shape", "dtype", "count", "parameter")} for w in held.weights.values()]
+        return {"schema": SCHEMA, "model": name, "weights": told}
+
+    def weight(self, name: str, path: str, at: str | None, level: int) -> bytes:
+        """A weight's part."""
+        held = self.shelf[name]
+        x = held.tensor(path)
+        part = tensors.part_of(at, tuple(x.shape))
+        tensors.require(part, tuple(x.shape), x.dtype, level, self.limits)
+        if x.is_meta:
+            raise RequestError("server.meta", 400, "path", path=path)
+        return tensors.packed(x, part, level, path)
+
+    def tokens(self, name: str, text: str) -> dict[str, Any]:
+        """The ids and pieces of a text, for which nothing runs."""
+        held = self.shelf[name]
+        if held.model is None or (tokenizer := tokenizer_of(held.model)) is None:
+            raise RequestError("server.shapes", 400, "prompt", model=name)
+        ids = held.model.ids(text)
+        return {"schema": SCHEMA, "model": name, "ids": ids, "pieces": [visible(p) for p in tokenizer.pieces(ids)]}
+
+    def count(self, name: str, how: dict[str, Any]) -> dict[str, Any]:
+        """The bill of a listed model, or of one of the catalogue, as `pellucid count --json` prints it."""
+        if name not in self.shelf.names and name not in catalog.models():
+            raise RequestError("server.model", 404, "model", found=name, known=", ".join(self.shelf.names))
+        key = (name, language(), *sorted(how.items()))
+        with self.lock:
+            if key not in self.bills:
+                self.bills[key] = bill_json.document(count(name, **how))
+                while len(self.bills) > self.limits.bills:
+                    self.bills.popitem(last=False)
+            self.bills.move_to_end(key)
+            return self.bills[key]
+
+    def catalog(self) -> dict[str, Any]:
+        """Published models and devices: what can be counted, and on what."""
+        models = [
+            {"id": e["id"], "name": e["name"], "disclosed": "statements" not in e, "statements": e.get("statements")}
+            for e in catalog.models().values()
+        ]
+        return {"schema": SCHEMA, "models": models, "devices": list(catalog.devices().values())}

@@ -1,0 +1,143 @@
+"""A run as JSON: its tokens, its steps with what could come next, and its tensors, step by step, in the order in which they were made."""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from pellucid.draw.formula import block, formula
+from pellucid.draw.life import Answer, Candidate, piece_of, tokenizer_of, visible
+from pellucid.draw.number import finite
+from pellucid.ops.sample import choose, stages
+from pellucid.ops.sampling import Sampling
+from pellucid.server.runs import LetGo, Run, kept
+from pellucid.server.stats import stats_of
+from pellucid.watching import Seen
+
+SCHEMA = 1
+
+
+def run_document(run: Run) -> dict[str, Any]:
+    """The run with the tensors of its first step; those of another are asked for by `step_document`."""
+    tokenizer = tokenizer_of(run.model) if run.model is not None else None
+    pieces, new = ([visible(piece_of(tokenizer, i)) for i in ids] for ids in (run.trace.ids, run.trace.new))
+    asked = run.asked
+    return {
+        "schema": SCHEMA,
+        "run": run.id,
+        "model": run.trace.model,
+        "kind": None if run.held is None else run.held.kind,
+        "values": any(map(kept, run.trace)),
+        "prompt": run.trace.prompt,
+        "ids": run.trace.ids,
+        "pieces": pieces,
+        "new": run.trace.new,
+        "new_pieces": new,
+        "text": tokenizer.decode(run.trace.new) if tokenizer is not None else None,
+        "sampling": {} if asked is None else asked.sampling,
+        "edited": [] if asked is None else [e.path for e in asked.edits],
+        "torn": run.trace.torn,
+        "steps": [step(run, k) for k in range(run.trace.steps)],
+        "tensors": tensors(run, 0),
+    }
+
+
+def step_document(run: Run, k: int) -> dict[str, Any]:
+    """The tensors of one step."""
+    return {"schema": SCHEMA, "run": run.id, "step": k, "tensors": tensors(run, k)}
+
+
+def step(run: Run, k: int) -> dict[str, Any]:
+    """What was fed, how many rows the past held before, which tensors are its own, and its answers: as many as a model fills blanks."""
+    starts = None if run.held is None else run.held.config.starts
+    prompt = run.trace.ids if starts is None else [starts]
+    fed = prompt if k == 0 else run.trace.new[k - 1 : k]
+    answers = run.answers[k] if k < len(run.answers) else []
+    return {
+        "step": k,
+        "fed": fed,
+        "before": 0 if k == 0 else len(prompt) + k - 1,
+        "first": run.firsts[k],
+        "count": run.firsts[k + 1] - run.firsts[k],
+        "answers": [written(a) for a in answers],
+    }
+
+
+def sample_document(run: Run, k: int, row: int, logits: Tensor, given: dict[str, Any], most: int) -> dict[str, Any]:
+    """What these settings of sampling make of a row's logits [V], stage by stage, and the token that they pick; the model does not run.
+
+    rows: the tokens that are likeliest at the end, with their number after every stage; null where a stage has cut them.
+    """
+    sampling = Sampling.of(given)
+    sampling.check(len(logits))
+    tokenizer = tokenizer_of(run.model) if run.model is not None else None
+    read = run.trace.ids if run.held is None or run.held.config.starts is None else [run.held.config.starts]
+    found = stages(logits, sampling, read, run.trace.new[:k])
+    last = found[-1][1]
+    best = last.argsort(descending=True, stable=True)[:most].tolist()
+    picked = choose(logits, sampling, read, run.trace.new[:k])
+    best = best if picked in best else [*best[:-1], picked]
+    told = [(name, int((x > (0 if name == "probabilities" else -math.inf)).sum()), x[best].tolist()) for name, x in found]
+    columns = zip(*(values for _, _, values in told), strict=True)
+    return {
+        "schema": SCHEMA,
+        "run": run.id,
+        "step": k,
+        "row": row,
+        "sampling": given,
+        "picked": picked,
+        "stages": [{"name": name, "left": left} for name, left, _ in told],
+        "rows": [
+            {"id": i, "piece": visible(piece_of(tokenizer, i)), "values": list(map(finite, values))}
+            for i, values in zip(best, columns, strict=True)
+        ],
+    }
+
+
+def written(a: Answer) -> dict[str, Any]:
+    """One answer: after the last row (-1), or in the row of a blank."""
+    return {"row": a.row, "picked": candidate(a.pick), "candidates": [candidate(c) for c in a.candidates]}
+
+
+def candidate(c: Candidate) -> dict[str, Any]:
+    return {"id": c.id, "piece": visible(c.piece), "logit": finite(c.logit), "probability": finite(c.probability)}
+
+
+def tensors(run: Run, k: int) -> list[dict[str, Any]]:
+    """The tensors of one step by their numbers within the run."""
+    found = range(run.firsts[k], run.firsts[k + 1])
+    dims = {s.path: s.dims for s in run.trace.seen}
+    return [tensor(run, n, run.trace.seen[n], dims) for n in found]
+
+
+def tensor(run: Run, n: int, s: Seen, dims: dict[str, str]) -> dict[str, Any]:
+    """One tensor without its values: what it is, what made it, what that took, and what the values range over."""
+    own = {} if run.held is None else run.held.weights
+    count = 1
+    for size in s.shape:
+        count *= size
+    place, name = block(s.path)
+    stats = s.value.stats if isinstance(s.value, LetGo) else stats_of(s.value) if kept(s) else None
+    return {
+        "n": n,
+        "path": s.path,
+        "block": place,
+        "name": name,
+        "dims": s.dims,
+        "shape": list(s.shape),
+        "dtype": str(s.dtype).removeprefix("torch."),
+        "step": s.step,
+        "call": s.call,
+        "source": s.source,
+        "error": finite(s.error),
+        "op": s.op,
+        "made": formula(s, None if run.held is None else run.held.module, dims),
+        "inputs": list(s.inputs),
+        "weights": list(s.weights),
+        "bytes": count * s.dtype.itemsize,
+        "parameters": sum(own[w].count for w in dict.fromkeys(s.weights) if w in own) if own else None,
+        "flops": None if run.held is None else s.flops,
+        "rows": None if s.rows is None else s.rows.tolist(),
+        "stats": None if stats is None else {k: finite(v) if isinstance(v, float) else v for k, v in vars(stats).items()},
+        "kept": kept(s),
+    }

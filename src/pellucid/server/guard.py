@@ -1,0 +1,127 @@
+"""Who may ask: this machine's own browser on this page, and a program that knows the token. Everything is refused before it is routed.
+
+A page of another site can make a browser send requests here (and, by a name that it points to 127.0.0.1, even read the answers); it cannot
+choose Host, Origin or Sec-Fetch-Site, and does not know the token. The token is no cookie: cookies of 127.0.0.1 go to every port of it.
+"""
+
+import hmac
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pellucid.errors import RequestError
+from pellucid.server import faults
+from pellucid.server.limits import Limits
+from pellucid.words import LANGUAGES
+
+POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    "img-src": " ".join(("'self'", "data:", "blob:")),
+    "connect-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+}
+HEADERS = {
+    "content-security-policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+METHODS = ("GET", "HEAD", "POST", "DELETE")
+
+
+class Guard:
+    """Stands before every route. free: the paths that need no token, which are the page's own files and hold nothing of a user's."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int, free: frozenset[str], limits: Limits) -> None:
+        self.app, self.token, self.free, self.limits = app, token.encode(), free, limits
+        ends = ("", f":{port}") if port == 80 else (f":{port}",)
+        self.hosts = {f"{name}{end}" for name in ("127.0.0.1", "localhost", "[::1]") for end in ends}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there are no websockets here
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        started = False
+
+        async def sealed(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                own = [(k, v) for k, v in message["headers"] if k.decode() not in HEADERS]
+                message = {**message, "headers": [*own, *((k.encode(), v.encode()) for k, v in HEADERS.items())]}
+            await send(message)
+
+        try:
+            self.check(scope)
+            await self.app(scope, self.measured(receive), sealed)
+        except Exception as fault:
+            if started:
+                raise
+            await faults.told(fault, language(scope))(scope, receive, sealed)
+
+    def check(self, scope: Scope) -> None:
+        """Refuse what does not come from this page, or is of no kind that is answered here."""
+        found: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        for name in ("host", "origin", "authorization", "content-type", "content-length", "sec-fetch-site"):
+            if len(found.get(name, ())) > 1:
+                raise RequestError("server.twice", 400, name, name=name)
+        one = {name: values[0] for name, values in found.items()}
+        path, method = scope["path"], scope["method"]
+        if one.get("host") not in self.hosts:
+            raise RequestError("server.host", 403, "host", found=one.get("host", "-"), allowed=", ".join(sorted(self.hosts)))
+        if "origin" in one and one["origin"] != f"http://{one['host']}":
+            raise RequestError("server.origin", 403, "origin", found=one["origin"], allowed=f"http://{one['host']}")
+        opened = method == "GET" and path in self.free and one.get("sec-fetch-mode") == "navigate"  # a link that a person followed
+        if one.get("sec-fetch-site", "none") not in ("none", "same-origin") and not opened:
+            raise RequestError("server.site", 403, "sec-fetch-site", found=one["sec-fetch-site"])
+        if path not in self.free and not self.knows(one):
+            raise RequestError("server.token", 401, "authorization")
+        if method not in METHODS:
+            raise RequestError("server.method", 405, found=method)
+        if len(scope.get("query_string", b"")) > self.limits.query:
+            raise RequestError("server.query", 414, limit=self.limits.query)
+        length = one.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()):
+            raise RequestError("server.length", 400, "content-length", found=length)
+        if len(length) > 12 or int(length) > self.limits.body:
+            raise RequestError("server.body", 413, limit=self.limits.body)
+        if method == "POST" and one.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise RequestError("server.type", 415, "content-type", found=one.get("content-type", "-"))
+        if one.get("content-encoding", "identity") != "identity":
+            raise RequestError("server.encoding", 415, "content-encoding", found=one["content-encoding"])
+
+    def knows(self, headers: Mapping[str, str]) -> bool:
+        """Whether the request carries the token; the comparison takes as long for every wrong one."""
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        return hmac.compare_digest(given.encode(), self.token) and kind.lower() == "bearer"
+
+    def measured(self, receive: Receive) -> Receive:
+        """The body as it arrives, until it is longer than a body may be."""
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.limits.body:
+                raise RequestError("server.body", 413, limit=self.limits.body)
+            return message
+
+        return counted
+
+
+def language(scope: Scope) -> str | None:
+    """The language that the page asks for, `?lang=en` or `?lang=zh`; None leaves it to the command."""
+    asked = [part.removeprefix("lang=") for part in scope.get("query_string", b"").decode("latin-1").split("&") if part.startswith("lang=")]
+    return asked[0] if asked and asked[0] in LANGUAGES else None

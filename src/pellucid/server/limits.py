@@ -1,0 +1,30 @@
+"""Every limit of the server in one table: what one request may ask, and what is kept between requests."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes, counts and seconds."""
+
+    body: int = 1_000_000  # bytes of a request
+    query: int = 4_000  # characters of an address' query
+    patience: float = 10.0  # seconds for a body to arrive
+    tokens: int = 8_192  # of a prompt
+    new: int = 256  # tokens of one run
+    edits: int = 64  # of one run
+    candidates: int = 20  # told of a step
+    rows: int = 1_000  # told of what sampling makes of a step
+    waiting: int = 8  # runs in the queue
+    runs: int = 32  # kept; the one that was asked for longest ago goes first
+    kept: int = 2 << 30  # bytes of the values of all runs
+    value: int = 64 << 20  # bytes of a value that a run keeps; a larger one is computed again when it is asked for
+    slice: int = 64 << 20  # bytes of one answer
+    source: int = 4 << 30  # bytes that a pooled slice is made from
+    summands: int = 1 << 16  # told of a cell
+    models: int = 4  # held in memory beside the one that was opened
+    bills: int = 64  # counts kept
+    connections: int = 64
+
+
+LIMITS = Limits()

@@ -1,0 +1,71 @@
+"""The port: taken before anything else is done, so that a busy one is told at once, and given back at once when Ctrl-C says so."""
+
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from pellucid.errors import UseError
+from pellucid.server.app import build
+from pellucid.server.limits import LIMITS, Limits
+
+if TYPE_CHECKING:
+    from pellucid.server.desk import Desk
+
+HOST = "127.0.0.1"
+
+
+def taken(port: int) -> socket.socket:
+    """A socket that listens on a port of this machine alone; 0 takes a free one."""
+    if not 0 <= port < 1 << 16:
+        raise UseError("open.port", found=port)
+    own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        own.bind((HOST, port))
+        own.listen(128)
+    except OSError as wrong:
+        own.close()
+        raise UseError("open.taken", port=port, reason=wrong.strerror) from None
+    return own
+
+
+def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: Limits = LIMITS, **how: Any) -> None:
+    """Serve the page until Ctrl-C. ready: is told the address, token and all, once the port answers.
+
+    opened, how: see `Desk`. A model that cannot be opened ends the server, and is the error.
+    """
+    own, token, desk = taken(port), secrets.token_urlsafe(32), Future["Desk"]()
+    at = int(own.getsockname()[1])
+    app, api = build(desk, token, at, limits)
+    settings = uvicorn.Config(
+        app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=1, server_header=False, proxy_headers=False,
+        limit_concurrency=limits.connections, timeout_keep_alive=30, ws="none",
+    )  # fmt: skip
+    server = uvicorn.Server(settings)
+    threading.Thread(target=set_up, args=(desk, server, opened, limits, how), name="pellucid-desk", daemon=True).start()
+    ready(f"http://{HOST}:{at}/#token={token}")
+    try:
+        server.run([own])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        own.close()
+        api.worker.close()
+    if desk.done() and (wrong := desk.exception()) is not None:
+        raise wrong
+
+
+def set_up(desk: "Future[Desk]", server: uvicorn.Server, opened: str | None, limits: Limits, how: dict[str, Any]) -> None:
+    """Import torch and open what was asked for."""
+    try:
+        from pellucid.server.desk import Desk
+
+        desk.set_result(Desk(opened, limits, **how))
+    except BaseException as wrong:
+        desk.set_exception(wrong)
+        server.should_exit = True

@@ -1,0 +1,251 @@
+"""Runs of models, kept until others need their place: a trace of a prompt with what could come next at every step.
+
+A value too large to keep is measured and let go; asked for, it is computed again by the same run watched at its path alone.
+"""
+
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.draw.life import Answer, answer, tokenizer_of
+from pellucid.errors import RequestError, UseError
+from pellucid.life import trace
+from pellucid.model import Model
+from pellucid.models import Encoder, EncoderDecoder
+from pellucid.ops.sample import choose
+from pellucid.ops.sampling import Sampling
+from pellucid.server.asked import Asked, Edit
+from pellucid.server.limits import Limits
+from pellucid.server.shelf import Held
+from pellucid.server.stats import Stats, stats_of
+from pellucid.server.tensors import part_of
+from pellucid.server.worker import Stop
+from pellucid.tracing import Trace, watch
+from pellucid.watching import Seen
+
+AGAIN = 2  # values computed again that a run keeps
+
+
+@dataclass(frozen=True)
+class LetGo:
+    """What is left of a value that was not kept."""
+
+    stats: Stats
+
+
+@dataclass(eq=False)
+class Run:
+    """A run under its id. held: its model, None where only tensors were opened.  answers: of each step.  asked: as it was asked for."""
+
+    held: Held | None
+    trace: Trace
+    answers: list[list[Answer]] = field(default_factory=list)
+    asked: Asked | None = None
+    patches: dict[Edit, Tensor] = field(default_factory=dict)  # what its edits take from other runs, which may be gone by now
+    id: str = field(default_factory=lambda: secrets.token_hex(16))
+    again: "OrderedDict[int, Seen]" = field(default_factory=OrderedDict)
+
+    @property
+    def model(self) -> Model | None:
+        return None if self.held is None else self.held.model
+
+    @cached_property
+    def bytes(self) -> int:
+        """What its values take; views of one storage once."""
+        storages = {s.value.untyped_storage().data_ptr(): s.value.untyped_storage().nbytes() for s in self.trace if kept(s)}
+        return sum(storages.values())
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """The number of the first tensor of every step, and how many there are in all."""
+        steps = [s.step for s in self.trace]
+        return [steps.index(k) for k in range(self.trace.steps)] + [len(steps)]
+
+    def seen(self, n: int) -> Seen:
+        """The record of a number."""
+        if not 0 <= n < len(self.trace.seen):
+            raise RequestError("server.tensor", 404, "n", found=n, last=len(self.trace.seen) - 1)
+        return self.trace.seen[n]
+
+
+def kept(s: Seen) -> bool:
+    """Whether a record has its value."""
+    return isinstance(s.value, Tensor) and not s.value.is_meta
+
+
+class Runs:
+    """The latest runs by their ids, as many as the limits allow."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.lock = limits, threading.Lock()
+        self.found: OrderedDict[str, Run] = OrderedDict()
+
+    def put(self, run: Run) -> Run:
+        """Keep a run, and let the oldest ones go."""
+        with self.lock:
+            self.found[run.id] = run
+            while len(self.found) > 1 and (
+                len(self.found) > self.limits.runs or sum(r.bytes for r in self.found.values()) > self.limits.kept
+            ):
+                self.found.popitem(last=False)
+        return run
+
+    def __getitem__(self, id: str) -> Run:
+        with self.lock:
+            if id not in self.found:
+                raise RequestError("server.run", 404, "run", found=id)
+            self.found.move_to_end(id)
+            return self.found[id]
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+
+class Keeping:
+    """What a run keeps of its tensors: their values while there is room, else their measures."""
+
+    def __init__(self, stop: Stop, limits: Limits) -> None:
+        self.stop, self.limits, self.size = stop, limits, 0
+        self.storages: set[int] = set()
+
+    def __call__(self, x: Tensor) -> Any:
+        self.stop.check()
+        if x.is_meta:
+            return x
+        storage = x.untyped_storage()
+        own = 0 if storage.data_ptr() in self.storages else storage.nbytes()
+        if x.nbytes > self.limits.value or self.size + own > self.limits.kept // 2:
+            return LetGo(stats_of(x))
+        self.storages.add(storage.data_ptr())
+        self.size += own
+        return x.detach()
+
+
+def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[[str, int], Tensor]) -> Run:
+    """Run a prompt, watched, with the terms of every cell where tables of scores are small. values: another run's tensor, for patches."""
+    if held.model is None or not held.has_weights:
+        return shapes(held, asked, stop, limits)
+    model = held.model
+    if asked.prompt is not None and len(asked.prompt) > 32 * limits.tokens:
+        raise RequestError("server.tokens", 400, "prompt", found=len(asked.prompt), limit=limits.tokens)
+    ids = list(asked.ids) if asked.ids is not None else model.ids(str(asked.prompt))
+    if not ids:
+        raise UseError("generate.empty", name="prompt")
+    if len(ids) > limits.tokens:
+        raise RequestError("server.tokens", 400, "prompt", found=len(ids), limit=limits.tokens)
+    answers: list[list[Answer]] = []
+    tokenizer = tokenizer_of(model)
+    choose = choosing(held, asked, ids)
+
+    def chosen(logits: Tensor) -> int:
+        token = choose(logits)
+        answers.append([answer(tokenizer, logits, -1, token, limits.candidates)])
+        return token
+
+    patches = {e: values(e.run, e.n) for e in asked.edits if e.run is not None and e.n is not None}
+    small = square(held, len(ids) + asked.new) <= limits.kept // 8
+    how: dict[str, Any] = {"keep": Keeping(stop, limits), "terms": small, "edit": changes(asked, patches)}
+    if isinstance(model.module, Encoder):
+        model.check(torch.tensor([ids]))
+        life = trace(model, ids, asked.new, **how)
+    else:
+        life = trace(model, ids, asked.new, chosen, **how)
+    life.prompt = asked.prompt
+    run = Run(held, life, answers, asked, patches)
+    if isinstance(model.module, Encoder) and model.config.head:
+        logits = whole(run, next(n for n, s in enumerate(life.seen) if s.path == "logits"), stop).value
+        rows = zip(model.blanks(ids), life.new, strict=True)
+        answers.append([answer(tokenizer, logits[0, row], row, new, limits.candidates) for row, new in rows])
+    return run
+
+
+def square(held: Held, tokens: int) -> int:
+    """About how many bytes the tables of scores take that hang on the terms of their cells."""
+    layers = (*held.config.layers, *(held.config.encoder or ()))
+    return sum(8 * one.attn.heads * tokens * tokens for one in layers)
+
+
+def choosing(held: Held, asked: Asked, ids: Sequence[int]) -> Callable[[Tensor], int]:
+    """What picks the tokens of a run, one after another; begun again it picks the same."""
+    sampling = Sampling.of(asked.sampling)
+    sampling.check(held.config.vocab)
+    read = ids if held.config.starts is None else [held.config.starts]
+    written: list[int] = []
+
+    def picked(logits: Tensor) -> int:
+        written.append(choose(logits, sampling, read, written))
+        return written[-1]
+
+    return picked
+
+
+def changes(asked: Asked, patches: Mapping[Edit, Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
+    """A run's edits by path, begun anew; see `watch`."""
+    return {e.path: changing([x for x in asked.edits if x.path == e.path], patches) for e in asked.edits}
+
+
+def changing(edits: Sequence[Edit], patches: Mapping[Edit, Tensor]) -> Callable[[Tensor], Tensor]:
+    """What the edits of one path make of its tensor; one for a single step leaves the others alone."""
+    step = -1
+
+    def change(x: Tensor) -> Tensor:
+        nonlocal step
+        step += 1
+        for e in edits:
+            if e.step not in (None, step):
+                continue
+            part = part_of(e.at, tuple(x.shape), "edits.at")
+            if e in patches:
+                other = patches[e]
+                given = other[part_of(e.source, tuple(other.shape), "edits.from.at")].to(x)
+                if given.shape != x[part].shape:
+                    raise RequestError("server.patch", 400, "edits", path=e.path, found=tuple(given.shape), allowed=tuple(x[part].shape))
+                x[part] = given
+            else:
+                x[part] = e.to if e.to is not None else x[part] * (e.times or 0.0)
+        return x
+
+    return change
+
+
+def shapes(held: Held, asked: Asked, stop: Stop, limits: Limits) -> Run:
+    """One forward on meta: every tensor's shape and products, and no number."""
+    if asked.ids is None and held.model is None:
+        raise RequestError("server.shapes", 400, "prompt", model=held.name)
+    ids = list(asked.ids) if asked.ids is not None else held.model.ids(str(asked.prompt)) if held.model is not None else []
+    if not 0 < len(ids) <= min(limits.tokens, held.config.positions or limits.tokens):
+        raise RequestError("server.tokens", 400, "prompt", found=len(ids), limit=min(limits.tokens, held.config.positions or limits.tokens))
+    tokens = torch.zeros(1, len(ids), dtype=torch.long, device="meta")
+    given = (tokens, tokens[:, :1]) if isinstance(held.module, EncoderDecoder) else (tokens,)
+    with torch.no_grad(), watch(held.module, keep=Keeping(stop, limits)) as seen:
+        held.module(*given)
+    return Run(held, Trace(held.name, asked.prompt, ids, [], seen.seen), [], asked)
+
+
+def whole(run: Run, n: int, stop: Stop, terms: bool = False) -> Seen:
+    """A record with its value, and with its terms where they are asked for; computed again where it is not kept."""
+    s = run.seen(n)
+    if isinstance(s.value, Tensor) and s.value.is_meta:
+        raise RequestError("server.meta", 400, "n", path=s.path)
+    if kept(s) and (not terms or s.terms is not None or run.asked is None):
+        return s
+    if n in run.again:
+        run.again.move_to_end(n)
+        return run.again[n]
+    assert run.held is not None and run.model is not None and run.asked is not None
+    how: dict[str, Any] = {"keep": stop.keep, "terms": True, "edit": changes(run.asked, run.patches), "only": s.path}
+    if isinstance(run.model.module, Encoder):
+        life = trace(run.model, run.trace.ids, 1, **how)
+    else:
+        life = trace(run.model, run.trace.ids, s.step + 1, choosing(run.held, run.asked, run.trace.ids), **how)
+    (run.again[n],) = (r for r in life if (r.step, r.call) == (s.step, s.call))
+    while len(run.again) > AGAIN:
+        run.again.popitem(last=False)
+    return run.again[n]

@@ -1,0 +1,129 @@
+"""The models that the page may name: the one it was opened with, and the specimens. A name from the page is only ever looked up here.
+from pellucid.errors import RequestError
+
+A model of the catalogue is built on meta: its shapes and counts are told, and values need weights.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pellucid import catalog
+from pellucid.billing import described
+from pellucid.config import Config
+from pellucid.counting.ghost import ghost
+from pellucid.counting.weights import Weight, weights
+from pellucid.errors import RequestError
+from pellucid.model import DTYPES, Model, load, specimens
+from pellucid.models import Encoder, EncoderDecoder
+
+SMALL = 200_000_000  # parameters of a model that is held in float32, where sums are exact to the printed digit; others as stored
+EXAMPLE = "The capital of France is"
+EXAMPLES = {"decoder": EXAMPLE, "prefix": EXAMPLE, "encoder": f"{EXAMPLE} ___.", "encoder-decoder": f"{EXAMPLE} Paris."}
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A model in memory. model: with its tokenizer; None of a catalogue's entry, which has shapes alone."""
+
+    name: str
+    family: str
+    module: Any
+    model: Model | None
+
+    @property
+    def config(self) -> Config:
+        return self.module.config  # type: ignore[no-any-return]
+
+    @property
+    def kind(self) -> str:
+        if isinstance(self.module, EncoderDecoder):
+            return "encoder-decoder"
+        return "encoder" if isinstance(self.module, Encoder) else "prefix" if self.config.prefix else "decoder"
+
+    @property
+    def has_weights(self) -> bool:
+        return self.module.embed.weight.device.type != "meta"  # type: ignore[no-any-return]
+
+    @cached_property
+    def weights(self) -> dict[str, Weight]:
+        """Every weight by its path."""
+        return {w.path: w for w in weights(self.module)}
+
+    def tensor(self, path: str) -> torch.Tensor:
+        """A weight's values."""
+        found: Mapping[str, torch.Tensor] = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        if path not in found:
+            raise RequestError("server.weight", 404, "path", path=path, model=self.name)
+        return found[path].detach()
+
+    def row(self) -> dict[str, Any]:
+        """Its entry in the page's list."""
+        parameters: list[nn.Parameter] = list(self.module.parameters())
+        told = {"name": self.name, "family": self.family, "kind": self.kind, "parameters": sum(p.numel() for p in parameters)}
+        can = self.model is not None and self.model._tokenizer is not None
+        return told | {
+            "bytes": sum(p.nbytes for p in parameters),
+            "dtype": str(self.module.embed.weight.dtype).removeprefix("torch."),
+            "device": str(self.module.embed.weight.device),
+            "positions": self.config.positions,
+            "vocab": self.config.vocab,
+            "layers": len(self.config.layers) + len(self.config.encoder or ()),
+            "weights": self.has_weights,
+            "prompt": EXAMPLES[self.kind] if can else None,
+        }
+
+
+class Shelf:
+    """opened: what the command named, or None; how: `load`'s settings for it.  most: specimens held beside it."""
+
+    def __init__(self, opened: str | None, most: int, **how: Any) -> None:
+        self.opened, self.most, self.how = opened, most, how
+        self.names = list(dict.fromkeys([*([opened] if opened else []), *specimens()]))
+        self.held: dict[str, Held] = {}
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> Held:
+        """The model of a name, loaded where it is not yet."""
+        self.require(name)
+        with self.lock:
+            if (found := self.held.pop(name, None)) is None:
+                found = opened(name, **(self.how if name == self.opened else {}))
+            self.held[name] = found
+            others = [n for n in self.held if n not in (name, self.opened)]
+            for n in others[: max(0, len(others) - self.most + 1)]:
+                del self.held[n]
+            return found
+
+    def require(self, name: str) -> None:
+        """Refuse a name that is not on the shelf."""
+        if name not in self.names:
+            raise RequestError("server.model", 404, "model", found=name, known=", ".join(self.names))
+
+    def list(self) -> list[dict[str, Any]]:
+        """Every model's entry; one that is not held is looked at without its weights."""
+        for name in self.names:
+            if name not in self.rows:
+                own = self.held.get(name)
+                row = own.row() if own is not None else opened(name, device="meta").row() | {"weights": True, "device": "cpu"}
+                self.rows[name] = row
+        return [self.rows[name] for name in self.names]
+
+
+def opened(name: str, progress: Callable[[int, int], None] = lambda done, whole: None, **how: Any) -> Held:
+    """The model of a name: of the catalogue where that has it and no folder is called so, else as `load` finds it."""
+    if not Path(name).exists() and catalog.find(catalog.models(), name) is not None:
+        family, cfg = described(name)
+        return Held(name, family, ghost(cfg, DTYPES.get(how.get("dtype") or "", torch.bfloat16)), None)
+    if how.get("dtype") is None and how.get("device") != "meta":
+        small = load(name, **{**how, "device": "meta"}).num_parameters() <= SMALL
+        how["dtype"] = "float32" if small else None
+    model = load(name, progress=progress, **how)
+    return Held(name, model.family.name, model.module, model)

@@ -1,0 +1,98 @@
+"""A tensor on its way to the page: the part that is asked for, as it is or pooled to fewer cells, in a safetensors file's bytes.
+
+at "0,:,2,0:64" takes what x[0, :, 2, 0:64] takes. Level k keeps of every 2^k x 2^k cells the one that is farthest from 0, with its sign:
+[[1, -7], [2, 3]] at level 1 is -7.
+"""
+
+import hashlib
+import re
+from math import prod
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from pellucid.errors import RequestError
+from pellucid.server.limits import Limits
+
+Part = tuple[int | slice, ...]
+DEEPEST = 30
+
+
+def part_of(at: str | None, shape: tuple[int, ...], name: str = "at") -> Part:
+    """The index that a text means, of a tensor of this shape; None takes all of it."""
+    if at is None:
+        return (slice(None),) * len(shape)
+    words = at.split(",") if at else []
+    if len(words) != len(shape):
+        raise RequestError("server.axes", 400, name, name=name, found=len(words), allowed=len(shape))
+    part: list[int | slice] = []
+    for word, n in zip(words, shape, strict=True):
+        if not (found := re.fullmatch(r"([0-9]{1,15})|([0-9]{0,15}):([0-9]{0,15})", word)):
+            raise RequestError("server.part", 400, name, name=name, found=word)
+        if found[1]:
+            low, high = int(found[1]), int(found[1]) + 1
+        else:
+            low, high = int(found[2] or 0), int(found[3]) if found[3] else n
+        if not 0 <= low < high <= n and not (low == high == n == 0):
+            raise RequestError("server.outside", 400, name, name=name, found=word, size=n)
+        part.append(low if found[1] else slice(low, high))
+    return tuple(part)
+
+
+def written(part: Part, shape: tuple[int, ...]) -> str:
+    """The same part as every asker would write it."""
+    return ",".join(str(p) if isinstance(p, int) else ":" if (p.start or 0) == 0 and p.stop in (None, n) else f"{p.start}:{p.stop}"
+                    for p, n in zip(part, shape, strict=True))  # fmt: skip
+
+
+def size_of(part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the part."""
+    return tuple(len(range(*p.indices(n))) for p, n in zip(part, shape, strict=True) if isinstance(p, slice))
+
+
+def require(part: Part, shape: tuple[int, ...], dtype: torch.dtype, level: int, limits: Limits) -> None:
+    """Refuse a part that is too large to be sent, or to be pooled; a level says how many times coarser it must be."""
+    size = size_of(part, shape)
+    source = prod(size) * dtype.itemsize
+    sent = prod(pooled_size(size, level)) * dtype.itemsize
+    if source > limits.source or sent > limits.slice:
+        raise RequestError("server.large", 413, "at", size=max(source, sent) if source > limits.source else sent, limit=limits.slice)
+
+
+def pooled_size(size: tuple[int, ...], level: int) -> tuple[int, ...]:
+    """The shape of a part at a level."""
+    return tuple(-(-n // (1 << level)) if i >= len(size) - 2 else n for i, n in enumerate(size))
+
+
+def pooled(x: Tensor, level: int) -> Tensor:
+    """x with its last two axes 2^level times shorter; a border block may be smaller, and a NaN in a block is what it shows."""
+    if level == 0 or x.ndim == 0 or x.numel() == 0:
+        return x
+    if x.dtype == torch.bool:
+        return pooled(x.to(torch.uint8), level).bool()
+    step = 1 << level
+    wide = x if x.ndim > 1 else x[None]
+    rows, cells = wide.shape[-2:]
+    down, across = min(step, rows) if x.ndim > 1 else 1, min(step, cells)
+    edge = [-(-n // s) * s - n for n, s in ((rows, down), (cells, across))]
+    if any(edge):  # a border's last row again changes no block's farthest cell
+        index = [torch.arange(n + e, device=x.device).clamp(max=n - 1) for n, e in zip((rows, cells), edge, strict=True)]
+        wide = wide.index_select(-2, index[0]).index_select(-1, index[1])
+    blocks = wide.unflatten(-1, (-1, across)).unflatten(-3, (-1, down))
+    high, low = blocks.amax((-3, -1)), blocks.amin((-3, -1))
+    out = torch.where(high >= -low, high, low) if x.dtype.is_signed else high
+    return out if x.ndim > 1 else out[0]
+
+
+def digest(x: Tensor) -> str:
+    """SHA-256 of a contiguous tensor's bytes."""
+    return hashlib.sha256(x.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
+
+
+def packed(x: Tensor, part: Part, level: int, path: str) -> bytes:
+    """The part of x as the bytes of a safetensors file with one tensor, "x"; its metadata tell what it is and the whole part's hash."""
+    found = x[part].detach()
+    whole = torch.empty(found.shape, dtype=x.dtype).copy_(found)  # one number of a row is contiguous too, and keeps the row's stride
+    told = {"path": path, "at": written(part, tuple(x.shape)), "level": str(level), "sha256": digest(whole)}
+    return save({"x": pooled(whole, level).contiguous()}, told)

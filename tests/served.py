@@ -1,0 +1,99 @@
+"""A server without a port: its application under a client that keeps the rules of the page, and a judge of its documents."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import torch
+from safetensors.torch import load as parsed
+from starlette.testclient import TestClient
+from torch import Tensor
+
+import pellucid
+from pellucid.server.app import Api, build
+from pellucid.server.desk import Desk
+from pellucid.server.files import File
+from pellucid.server.limits import LIMITS, Limits
+
+TOKEN = "t" * 43
+PORT = 8000
+SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "api.json").read_text(encoding="utf-8"))
+PAGE = {
+    "/": File("/index.html", b"<!doctype html><title>p</title>", "text/html; charset=utf-8"),
+    "/assets/page-DEADBEEF.js": File("/assets/page-DEADBEEF.js", b"0", "text/javascript; charset=utf-8"),
+}
+jsonschema.Draft202012Validator.check_schema(SCHEMA)
+JUDGES = {name: jsonschema.Draft202012Validator(SCHEMA | {"$ref": f"#/$defs/{name}"}) for name in SCHEMA["$defs"]}
+
+
+def judge(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """The document, if the schema of its name takes it."""
+    JUDGES[name].validate(document)
+    return document
+
+
+def raw(x: Tensor) -> bytes:
+    """The bytes of a tensor's values."""
+    return x.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@dataclass
+class Served:
+    """A client, and what lies behind it."""
+
+    client: TestClient
+    desk: Desk
+    api: Api
+
+    def get(self, place: str, name: str, /, **query: object) -> dict[str, Any]:
+        """A document that its schema takes."""
+        reply = self.client.get(place, params={k: str(v) for k, v in query.items()})
+        assert reply.status_code == 200, reply.text
+        return judge(reply.json(), name)
+
+    def run(self, model: str, prompt: str | list[int], **how: Any) -> dict[str, Any]:
+        """A run's document."""
+        given = {"prompt": prompt} if isinstance(prompt, str) else {"ids": prompt}
+        reply = self.client.post("/api/runs", json={"model": model, **given, **how})
+        assert reply.status_code == 200, reply.text
+        return judge(reply.json(), "run")
+
+    def tensor(self, run: str, n: int, /, **query: object) -> tuple[Tensor, dict[str, str]]:
+        """A tensor of a run and what its bytes tell of it."""
+        return self.values(f"/api/runs/{run}/tensors/{n}", **query)
+
+    def values(self, place: str, /, **query: object) -> tuple[Tensor, dict[str, str]]:
+        """The one tensor of an answer."""
+        reply = self.client.get(place, params={k: str(v) for k, v in query.items()})
+        assert reply.status_code == 200, reply.text
+        raw = reply.content
+        length = int.from_bytes(raw[:8], "little")
+        assert length % 8 == 0  # so that a browser looks at the numbers where they lie
+        told = json.loads(raw[8 : 8 + length])["__metadata__"]
+        (x,) = parsed(raw).values()
+        return x, told
+
+    def wrong(self, place: str, status: int, code: str, /, **query: object) -> dict[str, Any]:
+        """The error of an address."""
+        reply = self.client.get(place, params={k: str(v) for k, v in query.items()})
+        error: dict[str, Any] = judge(reply.json(), "error")["error"]
+        assert (reply.status_code, error["code"]) == (status, code), reply.text
+        return error
+
+
+@contextmanager
+def served(opened: str | None = "pellucid/capitals", limits: Limits = LIMITS, **how: Any) -> Iterator[Served]:
+    """The application of an opened model."""
+    desk: Future[Desk] = Future()
+    desk.set_result(Desk(opened, limits, **how))
+    app, api = build(desk, TOKEN, PORT, limits, PAGE)
+    try:
+        with TestClient(app, f"http://127.0.0.1:{PORT}", headers={"authorization": f"Bearer {TOKEN}"}) as client:
+            yield Served(client, desk.result(), api)
+    finally:
+        api.worker.close()

@@ -1,0 +1,114 @@
+"""The page in a real Chromium, served by `pellucid open` in a process of its own; what it does that it should not is a fault."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-dev-shm-usage"]
+READY = "() => document.querySelector('main nav') && document.querySelector('main')?.getAttribute('aria-busy') === 'false'"
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Chromium; a machine without one cannot judge the page, so that is a failure."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert found is not None, "no Chromium on this machine: install it (Debian: apt-get install chromium fonts-noto-cjk)"
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=found, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(*arguments: str) -> Iterator[str]:
+    """`pellucid open` with these arguments, until the end; its address, token and all."""
+    command = [sys.executable, "-m", "pellucid", "open", "--no-browser", *arguments]
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+    )
+    try:
+        assert server.stdout is not None and server.stderr is not None
+        line = server.stdout.readline()
+        assert "http://127.0.0.1:" in line, line + server.stderr.read()
+        yield next(word for word in line.split() if word.startswith("http"))
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+@dataclass
+class Visit:
+    """A page that is open, and what it did that it should not."""
+
+    page: Page
+    address: str
+    faults: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def go(self, lang: str = "en", **place: object) -> None:
+        """Open a link: what is selected, by name."""
+        base, token = self.address.split("#")
+        self.page.goto("about:blank")
+        self.page.goto(f"{base}?lang={lang}#{token}&{urlencode({k: str(v) for k, v in place.items()})}")
+        self.page.wait_for_function(READY)
+
+    def ask(self, prompt: str) -> None:
+        """Type a prompt and press Enter."""
+        self.page.fill("#prompt", prompt)
+        self.page.keyboard.press("Enter")
+        self.page.wait_for_function(READY)
+        self.page.wait_for_function("p => decodeURIComponent(location.hash.replaceAll('+', ' ')).includes(p)", arg=prompt)
+
+    def cell(self, path: str, at: tuple[int, ...], **place: object) -> "Reading":
+        """Open a tensor at a cell, and read what stands there."""
+        cell = ",".join(map(str, at))
+        self.go(tensor=path, cell=cell, **place)
+        self.page.wait_for_selector(f'#reading[data-cell="{cell}"]:not([data-value=""])')
+        self.page.wait_for_selector('[data-received]:not([data-received=""])')
+        hashed = self.page.locator("[data-received]")
+        told = {name: hashed.get_attribute(f"data-{name}") or "" for name in ("at", "level", "received", "source")}
+        return Reading(self.page.get_attribute("#reading", "data-value") or "", told)
+
+    def total(self) -> float:
+        """The sum of the formula under the cell."""
+        self.page.wait_for_selector("[data-sum]")
+        return float(self.page.get_attribute("[data-sum]", "data-sum") or "nan")
+
+
+@dataclass
+class Reading:
+    """The number of a cell as the page prints it, and where its bytes came from: at, level, received (hash), source (hash)."""
+
+    value: str
+    bytes: dict[str, str]
+
+
+@contextmanager
+def visiting(browser: Browser, address: str, **how: Any) -> Iterator[Visit]:
+    """A window on the page; requests elsewhere, complaints and exceptions are faults, and there may be none."""
+    context = browser.new_context(**{"viewport": {"width": 1440, "height": 1000}, "color_scheme": "light"} | how)
+    visit = Visit(context.new_page(), address)
+    own = address.split("#")[0]
+
+    def answer(route: Any) -> None:
+        visit.requests.append(route.request.url)
+        if route.request.url.startswith(own):
+            route.continue_()
+        else:
+            visit.faults.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", answer)
+    visit.page.on("console", lambda m: visit.faults.append(m.text) if "GL Driver Message" not in m.text else None)  # software GL is slow
+    visit.page.on("pageerror", lambda e: visit.faults.append(str(e)))
+    yield visit
+    assert not visit.faults, visit.faults
+    context.close()

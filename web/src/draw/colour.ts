@@ -1,0 +1,31 @@
+// Two colour maps, each once in GLSL and once here, from the same stops: blue-white-red for signed values, viridis for shares of one.
+
+export type Scheme = "signed" | "share";
+export type Rgb = readonly [number, number, number];
+
+export const STOPS: Record<Scheme, readonly Rgb[]> = {
+  signed: [[33, 102, 172], [103, 169, 207], [209, 229, 240], [247, 247, 247], [253, 219, 199], [239, 138, 98], [178, 24, 43]],
+  share: [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137], [53, 183, 121], [109, 205, 89], [180, 222, 44], [253, 231, 37]],
+};
+export const NAN: Rgb = [255, 0, 255];
+export const INFINITE: readonly [Rgb, Rgb] = [[0, 0, 0], [255, 200, 0]]; // below, above
+
+// Where a value lies on its scale, 0 to 1; limit: the greatest magnitude, which is the end of the scale. Signed values go by the root of
+// their magnitude where that is asked for: a residual stream has outliers beside which all else would be white.
+export function place(x: number, limit: number, scheme: Scheme, root: boolean): number {
+  const share = limit > 0 ? x / limit : 0, t = root && scheme === "signed" ? Math.sign(share) * Math.sqrt(Math.abs(share)) : share;
+  return Math.min(1, Math.max(0, scheme === "signed" ? (t + 1) / 2 : t));
+}
+
+export function colour(x: number, limit: number, scheme: Scheme, root = false): Rgb {
+  if (Number.isNaN(x)) return NAN;
+  if (!Number.isFinite(x)) return INFINITE[x < 0 ? 0 : 1];
+  const stops = STOPS[scheme], at = place(x, limit, scheme, root) * (stops.length - 1), i = Math.min(stops.length - 2, Math.floor(at));
+  const a = stops[i] as Rgb, b = stops[i + 1] as Rgb, part = at - i;
+  return [0, 1, 2].map((c) => Math.round((a[c] as number) + ((b[c] as number) - (a[c] as number)) * part)) as unknown as Rgb;
+}
+
+export const css = ([r, g, b]: Rgb): string => `rgb(${r} ${g} ${b})`;
+
+// Ink that can be read on this colour.
+export const ink = ([r, g, b]: Rgb): string => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#111" : "#fff");

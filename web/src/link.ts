@@ -1,0 +1,42 @@
+// A view as the fragment of its address and back. What a link says is checked: a link is written by anybody.
+
+export interface Place {
+  view: string;
+  model: string;
+  prompt: string;
+  steps: number;
+  step: number;
+  block: string;
+  head: number;
+  position: number; // of a token; "token" in an address is the server's
+  tensor: string;
+  cell: string;
+  sampling: string;
+  budget: string;
+  edits: string;
+}
+
+export const NOWHERE: Place = { view: "life", model: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", budget: "", edits: "" };
+const LONGEST = 20_000; // characters of a prompt in a link
+const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000] } as const;
+
+// Only what differs from where the page opens.
+export function written(place: Place): string {
+  const told = new URLSearchParams();
+  for (const [key, value] of Object.entries(place)) if (value !== NOWHERE[key as keyof Place]) told.set(key, String(value));
+  return told.toString();
+}
+
+export function read(fragment: string): Place {
+  const told = new URLSearchParams(fragment.replace(/^#/, "")), place: Place = { ...NOWHERE };
+  for (const key of ["view", "model", "prompt", "block", "tensor", "cell", "sampling", "budget", "edits"] as const) {
+    const text = told.get(key);
+    if (text !== null && text.length <= LONGEST) place[key] = text;
+  }
+  for (const [key, [low, high]] of Object.entries(NUMBERS)) {
+    const n = Number(told.get(key) ?? NaN);
+    if (Number.isInteger(n) && n >= low && n <= high) place[key as keyof typeof NUMBERS] = n;
+  }
+  if (!/^\d+(,\d+)*$/.test(place.cell)) place.cell = "";
+  return place;
+}

@@ -1,0 +1,89 @@
+// The server, as functions. Every request carries the token that the opened address brought; it leaves the address at once.
+
+import { settings } from "../settings.svelte";
+import type { Bill, Catalog } from "./bill";
+import type { Models, Run, Tensor, Terms, Weight } from "./types";
+
+const TOGETHER = 4; // requests in flight: a browser allows six to a host, and one more must always pass
+const KEPT = "pellucid.token";
+const token = bring();
+
+function bring(): string {
+  const fragment = new URLSearchParams(location.hash.slice(1)), found = fragment.get("token");
+  try {
+    if (found === null) return sessionStorage.getItem(KEPT) ?? "";
+    sessionStorage.setItem(KEPT, found);
+  } catch { /* without storage the token lives as long as the page */ }
+  fragment.delete("token");
+  history.replaceState(null, "", `${location.pathname}${location.search}${fragment.size ? `#${fragment}` : ""}`);
+  return found ?? "";
+}
+
+export class Refused extends Error {}
+
+let running = 0;
+const waiting: (() => void)[] = [];
+
+async function ask(path: string, init: RequestInit = {}): Promise<Response> {
+  while (running >= TOGETHER) await new Promise<void>((go) => waiting.push(go));
+  running++;
+  try {
+    const url = new URL(`./api/${path}`, document.baseURI);
+    url.searchParams.set("lang", settings.language);
+    const answer = await fetch(url, { ...init, headers: { ...init.headers, Authorization: `Bearer ${token}` } });
+    if (!answer.ok) throw new Refused(await reason(answer));
+    return answer;
+  } finally {
+    running--;
+    waiting.shift()?.();
+  }
+}
+
+async function reason(answer: Response): Promise<string> {
+  try {
+    return ((await answer.json()) as { error: { message: string } }).error.message;
+  } catch {
+    return `HTTP ${answer.status}`;
+  }
+}
+
+const json = async <T>(path: string, init?: RequestInit): Promise<T> => (await (await ask(path, init)).json()) as T;
+
+export const models = (): Promise<Models> => json("models");
+
+// What is asked with: a text, or for a model without a tokenizer whole numbers, as "#1 2 3".
+const given = (prompt: string): object => (/^#\s*\d+([\s,]+\d+)*\s*$/.test(prompt) ? { ids: (prompt.match(/\d+/g) ?? []).map(Number) } : { prompt });
+
+export function start(model: string, prompt: string, steps: number, edits: Record<string, unknown>[] = []): Promise<Run> {
+  const body = JSON.stringify({ model, ...given(prompt), new: steps, ...(edits.length > 0 ? { edits } : {}) });
+  return json("runs", { method: "POST", body, headers: { "Content-Type": "application/json" } });
+}
+
+const query = (told: Record<string, string | number>): string => new URLSearchParams(Object.entries(told).map(([k, v]) => [k, String(v)])).toString();
+
+export const catalog = (): Promise<Catalog> => json("catalog");
+
+export const count = (model: string, setting: Record<string, string | number>): Promise<Bill> => json(`count?${query({ model, ...setting })}`);
+
+export const weights = async (model: string): Promise<Weight[]> => (await json<{ weights: Weight[] }>(`weights?${query({ model })}`)).weights;
+
+// The texts of a step's likeliest tokens, as many as the server tells, and of the one that these settings take.
+export async function pieces(run: string, step: number, row: number, sampling: object): Promise<[number, string][]> {
+  const body = JSON.stringify({ sampling, row, top: 1000 });
+  const told = await json<{ rows: { id: number; piece: string }[] }>(`runs/${run}/steps/${step}/sample`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
+  return told.rows.map((r) => [r.id, r.piece]);
+}
+
+export const kept = (run: string): Promise<Run> => json(`runs/${run}`);
+
+export const tensors = async (run: string, step: number): Promise<Tensor[]> => (await json<{ tensors: Tensor[] }>(`runs/${run}/steps/${step}`)).tensors;
+
+export const terms = (run: string, n: number, cell: readonly number[]): Promise<Terms> => json(`runs/${run}/tensors/${n}/terms?cell=${cell.join()}`);
+
+export async function tensor(run: string, n: number, at: string, level: number): Promise<ArrayBuffer> {
+  return (await ask(`runs/${run}/tensors/${n}?at=${at}&level=${level}`)).arrayBuffer();
+}
+
+export async function weight(model: string, path: string, at: string, level: number): Promise<ArrayBuffer> {
+  return (await ask(`weights/tensor?${query({ model, path, at, level })}`)).arrayBuffer();
+}

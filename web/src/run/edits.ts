@@ -1,0 +1,38 @@
+// Changes of a run: which part of which tensor, and what is put there. A link may hold them, so what it says is checked.
+
+import type { Tensor } from "./types";
+
+export type How = "to" | "times" | "prompt";
+export interface Edit { path: string; at: string; how: How; value: string } // value: a number, or the prompt whose tensor is put there
+
+const MOST = 16;
+const AT = /^(\d{1,9}|\d{0,9}:\d{0,9})(,(\d{1,9}|\d{0,9}:\d{0,9}))*$/;
+
+export const sound = (e: Edit): boolean =>
+  e.path.length > 0 && e.path.length < 200 && AT.test(e.at) && (e.how === "prompt" ? e.value.length > 0 && e.value.length <= 4000 : e.value.trim() !== "" && Number.isFinite(Number(e.value)));
+
+export const written = (edits: readonly Edit[]): string => (edits.length > 0 ? JSON.stringify(edits.map((e) => [e.path, e.at, e.how, e.value])) : "");
+
+export function read(text: string): Edit[] {
+  let told: unknown = [];
+  try { told = JSON.parse(text || "[]"); } catch { return []; }
+  if (!Array.isArray(told)) return [];
+  return told.slice(0, MOST).flatMap((one: unknown) => {
+    if (!Array.isArray(one) || one.length !== 4 || !one.every((w) => typeof w === "string")) return [];
+    const [path, at, how, value] = one as [string, string, string, string], edit = { path, at, how: how as How, value };
+    return ["to", "times", "prompt"].includes(how) && sound(edit) ? [edit] : [];
+  });
+}
+
+// As the server takes it; from: the run of the other prompt and its tensors.
+export function asked(e: Edit, from?: { run: string; tensors: readonly Tensor[] }): Record<string, unknown> {
+  if (e.how !== "prompt") return { path: e.path, at: e.at, [e.how]: Number(e.value) };
+  const n = from?.tensors.find((t) => t.path === e.path)?.n;
+  return { path: e.path, at: e.at, from: { run: from?.run, n, at: e.at } };
+}
+
+// Whether two runs' tensors of one path are told apart by what was measured of them.
+export function differs(a: Tensor, b: Tensor): boolean {
+  const measures = ["min", "max", "mean", "std", "absmax"] as const;
+  return a.shape.join() !== b.shape.join() || measures.some((m) => a.stats?.[m] !== b.stats?.[m]);
+}

@@ -1,0 +1,35 @@
+// What a tile's small picture is drawn from: every head's matrix, whole where that is little, pooled by the server where it is much.
+
+import type { Scheme } from "../draw/colour";
+import type { Grid } from "../tensor/grid";
+import { layout, level, matrix } from "../tensor/view";
+import { slice } from "./slices";
+import { axes, type Tensor } from "./types";
+
+const WHOLE = 1 << 20; // numbers of a tensor that is fetched as it is
+const SMALL = 1 << 14; // cells of one pooled head
+const HEADS = 16; // drawn of a tensor that is too large to be fetched whole
+
+export interface Pictures { grids: Grid[]; level: number; of: number }
+
+export async function pictures(run: string, t: Tensor): Promise<Pictures> {
+  const { heads, rows, columns } = layout(axes(t)), size = t.shape.reduce((n, a) => n * a, 1), of = heads < 0 ? 1 : (t.shape[heads] ?? 0);
+  if (size <= WHOLE) {
+    const { values, shape } = await slice(run, t.n, t.shape.map(() => ":").join());
+    const zero = shape.map(() => 0);
+    return { grids: Array.from({ length: of }, (_, h) => matrix(values, shape, rows, columns, zero.map((_, i) => (i === heads ? h : 0)))), level: 0, of };
+  }
+  const k = level(rows < 0 ? 1 : (t.shape[rows] ?? 1), columns < 0 ? 1 : (t.shape[columns] ?? 1), SMALL);
+  const shown = Math.min(of, HEADS);
+  const got = await Promise.all(Array.from({ length: shown }, (_, h) =>
+    slice(run, t.n, t.shape.map((_, i) => (i === rows || i === columns ? ":" : i === heads ? h : 0)).join(), k)));
+  return { grids: got.map((s) => ({ values: s.values, rows: s.shape.length > 1 ? (s.shape[0] ?? 1) : 1, columns: s.shape.at(-1) ?? 1 })), level: k, of };
+}
+
+const SHARES = new Set(["softmax", "sigmoid", "share"]);
+
+// Probabilities and gates have their own map; everything else is signed.
+export const scheme = (t: Pick<Tensor, "op">): Scheme => (t.op !== null && SHARES.has(t.op) ? "share" : "signed");
+
+// The end of the colour scale: 1 for probabilities, else the greatest magnitude of the whole tensor.
+export const limit = (t: Tensor): number => (t.op === "softmax" ? 1 : (t.stats?.absmax ?? 0));

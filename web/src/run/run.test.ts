@@ -1,0 +1,88 @@
+import { describe, expect, it } from "vitest";
+import { NOWHERE, read, written } from "../link";
+import { OFF } from "../sampling/stages";
+import * as settings from "../sampling/settings";
+import { role } from "./role";
+import { blocks, river, split } from "./river";
+import { makers, sources } from "./sources";
+import type { Tensor } from "./types";
+
+let n = 0;
+const tensor = (path: string, dims: string, shape: number[], op: string, inputs: string[]): Tensor =>
+  ({ n: n++, path, dims, shape, dtype: "float32", step: 0, call: 0, source: "executed", error: null, op, made: "", inputs, weights: [], bytes: 0, parameters: 0, flops: 0, rows: null, stats: null });
+
+const run = [
+  tensor("embed", "B T D", [1, 5, 8], "look", []),
+  tensor("layers.0.attn_norm", "B T D", [1, 5, 8], "rms", ["embed"]),
+  tensor("layers.0.attn.q", "B T H K", [1, 5, 4, 2], "linear", ["layers.0.attn_norm"]),
+  tensor("layers.0.attn.k", "B T G K", [1, 5, 2, 2], "linear", ["layers.0.attn_norm"]),
+  tensor("layers.0.attn.v", "B T G K", [1, 5, 2, 2], "linear", ["layers.0.attn_norm"]),
+  tensor("layers.0.attn.scores", "B H T S", [1, 4, 5, 5], "scores", ["layers.0.attn.q", "layers.0.attn.k"]),
+  tensor("layers.0.attn.pattern", "B H T S", [1, 4, 5, 5], "softmax", ["layers.0.attn.scores"]),
+  tensor("layers.0.attn.z", "B T H K", [1, 5, 4, 2], "attend", ["layers.0.attn.q", "layers.0.attn.k", "layers.0.attn.v"]),
+  tensor("layers.0.attn", "B T D", [1, 5, 8], "linear", ["layers.0.attn.z"]),
+  tensor("layers.0.mid", "B T D", [1, 5, 8], "add", ["embed", "layers.0.attn"]),
+  tensor("layers.0.ffn_norm", "B T D", [1, 5, 8], "rms", ["layers.0.mid"]),
+  tensor("layers.0.ffn.up", "B T F", [1, 5, 16], "linear", ["layers.0.ffn_norm"]),
+  tensor("layers.0.ffn", "B T D", [1, 5, 8], "linear", ["layers.0.ffn.up"]),
+  tensor("layers.0.out", "B T D", [1, 5, 8], "add", ["layers.0.mid", "layers.0.ffn"]),
+  tensor("norm", "B T D", [1, 5, 8], "rms", ["layers.0.out"]),
+  tensor("logits", "B T V", [1, 5, 32], "linear", ["norm"]),
+];
+const by = (path: string): Tensor => run.find((t) => t.path === path) as Tensor;
+
+describe("the river", () => {
+  it("runs down the residual stream, each part an excursion from it", () => {
+    expect(river(run).map((r) => [r.stems.map((t) => t.path), r.part, r.columns.map((c) => c.map((t) => split(t.path)[1] || t.path))])).toEqual([
+      [["embed"], "attn", [["attn_norm"], ["attn.q", "attn.k", "attn.v"], ["attn.scores"], ["attn.pattern"], ["attn.z"], ["attn"]]],
+      [["layers.0.mid"], "ffn", [["ffn_norm"], ["ffn.up"], ["ffn"]]],
+      [["layers.0.out"], "norm", [["norm"], ["logits"]]],
+    ]);
+  });
+
+  it("keeps every tensor, once, whatever it is called", () => {
+    const odd = [...run.slice(0, 3), tensor("layers.0.novel.thing", "B T Z", [1, 5, 3], "unheard of", ["layers.0.attn.q"]), tensor("layers.0.novel", "B T D", [1, 5, 8], "fold", ["layers.0.novel.thing"]), ...run.slice(3)];
+    expect(river(odd).flatMap((r) => [...r.stems, ...r.columns.flat()]).map((t) => t.path).sort()).toEqual(odd.map((t) => t.path).sort());
+  });
+
+  it("finds blocks of any stack", () => {
+    expect(blocks([tensor("encoder.layers.11.ffn.up", "B T F", [1, 1, 1], "linear", [])])[0]?.path).toBe("encoder.layers.11");
+    expect(split("decoder.layers.3.cross.q")).toEqual(["decoder.layers.3", "cross.q"]);
+    expect(split("encoder.norm")).toEqual(["", "encoder.norm"]);
+  });
+});
+
+describe("sources", () => {
+  it("of a score are a query's row and a key's row, of the head that is shared", () => {
+    expect([...sources(by("layers.0.attn.scores"), [0, 3, 4, 1], run)]).toEqual([["layers.0.attn.q", [0, 4, 3, null]], ["layers.0.attn.k", [0, 1, 1, null]]]);
+  });
+
+  it("of attention's output are the pattern's row and a column of the values", () => {
+    expect(makers(by("layers.0.attn.z"), run)).toEqual(["layers.0.attn.pattern", "layers.0.attn.v"]);
+    expect([...sources(by("layers.0.attn.z"), [0, 4, 3, 1], run)]).toEqual([["layers.0.attn.pattern", [0, 3, 4, null]], ["layers.0.attn.v", [0, null, 1, 1]]]);
+  });
+
+  it("of a product are a whole row, of a sum the same cell", () => {
+    expect(sources(by("layers.0.ffn.up"), [0, 2, 9], run).get("layers.0.ffn_norm")).toEqual([0, 2, null]);
+    expect(sources(by("layers.0.mid"), [0, 2, 7], run).get("embed")).toEqual([0, 2, 7]);
+  });
+});
+
+it("roles follow from paths and axes", () => {
+  expect(run.map(role)).toEqual(["residual", "norm", "q", "k", "v", "attention", "attention", "attention", "attention", "residual", "norm", "ffn", "ffn", "residual", "norm", "residual"]);
+  expect(role({ path: "layers.1.ffn.router", dims: "B T E", op: "linear" })).toBe("router");
+});
+
+describe("links", () => {
+  it("give back the place", () => {
+    const place = { ...NOWHERE, view: "next", model: "a/b c", prompt: "100% & #1 = “x”", step: 2, head: 3, position: 4, tensor: "layers.0.attn.q", cell: "0,1,2", sampling: "top_k:5" };
+    expect(read(`#${written(place)}`)).toEqual(place);
+    expect(written(NOWHERE)).toBe("");
+  });
+
+  it("are not believed", () => {
+    expect(read("#step=1e9&head=-4&position=x&cell=1,evil&steps=100000&prompt=" + "a".repeat(30_000))).toEqual(NOWHERE);
+    expect(settings.read("temperature:-1 top_k:2.5 top_p:0.5 nonsense:3 seed:")).toEqual({ ...OFF, top_p: 0.5 });
+    expect(settings.read(settings.written({ ...OFF, temperature: 0, seed: 9 }))).toEqual({ ...OFF, temperature: 0, seed: 9 });
+  });
+});

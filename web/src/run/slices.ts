@@ -1,0 +1,70 @@
+// Slices of the run's tensors as they were received, with the hash of their bytes; the newest are kept.
+
+import { decode, type Values } from "../tensor/decode";
+import { parse } from "../tensor/safetensors";
+import { tensor, weight } from "./api";
+import type { Tensor, Weight } from "./types";
+
+export interface Slice {
+  values: Values;
+  shape: number[];
+  at: string;
+  level: number;
+  // SHA-256 of what was received, and what the server says of the unpooled slice
+  received: Promise<string>;
+  source: string;
+}
+
+const MOST = 64 * 1024 * 1024; // bytes of numbers that are kept
+const kept = new Map<string, { slice: Promise<Slice>; size: number }>();
+
+export function slice(run: string, n: number, at: string, level = 0): Promise<Slice> {
+  const key = `${run} ${n} ${at} ${level}`, known = kept.get(key);
+  if (known) {
+    kept.delete(key);
+    kept.set(key, known);
+    return known.slice;
+  }
+  const entry = { slice: fetched(run, n, at, level), size: 0 };
+  kept.set(key, entry);
+  entry.slice.then((s) => { entry.size = s.values.byteLength; trim(); }, () => kept.delete(key));
+  return entry.slice;
+}
+
+function trim(): void {
+  let total = [...kept.values()].reduce((sum, e) => sum + e.size, 0);
+  for (const [key, { size }] of kept) {
+    if (total <= MOST) return;
+    kept.delete(key);
+    total -= size;
+  }
+}
+
+// A weight of a model stands beside the run's tensors under a number below 0; what "run" names is then the model.
+const known: { model: string; path: string }[] = [];
+
+export function asTensor(model: string, w: Weight): Tensor {
+  let i = known.findIndex((k) => k.model === model && k.path === w.path);
+  if (i < 0) i = known.push({ model, path: w.path }) - 1;
+  return {
+    n: -1 - i, path: w.path, dims: w.dims ?? w.shape.map((_, a) => `(${a})`).join(" "), shape: w.shape, dtype: w.dtype, step: 0, call: 0, source: "executed", error: null, op: null, made: "",
+    inputs: [], weights: [], bytes: 0, parameters: w.parameter ? w.count : 0, flops: null, rows: null, stats: null,
+  };
+}
+
+function received(run: string, n: number, at: string, level: number): Promise<ArrayBuffer> {
+  const of = known[-1 - n];
+  return n < 0 && of ? weight(of.model, of.path, at, level) : tensor(run, n, at, level);
+}
+
+async function fetched(run: string, n: number, at: string, level: number): Promise<Slice> {
+  const { tensors, metadata } = parse(await received(run, n, at, level));
+  const stored = tensors.get("x");
+  if (!stored) throw new RangeError("safetensors: no tensor x");
+  return { values: decode(stored), shape: stored.shape, at, level, received: sha256(stored.bytes), source: metadata["sha256"] ?? "" };
+}
+
+async function sha256(bytes: Uint8Array): Promise<string> {
+  const digest = await crypto.subtle.digest("SHA-256", bytes.slice());
+  return Array.from(new Uint8Array(digest), (b) => b.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,36 @@
+// Which cells of its inputs a cell was made from: per input, an index for each axis, or null for all of it.
+
+import { axes, type Tensor } from "./types";
+
+export type Spot = (number | null)[];
+
+// What a tensor is drawn as made from. A fused attention is given q, k and v; what it adds up are the pattern's shares of v.
+export function makers(t: Tensor, tensors: readonly Tensor[]): string[] {
+  if (!t.op?.startsWith("attend")) return t.inputs;
+  const parent = t.path.slice(0, t.path.lastIndexOf(".") + 1);
+  const inside = [`${parent}pattern`, `${parent}v`].filter((path) => tensors.some((s) => s.path === path));
+  return inside.length === 2 ? inside : t.inputs;
+}
+
+export function sources(t: Tensor, cell: readonly number[], tensors: readonly Tensor[]): Map<string, Spot> {
+  const found = new Map<string, Spot>(), own = axes(t), paths = makers(t, tensors);
+  const index = (letter: string): number | null => { const i = own.indexOf(letter); return i < 0 ? null : (cell[i] ?? null); };
+  paths.forEach((path, i) => {
+    const input = tensors.findLast((s) => s.path === path && s.n < t.n);
+    if (!input) return;
+    const names = axes(input), keys = t.op === "scores" && i >= paths.length / 2, attended = t.op?.startsWith("attend") ?? false;
+    found.set(path, names.map((a, axis) => {
+      const size = input.shape[axis] ?? 1;
+      if (a === "G" || a === "H") return grouped(index("H") ?? index("G"), size, t.shape[own.indexOf(own.includes("H") ? "H" : "G")] ?? size);
+      if (a === "T" && keys) return index("S");
+      if (a === "T" && attended && !names.includes("S")) return null;
+      if (axis === names.length - 1 && (t.op === "linear" || t.op === "rotate" || t.op === "softmax" || a === "S" && attended)) return null;
+      const at = index(a);
+      return at !== null && at < size ? at : null;
+    }));
+  });
+  return found;
+}
+
+// Query head 5 of 8 reads key/value head 1 of 2.
+const grouped = (head: number | null, size: number, heads: number): number | null => (head === null ? null : Math.floor((head * size) / heads));

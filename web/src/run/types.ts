@@ -1,0 +1,61 @@
+// What the server tells of a run; see the server's own description of its API.
+
+export interface Stats { min: number | null; max: number | null; mean: number | null; std: number | null; absmax: number | null; nan: number; inf: number }
+
+export interface Tensor {
+  n: number;
+  path: string;
+  dims: string;
+  shape: number[];
+  dtype: string;
+  step: number;
+  call: number;
+  source: "executed" | "recomputed" | "reference" | "edited";
+  error: number | null;
+  op: string | null;
+  inputs: string[];
+  weights: string[];
+  made: string;
+  bytes: number;
+  parameters: number;
+  flops: number | null;
+  rows: number[] | null; // of routed rows: which token each is of
+  stats: Stats | null;
+}
+
+export interface Candidate { id: number; piece: string; logit: number | null; probability: number | null }
+// What could stand in one place: after the last row (-1), or in a blank, whose row is told.
+export interface Answer { row: number; picked: Candidate; candidates: Candidate[] }
+export interface Step { step: number; fed: number[]; before: number; first: number; count: number; answers: Answer[] }
+
+export interface Run {
+  run: string;
+  model: string;
+  kind: string | null;
+  values: boolean; // false: shapes and counts alone
+  prompt: string | null;
+  ids: number[];
+  pieces: string[];
+  new: number[];
+  new_pieces: string[];
+  steps: Step[];
+  tensors: Tensor[]; // of step 0
+}
+
+export interface ModelEntry { name: string; kind: string; parameters: number; bytes: number; dtype: string; weights: boolean; prompt: string | null }
+export interface Models { current: string; run: string | null; models: ModelEntry[] }
+
+export interface Terms {
+  value: number | null;
+  op: string | null;
+  factors: Record<string, (number | null)[]>;
+  summands: (number | null)[];
+  total: number | null;
+  count: number;
+}
+
+// A weight of the model, as the server lists it.
+export interface Weight { path: string; dims: string | null; shape: number[]; dtype: string; count: number; parameter: boolean }
+
+// The axes of a tensor by its label: "B T K+R" has the axes B, T, K+R, a weight's "(H K) D" the axes (H K), D.
+export const axes = (t: { dims: string }): string[] => t.dims.match(/\([^)]*\)|\S+/g) ?? [];

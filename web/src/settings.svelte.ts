@@ -1,0 +1,29 @@
+// What a person sets once and finds again: language, theme, and whether colours go by the root of magnitudes. Language from ?lang=, then what was kept, then the browser.
+
+type Theme = "light" | "dark";
+
+const kept = (key: string): string | null => { try { return localStorage.getItem(`pellucid.${key}`); } catch { return null; } };
+const keep = (key: string, value: string): void => { try { localStorage.setItem(`pellucid.${key}`, value); } catch { /* a page from a file has no storage */ } };
+
+function language(): "en" | "zh" {
+  const asked = new URLSearchParams(location.search).get("lang") ?? kept("language") ?? navigator.language;
+  return asked.toLowerCase().startsWith("zh") ? "zh" : "en";
+}
+
+function theme(): Theme {
+  const asked = kept("theme");
+  return asked === "light" || asked === "dark" ? asked : matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+
+export const settings = $state({ language: language(), theme: theme(), root: kept("root") !== "false" });
+
+export function apply(): void {
+  document.documentElement.lang = settings.language === "zh" ? "zh-Hans" : "en";
+  document.documentElement.dataset.theme = settings.theme;
+}
+
+export function choose(change: Partial<typeof settings>): void {
+  Object.assign(settings, change);
+  for (const [key, value] of Object.entries(change)) keep(key, String(value));
+  apply();
+}

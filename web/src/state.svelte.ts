@@ -1,0 +1,116 @@
+// One selection for all views, held in the address: model, prompt, step, block, head, position, tensor, cell.
+
+import { kept, models, start, tensors, weights } from "./run/api";
+import type { Spot } from "./run/sources";
+import { asTensor } from "./run/slices";
+import { axes, type ModelEntry, type Run, type Tensor } from "./run/types";
+import { NOWHERE, read, written, type Place } from "./link";
+
+export const place: Place = $state({ ...NOWHERE });
+// What all views share: the run, what is being asked, and the cells that the pointed-at cell was made from.
+export const now: { run: Run | null; models: ModelEntry[]; busy: boolean; fault: string; tensors: Record<number, Tensor[]>; weights: Tensor[]; lit: Map<string, Spot> } = $state({ run: null, models: [], busy: false, fault: "", tensors: {}, weights: [], lit: new Map() });
+
+// What differs in these is a step back; the rest replaces the address where it stands.
+const UNTOLD = "#0 1 2 3 4"; // what a model without a tokenizer is asked with
+const STATIONS: (keyof Place)[] = ["view", "model", "prompt", "tensor"];
+
+export function go(change: Partial<Place>): void {
+  const station = STATIONS.some((key) => key in change && change[key] !== place[key]);
+  Object.assign(place, change);
+  const address = `${location.pathname}${location.search}#${written(place)}`;
+  if (station) history.pushState(null, "", address);
+  else history.replaceState(null, "", address);
+}
+
+export async function open(): Promise<void> {
+  Object.assign(place, read(location.hash));
+  addEventListener("popstate", () => {
+    const before = { ...place };
+    Object.assign(place, read(location.hash));
+    if (before.model !== place.model || before.prompt !== place.prompt || before.steps !== place.steps) void run();
+  });
+  try {
+    const found = await models();
+    now.models = found.models;
+    const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === found.current);
+    place.model = model?.name ?? "";
+    place.prompt ||= model?.prompt ?? UNTOLD;
+    if (found.run !== null && place.model === found.current) return take(await kept(found.run));
+  } catch (fault) {
+    now.fault = told(fault);
+    return;
+  }
+  await run();
+}
+
+let latest = 0;
+
+// The newest answer counts; an older one that comes later is dropped.
+export async function run(): Promise<void> {
+  const mine = ++latest;
+  now.busy = true;
+  now.fault = "";
+  try {
+    const answer = await start(place.model, place.prompt, place.steps);
+    if (mine === latest) take(answer);
+  } catch (fault) {
+    if (mine === latest) now.fault = told(fault);
+  } finally {
+    if (mine === latest) now.busy = false;
+  }
+}
+
+// A run becomes what all views show; of the selection stays what it has.
+function take(run: Run): void {
+  now.run = run;
+  now.tensors = { 0: run.tensors };
+  now.weights = [];
+  void weights(run.model).then((all) => { if (now.run?.run === run.run) now.weights = all.filter((w) => run.values && w.shape.length > 0).map((w) => asTensor(run.model, w)); }, () => undefined);
+  place.step = Math.min(place.step, Math.max(0, run.steps.length - 1));
+  place.position = Math.min(place.position, run.ids.length - 1);
+  if (!run.tensors.some((t) => t.path === place.tensor || t.weights.includes(place.tensor))) place.tensor = place.cell = "";
+  if (!run.tensors.some((t) => t.path.startsWith(`${place.block}.`))) place.block = "";
+  if (place.step > 0) void turn(place.step);
+}
+
+// The tensors of the first so many steps, one after the other.
+export async function load(steps: number): Promise<void> {
+  const run = now.run;
+  for (let k = 1; run && k < steps && now.run === run; k++) {
+    if (now.tensors[k]) continue;
+    const found = await tensors(run.run, k);
+    if (now.run === run) now.tensors[k] = found;
+  }
+}
+
+// Look at a step; the tensors of a later one are fetched when it is first looked at.
+export async function turn(step: number): Promise<void> {
+  const run = now.run;
+  go({ step });
+  if (!run || now.tensors[step]) return;
+  try {
+    const found = await tensors(run.run, step);
+    if (now.run === run) now.tensors[step] = found;
+  } catch (fault) {
+    now.fault = told(fault);
+  }
+}
+
+export const told = (fault: unknown): string => (fault instanceof Error ? fault.message : String(fault));
+
+// The tensors of the chosen step.
+export const seen = (): Tensor[] => now.tensors[place.step] ?? [];
+
+export const opened = (): Tensor | undefined => seen().find((t) => t.path === place.tensor) ?? now.weights.find((t) => t.path === place.tensor);
+
+// The pieces that a step's rows stand for, by axis letter; a decoder beside an encoder begins with a token that is no text.
+export function labels(t: Tensor, letter: string): string[] | undefined {
+  const run = now.run, size = t.shape[axes(t).indexOf(letter)] ?? 0;
+  if (!run) return undefined;
+  const own = run.kind === "encoder-decoder" && !t.path.startsWith("encoder.") && !(letter === "S" && /\.cross\./.test(t.path)) && t.path !== "source";
+  const fed = own ? 0 : run.pieces.length - 1, all = own ? ["▸", ...run.new_pieces] : [...run.pieces, ...run.new_pieces];
+  if (letter === "S") return size <= all.length ? all.slice(0, size) : undefined;
+  if (letter !== "T") return undefined;
+  if (t.step === 0) return size === fed + 1 ? all.slice(0, size) : undefined;
+  return size === 1 ? [all[fed + t.step] ?? ""] : undefined;
+}

@@ -1,0 +1,49 @@
+// Numbers as people read them; the same rules as the command line's (draw/number.py), so that one value looks the same everywhere.
+
+const EXACT = 10; // significant digits that tell any two float32 apart, and one
+
+// number(-2.1139) is -2.114, number(12.339) is 12.34, number(0.0000123) is 1.2e-5
+export function number(x: number | null | undefined): string {
+  if (x === null || x === undefined) return "–";
+  if (!Number.isFinite(x)) return Number.isNaN(x) ? "NaN" : x > 0 ? "∞" : "-∞";
+  const a = Math.abs(x);
+  if (a === 0) return "0";
+  if (!(a >= 0.0005 && a < 99999.5)) {
+    const [mantissa, exponent] = x.toExponential(a < 1 ? 1 : 3).split("e");
+    return `${mantissa}e${Number(exponent)}`;
+  }
+  return x.toFixed(a < 9.9995 ? 3 : a < 99.995 ? 2 : a < 999.95 ? 1 : 0);
+}
+
+// The shortest decimal number that gives back the very bits.
+export function exact(x: number, dtype: string): string {
+  if (Number.isNaN(x)) return "NaN";
+  if (Object.is(x, -0)) return "-0";
+  if (!Number.isFinite(x)) return x < 0 ? "-∞" : "∞";
+  if (dtype === "float64" || Number.isInteger(x)) return String(x);
+  for (let digits = 1; digits < EXACT; digits++) {
+    const short = Number(x.toPrecision(digits));
+    if (Math.fround(short) === x) return String(short);
+  }
+  return String(x);
+}
+
+// 16512 -> 16,512
+export const count = (n: number): string => n.toString().replace(/\B(?=(\d{3})+$)/g, ",");
+
+// 1234567 -> 1.23 M; for captions, where the exact count stands in the tile
+export function amount(n: number, units = ["", " k", " M", " G", " T", " P"], step = 1000): string {
+  let unit = 0;
+  while (n >= step && unit < units.length - 1) {
+    n /= step;
+    unit++;
+  }
+  return (unit === 0 ? String(n) : n.toPrecision(3)) + (units[unit] ?? "");
+}
+
+export const bytes = (n: number): string => amount(n, [" B", " KiB", " MiB", " GiB", " TiB"], 1024);
+
+export const percent = (x: number): string => `${number(100 * x)}%`;
+
+// 128×512
+export const shape = (sizes: readonly number[]): string => sizes.join("×") || "1";

@@ -1,0 +1,26 @@
+import { svelte } from "@sveltejs/vite-plugin-svelte";
+import { defineConfig } from "vite";
+
+// The page's words live with all others, under src/pellucid/words; of those files the build carries the page's own keys and the legend.
+const words = {
+  name: "words",
+  enforce: "pre" as const,
+  transform(code: string, id: string) {
+    if (!/words\/(en|zh)\.json$/.test(id)) return null;
+    const all = Object.entries(JSON.parse(code) as Record<string, string>);
+    return { code: JSON.stringify(Object.fromEntries(all.filter(([key]) => /^(page|axis)\./.test(key)))), map: null };
+  },
+};
+
+// File names without hashes: the server allows these few by name, and a committed build shows what changed.
+export default defineConfig({
+  base: "./",
+  plugins: [words, svelte()],
+  build: {
+    outDir: "../src/pellucid/web",
+    emptyOutDir: true,
+    modulePreload: false,
+    rollupOptions: { output: { entryFileNames: "page.js", chunkFileNames: "[name].js", assetFileNames: "page[extname]" } },
+  },
+  test: { include: ["src/**/*.test.ts"] },
+} as Parameters<typeof defineConfig>[0]);
