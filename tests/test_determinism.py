@@ -242,7 +242,7 @@ MUTANTS: list[tuple[str, str, Callable[..., Any]]] = [
     ("llama", "attend", split),
     ("gpt_oss", "combine", unstable),
     ("deepseek_v3", "fits_latent", lambda fits: of_few(fits, axis=1)),
-    ("gpt_oss", "fits_experts", of_few),
+    ("deepseek_v3", "fits_experts", of_few),
     ("llama", "fits_norm", lambda fits: of_few(fits, axis=1)),
 ]
 
