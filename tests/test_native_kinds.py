@@ -159,7 +159,7 @@ def wrong_latent(change: Callable[..., Any]) -> Callable[..., Tensor]:
         (native, "attend_latent", wrong_latent(lambda q, r, p, u: (q, r, p, (u[0], u[1].roll(1, 0)))), latents),
         (native, "whereabouts", lambda s: [s[0].data_ptr(), s[1].data_ptr(), max(1, s[0].shape[1] - 1)], memories),
         (native, "whereabouts", lambda s: [s[0].data_ptr(), s[0].data_ptr(), s[0].shape[1]], memories),
-        (attention, "backwards", lambda spec: torch.arange(spec.count), buckets),
+        (attention, "around", lambda spec: torch.arange(2 * spec.reach + 1) % spec.count, buckets),
         (native, "bend", lambda totals, *how: REAL_BEND(totals.clamp(max=32), *how), bends),
         (native, "bend", lambda totals, *how: REAL_BEND(totals.flip(1).contiguous(), *how), bends),
         (native, "waves", lambda at, width, dtype: torch.zeros(1, 4, width, dtype=dtype), waves),

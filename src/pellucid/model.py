@@ -163,20 +163,21 @@ class Model:
         temperature: float = 0.0,
         eos: Any = OWN,
         seed: int | None = None,
+        deterministic: bool = False,
         **sampling: Any,
     ) -> Tensor | list[list[int]]:
         """New tokens after each prompt: a LongTensor [B new] for a LongTensor [B T], lists for lists (of any lengths).
 
         temperature 0 takes the likeliest, else draws, by `seed` where given.  sampling: top_k, top_p and so on (ops.sample.Sampling).
         eos: an id or ids that end a text; None lets none end it; by default the model's own. A stop is part of what is returned; a
-        tensor's row that ended early is filled with its stop.
+        tensor's row that ended early is filled with its stop.  deterministic: see Engine.of.
         """
         if isinstance(ids, Tensor):
             self.check(ids)
         stops = self.stops if eos is OWN else () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
         out: list[list[int]] = [[] for _ in ids]
         how = Sampling.of({"temperature": temperature, "seed": seed, **sampling})
-        for news in self.stream(ids.tolist() if isinstance(ids, Tensor) else ids, max_new_tokens, how, stops):
+        for news in self.stream(ids.tolist() if isinstance(ids, Tensor) else ids, max_new_tokens, how, stops, deterministic):
             out[news.request] += [] if news.token is None else [news.token.id]
         if not isinstance(ids, Tensor):
             return out
@@ -190,13 +191,14 @@ class Model:
         sampling: Sampling = GREEDY,
         stops: Iterable[int] = (),
         cached: bool = False,
+        deterministic: bool = False,
         **how: Any,
     ) -> Iterator[Output]:
         """The same as news, token by token; `request` counts the prompts.
 
-        cached: see engine.engine.generate.  how: more fields of engine.requests.Request.
+        cached: see engine.engine.generate.  deterministic: see Engine.of.  how: more fields of engine.requests.Request.
         """
-        return generate(self.module, self.requests(prompts, new, sampling, stops, **how), self.engines, cached)
+        return generate(self.module, self.requests(prompts, new, sampling, stops, **how), self.engines, cached, deterministic)
 
     def requests(
         self, prompts: Sequence[Sequence[int]], new: int, sampling: Sampling = GREEDY, stops: Iterable[int] = (), **how: Any

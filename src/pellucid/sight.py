@@ -23,20 +23,26 @@ Allowed = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Band:
-    """Keys of one stretch: none after the query where causal, the last `window` positions, the query's own chunk of so many."""
+    """Keys of one stretch: where causal none after the query but those before `until`, the last `window` positions, the query's own
+    chunk of so many.
+    """
 
     causal: bool = False
     window: int | None = None
     chunk: int | None = None
+    until: int = 0
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
-        seen = k <= q if self.causal else (q == q) & (k == k)
+        seen = (q == q) & (k == k)
+        if self.causal:
+            seen = (k <= q) | (k < self.until) if self.until else k <= q
         seen = seen if self.window is None else seen & (q - k < self.window)
         return seen if self.chunk is None else seen & (q // self.chunk == k // self.chunk)
 
     def __and__(self, other: "Band") -> "Band":
         windows = [w for w in (self.window, other.window) if w is not None]
-        return Band(self.causal or other.causal, min(windows, default=None), other.chunk if self.chunk is None else self.chunk)
+        until = min((band.until for band in (self, other) if band.causal), default=0)
+        return Band(self.causal or other.causal, min(windows, default=None), other.chunk if self.chunk is None else self.chunk, until)
 
 
 def both(a: Allowed, b: Allowed) -> Allowed:
@@ -91,7 +97,9 @@ def chunk(n: int) -> Sight:
 
 def prefix(n: int | Tensor) -> Sight:
     """The first n positions see each other both ways; what follows is causal. n may differ from row to row: [B]."""
-    until = n if isinstance(n, int) else n[:, None, None, None]
+    if isinstance(n, int):
+        return Sight(Band(causal=True, until=n))
+    until = n[:, None, None, None]
     return Sight(lambda q, k: (k <= q) | (k < until))
 
 

@@ -49,6 +49,7 @@ def add(app: typer.Typer) -> None:
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
         adapter: Annotated[str | None, options.adapter()] = None,
         finite: Annotated[bool, options.check_finite()] = False,
+        deterministic: Annotated[bool, typer.Option("--deterministic", help=say("run.help.deterministic"))] = False,
         verbose: Annotated[bool, typer.Option("-v", "--verbose", help=say("run.help.verbose"))] = False,
     ) -> None:
         if chat and ids:
@@ -62,6 +63,7 @@ def add(app: typer.Typer) -> None:
         screen: Screen = ctx.obj
         loaded = options.loaded(screen, model, finite, dtype=dtype, quant=quant, ignore_fields=ignore_field or (), adapter=adapter)
         how: dict[str, Any] = {"new": new, "sampling": settled(screen, loaded, given), "until": stop or [], "timed": verbose}
+        how["deterministic"] = deterministic
         if prompt is None and sys.stdin.isatty():
             talk(screen, loaded, how)
             return
@@ -116,6 +118,7 @@ def answer(
     until: list[str],
     timed: bool,
     stops: tuple[int, ...] = (),
+    deterministic: bool = False,
 ) -> dict[str, Any]:
     """Generate after one prompt, streaming the text as it comes; returns what was generated, of which Ctrl-C keeps what there is.
 
@@ -133,7 +136,7 @@ def answer(
     out, got, interrupted = Text(tokenizer.stream(skip_special=True), until), list[int](), False
     clock = [time.perf_counter()]
     try:
-        for news in model.stream([ids], room if new is None else new, sampling, stops, cached=True):
+        for news in model.stream([ids], room if new is None else new, sampling, stops, True, deterministic):
             if news.token is None:
                 break
             got.append(news.token.id)

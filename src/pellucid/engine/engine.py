@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward
 from pellucid.engine.memory import Memory, changed
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
@@ -56,6 +57,7 @@ class Engine:
         self.run, self.storage, self.limits, self.capacity = run, storage, limits, capacity
         self.admit, self.why, self.entropy, self.choose = admit, why, entropy, choose
         self.line, self.count, self.dropped = Line(), 0, set[int]()
+        self.deterministic = False
         self.module = nn.Module()  # the watched one; a simulation has none
 
     @staticmethod
@@ -66,21 +68,28 @@ class Engine:
         size: int = PAGE,
         cached: bool = True,
         every: bool = False,
+        deterministic: bool = False,
     ) -> "Engine":
-        """An engine over a model's own pages, which hold `tokens` tokens in all. every: see forward.Forward."""
+        """An engine over a model's own pages, which hold `tokens` tokens in all. every: see forward.Forward.
+
+        deterministic: a text has the same log-probabilities, bit for bit, alone and in any crowd, however its prompt is cut and whatever
+        the cache holds; where the machine or the model cannot keep that it is refused, and the error names what is in the way.
+        """
+        if deterministic:
+            require(module)
         limits, whole = replace(limits or Limits(), whole=module.config.prefix), -(-tokens // size)
         seen = {None} if every else reaches(module)  # a watcher may ask late what a row was made of
         short = {r: min(whole, limits.running * most_pages(r, limits.rows, size)) for r in seen if r is not None}
         pages = Pages(whole if None in seen else 0, size, short, whole * size)
         engine = Engine(
-            Forward(module, pages, every),
+            Forward(module, pages, every, deterministic),
             Memory(module, pages, cached),
             limits,
             whole * size,
             lambda request: check(module, request),
             lambda s: broken(module, s.tokens, s.request.source),
         )
-        engine.module = module
+        engine.module, engine.deterministic = module, deterministic
         return engine
 
     @property
@@ -193,7 +202,11 @@ class Engine:
 
 
 def generate(
-    module: Decoder | EncoderDecoder, requests: list[Request], free: list[Engine] | None = None, cached: bool = False
+    module: Decoder | EncoderDecoder,
+    requests: list[Request],
+    free: list[Engine] | None = None,
+    cached: bool = False,
+    deterministic: bool = False,
 ) -> Iterator[Output]:
     """The news of these requests, numbered from 0 here, on an engine of their own; `free` keeps small ones for the next time, for the
     plans that they have recorded.
@@ -209,7 +222,7 @@ def generate(
     limits = Limits(max(ROWS, texts), texts, len(requests), module.config.prefix)
     free = [] if free is None else free
     tokens = max(tokens, KEPT) if cached else tokens  # memory that is not written to takes no place
-    engine = taken(free, tokens) or Engine.of(module, tokens, limits)
+    engine = taken(free, tokens, deterministic) or Engine.of(module, tokens, limits, deterministic=deterministic)
     engine.count, engine.limits = 0, limits
     if not cached:
         engine.storage.forget()
@@ -228,9 +241,9 @@ def generate(
             free.append(engine)
 
 
-def taken(free: list[Engine], tokens: int) -> Engine | None:
-    """One of these that holds so many tokens, which is then nobody else's; another thread may be quicker."""
-    for engine in [e for e in free if e.capacity >= tokens]:
+def taken(free: list[Engine], tokens: int, deterministic: bool) -> Engine | None:
+    """One of these of this mode that holds so many tokens, which is then nobody else's; another thread may be quicker."""
+    for engine in [e for e in free if e.capacity >= tokens and e.deterministic == deterministic]:
         with suppress(ValueError):
             free.remove(engine)
             return engine

@@ -4,6 +4,7 @@ Where every text brings one row, the step is a replayed plan, if the model has o
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from pellucid.engine.plans import Plans
 from pellucid.engine.requests import Sequence
 from pellucid.models import Decoder, EncoderDecoder
+from pellucid.ops import native
 from pellucid.past import Pages
 from pellucid.sight import prefix
 from pellucid.step import Step
@@ -19,15 +21,20 @@ from pellucid.step import Step
 class Forward:
     """{text: new rows} -> {text: logits [rows V]}: of its last row where that is its newest token, of all its rows where it is scored.
 
-    every: the model computes the logits of all rows, for whoever watches them.
+    every: the model computes the logits of all rows, for whoever watches them.  deterministic: a row has the same bits in any company.
     """
 
-    def __init__(self, module: Decoder | EncoderDecoder, pages: Pages, every: bool = False) -> None:
+    def __init__(self, module: Decoder | EncoderDecoder, pages: Pages, every: bool = False, deterministic: bool = False) -> None:
         self.module, self.pages, self.every = module, pages, every
+        self.around = native.any_rows if deterministic else nullcontext
         self.plans = Plans(module, pages)
 
-    @torch.no_grad()
     def __call__(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
+        with torch.no_grad(), self.around():
+            return self.rows(chunks)
+
+    def rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
+        """The logits, by a plan or by the forward."""
         if not self.every and all(s.owed == 1 and s.written and self.heard(s) for s in chunks):
             logits = self.plans.step({s.key: s.tokens[-1] for s in chunks})
             for s, best in zip(chunks, self.plans.best.tolist(), strict=True):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from pellucid.ops import native
 from pellucid.ops.precision import wide
-from pellucid.past import Apart, Past, Piece
+from pellucid.past import Apart, Paged, Past, Piece
 from pellucid.sight import Sight, causal
 from pellucid.tap import Index, Terms, beside, inside, instead, listed, note, tap, within
 
@@ -70,13 +70,15 @@ def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple
         with instead():
             return reference()
     paged = piece.paged
-    if paged is not None and native.fits_attend(q, paged.pools, paged.table, piece.q_at, sight):
-        z = native.attend(q, paged.pools, paged.table, piece.q_at, paged.size, scale, sight)
+    if paged is None and piece.whole and not piece.kept and q.shape[1] <= native.most(0):
+        paged = one_page(piece)
+    if paged is not None and native.fits_attend(q, paged.pools, paged.table, piece.q_at, sight, paged.end):
+        z = native.attend(q, paged.pools, paged.table, piece.q_at, paged.size, scale, sight, paged.end)
     elif piece.kept and native.fits_listen(q, piece.kept, sight):
         z = native.listen(q, piece.kept, torch.tensor([native.whereabouts(piece.kept)]).expand(q.shape[1], -1), scale)
     elif sight.cap is not None:
         return reference()
-    elif paged is not None and q.shape[1] == 1:
+    elif piece.paged is not None and q.shape[1] == 1:
         z = attend_pages(q, piece, sight, scale)
     else:
         k, v = piece.read()
@@ -88,6 +90,12 @@ def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple
         with listed(lambda: gap(reference(), z)):
             outline(q, piece, sight, named)
     return z
+
+
+def one_page(piece: Piece) -> Paged | None:
+    """The keys and values of a document as a page of their own, of one that stands alone."""
+    k, v = piece.read()
+    return Paged((k[0], v[0]), torch.zeros(1, dtype=torch.long), k.shape[1], k.shape[1]) if k.shape[0] == 1 else None
 
 
 def gap(a: Tensor, b: Tensor) -> float | None:

@@ -39,9 +39,9 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
         return FORM != "expanded" and native.fits_latent(content, turned, pools, ups, table, at, seen)
 
     def alone(piece: Piece, seen: Sight) -> bool:
-        """Whether the kernel takes a piece: one row, absorbed, over pages."""
+        """Whether the kernel takes a piece: absorbed, over pages, and but one row unless it is to take any number."""
         p = piece.paged
-        if p is None or piece.q_at.shape[1] != 1:
+        if p is None or piece.q_at.shape[1] > native.most(1):
             return False
         return fits(q[:, piece.rows], q_rot[:, piece.rows], p.pools, p.table, piece.q_at, seen)
 

@@ -11,7 +11,7 @@ from pellucid.ops.native.attention import (
     store,
     whereabouts,
 )
-from pellucid.ops.native.library import available, constant, instructions, off
+from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
 from pellucid.ops.native.quantised import fits_linear_blocks, fits_look_blocks, linear_blocks, look_blocks
 from pellucid.ops.native.routing import (
@@ -62,10 +62,10 @@ from pellucid.ops.native.twins import (
 )
 
 __all__ = [
-    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "argmax", "attend", "attend_latent", "available", "bend", "best",
-    "capped", "combine", "constant", "correct", "experts", "fits_add", "fits_angles", "fits_argmax", "fits_attend", "fits_each",
+    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "any_rows", "argmax", "attend", "attend_latent", "available", "bend",
+    "best", "capped", "combine", "constant", "correct", "experts", "fits_add", "fits_angles", "fits_argmax", "fits_attend", "fits_each",
     "fits_experts", "fits_gate", "fits_gated", "fits_latent", "fits_linear", "fits_linear_blocks", "fits_listen", "fits_look",
     "fits_look_blocks", "fits_norm", "fits_rotate", "fits_scores", "fits_shares", "fits_sort", "fits_store", "fits_tempered", "gate",
-    "gated", "instructions", "linear", "linear_blocks", "linear_wide", "listen", "look", "look_blocks", "norm", "numbers", "off",
+    "gated", "instructions", "linear", "linear_blocks", "linear_wide", "listen", "look", "look_blocks", "most", "norm", "numbers", "off",
     "record", "rotate", "scaled", "shares", "sigmoid", "softmax", "sort", "store", "stream", "tempered", "waves", "weigh", "whereabouts",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 // Keys and values in pages, and attention of a few rows over them where they lie.
 //
 // A request's position p lies in the pool's row table[p / size] * size + p % size. Row r of a call has the table at
-// table + r * pages: rows of one request share theirs, pages being 0. The row at position p sees one stretch of positions up to p,
-// and what it does not see is not read. What grows with the text is behind pointers, so that a recorded call serves every later step.
+// table + r * pages: rows of one request share theirs, pages being 0. The row at position p sees one stretch of positions up to p
+// or, where that is farther, before `until`, and what it does not see is not read. What grows with the text is behind pointers, so that a recorded call serves every later step.
 #pragma once
 #include "walk.h"
 
@@ -32,7 +32,7 @@ static void store_rows(const i64* words, Work& work) {
 //
 // window, chunk: 0 where there is none.  cap: a soft limit of scores, or 0.  sinks [heads]: one more key without a value.
 // slopes [heads]: a bias of -slope * distance * steep; where rounded, of slope * key's position in bf16.
-// learned [buckets heads]: a bias by distance, whose bucket is buckets[distance], from `reach` on the last.
+// learned [buckets heads]: a bias by distance, whose bucket is buckets[distance], -reach to reach, beyond which it stays.
 template <class T>
 struct Attend {
   const T *q, *k, *v;
@@ -42,12 +42,13 @@ struct Attend {
   const double* slopes;
   const T* learned;
   const i64* buckets;
-  i64 rows, heads, groups, key, value, size, pages, window, chunk, rounded, reach;
+  i64 rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach;
   double scale, cap, steep;
   i64 first(i64 p) const {  // the first position that p sees
     i64 from = window && p >= window ? p - window + 1 : 0;
     return chunk && p / chunk * chunk > from ? p / chunk * chunk : from;
   }
+  i64 seen(i64 p) const { return (until > p + 1 ? until : p + 1) - first(p); }  // how many, from there on
 };
 
 // Eight sums of eight lanes each, all in the same order.
@@ -99,12 +100,12 @@ static void lean(const Attend<T>& a, i64 h, i64 p, i64 from, i64 seen, float* sc
   if (a.cap) steps(0, seen, [&](i64 t, i64 n) { store(scores + t, cap * tangent(load(scores + t, n) / cap), n); });
   for (i64 t = 0; t < seen && a.learned; t++) {
     const i64 back = p - from - t;
-    scores[t] += get(a.learned + a.buckets[back < a.reach ? back : a.reach] * a.heads + h);
+    scores[t] += get(a.learned + a.buckets[back > a.reach ? a.reach : back < -a.reach ? -a.reach : back] * a.heads + h);
   }
   if (!a.slopes) return;
   const double slope = a.slopes[h];
   for (i64 t = 0; t < seen; t++) {
-    double bias = -slope * (double)(p - from - t);
+    double bias = -slope * std::abs((double)(p - from - t));
     if (a.rounded) bias = near16(near16((float)slope) * near16((float)(from + t)));
     scores[t] += (float)(bias * a.steep);
   }
@@ -156,13 +157,15 @@ template <class T>
 static void attend(const i64* words, Work& work) {
   auto& a = *(const Attend<T>*)words;
   for (i64 job; (job = work.next()) >= 0;) {
-    const i64 r = job / a.heads, h = job % a.heads, g = h / (a.heads / a.groups), p = a.positions[r], *table = a.table + r * a.pages;
-    T* z = a.z + job * a.value;
+    // a text's rows meet a head's keys one after another, while they are near
+    const i64 r = a.pages ? job / a.heads : job % a.rows, h = a.pages ? job % a.heads : job / a.rows, at = r * a.heads + h;
+    const i64 g = h / (a.heads / a.groups), p = a.positions[r], *table = a.table + r * a.pages;
+    T* z = a.z + at * a.value;
     if (p < 0) {  // a row that may see nothing gives 0
       std::memset(z, 0, a.value * sizeof(T));
       continue;
     }
-    const i64 from = a.first(p), seen = p + 1 - from, room = (seen + 15) / 16 * 16;
+    const i64 from = a.first(p), seen = a.seen(p), room = (seen + 15) / 16 * 16;
     float* q = scratch(padded(a.key) + 5 * room);
     float* scores = q + padded(a.key);
     i64 *keys = (i64*)(scores + room), *values = keys + room;
@@ -171,7 +174,7 @@ static void attend(const i64* words, Work& work) {
       keys[t] = row * a.key, values[t] = row * a.value;
       if (++slot == a.size) slot = 0, page++;
     }
-    arrange(a.q + job * a.key, q, a.key);
+    arrange(a.q + at * a.key, q, a.key);
     score(a.k, q, keys, seen, a.key, (float)a.scale, scores);
     lean(a, h, p, from, seen, scores);
     sum_up(a.v, scores, values, seen, 1.f / soften(scores, seen, a.sinks ? get(a.sinks + h) : -INFINITY), z, a.value);
@@ -197,9 +200,10 @@ template <class T>
 static void listen(const i64* words, Work& work) {
   auto& a = *(const Listen<T>*)words;
   for (i64 job; (job = work.next()) >= 0;) {
-    const i64 r = job / a.heads, h = job % a.heads, g = h / (a.heads / a.groups), *place = a.places + r * a.step;
+    const i64 r = a.step ? job / a.heads : job % a.rows, h = a.step ? job % a.heads : job / a.rows, at = r * a.heads + h;
+    const i64 g = h / (a.heads / a.groups), *place = a.places + r * a.step;
     const i64 seen = place[2], room = (seen + 15) / 16 * 16;
-    T* z = a.z + job * a.value;
+    T* z = a.z + at * a.value;
     if (seen < 1) {
       std::memset(z, 0, a.value * sizeof(T));
       continue;
@@ -208,7 +212,7 @@ static void listen(const i64* words, Work& work) {
     float* scores = q + padded(a.key);
     i64 *keys = (i64*)(scores + room), *values = keys + room;
     for (i64 t = 0; t < seen; t++) keys[t] = (t * a.groups + g) * a.key, values[t] = (t * a.groups + g) * a.value;
-    arrange(a.q + job * a.key, q, a.key);
+    arrange(a.q + at * a.key, q, a.key);
     score((const T*)place[0], q, keys, seen, a.key, (float)a.scale, scores);
     sum_up((const T*)place[1], scores, values, seen, 1.f / soften(scores, seen), z, a.value);
   }

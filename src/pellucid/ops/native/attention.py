@@ -34,37 +34,48 @@ def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) 
     call(STORE, HALF[x.dtype], (x, table, positions), (pool,), *words)
 
 
-def fits_sight(sight: Sight) -> bool:
-    """Whether a kernel can be told what is seen, and every row sees what came before it alone."""
-    band = isinstance(sight.allowed, Band) and sight.allowed.causal
-    return band and sight.within is None and (sight.bias is None or isinstance(sight.bias, Slope | Learned))
+def fits_sight(sight: Sight, end: int | None = None) -> bool:
+    """Whether a kernel can be told what is seen. Ahead of itself a row sees only where it is known where the keys end."""
+    band = sight.allowed
+    if not isinstance(band, Band) or (ahead(band) and (end is None or band.chunk is not None)):
+        return False
+    return sight.within is None and (sight.bias is None or isinstance(sight.bias, Slope | Learned))
+
+
+def ahead(band: Band) -> bool:
+    """Whether some row sees what comes after it."""
+    return not band.causal or band.until > 0
 
 
 @cache
-def backwards(spec: Buckets) -> Tensor:
-    """The bucket of a key 0, 1, 2 ... tokens back; from `reach` on it stays."""
+def around(spec: Buckets) -> Tensor:
+    """The bucket of a key `reach` tokens ahead, and so on to `reach` tokens back; beyond, it stays."""
     with constant():
-        return bucket(-torch.arange(spec.reach + 1), spec.count, spec.reach, spec.both_ways)
+        return bucket(-torch.arange(-spec.reach, spec.reach + 1), spec.count, spec.reach, spec.both_ways)
 
 
-def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, sight: Sight) -> bool:
-    if not (fits_sight(sight) and len(pools) == 2 and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
+def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, sight: Sight, end: int | None = None) -> bool:
+    if not (fits_sight(sight, end) and len(pools) == 2 and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
         return False
     return numbers(table, positions) and fits(q, *pools, sight.sinks, sight.bias.table if isinstance(sight.bias, Learned) else None)
 
 
-def attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, sight: Sight) -> Tensor:
-    """q [1 T H K] at positions [1 T] against keys [rows G K] and values [rows G W] in pages: [1 T H W]."""
+def attend(
+    q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, sight: Sight, end: int = 0
+) -> Tensor:
+    """q [1 T H K] at positions [1 T] against keys [rows G K] and values [rows G W] in pages, up to `end`: [1 T H W]."""
     (k, v), (_, rows, heads, key) = pools, q.shape
     groups, value = v.shape[1:]
     z = fresh((1, rows, heads, value), q.dtype)
     band, bias = sight.allowed, sight.bias
     assert isinstance(band, Band)
     slopes, spec = (bias.slopes, bias.spec) if isinstance(bias, Slope) else (None, UNTURNED)
-    learned, buckets = (bias.table, backwards(bias.spec)) if isinstance(bias, Learned) else (None, None)
-    pointers = [address(t) for t in (q, k, v, table, positions, z, sight.sinks, slopes, learned, buckets)]
-    sizes = rows, heads, groups, key, value, size, apart(table), band.window or 0, band.chunk or 0, int(spec.rounded)
-    reach = 0 if buckets is None else buckets.shape[0] - 1
+    learned, buckets = (bias.table, around(bias.spec)) if isinstance(bias, Learned) else (None, None)
+    reach = 0 if buckets is None else buckets.shape[0] // 2
+    pointers = [address(t) for t in (q, k, v, table, positions, z, sight.sinks, slopes, learned)]
+    pointers.append(0 if buckets is None else buckets[reach:].data_ptr())
+    until = min(band.until, end) if band.causal else end
+    sizes = rows, heads, groups, key, value, size, apart(table), band.window or 0, band.chunk or 0, until, int(spec.rounded)
     reads = tuple(t for t in (q, k, v, table, positions, sight.sinks, slopes, learned, buckets) if t is not None)
     call(ATTEND, HALF[q.dtype], reads, (z,), *pointers, *sizes, reach, scale, sight.cap or 0.0, spec.scale)
     return z

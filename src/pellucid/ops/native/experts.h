@@ -3,7 +3,7 @@
 // The one idea: which experts run is data, and no shape is. Rows sorted by expert lie one after another, `ends` says where each
 // expert's end, and a piece of a product is a stretch of columns of every expert: each chosen expert's weight is read once.
 #pragma once
-#include "linear.h"
+#include "many.h"
 #include "rows.h"
 
 // ---- softmax of rows of scores
@@ -111,11 +111,12 @@ static i64 sort_pieces(const i64*) { return 1; }
 static void sort(const i64* words, Work& work) {
   auto& a = *(const Sort*)words;
   if (work.next() < 0) return;
-  i64 at = 0;
-  for (i64 e = 0; e < a.experts; e++) {
-    for (i64 i = 0; i < a.rows * a.count; i++)
-      if (a.chosen[i] == e) a.order[at] = i, a.token[at++] = i / a.count;
-    a.ends[e] = (int32_t)at;
+  std::memset(a.ends, 0, a.experts * sizeof(int32_t));
+  for (i64 i = 0; i < a.rows * a.count; i++) a.ends[a.chosen[i]]++;
+  for (i64 e = 0, at = 0; e < a.experts; e++) at += a.ends[e], a.ends[e] = (int32_t)at - a.ends[e];
+  for (i64 i = 0; i < a.rows * a.count; i++) {  // each end begins where its expert's rows do, and moves on with them
+    const i64 at = a.ends[a.chosen[i]]++;
+    a.order[at] = i, a.token[at] = i / a.count;
   }
 }
 
@@ -129,6 +130,7 @@ struct Experts {
   i64 rows, experts, n, k;
   i64 chunk() const {  // columns in a piece, of every expert: as much as a piece of a plain product, shared by those that may run
     const i64 row = k * (i64)sizeof(T) * (rows < experts ? rows : experts), most = parts(n, 8), many = (256 << 10) / row / 8 * 8;
+    if (rows > FEW) return 4 * PANEL;
     return many < 8 ? 8 : many > most ? (most + 7) / 8 * 8 : many;
   }
 };
@@ -145,9 +147,13 @@ static void experts(const i64* words, Work& work) {
     for (i64 e = 0, row = 0; e < a.experts; row = a.ends[e++]) {
       const i64 rows = a.ends[e] - row, from = p * chunk, to = from + chunk < a.n ? from + chunk : a.n;
       if (!rows) continue;
+      const Linear<T> one{a.w + e * a.n * a.k, a.x, a.y + row * a.n, a.bias ? a.bias + e * a.n : nullptr, rows, a.n, a.k};
+      if (rows > FEW) {
+        panels(one, a.x + row * a.k, from, to);
+        continue;
+      }
       float* x = scratch(rows * width);
       for (i64 r = 0; r < rows; r++) arrange(a.x + (row + r) * a.k, x + r * width, a.k);
-      const Linear<T> one{a.w + e * a.n * a.k, a.x, a.y + row * a.n, a.bias ? a.bias + e * a.n : nullptr, rows, a.n, a.k};
       product(one, x, from, to);
     }
 }
@@ -193,13 +199,21 @@ static i64 combine_pieces(const i64* words) {
 template <class T>
 static void combine(const i64* words, Work& work) {
   auto& a = *(const Combine<T>*)words;
-  const i64 across = parts(a.width, GRAIN);
+  const i64 across = parts(a.width, GRAIN), n = a.rows * a.count;
+  i64 *places = (i64*)scratch(2 * (n + a.rows)), *found = places + n;  // where each token's rows are, in rising order
+  std::memset(found, 0, a.rows * sizeof(i64));
+  for (i64 j = 0; j < n; j++) {
+    const i64 t = a.order[j] / a.count;
+    places[t * a.count + found[t]++] = j;
+  }
   for (i64 p; (p = work.next()) >= 0;) {
     const i64 t = p / across, from = p % across * GRAIN, to = from + GRAIN < a.width ? from + GRAIN : a.width;
     steps(from, to, [&](i64 i, i64 n) {
       V sum = set(0.f);
-      for (i64 j = 0; j < a.rows * a.count; j++)
-        if (a.order[j] / a.count == t) sum = fma(load(a.x + j * a.width + i, n), set(a.share ? a.share[a.order[j]] : 1.f), sum);
+      for (i64 c = 0; c < a.count; c++) {
+        const i64 j = places[t * a.count + c];
+        sum = fma(load(a.x + j * a.width + i, n), set(a.share ? a.share[a.order[j]] : 1.f), sum);
+      }
       store(a.y + t * a.width + i, sum, n);
     });
   }

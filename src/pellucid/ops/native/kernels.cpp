@@ -1,4 +1,4 @@
-// The kernels of a step of one to sixteen rows, and `run`, which walks a list of calls with all threads.
+// The kernels of a step, and `run`, which walks a list of calls with all threads.
 //
 // Compiled for each instruction set of make.py. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
 // has already loaded, so that a process has one pool of threads. An op's number is its place in `names` times two, plus one for bf16.
@@ -6,6 +6,7 @@
 #include "blocks.h"
 #include "experts.h"
 #include "latent.h"
+#include "many.h"
 
 #define ONE(name) {name##_pieces, name}, {name##_pieces, name}
 #define BLOCKED(name, bits) {name##_pieces<bits, float>, name<bits, float>}, {name##_pieces<bits, u16>, name<bits, u16>}
@@ -19,6 +20,8 @@ static const Op ops[] = {
     {linear_pieces<float>, linear<float>}, {linear_pieces<u16, float>, linear<u16, float>},
     ONE(softmax), ONE(correct), ONE(best), ONE(shares), ONE(sort), BOTH(experts), BOTH(weigh), BOTH(combine), BOTH(latent), BOTH(listen), BOTH(waves), ONE(bend),
     BLOCKED(block_linear, 8), BLOCKED(block_linear, 4), BLOCKED(block_look, 8), BLOCKED(block_look, 4),
+    BOTH(pack), {many_pieces<float>, many<float>}, {many_pieces<u16>, many<u16>},
+    {many_pieces<float>, many<float>}, {many_pieces<u16, float>, many<u16, float>},
 };
 
 extern "C" {
@@ -26,7 +29,9 @@ __attribute__((visibility("default"))) const char* digest() { return DIGEST; }
 __attribute__((visibility("default"))) const char* names() {
   return "linear look norm add gate angles rotate store attend argmax stream times linear_wide "
   "softmax correct best shares sort experts weigh combine latent listen waves bend "
-  "linear_int8 linear_int4 look_int8 look_int4";
+  "linear_int8 linear_int4 look_int8 look_int4 pack many many_wide";
 }
+// Floats that `pack` fills for so many rows of k.
+__attribute__((visibility("default"))) i64 packed(i64 rows, i64 k) { return (rows + HIGH - 1) / HIGH * woven(k, HIGH); }
 __attribute__((visibility("default"))) void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
 }

@@ -5,6 +5,7 @@ never compiles; where there is nothing to load, `available()` is False and every
 """
 
 import ctypes
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -31,15 +32,16 @@ class Op:
 
 NAMES = ("linear", "look", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream", "times", "linear_wide",
          "softmax", "correct", "best", "shares", "sort", "experts", "weigh", "combine", "latent", "listen", "waves", "bend",
-         "linear_int8", "linear_int4", "look_int8", "look_int4")  # fmt: skip
+         "linear_int8", "linear_int4", "look_int8", "look_int4", "pack", "many", "many_wide")  # fmt: skip
 LINEAR, LOOK, NORM, ADD = Op("linear", "qqqqqqq"), Op("look", "qqqqqq"), Op("norm", "qqqqqqqdqq"), Op("add", "qqqq")
 GATE, ANGLES, ROTATE = Op("gate", "qqqqqd"), Op("angles", "qqqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
-STORE, ATTEND, ARGMAX, STREAM = Op("store", "qqqqqqqq"), Op("attend", "q" * 21 + "ddd"), Op("argmax", "qqqq"), Op("stream", "qqq")
+STORE, ATTEND, ARGMAX, STREAM = Op("store", "qqqqqqqq"), Op("attend", "q" * 22 + "ddd"), Op("argmax", "qqqq"), Op("stream", "qqq")
 TIMES, LINEAR_WIDE = Op("times", "qqqqqqqd"), Op("linear_wide", "qqqqqqq")
 SOFTMAX, CORRECT, BEST, SHARES = Op("softmax", "qqqq"), Op("correct", "qqqqq"), Op("best", "q" * 8), Op("shares", "qqqqqqqd")
 SORT, EXPERTS, WEIGH, COMBINE = Op("sort", "q" * 7), Op("experts", "q" * 9), Op("weigh", "qqqqqq"), Op("combine", "q" * 7)
 BEND = Op("bend", "qqqqqqdd")
 LATENT, LISTEN, WAVES = Op("latent", "q" * 22 + "d"), Op("listen", "q" * 9 + "d"), Op("waves", "qqqq")
+PACK, MANY, MANY_WIDE = Op("pack", "qqqq"), Op("many", "qqqqqqq"), Op("many_wide", "qqqqqqq")
 LINEAR_BLOCKS = {"int8": Op("linear_int8", "qqqqqqqq"), "int4": Op("linear_int4", "qqqqqqqq")}
 LOOK_BLOCKS = {"int8": Op("look_int8", "qqqqqqq"), "int4": Op("look_int4", "qqqqqqq")}
 
@@ -56,6 +58,7 @@ class Here(threading.local):
     """What this thread does with the kernels."""
 
     off: bool = False
+    any_rows: bool = False
     recording: Listener | None = None
 
 
@@ -70,7 +73,8 @@ class Library:
         lib.names.restype = lib.digest.restype = ctypes.c_char_p
         if lib.digest().decode() != digest() or tuple(lib.names().decode().split()) != NAMES:
             raise OSError(str(path))
-        self.path, self.run = path, lib.run
+        self.path, self.run, self.packed = path, lib.run, lib.packed
+        self.packed.argtypes, self.packed.restype = (ctypes.c_int64, ctypes.c_int64), ctypes.c_int64
         self.run.argtypes, self.run.restype = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), None
 
 
@@ -112,6 +116,21 @@ def off() -> Iterator[None]:
         yield
     finally:
         here.off = outer
+
+
+@contextmanager
+def any_rows() -> Iterator[None]:
+    """In here, in this thread, the kernels take any number of rows, so that a row has the bits that it has alone."""
+    outer, here.any_rows = here.any_rows, True
+    try:
+        yield
+    finally:
+        here.any_rows = outer
+
+
+def most(rows: int) -> float:
+    """How many rows the kernels take in this thread: so many, or any number."""
+    return math.inf if here.any_rows else rows
 
 
 def fresh(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -2,7 +2,7 @@
 //
 // The one idea: with few rows the weight's way from memory is the whole cost, so its rows are read strictly one after another, each
 // once for up to TILE rows of x (two rows at a time cost a third of the bandwidth: 18 GB/s became 12 on a Zen 3 core). A sum has two
-// accumulators and one order, set by k alone: a row has the same bits alone and among sixteen.
+// accumulators and one order, set by k alone: a row has the same bits alone, among sixteen, and among the many of many.h.
 #pragma once
 #include "walk.h"
 

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from pellucid.ops.blocks import Blocks
-from pellucid.ops.native.library import HALF, LINEAR_BLOCKS, LOOK_BLOCKS, call, fresh
-from pellucid.ops.native.twins import BLOCK, ROWS, address, count, fits, numbers
+from pellucid.ops.native.library import HALF, LINEAR_BLOCKS, LOOK_BLOCKS, call, fresh, most
+from pellucid.ops.native.twins import ROWS, address, count, fits, numbers
+
+BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
 
 
 def fits_blocks(weight: Tensor, dtype: torch.dtype) -> bool:
@@ -37,7 +39,7 @@ def linear_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
 
 
 def fits_look_blocks(ids: Tensor, table: Tensor) -> bool:
-    return fits_blocks(table, table.dtype) and 0 < ids.numel() <= ROWS and numbers(ids) and fits()
+    return fits_blocks(table, table.dtype) and 0 < ids.numel() <= most(ROWS) and numbers(ids) and fits()
 
 
 def look_blocks(ids: Tensor, table: Blocks) -> Tensor:

@@ -6,8 +6,8 @@ Scores and shares are float32, as the reference takes them for both dtypes of th
 import torch
 from torch import Tensor
 
-from pellucid.ops.native.library import BEST, COMBINE, CORRECT, EXPERTS, HALF, SHARES, SOFTMAX, SORT, WEIGH, call, fresh
-from pellucid.ops.native.twins import ROUTED, address, count, few, fits, numbers
+from pellucid.ops.native.library import BEST, COMBINE, CORRECT, EXPERTS, HALF, SHARES, SOFTMAX, SORT, WEIGH, call, fresh, most
+from pellucid.ops.native.twins import BF16_IS_FAST, ROUTED, address, count, few, fits, numbers
 from pellucid.ops.precision import wide
 
 
@@ -59,7 +59,8 @@ def sort(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fits_experts(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> bool:
-    return 0 < rows.shape[0] <= ROUTED and ends.dtype is torch.int32 and ends.is_contiguous() and fits(rows, weight, bias)
+    some = 0 < rows.shape[0] <= most(ROUTED) or (rows.dtype is torch.bfloat16 and not BF16_IS_FAST and rows.numel() > 0)
+    return some and ends.dtype is torch.int32 and ends.is_contiguous() and fits(rows, weight, bias)
 
 
 def experts(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> Tensor:

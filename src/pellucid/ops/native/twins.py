@@ -1,4 +1,4 @@
-"""The ops' fast twins on a CPU, for a few rows in float32 or bfloat16: `fits_x(...)` says whether `x(...)` may stand in.
+"""The ops' fast twins on a CPU, for rows in float32 or bfloat16: `fits_x(...)` says whether `x(...)` may stand in.
 
 Activations have the dtype of the weights; sums are taken in float32 and rounded once. A row has the same bits whatever rows stand
 beside it. Nothing here computes gradients.
@@ -7,6 +7,7 @@ beside it. Nothing here computes gradients.
 import torch
 from torch import Tensor, nn
 
+from pellucid.ops.native import library
 from pellucid.ops.native.library import (
     ADD,
     ANGLES,
@@ -17,7 +18,10 @@ from pellucid.ops.native.library import (
     LINEAR,
     LINEAR_WIDE,
     LOOK,
+    MANY,
+    MANY_WIDE,
     NORM,
+    PACK,
     ROTATE,
     STREAM,
     TIMES,
@@ -26,15 +30,16 @@ from pellucid.ops.native.library import (
     available,
     call,
     fresh,
+    most,
 )
 from pellucid.ops.precision import wide
 
-ROWS = 16  # more are torch's: its matrix product then reads a weight no more often than these kernels
+ROWS = 16  # more are torch's, which multiplies many rows as fast; but see library.any_rows
 ROUTED = ROWS * ROWS  # rows that tokens and the experts they have chosen may make
-BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
 BF16_IS_FAST = torch.cpu._is_avx512_bf16_supported()  # without, torch multiplies bf16 at a tenth of the speed of float32
 ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3, "clamped": 4}
 SCALED, CAPPED, SIGMOID = 5, 6, 7
+AMONG_MANY = {LINEAR: MANY, LINEAR_WIDE: MANY_WIDE}
 PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor has no memory of its own to point to
 
 
@@ -70,9 +75,9 @@ def numbers(*tensors: Tensor) -> bool:
 
 
 def few(x: Tensor) -> bool:
-    """Whether x [B T ...] holds at most ROWS rows, and one."""
+    """Whether x [B T ...] holds no more rows than the kernels take, and one."""
     n = x.shape[0] * x.shape[1] if x.ndim > 2 else x.shape[0] if x.ndim == 2 else 1
-    return 0 < n <= ROWS and x.numel() > 0
+    return 0 < n <= most(ROWS) and x.numel() > 0
 
 
 def count(x: Tensor) -> int:
@@ -102,16 +107,24 @@ def product(op: Op, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch
     """x [... in] times weight [out in], plus bias [out], in dtype."""
     n, k = weight.shape
     y = fresh((*x.shape[:-1], n), dtype)
-    reads, rows = (x, weight) if bias is None else (x, weight, bias), count(x)
-    for at in range(0, rows, BLOCK):
-        block = min(BLOCK, rows - at)
-        to = y.data_ptr() + at * n * y.element_size()
-        call(op, HALF[x.dtype], reads, (y,), weight.data_ptr(), x.data_ptr() + at * k * x.element_size(), to, address(bias), block, n, k)
+    rows, half, also = count(x), HALF[x.dtype], () if bias is None else (bias,)
+    if rows > ROWS:
+        x, op = pack(x), AMONG_MANY[op]
+    call(op, half, (x, weight, *also), (y,), weight.data_ptr(), x.data_ptr(), y.data_ptr(), address(bias), rows, n, k)
+    return y
+
+
+def pack(x: Tensor) -> Tensor:
+    """Rows of x [... in] as the product of many rows reads them."""
+    assert library.lib is not None
+    rows, k = count(x), x.shape[-1]
+    y = fresh((library.lib.packed(rows, k),), wide(x.dtype))
+    call(PACK, HALF[x.dtype], (x,), (y,), x.data_ptr(), y.data_ptr(), rows, k)
     return y
 
 
 def fits_look(ids: Tensor, table: Tensor) -> bool:
-    return 0 < ids.numel() <= ROWS and numbers(ids) and fits(table)
+    return 0 < ids.numel() <= most(ROWS) and numbers(ids) and fits(table)
 
 
 def look(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
@@ -149,7 +162,7 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 
 def fits_gate(g: Tensor, up: Tensor | None, act: str) -> bool:
-    some = few(g) or (g.ndim == 2 and 0 < g.shape[0] <= ROUTED)
+    some = few(g) or (g.ndim == 2 and 0 < g.shape[0] <= most(ROUTED))
     return some and act in ACTS and (up is None or up.shape == g.shape) and fits(g, up)
 
 
@@ -209,7 +222,7 @@ def tempered(x: Tensor, positions: Tensor, floor: int, amount: float) -> Tensor:
 
 
 def fits_angles(positions: Tensor, dtype: torch.dtype) -> bool:
-    return 0 < positions.numel() <= ROWS and dtype in HALF and numbers(positions) and fits()
+    return 0 < positions.numel() <= most(ROWS) and dtype in HALF and numbers(positions) and fits()
 
 
 def angles(positions: Tensor, frequencies: Tensor, amount: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,158 @@
+// The same product for many rows: prompts, and crowds.
+//
+// The one idea: `dot` keeps PAIR partial sums of a cell, one for each lane, and adds them up as a tree at the end. Here the lanes are
+// cells instead: one partial sum after another is taken of a whole tile, and joins the tree where it stands there. Each number loaded
+// serves a tile, and every cell is rounded as if it were alone.
+//
+//     lanes 0 to 3, even and odd    ((e0 + o0) + (e2 + o2)) + ((e1 + o1) + (e3 + o3))    a leaf's place: twice its lane's bits reversed
+#pragma once
+#include "linear.h"
+
+constexpr i64 HIGH = 8, WIDE = LANES == 16 ? 3 : 1;  // a tile: rows, and vectors of columns. Its accumulators stay in registers
+constexpr i64 PANEL = WIDE * LANES;
+constexpr i64 FEW = 16;  // rows that `dot` takes
+constexpr int DEPTH = LANES == 16 ? 5 : 4;  // of the tree
+
+static inline i64 leaf(i64 lane, i64 odd) {
+  i64 to = 0;
+  for (int bit = 0; bit < DEPTH - 1; bit++) to |= (lane >> bit & 1) << (DEPTH - 2 - bit);
+  return 2 * to + odd;
+}
+
+// Floats from one leaf to the next, `apart` of them for each pair of vectors. The odd sixteen: leaves must not share a cache set.
+static inline i64 leaf_size(i64 k, i64 apart) { return padded(k) / PAIR * apart + 16; }
+static inline i64 woven(i64 k, i64 apart) { return PAIR * leaf_size(k, apart); }
+
+// Eight vectors of eight, to[j * apart + i] = v[i][j].
+static inline void turned(const __m256* v, float* to, const i64* at) {
+  __m256 a[8], b[8];
+  for (int i = 0; i < 8; i += 2) a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]), a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+  for (int i = 0; i < 8; i += 4)
+    for (int j = 0; j < 2; j++) {
+      b[i + 2 * j] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0x44);
+      b[i + 2 * j + 1] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0xee);
+    }
+  for (int j = 0; j < 4; j++) {
+    _mm256_storeu_ps(to + at[j], _mm256_permute2f128_ps(b[j], b[j + 4], 0x20));
+    _mm256_storeu_ps(to + at[j + 4], _mm256_permute2f128_ps(b[j], b[j + 4], 0x31));
+  }
+}
+static inline void halves(V v, __m256* out) {
+#if defined(__AVX512F__)
+  out[0] = _mm512_castps512_ps256(v), out[8] = _mm512_extractf32x8_ps(v, 1);
+#else
+  out[0] = v;
+#endif
+}
+
+// Eight rows of k numbers, those from `rows` on zeros, as floats leaf by leaf: of each pair of vectors eight numbers, then `apart` on.
+template <class T>
+static void weave(const T* x, i64 rows, i64 k, i64 apart, float* to) {
+  const i64 size = leaf_size(k, apart);
+  i64 even[LANES], odd[LANES];
+  for (i64 l = 0; l < LANES; l++) even[l] = leaf(l, 0) * size, odd[l] = leaf(l, 1) * size;
+  for (i64 i = 0; i < k; i += PAIR, to += apart) {
+    __m256 a[16], b[16];
+    for (i64 r = 0; r < 8; r++) {
+      V p = set(0.f), q = p;
+      if (r < rows) pair(x + r * k + i, p, q, k - i);
+      halves(p, a + r), halves(q, b + r);
+    }
+    for (i64 h = 0; h < LANES; h += 8) turned(a + h, to, even + h), turned(b + h, to, odd + h);
+  }
+}
+
+// ---- pack: rows of x, eight at a time
+template <class T>
+struct Pack {
+  const T* x;
+  float* to;
+  i64 rows, k;
+};
+template <class T>
+static i64 pack_pieces(const i64* words) {
+  return (((const Pack<T>*)words)->rows + HIGH - 1) / HIGH;
+}
+template <class T>
+static void pack(const i64* words, Work& work) {
+  auto& a = *(const Pack<T>*)words;
+  for (i64 p; (p = work.next()) >= 0;) weave(a.x + p * HIGH * a.k, a.rows - p * HIGH, a.k, HIGH, a.to + p * woven(a.k, HIGH));
+}
+
+// A tile on its way: what waits at each level of the tree for its right neighbour, and at the top the sums themselves.
+struct Tile {
+  V left[DEPTH + 1][HIGH][WIDE];
+};
+
+// One more leaf of a tile, the l-th, of x and w leaf by leaf.
+static inline void grow(const float* x, const float* w, i64 steps, i64 l, Tile& tile) {
+  V acc[HIGH][WIDE];
+  for (int r = 0; r < HIGH; r++)
+    for (int c = 0; c < WIDE; c++) acc[r][c] = set(0.f);
+  x += l * (steps * HIGH + 16), w += l * (steps * PANEL + 16);
+  for (i64 i = 0; i < steps; i++) {
+    V a[WIDE];
+    for (int c = 0; c < WIDE; c++) a[c] = load(w + i * PANEL + c * LANES);
+    for (int r = 0; r < HIGH; r++) {
+      const V b = set(x[i * HIGH + r]);
+      for (int c = 0; c < WIDE; c++) acc[r][c] = fma(a[c], b, acc[r][c]);
+    }
+  }
+  int level = 0;
+  for (; l >> level & 1; level++)
+    for (int r = 0; r < HIGH; r++)
+      for (int c = 0; c < WIDE; c++) acc[r][c] = tile.left[level][r][c] + acc[r][c];
+  for (int r = 0; r < HIGH; r++)
+    for (int c = 0; c < WIDE; c++) tile.left[level][r][c] = acc[r][c];
+}
+
+// How a panel of weights goes through all rows: whole, or in parts that each fit the second cache, all tiles waiting at the part's end
+// (at k = 4864, 97 GFLOP/s became 118).
+struct Course {
+  i64 parts = 1, tiles, floats;
+  Course(i64 rows, i64 k) : tiles((rows + HIGH - 1) / HIGH) {
+    while (parts < PAIR && woven(k, PANEL) * 4 / parts > (640 << 10)) parts *= 2;
+    floats = woven(k, PANEL) + (parts > 1 ? tiles : 1) * (i64)(sizeof(Tile) / 4);
+  }
+};
+
+// Columns of one panel from j on, for all rows, which lie packed at x; room for the panel's weights and the tiles.
+template <class T, class Y>
+static void panel(const Linear<T, Y>& a, const float* x, i64 j, const Course& course, float* room) {
+  const i64 columns = a.n - j < PANEL ? a.n - j : PANEL, steps = padded(a.k) / PAIR;
+  Tile own, *tiles = (Tile*)(room + woven(a.k, PANEL));
+  for (i64 c = 0; c < PANEL; c += 8) weave(a.w + (j + c) * a.k, columns - c, a.k, PANEL, room + c);
+  for (i64 part = 1; part <= course.parts; part++)
+    for (i64 t = 0; t < course.tiles; t++) {
+      Tile& tile = course.parts > 1 ? tiles[t] : own;
+      for (i64 l = PAIR / course.parts * (part - 1); l < PAIR / course.parts * part; l++) grow(x + t * woven(a.k, HIGH), room, steps, l, tile);
+      for (i64 r = 0; r < HIGH && t * HIGH + r < a.rows && part == course.parts; r++)
+        for (i64 c = 0; c * LANES < columns; c++) {
+          const i64 n = columns - c * LANES, at = j + c * LANES;
+          const V sum = tile.left[DEPTH][r][c];
+          store(a.y + (t * HIGH + r) * a.n + at, a.bias ? sum + load(a.bias + at, n) : sum, n);
+        }
+    }
+}
+
+// Columns `from` to `to` of all rows of x, which this thread packs for itself.
+template <class T, class Y>
+static void panels(const Linear<T, Y>& a, const T* x, i64 from, i64 to) {
+  const Course course(a.rows, a.k);
+  float *packed = scratch(course.tiles * woven(a.k, HIGH) + course.floats), *room = packed + course.tiles * woven(a.k, HIGH);
+  for (i64 t = 0; t < course.tiles; t++) weave(x + t * HIGH * a.k, a.rows - t * HIGH, a.k, HIGH, packed + t * woven(a.k, HIGH));
+  for (i64 j = from; j < to; j += PANEL) panel(a, packed, j, course, room);
+}
+
+// ---- many: Linear, whose x is what pack has made
+template <class T, class Y = T>
+static i64 many_pieces(const i64* words) {
+  return (((const Linear<T, Y>*)words)->n + PANEL - 1) / PANEL;
+}
+template <class T, class Y = T>
+static void many(const i64* words, Work& work) {
+  auto& a = *(const Linear<T, Y>*)words;
+  const Course course(a.rows, a.k);
+  float* room = scratch(course.floats);
+  for (i64 p; (p = work.next()) >= 0;) panel(a, (const float*)a.x, p * PANEL, course, room);
+}
