@@ -15,12 +15,14 @@ from pellucid.config import Buckets
 from pellucid.engine import determinism
 from pellucid.engine.engine import Engine, generate
 from pellucid.engine.requests import Request
+from pellucid.engine.scheduler import Limits
 from pellucid.errors import UseError
 from pellucid.ops import native
 from pellucid.ops.sample import logprobs
 from pellucid.past import Past, Piece
 from pellucid.sight import Sight, both_ways, causal, prefix, relative, window
 from pellucid.watching import watch
+from test_engine import Stingy
 from test_native import DTYPES, WIDTHS, near, rand
 from test_native_rows import truth
 from test_plan import needs_kernels
@@ -188,6 +190,18 @@ def test_the_self_test_is_unseen_and_asked_once(monkeypatch: pytest.MonkeyPatch)
     assert not list(seen)
     monkeypatch.setattr(determinism, "reason", lambda module: pytest.fail("asked again"))
     Engine.of(model, 64, deterministic=True)
+
+
+def test_scores_are_told_once() -> None:
+    """Of a text that is put off in its prompt too, whose rows are computed again."""
+    model = tiny("llama", torch.float32)
+    requests = [Request(tuple(range(i, i + 20)), 2, scored=True) for i in range(4)]
+    want = [campaign.told(Engine.of(model, 40), [r])[0][0][1] for r in requests]
+    for at in range(1, 30, 3):
+        engine = Engine.of(model, 200, Limits(7), 4)
+        engine.storage = Stingy(engine.storage, at)  # type: ignore[arg-type]
+        for told, scores in zip(campaign.told(engine, requests), want, strict=True):
+            assert torch.allclose(torch.tensor(told[0][1]), torch.tensor(scores), atol=1e-4) and len(scores) == 19
 
 
 def of_few(fits: Callable[..., bool], at: int = 0, axis: int = -2) -> Callable[..., bool]:

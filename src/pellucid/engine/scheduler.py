@@ -67,7 +67,7 @@ def schedule(line: Line, storage: Storage, limits: Limits) -> dict[Sequence, int
         last = line.running.pop()
         left += chunks.pop(last, 0)
         storage.close(last)
-        last.stored = 0
+        last.stored, last.scores = 0, []
         line.waiting.appendleft(last)
         return last
 
