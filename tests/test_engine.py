@@ -115,6 +115,16 @@ def test_few_pages() -> None:
         engine.submit(Request((1,), 5))
 
 
+def test_a_prompt_longer_than_its_windows_pages() -> None:
+    """Layers with a window have pages for what they see, not for a whole prompt: it comes in all the same, chunk by chunk."""
+    model, prompt = model_of("gpt_oss"), tuple(range(80))
+    engine = Engine.of(model.module, 100, Limits(1, 8), 1)
+    assert min(group.count for group in engine.storage.pages.windows) < len(prompt)  # type: ignore[attr-defined]
+    engine.submit(Request(prompt, 2))
+    news = [out for _ in range(120) for out in engine.step()]
+    assert [out.token.id for out in news if out.token] == loop(model, prompt, 2)
+
+
 def test_one_forward_a_step() -> None:
     """However many requests: each linear is called once a step."""
     engine = built("gpt2", 16, 64, False)

@@ -92,7 +92,9 @@ def schedule(line: Line, storage: Storage, limits: Limits) -> dict[Sequence, int
 
 
 def admit(line: Line, storage: Storage, limits: Limits, chunks: dict[Sequence, int]) -> None:
-    """Those that wait join, in their order, while there is room for all they have and one more token."""
+    """Those that wait join, in their order, while there is room for all they have and one more token; of one alone, for its next rows,
+    since layers with a window give pages back from chunk to chunk.
+    """
     left = limits.rows - sum(chunks.values())
     while line.waiting and left > 0:
         s = line.waiting[0]
@@ -101,11 +103,12 @@ def admit(line: Line, storage: Storage, limits: Limits, chunks: dict[Sequence, i
         if whole(s, limits) and any(rows > 1 for rows in chunks.values()):
             return
         s.stored = storage.open(s)
-        if not storage.room(s.key, len(s.tokens) + min(1, s.request.budget - len(s.tokens))):
+        rows = s.owed if whole(s, limits) else min(s.owed, left)
+        enough = min(len(s.tokens) + 1, s.request.budget) if line.running else s.stored + rows
+        if not storage.room(s.key, enough):
             storage.close(s)
             s.stored = 0
             return
-        rows = s.owed if whole(s, limits) else min(s.owed, left)
         storage.reserve(s.key, s.stored + rows)
         line.running.append(line.waiting.popleft())
         chunks[s] = rows
