@@ -1,7 +1,8 @@
-"""What every test runs under: one thread, no network; and two models that several of them load."""
+"""What every test runs under: one thread, no network; two models that several of them load, a server, and a page in a browser."""
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -10,9 +11,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 import tokenizers
 import torch
+from playwright.sync_api import Browser
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pellucid.model import Model, load, make
+from served import Served, served
+from visits import Visit, chromium, opened, visiting
 
 torch.set_num_threads(1)
 TEXTS = ["The capital of France is Paris.", "The capital of Japan is Tokyo.", "法国的首都是巴黎。", "Where is the cat? The cat is here."]
@@ -44,3 +48,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def specimen() -> Model:
     """The specimen that ships with the package; nobody may change it."""
     return load("pellucid/capitals")
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Served]:
+    with served() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with opened() as found:
+        yield found
+
+
+@pytest.fixture
+def visit(browser: Browser, address: str) -> Iterator[Visit]:
+    with visiting(browser, address) as found:
+        yield found

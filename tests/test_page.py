@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pellucid
 from pellucid.model import Model, specimens
 from pellucid.tracing import Trace
 from pellucid.words import phrases
-from visits import Visit, chromium, opened, visiting
+from visits import Visit, visiting
 
 PROMPT = "The capital of France is"
 KINDS = ["embed", "layers.0.attn_norm", "layers.0.attn.q", "layers.1.attn.scores", "layers.1.attn.pattern", "layers.0.attn.z"]
@@ -26,24 +25,6 @@ ROUTED = [
     "layers.1.ffn.gate",
     "layers.1.ffn.routed_out",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with opened() as found:
-        yield found
-
-
-@pytest.fixture
-def visit(browser: Browser, address: str) -> Iterator[Visit]:
-    with visiting(browser, address) as found:
-        yield found
 
 
 def same(name: str) -> tuple[Model, Trace]:
@@ -152,6 +133,7 @@ def test_the_table_reads_what_the_picture_shows(visit: Visit, runs: dict[str, Tr
     seen = runs["pellucid/capitals"]["layers.0.attn.scores"]
     visit.cell("layers.0.attn.scores", (0, 2, 0, 0), prompt=PROMPT)
     visit.page.click(f"text={phrases('en')['page.table']}")
+    visit.page.wait_for_selector("aside .slice")
     rows = visit.page.eval_on_selector_all(
         "aside .slice tbody tr", "rows => rows.map(r => [...r.querySelectorAll('td')].map(c => Number(c.textContent)))"
     )
@@ -163,6 +145,7 @@ def test_any_two_axes_may_be_rows_and_columns(visit: Visit, runs: dict[str, Trac
     visit.cell("layers.0.attn.q", (0, 1, 2, 3), prompt=PROMPT)
     visit.page.locator(".axis").nth(1).locator("button").first.click()  # heads as rows; tokens become the slider
     visit.page.click(f"text={phrases('en')['page.table']}")
+    visit.page.wait_for_selector("aside .slice")
     rows = visit.page.eval_on_selector_all(
         "aside .slice tbody tr", "rows => rows.map(r => [...r.querySelectorAll('td')].map(c => Number(c.textContent)))"
     )

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 
 import pellucid
 from pellucid.tracing import Trace
-from visits import Visit, chromium, opened, visiting
+from visits import Visit, visiting
 
 PROMPT = "The capital of France is"
 EVIL = [
@@ -22,18 +22,6 @@ EVIL = [
     "<img src=x onerror=window.__pwned=1>",
     "\u2028]]></style><svg onload=window.__pwned=1>",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with opened() as found:
-        yield found
 
 
 def saved(browser: Browser, address: str, folder: Path, **place: Any) -> Path:

@@ -8,35 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from playwright.sync_api import Browser
 
 import pellucid
 from pellucid.draw.number import number
 from pellucid.model import specimens
 from pellucid.tracing import Trace
 from pellucid.words import phrases
-from visits import Visit, chromium, opened, visiting
+from visits import Visit
 
 PROMPT = "The capital of France is"
 BLOCK = "layers.0"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with opened() as found:
-        yield found
-
-
-@pytest.fixture
-def visit(browser: Browser, address: str) -> Iterator[Visit]:
-    with visiting(browser, address) as found:
-        yield found
 
 
 def station(visit: Visit) -> tuple[str, dict[str, Any], str]:

@@ -1,12 +1,11 @@
 """The page's further views in a real Chromium, beside the Python API: sampling, attention, experts, cache, budget, changes."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 import pellucid
 from pellucid.billing import count
@@ -14,7 +13,7 @@ from pellucid.model import Model
 from pellucid.ops.sample import choose, stages
 from pellucid.ops.sampling import Sampling
 from pellucid.tracing import Trace
-from visits import Visit, chromium, opened, visiting
+from visits import Visit
 
 PROMPT = "The capital of France is"
 SETTINGS: list[dict[str, Any]] = [
@@ -22,24 +21,6 @@ SETTINGS: list[dict[str, Any]] = [
     {"temperature": 3, "top_k": 40, "top_p": 0.9, "seed": 12},
     {"temperature": 2, "min_p": 0.01, "repetition": 1.5, "presence": 0.5, "frequency": 1, "seed": 5},
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with opened() as found:
-        yield found
-
-
-@pytest.fixture
-def visit(browser: Browser, address: str) -> Iterator[Visit]:
-    with visiting(browser, address) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -28,12 +28,6 @@ CAPITAL = "The capital of France is"
 
 
 @pytest.fixture(scope="module")
-def api() -> Iterator[Served]:
-    with served() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def rows(api: Served) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in api.get("/api/models", "models")["models"]}
 

@@ -15,7 +15,7 @@ from pellucid.server import faults
 from pellucid.server.files import File, files
 from pellucid.server.guard import HEADERS, Guard, language
 from pellucid.server.limits import LIMITS, Limits
-from served import PAGE, PORT, TOKEN, Served, judge, served
+from served import PAGE, PORT, TOKEN, Served, judge
 from tiny import swapped
 
 OWN = f"127.0.0.1:{PORT}"
@@ -117,12 +117,6 @@ def test_headers_that_speak_twice_or_of_too_much() -> None:
     for length, status in (("1000001", 413), ("9" * 40, 413), ("-1", 400), ("1e3", 400), ("٣", 400), ("1000000", 200)):
         assert checked(guard(), path="/api/runs", method="POST", headers=[*good, ("content-length", length)]) == status
     assert checked(guard(), path="/api/models", method="GET", headers=good, query="x" * 4001) == 414
-
-
-@pytest.fixture(scope="module")
-def api() -> Iterator[Served]:
-    with served() as found:
-        yield found
 
 
 def sound(reply: Any) -> str:

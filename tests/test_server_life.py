@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -17,12 +16,6 @@ from pellucid.server.limits import LIMITS, Limits
 from pellucid.server.worker import Stop, Worker
 from served import PAGE, PORT, TOKEN, Served, judge, served
 from tiny import swapped
-
-
-@pytest.fixture(scope="module")
-def api() -> Iterator[Served]:
-    with served() as found:
-        yield found
 
 
 class Asker:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -21,12 +20,6 @@ from served import Served, judge, raw, served
 from tiny import swapped
 
 CAPITAL = "The capital of France is"
-
-
-@pytest.fixture(scope="module")
-def api() -> Iterator[Served]:
-    with served() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,11 @@ class Rope:
     interleaved: bool = False
     scaling: Linear | Llama3 | Yarn | Dynamic | LongRope | None = None
 
+    @property
+    def by_length(self) -> bool:
+        """Whether the angles go by the length that a text may come to."""
+        return isinstance(self.scaling, Dynamic | LongRope)
+
 
 @dataclass(frozen=True)
 class Buckets:

@@ -56,11 +56,11 @@ class Forward:
             if self.module.config.prefix and (fresh := [s for s in sequences if not s.stored and not s.request.scored]):
                 step.sight = prefix(len(fresh[0].request.prompt))  # of a row that only decodes it takes nothing away
             return self.module(tokens, step)  # type: ignore[no-any-return]
-        told = {s.key: s.request.source for s in sequences if not self.heard(s)}
+        told = {s.key: list(s.request.source or ()) for s in sequences if not self.heard(s)}
         if not told:
             return self.module(None, tokens, step)  # type: ignore[no-any-return]
-        source = Step.packed([len(t) for t in told.values() if t is not None], tokens.device, list(told))
-        return self.module(self.row([i for t in told.values() if t is not None for i in t]), tokens, step, source)  # type: ignore[no-any-return]
+        source = Step.packed([len(t) for t in told.values()], tokens.device, list(told))
+        return self.module(self.row([i for t in told.values() for i in t]), tokens, step, source)  # type: ignore[no-any-return]
 
     def heard(self, s: Sequence) -> bool:
         """Whether the memory of its source is there, if it has one: a text that was put off has lost it, whatever its pages kept."""

@@ -5,7 +5,6 @@ What a text stored may serve another that begins with the same tokens, if everyt
 
 from collections.abc import Hashable
 
-from pellucid import config as c
 from pellucid.engine.plans import addresses, memory
 from pellucid.engine.prefix import PrefixCache
 from pellucid.engine.requests import Sequence
@@ -20,7 +19,8 @@ class Memory:
     def __init__(self, module: Decoder | EncoderDecoder, pages: Pages, cached: bool = True) -> None:
         self.module, self.pages = module, pages
         self.cache = PrefixCache(pages) if cached and not module.config.prefix else None  # a prefix sees what comes after it
-        self.by_length = bends(module.config)
+        ropes = (getattr(layer.attn, "rope", None) for layer in module.config.layers)
+        self.by_length = any(rope is not None and rope.by_length for rope in ropes)
 
     def root(self, sequence: Sequence) -> Hashable:
         """All that tells what is stored for a token, besides the tokens before it."""
@@ -29,9 +29,10 @@ class Memory:
 
     def open(self, sequence: Sequence) -> int:
         key, held = sequence.key, 0
-        sequence.root = self.root(sequence)  # now: a text begun under old weights is not kept under new ones
-        if self.cache is not None and not sequence.request.scored and not changed():
-            held = self.cache.start(key, sequence.root, sequence.tokens)
+        if self.cache is not None:
+            sequence.root = self.root(sequence)  # now: a text begun under old weights is not kept under new ones
+            if not sequence.request.scored and not changed():
+                held = self.cache.start(key, sequence.root, sequence.tokens)
         self.pages.budget[key] = sequence.request.budget
         self.pages.reserve(key, held)
         return held
@@ -62,9 +63,3 @@ class Memory:
 def changed() -> bool:
     """Whether a watcher of this thread changes what a forward computes."""
     return any(w.edit for w in here.watches)
-
-
-def bends(cfg: c.Config) -> bool:
-    """Whether a rotary scaling goes by the length that a text may come to."""
-    ropes = (getattr(layer.attn, "rope", None) for layer in cfg.layers)
-    return any(rope is not None and isinstance(rope.scaling, c.Dynamic | c.LongRope) for rope in ropes)

@@ -96,8 +96,7 @@ def angles(positions: Tensor, rope: Rope, dtype: torch.dtype, totals: Callable[[
     totals: gives the length of each row's whole text [B T], for the scalings that bend by it.
     """
     amount = rope.scaling.amount if isinstance(rope.scaling, Yarn | LongRope) else 1.0
-    by_length = isinstance(rope.scaling, Dynamic | LongRope)
-    whole = totals() if totals and by_length else None
+    whole = totals() if totals and rope.by_length else None
     if native.fits_angles(positions, dtype) and (whole is None or (whole.shape == positions.shape and native.numbers(whole))):
         return native.angles(positions, kept(rope) if whole is None else bent(rope, whole), amount, dtype)
     w = wide(dtype)

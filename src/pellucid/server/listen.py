@@ -48,8 +48,8 @@ def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: L
     )  # fmt: skip
     server = uvicorn.Server(settings)
     threading.Thread(target=set_up, args=(desk, server, opened, limits, how), name="pellucid-desk", daemon=True).start()
-    ready(f"http://{HOST}:{at}/#token={token}")
     try:
+        ready(f"http://{HOST}:{at}/#token={token}")  # whoever has read it may press Ctrl-C at once
         server.run([own])
     except KeyboardInterrupt:
         pass
