@@ -3,20 +3,21 @@
     python benchmarks/serve.py [--pairs 5] [--threads 2] [--quick] [--out FILE]
 
 16 mixed requests, 2,297 tokens in and 1,145 out, their lengths drawn from a seed: our engine, transformers' generate over a padded batch,
-and its continuous batching, in alternating turns of one run. Then 1,024 tokens that the prefix cache knows and 16 new ones, beside a bare
-forward of 16 rows at that context. Then a crowd's step while one of it is watched, and 30 pairs of steps that nobody watches. Random
-weights, the same numbers for all; the bound comes first. --quick: small shapes, to see that it runs. Writes benchmarks/results/serve.json.
+its continuous batching and llama.cpp's server, in alternating turns of one run. Then 1,024 tokens that the prefix cache knows and 16 new
+ones, beside a bare forward of 16 rows at that context. Then a crowd's step while one of it is watched, and 30 pairs of steps that nobody
+watches. Random weights, the same numbers for all; the bound comes first. --quick: small shapes, to see that it runs.
+Writes benchmarks/results/serve.json.
 """
 
 import argparse
 import copy
 import gc
 import json
-import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from typing import Any
 import torch
 import transformers
 from decode import machine
-from shapes import Qwen2
+from llama_server import Server, serving
+from shapes import Qwen2, gguf_file
 
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.requests import Request
@@ -129,7 +131,7 @@ def per_pair(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
 
 
-def crowd(model: Decoder, net: Any, asked: list[Request], pairs: int) -> dict[str, Any]:
+def crowd(model: Decoder, net: Any, llama: Server | None, asked: list[Request], pairs: int) -> dict[str, Any]:
     """Mixed requests."""
     missing: dict[str, str] = {}
     turns = {"pellucid": our_turn(model, asked, 512), "transformers, padded": padded_turn(net, asked)}
@@ -137,8 +139,8 @@ def crowd(model: Decoder, net: Any, asked: list[Request], pairs: int) -> dict[st
         turns["transformers, continuous"] = continuous_turn(copy.deepcopy(net), asked)
     except Exception as error:
         missing["transformers, continuous"] = f"{type(error).__name__}: {error}"
-    server = shutil.which("llama-server")
-    missing["llama-server"] = "not on the path" if server is None else f"{server} is there, but not driven from here"
+    if llama is not None:
+        turns["llama-server"] = lambda: llama.crowd(asked)
     texts = {}
     for name in list(turns):  # warm, and record the plans
         try:
@@ -159,7 +161,7 @@ def crowd(model: Decoder, net: Any, asked: list[Request], pairs: int) -> dict[st
     }  # fmt: skip
 
 
-def prefix(model: Decoder, net: Any, known: int, new: int, pairs: int) -> dict[str, Any]:
+def prefix(model: Decoder, net: Any, llama: Server | None, known: int, new: int, pairs: int) -> dict[str, Any]:
     """The first token after a long beginning and a few new tokens: cold, warm, and a bare forward of the new rows at that context."""
     ours = first(model, known + new, runs=pairs)
     draw = torch.Generator().manual_seed(1)
@@ -175,16 +177,23 @@ def prefix(model: Decoder, net: Any, known: int, new: int, pairs: int) -> dict[s
         bare = [timed(lambda: model(ids[:, known:], step)) for _ in range(pairs + 1)][1:]
         past = net(ids[:, :known], logits_to_keep=1).past_key_values
         theirs: dict[str, list[float]] = {"cold": [], "warm": []}
-        for _ in range(pairs):
+        served: dict[str, list[float]] = {"cold": [], "warm": []}
+        other = torch.randint(model.config.vocab, (pairs, new), generator=draw).tolist()  # a warm turn must not know its last rows
+        for i in range(pairs):
             theirs["cold"].append(timed(lambda: net(ids, logits_to_keep=1)))
             again = copy.deepcopy(past)
             theirs["warm"].append(timed(lambda again=again: net(ids[:, known:], past_key_values=again, logits_to_keep=1)))  # type: ignore[misc]
+            if llama is not None:
+                begin = ids[0, :known].tolist()
+                served["cold"].append(llama.first(begin + other[i], known=False))
+                served["warm"].append(llama.first(begin + other[i][::-1], known=True))
     middle = {name: statistics.median(s) for name, s in (("cold", ours.cold), ("warm", ours.warm), ("bare", bare))}
     return {
         "known": known, "new": new, "cached": ours.cached,
-        "seconds": {"cold": ours.cold, "warm": ours.warm, "bare": bare, "transformers": theirs},
+        "seconds": {"cold": ours.cold, "warm": ours.warm, "bare": bare, "transformers": theirs, "llama-server": served},
         "median": middle, "warm_over_bare": middle["warm"] / middle["bare"], "cold_over_warm": middle["cold"] / middle["warm"],
         "against_transformers": {k: statistics.median(theirs[k]) / middle[k] for k in theirs},
+        "against_llama_server": {k: statistics.median(s) / middle[k] for k, s in served.items() if s},
     }  # fmt: skip
 
 
@@ -262,13 +271,23 @@ def main() -> None:
     model = shape.ours(net, torch.bfloat16)
     asked = mixed(count, shape.vocab, read, written, SEED)
     gauge = Gauge(a.threads, sum(p.nbytes for p in model.parameters())).measure()
-    report["crowd"] = crowd(model, net, asked, a.pairs)
-    report["bound"] = bound(model, asked, gauge.measure())
-    report["crowd"]["share_of_bound"] = report["crowd"]["useful_tokens_per_second"]["pellucid"] / report["bound"]["tokens_per_second"]
-    told(report, "bound", "tokens_per_second")
-    told(report, "crowd", "useful_tokens_per_second", "ratio_per_pair_median", "share_of_bound", "texts_alike", "missing")
-    report["prefix"] = prefix(model, net, known, 16, a.pairs)
-    told(report, "prefix", "median", "warm_over_bare", "cold_over_warm", "against_transformers")
+    with ExitStack() as open_until:
+        llama, absent = None, {}
+        try:
+            file = Path(open_until.enter_context(tempfile.TemporaryDirectory())) / "model.gguf"
+            gguf_file(shape, model, "bfloat16", file)
+            room = max(sum(r.budget for r in asked), known + 64)
+            llama = open_until.enter_context(serving(file, a.threads, count, room + 256 * count))
+        except (ImportError, OSError, RuntimeError) as error:
+            absent = {"llama-server": f"{type(error).__name__}: {error}"}
+        report["crowd"] = crowd(model, net, llama, asked, a.pairs)
+        report["crowd"]["missing"] |= absent
+        report["bound"] = bound(model, asked, gauge.measure())
+        report["crowd"]["share_of_bound"] = report["crowd"]["useful_tokens_per_second"]["pellucid"] / report["bound"]["tokens_per_second"]
+        told(report, "bound", "tokens_per_second")
+        told(report, "crowd", "useful_tokens_per_second", "ratio_per_pair_median", "share_of_bound", "texts_alike", "missing")
+        report["prefix"] = prefix(model, net, llama, known, 16, a.pairs)
+        told(report, "prefix", "median", "warm_over_bare", "cold_over_warm", "against_transformers", "against_llama_server")
     del net
     gc.collect()
     report["watching"] = watching(model, count, known // 8, watched)

@@ -145,7 +145,7 @@ class Held:
 
 
 def gguf_file(shape: Gpt2 | Qwen2, model: Any, held: str, path: Path) -> None:
-    """The same numbers as llama.cpp reads them: matrices as they are held, norms, biases and positions in float32, no vocabulary."""
+    """The same numbers as llama.cpp reads them: matrices as they are held, norms, biases, positions in float32; token i is spelled <i>."""
     import gguf
 
     cfg, first = model.config, model.config.layers[0]
@@ -156,7 +156,10 @@ def gguf_file(shape: Gpt2 | Qwen2, model: Any, held: str, path: Path) -> None:
     writer.add_feed_forward_length(first.ffn.width)
     writer.add_head_count(first.attn.heads)
     writer.add_vocab_size(cfg.vocab)
-    writer.add_tokenizer_model("no_vocab")
+    writer.add_tokenizer_model("llama")  # its server spells what it writes
+    writer.add_token_list([f"<{i}>" for i in range(cfg.vocab)])
+    writer.add_token_scores([0.0] * cfg.vocab)
+    writer.add_token_types([gguf.TokenType.USER_DEFINED] * cfg.vocab)
     shape.gguf(writer)
     kind = gguf.GGMLQuantizationType[GGUF[held]]
     for name, t in shape.gguf_tensors(model).items():

@@ -138,6 +138,7 @@ static inline void dot(const u8* w, const u16* scales, const Rounded<BITS>& x, i
     for (int r = 0; r < R; r++) scale[r] = own * load(x.scales(row + r) + b);
     I from = right(lanes(), BITS == 8 ? 3 : 2);  // the block of each sum: eight of a block's are int8's, four int4's
     for (int v = 0; v < MANY && at * REGISTER < bytes; v++, at++) {
+      ahead(w + at * REGISTER);
       const I held = some_bytes(w + at * REGISTER, bytes - at * REGISTER);
       for (int r = 0; r < R; r++)
         sum[r] = fma(floats(product<BITS>(held, x.codes(row + r) + at * Rounded<BITS>::STRIDE)), spread(scale[r], from), sum[r]);

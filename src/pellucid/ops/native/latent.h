@@ -49,9 +49,9 @@ static void latent(const i64* words, Work& work) {
     for (i64 t = 0; t < seen; t++) scores[t] += beside[t];
     sum_up(a.latent, scores, rows, seen, 1.f / soften(scores, seen), Arranged{gathered}, a.width);
     for (i64 i = 0; i < a.value; i++) {
-      float sum;
-      dot<T, 1>(a.up_v + h * a.up_step + i * a.width, gathered, a.width, &sum);
-      put(z + i, sum);
+      float sum[1][1];
+      dot<T, 1, 1>(a.up_v + h * a.up_step + i * a.width, gathered, a.width, sum);
+      put(z + i, sum[0][0]);
     }
   }
 }
