@@ -79,11 +79,11 @@ def watched(model: torch.nn.Module, **how: Any) -> Turn:
 
 def in_process() -> dict[str, Turn]:
     """Ours and transformers', with the same numbers."""
-    from decode import ours, theirs
+    from shapes import Gpt2
 
-    eager = theirs(torch.float32)
+    eager = Gpt2().theirs(torch.float32)
     eager.set_attn_implementation("eager")
-    model = ours(eager, torch.float32)
+    model = Gpt2().ours(eager, torch.float32)
     ids = prompt(64)
     gap = float((model(ids) - eager(ids).logits).abs().max())
     assert gap < 1e-2, gap
@@ -137,9 +137,9 @@ def hooked(net: Any) -> Any:
 
 def off(used: bool) -> dict[str, Turn]:
     """Our forward where nothing is watched: in a process that has never watched, and in one that has."""
-    from decode import ours, theirs
+    from shapes import Gpt2
 
-    model = ours(theirs(torch.float32), torch.float32)
+    model = Gpt2().ours(Gpt2().theirs(torch.float32), torch.float32)
     if used:
         watched(model)(prompt(64))
     elif "pellucid.watching" in sys.modules:

@@ -2,18 +2,20 @@
 
     python benchmarks/decode.py [--shape gpt2 qwen2] [--held bfloat16 float32 int8 int4] [--pairs 5] [--threads 2] [--new 128]
 
-Random weights, the same numbers for all; 32 tokens in, greedy. The bound comes first: bytes that a token must move over what the
-memory gives, measured before and after each of our turns. Writes benchmarks/results/decode-<time>.json.
+Random weights, the same numbers for all; 32 tokens in, greedy; then prompts of 512. The bound comes first: bytes that a token must move
+over what the memory gives, measured before and after each of our turns. Writes benchmarks/results/decode-<time>.json.
 """
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -24,15 +26,18 @@ from shapes import GGUF, SHAPES, Held, gguf_file
 
 from pellucid.engine.engine import Engine
 from pellucid.engine.forward import Forward
+from pellucid.engine.requests import Request
 from pellucid.errors import UseError
+from pellucid.measuring.against import Turn, llama_turn, our_turn, their_turn
+from pellucid.measuring.limits import reading, timed
 from pellucid.measuring.machine import cpu
 from pellucid.models import Decoder
 from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
+from pellucid.ops.native.plan import Plan
 
 HERE = Path(__file__).parent
-PROMPT = 32
-theirs, ours = SHAPES["gpt2"].theirs, SHAPES["gpt2"].ours
+PROMPT, PREFILL = 32, 512
 
 
 def bytes_per_token(model: Decoder, length: int) -> dict[str, int]:
@@ -48,60 +53,82 @@ def agree(a: list[int], b: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), len(a))
 
 
-def case(shape: Any, held: Held, pairs: int, threads: int, new: int, folder: Path) -> dict[str, Any]:
-    # Here: capture.py imports this file, and one of its processes must never have watched.
-    from pellucid.measuring.against import Turn, llama_turn, our_turn, their_turn
-    from pellucid.measuring.limits import reading
-
-    net = shape.theirs(held.dtype)
-    model = shape.ours(net, held.dtype)
-    ids = torch.randint(0, shape.vocab, (PROMPT,), generator=torch.Generator().manual_seed(7)).tolist()
-    missing, llama = None, None
-    try:
-        path = folder / f"{shape.name}-{held.name}.gguf"
-        gguf_file(shape, model, held.name, path)
-        llama = llama_turn(path, threads, shape.vocab, ids, new)
-    except (ImportError, RuntimeError, UseError) as error:
-        missing = f"{type(error).__name__}: {error}"
-    engine, block = Engine.of(held.packed(model), PROMPT + new, cached=False), torch.ones(64 << 20)
-    turns: dict[str, Turn] = {"pellucid": our_turn(engine, ids, new)}
-    if held.name in ("float32", "bfloat16"):  # transformers has no int8 or int4 of its own
-        turns["transformers"] = their_turn(net, ids, new)
-    else:
-        del net
-    if llama is not None:
-        turns["llama.cpp"] = llama
-    texts = {name: turn()[0] for name, turn in turns.items()}  # warm, and record the plan
-    seen: dict[str, list[dict[str, float]]] = {name: [] for name in turns}
-    given: list[float] = []
+def alternating(turns: dict[str, Turn], pairs: int, around: Callable[[], None] = lambda: None) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of each turn, in all and after the first token, every other time backwards. around: called before and after ours."""
+    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in turns}
     for i in range(pairs):
         for name in list(turns) if i % 2 == 0 else list(turns)[::-1]:
             if name == "pellucid":
-                given.append(reading(block) / 1e9)
-            _, whole, after = turns[name]()
-            seen[name].append({"whole": new / whole, "decode": (new - 1) / after})
+                around()
+            seen[name].append(turns[name]()[1:])
             if name == "pellucid":
-                given.append(reading(block) / 1e9)
+                around()
+    return seen
+
+
+def ratios(seen: dict[str, list[tuple[float, float]]], part: int) -> dict[str, float]:
+    """How many times as fast we are, the median of the pairs. part: 0 of the whole, 1 after the first token."""
+    others = {name: rows for name, rows in seen.items() if name != "pellucid"}
+    return {n: statistics.median(b[part] / a[part] for a, b in zip(seen["pellucid"], rows, strict=True)) for n, rows in others.items()}
+
+
+def outside(engine: Engine, plan: Plan, ids: list[int], new: int) -> float:
+    """Seconds of a step beside its kernels: a step, and at once its plan alone, which changes nothing when it runs again."""
+    engine.submit(Request(tuple(ids), new))
+    engine.step()
+    beside = [timed(engine.step) - timed(plan.replay) for _ in range(new - 2)]
+    list(engine.outputs())
+    return statistics.median(beside)
+
+
+def case(shape: Any, held: Held, pairs: int, threads: int, new: int, folder: Path) -> dict[str, Any]:
+    net = shape.theirs(held.dtype)
+    model = shape.ours(net, held.dtype)
+    draw, missing = torch.Generator().manual_seed(7), None
+    ids, prompt = (torch.randint(0, shape.vocab, (n,), generator=draw).tolist() for n in (PROMPT, PREFILL))
+    path = folder / f"{shape.name}-{held.name}.gguf"
+    peers: list[Callable[[list[int], int], tuple[str, Turn]]] = []
+    if held.name in ("float32", "bfloat16"):  # transformers has no int8 or int4 of its own
+        peers.append(lambda ids, new: ("transformers", their_turn(net, ids, new)))
+    try:
+        gguf_file(shape, model, held.name, path)
+        llama_turn(path, threads, shape.vocab, ids, new)
+        peers.append(lambda ids, new: ("llama.cpp", llama_turn(path, threads, shape.vocab, ids, new)))
+    except (ImportError, RuntimeError, UseError) as error:
+        missing = f"{type(error).__name__}: {error}"
+    engine, block, given = Engine.of(held.packed(model), PREFILL + new, cached=False), torch.ones(64 << 20), list[float]()
+    turns: dict[str, Turn] = {"pellucid": our_turn(engine, ids, new), **dict(peer(ids, new) for peer in peers)}
+    texts = {name: turn()[0] for name, turn in turns.items()}  # warm, and record the plan
+    seen = alternating(turns, pairs, lambda: given.append(reading(block) / 1e9))
+    turns = {"pellucid": our_turn(engine, prompt, 1), **dict(peer(prompt, 1) for peer in peers)}
+    for turn in turns.values():
+        turn()
+    read = alternating(turns, pairs)
     moved = bytes_per_token(model, PROMPT + new // 2)
-    middle = {name: {k: statistics.median(r[k] for r in rows) for k in ("whole", "decode")} for name, rows in seen.items()}
-    ratios = {
-        name: {k: statistics.median(a[k] / b[k] for a, b in zip(seen["pellucid"], seen[name], strict=True)) for k in ("whole", "decode")}
-        for name in turns
-        if name != "pellucid"
+    rate = {
+        n: {"whole": new / statistics.median(w for w, _ in s), "decode": (new - 1) / statistics.median(a for _, a in s)}
+        for n, s in seen.items()
     }
     bound = statistics.median(given) * 1e9 / sum(moved.values())
     plan = cast(Forward, engine.run).plans.places[1].plan
     return {
         "shape": shape.name,
         "held": held.name,
-        "tokens_per_second": seen,
-        "median": middle,
-        "ratio_per_pair_median": ratios,
+        "seconds": seen,
+        "tokens_per_second": rate,
+        "ratio_per_pair_median": {"whole": ratios(seen, 0), "decode": ratios(seen, 1)},
+        "prefill": {
+            "tokens": PREFILL,
+            "seconds": {name: [whole for whole, _ in s] for name, s in read.items()},
+            "tokens_per_second": {name: PREFILL / statistics.median(whole for whole, _ in s) for name, s in read.items()},
+            "ratio_per_pair_median": ratios(read, 0),
+        },
         "bandwidth_gb_s": {"each": given, "median": statistics.median(given), "best": max(given)},
         "bytes_per_token": moved,
         "bound_tokens_per_second": bound,
-        "share_of_bound": middle["pellucid"]["decode"] / bound,
-        "planned": plan is not None,
+        "share_of_bound": rate["pellucid"]["decode"] / bound,
+        "bound_over_peer": {name: bound / r["decode"] for name, r in rate.items() if name != "pellucid"},
+        "seconds_outside_kernels": outside(engine, plan, ids, new) if plan else None,
         "calls_in_plan": len(plan.lines) if plan else 0,
         "first_tokens_alike": {name: agree(texts["pellucid"], text) for name, text in texts.items() if name != "pellucid"},
         "llama_cpp_missing": missing,
@@ -125,6 +152,17 @@ def machine(threads: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def told(case: dict[str, Any]) -> None:
+    """One line of what was measured."""
+    rates = {name: round(r["decode"], 1) for name, r in case["tokens_per_second"].items()}
+    faster, read = (
+        {n: round(r, 2) for n, r in x.items()} for x in (case["ratio_per_pair_median"]["decode"], case["prefill"]["ratio_per_pair_median"])
+    )
+    print(case["shape"], case["held"], rates, "ratios", faster, "prefill", read, case["llama_cpp_missing"] or "")
+    bound, share, beside = case["bound_tokens_per_second"], case["share_of_bound"], case["seconds_outside_kernels"]
+    print(f"  bound {bound:.1f}, share {share:.2f}, outside the kernels {math.nan if beside is None else beside * 1000:.2f} ms", flush=True)
+
+
 def main() -> None:
     ask = argparse.ArgumentParser()
     ask.add_argument("--pairs", type=int, default=5)
@@ -141,10 +179,7 @@ def main() -> None:
         for shape, name in product(a.shape, a.held):
             result = case(SHAPES[shape], Held(name), a.pairs, a.threads, a.new, Path(folder))
             report["cases"].append(result)
-            line = {k: round(v["decode"], 1) for k, v in result["median"].items()}
-            ratios = {k: round(v["decode"], 2) for k, v in result["ratio_per_pair_median"].items()}
-            bound, share = round(result["bound_tokens_per_second"], 1), round(result["share_of_bound"], 2)
-            print(shape, name, line, "ratios", ratios, "bound", bound, "share", share, result["llama_cpp_missing"] or "", flush=True)
+            told(result)
     a.out.mkdir(parents=True, exist_ok=True)
     path = a.out / f"decode-{time.strftime('%Y%m%d-%H%M%S')}.json"
     path.write_text(json.dumps(report, indent=1) + "\n")
