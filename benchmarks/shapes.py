@@ -38,7 +38,7 @@ def filled(model: Decoder, state: Mapping[str, Tensor]) -> Decoder:
 class Gpt2:
     """124 million parameters: LayerNorm, biases, learned positions, GELU."""
 
-    name, vocab = "gpt2", 50257
+    name, architecture, vocab = "gpt2", "gpt2", 50257
 
     def theirs(self, dtype: torch.dtype) -> Any:
         torch.manual_seed(0)
@@ -80,7 +80,8 @@ class Gpt2:
 class Qwen2:
     """494 million parameters: RMSNorm, rotary positions, two heads of keys for fourteen of queries, gated SiLU, a large vocabulary."""
 
-    name, vocab, width, ffn, layers, heads, kv_heads = "qwen2", 151936, 896, 4864, 24, 14, 2
+    name, architecture = "qwen2", "qwen2"
+    vocab, width, ffn, layers, heads, kv_heads = 151936, 896, 4864, 24, 14, 2
 
     def theirs(self, dtype: torch.dtype) -> Any:
         torch.manual_seed(0)
@@ -149,7 +150,7 @@ def gguf_file(shape: Gpt2 | Qwen2, model: Any, held: str, path: Path) -> None:
     import gguf
 
     cfg, first = model.config, model.config.layers[0]
-    writer = gguf.GGUFWriter(path, shape.name)
+    writer = gguf.GGUFWriter(path, shape.architecture)
     writer.add_context_length(1024)
     writer.add_embedding_length(cfg.width)
     writer.add_block_count(len(cfg.layers))
