@@ -2,13 +2,13 @@
 
 import os
 import random
-import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from campaigns import FULL, HangError, Tally, Watcher, campaign, one
+from campaigns import FULL, Tally, Watcher, campaign, impatient, one
 from pellucid.errors import PellucidError
 
 QUICK = {"safetensors": 600, "config": 250, "trace": 150, "tokenizer": 60, "template": 40, "pages": 20, "engine": 20}
@@ -55,8 +55,9 @@ def test_what_a_campaign_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         while True:
             pass
 
-    def late(number: int, frame: object) -> None:
-        raise HangError
+    def sleep(draw: random.Random) -> str:
+        time.sleep(60)
+        return ""
 
     monkeypatch.setattr("campaigns.LIMIT", 0.2)
     assert out(lambda draw: "", tmp_path) == "loaded"
@@ -65,11 +66,10 @@ def test_what_a_campaign_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert out(refuse, tmp_path) == "foreign"
     assert out(process, tmp_path) == "forbidden"
     assert out(write, tmp_path) == "forbidden"
-    before = signal.signal(signal.SIGALRM, late)
-    try:
+    with impatient():
         assert out(hang, tmp_path) == "hang"
-    finally:
-        signal.signal(signal.SIGALRM, before)
+        monkeypatch.setattr("campaigns.PATIENCE", 0.2)
+        assert out(sleep, tmp_path) == "hang"
     tally = Tally()
     tally.add(3, "hang")
     assert tally.faults == [{"attempt": 3, "outcome": "hang", "told": ""}]

@@ -7,7 +7,7 @@ Attempt i of a seed is always the same mutant, so a failure is repeated by --onl
 
     loaded   refused        as it should be
     foreign                 another exception than a PellucidError, or an error of several lines, or one that names no file
-    hang     crash          more than LIMIT seconds; the process is gone
+    hang     crash          more than LIMIT seconds of a processor, or PATIENCE of the clock; the process is gone
     forbidden               an event that reading a file may not cause: a process (but for the worker with limits), a connection,
                             a library, pickle, a file written
 """
@@ -19,7 +19,8 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -28,7 +29,7 @@ from typing import Any, Protocol
 from pellucid.checkpoint.worker import START
 from pellucid.errors import PellucidError
 
-LIMIT = 10.0  # seconds
+LIMIT, PATIENCE = 10.0, 120.0  # seconds; on a machine with much else to do only the first tells anything
 FULL = {
     "safetensors": 1_000_000,
     "config": 100_000,
@@ -88,17 +89,25 @@ def campaign(name: str, seed: int, numbers: range, folder: Path, watcher: Watche
     """Run these attempts in this process."""
     module: Campaign = importlib.import_module(f"campaigns.{name}")
     attempt, tally = module.prepare(folder), Tally()
+    with impatient():
+        for i in numbers:
+            tally.add(i, *one(attempt, random.Random(f"{name}:{seed}:{i}"), watcher))
+    return tally
+
+
+@contextmanager
+def impatient() -> Iterator[None]:
+    """Within it an alarm is a HangError."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise HangError
 
-    before = signal.signal(signal.SIGALRM, late)
+    before = {kind: signal.signal(kind, late) for kind in (signal.SIGPROF, signal.SIGALRM)}
     try:
-        for i in numbers:
-            tally.add(i, *one(attempt, random.Random(f"{name}:{seed}:{i}"), watcher))
+        yield
     finally:
-        signal.signal(signal.SIGALRM, before)
-    return tally
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 def one(attempt: Attempt, draw: random.Random, watcher: Watcher | None) -> tuple[str, str]:
@@ -106,7 +115,8 @@ def one(attempt: Attempt, draw: random.Random, watcher: Watcher | None) -> tuple
     if watcher is not None:
         watcher.seen.clear()
         watcher.on = True
-    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     try:
         outcome, told = ("loaded", "") if (said := attempt(draw)) == "" else ("foreign", said)
     except PellucidError as refused:
@@ -117,6 +127,7 @@ def one(attempt: Attempt, draw: random.Random, watcher: Watcher | None) -> tuple
     except BaseException:
         outcome, told = "foreign", traceback.format_exc()
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         if watcher is not None:
             watcher.on = False
