@@ -220,14 +220,50 @@ def test_nobody_writes_values(write) -> None:
     assert torch.equal(w.codes, before[0]) and torch.equal(w.scales, before[1])
 
 
+def met(form: str, dtype: torch.dtype = torch.float32) -> str:
+    """Where an expert does not meet its rows as a matrix of its own would, bit for bit; one without rows is not met."""
+    for width, out, sizes in ((40, 9, (2, 0, 3, 1)), (33, 300, (0, 1, 0, 0)), (128, 70, (13, 9, 0, 8)), (64, 16, (1,) * 8)):
+        w, b = quantised(rand(len(sizes), out, width), form, dtype), rand(len(sizes), out, seed=3).to(dtype)
+        ends = torch.tensor(sizes).cumsum(0).int()
+        rows = rand(sum(sizes), width, seed=1).to(dtype)
+        if sizes[1] == 0:  # not finite, and not read
+            w.scales[1] = math.nan
+        assert native.fits_experts_blocks(rows, w, ends, b) == native.available()
+        for bias in (None, b):
+            y, at = ops.grouped(rows, w, ends, bias), 0
+            for e, n in enumerate(sizes):
+                if not torch.equal(y[at : at + n], ops.linear(rows[at : at + n], w[e], None if bias is None else b[e])):
+                    return f"{width} {out} {e}"
+                at += n
+    return ""
+
+
 @pytest.mark.parametrize("form", BITS)
-def test_experts_in_blocks(form: str) -> None:
-    """Each expert meets its rows as a matrix of its own would; one without rows is not met."""
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_experts_in_blocks(form: str, dtype: torch.dtype, kernels: str | None) -> None:
+    assert met(form, dtype) == ""
     w, rows, ends = quantised(rand(4, 9, 40), form), rand(6, 40), torch.tensor([2, 2, 5, 6])
-    y = ops.grouped(rows, w, ends)
-    for e, (a, b) in {0: (0, 2), 2: (2, 5), 3: (5, 6)}.items():
-        assert torch.equal(y[a:b], ops.linear(rows[a:b], w[e], None))
-    assert ops.grouped(rows[:0], w, ends * 0).shape == (0, 9)
+    assert ops.grouped(rows[:0], w, ends.int() * 0).shape == (0, 9)
+    assert not native.fits_experts_blocks(rows, w, ends, None) and not native.fits_experts_blocks(rows, w[0], ends.int(), None)
+    many, few = rand(400, 40), torch.tensor([100, 100, 399, 400]).int()  # a prompt's
+    assert torch.equal(ops.grouped(many, w, few)[:7], ops.grouped(many[:7], w, few.clamp(max=7)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda f: lambda x, w, ends, b: f(x, w, ends, None),
+        lambda f: lambda x, w, ends, b: f(x, w.like(w.codes.roll(1, 0), w.scales), ends, b),
+        lambda f: lambda x, w, ends, b: f(x, w.like(w.codes, w.scales.roll(1, 0)), ends, b),
+        lambda f: lambda x, w, ends, b: f(x, w, ends.roll(1).clamp(max=0), b),
+        lambda f: lambda x, w, ends, b: f(x.roll(1, 0), w, ends, b),
+    ],
+)
+@pytest.mark.parametrize("form", BITS)
+def test_the_checks_see_other_experts(form: str, wrong, monkeypatch: pytest.MonkeyPatch) -> None:
+    if native.available():
+        monkeypatch.setattr(native, "experts_blocks", wrong(twins.experts_blocks))
+        assert met(form) != ""
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def requests(count: int) -> list[Request]:
 
 def serve(engine: Engine, asked: list[Request]) -> None:
     while asked or not engine.idle:
-        while asked and len(engine.line.waiting) < RUNNING:
+        while asked and engine.waiting < RUNNING:
             engine.submit(asked.pop())
         engine.step()
 

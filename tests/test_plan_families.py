@@ -19,6 +19,7 @@ from pellucid.ops import native
 from pellucid.past import Pages, Span
 from pellucid.step import Step
 from test_plan import needs_kernels
+from test_quant import pack
 from tiny import swapped, tiny
 
 # (family, quirk), or a family in all its quirks: what its step does that no kernel does yet
@@ -104,6 +105,31 @@ def test_in_bfloat16(family: str) -> None:
     ours = torch.cat(steps(model, True)[0])
     gap, other = ((x.double() - exact).abs().mean() for x in (ours, theirs))
     assert gap <= 2 * other + 1e-6
+
+
+HELD = sorted({f for f, q in DECODED if q == "plain"})
+
+
+def named(made: Plans) -> set[str]:
+    """The ops of its plans."""
+    return {line.op.name for place in made.places.values() if place.plan for line in place.plan.lines}
+
+
+@needs_kernels
+@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("family", HELD)
+def test_in_blocks(family: str, form: str) -> None:
+    """Planned as it is with plain weights, experts and latents too; no matrix is made plain, and none but a few is read as one."""
+    cfg = config(family, "plain")
+    model = pack(tiny(cfg, torch.float32, std=0.2), form)
+    (got, made), (want, _) = steps(model, True), steps(model, False)
+    assert all(torch.equal(a, b) and bool(a.isfinite().all()) for a, b in zip(got, want, strict=True))
+    assert all((place.plan is not None) == (family not in REFUSED) for place in made.places.values())
+    if family in REFUSED:
+        return
+    routed = [layer for layer in cfg.layers if isinstance(layer.ffn, c.Moe)]
+    assert (f"experts_{form}" in named(made)) == bool(routed) and "experts" not in named(made)
+    assert "linear" not in named(made)
 
 
 def test_the_table_names_what_is_there() -> None:

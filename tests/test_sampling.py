@@ -29,7 +29,7 @@ from pellucid.ops.sampling import LIMITS, OFF, WHOLE, Sampling
 from pellucid.ops.uniform import fresh, sibling, splitmix, uniform
 from tiny import law, swapped
 
-sample = importlib.import_module("pellucid.ops.sample")
+sample, cuts = (importlib.import_module(f"pellucid.ops.{name}") for name in ("sample", "cuts"))
 choose, draw, stages = sample.choose, sample.draw, sample.stages
 V = 300
 PROMPT, OUTPUT = tuple(range(0, 40, 3)), [7, 8, 7, 299, 3, 7]
@@ -177,14 +177,14 @@ def test_support_is_exact() -> None:
     assert support(quarters, top_k=5) == [0, 1, 2, 3]
     assert support(quarters, top_k=2, top_p=0.7) == [1, 3]  # two thirds of what top_k left, and the one that crosses
     assert support(quarters, top_k=2, top_p=0.6) == [1]
-    with swapped(sample, "first", lambda values, least, k: torch.from_numpy((values >= least).nonzero()[0][-k:])):
+    with swapped(cuts, "spared", lambda x, kept, least, surplus: kept[surplus:]):
         assert support(even, top_k=4) != [0, 1, 2, 4]
 
 
 @pytest.mark.parametrize("few", [1, 2, 7, 100, 10**6])
 def test_a_nucleus_is_found_wherever_it_ends(few: int) -> None:
     """Looked for among a few likeliest first: every size of these, against a sorted list, with ties."""
-    with swapped(sample, "FEW", few):
+    with swapped(cuts, "FEW", few):
         for seed in range(6):
             x = logits(seed, size=60)
             x = x.round() if seed % 2 else x

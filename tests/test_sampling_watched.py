@@ -67,7 +67,7 @@ def off_by(seen: Watch) -> float:
 def test_terms_sum_to_their_cells(mutant: str) -> None:
     model = tiny("gpt2")
     lies: dict[str, tuple[Any, str, Any]] = {
-        "": (sample, "FEW", sample.FEW),
+        "": (sample, "COLDEST", sample.COLDEST),
         "bias": (Sampling, "biases", property(lambda self: (torch.tensor([*self.bias]), torch.ones(2)))),
         "softmax_terms": (sample, "softmax_terms", lambda x, i: sample.Terms(exp=x[i].exp(), inverse=1.0)),
     }

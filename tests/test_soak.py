@@ -31,7 +31,7 @@ def test_nothing_is_left_and_every_text_is_its_own(kind: str) -> None:
     assert told["requests"] + told["refused"] == QUICK > AT_ONCE
 
 
-submit, drop, close, call = Engine.submit, Engine.drop, Memory.close, Forward.__call__
+submit, receive, close, call = Engine.submit, Engine.receive, Memory.close, Forward.__call__
 
 
 def queued(self: Engine, request: Request) -> int:
@@ -46,7 +46,7 @@ def queued(self: Engine, request: Request) -> int:
 def forgotten(self: Engine) -> list[Any]:
     """Who is cancelled goes, and his pages stay."""
     with swapped(Memory, "close", lambda memory, s: None):
-        return drop(self)
+        return receive(self)
 
 
 def opened(self: Forward, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
@@ -69,7 +69,7 @@ def uncopied(self: Pages, group: Group, request: object, places: list[int]) -> N
 
 MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a refused request counts": (Engine, "submit", queued),
-    "pages of the cancelled": (Engine, "drop", forgotten),
+    "pages of the cancelled": (Engine, "receive", forgotten),
     "a file a step": (Forward, "__call__", opened),
     "texts that have ended": (Memory, "close", remembered),
     "beginnings by their length": (prefix, "edge", len),

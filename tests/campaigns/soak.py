@@ -63,7 +63,7 @@ class Soak:
     def live(self, requests: int) -> "Soak":
         """So many requests, and what it takes until all have ended."""
         while requests or not self.engine.idle:
-            while requests and len(self.engine.line.running) + len(self.engine.line.waiting) < AT_ONCE + 8:
+            while requests and len(self.engine.line.running) + self.engine.waiting < AT_ONCE + 8:
                 requests -= 1
                 self.submit()
             for number in self.late.pop(self.told["steps"], []):
@@ -78,7 +78,7 @@ class Soak:
 
     def submit(self) -> None:
         """One more request, or one that must be refused and leave nothing behind."""
-        before = self.engine.count, len(self.engine.line.waiting)
+        before = self.engine.count, self.engine.waiting
         wrong = self.draw.random() < MALFORMED
         which = self.draw.randrange(DISTINCT)
         try:
@@ -86,7 +86,7 @@ class Soak:
             number = self.engine.submit(asked)
         except UseError as error:
             self.told["refused"] += 1
-            if not wrong or "\n" in str(error) or before != (self.engine.count, len(self.engine.line.waiting)):
+            if not wrong or "\n" in str(error) or before != (self.engine.count, self.engine.waiting):
                 self.faults.append(f"refused: {error}")
             return
         if wrong:

@@ -7,12 +7,16 @@
 
 A step takes what has come, lets the scheduler choose rows, runs them, and draws a token for each text whose last row was among them.
 Storage, forward and random numbers are passed in, so that a simulation runs the very same steps.
+
+Any thread may submit, cancel and close at any moment: these only note what is asked, under a lock that nobody holds for longer than
+that. One thread at a time steps, and all else is its own; what was noted before a step begins holds in that step.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import isfinite
+from threading import Lock
 from typing import Any
 
 import torch
@@ -56,7 +60,8 @@ class Engine:
     ) -> None:
         self.run, self.storage, self.limits, self.capacity = run, storage, limits, capacity
         self.admit, self.why, self.entropy, self.choose = admit, why, entropy, choose
-        self.line, self.count, self.dropped = Line(), 0, set[int]()
+        self.lock, self.count, self.arrived, self.dropped, self.closed = Lock(), 0, list[Sequence](), set[int](), False
+        self.line = Line()
         self.deterministic = False
         self.module = nn.Module()  # the watched one; a simulation has none
 
@@ -93,27 +98,43 @@ class Engine:
         return engine
 
     @property
+    def waiting(self) -> int:
+        """Requests that have not begun, or must begin again."""
+        return len(self.line.waiting) + len(self.arrived)
+
+    @property
     def idle(self) -> bool:
-        return not (self.line.running or self.line.waiting)
+        """Whether a step would do nothing: told to the thread that steps."""
+        return not (self.line.running or self.waiting)
 
     def submit(self, request: Request) -> int:
         """Take a request into the queue: its number."""
         self.admit(request)
-        if len(self.line.waiting) >= self.limits.waiting:
-            raise UseError("engine.waiting", most=self.limits.waiting)
         if request.n > self.limits.running:
             raise UseError("engine.texts", found=request.n, most=self.limits.running)
         if request.budget > self.capacity:
             raise UseError("engine.tokens", tokens=len(request.prompt), new=request.new, most=self.capacity)
         if request.sampling.seed is None:
             request = replace(request, sampling=replace(request.sampling, seed=self.entropy()))
-        number, self.count = self.count, self.count + 1
-        self.line.waiting.append(Sequence(number, 0, request, list(request.prompt), siblings=request.n - 1))
+        with self.lock:
+            if self.closed:
+                raise UseError("engine.closed")
+            if self.waiting >= self.limits.waiting:
+                raise UseError("engine.waiting", most=self.limits.waiting)
+            number, self.count = self.count, self.count + 1
+            self.arrived.append(Sequence(number, 0, request, list(request.prompt), siblings=request.n - 1))
         return number
 
     def cancel(self, number: int) -> None:
-        """End a request with the next step, wherever it is; one that has ended, or never was, is left alone."""
-        self.dropped.add(number)
+        """End a request with the next step, wherever it is; one that has ended, or is not known yet, is left alone."""
+        with self.lock:
+            if number < self.count:
+                self.dropped.add(number)
+
+    def close(self) -> None:
+        """End all requests with the next step, and take no more."""
+        with self.lock:
+            self.closed = True
 
     @contextmanager
     def watch(self, number: int, index: int = 0, **how: Any) -> Iterator[Watch]:
@@ -131,7 +152,7 @@ class Engine:
 
     def step(self) -> list[Output]:
         """One forward, and the news that it brings."""
-        out = self.drop()
+        out = self.receive()
         chunks = schedule(self.line, self.storage, self.limits)
         if chunks:
             logits = self.run(chunks)
@@ -141,9 +162,12 @@ class Engine:
                 out += self.read(s, rows, logits[s])
         return out
 
-    def drop(self) -> list[Output]:
-        """Take out those that were cancelled."""
-        dropped, self.dropped = self.dropped, set()
+    def receive(self) -> list[Output]:
+        """What was asked since the last step: new texts join the queue, and those that were cancelled leave."""
+        with self.lock:
+            dropped: Container[int] = range(self.count) if self.closed else self.dropped
+            self.line.waiting += self.arrived
+            self.arrived, self.dropped = [], set()
         out = []
         for s in [s for s in (*self.line.running, *self.line.waiting) if s.number in dropped]:
             out += [Output(s.number, i, ended="cancelled") for i in range(s.index, s.index + s.siblings + 1)]
@@ -233,8 +257,9 @@ def generate(
                 raise news.error
             yield news
     finally:  # also where the caller has heard enough
-        engine.dropped |= set(numbers)
-        engine.drop()
+        for number in numbers:
+            engine.cancel(number)
+        engine.receive()
         if not cached:
             engine.storage.forget()
         if engine.capacity <= KEPT:

@@ -39,7 +39,7 @@ class Forward:
             logits = self.plans.step({s.key: s.tokens[-1] for s in chunks})
             for s, best in zip(chunks, self.plans.best.tolist(), strict=True):
                 s.best = best
-            return dict(zip(chunks, logits.split(1), strict=True))
+            return dict(zip(chunks, logits.unsqueeze(1).unbind(), strict=True))
         wanted = {s: wants(s, rows) for s, rows in chunks.items()}
         step = Step.paged(self.pages, {s.key: rows for s, rows in chunks.items()})
         at = [row for span, rows in zip(step.spans, wanted.values(), strict=True) for row in range(span.stop - rows, span.stop)]

@@ -12,6 +12,7 @@ hooked step, more rows than the kernels take, or a machine without kernels runs 
 from collections.abc import Callable, Hashable, Iterable, Mapping, ValuesView
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
@@ -61,15 +62,16 @@ class Place:
         self.lengths = torch.zeros(1, n, dtype=torch.long)
         self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.groups.values()}
         self.memories = torch.zeros(n, listeners, 3, dtype=torch.long)
+        self.numbers = tuple(t.numpy()[0] for t in (self.tokens, self.positions, self.lengths))  # written to in a sixth of the time
         self.plan: native.Plan | None = None
         self.refused: str | None = None  # why the model's step is no plan
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
     def set(self, feed: Mapping[Hashable, int], positions: list[int], budget: Mapping[object, int]) -> None:
         """One row a token. Of each table as much as the longest of the requests has filled."""
-        self.tokens.numpy()[0] = list(feed.values())  # numpy writes a few numbers in a sixth of torch's time
-        self.positions.numpy()[0] = positions
-        self.lengths.numpy()[0] = [budget.get(r, at + 1) for r, at in zip(feed, positions, strict=True)]
+        tokens, places, lengths = self.numbers
+        tokens[:], places[:] = list(feed.values()), positions
+        lengths[:] = [budget.get(r, at + 1) for r, at in zip(feed, positions, strict=True)]
         for group, tables in self.tables.items():
             filled, rows = max(positions) // group.size + 1, tables.numpy()
             for i, request in enumerate(feed):
@@ -122,7 +124,8 @@ class Plans:
 
     def place(self, n: int) -> Place:
         """The place of n rows. All places fall when the model or the pools are no longer what plans were recorded from."""
-        if self.state() != self.made_of:
+        held = list(chain.from_iterable(self.holders))
+        if self.state() != self.made_of or len(held) != len(self.held) or not all(map(is_, held, self.held)):
             self.places, kept = {}, list(self.model.modules())
             self.holders = [d.values() for m in kept for d in (m._parameters, m._buffers, m._modules) if d]
             self.held = list(chain.from_iterable(self.holders))
@@ -147,9 +150,8 @@ class Plans:
         return found
 
     def state(self) -> tuple[object, ...]:
-        """The model's edition, its parts and weights, and where these and the pools lie: a plan points there."""
-        held, pools = map(id, chain.from_iterable(self.holders)), chain.from_iterable(self.pages.pools.values())
-        return self.model.edition, self.pages.count, tuple(held), addresses(chain(self.tensors, pools))
+        """The model's edition, and where its weights and the pools lie: a plan points there. Its parts are compared one by one."""
+        return self.model.edition, self.pages.count, addresses(chain(self.tensors, *self.pages.pools.values()))
 
     def forward(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
         """The model's own step: logits [n V], and the likeliest [n]."""

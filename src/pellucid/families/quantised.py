@@ -32,7 +32,9 @@ class InBlocks:
 
 
 Method = Fp8 | Mxfp4 | InBlocks
-PLAIN = {"router", "positions", "types", "relative"}  # a choice that rounding would change, and small tables of which a row is read
+# A choice that rounding would change; small tables of which a row is read; and a matrix that attention reads from both of its sides at
+# every step, though it never calls it
+PLAIN = {"router", "positions", "types", "relative", "kv_b"}
 
 
 def in_blocks(path: str, shape: tuple[int, ...]) -> bool:

@@ -72,6 +72,8 @@ def grouped(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = No
     """rows [N in], sorted by expert, times weight [E out in]; rows before ends[0] are expert 0's. bias [E out]. FLOPs: 2·N·in·out."""
     if native.fits_experts(rows, weight, ends, bias):
         y = native.experts(rows, weight, ends, bias)
+    elif isinstance(weight, Blocks) and native.fits_experts_blocks(rows, weight, ends, bias):
+        y = native.experts_blocks(rows, weight, ends, bias)
     elif bias is None and fits_grouped_mm(rows, weight):
         y = F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
     else:

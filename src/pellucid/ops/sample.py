@@ -9,9 +9,9 @@ hot draw keeps to what a cool one would have kept; ours cuts what is drawn from:
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from math import log
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from math import isfinite
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pellucid.errors import UseError
 from pellucid.ops import native
+from pellucid.ops.cuts import drawn, largest, near, nucleus
 from pellucid.ops.gate import each
 from pellucid.ops.precision import wide
 from pellucid.ops.sampling import OFF, Sampling
@@ -26,7 +27,6 @@ from pellucid.ops.uniform import sibling, uniform
 from pellucid.tap import Index, Terms, here, note, tap
 
 COLDEST = 1e-30  # a colder temperature would overflow float32, and would choose the largest all the same
-FEW = 2048  # likeliest tokens that a nucleus is first looked for in: mostly it is there
 
 
 def probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -64,32 +64,52 @@ class History:
     prompt: Sequence[int] = ()
     output: Sequence[int] = ()
 
+    @cached_property
     def counts(self) -> tuple[Tensor, Tensor]:
         """The output's tokens, each once, and how often each came."""
         found = Counter(self.output)
-        return torch.tensor(list(found), dtype=torch.long), torch.tensor(list(found.values()))
+        return tuple(torch.from_numpy(np.fromiter(n, int, len(found))) for n in (found.keys(), found.values()))  # type: ignore[return-value]
 
     def ids(self) -> Tensor:
-        """Every token of prompt and output."""
-        return torch.cat([distinct(tuple(self.prompt)), torch.tensor(list(set(self.output)), dtype=torch.long)])
+        """Every token of prompt and output; those of both twice."""
+        return torch.from_numpy(np.concatenate([distinct(Same(tuple(self.prompt))), self.counts[0].numpy()]))
+
+
+@dataclass(frozen=True, eq=False)
+class Same:
+    """A prompt that is equal to itself alone: to compare thousands of tokens at each step takes longer than to draw."""
+
+    prompt: tuple[int, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.prompt is other.prompt
+
+    def __hash__(self) -> int:
+        return id(self.prompt)
 
 
 @lru_cache(64)
-def distinct(prompt: tuple[int, ...]) -> Tensor:
+def distinct(same: Same) -> np.ndarray:
     """A prompt's tokens, each once: the same at every step of its request."""
-    return torch.tensor(sorted(set(prompt)), dtype=torch.long)
+    return np.array(sorted(set(same.prompt)), dtype=int)
+
+
+def own(x: Tensor) -> Tensor:
+    """x to be written to: itself, which `run` has made; where somebody watches, and may keep it, a copy."""
+    return x.clone() if here.calls else x
 
 
 def bias(x: Tensor, s: Sampling, history: History) -> Tensor:
     """x + the bias of each token that has one."""
     ids, values = s.biases
-    return note(x.index_add(0, ids, values.to(x.dtype)), "bias", (x,), (), lambda i: Terms(value=[x[i], s.bias.get(i[0], 0.0)]))
+    return note(own(x).index_add_(0, ids, values.to(x.dtype)), "bias", (x,), (), lambda i: Terms(value=[x[i], s.bias.get(i[0], 0.0)]))
 
 
 def repetition(x: Tensor, s: Sampling, history: History) -> Tensor:
     """Of tokens in the prompt or the output: x / r where x is positive, x · r where not (CTRL, arXiv 1909.05858, as all peers mend it)."""
-    ids, r, out = history.ids(), s.repetition, x.clone()
-    out[ids] = torch.where(x[ids] > 0, x[ids] / r, x[ids] * r)
+    ids, r, out = history.ids().numpy(), s.repetition, own(x)
+    some = out.numpy()[ids]
+    out.numpy()[ids] = np.where(some > 0, some / r, some * r)
 
     def terms(i: Index) -> Terms:
         return Terms(x=x[i], penalty=(1 / r if x[i] > 0 else r) if i[0] in history.prompt or i[0] in history.output else 1.0)
@@ -99,55 +119,30 @@ def repetition(x: Tensor, s: Sampling, history: History) -> Tensor:
 
 def presence(x: Tensor, s: Sampling, history: History) -> Tensor:
     """Of tokens in the output: x - presence."""
-    ids, out = history.counts()[0], x.clone()
-    out[ids] -= s.presence
+    ids, out = history.counts[0].numpy(), own(x)
+    out.numpy()[ids] -= s.presence
     return note(out, "presence", (x,), (), lambda i: Terms(value=[x[i], -s.presence * (i[0] in history.output)]))
 
 
 def frequency(x: Tensor, s: Sampling, history: History) -> Tensor:
     """x - frequency · how often the output has the token."""
-    (ids, counts), out = history.counts(), x.clone()
-    out[ids] -= s.frequency * counts.to(x.dtype)
+    (ids, counts), out = history.counts, own(x)
+    out.numpy()[ids.numpy()] -= s.frequency * counts.to(x.dtype).numpy()
     return note(out, "frequency", (x,), (), lambda i: Terms(weight=[1.0, -s.frequency], value=[x[i], history.output.count(i[0])]))
 
 
 def temperature(x: Tensor, s: Sampling, history: History) -> Tensor:
     """(x - its largest) / temperature."""
-    top, t = x.max(), max(s.temperature, COLDEST)
-    return note(scaled(x, t), "temperature", (x,), (), lambda i: Terms(gap=[x[i].double() - top.double()], inverse=[1 / t]))
+    top, t = finite(x), max(s.temperature, COLDEST)
+    y = native.cooled(x, top, t) if native.fits_row(x) else scaled(x, t)
+    return note(y, "temperature", (x,), (), lambda i: Terms(gap=[x[i].double() - top], inverse=[1 / t]))
 
 
-def largest(x: Tensor, k: int) -> Tensor:
-    """Where the k largest of x [N] lie, in order; of equals the earlier. All where k is no less than N."""
-    if k >= len(x):
-        return torch.arange(len(x))
-    values = x.numpy()
-    return first(values, np.partition(values, len(x) - k)[len(x) - k], k) if k else torch.arange(0)
-
-
-def first(values: np.ndarray, least: float, k: int) -> Tensor:
-    """Where the k largest of these lie, whose smallest is known: what lies above it, and of those that equal it the first."""
-    at = np.flatnonzero(values >= least)
-    if surplus := len(at) - k:
-        at = np.delete(at, np.flatnonzero(values[at] == least)[-surplus:])
-    return torch.from_numpy(at)
-
-
-def nucleus(x: Tensor, p: float) -> Tensor:
-    """Where the fewest of x [N] lie whose softmax comes to p together, the one that crosses it too, one at least (arXiv 1904.09751)."""
-    values, top = x.numpy(), float(x.max())
-    total = float((x.double() - top).exp_().sum())
-    for size in (FEW, len(x)):
-        best = torch.from_numpy(np.sort(values if size >= len(x) else np.partition(values, -size)[-size:])).flip(0)
-        mass = (best.double() - top).exp_().cumsum(0)
-        if (k := 1 + int(torch.searchsorted(mass, p * total))) <= len(best):
-            return first(values, float(best[k - 1]), k)
-    return torch.arange(len(x))
-
-
-def near(x: Tensor, share: float) -> Tensor:
-    """Where those of x [N] lie whose softmax is at least this share of the largest (min-p, arXiv 2407.01082)."""
-    return torch.from_numpy(np.flatnonzero(x.numpy() >= float(x.max()) + log(share)))
+def finite(x: Tensor) -> float:
+    """The largest of x [N], from which there is something to draw."""
+    if not isfinite(top := float(x.numpy().max())):
+        raise UseError("sampling.none", found=top)
+    return top
 
 
 CHANGES: dict[str, Callable[[Tensor, Sampling, History], Tensor]] = {
@@ -158,31 +153,48 @@ CUTS: dict[str, Callable[[Tensor, float], Tensor]] = {"top_k": lambda x, k: larg
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a stage left: a number for each token that may still be chosen, in order of id. ids: which tokens, None for all of them."""
+    """What a stage left: a number for each token that may still be chosen, in order of id. ids: which tokens, None for all of them.
+
+    The numbers are those of the next stage as soon as it is asked for. seen: the whole as a watcher knows it.
+    """
 
     name: str
     values: Tensor
     ids: Tensor | None
     vocab: int
+    seen: Tensor | None = None
 
     @property
     def whole(self) -> Tensor:
         """A number for each token of the vocabulary [V]: of those that were cut, -∞, or the probability 0."""
+        if self.seen is not None:
+            return self.seen
         if self.ids is None:
             return self.values
         none = 0.0 if self.name == "probabilities" else float("-inf")
         return self.values.new_full((self.vocab,), none).index_copy(0, self.ids, self.values)
 
-    def watched(self, before: Tensor, terms: Callable[[Index], Terms] | None = None) -> "tuple[Stage, Tensor]":
-        """This stage, tapped over the whole vocabulary, and what the tap gave; a watcher's edit is what the next stage goes on from."""
-        made = each(self.whole, self.name, before) if terms is None else note(self.whole, self.name, (before,), (), terms)
+    def watched(self, before: "Stage", terms: Callable[[Index], Terms] | None = None) -> "Stage":
+        """This stage, tapped over the whole vocabulary where somebody watches; his edit is what the next stage goes on from."""
+        if not here.calls:
+            return self
+        made = each(self.whole, self.name, before.whole) if terms is None else note(self.whole, self.name, (before.whole,), (), terms)
         found = tap(made, f"{self.name}: V")
-        return (self if found is made else Stage(self.name, found, None, self.vocab)), found
+        return replace(self, seen=found) if found is made else Stage(self.name, found, None, self.vocab)
 
 
 def run(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
     """Logits [V], and every stage that these settings switch on, in order; the last leaves probabilities, but at temperature 0."""
-    x = logits.to("cpu", wide(logits.dtype), copy=bool(here.calls))  # for a watcher a tensor that the model has not made
+    for at in left(logits, s, history):
+        yield at
+    if not s.greedy:
+        yield Stage("probabilities", at.values.double().softmax(0), at.ids, at.vocab).watched(at, lambda i: softmax_terms(at.whole, i))
+
+
+def left(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
+    """The stages before the probabilities."""
+    changed = any(getattr(s, name) != OFF[name] for name in ("bias", "repetition", "presence", "frequency"))
+    x = logits.to("cpu", wide(logits.dtype), copy=bool(here.calls) or changed)  # a tensor that the model has not made
     x = tap(each(x, "wide", logits), "logits: V")
     yield (at := Stage("logits", x, None, len(x)))
     for name, change in CHANGES.items():
@@ -190,22 +202,14 @@ def run(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
             yield (at := Stage(name, tap(change(at.values, s, history), f"{name}: V"), None, at.vocab))
     if s.greedy:
         return
-    if not bool((best := at.values.max()).isfinite()):
-        raise UseError("sampling.none", found=float(best))
-    whole = at.values
+    if here.calls or at.name != "temperature":  # which has looked, but a watcher may have changed what it left
+        finite(at.values)
     for name, cut in CUTS.items():
         if (setting := getattr(s, name)) != OFF[name]:
             kept = cut(at.values, setting)
             ids = kept if at.ids is None else at.ids[kept]
-            at = Stage(name, at.values.index_select(0, kept), ids, at.vocab)
-            if here.calls:
-                at, whole = at.watched(whole)
+            at = Stage(name, at.values.index_select(0, kept), ids, at.vocab).watched(at)
             yield at
-    x = at.values
-    at = Stage("probabilities", x.double().softmax(0), at.ids, at.vocab)
-    if here.calls:
-        at, _ = at.watched(whole, lambda i: softmax_terms(whole, i))
-    yield at
 
 
 def softmax_terms(x: Tensor, i: Index) -> Terms:
@@ -235,12 +239,20 @@ def choose(
     """
     if best is not None and s.plain and not here.calls:
         return best
-    at = deque(run(logits, s, History(prompt, output)), 1).pop()
+    history = History(prompt, output)
+    at = deque((run if here.calls else left)(logits, s, history), 1).pop()
     if s.greedy:
         return top(at.values)
     assert s.seed is not None
-    found = int(draw(at.values, uniform(sibling(s.seed, index), len(output))))
+    u = uniform(sibling(s.seed, index), len(output))
+    found = int(draw(at.values, u)) if here.calls else among(at.values, u)
     return found if at.ids is None else int(at.ids[found])
+
+
+def among(x: Tensor, u: float) -> int:
+    """What a draw from the softmax of x [N] gives, without all of its probabilities where they are many."""
+    found = drawn(x, u)
+    return int(draw(x.double().softmax(0), u)) if found is None else found
 
 
 def top(x: Tensor) -> int:
@@ -250,4 +262,4 @@ def top(x: Tensor) -> int:
 
 def stages(logits: Tensor, s: Sampling, prompt: Sequence[int] = (), output: Sequence[int] = ()) -> list[tuple[str, Tensor]]:
     """What `choose` does, stage by stage: "logits" and every stage that runs, each [V] with -∞ (of probabilities 0) for tokens cut."""
-    return [(stage.name, stage.whole) for stage in run(logits, s, History(prompt, output))]
+    return [(stage.name, stage.whole.clone()) for stage in run(logits, s, History(prompt, output))]

@@ -11,9 +11,17 @@ from pellucid.ops.native.attention import (
     store,
     whereabouts,
 )
+from pellucid.ops.native.drawing import cooled, fits_row, level, levels, masses, within
 from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
-from pellucid.ops.native.quantised import fits_linear_blocks, fits_look_blocks, linear_blocks, look_blocks
+from pellucid.ops.native.quantised import (
+    experts_blocks,
+    fits_experts_blocks,
+    fits_linear_blocks,
+    fits_look_blocks,
+    linear_blocks,
+    look_blocks,
+)
 from pellucid.ops.native.routing import (
     best,
     combine,
@@ -62,10 +70,12 @@ from pellucid.ops.native.twins import (
 )
 
 __all__ = [
-    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "any_rows", "argmax", "attend", "attend_latent", "available", "bend",
-    "best", "capped", "combine", "constant", "correct", "experts", "fits_add", "fits_angles", "fits_argmax", "fits_attend", "fits_each",
-    "fits_experts", "fits_gate", "fits_gated", "fits_latent", "fits_linear", "fits_linear_blocks", "fits_listen", "fits_look",
-    "fits_look_blocks", "fits_norm", "fits_rotate", "fits_scores", "fits_shares", "fits_sort", "fits_store", "fits_tempered", "gate",
-    "gated", "instructions", "linear", "linear_blocks", "linear_wide", "listen", "look", "look_blocks", "most", "norm", "numbers", "off",
-    "record", "rotate", "scaled", "shares", "sigmoid", "softmax", "sort", "store", "stream", "tempered", "waves", "weigh", "whereabouts",
+    "ROWS", "Plan", "Recording", "Unplannable", "add", "angles", "any_rows", "argmax", "attend", "attend_latent", "available",
+    "bend", "best", "capped", "combine", "constant", "cooled", "correct", "experts", "experts_blocks", "fits_add", "fits_angles",
+    "fits_argmax", "fits_attend", "fits_each", "fits_experts", "fits_experts_blocks", "fits_gate", "fits_gated", "fits_latent",
+    "fits_linear", "fits_linear_blocks", "fits_listen", "fits_look", "fits_look_blocks", "fits_norm", "fits_rotate", "fits_row",
+    "fits_scores", "fits_shares", "fits_sort", "fits_store", "fits_tempered", "gate", "gated", "instructions", "level", "levels",
+    "linear", "linear_blocks", "linear_wide", "listen", "look", "look_blocks", "masses", "most", "norm", "numbers", "off", "record",
+    "rotate", "scaled", "shares", "sigmoid", "softmax", "sort", "store", "stream", "tempered", "waves", "weigh", "whereabouts",
+    "within",
 ]  # fmt: skip

@@ -3,10 +3,10 @@
 // Compiled for each instruction set of make.py. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
 // has already loaded, so that a process has one pool of threads. An op's number is its place in `names` times two, plus one for bf16.
 #include "attend.h"
-#include "blocks.h"
-#include "experts.h"
+#include "block_experts.h"
 #include "latent.h"
 #include "many.h"
+#include "sample.h"
 
 #define ONE(name) {name##_pieces, name}, {name##_pieces, name}
 #define BLOCKED(name, bits) {name##_pieces<bits, float>, name<bits, float>}, {name##_pieces<bits, u16>, name<bits, u16>}
@@ -22,6 +22,8 @@ static const Op ops[] = {
     BLOCKED(block_linear, 8), BLOCKED(block_linear, 4), BLOCKED(block_look, 8), BLOCKED(block_look, 4),
     BOTH(pack), {many_pieces<float>, many<float>}, {many_pieces<u16>, many<u16>},
     {many_pieces<float>, many<float>}, {many_pieces<u16, float>, many<u16, float>},
+    ONE(cool), ONE(within), ONE(masses),
+    BLOCKED(block_experts, 8), BLOCKED(block_experts, 4),
 };
 
 extern "C" {
@@ -29,7 +31,7 @@ __attribute__((visibility("default"))) const char* digest() { return DIGEST; }
 __attribute__((visibility("default"))) const char* names() {
   return "linear look norm add gate angles rotate store attend argmax stream times linear_wide "
   "softmax correct best shares sort experts weigh combine latent listen waves bend "
-  "linear_int8 linear_int4 look_int8 look_int4 pack many many_wide";
+  "linear_int8 linear_int4 look_int8 look_int4 pack many many_wide cool within masses experts_int8 experts_int4";
 }
 // Floats that `pack` fills for so many rows of k.
 __attribute__((visibility("default"))) i64 packed(i64 rows, i64 k) { return (rows + HIGH - 1) / HIGH * woven(k, HIGH); }

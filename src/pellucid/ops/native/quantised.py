@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from pellucid.ops.blocks import Blocks
-from pellucid.ops.native.library import HALF, LINEAR_BLOCKS, LOOK_BLOCKS, call, fresh, most
-from pellucid.ops.native.twins import ROWS, address, count, fits, numbers
+from pellucid.ops.native.library import EXPERTS_BLOCKS, HALF, LINEAR_BLOCKS, LOOK_BLOCKS, call, fresh, most
+from pellucid.ops.native.twins import ROUTED, ROWS, address, count, fits, numbers
 
 BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
 
 
-def fits_blocks(weight: Tensor, dtype: torch.dtype) -> bool:
-    """Whether weight is a matrix in blocks in this machine's memory, to be met in a dtype that the kernels know."""
-    if type(weight) is not Blocks or weight.ndim != 2 or weight.dtype is not dtype or dtype not in HALF:
+def fits_blocks(weight: Tensor, dtype: torch.dtype, axes: int = 2) -> bool:
+    """Whether weight is in blocks in this machine's memory, has so many axes, and is to be met in a dtype that the kernels know."""
+    if type(weight) is not Blocks or weight.ndim != axes or weight.dtype is not dtype or dtype not in HALF:
         return False
     return all(type(t) is Tensor and t.is_cpu and t.is_contiguous() for t in (weight.codes, weight.scales)) and weight.numel() > 0
 
@@ -35,6 +35,22 @@ def linear_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
         block = min(BLOCK, rows - at)
         words = codes.data_ptr(), scales.data_ptr(), x.data_ptr() + at * k * size, y.data_ptr() + at * n * size, address(bias), block, n, k
         call(LINEAR_BLOCKS[weight.format], HALF[x.dtype], reads, (y,), *words)
+    return y
+
+
+def fits_experts_blocks(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> bool:
+    """Whether rows are as few as decoding brings; of more, each expert meets its own as any matrix does, and they have the same bits."""
+    some = 0 < rows.shape[0] <= ROUTED and ends.dtype is torch.int32 and ends.is_contiguous()
+    return some and fits_blocks(weight, rows.dtype, 3) and fits(rows, bias)
+
+
+def experts_blocks(rows: Tensor, weight: Blocks, ends: Tensor, bias: Tensor | None) -> Tensor:
+    """rows [N in], sorted by expert, times weight [E out in], plus bias [E out]: [N out]. Who has no rows is not read."""
+    E, n, k = weight.shape
+    codes, scales, y = weight.codes, weight.scales, fresh((rows.shape[0], n), rows.dtype)
+    reads = tuple(t for t in (rows, codes, scales, ends, bias) if t is not None)
+    pointers = codes.data_ptr(), scales.data_ptr(), rows.data_ptr(), y.data_ptr(), address(bias), ends.data_ptr()
+    call(EXPERTS_BLOCKS[weight.format], HALF[rows.dtype], reads, (y,), *pointers, rows.shape[0], E, n, k)
     return y
 
 

@@ -304,18 +304,28 @@ static void argmax(const i64* words, Work& work) {
   auto& a = *(const Argmax<T>*)words;
   for (i64 r; (r = work.next()) >= 0;) {
     const T* x = a.x + r * a.width;
-    V top = set(-INFINITY), bad = set(0.f);
-    const i64 whole = a.width / LANES * LANES;
-    for (i64 i = 0; i < whole; i += LANES) {
-      V v = load(x + i);
-      top = max(v, top), bad = bad + v * set(0.f);  // infinity * 0 is NaN too: only a reason to look closer
+    V bad = set(0.f);
+    float high = -INFINITY;
+    i64 at = 0;  // where the first run begins that has the largest
+    for (i64 from = 0; from < a.width; from += GRAIN) {
+      const i64 to = from + GRAIN < a.width ? from + GRAIN : a.width, whole = from + (to - from) / LANES * LANES;
+      V top = set(-INFINITY);
+      for (i64 i = from; i < whole; i += LANES) {
+        V v = load(x + i);
+        top = max(v, top), bad = bad + v * set(0.f);  // infinity * 0 is NaN too: only a reason to look closer
+      }
+      float found = largest(top);
+      for (i64 i = whole; i < to; i++) found = get(x + i) > found ? get(x + i) : found, bad = bad + set(get(x + i) * 0.f);
+      if (found > high) high = found, at = from;
     }
-    float high = largest(top);
     bool nan = any_nan(bad);
-    for (i64 i = whole; i < a.width; i++) high = get(x + i) > high ? get(x + i) : high, nan |= get(x + i) != get(x + i);
-    i64 at = 0;
-    if (nan) while (at < a.width && get(x + at) == get(x + at)) at++;
-    if (!nan || at == a.width) for (at = 0; at < a.width - 1 && get(x + at) != high; at++) {}
+    if (nan) {
+      i64 i = 0;
+      while (i < a.width && get(x + i) == get(x + i)) i++;
+      if ((nan = i < a.width)) at = i;
+    }
+    if (!nan)
+      while (at < a.width - 1 && get(x + at) != high) at++;
     a.to[r] = at;
   }
 }

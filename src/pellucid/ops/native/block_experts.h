@@ -1,0 +1,42 @@
+// Experts whose weights are in blocks: the choice of experts.h, the products of blocks.h.
+//
+// The one idea: a piece is a stretch of columns of every expert, so the weight of each chosen one is read once, and no other's at all.
+// Rows are rounded once, before their experts meet them, and have the bits that they have in any company.
+#pragma once
+#include "blocks.h"
+#include "experts.h"
+
+template <class T>
+struct BlockExperts {
+  const u8* w;
+  const u16* scales;
+  const T* x;
+  T* y;
+  const T* bias;
+  const int32_t* ends;
+  i64 rows, experts, n, k;
+  template <int BITS>
+  i64 chunk() const {
+    const i64 row = (k * BITS + 7) / 8 * (rows < experts ? rows : experts), many = (256 << 10) / row / 8 * 8, most = (n + 63) / 64 * 8;
+    return many < 8 ? 8 : many > most ? most : many;
+  }
+};
+template <int BITS, class T>
+static i64 block_experts_pieces(const i64* words) {
+  auto& a = *(const BlockExperts<T>*)words;
+  return parts(a.n, a.template chunk<BITS>());
+}
+template <int BITS, class T>
+static void block_experts(const i64* words, Work& work) {
+  auto& a = *(const BlockExperts<T>*)words;
+  const i64 chunk = a.template chunk<BITS>(), bytes = (a.k * BITS + 7) / 8;
+  Rounded<BITS> x(a.k, a.rows);
+  for (i64 r = 0; r < a.rows; r++) x.fill(r, a.x + r * a.k);
+  for (i64 p; (p = work.next()) >= 0;)
+    for (i64 e = 0, row = 0; e < a.experts; row = a.ends[e++]) {
+      const i64 from = p * chunk, to = from + chunk < a.n ? from + chunk : a.n, end = a.ends[e];
+      const BlockLinear<T> one{a.w + e * a.n * bytes, a.scales + e * a.n * x.blocks, a.x, a.y, a.bias ? a.bias + e * a.n : nullptr, end, a.n, a.k};
+      for (; row + BLOCK_TILE <= end; row += BLOCK_TILE) block_tile<BITS, T, BLOCK_TILE>(one, x, row, from, to);
+      if (row < end) block_rest<BITS, T, BLOCK_TILE - 1>(one, x, row, from, to);
+    }
+}

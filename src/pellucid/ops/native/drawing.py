@@ -1,0 +1,51 @@
+"""Fast twins for a draw from one row over a whole vocabulary: float32 logits [N], whose sums are taken in float64.
+
+A sum of `masses` is within 1e-12 of itself, so whoever leaves a margin knows what follows from it in any arithmetic.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pellucid.ops.native.library import COOL, MASSES, WITHIN, call
+from pellucid.ops.native.twins import fits
+from pellucid.ops.precision import wide
+
+SHARE = 1 << 14  # numbers that one thread sums up in a go
+
+
+def fits_row(x: Tensor) -> bool:
+    return x.ndim == 1 and x.dtype is wide(torch.bfloat16) and len(x) > 0 and fits(x)
+
+
+def cooled(x: Tensor, top: float, by: float) -> Tensor:
+    """(x - top) / by, each rounded."""
+    y = torch.empty_like(x)
+    call(COOL, 0, (x,), (y,), x.data_ptr(), y.data_ptr(), len(x), top, by)
+    return y
+
+
+def within(x: Tensor, low: float, high: float) -> Tensor:
+    """Where those of x [N] lie that are no less than low and no more than high, in order; both as float32 holds them."""
+    to, count = torch.empty(len(x), dtype=torch.long), torch.empty(1, dtype=torch.long)
+    call(WITHIN, 0, (x,), (to, count), x.data_ptr(), to.data_ptr(), count.data_ptr(), len(x), low, high)
+    return to[: int(count)]
+
+
+def masses(x: Tensor, top: float, size: int) -> Tensor:
+    """The sum of e^(x - top) over each run of so many of x [N], none of which is larger than top: float64."""
+    y = torch.empty(-(-len(x) // size), dtype=torch.float64)
+    call(MASSES, 0, (x,), (y,), x.data_ptr(), y.data_ptr(), len(x), size, 0, top, 1.0)
+    return y
+
+
+def levels(x: Tensor, top: float, count: int, rate: float) -> Tensor:
+    """The sum of e^(x - top) over each level of x [N], `rate` of them to a unit: float64 [count]. The last holds all that lies lower."""
+    y = torch.empty((-(-len(x) // SHARE), count), dtype=torch.float64)
+    call(MASSES, 0, (x,), (y,), x.data_ptr(), y.data_ptr(), len(x), SHARE, count, top, rate)
+    return y.sum(0)
+
+
+def level(values: np.ndarray, top: float, rate: float) -> np.ndarray:
+    """The level of each, as the kernel finds it."""
+    return ((np.float32(top) - values) * np.float32(rate)).astype(np.int32)

@@ -1,0 +1,229 @@
+"""Other threads submit and cancel while one steps: nothing is lost, twice or late, and every text is its own."""
+
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from campaigns.soak import Soak
+from lives import Life, drawn, lone
+from pellucid.engine.engine import Engine
+from pellucid.engine.requests import Output, Request
+from pellucid.engine.scheduler import Limits
+from pellucid.errors import UseError
+from tiny import swapped
+
+ASKERS, EACH = 4, 30
+Alone = Callable[[Request, int], list[int]]
+
+
+@pytest.fixture(autouse=True)
+def impatient() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@dataclass
+class Crowd:
+    """One engine, what was asked of it by several threads, and what came out of its steps.
+
+    begun: steps so far.  late: by request, the steps that had begun when its cancelling returned.
+    """
+
+    engine: Engine
+    alone: Alone
+    begun: int = 0
+    asked: list[tuple[int, Request]] = field(default_factory=list)
+    late: dict[int, int] = field(default_factory=dict)
+    news: list[tuple[int, Output]] = field(default_factory=list)
+    refused: int = 0
+
+    def ask(self, seed: int, request: Callable[[random.Random], Request], each: int = EACH) -> None:
+        """What one thread does: requests, and second thoughts, at moments that nobody plans."""
+        draw = random.Random(seed)
+        for _ in range(each):
+            made = request(draw)
+            try:
+                number = self.engine.submit(made)
+            except UseError:
+                self.refused += 1
+                continue
+            self.asked.append((number, made))
+            time.sleep(draw.choice([0, 0, 1e-4, 1e-3]))
+            if draw.random() < 0.5:
+                self.engine.cancel(number)
+                self.late.setdefault(number, self.begun)
+
+    def live(self, askers: list[Callable[[], None]]) -> "Crowd":
+        """Step beside these until they have gone and nothing is left to do."""
+        threads = [Thread(target=asker) for asker in askers]
+        for thread in threads:
+            thread.start()
+        ends = time.monotonic() + 60
+        while any(thread.is_alive() for thread in threads) or not self.engine.idle:
+            self.begun += 1
+            self.news += [(self.begun, out) for out in self.engine.step()]
+            if time.monotonic() > ends:
+                break
+        for thread in threads:
+            thread.join()
+        return self
+
+    def faults(self) -> list[str]:
+        """What is not as it should be after all have ended."""
+        found = ["numbers"] if sorted(n for n, _ in self.asked) != list(range(self.engine.count)) else []
+        told: dict[tuple[int, int], list[tuple[int, Output]]] = {}
+        for step, out in self.news:
+            told.setdefault((out.request, out.index), []).append((step, out))
+        for number, request in self.asked:
+            for index in range(request.n):
+                mine = told.pop((number, index), [])
+                got, ends = [out.token.id for _, out in mine if out.token], [out.ended for _, out in mine if out.ended]
+                whole = self.alone(request, index)
+                if len(ends) != 1 or mine[-1][1].ended is None:
+                    found.append(f"{number}.{index} ended {ends}")
+                elif ends == ["cancelled"]:
+                    found += [f"{number}.{index}: {got} begins not {whole}"] * (number not in self.late or got != whole[: len(got)])
+                elif got != whole:
+                    found.append(f"{number}.{index}: {got} is not {whole}")
+                found += [f"{number} goes on"] * any(step > self.late.get(number, step) for step, out in mine if out.token)
+        found += [f"nobody asked for {key}" for key in told]
+        self.engine.storage.forget()
+        pages = self.engine.storage.pages  # type: ignore[attr-defined]
+        if pages.free_pages != pages.count or pages.tables or pages.length:
+            found.append(f"{pages.count - pages.free_pages} pages")
+        return found
+
+
+def simulated(seed: int, waiting: int = 1000) -> Crowd:
+    """Askers beside a model whose past is its own tokens, over few pages."""
+    life = Life.of(40, 2, Limits(16, 8, waiting), True)
+    crowd = Crowd(life.engine, lone)
+    return crowd.live([lambda i=i: crowd.ask(10 * seed + i, lambda draw: drawn(draw, 60)) for i in range(ASKERS)])  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_texts_are_their_own(seed: int) -> None:
+    crowd = simulated(seed)
+    assert crowd.faults() == []
+    ends = {out.ended for _, out in crowd.news}
+    assert {"cancelled", "length", "stop"} <= ends and crowd.refused and len(crowd.asked) > ASKERS * EACH // 2
+
+
+def test_texts_of_a_real_model() -> None:
+    """Plans, forwards and the prefix cache of a Llama."""
+    soak = Soak("llama", random.Random(5))
+    which = {id(request): i for i, request in enumerate(soak.pool)}
+    crowd = Crowd(soak.engine, lambda request, index: list(soak.alone(which[id(request)], index)))
+    crowd.live([lambda i=i: crowd.ask(i, lambda draw: draw.choice(soak.pool[:40]), 20) for i in range(ASKERS)])  # type: ignore[misc]
+    assert crowd.faults() == [] and {"cancelled", "length"} <= {out.ended for _, out in crowd.news}
+
+
+def slow(self: Engine) -> int:
+    """How many wait, told when it may no longer be true."""
+    n = len(self.line.waiting) + len(self.arrived)
+    time.sleep(2e-3)
+    return n
+
+
+def queue(lock: Any = None) -> tuple[list[int], int]:
+    """Numbers that eight threads got who ask for five places, and how many were turned away."""
+    engine, numbers, refused = Life.of(40, 2, Limits(16, 8, 5), True).engine, list[int](), list[int]()
+    engine.lock = engine.lock if lock is None else lock
+
+    def ask() -> None:
+        try:
+            numbers.append(engine.submit(Request((1,), 2)))
+        except UseError:
+            refused.append(1)
+
+    with swapped(Engine, "waiting", property(slow)):
+        threads = [Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return sorted(numbers), len(refused)
+
+
+def test_places_of_the_queue_are_given_once() -> None:
+    """However long somebody looks; without the lock too many get in."""
+    assert queue() == ([0, 1, 2, 3, 4], 3)
+    assert queue(nullcontext()) != ([0, 1, 2, 3, 4], 3)
+
+
+def test_closed_by_another_thread() -> None:
+    """Who is in the middle of a text is told that it ends, and nobody comes after."""
+    life = Life.of(40, 2, Limits(16, 4), True)
+    crowd = Crowd(life.engine, lone)
+
+    def ask() -> None:
+        for _ in range(12):
+            with suppress(UseError):
+                crowd.asked.append((life.engine.submit(asked := Request((1, 2, 3), 70)), asked))
+        while crowd.begun < 3:
+            time.sleep(1e-4)
+        life.engine.close()
+        crowd.late |= dict.fromkeys((n for n, _ in crowd.asked), crowd.begun)
+
+    assert crowd.live([ask]).faults() == []
+    assert [out.ended for _, out in crowd.news].count("cancelled") == len(crowd.asked) == 12
+    with pytest.raises(UseError, match="closed"):
+        life.engine.submit(Request((1,), 2))
+    assert life.engine.idle and life.engine.step() == []
+
+
+def test_a_number_that_is_not_known_yet() -> None:
+    """Nobody is cancelled by what was asked before he came."""
+    engine = Life.of(40, 2, Limits(16, 4), True).engine
+    engine.cancel(0)
+    engine.cancel(-1)
+    number = engine.submit(Request((1, 2), 3))
+    assert [out.ended for out in engine.outputs()] == [None, None, "length"]
+    engine.cancel(number)
+    assert engine.step() == []
+
+
+receive = Engine.receive
+
+
+def forgetful(self: Engine) -> list[Output]:
+    """Who is cancelled while this thread looks elsewhere is not."""
+    dropped = set(self.dropped)
+    time.sleep(2e-4)
+    self.dropped = dropped
+    return receive(self)
+
+
+def unmoved(self: Engine) -> list[Output]:
+    """What comes while this thread looks elsewhere is lost."""
+    self.line.waiting += self.arrived
+    time.sleep(2e-4)
+    self.arrived = []
+    return receive(self)
+
+
+def leaving(self: Engine, s: Any) -> None:
+    """Pages stay."""
+    (self.line.running if s in self.line.running else self.line.waiting).remove(s)
+
+
+@pytest.mark.parametrize(("name", "value"), [("receive", forgetful), ("receive", unmoved), ("end", leaving)])
+def test_mutants_are_seen(name: str, value: Any) -> None:
+    with swapped(Engine, name, value):
+        found = False
+        for seed in range(5):
+            with suppress(UseError, ValueError, AssertionError, KeyError):
+                found = bool(simulated(seed).faults())
+            if found:
+                break
+    assert found
