@@ -2,10 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +10,7 @@ from playwright.sync_api import Browser
 
 import pellucid
 from pellucid.tracing import Trace
-from visits import Visit, visiting
+from visits import offline, saved, shown, visiting
 
 PROMPT = "The capital of France is"
 EVIL = [
@@ -22,33 +19,6 @@ EVIL = [
     "<img src=x onerror=window.__pwned=1>",
     "\u2028]]></style><svg onload=window.__pwned=1>",
 ]
-
-
-def saved(browser: Browser, address: str, folder: Path, **place: Any) -> Path:
-    """The file that the page's button gives, for this place."""
-    with visiting(browser, address) as visit:
-        visit.go(**place)
-        with visit.page.expect_download() as got:
-            visit.page.click("nav .save")
-        file = folder / got.value.suggested_filename
-        got.value.save_as(file)
-    return file
-
-
-@contextmanager
-def offline(browser: Browser, file: Path) -> Iterator[Visit]:
-    """The file in a window without a network; what it asks for elsewhere, complains of or throws is a fault."""
-    with visiting(browser, f"{file.as_uri()}#", offline=True) as visit:
-        yield visit
-        assert {r.split("#")[0].split("?")[0] for r in visit.requests} <= {file.as_uri()}
-
-
-def shown(visit: Visit, file: Path, ready: str, **place: Any) -> None:
-    """Open the file at a place."""
-    fragment = "&".join(f"{k}={v}" for k, v in place.items())
-    visit.page.goto("about:blank")
-    visit.page.goto(file.as_uri() + (f"#{fragment}" if fragment else ""))
-    visit.page.wait_for_selector(ready)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -112,3 +113,30 @@ def visiting(browser: Browser, address: str, **how: Any) -> Iterator[Visit]:
     yield visit
     assert not visit.faults, visit.faults
     context.close()
+
+
+def saved(browser: Browser, address: str, folder: Path, **place: Any) -> Path:
+    """The file that the page's button gives, for this place."""
+    with visiting(browser, address) as visit:
+        visit.go(**place)
+        with visit.page.expect_download() as got:
+            visit.page.click("nav .save")
+        file = folder / got.value.suggested_filename
+        got.value.save_as(file)
+    return file
+
+
+@contextmanager
+def offline(browser: Browser, file: Path) -> Iterator[Visit]:
+    """The file in a window without a network; what it asks for elsewhere, complains of or throws is a fault."""
+    with visiting(browser, f"{file.as_uri()}#", offline=True) as visit:
+        yield visit
+        assert {r.split("#")[0].split("?")[0] for r in visit.requests} <= {file.as_uri()}
+
+
+def shown(visit: Visit, file: Path, ready: str, **place: Any) -> None:
+    """Open the file at a place."""
+    fragment = urlencode({k: str(v) for k, v in place.items()})
+    visit.page.goto("about:blank")
+    visit.page.goto(file.as_uri() + (f"#{fragment}" if fragment else ""))
+    visit.page.wait_for_selector(ready)

@@ -10,6 +10,8 @@ bill = pellucid.count("deepseek-v3", context=4096, device="h200")
 import importlib
 from typing import TYPE_CHECKING
 
+from pellucid.showing import Shown
+
 if TYPE_CHECKING:
     from pellucid.billing import count as count
     from pellucid.errors import PellucidError as PellucidError
@@ -35,6 +37,9 @@ _HOMES = {
     "trace": "life",
     "watch": "tracing",
 }
+
+
+Shown._page = lambda: importlib.import_module("pellucid.saved")
 
 
 def __getattr__(name: str) -> object:

@@ -61,8 +61,7 @@ def count(
         if held not in allowed:
             raise UseError("count.dtype", name=what, found=held, allowed=", ".join(allowed))
     family, cfg = described(name, fields or EMPTY, ignore_fields)
-    inner = families.family(family).within if family in families.known() else None  # a model of the catalogue may have no family
-    notes = [say("count.note.within", kind=inner)] if inner else []
+    notes = []
     if attn is not None:
         cfg = with_attention(cfg, attn)
         mla = any(isinstance(one.attn, Latent) for one in cfg.layers)
@@ -70,7 +69,25 @@ def count(
     if experts is not None:
         cfg = with_experts(cfg, experts)
         notes.append(say("count.note.experts", asked=experts))
-    notes += [say("count.note.ignored", fields=", ".join(cfg.ignored))] if cfg.ignored else []
+    plain = stored[1] if stored else dtype if dtype in PLAIN else "bfloat16"
+    return billed(cfg, family, str(name), context, batch, dtype, cache or plain, device, source, plain, notes)
+
+
+def billed(
+    cfg: Config,
+    family: str,
+    name: str,
+    context: int | None = None,
+    batch: int = 1,
+    dtype: str = "bfloat16",
+    cache: str = "bfloat16",
+    device: str | None = None,
+    source: int | None = None,
+    plain: str = "bfloat16",
+    notes: Iterable[str] = (),
+) -> Bill:
+    """The bill of a config; see `count`.  plain: the dtype of what a block format leaves plain.  notes: what was put in its place."""
+    inner = families.family(family).within if family in families.known() else None  # a model of the catalogue may have no family
     most = cfg.positions or MOST
     context = min(4096, most, cfg.context or most) if context is None else context
     for what, given, limit in (("context", context, most), ("batch", batch, MOST), ("source", 1 if source is None else source, most)):
@@ -79,13 +96,13 @@ def count(
     if device is not None and kept.device(device) is None:
         near = catalog.nearest(catalog.devices(), device) or [*catalog.devices(), "cpu"]
         raise UseError("count.device", found=device, known=", ".join(near))
-    held = stored[1] if stored else dtype if dtype in PLAIN else "bfloat16"
-    setting = Setting(context, batch, source, dtype, cache or held, held, device)
+    setting = Setting(context, batch, source, dtype, cache, plain, device)
     try:
-        bill = counted(cfg, str(name), family, setting)
+        bill = counted(cfg, name, family, setting)
     except RuntimeError as wrong:  # a tensor of more numbers than 64 bits count
         raise UseError("count.large", context=context, batch=batch) from wrong
-    bill.notes += notes
+    bill.notes += [say("count.note.within", kind=inner)] if inner else []
+    bill.notes += [*notes, *([say("count.note.ignored", fields=", ".join(cfg.ignored))] if cfg.ignored else [])]
     return bill
 
 

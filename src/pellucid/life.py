@@ -21,9 +21,9 @@ def trace(model: Model, prompt: str | Sequence[int], steps: int = 1, choose: Cal
     how: `watch`'s settings (only, edit, inside, terms ...). The first step computes the logits of every row; later ones run over the cache.
     """
     ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
+    life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, runner=model)
     if isinstance(model.module, Encoder):
-        return trace_encoder(model, Trace(model.name, prompt if isinstance(prompt, str) else None, ids), steps, how)
-    life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids)
+        return trace_encoder(model, life, steps, how)
     (request,) = model.requests([ids], steps, stops=model.stops)
     engine = Engine.of(model.module, request.budget, Limits(request.budget), cached=False, every=True)
     engine.why = lambda sequence: "-"  # to find out is a forward of its own, which would be recorded too

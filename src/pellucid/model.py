@@ -32,6 +32,7 @@ from pellucid.models import Decoder, Encoder, EncoderDecoder, build, cast
 from pellucid.ops.blocks import BITS, Blocks
 from pellucid.ops.sample import logprobs
 from pellucid.ops.sampling import Sampling
+from pellucid.showing import Shown
 from pellucid.sight import prefix as prefix_sight
 from pellucid.step import Step
 
@@ -40,7 +41,7 @@ SPECIMENS = Path(__file__).parent / "specimens"
 OWN = object()  # the model's own stop tokens
 
 
-class Model:
+class Model(Shown):
     """A model that runs: `module` is the plain nn.Module, `config` what it is, `tokenizer` its text (None where the folder has none).
 
     left: tensors of its folder that it has no use for: a module that predicts a second token, masks and tables that old files carry.

@@ -42,6 +42,10 @@ class Trace(Records):
     new: list[int] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     torn: list[str] = field(default_factory=list)  # what a damaged folder has lost
+    runner: Any = field(default=None, compare=False)  # the Model, where it ran in this process; a folder tells its name alone
+
+    def __repr__(self) -> str:
+        return f"Trace({self.model!r}, {self.prompt!r}, {len(self.ids)} ids, {len(self.new)} new, {len(self.seen)} tensors)"
 
     @property
     def steps(self) -> int:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from pellucid.axes import bind
 from pellucid.errors import ShapeError, TraceError, UseError
+from pellucid.showing import Shown
 from pellucid.step import Step, spans_of
 from pellucid.tap import Call, Index, Made, Mark, Terms, Weights, aside, here, picked, terms_of
 
@@ -33,7 +34,7 @@ _serial = itertools.count()
 
 
 @dataclass(eq=False)
-class Seen:
+class Seen(Shown):
     """One tensor as it was: its path, its axes, its value and how it was made."""
 
     path: str  # "layers.3.attn.q"
@@ -56,7 +57,7 @@ class Seen:
     later: Callable[[], "Seen"] | None = None  # of a tensor that is listed alone: the record with its value
 
 
-class Records:
+class Records(Shown):
     """What was seen, in the order in which it was made."""
 
     def __init__(self) -> None:

@@ -19,6 +19,7 @@ export function go(change: Partial<Place>): void {
   const station = STATIONS.some((key) => key in change && change[key] !== place[key]);
   Object.assign(place, change);
   const address = `#${written(place)}`;
+  if (location.protocol === "about:") return; // a frame without an address
   if (station) history.pushState(null, "", address);
   else history.replaceState(null, "", address);
 }
@@ -36,7 +37,11 @@ export async function open(): Promise<void> {
     const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === found.current);
     place.model = model?.name ?? "";
     place.prompt ||= model?.prompt ?? UNTOLD;
-    if (found.run !== null && place.model === found.current) return take(await kept(found.run));
+    if (found.run !== null && place.model === found.current) {
+      const told = await kept(found.run);
+      place.prompt = told.prompt ?? (told.ids.length > 0 ? `#${told.ids.join(" ")}` : "");
+      return take(told);
+    }
   } catch (fault) {
     now.fault = told(fault);
     return;

@@ -4,12 +4,13 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-from starlette.requests import Request
+from typing import TYPE_CHECKING, Any
 
 from pellucid.errors import RequestError
 from pellucid.server.limits import Limits
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 LARGEST = 2**53 - 1  # that a page can count to
 
@@ -101,7 +102,7 @@ def edit_of(given: Any, place: str) -> Edit:
     return Edit(path, at, None, None, text(other, "run", f"{place}.from."), n, source, step)
 
 
-def query(request: Request, *names: str) -> dict[str, str]:
+def query(request: "Request", *names: str) -> dict[str, str]:
     """The parameters of an address, each at most once; `lang` is everybody's."""
     pairs = request.query_params.multi_items()
     for name, _ in pairs:

@@ -7,15 +7,14 @@ from typing import Any
 
 from pellucid import catalog
 from pellucid.billing import count
-from pellucid.draw import bill_json
 from pellucid.draw.life import tokenizer_of, visible
 from pellucid.errors import RequestError
 from pellucid.server import documents, runs, tensors
 from pellucid.server.asked import Asked
-from pellucid.server.formulas import formulas
+from pellucid.server.formulas import count_document
 from pellucid.server.limits import Limits
 from pellucid.server.runs import Run, Runs, kept
-from pellucid.server.shelf import Held, Shelf
+from pellucid.server.shelf import Shelf
 from pellucid.server.stats import stats_of, told
 from pellucid.server.terms import terms_document
 from pellucid.server.worker import Stop
@@ -90,9 +89,7 @@ class Desk:
 
     def weights(self, name: str) -> dict[str, Any]:
         """Every weight of a model."""
-        held: Held = self.shelf[name]
-        told = [{f: getattr(w, f) for f in ("path", "dims", "axes", "shape", "dtype", "count", "parameter")} for w in held.weights.values()]
-        return {"schema": SCHEMA, "model": name, "weights": told}
+        return documents.weights_document(self.shelf[name])
 
     def weight(self, name: str, path: str, at: str | None, level: tensors.Level) -> bytes:
         """A weight's part."""
@@ -129,8 +126,7 @@ class Desk:
         key = (name, language(), *sorted(how.items()))
         with self.lock:
             if key not in self.bills:
-                bill = count(name, **how)
-                self.bills[key] = bill_json.document(bill) | {"formulas": formulas(bill)}
+                self.bills[key] = count_document(count(name, **how))
                 while len(self.bills) > self.limits.bills:
                     self.bills.popitem(last=False)
             self.bills.move_to_end(key)

@@ -12,6 +12,7 @@ from pellucid.draw.number import finite
 from pellucid.ops.sample import choose, stages
 from pellucid.ops.sampling import Sampling
 from pellucid.server.runs import LetGo, Run, kept
+from pellucid.server.shelf import Held
 from pellucid.server.stats import Stats, told
 from pellucid.watching import Seen
 
@@ -39,7 +40,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "edited": [] if asked is None else [e.path for e in asked.edits],
         "torn": run.trace.torn,
         "steps": [step(run, k) for k in range(run.trace.steps)],
-        "tensors": tensors(run, 0),
+        "tensors": tensors(run, 0) if run.trace.steps else [],
     }
 
 
@@ -100,6 +101,12 @@ def sample_document(run: Run, k: int, row: int, logits: Tensor, given: dict[str,
     }
 
 
+def weights_document(held: Held) -> dict[str, Any]:
+    """Every weight of a model."""
+    told = [{f: getattr(w, f) for f in ("path", "dims", "axes", "shape", "dtype", "count", "parameter")} for w in held.weights.values()]
+    return {"schema": SCHEMA, "model": held.name, "weights": told}
+
+
 def written(a: Answer) -> dict[str, Any]:
     """One answer: after the last row (-1), or in the row of a blank."""
     return {"row": a.row, "picked": candidate(a.pick), "candidates": [candidate(c) for c in a.candidates]}
@@ -142,7 +149,7 @@ def tensor(run: Run, n: int, s: Seen, dims: dict[str, str]) -> dict[str, Any]:
         "bytes": count * s.dtype.itemsize,
         "parameters": sum(own[w].count for w in dict.fromkeys(s.weights) if w in own) if own else None,
         "flops": None if run.held is None else s.flops,
-        "rows": None if s.rows is None else s.rows.tolist(),
+        "rows": None if s.rows is None or s.rows.is_meta else s.rows.tolist(),
         "stats": None if stats is None else told(stats),
         "kept": kept(s),
     }

@@ -1,11 +1,18 @@
 """The formulas of a bill's numbers, by their paths in its JSON: of whole models and their parts, and of what a device needs at best."""
 
+from typing import Any
+
 from pellucid.counting import Bill
 from pellucid.counting.bounds import Device, parts
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.fit import devices, held, largest_batch, longest_context
 from pellucid.counting.number import Number, total
-from pellucid.draw.bill_json import device_of
+from pellucid.draw.bill_json import device_of, document
+
+
+def count_document(bill: Bill) -> dict[str, Any]:
+    """The bill as `pellucid count --json` prints it, with its numbers' formulas."""
+    return document(bill) | {"formulas": formulas(bill)}
 
 
 def formulas(bill: Bill) -> dict[str, str]:

@@ -6,6 +6,7 @@ scores are only listed; asked for, one is computed by its op's reference, from w
 
 import secrets
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ class Run:
     def firsts(self) -> list[int]:
         """The number of the first tensor of every step, and how many there are in all."""
         steps = [s.step for s in self.trace]
-        return [steps.index(k) for k in range(self.trace.steps)] + [len(steps)]
+        return [bisect_left(steps, k) for k in range(self.trace.steps)] + [len(steps)]
 
     def measure(self, n: int, value: Tensor) -> Stats:
         """What the values of a number range over, taken once."""

@@ -98,14 +98,23 @@ def pooled(x: Tensor, level: Level) -> Tensor:
     return out if x.ndim > 1 else out[0]
 
 
+def plain(x: Tensor) -> Tensor:
+    """The tensor's values apart from all others, one after another in memory."""
+    return torch.empty(x.shape, dtype=x.dtype).copy_(x.detach())  # one number of a row is contiguous too, and keeps the row's stride
+
+
+def raw(x: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor."""
+    return x.reshape(-1).view(torch.uint8).numpy().data
+
+
 def digest(x: Tensor) -> str:
     """SHA-256 of a contiguous tensor's bytes."""
-    return hashlib.sha256(x.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
+    return hashlib.sha256(raw(x)).hexdigest()
 
 
 def packed(x: Tensor, part: Part, level: Level, path: str) -> bytes:
     """The part of x as the bytes of a safetensors file with one tensor, "x"; its metadata tell what it is and the whole part's hash."""
-    found = x[part].detach()
-    whole = torch.empty(found.shape, dtype=x.dtype).copy_(found)  # one number of a row is contiguous too, and keeps the row's stride
+    whole = plain(x[part])
     told = {"path": path, "at": written(part, tuple(x.shape)), "level": level_text(level), "sha256": digest(whole)}
     return save({"x": pooled(whole, level).contiguous()}, told)

@@ -11,11 +11,10 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from starlette.requests import Request
-
 from pellucid.errors import RequestError
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
     from torch import Tensor
 
 T = TypeVar("T")
@@ -61,7 +60,7 @@ class Worker:
             finally:
                 del job, run, future  # a run's tensors live as long as the store keeps them, and no longer
 
-    async def run(self, request: Request, job: Job[T]) -> T:
+    async def run(self, request: "Request", job: Job[T]) -> T:
         """What the job gives; the request's body must have been read."""
         if self.waiting > self.most:
             raise RequestError("server.busy", 429, limit=self.most)
@@ -93,7 +92,7 @@ class Worker:
         self.thread.join(patience)
 
 
-async def left(request: Request) -> None:
+async def left(request: "Request") -> None:
     """Returns when the asker has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

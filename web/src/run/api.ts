@@ -3,7 +3,8 @@
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog } from "./bill";
 import { say } from "../words";
-import { recorded } from "./recorded";
+import { Columns, cellOf } from "./columns";
+import { recorded, unpacked } from "./recorded";
 import type { Models, Run, Stats, Tensor, Terms, Weight } from "./types";
 
 const TOGETHER = 4; // requests in flight: a browser allows six to a host, and one more must always pass
@@ -27,6 +28,7 @@ let running = 0;
 const waiting: (() => void)[] = [];
 
 async function ask(path: string, init: RequestInit = {}): Promise<Response> {
+  if (recorded) throw new Refused(say("page.saved.absent"));
   while (running >= TOGETHER) await new Promise<void>((go) => waiting.push(go));
   running++;
   try {
@@ -55,10 +57,7 @@ const REMEMBERED = 2000;
 
 async function json<T>(path: string, init?: RequestInit): Promise<T> {
   const key = typeof init?.body === "string" ? `${path} ${init.body}` : path;
-  if (recorded) {
-    if (key in recorded.answers) return recorded.answers[key] as T;
-    throw new Refused(say("page.saved.absent"));
-  }
+  if (recorded && key in recorded.answers) return recorded.answers[key] as T;
   const answer = (await (await ask(path, init)).json()) as T;
   if (heard.delete(key) || heard.size < REMEMBERED || heard.delete(heard.keys().next().value as string)) heard.set(key, answer);
   return answer;
@@ -93,7 +92,15 @@ export const kept = (run: string): Promise<Run> => json(`runs/${run}`);
 
 export const tensors = async (run: string, step: number): Promise<Tensor[]> => (await json<{ tensors: Tensor[] }>(`runs/${run}/steps/${step}`)).tensors;
 
-export const terms = (run: string, n: number, cell: readonly number[]): Promise<Terms> => json(`runs/${run}/tensors/${n}/terms?cell=${cell.join()}`);
+let columns: Columns | undefined;
+
+export async function terms(run: string, n: number, cell: readonly number[]): Promise<Terms> {
+  const key = `runs/${run}/tensors/${n}/terms?cell=${cell.join()}`, shape = recorded?.tensors[n]?.shape;
+  if (!recorded?.terms || !shape || key in recorded.answers) return json(key);
+  const found = (columns ??= Columns.of(unpacked(recorded.terms.bytes))).terms(n, cellOf(shape, cell));
+  if (found) return found;
+  throw new Refused(recorded.terms.told > 0 ? say("page.beyond", { told: recorded.terms.told, cells: recorded.terms.cells }) : say("page.untold"));
+}
 
 // What a tensor's values range over, where the run's document does not tell it, or a weight's.
 export const stats = async (run: string, n: number): Promise<Stats> => (await json<{ stats: Stats }>(`runs/${run}/tensors/${n}/stats`)).stats;

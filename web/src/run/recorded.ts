@@ -1,9 +1,13 @@
 // A run that travels in a file: the server's answers and the tensors' bytes stand in the page itself, and no server is asked.
 
+import type { Values } from "../tensor/decode";
 import { parse, SIZES, type Stored } from "../tensor/safetensors";
 
 export interface Kept { dtype: string; shape: number[]; bytes: string; sha256: string } // bytes in base64
-export interface Recorded { schema: 1; place: string; language: "en" | "zh"; answers: Record<string, unknown>; tensors: Record<string, Kept> }
+// Written by Python (src/pellucid/saved) too, which adds the terms of cells as columns, and counts what a limit left out.
+export interface Carried { bytes: string; told: number; cells: number }
+export interface Left { tensors: number; of: number; steps: number; limit: number }
+export interface Recorded { schema: 1; place: string; language: "en" | "zh"; answers: Record<string, unknown>; tensors: Record<string, Kept>; terms?: Carried; left?: Left }
 
 export const recorded: Recorded | null = (() => {
   const text = typeof document === "undefined" ? null : document.getElementById("recorded")?.textContent;
@@ -40,9 +44,10 @@ export function cut({ dtype, shape, bytes }: Stored, at: string): Stored {
 }
 
 // Of each 2^level x 2^level block of the last two axes the number farthest from 0.
-export function pooled(values: ArrayLike<number>, shape: readonly number[], level: number): { values: Float32Array; shape: number[] } {
+export function pooled(values: ArrayLike<number>, shape: readonly number[], level: number): { values: Values; shape: number[] } {
   const side = 2 ** level, rows = shape.length > 1 ? (shape.at(-2) ?? 1) : 1, columns = shape.at(-1) ?? 1;
-  const down = Math.ceil(rows / side), across = Math.ceil(columns / side), many = values.length / (rows * columns), out = new Float32Array(many * down * across);
+  const down = Math.ceil(rows / side), across = Math.ceil(columns / side), many = values.length / (rows * columns), size = many * down * across;
+  const out = values instanceof Float64Array ? new Float64Array(size) : new Float32Array(size);
   for (let i = 0; i < values.length; i++) {
     const m = Math.floor(i / (rows * columns)), r = Math.floor(i / columns) % rows, c = i % columns, j = (m * down + Math.floor(r / side)) * across + Math.floor(c / side), x = values[i] ?? NaN;
     if (Number.isNaN(x) || Math.abs(x) > Math.abs(out[j] ?? 0)) out[j] = x;

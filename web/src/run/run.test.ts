@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { Columns, cellOf } from "./columns";
 import { NOWHERE, read, written } from "../link";
 import { OFF } from "../sampling/stages";
 import * as settings from "../sampling/settings";
@@ -71,6 +72,36 @@ describe("sources", () => {
 it("roles follow from paths and axes", () => {
   expect(run.map(role)).toEqual(["residual", "norm", "q", "k", "v", "attention", "attention", "attention", "attention", "residual", "norm", "ffn", "ffn", "residual", "norm", "residual"]);
   expect(role({ path: "layers.1.ffn.router", dims: "B T E", op: "linear" })).toBe("router");
+});
+
+describe("columns of terms", () => {
+  const bytes = (values: Float32Array | Float64Array | Int32Array): Uint8Array => new Uint8Array(values.buffer);
+  const stored = (dtype: string, shape: number[], values: Float32Array | Float64Array | Int32Array): [string, number[], Uint8Array] => [dtype, shape, bytes(values)];
+  const tables: Record<string, [string, number[], Uint8Array]> = {
+    short: stored("F32", [4], new Float32Array([1, 2, 3, 0.5])),
+    long: stored("F64", [3], new Float64Array([0.1, NaN, 3])),
+    spans: stored("I32", [4, 3], new Int32Array([0, 0, 2, 1, 0, 2, 0, 2, 4, 1, 1, 3])),
+    "7.0.x,a.weight": stored("I32", [2, 3], new Int32Array([4, 0, 2, 29, 2, 1])),
+    "7.0": stored("F64", [2], new Float64Array([4, 11])),
+    "7.1.x": stored("I32", [1, 2], new Int32Array([5, 3])),
+    "7.1": stored("F64", [1], new Float64Array([NaN])),
+    "77.0.x": stored("I32", [1, 2], new Int32Array([4, 0])),
+    "77.0": stored("F64", [1], new Float64Array([3])),
+  };
+  const all = new Columns({ metadata: {}, tensors: new Map(Object.entries(tables).map(([name, [dtype, shape, held]]) => [name, { dtype, shape, bytes: held }])) });
+
+  it("are multiplied row by row, and told with the sum that came with the cell", () => {
+    expect(all.terms(7, 4)).toEqual({ factors: { x: [1, 2], "a.weight": [3, 0.5] }, summands: [3, 1], total: 4, count: 2 });
+    expect(all.terms(7, 5)).toEqual({ factors: { x: [null, 3] }, summands: [null, 3], total: null, count: 2 });
+    expect(all.terms(77, 4)?.summands).toEqual([1, 2]);
+  });
+
+  it("keep float64 where float32 is not enough, and know nothing of other cells", () => {
+    expect(all.terms(7, 29)?.factors["a.weight"]).toEqual([0.1, null]);
+    expect(all.terms(7, 6)).toBeUndefined();
+    expect(all.terms(8, 4)).toBeUndefined();
+    expect(cellOf([2, 5, 3], [1, 4, 2])).toBe(29);
+  });
 });
 
 describe("links", () => {

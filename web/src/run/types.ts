@@ -46,8 +46,6 @@ export interface ModelEntry { name: string; kind: string; parameters: number; by
 export interface Models { current: string; run: string | null; models: ModelEntry[] }
 
 export interface Terms {
-  value: number | null;
-  op: string | null;
   factors: Record<string, (number | null)[]>;
   summands: (number | null)[];
   total: number | null;

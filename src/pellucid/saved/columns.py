@@ -1,0 +1,112 @@
+"""The terms of cells in few bytes: the columns that cells are sums of, each stored once, and for each cell which columns it takes.
+
+The row that meets 128 rows of a weight is one column, not 128. The page multiplies the columns again (web/src/run/columns.ts); the sum is
+told with the cell, so that it is the sum that the record gives.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from pellucid.watching import Seen
+
+Rows = list[tuple[int, ...]]  # a cell's flat place, and the number of each factor's column
+
+
+class Group:
+    """Cells of one tensor whose terms have the same names."""
+
+    def __init__(self) -> None:
+        self.rows: Rows = []
+        self.sums: list[float] = []
+
+
+class Columns:
+    """The distinct columns of factors that a file carries, within a budget of numbers and of cells."""
+
+    def __init__(self, numbers: int, cells: int) -> None:
+        self.numbers, self.cells, self.told = numbers, cells, 0
+        self.known: dict[bytes, int] = {}
+        self.spans: list[tuple[int, int, int]] = []  # pool, begin, end
+        self.pools: tuple[list[Any], list[Any]] = ([], [])  # float32 where that is exact, and float64
+        self.lengths = [0, 0]
+
+    def file(self, records: Mapping[int, Seen]) -> bytes:
+        """A safetensors file: the columns end to end, where each begins and ends, and of every tensor its cells by names of factors."""
+        tensors = {}
+        for n, groups in self.fill(records).items():
+            for i, (names, group) in enumerate(groups.items()):
+                tensors[f"{n}.{i}.{','.join(names)}"] = torch.tensor(group.rows, dtype=torch.int32)
+                tensors[f"{n}.{i}"] = torch.tensor(group.sums, dtype=torch.float64)
+        pools = (np.concatenate(p) if p else np.zeros(0, t) for p, t in zip(self.pools, (np.float32, np.float64), strict=True))
+        short, long = map(torch.from_numpy, pools)
+        return save(tensors | {"short": short, "long": long, "spans": torch.tensor(self.spans, dtype=torch.int32).view(-1, 3)})
+
+    def fill(self, records: Mapping[int, Seen]) -> dict[int, dict[tuple[str, ...], Group]]:
+        """The cells of every record that the budget holds, by the records' numbers.
+
+        Token by token, the last one first; among the tensors of one token the small ones first, each with an equal share of what is left.
+        """
+        found: dict[int, dict[tuple[str, ...], Group]] = {}
+        distances = {n: distance(s) for n, s in records.items() if s.terms is not None and s.value.numel()}
+        for d in sorted(set().union(*(set(v.tolist()) for v in distances.values()))):
+            if min(self.numbers, self.cells) <= 0:
+                break
+            here = [(n, (v == d).nonzero().flatten()) for n, v in distances.items() if bool((v == d).any())]
+            here.sort(key=lambda tensor: cost(records[tensor[0]], tensor[1]))
+            for left, (n, spots) in zip(range(len(here), 0, -1), here, strict=True):
+                self.take(records[n], spots, self.numbers // left, self.cells // left, found.setdefault(n, {}))
+        return found
+
+    def take(self, seen: Seen, spots: Tensor, numbers: int, cells: int, groups: dict[tuple[str, ...], Group]) -> None:
+        """Cells at these flat spots of a record, until its share of numbers or cells is used."""
+        assert seen.terms is not None
+        least = self.numbers - numbers
+        order = spots[seen.value.flatten().cpu()[spots].double().argsort(descending=True, stable=True)]
+        for spot in order[:cells].tolist():
+            if self.numbers <= least:
+                return
+            terms = seen.terms(tuple(int(n) for n in np.unravel_index(spot, seen.shape)))
+            group = groups.setdefault(tuple(terms.factors), Group())
+            group.rows.append((spot, *map(self.column, terms.factors.values())))
+            group.sums.append(terms.total())
+            self.told, self.cells = self.told + 1, self.cells - 1
+
+    def column(self, factor: Tensor) -> int:
+        """The number of a column, stored if it is new."""
+        values = factor.contiguous().numpy()
+        key = values.tobytes()
+        if (found := self.known.get(key)) is None:
+            with np.errstate(over="ignore"):
+                short = values.astype(np.float32)
+            pool = int(not np.array_equal(short.astype(np.float64), values, equal_nan=True))
+            self.pools[pool].append(values if pool else short)
+            self.spans.append((pool, self.lengths[pool], self.lengths[pool] + len(values)))
+            self.lengths[pool] += len(values)
+            self.numbers -= len(values)
+            found = self.known[key] = len(self.known)
+        return found
+
+
+def distance(seen: Seen) -> Tensor:
+    """How many tokens before the last one each cell belongs to, flat; 0 where a tensor has no axis of tokens."""
+    axes = seen.dims.split()
+    at = next((axes.index(a) for a in "TN" if a in axes), None)
+    if at is None:
+        return torch.zeros(prod(seen.shape), dtype=torch.long)
+    n = seen.shape[at]
+    row = seen.rows.cpu() if axes[at] == "N" and seen.rows is not None else torch.arange(n)
+    back = (row.max() - row).view([n if i == at else 1 for i in range(len(axes))])
+    return back.expand(seen.shape).flatten()
+
+
+def cost(seen: Seen, spots: Tensor) -> int:
+    """About how many numbers the terms of these cells take."""
+    assert seen.terms is not None
+    at = tuple(int(n) for n in np.unravel_index(int(spots[0]), seen.shape))
+    return len(spots) * len(seen.terms(at).summands)

@@ -1,0 +1,58 @@
+"""The page as one file: its script and style inline, told to the browser by their hashes, and what is recorded as inert JSON.
+
+The same file, to the byte but for what is recorded, as the page's own "Save as HTML" writes (web/src/run/save.ts).
+"""
+
+import base64
+import hashlib
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+WEB = Path(__file__).parents[1] / "web"
+NONE = "'none'"
+SIGNS = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
+
+
+@cache
+def built(name: str) -> str:
+    """A file of the built page."""
+    return (WEB / name).read_bytes().decode("utf-8")
+
+
+def written(recorded: dict[str, Any]) -> str:
+    """The file with this recorded; see `recording`."""
+    script, style, icon = closed(built("page.js")), built("page.css"), packed(built("icon.svg").encode())
+    only = {"default-src": NONE, "script-src": f"'{digest(script)}'", "style-src": f"'{digest(style)}'", "img-src": "data:"}
+    policy = "; ".join(f"{what} {where}" for what, where in (only | {"base-uri": NONE, "form-action": NONE}).items())
+    lines = [
+        "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8" />',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}" />',
+        '<meta name="viewport" content="width=device-width, initial-scale=1" />', '<meta name="color-scheme" content="light dark" />',
+        f'<link rel="icon" href="data:image/svg+xml;base64,{icon}" />', "<title>Pellucid</title>", f"<style>{style}</style>", "</head>",
+        "<body>", '<div id="page"></div>', f'<script type="application/json" id="recorded">{inert(recorded)}</script>',
+        f'<script type="module">{script}</script>', "</body>", "</html>", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def digest(text: str) -> str:
+    """What a content security policy calls a script or style by."""
+    return "sha256-" + packed(hashlib.sha256(text.encode()).digest())
+
+
+def packed(content: bytes | memoryview) -> str:
+    """Bytes as text, in base64."""
+    return base64.b64encode(content).decode("ascii")
+
+
+def inert(content: Any) -> str:
+    """JSON in which no text can end the element that holds it."""
+    return json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(SIGNS)
+
+
+def closed(script: str) -> str:
+    """A script that holds no end of a script."""
+    return re.sub(r"</(script)", r"<\\/\1", script, flags=re.I).replace("<!--", "<\\!--")

@@ -1,0 +1,64 @@
+// The terms of cells that travel with a run: which columns each is the product of, and its sum. A column that many cells share is there once.
+
+import { decode, type Values } from "../tensor/decode";
+import { parse, type File } from "../tensor/safetensors";
+import type { Terms } from "./types";
+
+type Numbers = (number | null)[];
+const finite = (x: number): number | null => (Number.isFinite(x) ? x : null);
+
+// cellOf([2, 5, 3], [1, 4, 2]) is 29: the place of a cell in the tensor's numbers.
+export const cellOf = (shape: readonly number[], cell: readonly number[]): number => shape.reduce((at, size, i) => at * size + (cell[i] ?? 0), 0);
+
+export class Columns {
+  private readonly found = new Map<string, Values>();
+  private readonly cells = new Map<string, Map<number, { name: string; row: number }>>();
+
+  constructor(private readonly file: File) {}
+
+  static of(bytes: Uint8Array): Columns {
+    return new Columns(parse(bytes.slice().buffer));
+  }
+
+  private values(name: string): Values {
+    const known = this.found.get(name), stored = this.file.tensors.get(name);
+    if (known) return known;
+    if (!stored) throw new RangeError(`columns: no ${name}`);
+    const read = decode(stored);
+    this.found.set(name, read);
+    return read;
+  }
+
+  // Which row of which table tells of each cell of a tensor; "7.0.x,weight" is the first table of tensor 7.
+  private of(n: number): Map<number, { name: string; row: number }> {
+    const known = this.cells.get(String(n));
+    if (known) return known;
+    const all = new Map<number, { name: string; row: number }>();
+    for (const name of this.file.tensors.keys()) {
+      if (!new RegExp(`^${n}\\.\\d+\\.`).test(name)) continue;
+      const rows = this.values(name), width = names(name).length + 1;
+      for (let row = 0; row * width < rows.length; row++) all.set(rows[row * width] ?? -1, { name, row });
+    }
+    this.cells.set(String(n), all);
+    return all;
+  }
+
+  private column(i: number): Values {
+    const [pool = 0, from = 0, to = 0] = this.values("spans").subarray(3 * i, 3 * i + 3);
+    return this.values(pool === 0 ? "short" : "long").subarray(from, to);
+  }
+
+  // What a cell is the sum of, where that was recorded.
+  terms(n: number, cell: number): Terms | undefined {
+    const told = this.of(n).get(cell);
+    if (!told) return undefined;
+    const own = names(told.name), rows = this.values(told.name), width = own.length + 1, start = told.row * width + 1;
+    const columns = own.map((_, i) => this.column(rows[start + i] ?? -1)), count = columns[0]?.length ?? 0;
+    const summands: Numbers = Array.from({ length: count }, (_, i) => finite(columns.reduce((product, c) => product * (c[i] ?? NaN), 1)));
+    const factors = Object.fromEntries(own.map((name, i) => [name, Array.from(columns[i] ?? [], finite)]));
+    const total = this.values(told.name.split(".").slice(0, 2).join("."))[told.row] ?? NaN;
+    return { factors, summands, total: finite(total), count };
+  }
+}
+
+const names = (table: string): string[] => table.split(".").slice(2).join(".").split(",");
