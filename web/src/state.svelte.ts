@@ -23,20 +23,31 @@ export function go(change: Partial<Place>): void {
   else history.replaceState(null, "", address);
 }
 
+// What the server was opened with: a model, or a run that was recorded.
+let first: { model: string; run: Run | null } = { model: "", run: null };
+const asked = (run: Run): string => run.prompt ?? `#${run.ids.join(" ")}`;
+
+// What a link leaves open, or what it names that is not here, is as it was opened.
+function settle(): void {
+  const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === first.model);
+  place.model = model?.name ?? "";
+  place.prompt ||= first.run && place.model === first.model ? asked(first.run) : (model?.prompt ?? UNTOLD);
+}
+
 export async function open(): Promise<void> {
   Object.assign(place, read(recorded && location.hash.length < 2 ? recorded.place : location.hash));
   addEventListener("popstate", () => {
     const before = { ...place };
     Object.assign(place, read(location.hash));
+    settle();
     if (before.model !== place.model || before.prompt !== place.prompt || before.steps !== place.steps) void run();
   });
   try {
     const found = await models();
     now.models = found.models;
-    const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === found.current);
-    place.model = model?.name ?? "";
-    place.prompt ||= model?.prompt ?? UNTOLD;
-    if (found.run !== null && place.model === found.current) return take(await kept(found.run));
+    first = { model: found.current, run: found.run === null ? null : await kept(found.run) };
+    settle();
+    if (first.run && place.model === first.model) place.prompt = asked(first.run);
   } catch (fault) {
     now.fault = told(fault);
     return;
@@ -52,7 +63,8 @@ export async function run(): Promise<void> {
   now.busy = true;
   now.fault = "";
   try {
-    const answer = await start(place.model, place.prompt, place.steps);
+    const own = place.model === first.model && first.run && place.prompt === asked(first.run) ? first.run : null;
+    const answer = own ?? (await start(place.model, place.prompt, place.steps));
     if (mine === latest) take(answer);
   } catch (fault) {
     if (mine === latest) now.fault = told(fault);
@@ -66,7 +78,7 @@ function take(run: Run): void {
   now.run = run;
   now.tensors = { 0: run.tensors };
   now.weights = [];
-  void weights(run.model).then((all) => { if (now.run?.run === run.run) now.weights = all.filter((w) => run.values && w.shape.length > 0).map((w) => asTensor(run.model, w)); }, () => undefined);
+  if (now.models.some((m) => m.name === run.model)) void weights(run.model).then((all) => { if (now.run?.run === run.run) now.weights = all.filter((w) => run.values && w.shape.length > 0).map((w) => asTensor(run.model, w)); }, () => undefined);
   place.step = Math.min(place.step, Math.max(0, run.steps.length - 1));
   place.position = Math.min(place.position, run.ids.length - 1);
   if (!run.tensors.some((t) => t.path === place.tensor || t.weights.includes(place.tensor))) place.tensor = place.cell = "";

@@ -129,7 +129,8 @@ class Desk:
         key = (name, language(), *sorted(how.items()))
         with self.lock:
             if key not in self.bills:
-                bill = count(name, **how)
+                left = self.shelf.how.get("ignore_fields", ()) if name == self.shelf.opened else ()
+                bill = count(name, **how, ignore_fields=left)
                 self.bills[key] = bill_json.document(bill) | {"formulas": formulas(bill)}
                 while len(self.bills) > self.limits.bills:
                     self.bills.popitem(last=False)

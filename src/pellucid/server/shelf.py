@@ -1,5 +1,4 @@
 """The models that the page may name: the one it was opened with, and the specimens. A name from the page is only ever looked up here.
-from pellucid.errors import RequestError
 
 A model of the catalogue is built on meta: its shapes and counts are told, and values need weights.
 """
