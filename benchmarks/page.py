@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))  # a browser and a server, as the tests have them
@@ -158,19 +159,16 @@ def large_run(browser: Browser, address: str, tokens: int, seconds: float) -> di
             for i in range(40):
                 page.mouse.wheel(0, 400 if i < 20 else -400)
                 page.wait_for_timeout(40)
-        for path, cell in (
-            ("layers.0.attn.pattern", f"0,3,{tokens - 5},7"),
-            ("layers.0.ffn.neurons", f"0,{tokens - 5},9"),
-            ("logits", f"0,{tokens - 5},9"),
-        ):
+        where = f"prompt={quote(ids)}"
+        for path in ("layers.0.attn.pattern", "layers.0.ffn.neurons", "logits"):
             with measure.act(f"{path}: open"):
-                page.evaluate("h => { location.hash = h }", f"tensor={path}&cell={cell}&prompt={ids.replace('#', '%23').replace(' ', '+')}")
-                page.wait_for_selector(f'#reading[data-cell="{cell}"]:not([data-value=""])')
+                page.evaluate("h => { location.hash = h }", f"tensor={path}&{where}")
+                page.wait_for_selector(f'aside[aria-label="{path}"] .frame[data-level]')
                 page.wait_for_timeout(1000)
             measure.matrix(path)
         for view in ("attention", "next", "cache", "budget"):
             with measure.act(f"{view}: open"):
-                page.evaluate("h => { location.hash = h }", f"view={view}&prompt={ids.replace('#', '%23').replace(' ', '+')}")
+                page.evaluate("h => { location.hash = h }", f"view={view}&{where}")
                 page.wait_for_timeout(6000 if view == "attention" else 3000)
         visit.faults.clear()
         return told | {"acts": measure.acts}

@@ -150,7 +150,7 @@ def test_every_view_by_keys_alone(visit: Visit) -> None:
     press(page, ".play", "Space")
 
     arrive(visit, "budget", 0, 0, 0)
-    press(page, ".controls input[type=range]", "ArrowRight")
+    press(page, ".controls input[type=range]", "ArrowLeft")
     page.wait_for_function("() => location.hash.includes('context')")
     press(page, "td button >> nth=0", "Enter")
     page.wait_for_selector("td .formula")

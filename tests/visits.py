@@ -54,12 +54,12 @@ def opened(*arguments: str) -> Iterator[str]:
 
 
 @contextmanager
-def standing(opened: str, **how: Any) -> Iterator[str]:
-    """The page of a model or a trace, served by a thread of this process; its address. how: see `Desk`."""
-    own, token, desk = taken(0), secrets.token_urlsafe(32), Future[Desk]()
-    desk.set_result(Desk(opened, LIMITS, **how))
+def standing(desk: Desk) -> Iterator[str]:
+    """The page of a desk's model or trace, served by a thread of this process; its address."""
+    own, token, ready = taken(0), secrets.token_urlsafe(32), Future[Desk]()
+    ready.set_result(desk)
     at = int(own.getsockname()[1])
-    app, api = build(desk, token, at, LIMITS)
+    app, api = build(ready, token, at, LIMITS)
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", ws="none"))
     thread = threading.Thread(target=server.run, args=([own],))
     thread.start()
@@ -70,6 +70,11 @@ def standing(opened: str, **how: Any) -> Iterator[str]:
         thread.join(30)
         own.close()
         api.worker.close()
+
+
+def desk(opened: str, **how: Any) -> Desk:
+    """What stands behind a page; how: `load`'s settings."""
+    return Desk(opened, LIMITS, **how)
 
 
 @dataclass

@@ -26,12 +26,15 @@ export function go(change: Partial<Place>): void {
 // What the server was opened with: a model, or a run that was recorded.
 let first: { model: string; run: Run | null } = { model: "", run: null };
 const asked = (run: Run): string => run.prompt ?? `#${run.ids.join(" ")}`;
+// A recorded run is looked at as long as no other model is chosen; its own may not be here.
+const recording = (): Run | null => (place.model === first.model || !now.models.some((m) => m.name === first.model) ? first.run : null);
 
 // What a link leaves open, or what it names that is not here, is as it was opened.
 function settle(): void {
   const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === first.model);
   place.model = model?.name ?? "";
-  place.prompt ||= first.run && place.model === first.model ? asked(first.run) : (model?.prompt ?? UNTOLD);
+  const run = recording();
+  place.prompt ||= run ? asked(run) : (model?.prompt ?? UNTOLD);
 }
 
 export async function open(): Promise<void> {
@@ -47,7 +50,8 @@ export async function open(): Promise<void> {
     now.models = found.models;
     first = { model: found.current, run: found.run === null ? null : await kept(found.run) };
     settle();
-    if (first.run && place.model === first.model) place.prompt = asked(first.run);
+    const run = recording();
+    if (run) place.prompt = asked(run);
   } catch (fault) {
     now.fault = told(fault);
     return;
@@ -63,8 +67,7 @@ export async function run(): Promise<void> {
   now.busy = true;
   now.fault = "";
   try {
-    const own = place.model === first.model && first.run && place.prompt === asked(first.run) ? first.run : null;
-    const answer = own ?? (await start(place.model, place.prompt, place.steps));
+    const own = recording(), answer = own && place.prompt === asked(own) ? own : (await start(place.model, place.prompt, place.steps));
     if (mine === latest) take(answer);
   } catch (fault) {
     if (mine === latest) now.fault = told(fault);
