@@ -29,7 +29,7 @@ from playwright.sync_api import Browser, Page  # noqa: E402
 
 from visits import Visit, chromium, opened, visiting  # noqa: E402
 
-GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 2048}
+GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 4096}
 SQUARE = {
     "model_type": "llama", "vocab_size": 256, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 32,
     "num_key_value_heads": 1, "max_position_embeddings": 64,

@@ -18,7 +18,7 @@ from visits import READY, Visit, desk, standing, visiting
 
 TOKENS, SIDE, MOST = 2048, 4096, 5000
 IDS = "#" + " ".join(str(17 * i % 5000) for i in range(TOKENS))
-LONG = {"model_type": "gpt2", "vocab_size": 5000, "n_embd": 48, "n_head": 12, "n_layer": 12, "n_positions": TOKENS}
+LONG = {"model_type": "gpt2", "vocab_size": 5000, "n_embd": 48, "n_head": 12, "n_layer": 16, "n_positions": 2 * TOKENS}
 LARGE = {
     "model_type": "llama", "vocab_size": 16, "hidden_size": SIDE, "intermediate_size": 16, "num_hidden_layers": 1,
     "num_attention_heads": 32, "num_key_value_heads": 1, "max_position_embeddings": 64,
@@ -56,7 +56,7 @@ def turn(visit: Visit, ready: str, **place: object) -> None:
 def test_a_long_prompt(browser: Browser, long: str) -> None:
     with visiting(browser, long) as visit:
         page = visit.page
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(60_000)
         visit.go(prompt=IDS)
         assert page.locator(".token").count() == 160
         scores = page.locator('[data-path="layers.0.attn.scores"]')
@@ -65,10 +65,10 @@ def test_a_long_prompt(browser: Browser, long: str) -> None:
         marked.wait_for()
         assert marked.get_attribute("data-pooled") == "4" and "16×16" in (marked.get_attribute("title") or "")
         assert page.locator('[data-path="layers.0.attn.q"] [data-pooled]').count() == 0  # whole
-        for block in range(1, 12):
+        for block in range(1, 16):
             page.locator(f'[data-block="layers.{block}"]').click()
             assert page.locator(f'[data-path="layers.{block}.attn.q"]').count() == 1 and nodes(visit) < MOST
-        assert 3 < page.locator('[data-block][aria-expanded="true"]').count() < 12  # the first ones made room
+        assert 3 < page.locator('[data-block][aria-expanded="true"]').count() < 16  # the first ones made room
         turn(visit, "[data-weight]", view="attention", prompt=IDS)
         page.wait_for_selector('.heads[data-pooled="4"] .pooled')
         for view, there in (("next", "[data-pick]"), ("cache", ".positions"), ("budget", "td .value"), ("change", "main form")):
@@ -78,7 +78,7 @@ def test_a_long_prompt(browser: Browser, long: str) -> None:
 def test_a_table_of_scores_pans_and_zooms_from_pooled_to_exact(browser: Browser, long: str) -> None:
     with visiting(browser, long) as visit:
         page = visit.page
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(60_000)
         visit.go(prompt=IDS)
         pools(visit, "layers.1.attn.pattern", "0,3,2000,5", prompt=IDS)
 
@@ -102,7 +102,7 @@ def pools(visit: Visit, path: str, cell: str, **place: object) -> None:
 
 def test_a_large_matrix(browser: Browser, tmp_path: Path) -> None:
     with standing(desk(model(tmp_path / "large", LARGE))) as address, visiting(browser, address) as visit:
-        visit.page.set_default_timeout(120_000)
+        visit.page.set_default_timeout(60_000)
         visit.go(prompt="#1 2 3")
         visit.page.wait_for_function("() => document.querySelector('[data-path]')")
         pools(visit, "layers.0.attn.q.weight", "2222,3333", prompt="#1 2 3")

@@ -1,5 +1,6 @@
 // One selection for all views, held in the address: model, prompt, step, block, head, position, tensor, cell.
 
+import { untrack } from "svelte";
 import { kept, models, start, tensors, weights } from "./run/api";
 import { recorded } from "./run/recorded";
 import type { Spot } from "./run/sources";
@@ -8,8 +9,18 @@ import { axes, type ModelEntry, type Run, type Tensor } from "./run/types";
 import { NOWHERE, read, written, type Place } from "./link";
 
 export const place: Place = $state({ ...NOWHERE });
-// What all views share: the run, what is being asked, and the cells that the pointed-at cell was made from.
-export const now: { run: Run | null; models: ModelEntry[]; busy: boolean; fault: string; tensors: Record<number, Tensor[]>; weights: Tensor[]; lit: Map<string, Spot> } = $state({ run: null, models: [], busy: false, fault: "", tensors: {}, weights: [], lit: new Map() });
+// What all views share: the run, what is being asked, and the cells that the pointed-at cell was made from. Answers are put in whole and
+// never changed, so nothing watches their parts: a river reads them a hundred thousand times.
+class Now {
+  run: Run | null = $state.raw(null);
+  models: ModelEntry[] = $state.raw([]);
+  busy = $state(false);
+  fault = $state("");
+  tensors: Record<number, Tensor[]> = $state.raw({}); // by step
+  weights: Tensor[] = $state.raw([]);
+  lit: Map<string, Spot> = $state.raw(new Map());
+}
+export const now = new Now();
 
 // What differs in these is a step back; the rest replaces the address where it stands.
 const UNTOLD = "#0 1 2 3 4"; // what a model without a tokenizer is asked with
@@ -91,11 +102,11 @@ function take(run: Run): void {
 
 // The tensors of the first so many steps, one after the other.
 export async function load(steps: number): Promise<void> {
-  const run = now.run;
+  const run = untrack(() => now.run);
   for (let k = 1; run && k < steps && now.run === run; k++) {
-    if (now.tensors[k]) continue;
+    if (untrack(() => now.tensors[k])) continue;
     const found = await tensors(run.run, k);
-    if (now.run === run) now.tensors[k] = found;
+    if (now.run === run) now.tensors = { ...now.tensors, [k]: found };
   }
 }
 
@@ -106,7 +117,7 @@ export async function turn(step: number): Promise<void> {
   if (!run || now.tensors[step]) return;
   try {
     const found = await tensors(run.run, step);
-    if (now.run === run) now.tensors[step] = found;
+    if (now.run === run) now.tensors = { ...now.tensors, [step]: found };
   } catch (fault) {
     now.fault = told(fault);
   }

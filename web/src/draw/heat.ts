@@ -17,9 +17,8 @@ export function heat(canvas: HTMLCanvasElement, width: number, height: number, p
   const context = canvas.getContext("2d");
   if (!context) return;
   const drawn = pictures.filter((p) => p.width > 0 && p.height > 0 && p.grid.rows > 0 && p.grid.columns > 0);
-  shared ??= new Gl();
   const work = drawn.reduce((n, p) => n + p.width * p.height + Math.round(p.view.rows * p.view.columns), 0);
-  if (work > SMALL && shared.draw(width, height, drawn))
+  if (work > SMALL && (shared ??= new Gl()).draw(width, height, drawn))
     for (const { x, y, width: w, height: h } of drawn) context.drawImage(shared.canvas, x, y, w, h, x, y, w, h);
   else for (const p of drawn) context.putImageData(new ImageData(pixels(p), p.width, p.height), p.x, p.y);
 }
