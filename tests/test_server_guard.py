@@ -79,6 +79,17 @@ def test_the_matrix() -> None:
     assert list(unexpected(guard())) == []
 
 
+def test_every_route_by_host_and_origin(api: Served) -> None:
+    """Host x Origin x route, with the right token: an answer for this page's own, and for nothing else."""
+    routes = [(r.path, m) for r in api.api.routes() for m in sorted(r.methods or ())]
+    assert len(routes) > 20
+    for (path, method), host, origin in itertools.product(routes, (*GOOD_HOSTS, *BAD_HOSTS), ORIGINS):
+        said = {"own": f"http://{host}", "own/": f"http://{host}/", "https-own": f"https://{host}"}.get(origin or "", origin)
+        given = {"host": host, "origin": said, "authorization": TOKENS[0], "content-type": "application/json"}
+        found = checked(guard(), path=path, method=method, headers=[(k, v) for k, v in given.items() if v is not None])
+        assert found == (200 if host in GOOD_HOSTS and origin in (None, "own") else 403), (path, method, host, origin)
+
+
 MUTANTS: dict[str, Any] = {
     "hosts": {*(f"{h}:{PORT}" for h in ("127.0.0.1", "localhost", "[::1]", "0.0.0.0"))},
     "free": frozenset({*PAGE, "/api/models"}),

@@ -1,17 +1,26 @@
 """The page in a real Chromium, served by `pellucid open` in a process of its own; what it does that it should not is a fault."""
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from pellucid.server.app import build
+from pellucid.server.desk import Desk
+from pellucid.server.limits import LIMITS
+from pellucid.server.listen import HOST, taken
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-dev-shm-usage"]
 READY = "() => document.querySelector('main nav') && document.querySelector('main')?.getAttribute('aria-busy') === 'false'"
@@ -43,6 +52,30 @@ def opened(*arguments: str) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait(10)
+
+
+@contextmanager
+def standing(desk: Desk) -> Iterator[str]:
+    """The page of a desk's model or trace, served by a thread of this process; its address."""
+    own, token, ready = taken(0), secrets.token_urlsafe(32), Future[Desk]()
+    ready.set_result(desk)
+    at = int(own.getsockname()[1])
+    app, api = build(ready, token, at, LIMITS)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", ws="none"))
+    thread = threading.Thread(target=server.run, args=([own],))
+    thread.start()
+    try:
+        yield f"http://{HOST}:{at}/#token={token}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        own.close()
+        api.worker.close()
+
+
+def desk(opened: str, **how: Any) -> Desk:
+    """What stands behind a page; how: `load`'s settings."""
+    return Desk(opened, LIMITS, **how)
 
 
 @dataclass
@@ -110,6 +143,7 @@ def visiting(browser: Browser, address: str, **how: Any) -> Iterator[Visit]:
     context.route("**/*", answer)
     visit.page.on("console", lambda m: visit.faults.append(m.text) if "GL Driver Message" not in m.text else None)  # software GL is slow
     visit.page.on("pageerror", lambda e: visit.faults.append(str(e)))
+    visit.page.on("dialog", lambda d: (visit.faults.append(f"dialog: {d.message}"), d.dismiss()))
     yield visit
     assert not visit.faults, visit.faults
     context.close()

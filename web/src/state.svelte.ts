@@ -1,5 +1,6 @@
 // One selection for all views, held in the address: model, prompt, step, block, head, position, tensor, cell.
 
+import { untrack } from "svelte";
 import { kept, models, start, tensors, weights } from "./run/api";
 import { recorded } from "./run/recorded";
 import type { Spot } from "./run/sources";
@@ -8,8 +9,18 @@ import { axes, type ModelEntry, type Run, type Tensor } from "./run/types";
 import { NOWHERE, read, written, type Place } from "./link";
 
 export const place: Place = $state({ ...NOWHERE });
-// What all views share: the run, what is being asked, and the cells that the pointed-at cell was made from.
-export const now: { run: Run | null; models: ModelEntry[]; busy: boolean; fault: string; tensors: Record<number, Tensor[]>; weights: Tensor[]; lit: Map<string, Spot> } = $state({ run: null, models: [], busy: false, fault: "", tensors: {}, weights: [], lit: new Map() });
+// What all views share: the run, what is being asked, and the cells that the pointed-at cell was made from. Answers are put in whole and
+// never changed, so nothing watches their parts: a river reads them a hundred thousand times.
+class Now {
+  run: Run | null = $state.raw(null);
+  models: ModelEntry[] = $state.raw([]);
+  busy = $state(false);
+  fault = $state("");
+  tensors: Record<number, Tensor[]> = $state.raw({}); // by step
+  weights: Tensor[] = $state.raw([]);
+  lit: Map<string, Spot> = $state.raw(new Map());
+}
+export const now = new Now();
 
 // What differs in these is a step back; the rest replaces the address where it stands.
 const UNTOLD = "#0 1 2 3 4"; // what a model without a tokenizer is asked with
@@ -24,24 +35,35 @@ export function go(change: Partial<Place>): void {
   else history.replaceState(null, "", address);
 }
 
+// What the server was opened with: a model, or a run that was recorded.
+let first: { model: string; run: Run | null } = { model: "", run: null };
+const asked = (run: Run): string => run.prompt ?? (run.ids.length > 0 ? `#${run.ids.join(" ")}` : "");
+// A recorded run is looked at as long as no other model is chosen; its own may not be here.
+const recording = (): Run | null => (place.model === first.model || !now.models.some((m) => m.name === first.model) ? first.run : null);
+
+// What a link leaves open, or what it names that is not here, is as it was opened.
+function settle(): void {
+  const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === first.model);
+  place.model = model?.name ?? "";
+  const run = recording();
+  place.prompt ||= run ? asked(run) : (model?.prompt ?? UNTOLD);
+}
+
 export async function open(): Promise<void> {
   Object.assign(place, read(recorded && location.hash.length < 2 ? recorded.place : location.hash));
   addEventListener("popstate", () => {
     const before = { ...place };
     Object.assign(place, read(location.hash));
+    settle();
     if (before.model !== place.model || before.prompt !== place.prompt || before.steps !== place.steps) void run();
   });
   try {
     const found = await models();
     now.models = found.models;
-    const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === found.current);
-    place.model = model?.name ?? "";
-    place.prompt ||= model?.prompt ?? UNTOLD;
-    if (found.run !== null && place.model === found.current) {
-      const told = await kept(found.run);
-      place.prompt = told.prompt ?? (told.ids.length > 0 ? `#${told.ids.join(" ")}` : "");
-      return take(told);
-    }
+    first = { model: found.current, run: found.run === null ? null : await kept(found.run) };
+    settle();
+    const run = recording();
+    if (run) place.prompt = asked(run);
   } catch (fault) {
     now.fault = told(fault);
     return;
@@ -57,7 +79,7 @@ export async function run(): Promise<void> {
   now.busy = true;
   now.fault = "";
   try {
-    const answer = await start(place.model, place.prompt, place.steps);
+    const own = recording(), answer = own && place.prompt === asked(own) ? own : (await start(place.model, place.prompt, place.steps));
     if (mine === latest) take(answer);
   } catch (fault) {
     if (mine === latest) now.fault = told(fault);
@@ -71,7 +93,7 @@ function take(run: Run): void {
   now.run = run;
   now.tensors = { 0: run.tensors };
   now.weights = [];
-  void weights(run.model).then((all) => { if (now.run?.run === run.run) now.weights = all.filter((w) => run.values && w.shape.length > 0).map((w) => asTensor(run.model, w)); }, () => undefined);
+  if (now.models.some((m) => m.name === run.model)) void weights(run.model).then((all) => { if (now.run?.run === run.run) now.weights = all.filter((w) => run.values && w.shape.length > 0).map((w) => asTensor(run.model, w)); }, () => undefined);
   place.step = Math.min(place.step, Math.max(0, run.steps.length - 1));
   place.position = Math.min(place.position, run.ids.length - 1);
   if (!run.tensors.some((t) => t.path === place.tensor || t.weights.includes(place.tensor))) place.tensor = place.cell = "";
@@ -81,11 +103,11 @@ function take(run: Run): void {
 
 // The tensors of the first so many steps, one after the other.
 export async function load(steps: number): Promise<void> {
-  const run = now.run;
+  const run = untrack(() => now.run);
   for (let k = 1; run && k < steps && now.run === run; k++) {
-    if (now.tensors[k]) continue;
+    if (untrack(() => now.tensors[k])) continue;
     const found = await tensors(run.run, k);
-    if (now.run === run) now.tensors[k] = found;
+    if (now.run === run) now.tensors = { ...now.tensors, [k]: found };
   }
 }
 
@@ -96,7 +118,7 @@ export async function turn(step: number): Promise<void> {
   if (!run || now.tensors[step]) return;
   try {
     const found = await tensors(run.run, step);
-    if (now.run === run) now.tensors[step] = found;
+    if (now.run === run) now.tensors = { ...now.tensors, [step]: found };
   } catch (fault) {
     now.fault = told(fault);
   }

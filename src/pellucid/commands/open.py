@@ -1,6 +1,6 @@
 """`pellucid open`: the page in the browser, served to this machine alone."""
 
-import webbrowser
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -27,6 +27,7 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         screen: Screen = ctx.obj
 
+        from pellucid.server.browser import browse
         from pellucid.server.listen import serve
 
         def ready(address: str) -> None:
@@ -35,6 +36,7 @@ def add(app: typer.Typer) -> None:
             else:
                 screen.text(say("open.ready", address=address) + "\n")
             if not no_browser:
-                webbrowser.open(address)
+                browse(address, end)
 
-        serve(port, model, ready, device=device, dtype=dtype, ignore_fields=tuple(ignore_field or ()))
+        with ExitStack() as end:
+            serve(port, model, ready, device=device, dtype=dtype, ignore_fields=tuple(ignore_field or ()))

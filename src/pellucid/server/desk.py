@@ -126,7 +126,8 @@ class Desk:
         key = (name, language(), *sorted(how.items()))
         with self.lock:
             if key not in self.bills:
-                self.bills[key] = count_document(count(name, **how))
+                left = self.shelf.how.get("ignore_fields", ()) if name == self.shelf.opened else ()
+                self.bills[key] = count_document(count(name, **how, ignore_fields=left))
                 while len(self.bills) > self.limits.bills:
                     self.bills.popitem(last=False)
             self.bills.move_to_end(key)

@@ -4,14 +4,15 @@ import type { View } from "./heat";
 
 export interface Chunk { row: number; column: number; rows: number; columns: number } // cells of the whole matrix
 
-const CELLS = 1 << 20; // of one level that a view shows at most
-const ROWS = 1024;
+const SEEN = 1 << 19; // cells of one level that a view shows at most
+const CELLS = 1 << 18; // of a chunk: what a browser takes apart between two frames
+const ROWS = 512;
 const COLUMNS = 4096;
 
 // The least level at which the cells in view are few enough; each level halves both axes.
 export function fineness(view: View): number {
   let k = 0;
-  while ((view.rows / 2 ** k) * (view.columns / 2 ** k) > CELLS) k++;
+  while ((view.rows / 2 ** k) * (view.columns / 2 ** k) > SEEN) k++;
   return k;
 }
 

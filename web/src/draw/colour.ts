@@ -17,12 +17,23 @@ export function place(x: number, limit: number, scheme: Scheme, root: boolean): 
   return Math.min(1, Math.max(0, scheme === "signed" ? (t + 1) / 2 : t));
 }
 
+// Writes the colour of a value, opaque, where a pixel's four bytes begin.
+export function paint(out: Uint8ClampedArray | number[], at: number, x: number, limit: number, scheme: Scheme, root: boolean): void {
+  out[at + 3] = 255;
+  if (Number.isFinite(x)) {
+    const stops = STOPS[scheme], where = place(x, limit, scheme, root) * (stops.length - 1), i = Math.min(stops.length - 2, Math.floor(where)), part = where - i;
+    const low = stops[i] as Rgb, high = stops[i + 1] as Rgb;
+    for (let c = 0; c < 3; c++) out[at + c] = Math.round((low[c] as number) + ((high[c] as number) - (low[c] as number)) * part);
+  } else {
+    const odd = Number.isNaN(x) ? NAN : INFINITE[x < 0 ? 0 : 1];
+    for (let c = 0; c < 3; c++) out[at + c] = odd[c] as number;
+  }
+}
+
 export function colour(x: number, limit: number, scheme: Scheme, root = false): Rgb {
-  if (Number.isNaN(x)) return NAN;
-  if (!Number.isFinite(x)) return INFINITE[x < 0 ? 0 : 1];
-  const stops = STOPS[scheme], at = place(x, limit, scheme, root) * (stops.length - 1), i = Math.min(stops.length - 2, Math.floor(at));
-  const a = stops[i] as Rgb, b = stops[i + 1] as Rgb, part = at - i;
-  return [0, 1, 2].map((c) => Math.round((a[c] as number) + ((b[c] as number) - (a[c] as number)) * part)) as unknown as Rgb;
+  const out = [0, 0, 0, 0];
+  paint(out, 0, x, limit, scheme, root);
+  return out.slice(0, 3) as unknown as Rgb;
 }
 
 export const css = ([r, g, b]: Rgb): string => `rgb(${r} ${g} ${b})`;

@@ -38,10 +38,10 @@ describe("chunks", () => {
   it("cover what is in view and no more", () => {
     expect(chunks(5, 128, { row: 0, column: 0, rows: 5, columns: 128 }, 0)).toEqual([{ row: 0, column: 0, rows: 5, columns: 128 }]);
     const all = { row: 0, column: 0, rows: 4096, columns: 4096 }, level = fineness(all);
-    expect(level).toBe(2);
+    expect(level).toBe(3);
     expect(chunks(4096, 4096, all, level)).toHaveLength(1);
     const near = chunks(4096, 4096, { row: 1000, column: 2040, rows: 60, columns: 60 }, 0);
-    expect(near.map((c) => [c.row, c.column])).toEqual([[0, 1024], [0, 2048], [1024, 1024], [1024, 2048]]);
+    expect(near.map((c) => [c.row, c.column])).toEqual([[512, 1536], [512, 2048], [1024, 1536], [1024, 2048]]);
   });
 
   it("a view stays within its matrix", () => {

@@ -4,6 +4,7 @@ import { INFINITE, NAN, STOPS, type Scheme } from "./colour";
 import type { Placed } from "./heat";
 
 const TEXTURES = 96; // kept on the GPU; the longest unused goes first
+const PLAYED = /swiftshader|llvmpipe|softpipe|software|basic render/i; // GPUs that the processor plays: it paints faster by itself
 const stops = (scheme: Scheme) => `vec3[](${STOPS[scheme].map((s) => `vec3(${s.join(".,")}.)`).join()})`;
 const VERTEX = "#version 300 es\nvoid main() { gl_Position = vec4(vec2((gl_VertexID << 1) & 2, gl_VertexID & 2) * 2. - 1., 0., 1.); }";
 // A pixel that covers several cells shows the one of largest magnitude.
@@ -50,7 +51,7 @@ export class Gl {
   private start(): void {
     this.textures.clear();
     const gl = this.canvas.getContext("webgl2", { antialias: false, preserveDrawingBuffer: true });
-    if (!gl) return;
+    if (!gl || PLAYED.test(String(gl.getParameter(gl.getExtension("WEBGL_debug_renderer_info")?.UNMASKED_RENDERER_WEBGL ?? gl.RENDERER)))) return;
     const program = gl.createProgram();
     for (const [kind, text] of [[gl.VERTEX_SHADER, VERTEX], [gl.FRAGMENT_SHADER, FRAGMENT]] as const) {
       const shader = gl.createShader(kind);
@@ -97,7 +98,7 @@ export class Gl {
     this.textures.set(values, texture);
     if (known) return known;
     gl.bindTexture(gl.TEXTURE_2D, texture);
-    gl.texImage2D(gl.TEXTURE_2D, 0, gl.R32F, columns, rows, 0, gl.RED, gl.FLOAT, Float32Array.from(values));
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.R32F, columns, rows, 0, gl.RED, gl.FLOAT, values instanceof Float32Array ? values : Float32Array.from(values));
     gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MIN_FILTER, gl.NEAREST);
     gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MAG_FILTER, gl.NEAREST);
     const [oldest] = this.textures;

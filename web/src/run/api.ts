@@ -13,13 +13,14 @@ const token = bring();
 
 function bring(): string {
   const fragment = new URLSearchParams(location.hash.slice(1)), found = fragment.get("token");
-  try {
-    if (found === null) return sessionStorage.getItem(KEPT) ?? "";
-    sessionStorage.setItem(KEPT, found);
-  } catch { /* without storage the token lives as long as the page */ }
   fragment.delete("token");
-  if (!recorded) history.replaceState(null, "", `${location.pathname}${location.search}${fragment.size ? `#${fragment}` : ""}`);
-  return found ?? "";
+  if (found !== null && !recorded) history.replaceState(null, "", `${location.pathname}${location.search}${fragment.size ? `#${fragment}` : ""}`);
+  const own = found !== null && /^[\w-]+$/.test(found) ? found : null; // anything may stand in a link, and not all of it in a header
+  try {
+    if (own === null) return sessionStorage.getItem(KEPT) ?? "";
+    sessionStorage.setItem(KEPT, own);
+  } catch { /* without storage the token lives as long as the page */ }
+  return own ?? "";
 }
 
 export class Refused extends Error {}

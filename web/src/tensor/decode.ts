@@ -8,13 +8,20 @@ export function decode({ dtype, bytes }: Stored): Values {
   const own = bytes.slice().buffer; // aligned: a header may end anywhere
   if (dtype === "F32") return new Float32Array(own);
   if (dtype === "F64") return new Float64Array(own);
-  if (dtype === "BF16") return new Float32Array(Uint32Array.from(new Uint16Array(own), (x) => x << 16).buffer);
-  if (dtype === "F16") return Float32Array.from(new Uint16Array(own), half);
+  if (dtype === "BF16") return new Float32Array(each(new Uint16Array(own), Uint32Array, (x) => x << 16).buffer);
+  if (dtype === "F16") return each(new Uint16Array(own), Float32Array, half);
   if (dtype === "I64") return Float64Array.from(new BigInt64Array(own), Number);
   if (dtype === "I32") return Float64Array.from(new Int32Array(own));
   if (dtype === "I16") return Float32Array.from(new Int16Array(own));
   if (dtype === "I8") return Float32Array.from(new Int8Array(own));
   return Float32Array.from(new Uint8Array(own)); // U8, BOOL
+}
+
+// As `from` with a function does, in a tenth of the time.
+function each<T extends Float32Array | Uint32Array>(values: Uint16Array, kind: new (length: number) => T, of: (x: number) => number): T {
+  const out = new kind(values.length);
+  for (let i = 0; i < values.length; i++) out[i] = of(values[i] as number);
+  return out;
 }
 
 // half(0x3c00) is 1, half(0xc000) is -2, half(0x0001) is 2^-24

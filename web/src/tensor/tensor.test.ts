@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 import { closed, cut, inert, packed, pooled, unpacked } from "../run/recorded";
 import { decode, half, rounded } from "./decode";
 import { numbers, symbols } from "./formula";
+import { greatest } from "./grid";
 import { amount, bytes, count, exact, number } from "./number";
 import { parse, type Stored } from "./safetensors";
 import { layout, level, matrix } from "./view";
@@ -120,4 +121,9 @@ it("bytes survive a file of text, and no text ends its element", () => {
   expect(inert({ evil })).not.toMatch(/[<>&\u2028]/);
   expect(JSON.parse(inert({ evil }))).toEqual({ evil });
   expect(closed('a("</SCRIPT>", `<!--`)')).toBe('a("<\\/SCRIPT>", `<\\!--`)');
+});
+
+it("the greatest magnitude is finite", () => {
+  const values = Float32Array.from([1, -5, NaN, -Infinity]);
+  expect([greatest(values), greatest(values), greatest([])]).toEqual([5, 5, 0]);
 });

@@ -20,6 +20,7 @@ export function matrix(values: ArrayLike<number>, shape: readonly number[], rows
   const start = strides.reduce((n, s, i) => n + (i === rows || i === columns ? 0 : s * (at[i] ?? 0)), 0);
   const high = rows < 0 ? 1 : (shape[rows] ?? 0), wide = columns < 0 ? 1 : (shape[columns] ?? 0);
   const down = rows < 0 ? 0 : (strides[rows] ?? 0), along = columns < 0 ? 0 : (strides[columns] ?? 0);
+  if (values instanceof Float32Array && along === 1 && down === wide) return { values: start === 0 && values.length === high * wide ? values : values.subarray(start, start + high * wide), rows: high, columns: wide };
   const out = values instanceof Float64Array ? new Float64Array(high * wide) : new Float32Array(high * wide);
   for (let r = 0; r < high; r++) for (let c = 0; c < wide; c++) out[r * wide + c] = values[start + r * down + c * along] ?? NaN;
   return { values: out, rows: high, columns: wide };

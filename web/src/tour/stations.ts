@@ -10,7 +10,7 @@ import { routers, routes } from "../run/routing";
 import { slice } from "../run/slices";
 import { axes, type Run, type Tensor } from "../run/types";
 import { count, number, percent } from "../tensor/number";
-import type { Key } from "../words";
+import { visible, type Key } from "../words";
 
 type Told = Record<string, string | number>;
 export interface Station { says: Key; asks: Key; place: Partial<Place>; target: string; numbers: () => Promise<Told> }
@@ -40,7 +40,7 @@ async function strongest(run: Run, pattern: Tensor): Promise<{ T: number; H: num
 export function stations(run: Run, piece: (t: Tensor, letter: string, i: number) => string): Station[] {
   const all = run.tensors, found: Station[] = [], inBlocks = blocks(all), first = inBlocks[0], own = first?.tensors ?? [];
   const add = (says: Key, asks: Key, place: Partial<Place>, target: string, numbers: () => Told | Promise<Told>): void => { found.push({ says, asks, place, target, numbers: async () => numbers() }); };
-  const tile = (t: Tensor): string => `.river [data-path="${t.path}"]`;
+  const tile = (t: Tensor): string => `.river [data-path="${CSS.escape(t.path)}"]`, opened = (t: Tensor): string => `aside[aria-label="${CSS.escape(visible(t.path))}"]`;
   const last = (t: Tensor): number => size(t, "T") - 1;
   const embed = all.find((t) => t.op === "look" && axes(t).at(-1) === "D"), answer = run.steps[0]?.answers[0], logits = all.findLast((t) => t.path === "logits");
   const norm = own.find((t) => role(t) === "norm"), normed = all.find((t) => t.path === norm?.inputs[0]), query = own.find((t) => role(t) === "q" && axes(t).includes("H"));
@@ -53,11 +53,11 @@ export function stations(run: Run, piece: (t: Tensor, letter: string, i: number)
   if (begins) add("page.tour.stream", "page.tour.stream.do", {}, tile(begins), () => ({ tokens: begins.shape.at(-2) ?? 1, width: ends(begins) }));
   if (norm?.stats && normed?.stats) add("page.tour.norm", "page.tour.norm.do", {}, tile(norm), () => ({ before: number(normed.stats?.absmax), after: number(norm.stats?.absmax) }));
   if (query) add("page.tour.query", "page.tour.query.do", {}, tile(query), () => ({ heads: size(query, "H"), width: ends(query) }));
-  if (scores && pattern) add("page.tour.scores", "page.tour.scores.do", { tensor: scores.path }, `aside[aria-label="${scores.path}"]`, async () => {
+  if (scores && pattern) add("page.tour.scores", "page.tour.scores.do", { tensor: scores.path }, opened(scores), async () => {
     const s = await strongest(run, pattern), sum = await terms(run.run, scores.n, at(scores, { ...s }).map(Number)), line = await row(run, scores, { ...s });
     return { head: s.H, token: piece(scores, "T", s.T), seen: piece(scores, "S", s.S), count: sum.count, value: number(line[s.S]), cell: at(scores, { ...s }).join() };
   });
-  if (pattern) add("page.tour.pattern", "page.tour.pattern.do", { tensor: pattern.path }, `aside[aria-label="${pattern.path}"]`, async () => {
+  if (pattern) add("page.tour.pattern", "page.tour.pattern.do", { tensor: pattern.path }, opened(pattern), async () => {
     const s = await strongest(run, pattern);
     return { head: s.H, token: piece(pattern, "T", s.T), seen: piece(pattern, "S", s.S), share: percent(s.share), cell: at(pattern, { ...s }).join() };
   });
@@ -75,7 +75,7 @@ export function stations(run: Run, piece: (t: Tensor, letter: string, i: number)
     return { block: router.part, experts: router.experts, count: chosen[0]?.length ?? 0, token: run.pieces[tokens - 1] ?? "", list: (chosen[tokens - 1] ?? []).join(", ") };
   });
   const end = inBlocks.at(-1);
-  if (first && end && first !== end && own.at(-1)?.stats && end.tensors.at(-1)?.stats) add("page.tour.blocks", "page.tour.blocks.do", {}, `[data-block="${end.path}"]`, () => ({ count: inBlocks.length, before: number(own.at(-1)?.stats?.absmax), after: number(end.tensors.at(-1)?.stats?.absmax) }));
+  if (first && end && first !== end && own.at(-1)?.stats && end.tensors.at(-1)?.stats) add("page.tour.blocks", "page.tour.blocks.do", {}, `[data-block="${CSS.escape(end.path)}"]`, () => ({ count: inBlocks.length, before: number(own.at(-1)?.stats?.absmax), after: number(end.tensors.at(-1)?.stats?.absmax) }));
   if (logits && answer) {
     const best = { vocab: count(ends(logits)), piece: answer.picked.piece };
     add("page.tour.logits", "page.tour.logits.do", {}, tile(logits), () => ({ ...best, value: number(answer.picked.logit) }));

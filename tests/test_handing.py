@@ -1,0 +1,75 @@
+"""How the page's address reaches the browser: no other user of the machine may read the token where commands are listed."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from pellucid.server.browser import leading_to
+from visits import visiting
+
+
+@contextmanager
+def handed(folder: Path, **env: str) -> Iterator[tuple[str, str]]:
+    """What `pellucid open` printed, and what it gave to the desktop's browser: a script that writes it down."""
+    told = folder / "told"
+    scripts = {"xdg-open": f'printf "%s" "$*" > {told}.new\nmv {told}.new {told}\n', "xdg-settings": "exit 1\n"}
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    own = {k: v for k, v in os.environ.items() if k not in ("BROWSER", "WSL_DISTRO_NAME")}
+    own |= {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "DISPLAY": ":9", "HOME": str(folder), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen([sys.executable, "-m", "pellucid", "open"], env=own | env, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[0]
+        for _ in range(1000):
+            if told.exists():
+                break
+            time.sleep(0.02)
+        yield address, told.read_text(encoding="utf-8")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where commands are listed with what they were given")
+def test_the_token_is_in_no_command(browser: Browser, tmp_path: Path) -> None:
+    with handed(tmp_path) as (address, given):
+        base, _, token = address.partition("#token=")
+        assert token and token not in given and base not in given
+        file = Path(given.removeprefix("file://"))
+        assert file.parent == tmp_path and stat.S_IMODE(file.stat().st_mode) == 0o600
+        with visiting(browser, address) as visit:
+            visit.page.context.unroute_all()  # a file is no request to the server
+            visit.page.goto(given)
+            visit.page.wait_for_selector("main nav")  # it went on, and the server took the token
+            assert visit.page.url.startswith(base) and "token" not in visit.page.url
+    assert not file.exists()
+
+
+def test_a_browser_that_was_named_gets_the_address(tmp_path: Path) -> None:
+    with handed(tmp_path, BROWSER=str(tmp_path / "xdg-open")) as (address, given):
+        assert given == address
+
+
+def test_a_home_that_takes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file = leading_to("http://127.0.0.1:1/#token=x")
+    assert file is not None and file.parent == tmp_path
+
+    def full(*given: Any) -> Any:
+        raise OSError
+
+    monkeypatch.setattr("tempfile.mkstemp", full)
+    assert leading_to("http://127.0.0.1:1/#token=x") is None
