@@ -1,5 +1,4 @@
 """One thread in which models run, one run after another: requests wait in a queue, and one whose asker has gone is dropped.
-from pellucid.errors import RequestError
 
 A forward that has begun ends at its next tensor: what keeps the tensors asks whether it shall go on.
 """
