@@ -43,6 +43,9 @@ export function amount(n: number, units = ["", " k", " M", " G", " T", " P"], st
 
 export const bytes = (n: number): string => amount(n, [" B", " KiB", " MiB", " GiB", " TiB"], 1024);
 
+// 0.0123 -> 12.3 ms
+export const seconds = (s: number): string => (s >= 1 ? `${s.toPrecision(3)} s` : s >= 1e-3 ? `${(1e3 * s).toPrecision(3)} ms` : s >= 1e-6 ? `${(1e6 * s).toPrecision(3)} µs` : `${(1e9 * s).toPrecision(3)} ns`);
+
 export const percent = (x: number): string => `${number(100 * x)}%`;
 
 // 128×512
