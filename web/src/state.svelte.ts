@@ -34,9 +34,17 @@ export async function open(): Promise<void> {
     const found = await models();
     now.models = found.models;
     const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === found.current);
+    const asked = place.prompt;
     place.model = model?.name ?? "";
     place.prompt ||= model?.prompt ?? UNTOLD;
-    if (found.run !== null && place.model === found.current) return take(await kept(found.run));
+    if (found.run !== null && place.model === found.current) {
+      const run = await kept(found.run); // what was recorded, whose model may not be here
+      if (!asked || asked === run.prompt || recorded) {
+        place.model = run.model;
+        place.prompt = asked || (run.prompt ?? `#${run.ids.join(" ")}`);
+        return take(run);
+      }
+    }
   } catch (fault) {
     now.fault = told(fault);
     return;

@@ -43,6 +43,9 @@ export function amount(n: number, units = ["", " k", " M", " G", " T", " P"], st
 
 export const bytes = (n: number): string => amount(n, [" B", " KiB", " MiB", " GiB", " TiB"], 1024);
 
+// 1234.56 -> 1,235; 0.012345 -> 0.01235: rates and prices
+export const figures = (x: number): string => (x >= 1000 ? count(Math.round(x)) : x.toPrecision(4));
+
 // 0.0123 -> 12.3 ms
 export const seconds = (s: number): string => (s >= 1 ? `${s.toPrecision(3)} s` : s >= 1e-3 ? `${(1e3 * s).toPrecision(3)} ms` : s >= 1e-6 ? `${(1e6 * s).toPrecision(3)} µs` : `${(1e9 * s).toPrecision(3)} ns`);
 
