@@ -202,6 +202,7 @@ def test_axe_finds_nothing(visit: Visit) -> None:
         ("light", {"view": "next"}),
         ("dark", {"view": "cache", "steps": 2}),
         ("light", {"view": "budget"}),
+        ("dark", {"view": "budget", "budget": "of:deepseek-v3 context:4096 device:h200 ep:8 train:true price:2 beside:gpt-4"}),
         ("dark", {"view": "change"}),
         ("light", {"view": "experts", "model": "pellucid/capitals-deepseek"}),
     ]:

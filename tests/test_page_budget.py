@@ -93,11 +93,13 @@ def test_split_price_and_training_are_counted(visit: Visit) -> None:
         assert f"{stage.parameters:,}" in (row.text_content() or "")
     ranks = told["ranks"]["bounds"]["decode"]
     fullest = max(range(2), key=lambda i: (told["ranks"]["stages"][i]["weights"] + told["ranks"]["stages"][i]["cache"], -i))
-    assert visit.page.locator(f"[data-number='ranks.stages.{fullest}.cache']").get_attribute("data-value") == str(
+    assert visit.page.locator(f"[data-number='ranks.stages.{fullest}.cache']").first.get_attribute("data-value") == str(
         told["ranks"]["stages"][fullest]["cache"]
     )
     price = visit.page.locator("[data-number='ranks.bounds.decode.price_of_a_million_tokens']").first
     expect(price).to_have_text(f"≥ {figures(ranks['price_of_a_million_tokens'])}")
+    visit.page.get_by_label(said["page.budget.pp"]).fill("1")
+    visit.page.get_by_label(said["page.budget.tp"]).fill("1")
     one = visit.page.locator("td[data-number='bounds.decode.price_of_a_million_tokens']")
     expect(one).to_have_attribute("data-value", str(told["bounds"]["decode"]["price_of_a_million_tokens"]))
     way = training(bill, Way(8, True, 2))

@@ -34,6 +34,7 @@ def bounds(bill: Bill, device: Device, hour: float | None) -> dict[str, str]:
     past = held(bill, s.context, s.batch) - weights
     need = devices(bill, device)
     out = {"devices": f"⌈(weights + cache) / memory⌉ = ⌈({weights:,} + {past:,}) / {memory:,}⌉ = {need:,}"}
+    out["fits"] = fitting(weights, past, memory)
     if "cache.bytes" in bill:
         n, longest = largest_batch(bill, device), longest_context(bill, device)
         if n is not None:
@@ -53,6 +54,12 @@ def bounds(bill: Bill, device: Device, hour: float | None) -> dict[str, str]:
     return out
 
 
+def fitting(weights: int, cache: int, memory: int) -> str:
+    """Whether these bytes are no more than a device has."""
+    sign = "≤" if weights + cache <= memory else ">"
+    return f"weights + cache = {weights:,} + {cache:,} = {weights + cache:,} {sign} memory = {memory:,}"
+
+
 def tokens_of(bill: Bill, phase: str) -> int:
     """Tokens that a phase reads or writes."""
     return bill.setting.batch * (bill.setting.context if phase == "prefill" else 1)
@@ -68,8 +75,7 @@ def over(bill: Bill, split: Split, device: Device | None, hour: float | None) ->
         return out
     sizes = [(int(rank.weights()), int(rank.cache())) for rank in every]
     weights, cache = max(sizes, key=sum)
-    sign, memory = "≤" if weights + cache <= device.memory else ">", int(device.memory)
-    out["bounds.fits"] = f"weights + cache = {weights:,} + {cache:,} = {weights + cache:,} {sign} memory = {memory:,}"
+    out["bounds.fits"] = fitting(weights, cache, int(device.memory))
     for phase in PHASES:
         if f"flops.{phase}" not in bill:
             continue

@@ -95,6 +95,11 @@ export const devices = (s: Split): number => s.pp * Math.max(s.tp, s.ep);
 
 export const ranks = (s: Setting): Query => (s.device || devices(s) > 1 ? { ranks: `tp=${s.tp},pp=${s.pp},ep=${s.ep}` } : {});
 
+export const held = (s: Stage): number => s.weights + s.cache;
+
+// The number of the stage whose ranks hold most: it sets whether all fits.
+export const fullest = (told: Ranks): number => told.stages.reduce((best, s, i, all) => (held(s) > held(all[best] ?? s) ? i : best), 0);
+
 // What is asked of it besides.
 export const viewed = (s: Setting): Query => ({
   ...ranks(s), ...(s.price > 0 && s.device ? { price: s.price } : {}),
