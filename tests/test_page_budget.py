@@ -161,7 +161,7 @@ def test_the_map_opens_to_single_tensors(visit: Visit) -> None:
     assert sum(inner.values()) == int(bill["parameters.by_part.attn"])
     page.click("[data-part='layers.3.attn.q_b.weight']")
     page.wait_for_selector("[data-part='layers.60.attn.q_b.weight']")
-    assert page.locator("[data-part]").count() == 58
+    assert page.locator("[data-part]").count() == page.locator("[data-row]").count() == 58
     page.click("[data-part='layers.10.attn.q_b.weight']")
     expect(page.locator("[data-formula-count]")).to_have_text(bill["parameters.layers.3.attn.q_b.weight"].formula)
     assert page.get_attribute("[data-single]", "data-single") == "layers.10.attn.q_b.weight"

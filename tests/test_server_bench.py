@@ -12,8 +12,10 @@ import pytest
 import torch
 
 import pellucid
+from pellucid import catalog
+from pellucid.counting.fit import seconds
 from pellucid.errors import RequestError
-from pellucid.measuring import limits, timing
+from pellucid.measuring import kept, limits, timing
 from pellucid.server.bench import Bench
 from pellucid.server.limits import LIMITS, Limits
 from pellucid.server.worker import Stop
@@ -45,7 +47,7 @@ def test_a_measurement_is_the_commands(api: Served) -> None:
     held = api.desk.shelf["pellucid/capitals"]
     bill = api.desk.bench.bill(held, 12, 2)
     assert bill.setting.context == 12
-    device = pellucid.measuring.kept.parsed({"schema": 1, **told["limits"]}).device
+    device = kept.parsed({"schema": 1, **told["limits"]}).device
     for phase, found in told["phases"].items():
         bounds = {p.path: p.seconds for p in timing.parts(bill, phase, device)}
         assert {p["path"]: p["bound"] for p in found["parts"] if p["bound"]} == pytest.approx({k: v for k, v in bounds.items() if v})
@@ -93,6 +95,17 @@ def test_the_context_is_what_is_quick() -> None:
         with pytest.raises(RequestError) as refused:
             api.desk.bench.bill(held, whole, 4)
         assert (refused.value.key, refused.value.status) == ("server.bench.work", 413)
+
+
+def test_this_machine_is_a_device_where_it_was_measured(api: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert [d["id"] for d in api.get("/api/catalog", "catalog")["devices"]] == list(catalog.devices())
+    kept.keep(limits.Gauge(1, 1 << 20).measure(1).limits)
+    own = api.get("/api/catalog", "catalog")["devices"][0]
+    device = kept.kept().device
+    assert (own["id"], own["name"], own["bandwidth"], own["peak"]) == ("cpu", device.name, device.bandwidth, dict(device.peak))
+    told = api.client.get("/api/count", params={"model": "gpt2-small", "device": "cpu", "context": 64}).json()
+    assert told["bounds"]["decode"]["seconds"] == seconds(pellucid.count("gpt2-small", context=64, device="cpu"), "decode", device)
 
 
 def test_one_goes_at_a_time(api: Served) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 from pellucid import catalog
 from pellucid.draw.life import tokenizer_of, visible
-from pellucid.errors import RequestError
+from pellucid.errors import RequestError, UseError
+from pellucid.measuring import kept as measured
 from pellucid.server import documents, runs, tensors
 from pellucid.server.asked import Asked
 from pellucid.server.bench import Bench
@@ -125,5 +126,25 @@ class Desk:
             {"id": e["id"], "name": e["name"], "disclosed": "statements" not in e, "statements": e.get("statements")}
             for e in catalog.models().values()
         ]
-        told = {"models": models, "devices": list(catalog.devices().values()), "situations": list(catalog.situations().values())}
+        told = {"models": models, "devices": [*here(), *catalog.devices().values()], "situations": list(catalog.situations().values())}
         return {"schema": SCHEMA, **told}
+
+
+def here() -> list[dict[str, Any]]:
+    """This machine as a device, where `pellucid bench --limits` has measured it."""
+    try:
+        own = measured.kept()
+    except UseError:
+        return []
+    d = own.device
+    return [
+        {
+            "id": "cpu",
+            "name": d.name,
+            "memory": d.memory,
+            "bandwidth": d.bandwidth,
+            "peak": dict(d.peak),
+            "source": d.source,
+            "date": own.date,
+        }
+    ]
