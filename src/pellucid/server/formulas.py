@@ -89,5 +89,5 @@ def over(bill: Bill, split: Split, device: Device | None, hour: float | None) ->
         out[f"{name}.tokens_per_second"] = f"tokens / slowest stage = {put} = {figure(best.rate)}"
         if hour is not None:
             put, cost = f"{split.ranks} · {hour:g} / 3,600 / {figure(best.rate)} · 1,000,000", figure(best.price(split.ranks, hour))
-            out[f"{name}.price_of_a_million_tokens"] = f"devices · price / 3,600 / tokens per second · 10⁶ = {put} = {cost}"
+            out[f"{name}.price_of_a_million_tokens"] = f"devices · price / 3,600 / rate · 10⁶ = {put} = {cost}"
     return out
