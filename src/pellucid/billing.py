@@ -46,6 +46,7 @@ def count(
     attn: str | None = None,
     experts: str | None = None,
     ignore_fields: Iterable[str] = (),
+    known: tuple[str, Config] | None = None,
 ) -> Bill:
     """Every parameter, byte and FLOP of a model, each with its formula.
 
@@ -53,14 +54,14 @@ def count(
     model reaches.  dtype: of the weights, bfloat16 where None, or as a folder in our own blocks holds them.  cache: of the past, as the
     weights' where None.  source: tokens that an encoder reads.  device: a name of the
     catalogue.  fields: config.json's, put in place of its own.  attn: another kind of attention, "mha", "mqa", "gqa:G" or "mla:C".
-    experts: "N:A", N experts of which A are chosen.
+    experts: "N:A", N experts of which A are chosen.  known: the family and the config of the name, where they are at hand.
     """
     stored = None if dtype is not None else in_folder(name, ignore_fields)
     dtype = dtype or (stored[0] if stored else "bfloat16")
     for what, held, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
         if held not in allowed:
             raise UseError("count.dtype", name=what, found=held, allowed=", ".join(allowed))
-    family, cfg = described(name, fields or EMPTY, ignore_fields)
+    family, cfg = described(name, fields or EMPTY, ignore_fields) if known is None else known
     notes = []
     if attn is not None:
         cfg = with_attention(cfg, attn)

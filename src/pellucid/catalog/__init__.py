@@ -3,6 +3,7 @@
 models.json   each with its config.json as a hub folder has it; or, where no such file exists, with our Config as its paper discloses
               it (`literal`); or, where its makers disclosed nothing, with their statements alone
 devices.json  memory in bytes, bandwidth in bytes a second, dense peak in FLOP a second by dtype
+situations.json   a model with a context, on so many devices: what people ask first
 """
 
 import difflib
@@ -30,6 +31,11 @@ def models() -> dict[str, Entry]:
 def devices() -> dict[str, Entry]:
     """Every device, by id."""
     return read("devices.json")
+
+
+def situations() -> dict[str, Entry]:
+    """Every situation, by id: a setting of `count`, and how it is split over devices."""
+    return read("situations.json")
 
 
 def spelled(name: str) -> str:

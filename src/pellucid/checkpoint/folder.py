@@ -148,6 +148,12 @@ class Folder:
         return entries
 
 
+def bare(path: Path) -> bool:
+    """Whether a folder tells what a model is and has no weights, of no kind: its config.json alone, or with a tokenizer."""
+    names = [found.name for found in path.iterdir()] if path.is_dir() else []
+    return "config.json" in names and not any(fnmatch(n, p) for n in names for p in ("*.safetensors", INDEX, *_PICKLED))
+
+
 def weightless(folder: object, names: Iterable[str]) -> CheckpointError:
     """What is wrong with a folder, here or on the hub, of these files, none of which holds weights that are read."""
     if others := sorted(n for n in names if any(fnmatch(n, pattern) for pattern in _PICKLED)):

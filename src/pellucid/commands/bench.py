@@ -5,7 +5,7 @@ token cold and warm, a crowd of requests, and another library in turns with ours
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from pellucid.measuring.crowd import Tell
     from pellucid.models import Decoder
 
-SCHEMA = 1
 MOST, CROWD = 4096, 1024  # steps, requests
-T = TypeVar("T")
 
 
 def add(app: typer.Typer) -> None:
@@ -60,7 +58,7 @@ def add(app: typer.Typer) -> None:
             found = Gauge(threads).measure().limits
             file = kept.keep(found)
             if screen.json:
-                screen.document({"schema": SCHEMA, "limits": kept.document(found), "file": str(file)})
+                screen.document({"schema": drawing.SCHEMA, "limits": kept.document(found), "file": str(file)})
             else:
                 screen.lines([*drawing.limits(found), *drawing.kept(file)])
             return
@@ -68,6 +66,7 @@ def add(app: typer.Typer) -> None:
         from pellucid.measuring.against import Served
         from pellucid.measuring.crowd import crowd as crowded
         from pellucid.measuring.crowd import first
+        from pellucid.measuring.stages import Stages
         from pellucid.measuring.timing import beside, decode, moved, prefill
 
         beside_us = None if against is None else ready(against, model)
@@ -91,27 +90,9 @@ def add(app: typer.Typer) -> None:
         random = not has_weights(model)
         if screen.json:
             told = drawing.document(bill, random, phases, measured.device, served)
-            screen.document({"schema": SCHEMA, "limits": kept.document(measured), **told})
+            screen.document({"schema": drawing.SCHEMA, "limits": kept.document(measured), **told})
         else:
             screen.lines([*drawing.limits(measured), *drawing.drawn(bill, random, phases, measured.device, served, screen.width)])
-
-
-class Stages:
-    """What is measured one after another, each the same share of the bar."""
-
-    def __init__(self, show: Callable[[int, int], None], count: int) -> None:
-        self.show, self.count, self.done = show, count, 0
-        self.tell(0, 1)
-
-    def tell(self, done: int, whole: int) -> None:
-        """How far the running one has come."""
-        self.show(100 * self.done + 100 * done // whole, 100 * self.count)
-
-    def __call__(self, run: Callable[[], T]) -> T:
-        out = run()
-        self.done += 1
-        self.tell(0, 1)
-        return out
 
 
 def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Tell], Against]":

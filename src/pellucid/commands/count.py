@@ -49,22 +49,14 @@ def add(app: typer.Typer) -> None:
         screen: Screen = ctx.obj
         if not models and table is None:
             raise UseError("command.missing", name="MODEL...")
-        for name, n in (("--lora", lora), ("--shards", shards)):
-            if n is not None and not 1 <= n <= 2**20:
-                raise UseError("count.number", name=name, found=n, most=2**20)
-        if price is not None and not (device and 0 <= price < 1e9):
-            raise UseError("count.price.device", found=price)
 
         from pellucid.billing import count as counted
-        from pellucid.counting.ranks import split_of
-        from pellucid.counting.training import Way
         from pellucid.draw import bill as drawing
         from pellucid.draw import bill_json, columns, tables
 
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
-        way = Way(lora, recompute, shards) if train or lora or recompute or shards > 1 else None
-        view = bill_json.View(price, way, None if ranks is None else split_of(ranks))
+        view = bill_json.view(device, price, train, lora, recompute, shards, ranks)
         if table is not None:
             sheet = tables.table(table, context, lambda: counted(table, **how))
             if screen.json:
@@ -76,24 +68,17 @@ def add(app: typer.Typer) -> None:
         if svg is not None:
             save(screen, bills, svg, picture)
         if screen.json:
-            documents = [bill_json.document(b, view) | ({} if why is None else {"why": reasons(b, why)}) for b in bills]
+            documents = [bill_json.document(b, view) | ({} if why is None else {"why": bill_json.reasons(b, why)}) for b in bills]
             screen.document(documents[0] if len(documents) == 1 else documents)
         elif why is not None:
             for b in bills:
-                first, *rest = reasons(b, why)
+                first, *rest = bill_json.reasons(b, why)
                 screen.text(f"{b.model}  {first['path']}\n  {first['formula']}\n")
                 screen.text("".join(f"    {r['path']}  {r['formula']}\n" for r in rest))
         elif len(bills) > 1 or csv or markdown:
             show(screen, columns.beside(bills, price), csv, markdown)
         else:
             screen.lines(drawing.drawn(bills[0], screen.width, view))
-
-
-def reasons(bill: "Bill", path: str) -> list[dict[str, Any]]:
-    """A number with its formula, and then those that it is made of."""
-    number = bill[path]
-    paths = [path, *(p for p in number.of if p in bill)]
-    return [{"path": p, "value": bill[p].value, "formula": bill[p].formula} for p in paths]
 
 
 def show(screen: Screen, sheet: "Sheet", csv: bool, markdown: bool) -> None:

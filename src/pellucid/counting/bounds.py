@@ -6,10 +6,10 @@ another, so their bounds add up. Activations that may stay on the chip are not c
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pellucid.config import Moe
-from pellucid.counting.bill import Bill, pairs
+from pellucid.counting.bill import Bill, Counted, pairs
 from pellucid.counting.distinct import PLACE
 
 
@@ -54,6 +54,48 @@ class Part:
         return self.flops / self.moved if self.moved else float("inf")
 
 
+class Holder(Protocol):
+    """What a device does of a model: all of it, or a rank's share."""
+
+    def copies(self, path: str, times: int) -> int:
+        """How many of the layers of a path it has."""
+
+    def work(self, path: str) -> float:
+        """Its share of the products of one such layer."""
+
+    def bytes(self, c: Counted) -> float:
+        """Of one such weight."""
+
+    def past(self, path: str) -> float:
+        """Bytes of a row that one such layer's past has, of all requests that it serves."""
+
+    def memory(self) -> float:
+        """The same of what a decoder's layer keeps of a source, all its rows."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One device has all of it."""
+
+    bill: Bill
+
+    def copies(self, path: str, times: int) -> int:
+        return times
+
+    def work(self, path: str) -> float:
+        return 1.0
+
+    def bytes(self, c: Counted) -> float:
+        return float(self.bill[f"bytes.{c.path}"])
+
+    def past(self, path: str) -> float:
+        return float(self.bill[f"cache.{path}"]) * self.bill.setting.batch
+
+    def memory(self) -> float:
+        s = self.bill.setting
+        return float(self.bill["cache.bytes_per_source_token"]) / len(self.bill.config.layers) * (s.source or s.context) * s.batch
+
+
 def unit(path: str) -> str:
     """The part that is timed as one: a layer's attn, cross or ffn with its norm, or what stands outside of layers."""
     found = PLACE.fullmatch(path)
@@ -63,16 +105,17 @@ def unit(path: str) -> str:
     return f"{found['stack']}layers.{found['number']}.{inner.removesuffix('_post_norm').removesuffix('_norm')}".rstrip(".")
 
 
-def parts(bill: Bill, phase: str, device: Device) -> list[Part]:
-    """The parts of a phase, "prefill" or "decode", in the order in which they run."""
+def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None) -> list[Part]:
+    """The parts of a phase, "prefill" or "decode", in the order in which they run. holder: what the device has of them, all where None."""
     s, listens = bill.setting, bill.config.encoder is not None  # such a decoder's first step has one row, whatever the source has
     rows, before = (1, s.context) if phase == "decode" else (1 if listens else s.context, 0)
+    own = Whole(bill) if holder is None else holder
     dtype = s.weights if s.weights in device.peak else s.activations
     peak = device.peak.get(dtype) or device.peak["float32"]
     flops: dict[str, float] = {}
     for name, number in bill.within(f"flops.{phase}"):
-        value = float(number) * (shown(bill, name, rows, before) if f"cache.{name}" in bill else 1.0)
-        flops[unit(name)] = flops.get(unit(name), 0.0) + multiplicity(bill, name) * value
+        value = float(number) * own.work(name) * (shown(bill, name, rows, before) if f"cache.{name}" in bill else 1.0)
+        flops[unit(name)] = flops.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * value
     moved: dict[str, float] = {}
     for c in bill.weights:
         if c.path in ("embed.weight", "positions.weight", "types.weight") and not (c.path == "embed.weight" and bill.config.tied):
@@ -81,20 +124,19 @@ def parts(bill: Bill, phase: str, device: Device) -> list[Part]:
             continue  # the source was read before
         where = "head" if c.path == "embed.weight" else unit(c.path)
         share = 1.0 if c.active == 1 else chosen(bill, c.path, rows * s.batch)
-        moved[where] = moved.get(where, 0.0) + c.times * share * float(bill[f"bytes.{c.path}"])
-    for name, number in bill.within("cache"):
+        moved[where] = moved.get(where, 0.0) + own.copies(where if where == "head" else c.path, c.times) * share * own.bytes(c)
+    for name, _ in bill.within("cache"):
         if PLACE.fullmatch(name):
-            read = pairs(bill.viewer(name), 1, before)
-            each = float(number) * s.batch * (read if phase == "decode" else rows)
-            moved[unit(name)] = moved.get(unit(name), 0.0) + multiplicity(bill, name) * each
+            read = pairs(bill.viewer(name), 1, before) if phase == "decode" else rows
+            moved[unit(name)] = moved.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * own.past(name) * read
     if phase == "decode" and "cache.bytes_per_source_token" in bill:
-        kept = float(bill["cache.bytes_per_source_token"]) / len(bill.config.layers) * (s.source or s.context) * s.batch
         for path in [p for p in moved if p.endswith(".cross")]:
-            moved[path] += multiplicity(bill, path) * kept
+            moved[path] += own.copies(path, multiplicity(bill, path)) * own.memory()
     out = []
     for path in dict.fromkeys([*flops, *moved]):
-        f, m = flops.get(path, 0.0), moved.get(path, 0.0)
-        out.append(Part(path, multiplicity(bill, path), f, m, f / peak, m / device.bandwidth))
+        if times := own.copies(path, multiplicity(bill, path)):
+            f, m = flops.get(path, 0.0), moved.get(path, 0.0)
+            out.append(Part(path, times, f, m, f / peak, m / device.bandwidth))
     return out
 
 

@@ -17,10 +17,10 @@ from math import ceil, prod
 from pellucid.axes import parse
 from pellucid.config import Attention, Config, Latent, Layer, Moe
 from pellucid.counting.bill import BYTES, Bill, Counted, rows_kept
-from pellucid.counting.bounds import multiplicity
+from pellucid.counting.bounds import Device, multiplicity, parts
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.formats import size
-from pellucid.counting.number import Number, total
+from pellucid.counting.number import Number, figure, product, total
 from pellucid.errors import UseError
 
 LETTERS = {"H": "tp", "G": "tp", "F": "tp", "V": "tp", "E": "ep"}
@@ -111,26 +111,116 @@ def cuts(layers: int, stages: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
+@dataclass(frozen=True)
+class Rank:
+    """One rank of the stage with these layers: what it holds, with formulas, and what it does of a step (see `bounds.Holder`)."""
+
+    bill: Bill
+    split: Split
+    bounds: tuple[int, int]
+
+    def copies(self, path: str, times: int) -> int:
+        return here(self.bill, path, times, self.bounds)
+
+    def work(self, path: str) -> float:
+        """A matrix does its rank's part of the rows that it outputs; attention its heads, experts theirs; each for its part of the batch.
+
+        Experts are taken to be chosen equally often on every rank, which keeps a bound a bound.
+        """
+        served = requests(self.bill, self.split) / self.bill.setting.batch
+        names = (f"{path}.weight", "embed.weight" if path == "head" else "")  # a head that has no matrix of its own is tied
+        c = next((c for name in names for c in self.bill.weights if c.path == name), None)
+        if c is not None:
+            return served * prod(shard(self.bill, c, self.split)) / prod(c.weight.shape)
+        if PLACE.fullmatch(path) and path.endswith(".ffn") and isinstance(self.bill.layer(path).ffn, Moe):
+            return 1 / max(self.split.tp, self.split.ep)
+        return served / self.split.tp
+
+    def bytes(self, c: Counted) -> float:
+        s = self.bill.setting
+        return float(size(c, s.weights, s.activations, shard(self.bill, c, self.split)))
+
+    def past(self, path: str) -> float:
+        return requests(self.bill, self.split) * part(self.bill.layer(path).attn, int(self.bill[f"cache.{path}"]), self.split)
+
+    def memory(self) -> float:
+        s, cross = self.bill.setting, next(one.cross for one in self.bill.config.layers if one.cross is not None)
+        each = int(self.bill["cache.bytes_per_source_token"]) // len(self.bill.config.layers)
+        return requests(self.bill, self.split) * (s.source or s.context) * part(cross, each, self.split)
+
+    def parameters(self) -> Number:
+        """By part of the model."""
+        return self.summed({c.path: prod(shard(self.bill, c, self.split)) * c.weight.parameter for c in self.bill.weights})
+
+    def weights(self) -> Number:
+        """Their bytes, by part."""
+        return self.summed({c.path: int(self.bytes(c)) for c in self.bill.weights})
+
+    def summed(self, each: Mapping[str, int]) -> Number:
+        """The sum over weights, of each as many as there are here."""
+        found = Counter[str]()
+        for c in self.bill.weights:
+            found[c.part] += self.copies(c.path, c.times) * each[c.path]
+        return total((name, 1, Number(n)) for name, n in found.items() if n)
+
+    def cache(self) -> Number:
+        """Bytes of its part of the past: rows, requests and the bytes of a row, layer by layer; and what decoders keep of a source."""
+        s, mine, found = self.bill.setting, requests(self.bill, self.split), []
+        for name, _ in self.bill.within("cache"):
+            if PLACE.fullmatch(name) and (times := self.copies(name, multiplicity(self.bill, name))):
+                rows = rows_kept(self.bill.layer(name), s.context)
+                found.append((name, times, product(f"rows·B·cache.{name}", rows=rows, mine=mine, row=int(self.past(name)) // mine)))
+        listens = sum(one.cross is not None for one in stack(self.bill.config)[slice(*self.bounds)])
+        if listens and "cache.bytes_per_source_token" in self.bill:
+            found.append(("source", listens, Number(int(self.memory()))))
+        symbols = " + ".join((f"{times}·" if times > 1 else "") + (n.symbols or name) for name, times, n in found)
+        filled = " + ".join((f"{times}·" if times > 1 else "") + (n.filled or figure(n.value)) for _, times, n in found)
+        return Number(sum(times * int(n) for _, times, n in found), symbols, filled)
+
+    def seconds(self, phase: str, device: Device) -> float:
+        """Of its part of a phase, at best; what ranks exchange is told beside and not timed."""
+        return sum(p.seconds for p in parts(self.bill, phase, device, self))
+
+
 def stage(bill: Bill, split: Split, bounds: tuple[int, int]) -> Stage:
     """One rank of the stage with these layers."""
-    s, cfg = bill.setting, bill.config
-    held = weights = cache = 0
-    for c in bill.weights:
-        if times := here(bill, c.path, c.times, bounds):
-            shape = shard(bill, c, split)
-            held += times * prod(shape) * c.weight.parameter
-            weights += times * int(size(c, s.weights, s.activations, shape))
-    for name, number in bill.within("cache"):
-        if PLACE.fullmatch(name):
-            times = here(bill, name, multiplicity(bill, name), bounds)
-            rows = requests(bill, split) * rows_kept(bill.layer(name), s.context)
-            cache += times * rows * part(bill.layer(name).attn, int(number), split)
-    if "cache.bytes_per_source_token" in bill:
-        listens = [one.cross for one in stack(cfg)[slice(*bounds)] if one.cross is not None]
-        each = int(bill["cache.bytes_per_source_token"]) // len(cfg.layers)
-        cache += sum(requests(bill, split) * (s.source or s.context) * part(attn, each, split) for attn in listens)
+    rank = Rank(bill, split, bounds)
     phases = [phase for phase in ("prefill", "decode") if f"flops.{phase}" in bill]
-    return Stage(bounds, held, weights, cache, {phase: dict(sent(bill, split, phase, bounds)) for phase in phases})
+    sends = {phase: dict(sent(bill, split, phase, bounds)) for phase in phases}
+    return Stage(bounds, int(rank.parameters()), int(rank.weights()), int(rank.cache()), sends)
+
+
+def ranks(bill: Bill, split: Split) -> list[Rank]:
+    """A rank of each stage."""
+    check(bill, split)
+    return [Rank(bill, split, bounds) for bounds in cuts(len(stack(bill.config)), split.pp)]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A phase over ranks, at best. stages: seconds of each, one after another, for one step of the whole batch."""
+
+    tokens: int
+    stages: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.stages)
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second where every stage is busy all the time, each with its own part of the requests: the slowest sets it."""
+        return self.tokens / max(self.stages)
+
+    def price(self, ranks: int, hour: float) -> float:
+        """Of a million tokens, where a device costs `hour` an hour."""
+        return ranks * hour / 3600 / self.rate * 1e6
+
+
+def pace(bill: Bill, split: Split, phase: str, device: Device) -> Pace:
+    """How fast a phase can be on these ranks."""
+    tokens = bill.setting.batch * (bill.setting.context if phase == "prefill" else 1)
+    return Pace(tokens, tuple(rank.seconds(phase, device) for rank in ranks(bill, split)))
 
 
 def requests(bill: Bill, split: Split) -> int:
@@ -156,9 +246,9 @@ def here(bill: Bill, path: str, times: int, bounds: tuple[int, int]) -> int:
 
 
 def neighbours(cfg: Config, path: str) -> set[int]:
-    """The layers beside which a weight outside of layers stands: a table before the first of a stack, a norm or a head after the last."""
+    """The layers beside which what is outside of layers stands: a table before the first of a stack, a norm or a head after the last."""
     reads, last = len(cfg.encoder or ()), len(stack(cfg)) - 1
-    ends = re.match(r"((?:encoder|decoder)\.)?(norm|head|transform|narrow|pooler)\.", path)
+    ends = re.match(r"((?:encoder|decoder)\.)?(norm|head|transform|narrow|pooler)(?:\.|$)", path)
     if path.startswith("encoder."):
         return {reads - 1 if ends else 0}
     if ends:

@@ -18,6 +18,7 @@ from pellucid.measuring.limits import Limits
 from pellucid.measuring.timing import Beside, Timed, moved
 from pellucid.words import say
 
+SCHEMA = 1
 PHASES = {"prefill": "bench.prefill", "decode": "bench.decode"}
 SETS = {"compute": "count.compute", "bandwidth": "count.bandwidth", None: "bench.nothing"}
 Phases = Sequence[tuple[Timed, Beside, list[Beside]]]

@@ -6,13 +6,15 @@ from typing import Any
 from pellucid.counting import Bill, Number
 from pellucid.counting.bounds import Device, parts
 from pellucid.counting.fit import devices, held, largest_batch, longest_context, price
-from pellucid.counting.ranks import Split, spread
+from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.textbook import beside
 from pellucid.counting.training import Way, training
 from pellucid.counting.variants import kinds, other_kinds
+from pellucid.errors import UseError
 from pellucid.measuring import kept
 
 SCHEMA = 1
+MOST = 2**20  # of a LoRA's rank, of shards
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,25 @@ class View:
     hour: float | None = None
     way: Way | None = None
     split: Split | None = None
+
+
+def view(
+    device: str | None = None,
+    price: float | None = None,
+    train: bool = False,
+    lora: int | None = None,
+    recompute: bool = False,
+    shards: int = 1,
+    ranks: str | None = None,
+) -> View:
+    """What is asked for, refused by name where it cannot be. price: what a device costs an hour.  ranks: "tp=8,pp=2,ep=8"."""
+    for name, n in (("--lora", lora), ("--shards", shards)):
+        if n is not None and not 1 <= n <= MOST:
+            raise UseError("count.number", name=name, found=n, most=MOST)
+    if price is not None and not (device and 0 <= price < 1e9):
+        raise UseError("count.price.device", found=price)
+    way = Way(lora, recompute, shards) if train or lora or recompute or shards > 1 else None
+    return View(price, way, None if ranks is None else split_of(ranks))
 
 
 def device_of(bill: Bill) -> Device | None:
@@ -68,7 +89,7 @@ def document(bill: Bill, view: View = View()) -> dict[str, Any]:
     if view.way is not None:
         out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in training(bill, view.way).items()}
     if view.split is not None:
-        out["ranks"] = over(bill, view.split)
+        out["ranks"] = over(bill, view.split, view.hour)
     return out
 
 
@@ -103,10 +124,10 @@ def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
     return told
 
 
-def over(bill: Bill, split: Split) -> dict[str, Any]:
-    """What ranks hold and send."""
-    found = spread(bill, split)
-    return {
+def over(bill: Bill, split: Split, hour: float | None = None) -> dict[str, Any]:
+    """What ranks hold and send; on the bill's device whether that fits, and how fast they can be at best."""
+    found, device = spread(bill, split), device_of(bill)
+    out: dict[str, Any] = {
         "ranks": split.ranks,
         "split": {"tp": split.tp, "pp": split.pp, "ep": split.ep},
         "stages": [
@@ -114,8 +135,24 @@ def over(bill: Bill, split: Split) -> dict[str, Any]:
             for s in found.stages
         ],
     }
+    if device is None:
+        return out
+    out["bounds"] = {"fits": all(s.weights + s.cache <= device.memory for s in found.stages)}
+    for phase in found.stages[0].sent:
+        best = pace(bill, split, phase, device)
+        out["bounds"][phase] = {"seconds": best.seconds, "stages": list(best.stages), "tokens_per_second": best.rate}
+        if hour is not None:
+            out["bounds"][phase]["price_of_a_million_tokens"] = best.price(split.ranks, hour)
+    return out
 
 
 def told(sent: dict[str, dict[str, Number]]) -> dict[str, Any]:
     """Bytes that a rank sends, with their formulas."""
     return {phase: {name: {"value": int(n), "formula": n.formula} for name, n in by.items()} for phase, by in sent.items()}
+
+
+def reasons(bill: Bill, path: str) -> list[dict[str, Any]]:
+    """A number with its formula, and then those that it is made of."""
+    number = bill[path]
+    paths = [path, *(p for p in number.of if p in bill)]
+    return [{"path": p, "value": bill[p].value, "formula": bill[p].formula} for p in paths]

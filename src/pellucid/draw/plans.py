@@ -5,7 +5,8 @@ from rich.text import Text
 from pellucid.counting import Bill, Number
 from pellucid.counting.ranks import Split, Stage, spread
 from pellucid.counting.training import Way, training
-from pellucid.draw.amount import scaled
+from pellucid.draw.amount import Amount, scaled
+from pellucid.draw.bill_json import device_of, over
 from pellucid.draw.number import count
 from pellucid.draw.table import Cell, Column, prose, table
 from pellucid.words import say
@@ -64,7 +65,22 @@ def over_ranks(bill: Bill, split: Split, width: int) -> list[Text]:
             if sent := stage.sent.get(phase):
                 out.append(Text(" " + say("count.sent", phase=phase_of(phase), **between(bill, stage))))
                 out += table([row(say(SENT[name]), n, "B") for name, n in sent.items()], COLUMNS, indent=2)
-    return out + prose(say("count.over.note"), width, "dim")
+    return out + over_device(bill, split, width) + prose(say("count.over.note"), width, "dim")
+
+
+def over_device(bill: Bill, split: Split, width: int) -> list[Text]:
+    """Whether each rank's share fits on the bill's device, and how fast they can be at best."""
+    device, whole = device_of(bill), over(bill, split)
+    if device is None:
+        return []
+    told, most = whole["bounds"], max(stage["weights"] + stage["cache"] for stage in whole["stages"])
+    sizes = {"device": device.name, "held": scaled(most, "B"), "memory": scaled(int(device.memory), "B")}
+    out = prose(say("count.over.fits", **sizes) if told["fits"] else say("count.over.large", **sizes), width)
+    for phase in PHASES:
+        if phase in told:
+            rate = f"{told[phase]['tokens_per_second']:.4g}"
+            out += prose(say("count.over.pace", phase=phase_of(phase), seconds=Amount(told[phase]["seconds"], "s"), rate=rate), width)
+    return out
 
 
 def between(bill: Bill, stage: Stage) -> dict[str, str]:

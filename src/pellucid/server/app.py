@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.errors import RequestError, UseError
 from pellucid.server import asked
-from pellucid.server.asked import query, whole
+from pellucid.server.asked import plain, query, real, truth, whole
 from pellucid.server.faults import answer, told
 from pellucid.server.files import File, files, sent
 from pellucid.server.guard import Guard, language
@@ -29,16 +29,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
-COUNTED: Mapping[str, type] = {
-    "context": int,
-    "batch": int,
-    "source": int,
-    "dtype": str,
-    "cache": str,
-    "device": str,
-    "attn": str,
-    "experts": str,
-}
+COUNTED: Mapping[str, Callable[[str, str], Any]] = {
+    "context": whole, "batch": whole, "source": whole, "dtype": plain, "cache": plain, "device": plain, "attn": plain, "experts": plain,
+}  # fmt: skip
+VIEWED: Mapping[str, Callable[[str, str], Any]] = {
+    "price": real, "train": truth, "lora": whole, "recompute": truth, "shards": whole, "ranks": plain,
+}  # fmt: skip
 FOREVER = "private, max-age=31536000, immutable"  # a run's id is never given twice
 
 
@@ -68,6 +64,11 @@ class Api:
             route("/api/weights/tensor", self.weight),
             route("/api/weights/tensor/stats", self.weight_stats),
             route("/api/count", self.count),
+            route("/api/count/why", self.why),
+            route("/api/count/along", self.along),
+            route("/api/count/weights", self.counted),
+            route("/api/bench", self.bench, "POST"),
+            route("/api/bench", self.benched),
             route("/api/catalog", self.catalog),
         ]
 
@@ -171,13 +172,45 @@ class Api:
         return answer(await run_in_threadpool(desk.weight_stats, named(given), given.get("path", "")))
 
     async def count(self, request: Request) -> Response:
+        given, desk = query(request, "model", *COUNTED, *VIEWED), await self.desk()
+        return answer(await run_in_threadpool(desk.bills.document, named(given), taken(given, COUNTED), taken(given, VIEWED)))
+
+    async def why(self, request: Request) -> Response:
+        given, desk = query(request, "model", "path", *COUNTED), await self.desk()
+        return answer(await run_in_threadpool(desk.bills.why, named(given), taken(given, COUNTED), given.get("path", "")))
+
+    async def along(self, request: Request) -> Response:
+        given, desk = query(request, "model", "along", "ranks", *COUNTED), await self.desk()
+        told = await run_in_threadpool(
+            desk.bills.along, named(given), taken(given, COUNTED), given.get("along", "context"), given.get("ranks")
+        )
+        return answer(told)
+
+    async def counted(self, request: Request) -> Response:
         given, desk = query(request, "model", *COUNTED), await self.desk()
-        how = {name: whole(given[name], name) if kind is int else given[name] for name, kind in COUNTED.items() if name in given}
-        return answer(await run_in_threadpool(desk.count, named(given), how))
+        return answer(await run_in_threadpool(desk.bills.weights, named(given), taken(given, COUNTED)))
+
+    async def bench(self, request: Request) -> Response:
+        body, desk = await self.body(request), await self.desk()
+        asked.known(body, ("model", "context", "new"), "")
+        name, new = asked.text(body, "model"), int(asked.number(body, "new", int, 1, self.limits.bench_steps, self.limits.bench_steps))
+        context = asked.number(body, "context", int, 1, self.limits.bench_context, 0)
+        desk.shelf.require(name)
+        with desk.bench.taken(name):
+            return answer(await self.worker.run(request, lambda stop: desk.bench.run(desk.shelf[name], int(context), new, stop)))
+
+    async def benched(self, request: Request) -> Response:
+        query(request)
+        return answer((await self.desk()).bench.told())
 
     async def catalog(self, request: Request) -> Response:
         query(request)
         return answer((await self.desk()).catalog())
+
+
+def taken(given: Mapping[str, str], names: Mapping[str, Callable[[str, str], Any]]) -> dict[str, Any]:
+    """The parameters of these names, each as what it is."""
+    return {name: parsed(given[name], name) for name, parsed in names.items() if name in given}
 
 
 def named(given: Mapping[str, str]) -> str:

@@ -120,6 +120,25 @@ def whole(given: str, name: str, most: int = LARGEST, least: int = 0) -> int:
     return int(given)
 
 
+def real(given: str, name: str) -> float:
+    """A number in an address, 0 or more."""
+    if not re.fullmatch(r"[0-9]{1,16}(\.[0-9]{1,16})?", given):
+        raise wrong(name, given, "0, 0.5, 12 ..")
+    return float(given)
+
+
+def truth(given: str, name: str) -> bool:
+    """A truth value in an address."""
+    if given not in ("true", "false"):
+        raise wrong(name, given, "true | false")
+    return given == "true"
+
+
+def plain(given: str, name: str) -> str:
+    """A text in an address, whatever it says."""
+    return given
+
+
 def known(given: Mapping[str, Any], names: Collection[str], within: str) -> None:
     """Refuse a field that nobody knows."""
     for name in given:

@@ -1,17 +1,16 @@
 """What the page's requests reach once torch is there: models, runs, and the thread in which they run."""
 
-import threading
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 from pellucid import catalog
-from pellucid.billing import count
 from pellucid.draw.life import tokenizer_of, visible
-from pellucid.errors import RequestError
+from pellucid.errors import RequestError, UseError
+from pellucid.measuring import kept as measured
 from pellucid.server import documents, runs, tensors
 from pellucid.server.asked import Asked
-from pellucid.server.formulas import count_document
+from pellucid.server.bench import Bench
+from pellucid.server.bills import Bills
 from pellucid.server.limits import Limits
 from pellucid.server.runs import Run, Runs, kept
 from pellucid.server.shelf import Shelf
@@ -19,7 +18,6 @@ from pellucid.server.stats import stats_of, told
 from pellucid.server.terms import terms_document
 from pellucid.server.worker import Stop
 from pellucid.tracing import INDEX, load_trace
-from pellucid.words import language
 
 SCHEMA = 1
 
@@ -32,8 +30,7 @@ class Desk:
         folder = Path(opened) if opened is not None and (Path(opened) / INDEX).is_file() else None
         self.shelf = Shelf(None if folder is not None else opened, limits.models, **how)
         self.first: Run | None = None  # of a trace that was opened
-        self.bills: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
-        self.lock = threading.Lock()
+        self.bills, self.bench = Bills(self.shelf, limits), Bench(limits)
         if folder is not None:
             life = load_trace(folder)
             self.first = Run(self.shelf[life.model] if life.model in self.shelf.names else None, life)
@@ -45,7 +42,9 @@ class Desk:
         if self.first is not None:
             self.runs.put(self.first)
         rows = self.shelf.list()
-        return {"schema": SCHEMA, "current": self.shelf.opened or rows[0]["name"], "run": self.first and self.first.id, "models": rows}
+        recorded = self.first is not None and self.first.held is not None and self.first.held.name
+        current = self.shelf.opened or recorded or rows[0]["name"]
+        return {"schema": SCHEMA, "current": current, "run": self.first and self.first.id, "models": rows}
 
     def live(self, asked: Asked, stop: Stop) -> dict[str, Any]:
         """Run a prompt, keep the run, tell it."""
@@ -119,24 +118,31 @@ class Desk:
         ids = held.model.ids(text)
         return {"schema": SCHEMA, "model": name, "ids": ids, "pieces": [visible(p) for p in tokenizer.pieces(ids)]}
 
-    def count(self, name: str, how: dict[str, Any]) -> dict[str, Any]:
-        """The bill of a listed model, or of one of the catalogue, as `pellucid count --json` prints it, with its numbers' formulas."""
-        if name not in self.shelf.names and name not in catalog.models():
-            raise RequestError("server.model", 404, "model", found=name, known=", ".join(self.shelf.names))
-        key = (name, language(), *sorted(how.items()))
-        with self.lock:
-            if key not in self.bills:
-                left = self.shelf.how.get("ignore_fields", ()) if name == self.shelf.opened else ()
-                self.bills[key] = count_document(count(name, **how, ignore_fields=left))
-                while len(self.bills) > self.limits.bills:
-                    self.bills.popitem(last=False)
-            self.bills.move_to_end(key)
-            return self.bills[key]
-
     def catalog(self) -> dict[str, Any]:
-        """Published models and devices: what can be counted, and on what."""
+        """Published models and devices, and situations of one on some: what can be counted, and on what."""
         models = [
             {"id": e["id"], "name": e["name"], "disclosed": "statements" not in e, "statements": e.get("statements")}
             for e in catalog.models().values()
         ]
-        return {"schema": SCHEMA, "models": models, "devices": list(catalog.devices().values())}
+        told = {"models": models, "devices": [*here(), *catalog.devices().values()], "situations": list(catalog.situations().values())}
+        return {"schema": SCHEMA, **told}
+
+
+def here() -> list[dict[str, Any]]:
+    """This machine as a device, where `pellucid bench --limits` has measured it."""
+    try:
+        own = measured.kept()
+    except UseError:
+        return []
+    d = own.device
+    return [
+        {
+            "id": "cpu",
+            "name": d.name,
+            "memory": d.memory,
+            "bandwidth": d.bandwidth,
+            "peak": dict(d.peak),
+            "source": d.source,
+            "date": own.date,
+        }
+    ]

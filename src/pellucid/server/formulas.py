@@ -1,25 +1,32 @@
-"""The formulas of a bill's numbers, by their paths in its JSON: of whole models and their parts, and of what a device needs at best."""
+"""The formulas of a bill's numbers, by their paths in its JSON: of models and their parts, of what a device needs at best, of ranks."""
 
 from typing import Any
 
 from pellucid.counting import Bill
 from pellucid.counting.bounds import Device, parts
 from pellucid.counting.distinct import PLACE
-from pellucid.counting.fit import devices, held, largest_batch, longest_context
-from pellucid.counting.number import Number, total
-from pellucid.draw.bill_json import device_of, document
+from pellucid.counting.fit import devices, held, largest_batch, longest_context, price, seconds
+from pellucid.counting.number import Number, figure, total
+from pellucid.counting.ranks import Split, pace, ranks
+from pellucid.draw.bill_json import View, device_of, document
+
+PHASES = ("prefill", "decode")
 
 
-def count_document(bill: Bill) -> dict[str, Any]:
+def count_document(bill: Bill, view: View = View()) -> dict[str, Any]:  # noqa: B008
     """The bill as `pellucid count --json` prints it, with its numbers' formulas."""
-    return document(bill) | {"formulas": formulas(bill)}
+    return document(bill, view) | {"formulas": formulas(bill, view)}
 
 
-def formulas(bill: Bill) -> dict[str, str]:
+def formulas(bill: Bill, view: View = View()) -> dict[str, str]:  # noqa: B008
     """Symbols, numbers put in, and the value: "active − embed = 37,552,282,624 − 926,679,040 = 36,625,603,584"."""
     device = device_of(bill)
-    whole = {path: n.formula for path, n in bill.numbers.items() if not any(PLACE.fullmatch(rest) for rest in tails(path))}
-    return whole | ({} if device is None else {f"bounds.{name}": text for name, text in bounds(bill, device).items()})
+    out = {path: n.formula for path, n in bill.numbers.items() if not any(PLACE.fullmatch(rest) for rest in tails(path))}
+    if device is not None:
+        out |= {f"bounds.{name}": text for name, text in bounds(bill, device, view.hour).items()}
+    if view.split is not None:
+        out |= {f"ranks.{name}": text for name, text in over(bill, view.split, device, view.hour).items()}
+    return out
 
 
 def tails(path: str) -> list[str]:
@@ -28,12 +35,13 @@ def tails(path: str) -> list[str]:
     return [".".join(words[i:]) for i in range(len(words))]
 
 
-def bounds(bill: Bill, device: Device) -> dict[str, str]:
+def bounds(bill: Bill, device: Device, hour: float | None) -> dict[str, str]:
     """What fits, and the seconds of each phase: every part's products at the peak or its bytes at the bandwidth, whichever takes longer."""
     s, weights, memory = bill.setting, int(bill["bytes.total"]), int(device.memory)
     past = held(bill, s.context, s.batch) - weights
     need = devices(bill, device)
     out = {"devices": f"⌈(weights + cache) / memory⌉ = ⌈({weights:,} + {past:,}) / {memory:,}⌉ = {need:,}"}
+    out["fits"] = fitting(weights, past, memory)
     if "cache.bytes" in bill:
         n, longest = largest_batch(bill, device), longest_context(bill, device)
         if n is not None:
@@ -41,8 +49,52 @@ def bounds(bill: Bill, device: Device) -> dict[str, str]:
         if longest is not None:
             over = held(bill, longest + 1, s.batch)
             out["longest_context"] = f"weights + cache(S = {longest + 1:,}) = {over:,} > memory = {memory:,} → {longest:,}"
-    for phase in ("prefill", "decode"):
+    for phase in PHASES:
         if f"flops.{phase}" in bill:
             summed = total((p.path, 1, Number(p.seconds)) for p in parts(bill, phase, device))
             out[f"{phase}.seconds"] = f"Σ max(FLOP / peak, bytes / bandwidth) = {summed.formula} s"
+            if hour is not None:
+                tokens, best = tokens_of(bill, phase), seconds(bill, phase, device)
+                put = f"{best:.4g} / 3,600 · {hour:g} / {tokens:,} · 1,000,000"
+                cost = price(bill, phase, device, hour)
+                out[f"{phase}.price_of_a_million_tokens"] = f"seconds / 3,600 · price / tokens · 10⁶ = {put} = {cost:.4g}"
+    return out
+
+
+def fitting(weights: int, cache: int, memory: int) -> str:
+    """Whether these bytes are no more than a device has."""
+    sign = "≤" if weights + cache <= memory else ">"
+    return f"weights + cache = {weights:,} + {cache:,} = {weights + cache:,} {sign} memory = {memory:,}"
+
+
+def tokens_of(bill: Bill, phase: str) -> int:
+    """Tokens that a phase reads or writes."""
+    return bill.setting.batch * (bill.setting.context if phase == "prefill" else 1)
+
+
+def over(bill: Bill, split: Split, device: Device | None, hour: float | None) -> dict[str, str]:
+    """What a rank of each stage holds; on a device, how fast all of them are at best, and what that costs."""
+    out = {"ranks": f"pp·max(tp, ep) = {split.pp}·max({split.tp}, {split.ep}) = {split.ranks}"}
+    every = ranks(bill, split)
+    for i, rank in enumerate(every):
+        out |= {f"stages.{i}.{name}": getattr(rank, name)().formula for name in ("parameters", "weights", "cache")}
+    if device is None:
+        return out
+    sizes = [(int(rank.weights()), int(rank.cache())) for rank in every]
+    weights, cache = max(sizes, key=sum)
+    out["bounds.fits"] = fitting(weights, cache, int(device.memory))
+    for phase in PHASES:
+        if f"flops.{phase}" not in bill:
+            continue
+        best, tokens = pace(bill, split, phase, device), tokens_of(bill, phase)
+        summed = total((p.path, 1, Number(p.seconds)) for p in parts(bill, phase, device, every[0]))
+        if len(every) > 1:
+            summed = total((f"stage {i + 1}", 1, Number(s)) for i, s in enumerate(best.stages))
+        name = f"bounds.{phase}"
+        out[f"{name}.seconds"] = f"Σ max(FLOP / peak, bytes / bandwidth) = {summed.formula} s"
+        put = f"{tokens:,} / {figure(max(best.stages))}"
+        out[f"{name}.tokens_per_second"] = f"tokens / slowest stage = {put} = {figure(best.rate)}"
+        if hour is not None:
+            put, cost = f"{split.ranks} · {hour:g} / 3,600 / {figure(best.rate)} · 1,000,000", figure(best.price(split.ranks, hour))
+            out[f"{name}.price_of_a_million_tokens"] = f"devices · price / 3,600 / rate · 10⁶ = {put} = {cost}"
     return out

@@ -27,6 +27,9 @@ class Limits:
     summands: int = 1 << 16  # told of a cell
     models: int = 4  # held in memory beside the one that was opened
     bills: int = 64  # counts kept
+    bench_context: int = 512  # tokens that a measurement reads
+    bench_steps: int = 32  # of decoding that it times
+    bench_work: int = 500_000_000_000  # FLOP of one prefill in it: about ten of them run
     connections: int = 64
 
 

@@ -1,10 +1,11 @@
 """The models that the page may name: the one it was opened with, and the specimens. A name from the page is only ever looked up here.
 
-A model of the catalogue is built on meta: its shapes and counts are told, and values need weights.
+A model of the catalogue, and one of which there is only a config.json, is built on meta: its shapes and counts are told, and values need
+weights.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +15,15 @@ import torch
 from torch import nn
 
 from pellucid import catalog
-from pellucid.billing import described
+from pellucid.billing import config_of, described
+from pellucid.checkpoint.folder import bare
+from pellucid.checkpoint.hub import is_hub_id
+from pellucid.checkpoint.tokenizer import load_tokenizer
 from pellucid.config import Config
 from pellucid.counting.ghost import ghost
 from pellucid.counting.weights import Weight, weights
 from pellucid.errors import RequestError
+from pellucid.families import understand
 from pellucid.model import DTYPES, Model, load, specimens
 from pellucid.models import Encoder, EncoderDecoder
 from pellucid.server.stats import Stats
@@ -119,12 +124,24 @@ class Shelf:
 
 
 def opened(name: str, progress: Callable[[int, int], None] = lambda done, whole: None, **how: Any) -> Held:
-    """The model of a name: of the catalogue where that has it and no folder is called so, else as `load` finds it."""
+    """The model of a name: the catalogue's where no folder is called so, a config.json's where that is all, else as `load` has it."""
+    dtype = DTYPES.get(how.get("dtype") or "", torch.bfloat16)
     if not Path(name).exists() and catalog.find(catalog.models(), name) is not None:
         family, cfg = described(name)
-        return Held(name, family, ghost(cfg, DTYPES.get(how.get("dtype") or "", torch.bfloat16)), None)
+        return Held(name, family, ghost(cfg, dtype), None)
+    if Path(name).is_file() or bare(Path(name)) or (how.get("device") == "meta" and is_hub_id(name) and not name.startswith("pellucid/")):
+        return shape(name, dtype, how.get("ignore_fields", ()))
     if how.get("dtype") is None and how.get("device") != "meta":
         small = load(name, **{**how, "device": "meta"}).num_parameters() <= SMALL
         how["dtype"] = "float32" if small else None
     model = load(name, progress=progress, **how)
     return Held(name, model.family.name, model.module, model)
+
+
+def shape(name: str, dtype: torch.dtype, ignore: Iterable[str]) -> Held:
+    """What a config.json describes, a folder's or a hub id's, without values; with a tokenizer where its folder has one."""
+    values, file = config_of(name)
+    kind, cfg = understand(values, file, ignore)
+    tokenizer = load_tokenizer(name, cfg.vocab) if Path(name).is_dir() else None
+    module = ghost(cfg, dtype)
+    return Held(name, kind.name, module, Model(name, module, kind, values, tokenizer))

@@ -1,7 +1,8 @@
 // The server, as functions. Every request carries the token that the opened address brought; it leaves the address at once.
 
 import { settings } from "../settings.svelte";
-import type { Bill, Catalog } from "./bill";
+import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
+import type { Measured, Measuring } from "./measured";
 import { say } from "../words";
 import { Columns, cellOf } from "./columns";
 import { recorded, unpacked } from "./recorded";
@@ -74,11 +75,22 @@ export function start(model: string, prompt: string, steps: number, edits: Recor
   return json("runs", { method: "POST", body, headers: { "Content-Type": "application/json" } });
 }
 
-const query = (told: Record<string, string | number>): string => new URLSearchParams(Object.entries(told).map(([k, v]) => [k, String(v)])).toString();
+const query = (told: Query): string => new URLSearchParams(Object.entries(told).map(([k, v]) => [k, String(v)])).toString();
 
 export const catalog = (): Promise<Catalog> => json("catalog");
 
-export const count = (model: string, setting: Record<string, string | number>): Promise<Bill> => json(`count?${query({ model, ...setting })}`);
+export const count = (model: string, setting: Query): Promise<Bill> => json(`count?${query({ model, ...setting })}`);
+
+// A number's formula and those of what it is made of; a model's tensors; its numbers along one setting.
+export const why = async (model: string, setting: Query, path: string): Promise<Reason[]> => (await json<{ why: Reason[] }>(`count/why?${query({ model, ...setting, path })}`)).why;
+export const counted = async (model: string, setting: Query): Promise<Counted[]> => (await json<{ weights: Counted[] }>(`count/weights?${query({ model, ...setting })}`)).weights;
+export const along = async (model: string, setting: Query, what: string): Promise<Point[]> => (await json<{ points: Point[] }>(`count/along?${query({ model, ...setting, along: what })}`)).points;
+
+// A measurement on this machine, which ends when it is aborted; and how far one has come. Neither is remembered.
+export async function measure(model: string, signal: AbortSignal): Promise<Measured> {
+  return (await ask("bench", { method: "POST", body: JSON.stringify({ model }), headers: { "Content-Type": "application/json" }, signal })).json() as Promise<Measured>;
+}
+export const measuring = async (): Promise<Measuring> => (await ask("bench")).json() as Promise<Measuring>;
 
 export const weights = async (model: string): Promise<Weight[]> => (await json<{ weights: Weight[] }>(`weights?${query({ model })}`)).weights;
 

@@ -23,7 +23,7 @@ async function recording(run: Run, place: Place): Promise<Recorded> {
   for (const step of run.steps) for (const answer of step.answers) await pieces(run.run, step.step, answer.row, { temperature: 1 });
   const files = await Promise.all(all.map(async (t) => [t.n, whole(await tensor(run.run, t.n, t.shape.map(() => ":").join(), 0))] as const));
   const own = { ...known, current: run.model, run: run.run, models: known.models.filter((m) => m.name === run.model) };
-  const told = [...heard].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count\?|catalog$)/.test(key));
+  const told = [...heard].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count[/?]|catalog$)/.test(key));
   return {
     schema: 1, place: written({ ...place, tour: 0 }), language: settings.language,
     answers: { ...Object.fromEntries(told), models: own, [`runs/${run.run}`]: run },

@@ -32,16 +32,22 @@ export function exact(x: number, dtype: string): string {
 export const count = (n: number): string => n.toString().replace(/\B(?=(\d{3})+$)/g, ",");
 
 // 1234567 -> 1.23 M; for captions, where the exact count stands in the tile
-export function amount(n: number, units = ["", " k", " M", " G", " T", " P"], step = 1000): string {
+export function amount(n: number, units = ["", " k", " M", " G", " T", " P", " E", " Z"], step = 1000): string {
   let unit = 0;
-  while (n >= step && unit < units.length - 1) {
+  while (n >= (unit === 0 ? step : 999.5) && unit < units.length - 1) {
     n /= step;
     unit++;
   }
   return (unit === 0 ? String(n) : n.toPrecision(3)) + (units[unit] ?? "");
 }
 
-export const bytes = (n: number): string => amount(n, [" B", " KiB", " MiB", " GiB", " TiB"], 1024);
+export const bytes = (n: number): string => amount(n, [" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"], 1024);
+
+// 1234.56 -> 1,235; 0.012345 -> 0.01235: rates and prices
+export const figures = (x: number): string => (x >= 1000 ? count(Math.round(x)) : x.toPrecision(4));
+
+// 0.0123 -> 12.3 ms
+export const seconds = (s: number): string => (s >= 1 ? `${s.toPrecision(3)} s` : s >= 1e-3 ? `${(1e3 * s).toPrecision(3)} ms` : s >= 1e-6 ? `${(1e6 * s).toPrecision(3)} µs` : `${(1e9 * s).toPrecision(3)} ns`);
 
 export const percent = (x: number): string => `${number(100 * x)}%`;
 

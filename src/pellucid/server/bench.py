@@ -1,0 +1,97 @@
+"""What `pellucid bench` measures, of a model that is open: its prefill and its decode steps on this machine, beside their bounds.
+
+One measurement goes at a time, in the thread in which models run, so that nothing else of ours runs beside it. Its clock is where it ends
+when its asker has gone: whatever is timed asks the clock twice.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pellucid.counting import Bill, Setting, counted
+from pellucid.draw import bench as drawing
+from pellucid.errors import RequestError
+from pellucid.measuring import kept
+from pellucid.measuring.against import Served
+from pellucid.measuring.limits import Gauge
+from pellucid.measuring.stages import Stages
+from pellucid.measuring.subject import check, reach
+from pellucid.measuring.timing import WARM, beside, decode, moved, prefill
+from pellucid.server.limits import Limits
+from pellucid.server.shelf import Held
+from pellucid.server.worker import Stop
+
+SCHEMA = 1
+
+
+class Bench:
+    """The measurement that goes on, and the newest one of every model."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.running: dict[str, Any] | None = None
+        self.latest: dict[str, dict[str, Any]] = {}
+
+    def told(self) -> dict[str, Any]:
+        """How far the running one has come, and what the last ones found."""
+        return {"schema": SCHEMA, "running": self.running, "latest": self.latest}
+
+    @contextmanager
+    def taken(self, name: str) -> Iterator[None]:
+        """Refuse a second one while one goes on."""
+        if self.running is not None:
+            raise RequestError("server.measuring", 429, "model", model=self.running["model"])
+        self.running = {"model": name, "done": 0, "of": 1}
+        try:
+            yield
+        finally:
+            self.running = None
+
+    def tell(self, done: int, whole: int) -> None:
+        if self.running is not None:
+            self.running = self.running | {"done": done, "of": whole}
+
+    def run(self, held: Held, context: int, new: int, stop: Stop) -> dict[str, Any]:
+        """A measurement. context: tokens read before, 0 for as many as are quick."""
+        if not held.has_weights:
+            raise RequestError("server.weightless", 400, "model", model=held.name)
+        if (device := held.module.embed.weight.device.type) != "cpu":
+            raise RequestError("server.bench.device", 400, "model", found=device)
+        bill = self.bill(held, context, new)
+
+        def clock() -> float:
+            stop.check()
+            return time.perf_counter()
+
+        gauge = Gauge(torch.get_num_threads(), int(moved(bill)), clock)
+        writes = "flops.decode" in bill
+        stage = Stages(self.tell, 3 + writes)
+        stage(gauge.measure)
+        times = [stage(lambda: prefill(held.module, bill, clock))]
+        times += [stage(lambda: decode(held.module, bill, new, clock))] if writes else []
+        limits = stage(gauge.measure).limits
+        phases = [(t, *beside(bill, t, limits.device)) for t in times]
+        told = drawing.document(bill, False, phases, limits.device, Served())
+        self.latest[held.name] = {"schema": drawing.SCHEMA, "limits": kept.document(limits), **told}
+        return self.latest[held.name]
+
+    def bill(self, held: Held, context: int, new: int) -> Bill:
+        """The model's bill for the context, refused where one prefill is more than the limit allows."""
+        dtype = held.module.embed.weight.dtype
+        spelled = str(dtype).removeprefix("torch.")
+        quant = None if held.model is None else held.model.quant
+        most = reach(held.config, None, new + WARM)
+
+        def of(n: int) -> Bill:
+            check(held.name, held.config, n, new + WARM, dtype)
+            return counted(held.config, held.name, held.family, Setting(n, 1, None, quant or spelled, spelled, spelled))
+
+        bill = of(context or min(most, self.limits.bench_context))
+        while not context and bill.setting.context > 1 and int(bill["flops.prefill"]) > self.limits.bench_work:
+            bill = of(bill.setting.context // 2)
+        if (work := int(bill["flops.prefill"])) > self.limits.bench_work:
+            raise RequestError("server.bench.work", 413, "context", context=bill.setting.context, work=work, limit=self.limits.bench_work)
+        return bill

@@ -1,0 +1,135 @@
+"""Bills for the page: a model counted, the reasons of one of its numbers, its tensors one by one, and its numbers along one setting."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from math import log2
+from typing import Any
+
+from pellucid import catalog
+from pellucid.billing import count
+from pellucid.counting import Bill
+from pellucid.counting.bounds import multiplicity
+from pellucid.counting.distinct import PLACE
+from pellucid.counting.fit import held
+from pellucid.counting.formats import DTYPES
+from pellucid.counting.ranks import Split, pace, split_of
+from pellucid.draw import bill_json
+from pellucid.errors import RequestError
+from pellucid.server.formulas import count_document
+from pellucid.server.limits import Limits
+from pellucid.server.shelf import Shelf
+from pellucid.words import language
+
+SCHEMA = 1
+REACH = 1 << 20  # tokens, of a model that has no table of positions to end it
+TOGETHER = 1 << 10  # requests
+ALONG = ("context", "batch", "dtype", "device")
+How = dict[str, Any]
+
+
+class Bills:
+    """shelf: the models that were opened; others are the catalogue's. The latest answers are kept."""
+
+    def __init__(self, shelf: Shelf, limits: Limits) -> None:
+        self.shelf, self.limits, self.lock = shelf, limits, threading.Lock()
+        self.found: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
+
+    def document(self, name: str, how: How, viewed: How) -> dict[str, Any]:
+        """The bill as `pellucid count --json` prints it, with its numbers' formulas."""
+        view = bill_json.view(how.get("device"), **viewed)
+
+        def made() -> dict[str, Any]:
+            return count_document(self.bill(name, how), view)
+
+        return self.kept(("document", name, *sorted(how.items()), *sorted(viewed.items())), made)
+
+    def why(self, name: str, how: How, path: str) -> dict[str, Any]:
+        """A number with its formula, and those that it is made of, down to single tensors; as `--why` prints them."""
+
+        def made() -> dict[str, Any]:
+            bill = self.bill(name, how)
+            return {"schema": SCHEMA, "model": name, "path": path, "why": bill_json.reasons(bill, path)}
+
+        return self.kept(("why", name, path, *sorted(how.items())), made)
+
+    def weights(self, name: str, how: How) -> dict[str, Any]:
+        """Every tensor, those of equal layers once. layers: the numbers of the layers that have one each, null of what has no layer."""
+
+        def made() -> dict[str, Any]:
+            bill = self.bill(name, how)
+            return {"schema": SCHEMA, "model": name, "weights": list(told(bill))}
+
+        return self.kept(("weights", name, *sorted(how.items())), made)
+
+    def along(self, name: str, how: How, what: str, split: str | None = None) -> dict[str, Any]:
+        """Cache, products and seconds at best while one setting goes over its range and the others stay."""
+        if what not in ALONG:
+            raise RequestError("server.field", 400, "along", name="along", found=what, allowed=" | ".join(ALONG))
+        over = Split() if split is None else split_of(split)
+
+        def made() -> dict[str, Any]:
+            bills = ((value, self.bill(name, how | {what: value})) for value in values(self.bill(name, how), what))
+            return {"schema": SCHEMA, "model": name, "along": what, "points": [point(value, bill, over) for value, bill in bills]}
+
+        return self.kept(("along", name, what, split, *sorted(how.items())), made)
+
+    def bill(self, name: str, how: How) -> Bill:
+        """A model that was opened, or one of the catalogue."""
+        if name not in self.shelf.names and name not in catalog.models():
+            raise RequestError("server.model", 404, "model", found=name, known=", ".join(self.shelf.names))
+        if (own := self.shelf.held.get(name)) is not None:
+            return count(name, known=(own.family, own.config), **how)
+        return count(name, **how)
+
+    def kept(self, key: tuple[Any, ...], made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """An answer, made where it is not kept."""
+        key = (language(), *key)
+        with self.lock:
+            if key in self.found:
+                self.found.move_to_end(key)
+                return self.found[key]
+        out = made()
+        with self.lock:
+            self.found[key] = out
+            while len(self.found) > self.limits.bills:
+                self.found.popitem(last=False)
+        return out
+
+
+def told(bill: Bill) -> Iterator[dict[str, Any]]:
+    """The weights of a bill as JSON."""
+    for c in bill.weights:
+        place = PLACE.fullmatch(c.path)
+        layers = list(bill.reduced.kind(place).numbers) if place is not None and c.times == multiplicity(bill, c.path) else None
+        w = c.weight
+        counted = bill[f"{'parameters' if w.parameter else 'buffers'}.{c.path}"]
+        yield {
+            "path": c.path, "part": c.part, "dims": w.dims, "axes": w.axes, "shape": list(w.shape), "parameter": w.parameter,
+            "times": c.times, "layers": layers, "active": float(c.active), "count": w.count, "bytes": int(bill[f"bytes.{c.path}"]),
+            "formulas": {"count": counted.formula, "bytes": bill[f"bytes.{c.path}"].formula},
+        }  # fmt: skip
+
+
+def values(bill: Bill, what: str) -> list[Any]:
+    """What a setting goes over: powers of 2 up to what the model reaches, all formats, all devices."""
+    if what == "dtype":
+        return list(DTYPES)
+    if what == "device":
+        return list(catalog.devices())
+    most = TOGETHER if what == "batch" else bill.config.positions or max(REACH, bill.setting.context)
+    least = 7 if what == "context" and most > 1 << 8 else 0
+    powers = [1 << i for i in range(least, int(log2(most)) + 1)]
+    return powers if powers[-1] == most else [*powers, most]
+
+
+def point(value: Any, bill: Bill, split: Split) -> dict[str, Any]:
+    """A bill's numbers that are drawn; null where there is none. seconds: at best, of the device, or of so many as a split says."""
+    device = bill_json.device_of(bill)
+    out = {"at": value, "bytes": int(bill["bytes.total"]), "cache": int(bill["cache.bytes"]) if "cache.bytes" in bill else None}
+    for phase in ("prefill", "decode"):
+        out[phase] = int(bill[f"flops.{phase}"]) if f"flops.{phase}" in bill else None
+    for name, phase in (("first", "prefill"), ("next", "decode")):
+        out[name] = None if device is None or out[phase] is None else pace(bill, split, phase, device).seconds
+    fits = None if device is None else held(bill, bill.setting.context, bill.setting.batch) <= device.memory * split.ranks
+    return out | {"fits": fits}

@@ -1,0 +1,151 @@
+"""What opens without weights, and traces, in Chromium: shapes, counts and Budget, and in both languages that values need weights."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from playwright.sync_api import Browser, expect
+
+import pellucid
+from local_hub import Hub, serving
+from pellucid.model import SPECIMENS
+from pellucid.words import phrases
+from visits import Visit, opened, visiting
+
+LLAMA = {
+    "model_type": "llama", "vocab_size": 320, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+Opening = Callable[[Path, pytest.MonkeyPatch], Iterator[str]]
+
+
+def written(place: Path) -> Path:
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(LLAMA))
+    return place
+
+
+@contextmanager
+def by_name(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """Of the catalogue."""
+    yield "gpt2-small", []
+
+
+@contextmanager
+def by_folder(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """A folder with config.json alone."""
+    yield str(written(place / "bare")), []
+
+
+@contextmanager
+def by_file(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """A config.json."""
+    yield str(written(place / "bare") / "config.json"), []
+
+
+@contextmanager
+def by_tokenizer(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """A folder with config.json and a tokenizer, to which a text can be given."""
+    shutil.copytree(SPECIMENS / "capitals-llama", place / "m", ignore=shutil.ignore_patterns("*.safetensors"))
+    yield str(place / "m"), []
+
+
+@contextmanager
+def by_hub(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """A hub id with --device meta, of which nothing but config.json is fetched."""
+    with serving(Hub()) as hub:
+        hub.add("owner/capitals", SPECIMENS / "capitals")
+        patch.setenv("HF_ENDPOINT", hub.address)
+        patch.setenv("HF_HOME", str(place / "hf"))
+        patch.setenv("HF_HUB_OFFLINE", "0")
+        yield "owner/capitals", ["--device", "meta"]
+        assert set(hub.gets()) == {"config.json"}
+
+
+@pytest.mark.parametrize("way", [by_name, by_folder, by_file, by_tokenizer, by_hub])
+def test_shapes_counts_and_budget_without_weights(
+    way: Callable[..., Iterator[tuple[str, list[str]]]], browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with way(tmp_path, monkeypatch) as (name, more), opened(name, *more) as address, visiting(browser, address) as visit:  # type: ignore[attr-defined]
+        config = str(SPECIMENS / "capitals") if way is by_hub else name
+        looked_at(visit, name, pellucid.count(config))
+
+
+def looked_at(visit: Visit, name: str, bill: "pellucid.counting.Bill") -> None:
+    """Life has every tensor with its shape; a tile opens without values; the Budget is the bill."""
+    page = visit.page
+    for lang in ("en", "zh"):
+        visit.go(lang)
+        said = phrases(lang)
+        sentence = said["page.shapes"].format(model=name)
+        assert sentence in page.inner_text("[data-shapes]")
+        assert [a.split("=")[-1] for a in page.eval_on_selector_all("main nav a", "all => all.map(a => a.getAttribute('href'))")] == [
+            "life", "budget",
+        ]  # fmt: skip
+        attn = bill.config.layers[0].attn
+        tokens = int(page.locator(".token").count())
+        card = page.locator("[data-path='layers.0.attn.q'] .axes").inner_text().split()
+        told = "".join(card)
+        assert told == f"T{tokens}H{attn.heads}K{attn.width}" if hasattr(attn, "width") else told
+        page.click("[data-path='layers.0.attn.q']")
+        expect(page.locator("aside [data-shapes]")).to_have_text(said["page.shapes.tensor"])
+        page.keyboard.press("Escape")
+        page.locator("[data-shapes] button").first.click()
+        page.wait_for_selector("td[data-number='parameters.total'][data-value]")
+        for number in ("parameters.total", "bytes.total", "cache.bytes_per_token", "flops.prefill", "flops.decode"):
+            assert page.get_attribute(f"td[data-number='{number}']", "data-value") == str(int(bill[number])), number
+        assert sentence in page.inner_text("[data-shapes]")
+        assert said["page.measured.weights"] in page.inner_text("main") and page.locator("[data-measure]").count() == 0
+    page.click("[data-part='attn']")
+    page.wait_for_selector("[data-part='layers.0.attn.q.weight'], [data-part='layers.0.attn.q_b.weight']")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace of two steps, of a specimen that is not the first."""
+    place = tmp_path_factory.mktemp("trace") / "t"
+    pellucid.trace(pellucid.load("pellucid/capitals-llama"), "The capital of France is", 2).save(place)
+    return place
+
+
+def test_a_trace_shows_its_own_values(recorded: Path, browser: Browser) -> None:
+    life = pellucid.load_trace(recorded)
+    with opened(str(recorded)) as address, visiting(browser, address) as visit:
+        for lang in ("en", "zh"):
+            visit.go(lang)
+            page = visit.page
+            assert page.locator("#model").input_value() == "pellucid/capitals-llama"
+            assert page.locator("#prompt").input_value() == "The capital of France is"
+            assert [int(x) for x in page.locator(".token .id").all_inner_texts()] == life.ids + life.new
+            assert page.locator("[data-shapes]").count() == 0
+        for path, at in (("layers.1.attn.q", (0, 2, 1, 3)), ("layers.0.ffn.neurons", (0, 4, 7)), ("logits", (0, 4, 11))):
+            found = visit.cell(path, at)
+            value = life.all(path)[0].value[at]
+            assert torch.tensor(float(found.value), dtype=value.dtype) == value, path
+            assert found.bytes["received"] == found.bytes["source"]
+        visit.faults[:] = [f for f in visit.faults if "400" not in f]  # a trace keeps no terms
+        visit.go(view="budget")
+        bill = pellucid.count("pellucid/capitals-llama")
+        page.wait_for_selector("td[data-number='parameters.total'][data-value]")
+        assert page.get_attribute("td[data-number='cache.bytes']", "data-value") == str(int(bill["cache.bytes"]))
+
+
+def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path, browser: Browser) -> None:
+    """Its values are shown; its Budget says that the model is not here, and the catalogue's models can be counted."""
+    pellucid.trace(pellucid.load(folder), "The").save(tmp_path / "t")
+    life = pellucid.load_trace(tmp_path / "t")
+    with opened(str(tmp_path / "t")) as address, visiting(browser, address) as visit:
+        visit.go()
+        assert visit.page.locator("#model").input_value() == str(folder)
+        found = visit.cell("layers.0.attn.q", (0, 0, 1, 2))
+        assert float(found.value) == pytest.approx(float(life["layers.0.attn.q"].value[0, 0, 1, 2]), rel=1e-7)
+        visit.go(view="budget")
+        expect(visit.page.locator("[data-column]").first).to_contain_text(str(folder))
+        expect(visit.page.locator("[data-column]").first).to_contain_text("pellucid/capitals")
+        visit.page.click("[data-situation]")
+        visit.page.wait_for_selector("[data-ranks='8']")
+        visit.faults[:] = [f for f in visit.faults if "404" not in f and "400" not in f]
