@@ -155,8 +155,8 @@ class Api:
     async def turns(self, request: Request) -> Response:
         given, desk = query(request, "part", "query", "key", "head"), await self.desk()
         run = desk.runs[request.path_params["run"]]
-        at = [whole(given.get(name, ""), name) for name in ("query", "key", "head")]
-        told = await self.worker.run(request, lambda stop: desk.turns(run, given.get("part", ""), *at, stop))
+        at, key, head = (whole(given.get(name, ""), name) for name in ("query", "key", "head"))
+        told = await self.worker.run(request, lambda stop: desk.turns(run, given.get("part", ""), at, key, head, stop))
         return answer(told, headers={"cache-control": FOREVER})
 
     async def reuse(self, request: Request) -> Response:

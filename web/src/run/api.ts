@@ -2,8 +2,10 @@
 
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog } from "./bill";
+import type { Attribution, Lens } from "./lens";
 import { say } from "../words";
 import { recorded } from "./recorded";
+import type { Turns } from "./turns";
 import type { Models, Run, Stats, Tensor, Terms, Weight } from "./types";
 
 const TOGETHER = 4; // requests in flight: a browser allows six to a host, and one more must always pass
@@ -88,6 +90,13 @@ export async function pieces(run: string, step: number, row: number, sampling: o
   const told = await json<{ rows: { id: number; piece: string }[] }>(`runs/${run}/steps/${step}/sample`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
   return told.rows.map((r) => [r.id, r.piece]);
 }
+
+// Of a row, -1 the last: what the stream would say after each block, and what each part added to a token's logit.
+const spot = (row: number, id: number): string => query({ ...(row < 0 ? {} : { row }), id });
+export const lens = (run: string, step: number, row: number, id: number): Promise<Lens> => json(`runs/${run}/steps/${step}/lens?${spot(row, id)}`);
+export const attribution = (run: string, step: number, row: number, id: number): Promise<Attribution> => json(`runs/${run}/steps/${step}/attribution?${spot(row, id)}`);
+
+export const turns = (run: string, part: string, at: number, key: number, head: number): Promise<Turns> => json(`runs/${run}/turns?${query({ part, query: at, key, head })}`);
 
 export const kept = (run: string): Promise<Run> => json(`runs/${run}`);
 
