@@ -55,13 +55,14 @@ def gap(a: Tensor, b: Tensor) -> float:
 
 
 def difference(run: Run, n: int, other: Run, m: int, at: str | None, level: tensors.Level, stop: Stop) -> bytes:
-    """The other run's tensor less this one's, of equal shapes: a part as the bytes of a safetensors file."""
+    """The other run's tensor less this one's, where the parts have equal shapes: as the bytes of a safetensors file."""
     s, t = run.seen(n), other.seen(m)
-    if s.shape != t.shape:
-        raise RequestError("server.patch", 400, "m", path=s.path, found=t.shape, allowed=s.shape)
-    part = tensors.part_of(at, s.shape)
+    parts = [tensors.part_of(at, x.shape) for x in (s, t)]
+    sizes = [tensors.size_of(p, x.shape) for p, x in zip(parts, (s, t), strict=True)]
+    if sizes[0] != sizes[1]:
+        raise RequestError("server.patch", 400, "m", path=s.path, found=sizes[1], allowed=sizes[0])
     wide = torch.float64 if torch.float64 in (s.dtype, t.dtype) else torch.float32
-    tensors.require(part, s.shape, wide, level, run.limits)
-    before, after = (whole(r, i, stop).value[part].double() for r, i in ((run, n), (other, m)))
+    tensors.require(parts[0], s.shape, wide, level, run.limits)
+    before, after = (whole(r, i, stop).value[p].double() for r, i, p in ((run, n, parts[0]), (other, m, parts[1])))
     apart = (after - before).to(wide)
     return tensors.packed(apart, (slice(None),) * apart.ndim, level, s.path)

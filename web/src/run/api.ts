@@ -2,9 +2,11 @@
 
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog } from "./bill";
+import type { Difference } from "./differences";
 import type { Attribution, Lens } from "./lens";
 import { say } from "../words";
 import { recorded } from "./recorded";
+import type { Reuse } from "./reuse";
 import type { Turns } from "./turns";
 import type { Models, Run, Stats, Tensor, Terms, Weight } from "./types";
 
@@ -97,6 +99,15 @@ export const lens = (run: string, step: number, row: number, id: number): Promis
 export const attribution = (run: string, step: number, row: number, id: number): Promise<Attribution> => json(`runs/${run}/steps/${step}/attribution?${spot(row, id)}`);
 
 export const turns = (run: string, part: string, at: number, key: number, head: number): Promise<Turns> => json(`runs/${run}/turns?${query({ part, query: at, key, head })}`);
+
+export const reuse = (run: string, prompt: string): Promise<Reuse> =>
+  json(`runs/${run}/reuse`, { method: "POST", body: JSON.stringify(given(prompt)), headers: { "Content-Type": "application/json" } });
+
+export const differences = async (run: string, other: string): Promise<Difference[]> => (await json<{ tensors: Difference[] }>(`runs/${run}/differences?${query({ other })}`)).tensors;
+
+export async function difference(run: string, n: number, other: string, m: number, at: string, level: string): Promise<ArrayBuffer> {
+  return (await ask(`runs/${run}/tensors/${n}/difference?${query({ other, m, at, level })}`)).arrayBuffer();
+}
 
 export const kept = (run: string): Promise<Run> => json(`runs/${run}`);
 
