@@ -148,6 +148,12 @@ def test_an_edit_is_taken_as_it_is() -> None:
     assert [s.path for s in found.rest] == ["layers.0.out"] and {s.path for s in found.parts} == {"layers.1.attn", "layers.1.ffn"}
 
 
+def test_edited_logits_have_no_parts() -> None:
+    model, life = lived(LLAMA, edit={"logits": lambda x: x + 1.0})
+    found = attribution(model, life, 7)
+    assert (found.parts, found.total) == ([], found.value) and [s.path for s in found.rest] == ["logits"]
+
+
 def test_what_crosses_from_a_source_comes_by_heads() -> None:
     model, life = lived(HEARS)
     found = attribution(model, life, 7)

@@ -71,13 +71,14 @@ def test_a_blank_is_looked_into_by_its_row(api: Served, models: dict[str, Model]
 
 
 def test_what_the_lens_refuses(api: Served) -> None:
-    run = api.run("pellucid/capitals", CAPITAL)["run"]
+    run, heard = (api.run(f"pellucid/{name}", CAPITAL)["run"] for name in ("capitals", "capitals-t5"))
     for place in ("lens", "attribution"):
         api.wrong(f"/api/runs/{run}/steps/0/{place}", 400, "server.field", row=5)
         api.wrong(f"/api/runs/{run}/steps/0/{place}", 400, "server.field", row=2)  # nothing was picked there, and no id is given
         api.wrong(f"/api/runs/{run}/steps/0/{place}", 400, "server.field", id=4480)
         api.wrong(f"/api/runs/{run}/steps/1/{place}", 400, "server.field")
         api.wrong(f"/api/runs/{run}/steps/0/{place}", 400, "server.unknown", hue=1)
+        api.wrong(f"/api/runs/{heard}/steps/0/{place}", 400, "server.field", row=1, id=7)  # its decoder has one row, its source five
     api.wrong(f"/api/runs/{run}/steps/0/lens", 400, "server.field", top=21)
 
 
@@ -279,6 +280,10 @@ def test_a_difference_is_sent_like_a_tensor(api: Served) -> None:
     assert torch.equal(told, (values[1].double() - values[0].double()).float()) and about["path"] == "layers.2.mid"
     pooled, _ = api.tensor(a["run"], f"{n}/difference", other=b["run"], m=n, at="0,:,:", level=7)  # type: ignore[arg-type]
     assert pooled.numel() == 1 and float(pooled.abs()) == float(told.abs().max())
+    long = api.run("pellucid/capitals", f"{JAPAN} Tokyo")  # of unequal lengths the rows that both have
+    rows, _ = api.tensor(a["run"], f"{n}/difference", other=long["run"], m=n, at="0,0:5,:", level="0,30")  # type: ignore[arg-type]
+    assert torch.equal(rows[:, 0].abs() > 0, torch.tensor([False, False, False, True, True])) and rows.shape == (5, 1)
+    api.wrong(f"/api/runs/{a['run']}/tensors/{n}/difference", 400, "server.patch", other=long["run"], m=n)
     api.wrong(f"/api/runs/{a['run']}/tensors/{n}/difference", 400, "server.patch", other=b["run"], m=b["steps"][0]["count"] - 1)
     api.wrong(f"/api/runs/{a['run']}/tensors/{n}/difference", 404, "server.tensor", other=b["run"], m=100_000)
 

@@ -77,10 +77,13 @@ class Walk:
 
     def head(self, s: Seen, id: int) -> None:
         """The first step back: one row of the last product's matrix."""
+        if s.source == "edited":
+            return self.rest(s.path, self.found.value)
         last = self.module.head
         if last.bias is not None:
             self.rest("head.bias", float(last.bias[id]))
         self.back(s.inputs[0], last.matrix()[id].double())
+        return None
 
     def back(self, path: str, g: Tensor) -> None:
         """A tensor that is a sum, a norm or a product is gone through; a part, and any other, is an end."""

@@ -47,7 +47,9 @@ def followed(run: Run, k: int, row: int, id: int | None) -> int:
 
 def rows(run: Run, k: int, row: int) -> None:
     """Refuse a row that the step does not have."""
-    found = next((s.shape[1] for s in run.trace if s.step == k and s.dims.startswith("B T ")), 0)
+    found = next((s.shape[1] for s in run.trace if s.step == k and s.path == "logits"), None)
+    if found is None:
+        raise RequestError("server.logits", 400, "step", step=k)
     if not -1 <= row < found:
         raise RequestError("server.field", 400, "row", name="row", found=row, allowed=f"0..{found - 1}")
 
