@@ -6,7 +6,7 @@ import * as settings from "../sampling/settings";
 import { role } from "./role";
 import { byBlock, total } from "./lens";
 import { blocks, river, split } from "./river";
-import { grouped } from "./routing";
+import { grouped } from "./groups";
 import { makers, sources } from "./sources";
 import { axes, type Routing, type Tensor } from "./types";
 
