@@ -31,7 +31,22 @@ FLOORS = (
     {"families", "checkpoint"},
     {"tracing", "counting", "count"},
     {"engine", "train", "parallel", "measuring"},
-    {"model", "life", "verifying", "billing", "draw", "exhibits", "server", "saved", "commands", "specimens", "__init__", "__main__"},
+    {
+        "model",
+        "life",
+        "lens",
+        "attribution",
+        "verifying",
+        "billing",
+        "draw",
+        "exhibits",
+        "server",
+        "saved",
+        "commands",
+        "specimens",
+        "__init__",
+        "__main__",
+    },
 )
 DATA = {"web"}  # folders of the package that hold no Python
 LONGEST = 400

@@ -14,10 +14,12 @@ export interface Place {
   sampling: string;
   budget: string;
   edits: string;
+  against: string; // the prompt of a run to compare with, and its model where that is another
+  other: string;
   tour: number; // of a station, from 1; 0 is no tour
 }
 
-export const NOWHERE: Place = { view: "life", model: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", budget: "", edits: "", tour: 0 };
+export const NOWHERE: Place = { view: "life", model: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", budget: "", edits: "", against: "", other: "", tour: 0 };
 const LONGEST = 20_000; // characters of a prompt in a link
 const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], tour: [0, 99] } as const;
 
@@ -30,7 +32,7 @@ export function written(place: Place): string {
 
 export function read(fragment: string): Place {
   const told = new URLSearchParams(fragment.replace(/^#/, "")), place: Place = { ...NOWHERE };
-  for (const key of ["view", "model", "prompt", "block", "tensor", "cell", "sampling", "budget", "edits"] as const) {
+  for (const key of ["view", "model", "prompt", "block", "tensor", "cell", "sampling", "budget", "edits", "against", "other"] as const) {
     const text = told.get(key);
     if (text !== null && text.length <= LONGEST) place[key] = text;
   }

@@ -96,7 +96,7 @@ function take(run: Run): void {
   if (now.models.some((m) => m.name === run.model)) void weights(run.model).then((all) => { if (now.run?.run === run.run) now.weights = all.filter((w) => run.values && w.shape.length > 0).map((w) => asTensor(run.model, w)); }, () => undefined);
   place.step = Math.min(place.step, Math.max(0, run.steps.length - 1));
   place.position = Math.min(place.position, run.ids.length - 1);
-  if (!run.tensors.some((t) => t.path === place.tensor || t.weights.includes(place.tensor))) place.tensor = place.cell = "";
+  if (place.tensor && !run.tensors.some((t) => t.path === place.tensor || t.weights.includes(place.tensor))) place.tensor = place.cell = "";
   if (!run.tensors.some((t) => t.path.startsWith(`${place.block}.`))) place.block = "";
   if (place.step > 0) void turn(place.step);
 }

@@ -10,10 +10,15 @@ class RmsNorm(nn.Module):
     """x over its root mean square, times a weight (arXiv 1910.07467)."""
 
     axes = {"weight": "D"}
+    centred = False
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.eps, self.weight = eps, nn.Parameter(torch.ones(width))
+
+    def gain(self) -> Tensor:
+        """What each channel is multiplied by [D], beside the scale that the row sets."""
+        return self.weight
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.rms(x, self.weight, self.eps)
@@ -26,6 +31,9 @@ class OffsetRmsNorm(RmsNorm):
         super().__init__(width, eps)
         nn.init.zeros_(self.weight)
 
+    def gain(self) -> Tensor:
+        return 1.0 + self.weight
+
     def forward(self, x: Tensor) -> Tensor:
         return ops.rms_offset(x, self.weight, self.eps)
 
@@ -34,10 +42,14 @@ class LayerNorm(nn.Module):
     """x less its mean, over its deviation, times a weight, plus a bias (arXiv 1607.06450)."""
 
     axes = {"weight": "D", "bias": "D"}
+    centred = True
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.eps, self.weight, self.bias = eps, nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def gain(self) -> Tensor:
+        return self.weight
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.layer(x, self.weight, self.bias, self.eps)
@@ -47,10 +59,14 @@ class PlainLayerNorm(nn.Module):
     """The same without the bias (PaLM, arXiv 2204.02311)."""
 
     axes = {"weight": "D"}
+    centred = True
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.eps, self.weight = eps, nn.Parameter(torch.ones(width))
+
+    def gain(self) -> Tensor:
+        return self.weight
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.layer(x, self.weight, None, self.eps)

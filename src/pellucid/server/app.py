@@ -57,9 +57,15 @@ class Api:
             route("/api/runs/{run}", self.run),
             route("/api/runs/{run}/steps/{step}", self.step),
             route("/api/runs/{run}/steps/{step}/sample", self.sample, "POST"),
+            route("/api/runs/{run}/steps/{step}/lens", self.lens),
+            route("/api/runs/{run}/steps/{step}/attribution", self.attribution),
+            route("/api/runs/{run}/turns", self.turns),
+            route("/api/runs/{run}/reuse", self.reuse, "POST"),
+            route("/api/runs/{run}/differences", self.differences),
             route("/api/runs/{run}/tensors/{n}", self.tensor),
             route("/api/runs/{run}/tensors/{n}/terms", self.terms),
             route("/api/runs/{run}/tensors/{n}/stats", self.stats),
+            route("/api/runs/{run}/tensors/{n}/difference", self.difference),
             route("/api/weights", self.weights),
             route("/api/weights/tensor", self.weight),
             route("/api/weights/tensor/stats", self.weight_stats),
@@ -126,6 +132,53 @@ class Api:
         most = int(asked.number(body, "top", int, 1, self.limits.rows, self.limits.candidates))
         ready = desk.ready(run, desk.logits(run, k), False)
         return answer(await self.computed(request, ready, lambda stop: desk.sample(run, k, row, given, most, stop)))
+
+    async def lens(self, request: Request) -> Response:
+        given, desk = query(request, "row", "id", "top"), await self.desk()
+        run = desk.runs[request.path_params["run"]]
+        k, top = (
+            whole(request.path_params["step"], "step", run.trace.steps - 1),
+            whole(given.get("top", "5"), "top", self.limits.candidates),
+        )
+        row, id = optional(given, "row", -1), optional(given, "id", None)
+        return answer(
+            await self.worker.run(request, lambda stop: desk.lens(run, k, row, id, top, stop)), headers={"cache-control": FOREVER}
+        )
+
+    async def attribution(self, request: Request) -> Response:
+        given, desk = query(request, "row", "id"), await self.desk()
+        run = desk.runs[request.path_params["run"]]
+        k = whole(request.path_params["step"], "step", run.trace.steps - 1)
+        row, id = optional(given, "row", -1), optional(given, "id", None)
+        told = await self.worker.run(request, lambda stop: desk.attribution(run, k, row, id, stop))
+        return answer(told, headers={"cache-control": FOREVER})
+
+    async def turns(self, request: Request) -> Response:
+        given, desk = query(request, "part", "query", "key", "head"), await self.desk()
+        run = desk.runs[request.path_params["run"]]
+        at, key, head = (whole(given.get(name, ""), name) for name in ("query", "key", "head"))
+        told = await self.worker.run(request, lambda stop: desk.turns(run, given.get("part", ""), at, key, head, stop))
+        return answer(told, headers={"cache-control": FOREVER})
+
+    async def reuse(self, request: Request) -> Response:
+        body, desk = await self.body(request), await self.desk()
+        run, prompt = desk.runs[request.path_params["run"]], asked.prompt_of(body, self.limits)
+        return answer(await self.worker.run(request, lambda stop: desk.reuse(run, *prompt, stop)))
+
+    async def differences(self, request: Request) -> Response:
+        given, desk = query(request, "other"), await self.desk()
+        run, other = desk.runs[request.path_params["run"]], desk.runs[given.get("other", "")]
+        return answer(await run_in_threadpool(desk.differences, run, other, Stop()))
+
+    async def difference(self, request: Request) -> Response:
+        from pellucid.server.tensors import level_of
+
+        given, desk = query(request, "other", "m", "at", "level"), await self.desk()
+        run, n, other = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), desk.runs[given.get("other", "")]
+        m, level = whole(given.get("m", ""), "m"), level_of(given.get("level", "0"))
+        ready = desk.ready(run, n, False) and desk.ready(other, m, False)
+        body = await self.computed(request, ready, lambda stop: desk.difference(run, n, other, m, given.get("at"), level, stop))
+        return Response(body, 200, {"cache-control": FOREVER}, "application/octet-stream")
 
     async def tensor(self, request: Request) -> Response:
         from pellucid.server.tensors import level_of
@@ -218,6 +271,11 @@ def named(given: Mapping[str, str]) -> str:
     if not (name := given.get("model")):
         raise RequestError("server.field", 400, "model", name="model", found="-", allowed='"..."')
     return name
+
+
+def optional(given: Mapping[str, str], name: str, absent: Any) -> Any:
+    """A whole number in an address, where it is there."""
+    return absent if name not in given else whole(given[name], name)
 
 
 def spoken(handler: Handler) -> Handler:

@@ -45,25 +45,34 @@ def run_of(body: Mapping[str, Any], limits: Limits) -> Asked:
     """The run that a body asks for."""
     known(body, ("model", "prompt", "ids", "new", "sampling", "edits"), "")
     model = text(body, "model")
-    ids, prompt = body.get("ids"), body.get("prompt")
-    if (ids is None) == (prompt is None):
-        raise RequestError("server.either", 400, "prompt", one="prompt", other="ids")
-    if ids is not None:
-        if not isinstance(ids, list) or not 0 < len(ids) <= limits.tokens:
-            raise wrong("ids", described(ids), f"1..{limits.tokens}")
-        for i, one in enumerate(ids):
-            if type(one) is not int or not 0 <= one <= LARGEST:
-                raise wrong(f"ids[{i}]", one, f"0..{LARGEST}")
-    else:
-        text(body, "prompt")
+    prompt, ids = given_of(body, limits)
     sampling = sampling_of(body)
     edits = body.get("edits") or []
     if not isinstance(edits, list) or len(edits) > limits.edits:
         raise wrong("edits", described(edits), f"0..{limits.edits}")
     new = int(number(body, "new", int, 1, limits.new, 1))
-    return Asked(
-        model, prompt, None if ids is None else tuple(ids), new, sampling, tuple(edit_of(e, f"edits[{i}]") for i, e in enumerate(edits))
-    )
+    return Asked(model, prompt, ids, new, sampling, tuple(edit_of(e, f"edits[{i}]") for i, e in enumerate(edits)))
+
+
+def prompt_of(body: Mapping[str, Any], limits: Limits) -> tuple[str | None, tuple[int, ...] | None]:
+    """The prompt that a body holds, and nothing else: a text, or ids."""
+    known(body, ("prompt", "ids"), "")
+    return given_of(body, limits)
+
+
+def given_of(body: Mapping[str, Any], limits: Limits) -> tuple[str | None, tuple[int, ...] | None]:
+    """A text or ids, the other None."""
+    ids, prompt = body.get("ids"), body.get("prompt")
+    if (ids is None) == (prompt is None):
+        raise RequestError("server.either", 400, "prompt", one="prompt", other="ids")
+    if ids is None:
+        return text(body, "prompt"), None
+    if not isinstance(ids, list) or not 0 < len(ids) <= limits.tokens:
+        raise wrong("ids", described(ids), f"1..{limits.tokens}")
+    for i, one in enumerate(ids):
+        if type(one) is not int or not 0 <= one <= LARGEST:
+            raise wrong(f"ids[{i}]", one, f"0..{LARGEST}")
+    return None, tuple(ids)
 
 
 def sampling_of(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,15 @@ from pellucid.server import documents, runs, tensors
 from pellucid.server.asked import Asked
 from pellucid.server.bench import Bench
 from pellucid.server.bills import Bills
+from pellucid.server.differences import difference, differences_document
+from pellucid.server.lenses import attribution_document, lens_document, model_of
 from pellucid.server.limits import Limits
+from pellucid.server.reuse import reuse_document
 from pellucid.server.runs import Run, Runs, kept
 from pellucid.server.shelf import Shelf
 from pellucid.server.stats import stats_of, told
 from pellucid.server.terms import terms_document
+from pellucid.server.turns import turns_document
 from pellucid.server.worker import Stop
 from pellucid.tracing import INDEX, load_trace
 
@@ -85,6 +89,30 @@ class Desk:
         if not -1 <= row < len(logits):
             raise RequestError("server.field", 400, "row", name="row", found=row, allowed=f"-1..{len(logits) - 1}")
         return documents.sample_document(run, k, row, logits[row], given, most)
+
+    def lens(self, run: Run, k: int, row: int, id: int | None, top: int, stop: Stop) -> dict[str, Any]:
+        """What a row would say next after each block."""
+        return lens_document(run, k, row, id, top, stop)
+
+    def attribution(self, run: Run, k: int, row: int, id: int | None, stop: Stop) -> dict[str, Any]:
+        """What each head and each feed-forward part added to a token's logit."""
+        return attribution_document(run, k, row, id, stop)
+
+    def turns(self, run: Run, part: str, query: int, key: int, head: int, stop: Stop) -> dict[str, Any]:
+        """How rotary positions turned a query and a key."""
+        return turns_document(run, part, query, key, head, stop)
+
+    def reuse(self, run: Run, prompt: str | None, ids: tuple[int, ...] | None, stop: Stop) -> dict[str, Any]:
+        """What of the run's past would serve another prompt."""
+        return reuse_document(run, runs.ids_of(model_of(run), prompt, ids, self.limits), stop)
+
+    def differences(self, run: Run, other: Run, stop: Stop) -> dict[str, Any]:
+        """Which tensors of two runs differ."""
+        return differences_document(run, other, stop)
+
+    def difference(self, run: Run, n: int, other: Run, m: int, at: str | None, level: tensors.Level, stop: Stop) -> bytes:
+        """What two tensors differ by."""
+        return difference(run, n, other, m, at, level, stop)
 
     def weights(self, name: str) -> dict[str, Any]:
         """Every weight of a model."""

@@ -12,6 +12,7 @@ from pellucid.draw.number import finite
 from pellucid.ops.sample import choose, stages
 from pellucid.ops.sampling import Sampling
 from pellucid.server.runs import LetGo, Run, kept
+from pellucid.server.settings import routings, sights
 from pellucid.server.shelf import Held
 from pellucid.server.stats import Stats, told
 from pellucid.watching import Seen
@@ -39,6 +40,8 @@ def run_document(run: Run) -> dict[str, Any]:
         "sampling": {} if asked is None else asked.sampling,
         "edited": [] if asked is None else [e.path for e in asked.edits],
         "torn": run.trace.torn,
+        "sights": sights(run),
+        "routings": routings(run),
         "steps": [step(run, k) for k in range(run.trace.steps)],
         "tensors": tensors(run, 0) if run.trace.steps else [],
     }

@@ -144,13 +144,7 @@ def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[
     if held.model is None or not held.has_weights:
         return shapes(held, asked, stop, limits)
     model = held.model
-    if asked.prompt is not None and len(asked.prompt) > 32 * limits.tokens:
-        raise RequestError("server.tokens", 400, "prompt", found=len(asked.prompt), limit=limits.tokens)
-    ids = list(asked.ids) if asked.ids is not None else model.ids(str(asked.prompt))
-    if not ids:
-        raise UseError("generate.empty", name="prompt")
-    if len(ids) > limits.tokens:
-        raise RequestError("server.tokens", 400, "prompt", found=len(ids), limit=limits.tokens)
+    ids = ids_of(model, asked.prompt, asked.ids, limits)
     answers: list[list[Answer]] = []
     tokenizer = tokenizer_of(model)
     choose = choosing(held, asked, ids)
@@ -176,6 +170,18 @@ def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[
         rows = zip(model.blanks(ids), life.new, strict=True)
         answers.append([answer(tokenizer, logits[0, row], row, new, limits.candidates) for row, new in rows])
     return run
+
+
+def ids_of(model: Model, prompt: str | None, ids: Sequence[int] | None, limits: Limits) -> list[int]:
+    """The tokens of a prompt that is a text or ids already."""
+    if prompt is not None and len(prompt) > 32 * limits.tokens:
+        raise RequestError("server.tokens", 400, "prompt", found=len(prompt), limit=limits.tokens)
+    found = list(ids) if ids is not None else model.ids(str(prompt))
+    if not found:
+        raise UseError("generate.empty", name="prompt")
+    if len(found) > limits.tokens:
+        raise RequestError("server.tokens", 400, "prompt", found=len(found), limit=limits.tokens)
+    return found
 
 
 def forget(life: Trace) -> None:

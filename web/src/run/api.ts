@@ -2,10 +2,14 @@
 
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
-import type { Measured, Measuring } from "./measured";
-import { say } from "../words";
 import { Columns, cellOf } from "./columns";
+import type { Difference } from "./differences";
+import type { Attribution, Lens } from "./lens";
+import type { Measured, Measuring } from "./measured";
 import { recorded, unpacked } from "./recorded";
+import type { Reuse } from "./reuse";
+import type { Turns } from "./turns";
+import { say } from "../words";
 import type { Models, Run, Stats, Tensor, Terms, Weight } from "./types";
 
 const TOGETHER = 4; // requests in flight: a browser allows six to a host, and one more must always pass
@@ -99,6 +103,22 @@ export async function pieces(run: string, step: number, row: number, sampling: o
   const body = JSON.stringify({ sampling, row, top: 1000 });
   const told = await json<{ rows: { id: number; piece: string }[] }>(`runs/${run}/steps/${step}/sample`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
   return told.rows.map((r) => [r.id, r.piece]);
+}
+
+// Of a row, -1 the last: what the stream would say after each block, and what each part added to a token's logit.
+const spot = (row: number, id: number): string => query({ ...(row < 0 ? {} : { row }), id });
+export const lens = (run: string, step: number, row: number, id: number): Promise<Lens> => json(`runs/${run}/steps/${step}/lens?${spot(row, id)}`);
+export const attribution = (run: string, step: number, row: number, id: number): Promise<Attribution> => json(`runs/${run}/steps/${step}/attribution?${spot(row, id)}`);
+
+export const turns = (run: string, part: string, at: number, key: number, head: number): Promise<Turns> => json(`runs/${run}/turns?${query({ part, query: at, key, head })}`);
+
+export const reuse = (run: string, prompt: string): Promise<Reuse> =>
+  json(`runs/${run}/reuse`, { method: "POST", body: JSON.stringify(given(prompt)), headers: { "Content-Type": "application/json" } });
+
+export const differences = async (run: string, other: string): Promise<Difference[]> => (await json<{ tensors: Difference[] }>(`runs/${run}/differences?${query({ other })}`)).tensors;
+
+export async function difference(run: string, n: number, other: string, m: number, at: string, level: string): Promise<ArrayBuffer> {
+  return (await ask(`runs/${run}/tensors/${n}/difference?${query({ other, m, at, level })}`)).arrayBuffer();
 }
 
 export const kept = (run: string): Promise<Run> => json(`runs/${run}`);

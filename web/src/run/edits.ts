@@ -30,9 +30,3 @@ export function asked(e: Edit, from?: { run: string; tensors: readonly Tensor[] 
   const n = from?.tensors.find((t) => t.path === e.path)?.n;
   return { path: e.path, at: e.at, from: { run: from?.run, n, at: e.at } };
 }
-
-// Whether two runs' tensors of one path are told apart by what was measured of them.
-export function differs(a: Tensor, b: Tensor): boolean {
-  const measures = ["min", "max", "mean", "std", "absmax"] as const;
-  return a.shape.join() !== b.shape.join() || measures.some((m) => a.stats?.[m] !== b.stats?.[m]);
-}

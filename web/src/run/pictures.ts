@@ -12,18 +12,26 @@ const HEADS = 16; // drawn of a tensor that is too large to be fetched whole
 
 export interface Pictures { grids: Grid[]; level: number; of: number }
 
+export const large = (t: Tensor): boolean => t.shape.reduce((n, a) => n * a, 1) > WHOLE;
+
+// How a large tensor is asked for: each head's matrix as the server pools it.
+export function plan(t: Tensor): { level: number; at: string[] } {
+  const { heads, rows, columns } = layout(axes(t)), of = heads < 0 ? 1 : (t.shape[heads] ?? 0);
+  const at = (h: number): string => t.shape.map((_, i) => (i === rows || i === columns ? ":" : i === heads ? h : 0)).join();
+  return { level: level(rows < 0 ? 1 : (t.shape[rows] ?? 1), columns < 0 ? 1 : (t.shape[columns] ?? 1), SMALL), at: Array.from({ length: Math.min(of, HEADS) }, (_, h) => at(h)) };
+}
+
+export const asGrid = (s: { values: ArrayLike<number>; shape: number[] }): Grid => ({ values: s.values, rows: s.shape.length > 1 ? (s.shape[0] ?? 1) : 1, columns: s.shape.at(-1) ?? 1 });
+
 export async function pictures(run: string, t: Tensor): Promise<Pictures> {
-  const { heads, rows, columns } = layout(axes(t)), size = t.shape.reduce((n, a) => n * a, 1), of = heads < 0 ? 1 : (t.shape[heads] ?? 0);
-  if (size <= WHOLE) {
+  const { heads, rows, columns } = layout(axes(t)), of = heads < 0 ? 1 : (t.shape[heads] ?? 0);
+  if (!large(t)) {
     const { values, shape } = await slice(run, t.n, t.shape.map(() => ":").join());
     const zero = shape.map(() => 0);
     return { grids: Array.from({ length: of }, (_, h) => matrix(values, shape, rows, columns, zero.map((_, i) => (i === heads ? h : 0)))), level: 0, of };
   }
-  const k = level(rows < 0 ? 1 : (t.shape[rows] ?? 1), columns < 0 ? 1 : (t.shape[columns] ?? 1), SMALL);
-  const shown = Math.min(of, HEADS);
-  const got = await Promise.all(Array.from({ length: shown }, (_, h) =>
-    slice(run, t.n, t.shape.map((_, i) => (i === rows || i === columns ? ":" : i === heads ? h : 0)).join(), k)));
-  return { grids: got.map((s) => ({ values: s.values, rows: s.shape.length > 1 ? (s.shape[0] ?? 1) : 1, columns: s.shape.at(-1) ?? 1 })), level: k, of };
+  const { level: k, at } = plan(t), got = await Promise.all(at.map((part) => slice(run, t.n, part, k)));
+  return { grids: got.map(asGrid), level: k, of };
 }
 
 const SHARES = new Set(["softmax", "sigmoid", "share"]);

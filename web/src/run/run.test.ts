@@ -1,12 +1,15 @@
 import { describe, expect, it } from "vitest";
 import { Columns, cellOf } from "./columns";
+import { sees, stretch, type Sight } from "../draw/sight";
 import { NOWHERE, read, written } from "../link";
 import { OFF } from "../sampling/stages";
 import * as settings from "../sampling/settings";
 import { role } from "./role";
+import { byBlock, total } from "./lens";
 import { blocks, river, split } from "./river";
+import { grouped } from "./groups";
 import { makers, sources } from "./sources";
-import type { Tensor } from "./types";
+import { axes, type Routing, type Tensor } from "./types";
 
 let n = 0;
 const tensor = (path: string, dims: string, shape: number[], op: string, inputs: string[]): Tensor =>
@@ -116,4 +119,45 @@ describe("links", () => {
     expect(settings.read("temperature:-1 top_k:2.5 top_p:0.5 nonsense:3 seed:")).toEqual({ ...OFF, top_p: 0.5 });
     expect(settings.read(settings.written({ ...OFF, temperature: 0, seed: 9 }))).toEqual({ ...OFF, temperature: 0, seed: 9 });
   });
+});
+
+describe("what a query may see", () => {
+  const plain: Sight = { causal: true, window: null, chunk: null, until: 0, source: false, chosen: null };
+  const rule = (s: Sight, q: number, k: number): boolean =>
+    (!s.causal || k <= q || k < s.until) && (s.window === null || q - k < s.window) && (s.chunk === null || Math.floor(q / s.chunk) === Math.floor(k / s.chunk));
+
+  it("is the model's own rule, whatever is put together", () => {
+    for (const causal of [true, false]) for (const window of [null, 1, 3]) for (const chunk of [null, 1, 4]) for (const until of causal ? [0, 1, 5] : [0]) {
+      const s = { ...plain, causal, window, chunk, until };
+      for (let q = 0; q < 11; q++) for (let k = 0; k < 11; k++) expect(sees(s, q, k), JSON.stringify([s, q, k])).toBe(rule(s, q, k));
+    }
+  });
+
+  it("is one stretch of keys", () => {
+    expect(stretch({ ...plain, window: 2 }, 5)).toEqual([4, 6]);
+    expect(stretch({ ...plain, until: 4 }, 1)).toEqual([0, 4]);
+    expect(stretch({ ...plain, causal: false }, 1)).toEqual([0, Infinity]);
+  });
+});
+
+it("groups are as good as their best few", () => {
+  const routing: Routing = { experts: 6, chosen: 2, groups: 3, groups_chosen: 1, group_best: 1, corrected: true, shared: 0 };
+  expect(grouped([0.5, 0.1, 0.4, 0.3, 0.2, 0.2], routing).map((g) => [g.first, g.score, g.stays])).toEqual([[0, 0.5, true], [2, Math.fround(0.4), false], [4, Math.fround(0.2), false]]);
+  expect(grouped([0.5, 0.125, 0.5, 0.25, 0.25, 0.25], { ...routing, group_best: 2 }).map((g) => [g.score, g.stays])).toEqual([[0.625, false], [0.75, true], [0.5, false]]);
+  expect(grouped([1, 2], { ...routing, groups: 1 })).toEqual([{ first: 0, size: 2, score: 2, stays: true }]);
+});
+
+it("what was added is told block by block, each attention by its heads", () => {
+  const share = (path: string, head: number | null, value: number) => ({ path, head, value });
+  const parts = [share("layers.0.attn", 0, 1), share("layers.0.attn", 1, -3), share("layers.0.ffn", null, 5), share("decoder.layers.1.cross", 0, 2)];
+  expect(byBlock(parts)).toEqual([
+    { block: "layers.0", attentions: [{ path: "layers.0.attn", heads: [1, -3], sum: -2 }], feed: [share("layers.0.ffn", null, 5)] },
+    { block: "decoder.layers.1", attentions: [{ path: "decoder.layers.1.cross", heads: [2], sum: 2 }], feed: [] },
+  ]);
+  expect(total(parts)).toBe(5);
+});
+
+it("an axis may be made of axes, one of them a sum", () => {
+  expect(axes({ dims: "(H (K+W)) C" })).toEqual(["(H (K+W))", "C"]);
+  expect(axes({ dims: "B T K+R" })).toEqual(["B", "T", "K+R"]);
 });

@@ -3,7 +3,7 @@
 import { settings } from "../settings.svelte";
 import { written, type Place } from "../link";
 import { say } from "../words";
-import { heard, models, pieces, tensor, tensors } from "./api";
+import { attribution, heard, lens, models, pieces, tensor, tensors } from "./api";
 import { closed, inert, packed, whole, type Recorded } from "./recorded";
 import type { Run, Tensor } from "./types";
 
@@ -20,7 +20,11 @@ async function recording(run: Run, place: Place): Promise<Recorded> {
   for (let k = 1; k < run.steps.length; k++) all.push(...(await tensors(run.run, k)));
   const size = all.reduce((n, t) => n + t.bytes, 0);
   if (size > MOST) throw new RangeError(say("page.large", { size, limit: MOST }));
-  for (const step of run.steps) for (const answer of step.answers) await pieces(run.run, step.step, answer.row, { temperature: 1 });
+  for (const step of run.steps)
+    for (const { row, picked } of step.answers) {
+      await pieces(run.run, step.step, row, { temperature: 1 });
+      await Promise.allSettled([lens(run.run, step.step, row, picked.id), attribution(run.run, step.step, row, picked.id)]); // a trace without its model has neither
+    }
   const files = await Promise.all(all.map(async (t) => [t.n, whole(await tensor(run.run, t.n, t.shape.map(() => ":").join(), 0))] as const));
   const own = { ...known, current: run.model, run: run.run, models: known.models.filter((m) => m.name === run.model) };
   const told = [...heard].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count[/?]|catalog$)/.test(key));

@@ -2,8 +2,8 @@
 
 import { decode, type Values } from "../tensor/decode";
 import { parse } from "../tensor/safetensors";
-import { stats, tensor, weight, weightStats } from "./api";
-import { cut, pooled, recorded, unpacked, type Kept } from "./recorded";
+import { difference, stats, tensor, weight, weightStats } from "./api";
+import { cut, pooled, recorded, unpacked, whole, type Kept } from "./recorded";
 import type { Stats, Tensor, Weight } from "./types";
 
 export interface Slice {
@@ -68,6 +68,12 @@ async function cutOut(kept: Kept, at: string, level: number): Promise<Slice> {
   const all = { dtype: kept.dtype, shape: kept.shape, bytes: unpacked(kept.bytes) }, part = cut(all, at);
   const own = await sha256(part.bytes), source = (await sha256(all.bytes)) === kept.sha256 ? own : "", values = decode(part);
   return { ...(level > 0 ? pooled(values, part.shape, level) : { values, shape: part.shape }), at, level, received: Promise.resolve(own), source };
+}
+
+// What another run's tensor has more than this one's, cell by cell.
+export async function apart(run: string, n: number, other: string, m: number, at: string, level: string): Promise<{ values: Values; shape: number[] }> {
+  const { stored } = whole(await difference(run, n, other, m, at, level));
+  return { values: decode(stored), shape: stored.shape };
 }
 
 async function fetched(run: string, n: number, at: string, level: number): Promise<Slice> {

@@ -1,5 +1,7 @@
 // What the server tells of a run; see the server's own description of its API.
 
+import type { Sight } from "../draw/sight";
+
 export interface Stats { min: number | null; max: number | null; mean: number | null; std: number | null; absmax: number | null; nan: number; inf: number }
 
 export interface Tensor {
@@ -23,6 +25,9 @@ export interface Tensor {
   stats: Stats | null; // null: not told with the run; the server measures it when asked
 }
 
+// chosen of the experts of the best groups_chosen groups; a group is as good as the sum of its best group_best. shared: the width of what every token visits.
+export interface Routing { experts: number; chosen: number; groups: number; groups_chosen: number; group_best: number; corrected: boolean; shared: number }
+
 export interface Candidate { id: number; piece: string; logit: number | null; probability: number | null }
 // What could stand in one place: after the last row (-1), or in a blank, whose row is told.
 export interface Answer { row: number; picked: Candidate; candidates: Candidate[] }
@@ -38,6 +43,8 @@ export interface Run {
   pieces: string[];
   new: number[];
   new_pieces: string[];
+  sights: Record<string, Sight>; // of each attention: what its queries may see
+  routings: Record<string, Routing>; // of each mixture of experts: how it chooses
   steps: Step[];
   tensors: Tensor[]; // of step 0
 }
@@ -56,4 +63,4 @@ export interface Terms {
 export interface Weight { path: string; dims: string | null; shape: number[]; dtype: string; count: number; parameter: boolean }
 
 // The axes of a tensor by its label: "B T K+R" has the axes B, T, K+R, a weight's "(H K) D" the axes (H K), D.
-export const axes = (t: { dims: string }): string[] => t.dims.match(/\([^)]*\)|\S+/g) ?? [];
+export const axes = (t: { dims: string }): string[] => t.dims.match(/\((?:[^()]|\([^()]*\))*\)|\S+/g) ?? [];

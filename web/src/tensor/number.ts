@@ -15,6 +15,9 @@ export function number(x: number | null | undefined): string {
   return x.toFixed(a < 9.9995 ? 3 : a < 99.995 ? 2 : a < 999.95 ? 1 : 0);
 }
 
+// signed(0.4127) is +0.413
+export const signed = (x: number): string => (x > 0 ? "+" : "") + number(x);
+
 // The shortest decimal number that gives back the very bits.
 export function exact(x: number, dtype: string): string {
   if (Number.isNaN(x)) return "NaN";

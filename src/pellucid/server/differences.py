@@ -1,0 +1,68 @@
+"""Two runs, tensor by tensor: which numbers are no longer the same, and by how much.
+
+Equal measures do not make equal tensors, so the numbers themselves are compared. A tensor that is not kept is not computed for this: it is
+the same where what it was made from is, by the same model.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.draw.number import finite
+from pellucid.errors import RequestError
+from pellucid.server import tensors
+from pellucid.server.runs import Run, kept, whole
+from pellucid.server.worker import Stop
+from pellucid.watching import Seen
+
+SCHEMA = 1
+STRIP = 1 << 20  # numbers compared at a time
+
+
+def differences_document(run: Run, other: Run, stop: Stop) -> dict[str, Any]:
+    """Of each tensor of the first step that both runs have: whether it differs, and by how much at most, where that is known."""
+    theirs = {(s.path, s.call): (m, s) for m, s in enumerate(other.trace.seen[: other.firsts[1]])}
+    alike = run.held is not None and run.held is other.held
+    changed: dict[str, bool] = {}
+    told = []
+    for n, s in enumerate(run.trace.seen[: run.firsts[1]]):
+        if (s.path, s.call) not in theirs:
+            continue
+        stop.check()
+        m, t = theirs[s.path, s.call]
+        largest = gap(s.value, t.value) if s.shape == t.shape and kept(s) and kept(t) else None
+        moved = largest != 0.0 if largest is not None else s.shape != t.shape or not alike or unlike(s, t, run, other, changed)
+        changed[s.path] = changed.get(s.path, False) or moved
+        told.append({"n": n, "other": m, "path": s.path, "call": s.call, "changed": moved, "largest": finite(largest)})
+    return {"schema": SCHEMA, "run": run.id, "other": other.id, "tensors": told}
+
+
+def unlike(s: Seen, t: Seen, run: Run, other: Run, changed: dict[str, bool]) -> bool:
+    """Whether a tensor that is not at hand may differ: edited, or made from what differs."""
+    made = any(changed.get(path, True) for path in s.inputs) if s.inputs else run.trace.ids != other.trace.ids
+    return made or "edited" in (s.source, t.source)
+
+
+def gap(a: Tensor, b: Tensor) -> float:
+    """The largest difference of a cell, in float64; NaN in one place of both is none, in one alone it is infinite."""
+    largest = 0.0
+    for x, y in zip(a.reshape(-1).split(STRIP), b.reshape(-1).split(STRIP), strict=True):
+        u, v = x.double(), y.double()
+        apart = (u - v).abs().masked_fill((u == v) | (u.isnan() & v.isnan()), 0.0).nan_to_num(float("inf"), float("inf"))
+        largest = max(largest, float(apart.max())) if apart.numel() else largest
+    return largest
+
+
+def difference(run: Run, n: int, other: Run, m: int, at: str | None, level: tensors.Level, stop: Stop) -> bytes:
+    """The other run's tensor less this one's, where the parts have equal shapes: as the bytes of a safetensors file."""
+    s, t = run.seen(n), other.seen(m)
+    parts = [tensors.part_of(at, x.shape) for x in (s, t)]
+    sizes = [tensors.size_of(p, x.shape) for p, x in zip(parts, (s, t), strict=True)]
+    if sizes[0] != sizes[1]:
+        raise RequestError("server.patch", 400, "m", path=s.path, found=sizes[1], allowed=sizes[0])
+    wide = torch.float64 if torch.float64 in (s.dtype, t.dtype) else torch.float32
+    tensors.require(parts[0], s.shape, wide, level, run.limits)
+    before, after = (whole(r, i, stop).value[p].double() for r, i, p in ((run, n, parts[0]), (other, m, parts[1])))
+    apart = (after - before).to(wide)
+    return tensors.packed(apart, (slice(None),) * apart.ndim, level, s.path)

@@ -1,0 +1,55 @@
+"""What of a run's past would serve another prompt: the engine's own answer, from a prefix cache that the run's prompt has filled.
+
+A page of rows serves only whole: with pages of one row every row that stands after the same tokens does, with pages of 64 whole pages.
+"""
+
+from collections.abc import Sequence as Tokens
+from itertools import takewhile
+from typing import Any
+
+from pellucid.draw.life import piece_of, tokenizer_of, visible
+from pellucid.engine.engine import PAGE, Engine
+from pellucid.engine.requests import Sequence
+from pellucid.engine.scheduler import Limits
+from pellucid.errors import RequestError, UseError
+from pellucid.model import Model
+from pellucid.models import Encoder
+from pellucid.server.lenses import model_of
+from pellucid.server.runs import Run
+from pellucid.server.worker import Stop
+
+SCHEMA = 1
+SIZES = (1, PAGE)  # rows of a page
+
+
+def reuse_document(run: Run, ids: Tokens[int], stop: Stop) -> dict[str, Any]:
+    """The other prompt's tokens, how many of the first are the run's own, and how many rows the engine would read instead of computing."""
+    model = model_of(run)
+    if isinstance(model.module, Encoder):
+        raise RequestError("server.past", 400, "run", model=model.name)
+    if not ids:
+        raise UseError("generate.empty", name="prompt")
+    tokenizer = tokenizer_of(model)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(run.trace.ids, ids, strict=False)))
+    pages = []
+    for size in SIZES:
+        stop.check()
+        pages.append({"size": size, "reused": reused(model, run.trace.ids, ids, size)})
+    told = {"schema": SCHEMA, "run": run.id, "ids": list(ids), "pieces": [visible(piece_of(tokenizer, i)) for i in ids]}
+    return told | {"same": same, "pages": pages}
+
+
+def reused(model: Model, first: Tokens[int], second: Tokens[int], size: int) -> int:
+    """Rows that a prompt finds stored where another ran before it."""
+    one, two = model.requests([first, second], 1)
+    budget = max(one.budget, two.budget)
+    engine = Engine.of(model.module, 2 * budget + 2 * size, Limits(budget, 1), size)
+    engine.submit(one)
+    for news in engine.outputs():
+        if news.error is not None:
+            raise news.error
+    engine.admit(two)
+    text = Sequence(1, 0, two, list(two.prompt))
+    found = engine.storage.open(text)
+    engine.storage.close(text)
+    return found

@@ -1,0 +1,84 @@
+"""The turns of a query and of a key: every pair of channels that rotary positions turned, before and after, with the angles that ran."""
+
+from typing import Any
+
+import torch
+
+from pellucid.config import Rope
+from pellucid.draw.cell import cell_of
+from pellucid.errors import RequestError
+from pellucid.ops.rotate import frequencies
+from pellucid.server.documents import step
+from pellucid.server.lenses import model_of
+from pellucid.server.runs import Run, whole
+from pellucid.server.worker import Stop
+from pellucid.watching import Seen
+
+SCHEMA = 1
+
+
+def turns_document(run: Run, part: str, query: int, key: int, head: int, stop: Stop) -> dict[str, Any]:
+    """Of a query's and a key's position in one head. product: what a pair adds to q·k; total: their sum.
+
+    angles: position times radians a token, as often around as it went; cos, sin, before and after are the numbers that ran.
+    """
+    rope = rope_of(run, part)
+    (q, q_row), (k, k_row) = (rotated(run, part, at, asks, stop) for at, asks in ((query, True), (key, False)))
+    heads = q.shape[q.dims.split().index("H")]
+    if head >= heads:
+        raise RequestError("server.field", 400, "head", name="head", found=head, allowed=f"0..{heads - 1}")
+    sides = [[pair(s, place(s, row, head, heads), c) for c in channels(rope)] for s, row in ((q, q_row), (k, k_row))]
+    budget = torch.tensor([[len(step(run, 0)["fed"]) + (run.asked.new if run.asked is not None else 1)]])
+    speed = frequencies(rope, torch.float64, totals=budget if rope.by_length else None).flatten().tolist()
+    told = [written(c, f, (query, key), both) for c, f, both in zip(channels(rope), speed, zip(*sides, strict=True), strict=True)]
+    scaling = None if rope.scaling is None else type(rope.scaling).__name__
+    about = {"schema": SCHEMA, "run": run.id, "part": part, "head": head, "query": query, "key": key, "theta": rope.theta}
+    return about | {"scaling": scaling, "pairs": told, "total": sum(p["product"] for p in told)}
+
+
+def rope_of(run: Run, part: str) -> Rope:
+    """What turns the channels of a part."""
+    try:
+        found: Any = model_of(run).module.get_submodule(part)
+    except AttributeError:
+        found = None
+    rope = getattr(found, "rope", None) or getattr(getattr(found, "spec", None), "rope", None)
+    if not isinstance(rope, Rope):
+        raise RequestError("server.turns", 404, "part", path=part)
+    return rope
+
+
+def rotated(run: Run, part: str, at: int, asks: bool, stop: Stop) -> tuple[Seen, int]:
+    """The turned queries or keys of the step that computed a position, and their row in it."""
+    for n, s in enumerate(run.trace.seen):
+        if s.op == "rotate" and s.path.rpartition(".")[0] == part and ("H" in s.dims.split()) == asks:
+            told = step(run, s.step)
+            if told["before"] <= at < told["before"] + s.shape[1]:
+                return whole(run, n, stop, terms=True), at - told["before"]
+    raise RequestError("server.turns", 404, "query" if asks else "key", path=f"{part}: {at}")
+
+
+def place(s: Seen, row: int, head: int, heads: int) -> tuple[int, ...]:
+    """The index of a row of a head, or of the key head that it reads, but for the channel."""
+    sizes = dict(zip(s.dims.split(), s.shape, strict=True))
+    at = {"T": row, "H": head, "G": head * sizes.get("G", 1) // heads}
+    return tuple(at.get(axis, 0) for axis in s.dims.split()[:-1])
+
+
+def channels(rope: Rope) -> list[tuple[int, int]]:
+    """The two channels of every pair."""
+    half = rope.width // 2
+    return [(2 * i, 2 * i + 1) if rope.interleaved else (i, i + half) for i in range(half)]
+
+
+def pair(s: Seen, at: tuple[int, ...], c: tuple[int, int]) -> tuple[list[float], list[float], list[float]]:
+    """(before, after, (cos, sin)) of two channels."""
+    x, turn = (f.tolist() for f in cell_of(s, ",".join(map(str, (*at, c[0])))).terms.factors.values())
+    return x, [float(s.value[(*at, i)]) for i in c], [turn[0], -turn[1]]
+
+
+def written(c: tuple[int, int], speed: float, at: tuple[int, int], both: tuple[Any, Any]) -> dict[str, Any]:
+    """A pair as JSON, its query first, its key second."""
+    (_, q, _), (_, k, _) = both
+    told = {name: [side[i] for side in both] for i, name in enumerate(("before", "after", "turn"))}
+    return {"channels": c, "frequency": speed, "angles": [speed * n for n in at], **told, "product": q[0] * k[0] + q[1] * k[1]}
