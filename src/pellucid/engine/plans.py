@@ -62,16 +62,15 @@ class Place:
         self.lengths = torch.zeros(1, n, dtype=torch.long)
         self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.groups.values()}
         self.memories = torch.zeros(n, listeners, 3, dtype=torch.long)
-        self.numbers = tuple(t.numpy()[0] for t in (self.tokens, self.positions, self.lengths))  # written to in a sixth of the time
         self.plan: native.Plan | None = None
         self.refused: str | None = None  # why the model's step is no plan
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
     def set(self, feed: Mapping[Hashable, int], positions: list[int], budget: Mapping[object, int]) -> None:
         """One row a token. Of each table as much as the longest of the requests has filled."""
-        tokens, places, lengths = self.numbers
-        tokens[:], places[:] = list(feed.values()), positions
-        lengths[:] = [budget.get(r, at + 1) for r, at in zip(feed, positions, strict=True)]
+        self.tokens.numpy()[0] = list(feed.values())  # numpy writes a few numbers in a sixth of torch's time
+        self.positions.numpy()[0] = positions
+        self.lengths.numpy()[0] = [budget.get(r, at + 1) for r, at in zip(feed, positions, strict=True)]
         for group, tables in self.tables.items():
             filled, rows = max(positions) // group.size + 1, tables.numpy()
             for i, request in enumerate(feed):

@@ -94,13 +94,16 @@ def quick_nucleus(x: Tensor, p: float) -> Tensor | None:
     if at is None:
         return None
     least = float(best[at])
-    return spared(x, above(x, least), least, np.count_nonzero(best[at + 1 :] == best[at]))
+    return spared(x, above(x, least), least, int(np.count_nonzero(best[at + 1 :] == best[at])))
 
 
-def drawn(x: Tensor, u: float) -> int | None:
-    """The first place of x [N] up to which its softmax sums to more than u; None where sums over runs of it do not tell."""
+def drawn(x: Tensor, u: float, top: float | None = None) -> int | None:
+    """The first place of x [N] up to which its softmax sums to more than u; None where sums over runs of it do not tell.
+
+    top: the largest of x, if somebody knows.
+    """
     values = x.numpy()
-    top, start, before, whole = np.float64(values.max()), 0, 0.0, None
+    top, start, before, whole = np.float64(values.max() if top is None else top), 0, 0.0, None
     if len(x) > FEW:
         if not native.fits_row(x):
             return None

@@ -133,7 +133,7 @@ def frequency(x: Tensor, s: Sampling, history: History) -> Tensor:
 
 def temperature(x: Tensor, s: Sampling, history: History) -> Tensor:
     """(x - its largest) / temperature."""
-    top, t = finite(x), max(s.temperature, COLDEST)
+    top, t = float(x.numpy().max()) if here.calls else finite(x), max(s.temperature, COLDEST)
     y = native.cooled(x, top, t) if native.fits_row(x) else scaled(x, t)
     return note(y, "temperature", (x,), (), lambda i: Terms(gap=[x[i].double() - top], inverse=[1 / t]))
 
@@ -202,7 +202,7 @@ def left(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
             yield (at := Stage(name, tap(change(at.values, s, history), f"{name}: V"), None, at.vocab))
     if s.greedy:
         return
-    if here.calls or at.name != "temperature":  # which has looked, but a watcher may have changed what it left
+    if here.calls or at.name != "temperature":  # which has looked for itself
         finite(at.values)
     for name, cut in CUTS.items():
         if (setting := getattr(s, name)) != OFF[name]:
@@ -245,13 +245,13 @@ def choose(
         return top(at.values)
     assert s.seed is not None
     u = uniform(sibling(s.seed, index), len(output))
-    found = int(draw(at.values, u)) if here.calls else among(at.values, u)
+    found = int(draw(at.values, u)) if here.calls else among(at.values, u, None if s.temperature == OFF["temperature"] else 0.0)
     return found if at.ids is None else int(at.ids[found])
 
 
-def among(x: Tensor, u: float) -> int:
-    """What a draw from the softmax of x [N] gives, without all of its probabilities where they are many."""
-    found = drawn(x, u)
+def among(x: Tensor, u: float, top: float | None = None) -> int:
+    """What a draw from the softmax of x [N] gives, without all of its probabilities where they are many. top: as of `drawn`."""
+    found = drawn(x, u, top)
     return int(draw(x.double().softmax(0), u)) if found is None else found
 
 
