@@ -100,6 +100,7 @@ def test_split_price_and_training_are_counted(visit: Visit) -> None:
     expect(price).to_have_text(f"≥ {figures(ranks['price_of_a_million_tokens'])}")
     visit.page.get_by_label(said["page.budget.pp"]).fill("1")
     visit.page.get_by_label(said["page.budget.tp"]).fill("1")
+    visit.page.keyboard.press("Tab")
     one = visit.page.locator("td[data-number='bounds.decode.price_of_a_million_tokens']")
     expect(one).to_have_attribute("data-value", str(told["bounds"]["decode"]["price_of_a_million_tokens"]))
     way = training(bill, Way(8, True, 2))
