@@ -71,7 +71,7 @@ def test_a_long_prompt(browser: Browser, long: str) -> None:
         assert 3 < page.locator('[data-block][aria-expanded="true"]').count() < 16  # the first ones made room
         turn(visit, "[data-weight]", view="attention", prompt=IDS)
         page.wait_for_selector('.heads[data-pooled="4"] .pooled')
-        for view, there in (("next", "[data-pick]"), ("cache", ".positions"), ("budget", "td .value"), ("change", "main form")):
+        for view, there in (("next", "[data-pick]"), ("cache", ".positions"), ("budget", "td .value")):
             turn(visit, there, view=view, prompt=IDS)
 
 
@@ -119,7 +119,10 @@ def test_many_blocks_of_many_heads(browser: Browser, tmp_path: Path) -> None:
 
     for i in range(1000):
         add(f"layers.{i}.mid", "B T D", "add", 1, 2, 4)
-        add(f"layers.{i}.attn.pattern", "B H T S", "softmax", 1, 128, 2, 2) if i < 100 else add(f"other{i}", "B T D", None, 1, 2, 4)
+        if i < 100:
+            add(f"layers.{i}.attn.pattern", "B H T S", "softmax", 1, 128, 2, 2)
+    for i in range(1000):
+        add(f"other{i}", "B T D", None, 1, 2, 4)
     Trace("m", "x", [1, 2], [3], seen).save(tmp_path / "trace")
     with standing(desk(str(tmp_path / "trace"))) as address, visiting(browser, address) as visit:
         visit.go()
