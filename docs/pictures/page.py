@@ -14,6 +14,10 @@ VIEWS: dict[str, dict[str, object]] = {
     "tile": {"tensor": "layers.0.attn.scores", "cell": "0,1,-1,3"},
     "attention": {"view": "attention", "block": "layers.2", "head": 1},
     "next": {"view": "next", "sampling": "temperature:2 top_p:0.95"},
+    "cache": {"view": "cache", "steps": 2, "step": 1},
+    "experts": {"view": "experts", "model": "pellucid/capitals-deepseek"},
+    "budget": {"view": "budget", "budget": "of:deepseek-v3 context:131072 batch:8 dtype:fp8 device:h200 ep:8 beside:kimi-k2"},
+    "change": {"view": "change", "edits": '[["layers.2.attn.z","0,:,1,:","times","0"]]'},
 }
 SIZES = {1440: 900, 390: 844}
 MOST = 250_000  # bytes of a picture
