@@ -12,14 +12,30 @@ from playwright.sync_api import Browser, expect
 
 import pellucid
 from local_hub import Hub, serving
-from pellucid.model import SPECIMENS
+from pellucid import families
+from pellucid.model import SPECIMENS, make
 from pellucid.words import phrases
-from visits import Visit, opened, visiting
+from visits import Visit, desk, opened, standing, visiting
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 320, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
     "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
 }  # fmt: skip
+LANTERN = """
+from dataclasses import replace
+
+from pellucid.families import llama
+from pellucid.families.names import Rule
+
+
+def config(hf):
+    cfg = llama.config(hf)
+    return replace(cfg, layers=tuple(replace(layer, order="sandwich") for layer in cfg.layers))
+
+
+RULES = (*llama.RULES, *(Rule(f"model.layers.{{i}}.after_{n}.*", f"layers.{{i}}.{n}_post_norm.*") for n in ("attn", "ffn")))
+IGNORED = llama.IGNORED
+"""
 Opening = Callable[[Path, pytest.MonkeyPatch], Iterator[str]]
 
 
@@ -149,3 +165,33 @@ def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path, brows
         visit.page.click("[data-situation]")
         visit.page.wait_for_selector("[data-ranks='8']")
         visit.faults[:] = [f for f in visit.faults if "404" not in f and "400" not in f]
+
+
+def test_a_family_that_the_page_was_built_without(tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file added to the families, after the build: its Life has every tensor of its run, and what it picks."""
+    (tmp_path / "families").mkdir()
+    (tmp_path / "families" / "lantern.py").write_text(LANTERN)
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path / "families")])
+    model = make({**LLAMA, "model_type": "lantern", "vocab_size": 8192}, dtype=torch.float32)
+    draw = torch.Generator().manual_seed(5)
+    for p in model.module.parameters():
+        p.data = torch.randn(p.shape, generator=draw) * 0.3
+    model.save(tmp_path / "m")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SPECIMENS / "capitals-llama" / name, tmp_path / "m")
+    life = pellucid.trace(pellucid.load(tmp_path / "m", dtype="float32"), "The capital of France is", terms=True)
+    with standing(desk(str(tmp_path / "m"))) as address, visiting(browser, address) as visit:
+        visit.go(prompt="The capital of France is")
+        page = visit.page
+        assert page.locator("[data-picked]").get_attribute("data-picked") == str(life.new[0])
+        for closed in iter(lambda: page.locator('[data-block][aria-expanded="false"]'), None):
+            if closed.count() == 0:
+                break
+            closed.first.click()
+        shown = page.locator(".river [data-path]").evaluate_all("cards => cards.map(c => c.dataset.path)")
+        assert sorted(shown) == sorted(s.path for s in life) and "layers.0.ffn_post_norm" in shown
+        seen = life["layers.2.ffn_post_norm"]
+        assert seen.terms is not None
+        found = visit.cell("layers.2.ffn_post_norm", (0, 4, 7))
+        assert float(found.value) == pytest.approx(float(seen.value[0, 4, 7]), rel=1e-6)
+        assert visit.total() == seen.terms((0, 4, 7)).total()
