@@ -92,6 +92,7 @@ def check(visit: Visit, file: Path, seen: Seen) -> None:
     products = told.summands.tolist()
     if len(products) > 1:
         visit.page.click("aside details summary")
+        visit.page.wait_for_selector("aside details tbody tr")
         rows = visit.page.eval_on_selector_all("aside details tbody tr", "rows => rows.map(r => Array.from(r.cells, c => c.textContent))")
         factors = torch.stack(list(told.factors.values()), 1)[:LISTED]
         assert torch.equal(torch.tensor([[float(x) for x in row[1:-2]] for row in rows]), factors.float())
@@ -277,6 +278,7 @@ def test_mutants_are_seen(browser: Browser, life: Trace, tmp_path: Path, monkeyp
             assert (hashed.get_attribute("data-received") == hashed.get_attribute("data-source")) is (fails != "hash")
             visit.page.wait_for_selector("[data-sum]")
             visit.page.click("aside details summary")
+            visit.page.wait_for_selector("aside details tbody tr")
             first = visit.page.eval_on_selector("aside details tbody tr", "row => Array.from(row.cells, c => c.textContent)")
             assert seen.terms is not None
             ours = torch.stack([f[0] for f in seen.terms(index).factors.values()]).float()

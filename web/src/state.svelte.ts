@@ -39,12 +39,12 @@ export function go(change: Partial<Place>): void {
 let first: { model: string; run: Run | null } = { model: "", run: null };
 const asked = (run: Run): string => run.prompt ?? (run.ids.length > 0 ? `#${run.ids.join(" ")}` : "");
 // A recorded run is looked at as long as no other model is chosen; its own may not be here.
-const recording = (): Run | null => (place.model === first.model || !now.models.some((m) => m.name === first.model) ? first.run : null);
+const recording = (): Run | null => (place.model === (first.run?.model ?? first.model) ? first.run : null);
 
 // What a link leaves open, or what it names that is not here, is as it was opened.
 function settle(): void {
-  const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === first.model);
-  place.model = model?.name ?? "";
+  const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === (first.run?.model ?? first.model));
+  place.model = model?.name ?? first.run?.model ?? "";
   const run = recording();
   place.prompt ||= run ? asked(run) : (model?.prompt ?? UNTOLD);
 }

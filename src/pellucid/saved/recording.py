@@ -5,12 +5,14 @@ left out is counted, for the page to say so.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from pellucid.billing import PLAIN, billed
 from pellucid.checkpoint.safetensors_file import DTYPES
+from pellucid.errors import PellucidError
 from pellucid.model import Model
 from pellucid.saved.columns import Columns
 from pellucid.saved.file import inert, packed
@@ -18,13 +20,15 @@ from pellucid.saved.subject import Place, counted_dtype
 from pellucid.server.asked import sampling_of
 from pellucid.server.documents import run_document, sample_document, step_document, weights_document
 from pellucid.server.formulas import count_document
+from pellucid.server.lenses import attribution_document, lens_document
 from pellucid.server.runs import Run, kept
 from pellucid.server.tensors import digest, plain, raw
+from pellucid.server.worker import Stop
 from pellucid.watching import Seen
 from pellucid.words import language
 
 SCHEMA = 1
-TOP = 1000  # the pieces that the page asks for with an answer
+TOP, FIRST = 1000, 5  # the pieces that the page asks for with an answer, and after each block
 ENTRY = 200  # bytes about a tensor's values: its name, its shape, its hash
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 COLUMN = 11  # bytes that a number of a column takes, in base64
@@ -48,7 +52,7 @@ def recording(run: Run, place: Place, limits: Limits) -> dict[str, Any]:
         answers |= counts(run, run.model)
     used, steps = len(inert(answers)), document["steps"]
     for k in range(len(steps)):
-        more = ({f"runs/{run.id}/steps/{k}": step_document(run, k)} if k else {}) | samples(run, steps[k])
+        more = ({f"runs/{run.id}/steps/{k}": step_document(run, k)} if k else {}) | samples(run, steps[k]) | lenses(run, steps[k])
         size = len(inert(more))
         if k and used + size > limits.bytes // 2:
             document["steps"] = steps[:k]
@@ -107,6 +111,18 @@ def samples(run: Run, step: dict[str, Any]) -> dict[str, Any]:
         asked = {"sampling": {"temperature": 1}, "row": row, "top": TOP}
         told = sample_document(run, k, row, logits[0, row].cpu(), sampling_of(asked), TOP)
         found[f"runs/{run.id}/steps/{k}/sample {inert(asked)}"] = told
+    return found
+
+
+def lenses(run: Run, step: dict[str, Any]) -> dict[str, Any]:
+    """What the stream says of each pick of a step after every block, and what each part added to it, where that can be told."""
+    found = dict[str, Any]()
+    for row, id in ((a["row"], a["picked"]["id"]) for a in step["answers"]):
+        at, place = query({"id": id} if row < 0 else {"row": row, "id": id}), f"runs/{run.id}/steps/{step['step']}"
+        with suppress(PellucidError):  # a trace without its model has neither
+            found[f"{place}/lens?{at}"] = lens_document(run, step["step"], row, id, FIRST, Stop())
+        with suppress(PellucidError):
+            found[f"{place}/attribution?{at}"] = attribution_document(run, step["step"], row, id, Stop())
     return found
 
 
