@@ -153,9 +153,9 @@ def test_every_view_by_keys_alone(visit: Visit) -> None:
     press(page, ".controls input[type=range]", "ArrowLeft")
     page.wait_for_function("() => location.hash.includes('context')")
     press(page, "td button >> nth=0", "Enter")
-    page.wait_for_selector("td .formula")
-    press(page, ".map button:not([disabled]) >> nth=0", "Enter")
-    page.wait_for_selector(".back")
+    page.wait_for_selector("td .why")
+    press(page, ".map [data-part=attn]", "Enter")
+    page.wait_for_selector(".map [data-part*='attn.']")
 
     arrive(visit, "change", 0, 0, 0)
     press(page, "#change-value", "Control+a", "2", "Tab", "Enter")
