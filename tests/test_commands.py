@@ -72,13 +72,27 @@ def test_help(language: str, capsys: Captured) -> None:
     assert run(capsys)[0] == 2
 
 
+def imported(*lines: str, of: tuple[str, ...]) -> list[str]:
+    """Which of these modules are loaded by these commands in a process of their own."""
+    code = "import sys, contextlib\nfrom pellucid.commands import main\n"
+    code += "".join(f"with contextlib.suppress(SystemExit): main({line.split()})\n" for line in lines)
+    code += f"print(*[m for m in {of} if m in sys.modules], file=sys.stderr)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=True)
+    return done.stderr.splitlines()[-1].split()
+
+
 def test_help_is_quick_to_import() -> None:
     """Neither torch nor rich is loaded by help, version or a wrong use."""
-    code = "import sys\nfrom pellucid.commands import main\nmain(['--help']); main(['explain', '--help']); main(['nix'])\n"
-    code += "print([m for m in ('torch', 'rich', 'numpy') if m in sys.modules], file=sys.stderr)"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stderr.splitlines()[-1] == "[]"
+    assert imported("--help", "explain --help", "nix", of=("torch", "rich", "numpy")) == []
+
+
+def test_nothing_is_compiled() -> None:
+    """Counting, explaining and running do without torch's compiler, a second to import; on meta torch itself would fetch it."""
+    compiler = ("torch", "torch._dynamo", "triton")
+    assert imported("count gpt2 deepseek-v3", "explain Hello", "run pellucid/capitals Hello --max-new-tokens 2", of=compiler) == ["torch"]
+    code = "import torch, sys; a = torch.empty(2, device='meta'); a + a; print('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True).stdout == "True\n"
 
 
 def test_version(capsys: Captured) -> None:

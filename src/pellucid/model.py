@@ -28,6 +28,7 @@ from pellucid.families import Family, family, understand
 from pellucid.families.quantised import FIELD as QUANTISED
 from pellucid.families.quantised import InBlocks
 from pellucid.families.quantised import fields as in_folder
+from pellucid.meta import META
 from pellucid.models import Decoder, Encoder, EncoderDecoder, build, cast
 from pellucid.ops.blocks import BITS, Blocks
 from pellucid.ops.sample import logprobs
@@ -305,7 +306,7 @@ def load(
     folder = Folder(place(name, progress), ignore_fields)
     kind, cfg = understand(folder.config, str(folder.path / "config.json"), ignore_fields)
     cfg = settled(kind, cfg, folder)
-    with torch.device("meta"):
+    with META:
         module = build(cfg)
     wanted = choose_dtype(dtype, folder, str(device))
     packing = choose_packing(quant, folder, wanted)

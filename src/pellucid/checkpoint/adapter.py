@@ -20,6 +20,7 @@ from pellucid.checkpoint.safetensors_file import write
 from pellucid.errors import CheckpointError
 from pellucid.families import Family
 from pellucid.families.names import Group, plan
+from pellucid.meta import META
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
 from pellucid.parts.adapted import AdaptedLinear, Addition, add, remove
@@ -96,7 +97,7 @@ def put(module: Module, name: str, pair: Pair) -> None:
 def turned(group: Group, shapes: list[tuple[int, ...]]) -> bool:
     """Whether a layer's matrix lies on disk as [in out]; PEFT's B does not."""
     out = sum(s[0] for s in shapes)
-    probe = group.layout.write([torch.empty(s[0], out + 1, device="meta") for s in shapes])[0]
+    probe = group.layout.write([torch.empty(s[0], out + 1, device=META) for s in shapes])[0]
     return probe.shape[0] != out
 
 

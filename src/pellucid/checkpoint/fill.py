@@ -16,6 +16,7 @@ from pellucid.config import Config
 from pellucid.errors import CheckpointError
 from pellucid.families import Family
 from pellucid.families.names import Group, Rule, plan, spelling
+from pellucid.meta import META
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.precision import wide
@@ -112,7 +113,7 @@ def judge(g: Group, ours: dict[str, Tensor], spelled: dict[str, str], source: So
             raise CheckpointError("weights.dtype", file=file, name=name, found=kind, allowed=", ".join(map(str, WEIGHTS)))
     found = [source.shape(spelled[n]) for n in g.disk]
     wanted = [tuple(ours[n].shape) for n in g.ours]
-    back = [tuple(t.shape) for t in g.layout.write([torch.empty(s, device="meta") for s in wanted])]
+    back = [tuple(t.shape) for t in g.layout.write([torch.empty(s, device=META) for s in wanted])]
     for name, a, b in zip(g.disk, found, back, strict=True):
         if a != b:
             raise CheckpointError("weights.shape", file=file, name=spelled[name], found=a, needed=b)

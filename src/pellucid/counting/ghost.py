@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.config import Config
+from pellucid.meta import META
 from pellucid.models import Decoder, EncoderDecoder, build, cast
 from pellucid.past import Past, Piece, Stored
 from pellucid.sight import prefix
 from pellucid.step import Step
 from pellucid.watching import Watch, watch
-
-META = torch.device("meta")
 
 
 @dataclass

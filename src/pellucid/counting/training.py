@@ -16,10 +16,11 @@ from torch.overrides import TorchFunctionMode
 
 from pellucid.counting.bill import BYTES, Bill
 from pellucid.counting.distinct import distinct
-from pellucid.counting.ghost import META, ghost, run
+from pellucid.counting.ghost import ghost, run
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
 from pellucid.counting.weights import axes_of
+from pellucid.meta import META
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.parts.adapted import Addition, add
 from pellucid.parts.linear import Linear

@@ -9,6 +9,7 @@ from pellucid.checkpoint.fill import retie
 from pellucid.checkpoint.packing import Packing
 from pellucid.config import Config
 from pellucid.errors import UseError
+from pellucid.meta import META
 from pellucid.models import Decoder, build, cast
 
 BLOCK = 1_000_003  # numbers that are drawn; a prime, so that no two rows of a matrix are alike
@@ -35,7 +36,7 @@ def check(name: str, cfg: Config, context: int, new: int, dtype: torch.dtype) ->
 
 def random_weights(name: str, cfg: Config, dtype: torch.dtype, quant: str | None = None) -> Decoder:
     """A model of a config of which all norms weigh 1 and the rest is one random block over and over. quant: int8 or int4."""
-    with torch.device("meta"):
+    with META:
         model = cast(build(cfg), dtype)
     packing = None if quant is None else Packing(quant, dtype)
     require_memory(sum(p.nbytes for p in model.parameters()) if packing is None else packing.bytes(model), Path(name))

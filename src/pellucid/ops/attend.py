@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pellucid.meta import META
 from pellucid.ops import native
 from pellucid.ops.precision import wide
 from pellucid.past import Apart, Paged, Past, Piece
@@ -149,7 +150,7 @@ def tap_pattern(pattern: Tensor, scores: Tensor, sight: Sight, terms: Callable[[
 
 def outline(q: Tensor, piece: Piece, sight: Sight, named: tuple[Tensor, ...]) -> None:
     """The reference's tables as shapes alone."""
-    table = q.new_empty((q.shape[0], q.shape[2], q.shape[1], stored_rows(piece)), device="meta")
+    table = q.new_empty((q.shape[0], q.shape[2], q.shape[1], stored_rows(piece)), device=META)
     tap_pattern(torch.empty_like(table), tap_scores(table, named, sight), sight)
 
 

@@ -7,6 +7,7 @@ alone. One token over 4,096 absorbs, a prompt of 4,096 expands: the op counts th
 import torch
 from torch import Tensor
 
+from pellucid.meta import META
 from pellucid.ops import native
 from pellucid.ops.attend import attend_reference, attend_sdpa, gap, outline, pattern_terms, stored_rows, walk
 from pellucid.past import Abreast, Past, Piece
@@ -77,7 +78,7 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
                 found(gap(reference(), z))
         elif asked == "list":
             with listed(lambda: gap(reference(), z)):
-                k, _ = tap_grown(piece.read()[0].to("meta"), up_k, up_v, named)
+                k, _ = tap_grown(piece.read()[0].to(META), up_k, up_v, named)
                 outline(content, piece, seen, (*named[:2], k, *named[3:]))
         return z
 

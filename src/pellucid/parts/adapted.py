@@ -5,10 +5,10 @@ A Linear becomes an AdaptedLinear where it stands and is a Linear again when its
 
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from pellucid import ops
+from pellucid.meta import META
 from pellucid.parts.linear import Linear
 from pellucid.tap import tap
 
@@ -50,7 +50,7 @@ class AdaptedLinear(Linear):
 
 def holder(weight: nn.Parameter) -> Linear:
     """The product with this parameter, which another may hold too."""
-    with torch.device("meta"):
+    with META:
         made = Linear(weight.shape[1], weight.shape[0], False)
     made.weight = weight
     return made

@@ -20,6 +20,7 @@ from torch import Tensor
 from pellucid.draw.life import Answer, answer, tokenizer_of
 from pellucid.errors import RequestError, UseError
 from pellucid.life import trace
+from pellucid.meta import META
 from pellucid.model import Model
 from pellucid.models import Encoder, EncoderDecoder
 from pellucid.ops.sample import choose
@@ -248,7 +249,7 @@ def shapes(held: Held, asked: Asked, stop: Stop, limits: Limits) -> Run:
     ids = list(asked.ids) if asked.ids is not None else held.model.ids(str(asked.prompt)) if held.model is not None else []
     if not 0 < len(ids) <= min(limits.tokens, held.config.positions or limits.tokens):
         raise RequestError("server.tokens", 400, "prompt", found=len(ids), limit=min(limits.tokens, held.config.positions or limits.tokens))
-    tokens = torch.zeros(1, len(ids), dtype=torch.long, device="meta")
+    tokens = torch.zeros(1, len(ids), dtype=torch.long, device=META)
     given = (tokens, tokens[:, :1]) if isinstance(held.module, EncoderDecoder) else (tokens,)
     with torch.no_grad(), watch(held.module, keep=Keeping(stop, limits)) as seen:
         held.module(*given)
