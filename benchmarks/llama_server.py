@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,8 +35,11 @@ class Server:
 
     def ask(self, path: str, body: bytes | None = None) -> Any:
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=TURN) as reply:
-            return json.loads(reply.read())
+        try:
+            with urllib.request.urlopen(request, timeout=TURN) as reply:
+                return json.loads(reply.read())
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(f"llama-server: {error}: {error.read().decode()}") from error
 
     def crowd(self, asked: Sequence[Request]) -> tuple[float, list[list[int]]]:
         """All requests at once: seconds until the last has ended, and what each got."""
@@ -69,7 +73,7 @@ def serving(model: Path, threads: int, slots: int, tokens: int) -> Iterator[Serv
             try:
                 server.ask("/health")
                 break
-            except OSError:
+            except (OSError, RuntimeError):
                 if process.poll() is not None:
                     raise RuntimeError(f"llama-server ended with {process.returncode}") from None
                 time.sleep(0.1)

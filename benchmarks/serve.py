@@ -1,12 +1,12 @@
 """Many requests at once at Qwen2.5-0.5B's shape in bf16, beside transformers; a shared beginning; and what watching one of many costs.
 
-    python benchmarks/serve.py [--pairs 5] [--threads 2] [--quick] [--out FILE]
+    python benchmarks/serve.py [--pairs 5] [--threads 2] [--only crowd|prefix|watching] [--quick] [--out FILE]
 
 16 mixed requests, 2,297 tokens in and 1,145 out, their lengths drawn from a seed: our engine, transformers' generate over a padded batch,
 its continuous batching and llama.cpp's server, in alternating turns of one run. Then 1,024 tokens that the prefix cache knows and 16 new
 ones, beside a bare forward of 16 rows at that context. Then a crowd's step while one of it is watched, and 30 pairs of steps that nobody
 watches. Random weights, the same numbers for all; the bound comes first. --quick: small shapes, to see that it runs.
-Writes benchmarks/results/serve.json.
+Writes benchmarks/results/serve.json after each of the three; --only measures one anew and keeps what the file tells of the others.
 """
 
 import argparse
@@ -38,6 +38,7 @@ from pellucid.past import Pages
 from pellucid.step import Step
 
 HERE = Path(__file__).parent
+PARTS = ["crowd", "prefix", "watching"]
 SEED = 3
 Texts = list[list[int]]
 Turn = Callable[[], tuple[float, Texts]]  # seconds, and what each request got
@@ -252,6 +253,7 @@ def main() -> None:
     ask = argparse.ArgumentParser()
     ask.add_argument("--pairs", type=int, default=5)
     ask.add_argument("--threads", type=int, default=2)
+    ask.add_argument("--only", choices=PARTS)
     ask.add_argument("--quick", action="store_true")
     ask.add_argument("--out", type=Path, default=HERE / "results" / "serve.json")
     a = ask.parse_args()
@@ -259,14 +261,15 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     shape = Small() if a.quick else Qwen2()
     count, read, written, known, watched = (6, 120, 60, 128, 3) if a.quick else (16, 2297, 1145, 1024, 30)
-    report: dict[str, Any] = {
-        "schema": 1,
-        "benchmark": "serve",
-        "shape": shape.name,
-        "dtype": "bfloat16",
-        "quick": a.quick,
-        "machine": machine(a.threads),
-    }
+    wanted = [a.only] if a.only else PARTS
+    report: dict[str, Any] = json.loads(a.out.read_text()) if a.only and a.out.exists() else {}
+    report |= {"schema": 2, "benchmark": "serve", "shape": shape.name, "dtype": "bfloat16", "quick": a.quick}
+
+    def write(part: str, found: dict[str, Any]) -> None:
+        report[part] = found | {"machine": machine(a.threads)}
+        a.out.parent.mkdir(parents=True, exist_ok=True)
+        a.out.write_text(json.dumps(report, indent=1) + "\n")
+
     net = shape.theirs(torch.bfloat16)
     model = shape.ours(net, torch.bfloat16)
     asked = mixed(count, shape.vocab, read, written, SEED)
@@ -280,22 +283,23 @@ def main() -> None:
             llama = open_until.enter_context(serving(file, a.threads, count, room + 256 * count))
         except (ImportError, OSError, RuntimeError) as error:
             absent = {"llama-server": f"{type(error).__name__}: {error}"}
-        report["crowd"] = crowd(model, net, llama, asked, a.pairs)
-        report["crowd"]["missing"] |= absent
-        report["bound"] = bound(model, asked, gauge.measure())
-        report["crowd"]["share_of_bound"] = report["crowd"]["useful_tokens_per_second"]["pellucid"] / report["bound"]["tokens_per_second"]
-        told(report, "bound", "tokens_per_second")
-        told(report, "crowd", "useful_tokens_per_second", "ratio_per_pair_median", "share_of_bound", "texts_alike", "missing")
-        report["prefix"] = prefix(model, net, llama, known, 16, a.pairs)
-        told(report, "prefix", "median", "warm_over_bare", "cold_over_warm", "against_transformers", "against_llama_server")
+        if "crowd" in wanted:
+            found = crowd(model, net, llama, asked, a.pairs)
+            found["missing"] |= absent
+            found["bound"] = bound(model, asked, gauge.measure())
+            found["share_of_bound"] = found["useful_tokens_per_second"]["pellucid"] / found["bound"]["tokens_per_second"]
+            write("crowd", found)
+            told(report, "crowd", "bound", "useful_tokens_per_second", "ratio_per_pair_median", "share_of_bound", "texts_alike", "missing")
+        if "prefix" in wanted:
+            write("prefix", prefix(model, net, llama, known, 16, a.pairs))
+            told(report, "prefix", "median", "warm_over_bare", "cold_over_warm", "against_transformers", "against_llama_server")
     del net
     gc.collect()
-    report["watching"] = watching(model, count, known // 8, watched)
-    told(report, "watching", "watched_before_over_never")
-    for name in ("every tensor", "layers.*.out"):
-        print(f"  {name}", report["watching"][name]["watched_over_unwatched"], report["watching"][name]["texts_changed"], flush=True)
-    a.out.parent.mkdir(parents=True, exist_ok=True)
-    a.out.write_text(json.dumps(report, indent=1) + "\n")
+    if "watching" in wanted:
+        write("watching", watching(model, count, known // 8, watched))
+        told(report, "watching", "watched_before_over_never")
+        for name in ("every tensor", "layers.*.out"):
+            print(f"  {name}", report["watching"][name]["watched_over_unwatched"], report["watching"][name]["texts_changed"], flush=True)
     print(a.out)
 
 

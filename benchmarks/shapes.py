@@ -151,7 +151,7 @@ def gguf_file(shape: Gpt2 | Qwen2, model: Any, held: str, path: Path) -> None:
 
     cfg, first = model.config, model.config.layers[0]
     writer = gguf.GGUFWriter(path, shape.architecture)
-    writer.add_context_length(1024)
+    writer.add_context_length(4096 if shape.name == "qwen2" else 1024)
     writer.add_embedding_length(cfg.width)
     writer.add_block_count(len(cfg.layers))
     writer.add_feed_forward_length(first.ffn.width)
