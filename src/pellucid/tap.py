@@ -9,7 +9,7 @@ Reading never changes which kernel runs: what lies inside a fused op is recomput
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pellucid.watching import Seen, Watch
 
 Index = tuple[int, ...]
+Flops = int | Callable[[], int]  # products of an op, each multiplication with its addition two; counted when somebody asks
 
 
 class Terms:
@@ -164,7 +165,7 @@ def note(
     inputs: tuple[Tensor, ...],
     weights: tuple[Tensor | None, ...] = (),
     terms: Callable[[Index], Terms] | None = None,
-    flops: int | Callable[[], int] = 0,
+    flops: Flops = 0,
 ) -> Tensor:
     """Remember, while somebody watches, how an op made x; terms(index) are the summands of one cell, flops counts products as 2."""
     if not here.calls:
@@ -211,6 +212,23 @@ def inside(*names: str) -> str | None:
     return max((w.inside_of(names) for w in here.watches), key=[None, "list", "read", "reference"].index)
 
 
+def deeper(pieces: Sequence[Place], names: tuple[str, ...], show: Callable[[str, Any], None]) -> None:
+    """After a kernel that took all pieces at once: show(what is asked, piece) for each within which somebody asks for these tensors."""
+    if not here.calls:
+        return
+
+    def look() -> None:
+        for piece in pieces:
+            with within(piece):
+                if (asked := inside(*names)) is not None:
+                    show(asked, piece)
+
+    for w in here.watches:
+        w.remember(names, look)
+    if inside(*names) is not None:
+        look()
+
+
 def aside(f: Callable[[Any], Any], x: Any) -> Any:
     """f(x), a watcher's own function: a model that it runs, another or this one, is not recorded."""
     calls, watches, here.calls, here.watches = here.calls, here.watches, (), ()
@@ -251,6 +269,9 @@ class Catch:
 
     def inside_of(self, names: tuple[str, ...]) -> None:
         """Nothing lies deeper."""
+
+    def remember(self, *told: Any) -> None:
+        """What it looks for is tapped at once."""
 
     def see(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
         if label.split(": ")[0] == self.name:

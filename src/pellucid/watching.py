@@ -27,7 +27,7 @@ from pellucid.axes import bind
 from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.showing import Shown
 from pellucid.step import Step, spans_of
-from pellucid.tap import Call, Index, Made, Mark, Terms, Weights, aside, here, picked, terms_of
+from pellucid.tap import Call, Flops, Index, Made, Mark, Terms, Weights, aside, here, picked, terms_of
 
 Edit = Callable[[Tensor], Tensor | None]
 _serial = itertools.count()
@@ -153,13 +153,11 @@ class Watch(Records):
             return "reference"
         return ("list" if self.inside == "listed" else "read") if wanted else None
 
+    def remember(self, names: tuple[str, ...], look: Callable[[], None]) -> None:
+        """A forward is watched while it runs; see engine.echo for who keeps what shows the inside of an op."""
+
     def made(
-        self,
-        storage: torch.UntypedStorage,
-        op: str,
-        inputs: tuple[Tensor, ...],
-        weights: tuple[Tensor | None, ...],
-        flops: int | Callable[[], int],
+        self, storage: torch.UntypedStorage, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops
     ) -> None:
         """Write on the storage what made it, for this watch."""
         path = here.calls[-1].path.get(self)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pellucid.engine.echo import Scribe, alone
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
@@ -35,6 +36,7 @@ class Rows(Step):
     lengths: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
     memories: Tensor = field(default_factory=lambda: torch.empty(0, 0, 3, dtype=torch.long))
     listeners: tuple[nn.Module, ...] = ()
+    pasts: list[tuple[Past, Group, Stored]] = field(default_factory=list)
 
     def totals(self) -> Tensor:
         return self.lengths
@@ -45,7 +47,15 @@ class Rows(Step):
             return super()._append(group, pools, new)
         for pool, n in zip(pools, new, strict=True):
             native.store(n, pool, tables, self.positions, size)
-        return Past([self._page(group, pools, s) for s in self.spans], new, Abreast(pools, tables, size, self.positions))
+        past = Past([self._page(group, pools, s) for s in self.spans], new, Abreast(pools, tables, size, self.positions))
+        self.pasts.append((past, group, pools))
+        return past
+
+    def now(self, spans: tuple[Span, ...]) -> None:
+        """The step of other requests, or a later one of these: the pasts that it has given out are theirs."""
+        self.spans, self.once = spans, {}
+        for past, group, pools in self.pasts:
+            past.pieces[:] = [self._page(group, pools, s) for s in spans]
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> Past:
         past = super().memory(part, make)
@@ -63,6 +73,8 @@ class Place:
         self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.groups.values()}
         self.memories = torch.zeros(n, listeners, 3, dtype=torch.long)
         self.plan: native.Plan | None = None
+        self.scribe: Scribe | None = None  # of a plan that was recorded while somebody watched
+        self.step: Rows | None = None  # the step that was recorded
         self.refused: str | None = None  # why the model's step is no plan
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
@@ -109,17 +121,31 @@ class Plans:
         if self.listeners:
             torch.stack([self.heard(r) for r in feed], out=place.memories)
         spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))
-        free = self.planned and native.available() and not (here.watches or place.refused or any(self.hooks))
-        if not free:
-            logits, self.best = self.forward(place, spans)
-        elif place.plan is None:
-            logits, self.best = self.record(place, spans)
-        else:
-            place.plan.replay()
-            logits, self.best = place.logits, place.best
+        logits, self.best = self.planned_step(place, spans) if self.plannable(place) else self.forward(place, spans)
         for s in spans:
             pages.advance(s.request, s.end)
         return logits
+
+    def plannable(self, place: Place) -> bool:
+        """Whether a plan may stand for the step: nobody hooks it, and whoever watches can be told afterwards what it did."""
+        if not self.planned or not native.available() or place.refused or any(self.hooks):
+            return False
+        if place.scribe is None:
+            return isinstance(self.model, Decoder) or not here.watches
+        return all(map(place.scribe.serves, here.watches))
+
+    def planned_step(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
+        """Replay the plan, or record it; where somebody watches, tell him."""
+        if place.plan is not None and (place.scribe is not None or not here.watches):
+            place.plan.replay()
+        else:
+            self.record(place, spans)
+            if not self.plannable(place):
+                return self.forward(place, spans)
+        for w in here.watches:
+            assert place.scribe is not None and place.step is not None
+            place.scribe.tell(w, place.step, spans, place.logits)
+        return place.logits, place.best
 
     def place(self, n: int) -> Place:
         """The place of n rows. All places fall when the model or the pools are no longer what plans were recorded from."""
@@ -163,22 +189,23 @@ class Plans:
             memories=place.memories,
             listeners=self.listeners,
         )
+        place.step = step
         with torch.no_grad():
             told = (place.tokens, step) if isinstance(self.model, Decoder) else (None, place.tokens, step)
             logits = self.model(*told)
             best = native.argmax(logits) if native.fits_argmax(logits) else logits.argmax(-1)
         return logits[0], best[0]
 
-    def record(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
-        """The model's own step, heard; where it does what no plan can hold, the step without a listener."""
+    def record(self, place: Place, spans: tuple[Span, ...]) -> None:
+        """The model's own step, heard; where it does what no plan can hold, why. While somebody watches, a scribe watches in his place."""
+        scribe = Scribe(self.model) if here.watches else None
         try:
-            with native.record() as recording:
+            with native.record() as recording, alone(scribe):
                 place.logits, place.best = self.forward(place, spans)
         except native.Unplannable as error:
             place.refused = str(error)
-            return self.forward(place, spans)
-        place.plan = recording.plan()
-        return place.logits, place.best
+        else:
+            place.plan, place.scribe = recording.plan(), scribe
 
     def crowd(self, feed: Mapping[Hashable, int]) -> Tensor:
         """The forward of any crowd, on any device."""

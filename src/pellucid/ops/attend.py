@@ -16,13 +16,19 @@ from pellucid.ops import native
 from pellucid.ops.precision import wide
 from pellucid.past import Apart, Paged, Past, Piece
 from pellucid.sight import Sight, causal
-from pellucid.tap import Index, Terms, beside, inside, instead, listed, note, tap, within
+from pellucid.tap import Index, Terms, beside, deeper, inside, instead, listed, note, tap, within
+
+WITHIN = "scores", "pattern"
 
 
 def attend(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
     """q [B T H K] against each request's own keys and values -> z [B T H W]. FLOPs: 2·H·(K + W) for each pair of the full square."""
-    named, at_once = (q, *past.new[:1]), inside("scores", "pattern") is None and fits_abreast(q, past, sight)
-    z = abreast(q, past, sight, scale) if at_once else walk((q,), past, lambda p, cut: attend_one(cut[0], p, sight, scale, named))
+    named = (q, *past.new[:1])
+    if inside(*WITHIN) != "reference" and fits_abreast(q, past, sight):
+        z = abreast(q, past, sight, scale)
+        deeper(past.pieces, WITHIN, lambda asked, p: shown(asked, q[:, p.rows], z[:, p.rows], p, sight.of(p), scale, named))
+    else:
+        z = walk((q,), past, lambda p, cut: attend_one(cut[0], p, sight, scale, named))
 
     def flops() -> int:
         seen = sum((p.q_at.shape[1]) * stored_rows(p) * q.shape[0] for p in past.pieces)
@@ -65,11 +71,10 @@ def abreast(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
 def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple[Tensor, ...]) -> Tensor:
     """The choice of a twin, and what a watcher asked for. named: the operands that scores come from, as they were tapped."""
     sight = sight.of(piece)
-    reference = partial(attend_reference, q, piece, sight, scale, named)
-    asked = inside("scores", "pattern")
+    asked = inside(*WITHIN)
     if asked == "reference":
         with instead():
-            return reference()
+            return attend_reference(q, piece, sight, scale, named)
     paged = piece.paged
     if paged is None and piece.whole and not piece.kept and q.shape[1] <= native.most(0):
         paged = one_page(piece)
@@ -78,19 +83,26 @@ def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple
     elif piece.kept and native.fits_listen(q, piece.kept, sight):
         z = native.listen(q, piece.kept, torch.tensor([native.whereabouts(piece.kept)]).expand(q.shape[1], -1), scale)
     elif sight.cap is not None:
-        return reference()
+        return attend_reference(q, piece, sight, scale, named)
     elif piece.paged is not None and q.shape[1] == 1:
         z = attend_pages(q, piece, sight, scale)
     else:
         k, v = piece.read()
         z = attend_sdpa(q, k, v, piece, sight, scale)
+    if asked is not None:
+        shown(asked, q, z, piece, sight, scale, named)
+    return z
+
+
+def shown(asked: str, q: Tensor, z: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple[Tensor, ...]) -> None:
+    """What lies within, beside the kernel's z: its tables, or their shapes."""
+    reference = partial(attend_reference, q, piece, sight, scale, named)
     if asked == "read":
         with beside() as found:
             found(gap(reference(), z))
-    elif asked == "list":
+    else:
         with listed(lambda: gap(reference(), z)):
             outline(q, piece, sight, named)
-    return z
 
 
 def one_page(piece: Piece) -> Paged | None:

@@ -12,9 +12,11 @@ from pellucid.ops import native
 from pellucid.ops.attend import attend_reference, attend_sdpa, gap, outline, pattern_terms, stored_rows, walk
 from pellucid.past import Abreast, Past, Piece
 from pellucid.sight import Sight
-from pellucid.tap import Index, Terms, beside, inside, instead, listed, note, tap
+from pellucid.tap import Index, Terms, beside, deeper, inside, instead, listed, note, tap
 
 FORM: str | None = None  # a test sets "absorbed" or "expanded"; None lets the counts decide
+
+WITHIN = "k", "v", "scores", "pattern"
 
 
 def products(t: int, s: int, h: int, k: int, r: int, w: int, c: int) -> tuple[int, int]:
@@ -52,16 +54,10 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
 
     def one(piece: Piece, cut: tuple[Tensor, ...]) -> Tensor:
         content, turned = cut
-        seen, asked, paged = sight.of(piece), inside("k", "v", "scores", "pattern"), piece.paged
-
-        named = q, q_rot, *past.new
-
-        def reference() -> Tensor:
-            return in_the_open(torch.cat([content, turned], -1), named, piece, up_k, up_v, seen, scale)
-
+        seen, asked, paged = sight.of(piece), inside(*WITHIN), piece.paged
         if asked == "reference":
             with instead():
-                return reference()
+                return reference(piece, content, turned)
         if alone(piece, seen):
             assert paged is not None
             z = native.attend_latent(content, turned, paged.pools, ups, paged.table, piece.q_at, paged.size, scale, seen)
@@ -73,17 +69,26 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
         else:
             k, v = grown(piece)
             z = attend_sdpa(torch.cat([content, turned], -1), k, v, piece, seen, scale)
-        if asked == "read":
-            with beside() as found:
-                found(gap(reference(), z))
-        elif asked == "list":
-            with listed(lambda: gap(reference(), z)):
-                k, _ = tap_grown(piece.read()[0].to(META), up_k, up_v, named)
-                outline(content, piece, seen, (*named[:2], k, *named[3:]))
+        if asked is not None:
+            shown(asked, piece, content, turned, z)
         return z
 
-    if isinstance(a, Abreast) and inside("k", "v", "scores", "pattern") is None and fits(q, q_rot, a.pools, a.tables, a.positions, sight):
+    def reference(piece: Piece, content: Tensor, turned: Tensor) -> Tensor:
+        return in_the_open(torch.cat([content, turned], -1), named, piece, up_k, up_v, sight.of(piece), scale)
+
+    def shown(asked: str, piece: Piece, content: Tensor, turned: Tensor, z: Tensor) -> None:
+        if asked == "read":
+            with beside() as found:
+                found(gap(reference(piece, content, turned), z))
+        else:
+            with listed(lambda: gap(reference(piece, content, turned), z)):
+                k, _ = tap_grown(piece.read()[0].to(META), up_k, up_v, named)
+                outline(content, piece, sight.of(piece), (*named[:2], k, *named[3:]))
+
+    named = q, q_rot, *past.new
+    if isinstance(a, Abreast) and inside(*WITHIN) != "reference" and fits(q, q_rot, a.pools, a.tables, a.positions, sight):
         z = native.attend_latent(q, q_rot, a.pools, ups, a.tables, a.positions, a.size, scale, sight)
+        deeper(past.pieces, WITHIN, lambda asked, p: shown(asked, p, q[:, p.rows], q_rot[:, p.rows], z[:, p.rows]))
     else:
         z = walk((q, q_rot), past, one)
 
