@@ -208,7 +208,7 @@ def test_a_model_that_is_no_plan_runs_its_forward() -> None:
 
 
 @needs_kernels
-def test_a_watched_step_runs_the_forward() -> None:
+def test_a_watched_step_gives_the_same() -> None:
     plain, planned = pair(GPT2, torch.bfloat16)
     feed = tokens(plain.model)
     truth, _ = run(plain, feed)

@@ -5,8 +5,8 @@
     lengths   [1 n]         60   20  900    what each text may grow to
     tables    [n pages]                     and so does where each listener's memory of a request lies: memories [n listeners 3]
 
-A plan is only ever a recording of the forward, so both give the same bits. A model that does something no kernel does, a watched or
-hooked step, more rows than the kernels take, or a machine without kernels runs the forward itself.
+A plan is only ever a recording of the forward, so both give the same bits, to a watcher too (see echo). A model that does something no
+kernel does, a hooked or edited step, more rows than the kernels take, or a machine without kernels runs the forward itself.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, ValuesView
