@@ -3,13 +3,14 @@
 How long a frame takes is measured by benchmarks/page.py.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import torch
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from pellucid.model import make
 from pellucid.tracing import Trace
@@ -73,6 +74,30 @@ def test_a_long_prompt(browser: Browser, long: str) -> None:
         page.wait_for_selector('.heads[data-pooled="4"] .pooled')
         for view, there in (("next", "[data-pick]"), ("cache", ".positions"), ("budget", "td .value")):
             turn(visit, there, view=view, prompt=IDS)
+
+
+def test_small_pictures_of_tables_hold_up_no_tile(browser: Browser, long: str) -> None:
+    """What has to be computed anew comes one tensor after another, its first head first, and not when nobody looks any more."""
+    heads = re.compile(r"/tensors/(\d+)\?at=0%2C\d+%2C%3A%2C%3A&")  # of scores and patterns, as a card asks for them
+    with visiting(browser, long) as visit:
+        page, held, free = visit.page, list[Route](), list[bool]()
+        page.set_default_timeout(60_000)
+        page.route(heads, lambda route: route.fallback() if free else held.append(route))
+        visit.go(prompt=IDS)
+        for name in ("scores", "pattern"):
+            page.locator(f'[data-path="layers.0.attn.{name}"]').scroll_into_view_if_needed()
+        page.wait_for_selector('[data-drawn="layers.0.attn.q"]')
+        page.wait_for_timeout(500)
+        assert len(held) == 1
+        turn(visit, 'aside[aria-label="layers.0.attn.pattern"] .frame[data-level]', tensor="layers.0.attn.pattern", prompt=IDS)
+        assert len(held) == 1
+        turn(visit, "td .value", view="budget", prompt=IDS)
+        free.append(True)
+        with page.expect_response(lambda r: "at=0%2C11%2C%3A%2C%3A&" in r.url):
+            held[0].continue_()
+        page.wait_for_timeout(500)
+        assert len({found[1] for url in visit.requests if (found := heads.search(url))}) == 1
+        turn(visit, '[data-drawn="layers.0.attn.scores"]', view="life", prompt=IDS)
 
 
 def test_a_table_of_scores_pans_and_zooms_from_pooled_to_exact(browser: Browser, long: str) -> None:

@@ -1,7 +1,11 @@
 """What is large on the page: tables of scores that are listed, tensors measured when asked, ids without a piece, formulas of numbers."""
 
 import re
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -11,8 +15,10 @@ import pellucid
 from pellucid.draw import bill_json
 from pellucid.draw.cell import cell_of
 from pellucid.server import formulas, runs
+from pellucid.server.desk import Desk
 from pellucid.server.limits import Limits
 from pellucid.server.stats import stats_of
+from pellucid.server.worker import Stop
 from served import Served, judge, raw, served
 from tiny import swapped
 
@@ -81,6 +87,62 @@ def test_a_table_is_computed_once_when_asked_for(api: Served) -> None:
     assert references(api) == (0, 1)
     with served() as other:  # the mutant: as a small run is told
         assert references(other)[0] > 0
+
+
+@contextmanager
+def occupied(api: Served) -> Iterator[None]:
+    """The thread in which models run, busy."""
+    over = threading.Event()
+    api.api.worker.jobs.put((over.wait, Stop(), Future()))
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def test_a_table_waits_for_no_model(api: Served) -> None:
+    """Its values, its measures and its terms come while another run's model runs; of a value that was let go they wait for it."""
+    run = api.run("pellucid/capitals", CAPITAL)
+    at = f"/api/runs/{run['run']}/tensors/{next(t['n'] for t in run['tensors'] if t['path'] == 'layers.1.attn.pattern')}"
+    asked = [at, f"{at}/stats", f"{at}/terms?cell=0,1,4,2"]
+
+    def status(place: str) -> int:
+        return api.client.get(place).status_code
+
+    with ThreadPoolExecutor() as pool:
+        for place in asked:
+            api.desk.runs[run["run"]].again.clear()
+            with occupied(api):
+                assert pool.submit(status, place).result(60) == 200
+        api.desk.runs[run["run"]].again.clear()
+        with swapped(Desk, "ready", lambda *given: False), occupied(api):  # the mutant: in its turn
+            late = pool.submit(status, at)
+            with pytest.raises(TimeoutError):
+                late.result(0.3)
+        assert late.result(60) == 200
+
+
+def together(api: Served, path: str) -> int:
+    """How often the open form of attention runs when all heads of a table are asked for at once."""
+    calls, reference = list[int](), attend.attend_reference
+
+    def slow(*given: Any, **more: Any) -> Any:
+        calls.append(1)
+        time.sleep(0.1)
+        return reference(*given, **more)
+
+    with swapped(attend, "attend_reference", slow), ThreadPoolExecutor() as pool:
+        run = api.run("pellucid/capitals", CAPITAL)
+        n = next(t["n"] for t in run["tensors"] if t["path"] == path)
+        found = list(pool.map(lambda head: api.tensor(run["run"], n, at=f"0,{head},:,:")[0].shape, range(4)))
+    assert found == [(5, 5)] * 4
+    return len(calls)
+
+
+def test_heads_asked_for_at_once_are_computed_once(api: Served) -> None:
+    assert together(api, "layers.2.attn.pattern") == 1
+    with swapped(runs, "TABLE", nullcontext()):  # the mutant: each by itself
+        assert together(api, "layers.2.attn.pattern") > 1
 
 
 def test_cells_of_a_listed_run_need_no_model(api: Served) -> None:

@@ -58,7 +58,7 @@ class Desk:
     def ready(self, run: Run, n: int, terms: bool) -> bool:
         """Whether a tensor can be told without running the model."""
         s = run.seen(n)
-        return (kept(s) and (not terms or s.terms is not None)) or n in run.again or run.asked is None
+        return (kept(s) and (not terms or s.terms is not None)) or s.later is not None or n in run.again or run.asked is None
 
     def part(self, run: Run, n: int, at: str | None, level: tensors.Level, stop: Stop) -> bytes:
         """A tensor's part in a safetensors file's bytes."""

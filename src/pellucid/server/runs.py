@@ -1,7 +1,8 @@
 """Runs of models, kept until others need their place: a trace of a prompt with what could come next at every step.
 
 A value too large to keep is let go; asked for, it is computed again by the same run watched at its path alone. Many or large tables of
-scores are only listed; asked for, one is computed by its op's reference, from what the op was given.
+scores are only listed; asked for, one is computed by its op's reference, from what the op was given: for that no model runs, and nobody
+waits for one that does.
 """
 
 import secrets
@@ -35,6 +36,7 @@ from pellucid.tracing import Trace, watch
 from pellucid.watching import Seen
 
 AGAIN = 2  # values computed again that a run keeps
+TABLE = threading.Lock()  # one listed table is computed at a time, of all runs: whoever asks for the same one waits for it
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Run:
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     measures: dict[int, Stats] = field(default_factory=dict)
     again: "OrderedDict[int, Seen]" = field(default_factory=OrderedDict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def model(self) -> Model | None:
@@ -79,6 +82,23 @@ class Run:
         if n not in self.measures:
             self.measures[n] = stats_of(value)
         return self.measures[n]
+
+    def latest(self, n: int) -> Seen | None:
+        """The record of a number with its value, where that was computed again and is still there."""
+        with self.lock:
+            if n in self.again:
+                self.again.move_to_end(n)
+            return self.again.get(n)
+
+    def renew(self, n: int, find: Callable[[], Seen]) -> Seen:
+        """The record with its value computed again, which takes the place of the one that was asked for longest ago."""
+        with self.lock:
+            while len(self.again) >= AGAIN:
+                self.again.popitem(last=False)
+        found = find()
+        with self.lock:
+            self.again[n] = found
+        return found
 
     def seen(self, n: int) -> Seen:
         """The record of a number."""
@@ -263,13 +283,12 @@ def whole(run: Run, n: int, stop: Stop, terms: bool = False) -> Seen:
         raise RequestError("server.meta", 400, "n", path=s.path)
     if kept(s) and (not terms or s.terms is not None or run.asked is None):
         return s
-    if n in run.again:
-        run.again.move_to_end(n)
-        return run.again[n]
-    while len(run.again) >= AGAIN:
-        run.again.popitem(last=False)
-    run.again[n] = recomputed(run, s, stop) if s.later is None else listed(run, s)
-    return run.again[n]
+    if (found := run.latest(n)) is not None:
+        return found
+    if s.later is None:
+        return run.renew(n, lambda: recomputed(run, s, stop))
+    with TABLE:
+        return run.latest(n) or run.renew(n, lambda: listed(run, s))
 
 
 def listed(run: Run, s: Seen) -> Seen:

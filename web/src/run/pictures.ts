@@ -23,14 +23,27 @@ export function plan(t: Tensor): { level: number; at: string[] } {
 
 export const asGrid = (s: { values: ArrayLike<number>; shape: number[] }): Grid => ({ values: s.values, rows: s.shape.length > 1 ? (s.shape[0] ?? 1) : 1, columns: s.shape.at(-1) ?? 1 });
 
-export async function pictures(run: string, t: Tensor): Promise<Pictures> {
+let last: Promise<unknown> = Promise.resolve();
+
+// What the server has to compute anew comes one tensor after another, and none that nobody waits for by then: whoever opens a tensor
+// meanwhile waits for one at most.
+export function pictures(run: string, t: Tensor, wanted = (): boolean => true): Promise<Pictures> {
+  if (t.kept) return fetched(run, t);
+  const mine = last.then(() => { if (wanted()) return fetched(run, t); throw new RangeError(t.path); });
+  last = mine.catch(() => undefined);
+  return mine;
+}
+
+async function fetched(run: string, t: Tensor): Promise<Pictures> {
   const { heads, rows, columns } = layout(axes(t)), of = heads < 0 ? 1 : (t.shape[heads] ?? 0);
   if (!large(t)) {
     const { values, shape } = await slice(run, t.n, t.shape.map(() => ":").join());
     const zero = shape.map(() => 0);
     return { grids: Array.from({ length: of }, (_, h) => matrix(values, shape, rows, columns, zero.map((_, i) => (i === heads ? h : 0)))), level: 0, of };
   }
-  const { level: k, at } = plan(t), got = await Promise.all(at.map((part) => slice(run, t.n, part, k)));
+  const { level: k, at } = plan(t);
+  if (!t.kept) await slice(run, t.n, at[0] ?? "", k); // the others are cut from what this one has computed
+  const got = await Promise.all(at.map((part) => slice(run, t.n, part, k)));
   return { grids: got.map(asGrid), level: k, of };
 }
 
