@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -112,9 +113,10 @@ def test_26_compiled_is_open() -> float:
 
 
 def test_26_experts_are_traced_in_float32() -> None:
-    """torch's grouped product knows float32 when it runs, and only bfloat16 when it is traced."""
+    """torch's grouped product knows float32 when it runs, and when it is traced, before 2.15, only bfloat16."""
     args = inputs("deepseek_v3")
     model = tiny(replace(FAMILIES["deepseek_v3"], layers=FAMILIES["deepseek_v3"].layers[-1:]), torch.float32)
     assert far(compiled(model, *args), model(*args)) < 1e-4
-    with swapped(experts, "fits_grouped_mm", lambda rows, weight: rows.dtype is torch.float32), pytest.raises(Exception, match="BF16"):
-        compiled(model, *args)
+    refused = pytest.raises(Exception, match="BF16") if torch.__version__ < "2.15" else nullcontext()
+    with swapped(experts, "fits_grouped_mm", lambda rows, weight: rows.dtype is torch.float32), refused:
+        assert far(compiled(model, *args), model(*args)) < 1e-4

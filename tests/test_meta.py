@@ -52,7 +52,7 @@ def test_v3_is_traced(measured: dict[str, Any]) -> None:
 
 def test_v3_needs_little_memory(measured: dict[str, Any]) -> None:
     m = measured["measured"]
-    assert 0 < m["peak_bytes_after_import"] <= m["peak_bytes"] < 1.5e9
+    assert 0 < m["peak_bytes_after_import"] <= m["peak_bytes"] < m["peak_bytes_after_import"] + 1e9
 
 
 def test_a_result_tells_what_it_was_measured_on(measured: dict[str, Any]) -> None:

@@ -342,12 +342,12 @@ def test_trace_of_an_encoder_decoder(t5: Model) -> None:
 LOADING = """
 import sys
 from pathlib import Path
+import torch  # which looks for CUDA with a process of its own
 heard = []
 def hook(event, args):
     if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "subprocess.Popen", "os.exec", "os.system"):
         heard.append(event)
 sys.addaudithook(hook)
-import torch
 torch.set_num_threads(1)
 import pellucid
 from pellucid.errors import PellucidError

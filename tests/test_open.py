@@ -151,6 +151,26 @@ def test_what_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     assert re.fullmatch(r"pellucid: [^\n]*config\.json[^\n]*\n", err)
 
 
+UNHEARD = """
+import os, signal, weakref
+from pellucid.server.listen import serve
+class Lock: pass
+def ready(address):
+    lock = Lock()
+    kept = weakref.ref(lock, lambda _: os.kill(os.getpid(), signal.SIGINT))
+    del lock
+    print("told", flush=True)
+serve(0, None, ready)
+"""
+
+
+def test_it_ends_where_an_exception_would_be_dropped() -> None:
+    """Ctrl-C while Python calls back for an object that has gone, as after every import: what is raised there reaches nobody."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", UNHEARD], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "told\n", "")
+
+
 def test_it_ends_while_it_loads_and_while_it_runs() -> None:
     """Ctrl-C before the model is there; Ctrl-C in the middle of a run: nothing on stderr, no process left."""
     assert Running().end() == (0, "")

@@ -121,7 +121,7 @@ class Plans:
         if self.listeners:
             torch.stack([self.heard(r) for r in feed], out=place.memories)
         spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))
-        logits, self.best = self.planned_step(place, spans) if self.plannable(place) else self.forward(place, spans)
+        logits, self.best = self.planned_step(place, spans) if self.plannable(place) else self.forward(place, self.rows(place, spans))
         for s in spans:
             pages.advance(s.request, s.end)
         return logits
@@ -141,7 +141,7 @@ class Plans:
         else:
             self.record(place, spans)
             if not self.plannable(place):
-                return self.forward(place, spans)
+                return self.forward(place, self.rows(place, spans))
         for w in here.watches:
             assert place.scribe is not None and place.step is not None
             place.scribe.tell(w, place.step, spans, place.logits)
@@ -178,9 +178,9 @@ class Plans:
         """The model's edition, and where its weights and the pools lie: a plan points there. Its parts are compared one by one."""
         return self.model.edition, self.pages.count, addresses(chain(self.tensors, *self.pages.pools.values()))
 
-    def forward(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
-        """The model's own step: logits [n V], and the likeliest [n]."""
-        step = Rows(
+    def rows(self, place: Place, spans: tuple[Span, ...]) -> Rows:
+        """The step of these spans, which reads what changes from the place."""
+        return Rows(
             place.positions,
             spans,
             self.pages,
@@ -189,7 +189,9 @@ class Plans:
             memories=place.memories,
             listeners=self.listeners,
         )
-        place.step = step
+
+    def forward(self, place: Place, step: Rows) -> tuple[Tensor, Tensor]:
+        """The model's own step: logits [n V], and the likeliest [n]."""
         with torch.no_grad():
             told = (place.tokens, step) if isinstance(self.model, Decoder) else (None, place.tokens, step)
             logits = self.model(*told)
@@ -198,14 +200,14 @@ class Plans:
 
     def record(self, place: Place, spans: tuple[Span, ...]) -> None:
         """The model's own step, heard; where it does what no plan can hold, why. While somebody watches, a scribe watches in his place."""
-        scribe = Scribe(self.model) if here.watches else None
+        scribe, step = Scribe(self.model) if here.watches else None, self.rows(place, spans)
         try:
             with native.record() as recording, alone(scribe):
-                place.logits, place.best = self.forward(place, spans)
+                place.logits, place.best = self.forward(place, step)
         except native.Unplannable as error:
             place.refused = str(error)
         else:
-            place.plan, place.scribe = recording.plan(), scribe
+            place.plan, place.scribe, place.step = recording.plan(), scribe, step
 
     def crowd(self, feed: Mapping[Hashable, int]) -> Tensor:
         """The forward of any crowd, on any device."""

@@ -1,10 +1,12 @@
 """The port: taken before anything else is done, so that a busy one is told at once, and given back at once when Ctrl-C says so."""
 
 import secrets
+import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -49,15 +51,33 @@ def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: L
     server = uvicorn.Server(settings)
     threading.Thread(target=set_up, args=(desk, server, opened, limits, how), name="pellucid-desk", daemon=True).start()
     try:
-        ready(f"http://{HOST}:{at}/#token={token}")  # whoever has read it may press Ctrl-C at once
-        server.run([own])
-    except KeyboardInterrupt:
-        pass
+        with ended_by_hand(server):
+            ready(f"http://{HOST}:{at}/#token={token}")  # whoever has read it may press Ctrl-C at once
+            server.run([own])
     finally:
         own.close()
         api.worker.close()
     if desk.done() and (wrong := desk.exception()) is not None:
         raise wrong
+
+
+@contextmanager
+def ended_by_hand(server: uvicorn.Server) -> Iterator[None]:
+    """Ctrl-C asks the server to end, from now on and not only once it listens. It raises nothing: an import that is cleaning up behind
+    itself, as uvicorn's are, would drop what is raised there, and the server would never hear of it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        server.should_exit = True
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def set_up(desk: "Future[Desk]", server: uvicorn.Server, opened: str | None, limits: Limits, how: dict[str, Any]) -> None:
