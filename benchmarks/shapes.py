@@ -38,7 +38,7 @@ def filled(model: Decoder, state: Mapping[str, Tensor]) -> Decoder:
 class Gpt2:
     """124 million parameters: LayerNorm, biases, learned positions, GELU."""
 
-    name, architecture, vocab = "gpt2", "gpt2", 50257
+    name, architecture, vocab, positions = "gpt2", "gpt2", 50257, 1024
 
     def theirs(self, dtype: torch.dtype) -> Any:
         torch.manual_seed(0)
@@ -46,7 +46,7 @@ class Gpt2:
 
     def ours(self, net: Any, dtype: torch.dtype) -> Decoder:
         attn, mlp = c.Attention(12, 12, 64, bias=True, out_bias=True), c.Mlp(3072, "gelu_tanh", gated=False, bias=True)
-        model = Decoder(c.Config(self.vocab, 768, (c.Layer(attn, mlp),) * 12, True, norm="layer", positions=1024))
+        model = Decoder(c.Config(self.vocab, 768, (c.Layer(attn, mlp),) * 12, True, norm="layer", positions=self.positions))
         w = net.transformer
         state = {"embed.weight": w.wte.weight, "positions.weight": w.wpe.weight, "norm.weight": w.ln_f.weight, "norm.bias": w.ln_f.bias}
         for i, h in enumerate(w.h):
@@ -80,14 +80,14 @@ class Gpt2:
 class Qwen2:
     """494 million parameters: RMSNorm, rotary positions, two heads of keys for fourteen of queries, gated SiLU, a large vocabulary."""
 
-    name, architecture = "qwen2", "qwen2"
+    name, architecture, positions = "qwen2", "qwen2", 2048
     vocab, width, ffn, layers, heads, kv_heads = 151936, 896, 4864, 24, 14, 2
 
     def theirs(self, dtype: torch.dtype) -> Any:
         torch.manual_seed(0)
         cfg = transformers.Qwen2Config(
             vocab_size=self.vocab, hidden_size=self.width, intermediate_size=self.ffn, num_hidden_layers=self.layers,
-            num_attention_heads=self.heads, num_key_value_heads=self.kv_heads, max_position_embeddings=2048, rope_theta=1e6,
+            num_attention_heads=self.heads, num_key_value_heads=self.kv_heads, max_position_embeddings=self.positions, rope_theta=1e6,
             tie_word_embeddings=True,
         )  # fmt: skip
         return randomised(transformers.Qwen2ForCausalLM(cfg).eval().requires_grad_(False), dtype)
@@ -151,7 +151,7 @@ def gguf_file(shape: Gpt2 | Qwen2, model: Any, held: str, path: Path) -> None:
 
     cfg, first = model.config, model.config.layers[0]
     writer = gguf.GGUFWriter(path, shape.architecture)
-    writer.add_context_length(4096 if shape.name == "qwen2" else 1024)
+    writer.add_context_length(shape.positions)
     writer.add_embedding_length(cfg.width)
     writer.add_block_count(len(cfg.layers))
     writer.add_feed_forward_length(first.ffn.width)

@@ -9,10 +9,11 @@ import sys
 from types import FunctionType
 
 import torch
-from torch import _refs
-from torch._refs.nn import functional
 
 META = torch.device("meta")
+
+
+RULES = "torch._refs", "torch._refs.nn.functional"
 
 
 def untrace(rule: object) -> None:
@@ -25,5 +26,6 @@ def untrace(rule: object) -> None:
 
 
 if "torch._dynamo" not in sys.modules:
-    for rule in (*vars(_refs).values(), *vars(functional).values()):
-        untrace(rule)
+    for module in RULES:
+        for rule in vars(sys.modules[module]).values() if module in sys.modules else ():
+            untrace(rule)

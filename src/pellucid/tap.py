@@ -239,6 +239,17 @@ def aside(f: Callable[[Any], Any], x: Any) -> Any:
 
 
 @contextmanager
+def seen_by(*watches: "Watch | Catch", calls: tuple[Call, ...] = ()) -> Iterator[None]:
+    """These watch in here and nobody else, under these running parts; terms are their own."""
+    outer = here.watches, here.calls, here.terms
+    here.watches, here.calls, here.terms = watches, calls, {}  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        here.watches, here.calls, here.terms = outer
+
+
+@contextmanager
 def beside() -> Iterator[Callable[[float | None], None]]:
     """Taps in here are recomputed. Call the yielded function with the largest difference from what the kernel gave."""
     marks: list[Seen] = []
@@ -290,13 +301,8 @@ class Again:
     def record(self, seen: "Seen", part: tuple[Any, ...]) -> "Seen":
         """The record of a listed tensor with its value, its terms, and the difference. part: of the op's tensor, () for all."""
         catch = Catch(seen.path.rpartition(".")[2], part)
-        watches, calls, terms = here.watches, here.calls, here.terms
-        here.watches, here.calls, here.terms = (catch,), (self.call,), {}  # type: ignore[assignment]
-        try:
-            with torch.no_grad():
-                error = self.run()
-        finally:
-            here.watches, here.calls, here.terms = watches, calls, terms
+        with torch.no_grad(), seen_by(catch, calls=(self.call,)):
+            error = self.run()
         assert catch.found is not None
         value, told = catch.found
         return replace(seen, value=value, terms=told, error=error, later=None)

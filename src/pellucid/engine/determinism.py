@@ -7,7 +7,6 @@ logit must be the same, bit for bit.
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +21,7 @@ from pellucid.errors import UseError
 from pellucid.models import Decoder, EncoderDecoder, Stack
 from pellucid.ops import native
 from pellucid.past import Pages
-from pellucid.tap import here
+from pellucid.tap import seen_by
 
 LENGTHS, NEW = (21, 9, 14), 3  # tokens of the texts that are read; together more rows than the kernels of few rows take
 MIXES = ((64, True, 16), (64, False, 5), (3, True, 4))  # rows a step of a text, whether all at once, rows a page
@@ -47,7 +46,7 @@ def reason(module: Decoder | EncoderDecoder) -> str | None:
     if not native.available():
         return str(UseError("determinism.kernels"))
     short = shortened(module)
-    with unwatched(), torch.no_grad():
+    with seen_by(), torch.no_grad():
         texts = list(prompts(module))
         try:
             read(short, texts, *MIXES[0])  # what is made once a process is made here
@@ -79,16 +78,6 @@ class Numbers(TorchDispatchMode):
                 if isinstance(t, Tensor) and t.is_floating_point():
                     raise NumbersError("determinism.op", op=str(func), dtype=str(t.dtype).removeprefix("torch."), device=str(t.device))
         return out
-
-
-@contextmanager
-def unwatched() -> Iterator[None]:
-    """No watcher of this thread sees what runs in here."""
-    outer, here.watches = here.watches, ()
-    try:
-        yield
-    finally:
-        here.watches = outer
 
 
 def shortened(module: Decoder | EncoderDecoder) -> Decoder | EncoderDecoder:

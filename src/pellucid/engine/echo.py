@@ -8,7 +8,6 @@ is shown by the look that the recording kept, at this step's past. Nothing of th
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.past import Span
-from pellucid.tap import Call, Flops, Made, here
+from pellucid.tap import Call, Flops, Made, here, seen_by
 from pellucid.watching import Spot, Watch
 
 if TYPE_CHECKING:
@@ -119,29 +118,16 @@ class Scribe(Watch):
             step.now(spans)
         else:
             step.spans = spans
-        outer = here.calls, here.watches, here.terms
         own, w.serial = w.serial, self.serial  # operands are known by the marks of the recording
         w.step, w.count, w.met = w.step + 1, {}, True
-        here.watches, here.terms = (w,), {}
         try:
-            for e in events:
-                here.calls = (Call(e.call.module, {w: e.call.path[self]}, dict(e.call.sizes), (step,)),)
-                e.tell(w, cuts)
+            with seen_by(w):
+                for e in events:
+                    here.calls = (Call(e.call.module, {w: e.call.path[self]}, dict(e.call.sizes), (step,)),)
+                    e.tell(w, cuts)
         finally:
-            here.calls, here.watches, here.terms = outer
             w.serial = own
         marks = logits.untyped_storage().__dict__["pellucid"]  # for what is sampled from them
         for serial in set(marks) - {self.serial, *(other.serial for other in here.watches)}:
             del marks[serial]
         w.mark(logits.untyped_storage()).names |= marks[self.serial].names
-
-
-@contextmanager
-def alone(scribe: Scribe | None) -> Iterator[None]:
-    """Nobody else watches."""
-    outer = here.calls, here.watches
-    here.calls, here.watches = (), () if scribe is None else (scribe,)
-    try:
-        yield
-    finally:
-        here.calls, here.watches = outer

@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.engine.echo import Scribe, alone
+from pellucid.engine.echo import Scribe
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
 from pellucid.parts.attention import CrossAttention
 from pellucid.past import Abreast, Apart, Group, Pages, Past, Span, Stored
 from pellucid.step import Step
-from pellucid.tap import here
+from pellucid.tap import here, seen_by
 
 
 @dataclass
@@ -200,14 +200,14 @@ class Plans:
 
     def record(self, place: Place, spans: tuple[Span, ...]) -> None:
         """The model's own step, heard; where it does what no plan can hold, why. While somebody watches, a scribe watches in his place."""
-        scribe, step = Scribe(self.model) if here.watches else None, self.rows(place, spans)
+        scribes, step = [Scribe(self.model)] if here.watches else [], self.rows(place, spans)
         try:
-            with native.record() as recording, alone(scribe):
+            with native.record() as recording, seen_by(*scribes):
                 place.logits, place.best = self.forward(place, step)
         except native.Unplannable as error:
             place.refused = str(error)
         else:
-            place.plan, place.scribe, place.step = recording.plan(), scribe, step
+            place.plan, place.scribe, place.step = recording.plan(), next(iter(scribes), None), step
 
     def crowd(self, feed: Mapping[Hashable, int]) -> Tensor:
         """The forward of any crowd, on any device."""
