@@ -32,7 +32,7 @@ from pellucid.measuring.against import Turn, llama_turn, our_turn, their_turn
 from pellucid.measuring.limits import reading, timed
 from pellucid.measuring.machine import cpu
 from pellucid.models import Decoder
-from pellucid.ops import native
+from pellucid.ops import huge_pages, native
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.native.plan import Plan
 
@@ -96,7 +96,8 @@ def case(shape: Any, held: Held, pairs: int, threads: int, new: int, folder: Pat
         peers.append(lambda ids, new: ("llama.cpp", llama_turn(path, threads, shape.vocab, ids, new)))
     except (ImportError, RuntimeError, UseError) as error:
         missing = f"{type(error).__name__}: {error}"
-    engine, block, given = Engine.of(held.packed(model), PREFILL + new, cached=False), torch.ones(64 << 20), list[float]()
+    block, given = huge_pages.empty((64 << 20,), torch.float32).fill_(1.0), list[float]()
+    engine = Engine.of(held.packed(model), PREFILL + new, cached=False)
     turns: dict[str, Turn] = {"pellucid": our_turn(engine, ids, new), **dict(peer(ids, new) for peer in peers)}
     texts = {name: turn()[0] for name, turn in turns.items()}  # warm, and record the plan
     seen = alternating(turns, pairs, lambda: given.append(reading(block) / 1e9))

@@ -12,6 +12,7 @@ from torch import Tensor
 from pellucid import config as c
 from pellucid.checkpoint.packing import Packing
 from pellucid.models import Decoder
+from pellucid.ops import huge_pages
 
 GGUF = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 
@@ -28,8 +29,8 @@ def randomised(net: Any, dtype: torch.dtype) -> Any:
 
 
 def filled(model: Decoder, state: Mapping[str, Tensor]) -> Decoder:
-    """Our model with these numbers, its head tied."""
-    held = {k: t.contiguous().clone() for k, t in state.items()}
+    """Our model with these numbers, where a folder's would lie, its head tied."""
+    held = {k: huge_pages.empty(t.shape, t.dtype).copy_(t) for k, t in state.items()}
     model.load_state_dict({**held, "head.weight": held["embed.weight"]}, assign=True)
     model.head.weight = model.embed.weight
     return model.requires_grad_(False)

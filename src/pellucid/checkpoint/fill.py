@@ -18,6 +18,7 @@ from pellucid.families import Family
 from pellucid.families.names import Group, Rule, plan, spelling
 from pellucid.meta import META
 from pellucid.models import Decoder, EncoderDecoder
+from pellucid.ops import huge_pages
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.precision import wide
 
@@ -136,9 +137,9 @@ def place(model: nn.Module, name: str, shape: torch.Size, stored: torch.dtype, d
     owner, _, leaf = name.rpartition(".")
     part = model.get_submodule(owner)
     if leaf not in part._parameters:
-        part._buffers[leaf] = value = torch.empty(shape, dtype=wide(stored))
+        part._buffers[leaf] = value = huge_pages.empty(shape, wide(stored))
         return value
-    value = torch.empty(shape, dtype=dtype or stored)
+    value = huge_pages.empty(shape, dtype or stored)
     part._parameters[leaf] = nn.Parameter(value, requires_grad=False)
     return value
 

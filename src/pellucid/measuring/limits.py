@@ -18,7 +18,7 @@ from torch import Tensor
 from pellucid import ops
 from pellucid.counting.bounds import Device
 from pellucid.measuring.machine import cpu, memory
-from pellucid.ops import native
+from pellucid.ops import huge_pages, native
 
 Clock = Callable[[], float]  # seconds
 RUNS = 7
@@ -84,7 +84,7 @@ class Gauge:
 
     def measure(self, runs: int = RUNS) -> "Gauge":
         """Some runs of everything."""
-        block = torch.ones(self.block // 4)
+        block = huge_pages.empty((self.block // 4,), torch.get_default_dtype()).fill_(1.0)
         for threads in sorted({1, self.threads}):
             with threaded(threads):
                 self.reads.setdefault(threads, []).extend(reading(block, self.clock) for _ in range(runs))

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from pellucid.checkpoint.disk import require_memory
-from pellucid.checkpoint.fill import retie
+from pellucid.checkpoint.fill import place, retie, targets
 from pellucid.checkpoint.packing import Packing
 from pellucid.config import Config
 from pellucid.errors import UseError
@@ -40,7 +40,8 @@ def random_weights(name: str, cfg: Config, dtype: torch.dtype, quant: str | None
         model = cast(build(cfg), dtype)
     packing = None if quant is None else Packing(quant, dtype)
     require_memory(sum(p.nbytes for p in model.parameters()) if packing is None else packing.bytes(model), Path(name))
-    model.to_empty(device="cpu")
+    for path, t in targets(model).items():
+        place(model, path, t.shape, t.dtype, None)
     retie(model)
     block = (torch.randn(BLOCK, generator=torch.Generator().manual_seed(0)) * SPREAD).to(dtype)
     with torch.no_grad():

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pellucid.errors import UseError
+from pellucid.ops import huge_pages
 from pellucid.ops.precision import wide
 
 BLOCK = 32
@@ -108,6 +109,8 @@ def room(shape: Sequence[int], form: str, device: torch.device | str = "cpu") ->
     """Unset codes and scales of a weight of this shape."""
     codes, scales = shapes(shape, form)
     kind = torch.int8 if form == "int8" else torch.uint8
+    if torch.device(device).type == "cpu":
+        return huge_pages.empty(codes, kind), huge_pages.empty(scales, SCALE)
     return torch.empty(codes, dtype=kind, device=device), torch.empty(scales, dtype=SCALE, device=device)
 
 

@@ -42,16 +42,18 @@ static void latent(const i64* words, Work& work) {
       if (++slot == a.size) slot = 0, page++;
     }
     for (i64 i = 0; i < a.key; i++) q[i] = get(a.q + r * a.row_step + h * a.head_step + i), steps[i] = i * a.width;
-    sum_up(a.up_k + h * a.up_step, q, steps, a.key, 1.f, Arranged{moved}, a.width);
+    const float one = 1.f;
+    sum_up(a.up_k + h * a.up_step, q, 0, steps, a.key, &one, Arranged{moved}, 0, a.width);
     arrange(a.q_rot + (r * a.heads + h) * a.turned, turned, a.turned);
     score(a.latent, moved, rows, seen, a.width, (float)a.scale, scores);
     score(a.shared, turned, keys, seen, a.turned, (float)a.scale, beside);
     for (i64 t = 0; t < seen; t++) scores[t] += beside[t];
-    sum_up(a.latent, scores, rows, seen, 1.f / soften(scores, seen), Arranged{gathered}, a.width);
+    const float norm = 1.f / soften(scores, seen);
+    sum_up(a.latent, scores, 0, rows, seen, &norm, Arranged{gathered}, 0, a.width);
     for (i64 i = 0; i < a.value; i++) {
-      float sum[1][1];
-      dot<T, 1, 1>(a.up_v + h * a.up_step + i * a.width, gathered, a.width, sum);
-      put(z + i, sum[0][0]);
+      V even = set(0.f), odd = even;
+      dot<T, 1, 1>(a.up_v + h * a.up_step + i * a.width, 0, gathered, 0, a.width, &even, &odd);
+      put(z + i, total(even + odd));
     }
   }
 }

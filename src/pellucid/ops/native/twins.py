@@ -80,6 +80,11 @@ def few(x: Tensor) -> bool:
     return 0 < n <= most(ROWS) and x.numel() > 0
 
 
+def taken(x: Tensor) -> bool:
+    """Whether the kernels take x [B T ...]: few rows, or any number of them in bf16 where torch is slow at it."""
+    return few(x) or (x.dtype is torch.bfloat16 and not BF16_IS_FAST and x.numel() > 0)
+
+
 def count(x: Tensor) -> int:
     """Rows of x, whatever leads to its last axis."""
     return x.numel() // x.shape[-1]
@@ -90,7 +95,7 @@ def address(t: Tensor | None) -> int:
 
 
 def fits_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    return (few(x) or (x.dtype is torch.bfloat16 and not BF16_IS_FAST and x.numel() > 0)) and fits(x, weight, bias)
+    return taken(x) and fits(x, weight, bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -138,7 +143,7 @@ def look(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
 
 def fits_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> bool:
     even = x.is_contiguous() or (x.ndim == 3 and x.shape[0] == 1)
-    return even and few(x) and slices(x) and fits(weight, bias) and (weight is None or weight.dtype is x.dtype)
+    return even and taken(x) and slices(x) and fits(weight, bias) and (weight is None or weight.dtype is x.dtype)
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, centred: bool, offset: bool = False) -> Tensor:
@@ -151,7 +156,7 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, cent
 
 
 def fits_add(x: Tensor, y: Tensor) -> bool:
-    return x.shape == y.shape and few(x) and fits(x, y)
+    return x.shape == y.shape and taken(x) and fits(x, y)
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
@@ -162,7 +167,7 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 
 def fits_gate(g: Tensor, up: Tensor | None, act: str) -> bool:
-    some = few(g) or (g.ndim == 2 and 0 < g.shape[0] <= most(ROUTED))
+    some = taken(g) or (g.ndim == 2 and 0 < g.shape[0] <= most(ROUTED))
     return some and act in ACTS and (up is None or up.shape == g.shape) and fits(g, up)
 
 
@@ -180,7 +185,7 @@ def each(g: Tensor, up: Tensor | None, act: int, amount: float = 0.0) -> Tensor:
 
 
 def fits_each(x: Tensor) -> bool:
-    return few(x) and fits(x)
+    return taken(x) and fits(x)
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:
@@ -199,7 +204,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def fits_gated(x: Tensor, gate: Tensor) -> bool:
-    return x.ndim == 3 and gate.shape == (*x.shape[:2], 1) and few(x) and fits(x, gate)
+    return x.ndim == 3 and gate.shape == (*x.shape[:2], 1) and taken(x) and fits(x, gate)
 
 
 def gated(x: Tensor, gate: Tensor) -> Tensor:
@@ -210,7 +215,7 @@ def gated(x: Tensor, gate: Tensor) -> Tensor:
 
 
 def fits_tempered(x: Tensor, positions: Tensor) -> bool:
-    return x.shape[:2] == positions.shape and few(x) and numbers(positions) and fits(x)
+    return x.shape[:2] == positions.shape and taken(x) and numbers(positions) and fits(x)
 
 
 def tempered(x: Tensor, positions: Tensor, floor: int, amount: float) -> Tensor:
@@ -260,7 +265,7 @@ def waves(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 def fits_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
     even = x.ndim == 4 and (x.shape[0] == 1 or x.stride(0) == x.stride(1) * x.shape[1])
-    return even and few(x) and x.dtype is cos.dtype and slices(x) and fits(cos, sin)
+    return even and taken(x) and x.dtype is cos.dtype and slices(x) and fits(cos, sin)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:

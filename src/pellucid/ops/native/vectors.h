@@ -88,6 +88,32 @@ static inline float total(V a) {
   h = _mm_add_ps(h, _mm_movehl_ps(h, h));
   return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
 }
+// The totals of N vectors, each added up as `total` does: lane l has that of v[l]. Two go together at every step.
+template <int N>
+[[gnu::always_inline]] static inline V totals(const V* v) {
+  static_assert(N <= LANES);
+  V u[LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) {  // the shuffles below deal them out by fours
+    const int lane = 4 * (i % (LANES / 4)) + i / (LANES / 4);
+    u[i] = v[lane < N ? lane : 0];
+  }
+  const auto meet = [&](int count, auto low, auto high) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) u[i] = low(u[2 * i], u[2 * i + 1]) + high(u[2 * i], u[2 * i + 1]);
+  };
+#if defined(__AVX512F__)
+  meet(8, [](V p, V q) { return _mm512_shuffle_f32x4(p, q, 0x44); }, [](V p, V q) { return _mm512_shuffle_f32x4(p, q, 0xee); });
+  meet(4, [](V p, V q) { return _mm512_shuffle_f32x4(p, q, 0x88); }, [](V p, V q) { return _mm512_shuffle_f32x4(p, q, 0xdd); });
+  meet(2, [](V p, V q) { return _mm512_shuffle_ps(p, q, 0x44); }, [](V p, V q) { return _mm512_shuffle_ps(p, q, 0xee); });
+  meet(1, [](V p, V q) { return _mm512_shuffle_ps(p, q, 0x88); }, [](V p, V q) { return _mm512_shuffle_ps(p, q, 0xdd); });
+#else
+  meet(4, [](V p, V q) { return _mm256_permute2f128_ps(p, q, 0x20); }, [](V p, V q) { return _mm256_permute2f128_ps(p, q, 0x31); });
+  meet(2, [](V p, V q) { return _mm256_shuffle_ps(p, q, 0x44); }, [](V p, V q) { return _mm256_shuffle_ps(p, q, 0xee); });
+  meet(1, [](V p, V q) { return _mm256_shuffle_ps(p, q, 0x88); }, [](V p, V q) { return _mm256_shuffle_ps(p, q, 0xdd); });
+#endif
+  return u[0];
+}
 static inline float largest(V a) {
   float each[LANES], top;
   store(each, a);

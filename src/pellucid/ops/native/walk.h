@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "vectors.h"
