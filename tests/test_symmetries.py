@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from pellucid import config as c
 from pellucid import ops
 from pellucid.models import Decoder
+from pellucid.ops import native
 from pellucid.parts.attention import Attention
 from pellucid.parts.block import Block
 from pellucid.parts.head import Ending
@@ -249,9 +250,12 @@ def test_19_layer_norm() -> float:
 
 @law(1e-3, narrow=(norms, "wide", lambda dtype: dtype))
 def test_19_norms_are_wide_inside() -> float:
-    """The share of bfloat16 results that are not the exact ones rounded once."""
+    """The share of bfloat16 results that are not the exact ones rounded once; the kernel, where it runs, has no more of them."""
     x, w = rows(64, D).bfloat16(), torch.ones(D, dtype=torch.bfloat16)
-    return float((ops.rms(x, w, 1e-6) != ops.rms(x.double(), w.double(), 1e-6).bfloat16()).double().mean())
+    exact = ops.rms(x.double(), w.double(), 1e-6).bfloat16()
+    with native.off():
+        plain = ops.rms(x, w, 1e-6)
+    return max(float((y != exact).double().mean()) for y in (plain, ops.rms(x, w, 1e-6)))
 
 
 @law(next_row=(ops, "look", lambda t, table, *skip: look((t + 1) % len(table), table, *skip)))

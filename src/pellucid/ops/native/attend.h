@@ -4,6 +4,8 @@
 // table + r * pages: rows of one request share theirs, pages being 0. The row at position p sees one stretch of positions up to p
 // or, where that is farther, before `until`, and what it does not see is not read. What grows with the text is behind pointers, so that a recorded call serves every later step.
 #pragma once
+#include <type_traits>
+
 #include "walk.h"
 
 // ---- store: rows of x to their places in a pool [rows of all pages, width]

@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <memory>
-#include <type_traits>
 #include <vector>
 
 #include "vectors.h"
