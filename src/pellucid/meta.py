@@ -11,8 +11,6 @@ from types import FunctionType
 import torch
 
 META = torch.device("meta")
-
-
 RULES = "torch._refs", "torch._refs.nn.functional"
 
 

@@ -207,7 +207,7 @@ class Plans:
         except native.Unplannable as error:
             place.refused = str(error)
         else:
-            place.plan, place.scribe, place.step = recording.plan(), next(iter(scribes), None), step
+            place.plan, place.scribe, place.step = recording.plan(), scribes[0] if scribes else None, step
 
     def crowd(self, feed: Mapping[Hashable, int]) -> Tensor:
         """The forward of any crowd, on any device."""

@@ -109,9 +109,7 @@ def room(shape: Sequence[int], form: str, device: torch.device | str = "cpu") ->
     """Unset codes and scales of a weight of this shape."""
     codes, scales = shapes(shape, form)
     kind = torch.int8 if form == "int8" else torch.uint8
-    if torch.device(device).type == "cpu":
-        return huge_pages.empty(codes, kind), huge_pages.empty(scales, SCALE)
-    return torch.empty(codes, dtype=kind, device=device), torch.empty(scales, dtype=SCALE, device=device)
+    return huge_pages.empty(codes, kind, device), huge_pages.empty(scales, SCALE, device)
 
 
 def size(shape: Sequence[int], form: str) -> int:

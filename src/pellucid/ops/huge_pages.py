@@ -24,7 +24,7 @@ LINE = 64  # bytes of a line of the processor's cache
 # this is one. Reading 512 tokens of Qwen2.5-0.5B otherwise faults 150,000 times, a tenth of its time.
 torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
 
-ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux has it
+ADVICE: int = getattr(mmap, "MADV_HUGEPAGE", 0)  # Linux has it
 
 
 class Block:
@@ -32,9 +32,8 @@ class Block:
 
     def __init__(self, size: int) -> None:
         held = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if ADVICE is not None:
-            with suppress(OSError):  # a system built without huge pages: the memory is as good, in small ones
-                held.madvise(ADVICE)
+        with suppress(OSError):  # a system built without huge pages: the memory is as good, in small ones
+            held.madvise(ADVICE)
         self.whole = torch.frombuffer(held, dtype=torch.uint8)
         self.used = -self.whole.data_ptr() % PAGE
         self.end = self.used + size
@@ -50,11 +49,11 @@ lock = threading.Lock()
 last: list[Block] = []  # the block that has room for more, if any
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """`torch.empty` on the CPU, for what is read over and over."""
+def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """`torch.empty`, for what is read over and over."""
     size = prod(shape) * dtype.itemsize
-    if ADVICE is None or size < LEAST:
-        return torch.empty(tuple(shape), dtype=dtype)
+    if not ADVICE or size < LEAST or torch.device(device).type != "cpu":
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
     if size >= BLOCK:
         return Block(-(-size // PAGE) * PAGE).take(shape, dtype)
     with lock:
