@@ -91,7 +91,7 @@ struct Rounded {
   i64 k, rows, blocks, registers, stride;  // stride: bytes of a row
   i8* room;
   Rounded(i64 k, i64 rows) : k(k), rows(rows) {
-    blocks = (k + GROUP - 1) / GROUP, registers = (k + HELD - 1) / HELD;
+    blocks = parts(k, GROUP), registers = parts(k, HELD);
     stride = registers * STRIDE + (blocks + 2 * LANES) / LANES * REGISTER;
     room = (i8*)scratch(rows * stride / 4 + 1);
   }
@@ -176,8 +176,7 @@ static void block_rest(const BlockLinear<T>& a, const Rounded<BITS>& x, i64 row,
 template <int BITS, class T>
 static i64 block_linear_pieces(const i64* words) {
   auto& a = *(const BlockLinear<T>*)words;
-  const i64 size = rows_a_chunk(a.n, (a.k * BITS + 7) / 8);
-  return (a.n + size - 1) / size;
+  return parts(a.n, rows_a_chunk(a.n, (a.k * BITS + 7) / 8));
 }
 template <int BITS, class T>
 static void block_linear(const i64* words, Work& work) {
@@ -213,7 +212,7 @@ static i64 block_look_pieces(const i64* words) {
 template <int BITS, class T>
 static void block_look(const i64* words, Work& work) {
   auto& a = *(const BlockLook<T>*)words;
-  const i64 bytes = (a.width * BITS + 7) / 8, blocks = (a.width + GROUP - 1) / GROUP;
+  const i64 bytes = (a.width * BITS + 7) / 8, blocks = parts(a.width, GROUP);
   for (i64 r; (r = work.next()) >= 0;) {
     const i64 id = a.ids[r];
     const bool known = id >= 0 && id < a.count;

@@ -142,7 +142,7 @@ static i64 experts_pieces(const i64* words) {
 template <class T>
 static void experts(const i64* words, Work& work) {
   auto& a = *(const Experts<T>*)words;
-  const i64 chunk = a.chunk(), width = padded(a.k);
+  const i64 chunk = a.chunk();
   for (i64 p; (p = work.next()) >= 0;)
     for (i64 e = 0, row = 0; e < a.experts; row = a.ends[e++]) {
       const i64 rows = a.ends[e] - row, from = p * chunk, to = from + chunk < a.n ? from + chunk : a.n;
@@ -152,9 +152,7 @@ static void experts(const i64* words, Work& work) {
         panels(one, a.x + row * a.k, from, to);
         continue;
       }
-      float* x = scratch(rows * width);
-      for (i64 r = 0; r < rows; r++) arrange(a.x + (row + r) * a.k, x + r * width, a.k);
-      product(one, x, from, to);
+      product(one, arranged(a.x + row * a.k, rows, a.k), from, to, from);
     }
 }
 

@@ -34,6 +34,6 @@ __attribute__((visibility("default"))) const char* names() {
   "linear_int8 linear_int4 look_int8 look_int4 pack many many_wide cool within masses experts_int8 experts_int4";
 }
 // Floats that `pack` fills for so many rows of k.
-__attribute__((visibility("default"))) i64 packed(i64 rows, i64 k) { return (rows + HIGH - 1) / HIGH * woven(k, HIGH); }
+__attribute__((visibility("default"))) i64 packed(i64 rows, i64 k) { return parts(rows, HIGH) * woven(k, HIGH); }
 __attribute__((visibility("default"))) void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
 }

@@ -1,7 +1,8 @@
 // Attention over a latent past, absorbed (MLA, arXiv 2405.04434): a head's query goes through up_k to meet the latents where they lie in
 // pages, and what it gathers of them goes through up_v. All heads share one rotary key.
 //
-// One head of one row at a time, in float from end to end; the rows of a head come one after another, while its matrices are near.
+// A few heads of a few rows at a time, in float from end to end: a latent that is read serves all the heads, which share it, and a head's
+// matrices serve the rows, one after another, while they are near.
 #pragma once
 #include "attend.h"
 #include "linear.h"
@@ -14,46 +15,79 @@ struct Latent {
   i64 rows, heads, key, turned, value, width, size, pages, window, chunk, row_step, head_step, up_step;
   double scale;
 };
+constexpr i64 ROWS_NEAR = 8;
+
+// What H heads of row r gather of the latents, for their queries moved to them and turned by their positions.
+template <class T, int H>
+static void gather_latents(const Latent<T>& a, i64 r, const float* moved, const float* turned, float* gathered, float* room) {
+  Attend<T> sight{};
+  sight.window = a.window, sight.chunk = a.chunk;
+  const i64 p = a.positions[r], *table = a.table + r * a.pages, from = sight.first(p), seen = p + 1 - from, size = parts(seen, 16) * 16;
+  float *scores = room, *beside = scores + H * size, norm[H];
+  i64 *rows = (i64*)(beside + H * size), *keys = rows + size;
+  for (i64 t = 0, page = from / a.size, slot = from % a.size; t < seen; t++) {
+    const i64 row = table[page] * a.size + slot;
+    rows[t] = row * a.width, keys[t] = row * a.turned;
+    if (++slot == a.size) slot = 0, page++;
+  }
+  score<T, H>(a.latent, moved, rows, seen, a.width, (float)a.scale, scores, size);
+  score<T, H>(a.shared, turned, keys, seen, a.turned, (float)a.scale, beside, size);
+  for (int h = 0; h < H; h++) {
+    for (i64 t = h * size; t < h * size + seen; t++) scores[t] += beside[t];
+    norm[h] = 1.f / soften(scores + h * size, seen);
+  }
+  sum_up<T, H>(a.latent, scores, size, rows, seen, norm, Arranged{gathered}, padded(a.width), a.width);
+}
+// So many heads, H at most.
+template <class T, int H, class... Rest>
+static void latents_of(i64 heads, const Latent<T>& a, Rest... rest) {
+  if (heads == H) gather_latents<T, H>(a, rest...);
+  else if constexpr (H > 1) latents_of<T, H - 1>(heads, a, rest...);
+}
+
 template <class T>
 static i64 latent_pieces(const i64* words) {
   auto& a = *(const Latent<T>*)words;
-  return a.rows * a.heads;
+  return parts(a.rows, ROWS_NEAR) * parts(a.heads, TOGETHER);
 }
 template <class T>
 static void latent(const i64* words, Work& work) {
   auto& a = *(const Latent<T>*)words;
-  Attend<T> sight{};
-  sight.window = a.window, sight.chunk = a.chunk;
+  const i64 blocks = parts(a.rows, ROWS_NEAR), shares = parts(a.heads, TOGETHER), wide = padded(a.width), narrow = padded(a.turned);
+  i64 longest = 0;
+  for (i64 r = 0; r < a.rows; r++) longest = a.positions[r] >= longest ? a.positions[r] + 1 : longest;
   for (i64 job; (job = work.next()) >= 0;) {
-    const i64 h = job / a.rows, r = job % a.rows, p = a.positions[r], *table = a.table + r * a.pages;
-    T* z = a.z + (r * a.heads + h) * a.value;
-    if (p < 0) {  // a row that may see nothing gives 0
-      std::memset(z, 0, a.value * sizeof(T));
-      continue;
+    const i64 share = job / blocks, first = job % blocks * ROWS_NEAR, last = first + ROWS_NEAR < a.rows ? first + ROWS_NEAR : a.rows;
+    const i64 head = share * a.heads / shares, heads = (share + 1) * a.heads / shares - head;
+    float* moved = scratch(ROWS_NEAR * heads * 2 * wide + heads * narrow + parts(a.key, 2) * 2 * 3 + (2 * heads + 4) * (longest + 16));
+    float *gathered = moved + ROWS_NEAR * heads * wide, *turned = gathered + ROWS_NEAR * heads * wide, *q = turned + heads * narrow;
+    i64* steps = (i64*)(q + parts(a.key, 2) * 2);
+    float* room = (float*)(steps + a.key);
+    const auto each = [&](auto f) {  // f(row, head, where its latent stands); a row that may see nothing gives 0
+      for (i64 h = 0; h < heads; h++)
+        for (i64 r = first; r < last; r++)
+          if (a.positions[r] >= 0) f(r, head + h, ((r - first) * heads + h) * wide);
+    };
+    for (i64 i = 0; i < a.key; i++) steps[i] = i * a.width;
+    each([&](i64 r, i64 h, i64 at) {
+      const float one = 1.f;
+      for (i64 i = 0; i < a.key; i++) q[i] = get(a.q + r * a.row_step + h * a.head_step + i);
+      sum_up(a.up_k + h * a.up_step, q, 0, steps, a.key, &one, Arranged{moved + at}, 0, a.width);
+    });
+    for (i64 r = first; r < last; r++) {
+      std::memset(a.z + (r * a.heads + head) * a.value, 0, heads * a.value * sizeof(T));
+      if (a.positions[r] < 0) continue;
+      for (i64 h = 0; h < heads; h++) arrange(a.q_rot + (r * a.heads + head + h) * a.turned, turned + h * narrow, a.turned);
+      const i64 at = (r - first) * heads * wide;
+      latents_of<T, TOGETHER>(heads, a, r, (const float*)moved + at, (const float*)turned, gathered + at, room);
     }
-    const i64 from = sight.first(p), seen = p + 1 - from, room = (seen + 15) / 16 * 16, wide = padded(a.width);
-    float* moved = scratch(2 * wide + padded(a.turned) + (a.key + 1) / 2 * 2 * 3 + 6 * room);
-    float *gathered = moved + wide, *turned = gathered + wide, *q = turned + padded(a.turned), *scores = q + (a.key + 1) / 2 * 2;
-    float* beside = scores + room;
-    i64 *rows = (i64*)(beside + room), *keys = rows + room, *steps = keys + room;
-    for (i64 t = 0, page = from / a.size, slot = from % a.size; t < seen; t++) {
-      const i64 row = table[page] * a.size + slot;
-      rows[t] = row * a.width, keys[t] = row * a.turned;
-      if (++slot == a.size) slot = 0, page++;
-    }
-    for (i64 i = 0; i < a.key; i++) q[i] = get(a.q + r * a.row_step + h * a.head_step + i), steps[i] = i * a.width;
-    const float one = 1.f;
-    sum_up(a.up_k + h * a.up_step, q, 0, steps, a.key, &one, Arranged{moved}, 0, a.width);
-    arrange(a.q_rot + (r * a.heads + h) * a.turned, turned, a.turned);
-    score(a.latent, moved, rows, seen, a.width, (float)a.scale, scores);
-    score(a.shared, turned, keys, seen, a.turned, (float)a.scale, beside);
-    for (i64 t = 0; t < seen; t++) scores[t] += beside[t];
-    const float norm = 1.f / soften(scores, seen);
-    sum_up(a.latent, scores, 0, rows, seen, &norm, Arranged{gathered}, 0, a.width);
-    for (i64 i = 0; i < a.value; i++) {
-      V even = set(0.f), odd = even;
-      dot<T, 1, 1>(a.up_v + h * a.up_step + i * a.width, 0, gathered, 0, a.width, &even, &odd);
-      put(z + i, total(even + odd));
-    }
+    each([&](i64 r, i64 h, i64 at) {
+      T* z = a.z + (r * a.heads + h) * a.value;
+      for (i64 i = 0; i < a.value; i++) {
+        V sum[SUMS] = {};
+        dot<T, 1, 1>(a.up_v + h * a.up_step + i * a.width, 0, gathered + at, a.width, sum);
+        put(z + i, total(joined(sum)));
+      }
+    });
   }
 }

@@ -1,7 +1,7 @@
 // y[r, n] = x[r, :] . w[n, :] + bias[n] for a few rows.
 //
 // The one idea: with few rows the weight's way from memory is the whole cost, so its rows are read one after another, each from memory
-// once, and asked for early. A cell's sum has two accumulators and one order, set by k alone: a row has the same bits alone, among
+// once, and asked for early. A cell's sum has one order, set by k alone: a row has the same bits alone, among
 // sixteen, and among the many of many.h.
 #pragma once
 #include "walk.h"
@@ -23,85 +23,125 @@ struct Linear {
   i64 chunk() const { return rows_a_chunk(n, k * (i64)sizeof(T)); }
 };
 
-// A tile is BESIDE rows of w times up to TILE rows of x; its accumulators, two a cell, stay in registers. A single row of x takes one
+// A tile is BESIDE rows of w times up to TILE rows of x; its accumulators stay in registers. A single row of x takes one
 // row of w at a time: on a Zen 3 core two cost a third of the bandwidth (18 GB/s became 12), and on a Cascade Lake they gain nothing.
 // There 16 rows went from 145 to 178 GFLOP/s once a vector of x was loaded once for both.
 constexpr int TILE = 6, BESIDE = LANES == 16 ? 2 : 1;
-constexpr i64 NEAR = 64, NEAR_BYTES = 512 << 10;  // of w, at most: what stays in the second cache until all tiles have met it
-constexpr i64 SPAN = 1024;                        // of k, at most: what a tile needs of x stays in the first cache
+constexpr i64 SPAN = 1024;  // of k, at most: what a tile needs of x stays in the first cache
+// Of w, at most: these rows and the next ones stay in the second cache while all tiles meet these.
+constexpr i64 NEAR = 64, LEAST = 4, NEAR_BYTES = (LANES == 16 ? 96 : 512) << 10;
 
-// Ask for what comes next. On Cascade Lake one row of bf16 went from 19.3 to 22.1 GB/s, four from 15.5 to 20, one of int4 from 18.3 to
-// 21.2; bf16 on a Zen 3 core from 16.6 to 19.2, where float lost a tenth. Always inline, else GCC drops a call that only asks.
+// Accumulators of a cell: with lanes enough one, else one for the even numbers of each PAIR and one for the odd ones.
+constexpr int SUMS = LANES == 16 ? 1 : 2;
+static inline V joined(const V* sums) { return SUMS == 1 ? sums[0] : sums[0] + sums[1]; }
+
+// Ask for a vector of each of a PAIR. Always inline, else GCC drops a call that only asks.
+template <class T>
+[[gnu::always_inline]] static inline void ask(const T* w) {
+  if constexpr (LANES == 16) {
+    _mm_prefetch((const char*)w, _MM_HINT_T1);
+    if constexpr (sizeof(T) == 4) _mm_prefetch((const char*)w + 64, _MM_HINT_T1);
+  } else if constexpr (sizeof(T) == 2) _mm_prefetch((const char*)w, _MM_HINT_T0);
+}
+// Ask for what comes soon in this row. On Cascade Lake one row of bf16 went from 19.3 to 22.1 GB/s, four from 15.5 to 20, one of int4
+// from 18.3 to 21.2; bf16 on a Zen 3 core from 16.6 to 19.2, where float lost a tenth.
 template <class T>
 [[gnu::always_inline]] static inline void ahead(const T* w) {
-  if constexpr (LANES == 16) {
-    _mm_prefetch((const char*)w + 4096, _MM_HINT_T1);
-    if constexpr (sizeof(T) == 4) _mm_prefetch((const char*)w + 4096 + 64, _MM_HINT_T1);
-  } else if constexpr (sizeof(T) == 2) _mm_prefetch((const char*)w + 1024, _MM_HINT_T0);
+  ask(w + (LANES == 16 ? 4096 : 1024) / sizeof(T));
+}
+// Where several tiles meet the same rows of w, the first would wait for memory and the others leave it idle. So each asks for its share of
+// the rows that come next, at an even pace: a core waits for twelve lines at most, and a burst of them stops it. 16 rows on one Cascade
+// Lake core: 104 -> 130 GFLOP/s at k = 896, 90 -> 106 at 4,864.
+template <class T>
+struct Share {
+  const T* next;
+  i64 tiles;
+};
+
+// The rows of tile t of so many: sixteen are 5 + 5 + 6.
+static inline i64 first(i64 t, i64 rows) { return t * rows / parts(rows, TILE); }
+
+// x [rows k] as tiles meet it, in this thread's scratch: of each tile a PAIR of every row, then the next.
+template <class T>
+static inline const float* arranged(const T* x, i64 rows, i64 k) {
+  float* room = scratch(rows * padded(k));
+  for (i64 t = 0; t < parts(rows, TILE); t++) {
+    const i64 from = first(t, rows), count = first(t + 1, rows) - from;
+    for (i64 r = 0; r < count; r++) arrange(x + (from + r) * k, room + from * padded(k) + r * PAIR, k, count * PAIR);
+  }
+  return room;
 }
 
 // k numbers of J rows of w, `apart` from one to the next, times those of R rows of x, which stand arranged: cell (r, j) is r * J + j.
-template <class T, int J, int R>
-[[gnu::always_inline]] static inline void dot(const T* w, i64 apart, const float* x, i64 width, i64 k, V* even, V* odd) {
+// SHARED: ask for what comes next, `pace` numbers a step.
+template <class T, int J, int R, bool SHARED = false>
+[[gnu::always_inline]] static inline void dot(const T* w, i64 apart, const float* x, i64 k, V* sums, const T* next = 0, i64 pace = 0) {
   const auto step = [&](const T* const* w, i64 i, const float* x) __attribute__((always_inline)) {
     V a[J], b[J];
 #pragma GCC unroll 2
     for (int j = 0; j < J; j++) pair(w[j] + i, a[j], b[j]);
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++) {
-      V p = load(x + r * width), q = load(x + r * width + LANES);
+      V p = load(x + r * PAIR), q = load(x + r * PAIR + LANES);
       if (J > 1) asm("" : "+v"(p), "+v"(q));  // else GCC loads them again for every row of w
 #pragma GCC unroll 2
-      for (int j = 0; j < J; j++) even[r * J + j] = fma(a[j], p, even[r * J + j]), odd[r * J + j] = fma(b[j], q, odd[r * J + j]);
+      for (int j = 0; j < J; j++) {
+        V &even = sums[(r * J + j) * SUMS], &odd = sums[(r * J + j) * SUMS + SUMS - 1];
+        even = fma(a[j], p, even), odd = fma(b[j], q, odd);
+      }
     }
   };
   const T* rows[J];
   for (int j = 0; j < J; j++) rows[j] = w + j * apart;
   i64 i = 0;
   for (; i + PAIR <= k; i += PAIR) {
-    for (int j = 0; j < J; j++) ahead(rows[j] + i);
-    step(rows, i, x + i);
+    if constexpr (SHARED) ask(next), next += pace;
+    else
+      for (int j = 0; j < J; j++) ahead(rows[j] + i);
+    step(rows, i, x + i * R);
   }
   if (i < k) {
     T last[J][PAIR] = {};
     for (int j = 0; j < J; j++) std::memcpy(last[j], rows[j] + i, (k - i) * sizeof(T)), rows[j] = last[j];
-    step(rows, 0, x + i);
+    step(rows, 0, x + i * R);
   }
 }
 
 // out[r][j], the sums of R rows of x with `count` rows of w, one span of k after another: sums on their way wait in `held`.
-template <class T, int J, int R>
-static void sums(const T* w, const float* x, i64 k, i64 span, i64 count, float (*out)[NEAR]) {
+template <class T, int J, int R, bool SHARED>
+static void sums(const T* w, const float* x, i64 k, i64 span, i64 count, float (*out)[NEAR], Share<T> share) {
   constexpr int CELLS = J * R;
-  V held[NEAR / J][2][CELLS];
+  V held[NEAR / J][CELLS * SUMS];
   for (i64 i = 0; i < k; i += span) {
     const bool last = i + span >= k;
     for (i64 j = 0; j + J <= count; j += J) {
-      V even[CELLS], odd[CELLS], *more = held[j / J][0], *much = held[j / J][1];
+      V cells[CELLS * SUMS];
 #pragma GCC unroll 12
-      for (int c = 0; c < CELLS; c++) even[c] = i ? more[c] : set(0.f), odd[c] = i ? much[c] : set(0.f);
-      dot<T, J, R>(w + j * k + i, k, x + i, padded(k), last ? k - i : span, even, odd);
+      for (int c = 0; c < CELLS * SUMS; c++) cells[c] = i ? held[j / J][c] : set(0.f);
+      const T* next = share.next + (j * k + i * J) / share.tiles;
+      dot<T, J, R, SHARED>(w + j * k + i, k, x + i * R, last ? k - i : span, cells, next, parts(PAIR * J, share.tiles));
       if (!last) {
 #pragma GCC unroll 12
-        for (int c = 0; c < CELLS; c++) more[c] = even[c], much[c] = odd[c];
+        for (int c = 0; c < CELLS * SUMS; c++) held[j / J][c] = cells[c];
         continue;
       }
 #pragma GCC unroll 12
-      for (int c = 0; c < CELLS; c++) even[c] = even[c] + odd[c];
-      float cells[LANES];
-      if constexpr (CELLS == 1) cells[0] = total(even[0]);
-      else store(cells, totals<CELLS>(even));
-      for (int r = 0; r < R; r++) std::memcpy(out[r] + j, cells + r * J, J * sizeof(float));
+      for (int c = 0; c < CELLS; c++) cells[c] = joined(cells + c * SUMS);
+      float each[LANES];
+      if constexpr (CELLS == 1) each[0] = total(cells[0]);
+      else store(each, totals<CELLS>(cells));
+      for (int r = 0; r < R; r++) std::memcpy(out[r] + j, each + r * J, J * sizeof(float));
     }
   }
   if constexpr (J > 1)
-    if (const i64 done = count / J * J; done < count) sums<T, 1, R>(w + done * k, x, k, span, count - done, (float(*)[NEAR])(out[0] + done));
+    if (const i64 done = count / J * J; done < count)
+      sums<T, 1, R, false>(w + done * k, x, k, span, count - done, (float(*)[NEAR])(out[0] + done), share);
 }
 
-template <class T, int R, class Y>
-static void tile(const Linear<T, Y>& a, const float* x, i64 row, i64 span, i64 from, i64 to) {
+template <class T, int R, bool SHARED, class Y>
+static void tile(const Linear<T, Y>& a, const float* x, i64 row, i64 span, i64 from, i64 to, Share<T> share) {
   float out[R][NEAR];
-  sums<T, R == 1 ? 1 : BESIDE, R>(a.w + from * a.k, x + row * padded(a.k), a.k, span, to - from, out);
+  sums<T, R == 1 ? 1 : BESIDE, R, SHARED>(a.w + from * a.k, x + row * padded(a.k), a.k, span, to - from, out, share);
   for (int r = 0; r < R; r++)
     steps(0, to - from, [&](i64 j, i64 n) {
       const V sum = load(out[r] + j, n);
@@ -110,35 +150,44 @@ static void tile(const Linear<T, Y>& a, const float* x, i64 row, i64 span, i64 f
 }
 
 // The tile of so many rows, R at most.
-template <class T, int R, class Y>
-static void rows_of(const Linear<T, Y>& a, const float* x, i64 row, i64 rows, i64 span, i64 from, i64 to) {
-  if (rows == R) tile<T, R>(a, x, row, span, from, to);
-  else if constexpr (R > 1) rows_of<T, R - 1>(a, x, row, rows, span, from, to);
+template <class T, int R, bool SHARED, class Y>
+static void rows_of(const Linear<T, Y>& a, const float* x, i64 row, i64 rows, i64 span, i64 from, i64 to, Share<T> share) {
+  if (rows == R) tile<T, R, SHARED>(a, x, row, span, from, to, share);
+  else if constexpr (R > 1) rows_of<T, R - 1, SHARED>(a, x, row, rows, span, from, to, share);
 }
 
-// Columns `from` to `to` of all rows, which stand arranged at x. Where one tile has all rows, each row of w is read at one go.
+// Columns `from` to `to` of all rows, which stand arranged at x. Where one tile has all rows, each row of w is read at one go; where
+// several share them, those from `next` on are what this thread meets after.
 template <class T, class Y>
-static void product(const Linear<T, Y>& a, const float* x, i64 from, i64 to) {
-  const i64 tiles = (a.rows + TILE - 1) / TILE, spans = tiles > 1 ? (a.k + SPAN - 1) / SPAN : 1;  // sixteen rows are 5 + 5 + 6
-  const i64 span = padded((a.k + spans - 1) / spans);
-  const i64 many = NEAR_BYTES / (a.k * (i64)sizeof(T)) / 8 * 8, near = tiles == 1 || many > NEAR ? NEAR : many < 8 ? 8 : many;
-  for (i64 j = from; j < to; j += near)
+static void product(const Linear<T, Y>& a, const float* x, i64 from, i64 to, i64 next) {
+  const i64 tiles = parts(a.rows, TILE), spans = tiles > 1 ? parts(a.k, SPAN) : 1, span = padded(parts(a.k, spans));
+  const i64 many = NEAR_BYTES / (a.k * (i64)sizeof(T)), most = tiles == 1 || many > NEAR ? NEAR : many < LEAST ? LEAST : many;
+  const i64 near = parts(to - from, parts(to - from, most) * 2) * 2;  // even shares: what a group asks for is as many rows as it has
+  for (i64 j = from; j < to; j += near) {
+    const i64 end = j + near < to ? j + near : to, soon = end < to ? end : next;
     for (i64 t = 0; t < tiles; t++) {
-      const i64 row = t * a.rows / tiles, rows = (t + 1) * a.rows / tiles - row;
-      rows_of<T, TILE>(a, x, row, rows, span, j, j + near < to ? j + near : to);
+      const i64 row = first(t, a.rows), rows = first(t + 1, a.rows) - row;
+      const Share<T> share{a.w + soon * a.k + t * (end - j) * a.k / tiles, tiles};
+      if (tiles == 1) rows_of<T, TILE, false>(a, x, row, rows, span, j, end, share);
+      else rows_of<T, TILE, LANES == 16>(a, x, row, rows, span, j, end, share);
     }
+  }
 }
 
 template <class T, class Y = T>
 static i64 linear_pieces(const i64* words) {
   auto& a = *(const Linear<T, Y>*)words;
-  return (a.n + a.chunk() - 1) / a.chunk();
+  return parts(a.n, a.chunk());
 }
 template <class T, class Y = T>
 static void linear(const i64* words, Work& work) {
   auto& a = *(const Linear<T, Y>*)words;
-  const i64 chunk = a.chunk(), width = padded(a.k);
-  float* x = scratch(a.rows * width);
-  for (i64 r = 0; r < a.rows; r++) arrange(a.x + r * a.k, x + r * width, a.k);
-  for (i64 p; (p = work.next()) >= 0;) product(a, x, p * chunk, p * chunk + chunk < a.n ? p * chunk + chunk : a.n);
+  const i64 chunk = a.chunk();
+  const float* x = arranged(a.x, a.rows, a.k);
+  const auto columns = [&](i64 p, i64 then) { product(a, x, p * chunk, p * chunk + chunk < a.n ? p * chunk + chunk : a.n, then * chunk); };
+  i64 p = work.next(), then;
+  if (a.rows <= TILE)
+    for (; p >= 0; p = work.next()) columns(p, p);
+  else
+    for (; p >= 0; p = then) then = work.next(), columns(p, then < 0 ? p : then);  // taken early, so that it can be asked for
 }

@@ -1,27 +1,30 @@
 // The same product for many rows: prompts, and crowds.
 //
-// The one idea: `dot` keeps PAIR partial sums of a cell, one for each lane, and adds them up as a tree at the end. Here the lanes are
-// cells instead: one partial sum after another is taken of a whole tile, and joins the tree where it stands there. Each number loaded
-// serves a tile, and every cell is rounded as if it were alone.
+// The one idea: `dot` keeps a partial sum of a cell in each lane, and adds them up as a tree at the end. Here the lanes are cells
+// instead: one partial sum after another is taken of a whole tile, and joins the tree where it stands there. Each number loaded serves
+// a tile, and every cell is rounded as if it were alone.
 //
-//     lanes 0 to 3, even and odd    ((e0 + o0) + (e2 + o2)) + ((e1 + o1) + (e3 + o3))    a leaf's place: twice its lane's bits reversed
+//     lanes 0 to 3                     (l0 + l2) + (l1 + l3)                                a leaf's place: its lane's bits reversed
+//     even and odd ones apart (SUMS)   ((e0 + o0) + (e2 + o2)) + ((e1 + o1) + (e3 + o3))    twice that
 #pragma once
 #include "linear.h"
 
 constexpr i64 HIGH = 8, WIDE = LANES == 16 ? 3 : 1;  // a tile: rows, and vectors of columns. Its accumulators stay in registers
 constexpr i64 PANEL = WIDE * LANES;
 constexpr i64 FEW = 16;  // rows that `dot` takes
-constexpr int DEPTH = LANES == 16 ? 5 : 4;  // of the tree
+constexpr int DEPTH = 4;  // of the tree
+constexpr i64 LEAVES = LANES * SUMS;
 
 static inline i64 leaf(i64 lane, i64 odd) {
+  constexpr int BITS = LANES == 16 ? 4 : 3;
   i64 to = 0;
-  for (int bit = 0; bit < DEPTH - 1; bit++) to |= (lane >> bit & 1) << (DEPTH - 2 - bit);
-  return 2 * to + odd;
+  for (int bit = 0; bit < BITS; bit++) to |= (lane >> bit & 1) << (BITS - 1 - bit);
+  return SUMS * to + odd;
 }
 
-// Floats from one leaf to the next, `apart` of them for each pair of vectors. The odd sixteen: leaves must not share a cache set.
-static inline i64 leaf_size(i64 k, i64 apart) { return padded(k) / PAIR * apart + 16; }
-static inline i64 woven(i64 k, i64 apart) { return PAIR * leaf_size(k, apart); }
+// Floats from one leaf to the next, `apart` of them for each of its numbers. The odd sixteen: leaves must not share a cache set.
+static inline i64 leaf_size(i64 k, i64 apart) { return padded(k) / LEAVES * apart + 16; }
+static inline i64 woven(i64 k, i64 apart) { return LEAVES * leaf_size(k, apart); }
 
 // Eight vectors of eight, to[j * apart + i] = v[i][j].
 static inline void turned(const __m256* v, float* to, const i64* at) {
@@ -50,8 +53,8 @@ template <class T>
 static void weave(const T* x, i64 rows, i64 k, i64 apart, float* to) {
   const i64 size = leaf_size(k, apart);
   i64 even[LANES], odd[LANES];
-  for (i64 l = 0; l < LANES; l++) even[l] = leaf(l, 0) * size, odd[l] = leaf(l, 1) * size;
-  for (i64 i = 0; i < k; i += PAIR, to += apart) {
+  for (i64 l = 0; l < LANES; l++) even[l] = leaf(l, 0) * size, odd[l] = SUMS == 1 ? even[l] + apart : leaf(l, 1) * size;
+  for (i64 i = 0; i < k; i += PAIR, to += PAIR / LEAVES * apart) {
     __m256 a[16], b[16];
     for (i64 r = 0; r < 8; r++) {
       V p = set(0.f), q = p;
@@ -71,7 +74,7 @@ struct Pack {
 };
 template <class T>
 static i64 pack_pieces(const i64* words) {
-  return (((const Pack<T>*)words)->rows + HIGH - 1) / HIGH;
+  return parts(((const Pack<T>*)words)->rows, HIGH);
 }
 template <class T>
 static void pack(const i64* words, Work& work) {
@@ -110,8 +113,8 @@ static inline void grow(const float* x, const float* w, i64 steps, i64 l, Tile& 
 // (at k = 4864, 97 GFLOP/s became 118).
 struct Course {
   i64 parts = 1, tiles, floats;
-  Course(i64 rows, i64 k) : tiles((rows + HIGH - 1) / HIGH) {
-    while (parts < PAIR && woven(k, PANEL) * 4 / parts > (640 << 10)) parts *= 2;
+  Course(i64 rows, i64 k) : tiles(::parts(rows, HIGH)) {
+    while (parts < LEAVES && woven(k, PANEL) * 4 / parts > (640 << 10)) parts *= 2;
     floats = woven(k, PANEL) + (parts > 1 ? tiles : 1) * (i64)(sizeof(Tile) / 4);
   }
 };
@@ -119,13 +122,13 @@ struct Course {
 // Columns of one panel from j on, for all rows, which lie packed at x; room for the panel's weights and the tiles.
 template <class T, class Y>
 static void panel(const Linear<T, Y>& a, const float* x, i64 j, const Course& course, float* room) {
-  const i64 columns = a.n - j < PANEL ? a.n - j : PANEL, steps = padded(a.k) / PAIR;
+  const i64 columns = a.n - j < PANEL ? a.n - j : PANEL, steps = padded(a.k) / LEAVES;
   Tile own, *tiles = (Tile*)(room + woven(a.k, PANEL));
   for (i64 c = 0; c < PANEL; c += 8) weave(a.w + (j + c) * a.k, columns - c, a.k, PANEL, room + c);
   for (i64 part = 1; part <= course.parts; part++)
     for (i64 t = 0; t < course.tiles; t++) {
       Tile& tile = course.parts > 1 ? tiles[t] : own;
-      for (i64 l = PAIR / course.parts * (part - 1); l < PAIR / course.parts * part; l++) grow(x + t * woven(a.k, HIGH), room, steps, l, tile);
+      for (i64 l = LEAVES / course.parts * (part - 1); l < LEAVES / course.parts * part; l++) grow(x + t * woven(a.k, HIGH), room, steps, l, tile);
       for (i64 r = 0; r < HIGH && t * HIGH + r < a.rows && part == course.parts; r++)
         for (i64 c = 0; c * LANES < columns; c++) {
           const i64 n = columns - c * LANES, at = j + c * LANES;
@@ -147,7 +150,7 @@ static void panels(const Linear<T, Y>& a, const T* x, i64 from, i64 to) {
 // ---- many: Linear, whose x is what pack has made
 template <class T, class Y = T>
 static i64 many_pieces(const i64* words) {
-  return (((const Linear<T, Y>*)words)->n + PANEL - 1) / PANEL;
+  return parts(((const Linear<T, Y>*)words)->n, PANEL);
 }
 template <class T, class Y = T>
 static void many(const i64* words, Work& work) {

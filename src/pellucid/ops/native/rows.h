@@ -6,7 +6,6 @@
 #include "walk.h"
 
 constexpr i64 GRAIN = 1024;
-static inline i64 parts(i64 n, i64 size) { return (n + size - 1) / size; }
 static inline i64 rows_a_piece(i64 width) { return width >= GRAIN ? 1 : GRAIN / (width < 1 ? 1 : width); }
 
 // f(row) for the rows of one piece after another.

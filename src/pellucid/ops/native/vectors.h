@@ -200,15 +200,16 @@ static inline void unpair(T* p, V a, V b, i64 n) {
   unpair(some, a, b);
   std::memcpy(p, some, n * sizeof(T));
 }
-static inline i64 padded(i64 n) { return (n + PAIR - 1) / PAIR * PAIR; }
+static inline i64 parts(i64 n, i64 size) { return (n + size - 1) / size; }
+static inline i64 padded(i64 n) { return parts(n, PAIR) * PAIR; }
 
-// x [n] as floats in the order in which `pair` meets its partner, filled up with zeros to padded(n).
+// x [n] as floats in the order in which `pair` meets its partner, filled up with zeros to padded(n); `apart` from one PAIR to the next.
 template <class T>
-static inline void arrange(const T* x, float* to, i64 n) {
-  for (i64 i = 0; i < n; i += PAIR) {
+static inline void arrange(const T* x, float* to, i64 n, i64 apart = PAIR) {
+  for (i64 i = 0; i < n; i += PAIR, to += apart) {
     V a, b;
     pair(x + i, a, b, n - i);
-    store(to + i, a), store(to + i + LANES, b);
+    store(to, a), store(to + LANES, b);
   }
 }
 
