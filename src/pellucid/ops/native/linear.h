@@ -20,7 +20,7 @@ struct Linear {
   Y* y;
   const T* bias;
   i64 rows, n, k;
-  i64 chunk() const { return rows_a_chunk(n, k * (i64)sizeof(T)); }
+  i64 chunk() const;
 };
 
 // A tile is BESIDE rows of w times up to TILE rows of x; its accumulators stay in registers. A single row of x takes one
@@ -29,7 +29,13 @@ struct Linear {
 constexpr int TILE = 6, BESIDE = LANES == 16 ? 2 : 1;
 constexpr i64 SPAN = 1024;  // of k, at most: what a tile needs of x stays in the first cache
 // Of w, at most: these rows and the next ones stay in the second cache while all tiles meet these.
-constexpr i64 NEAR = 64, LEAST = 4, NEAR_BYTES = (LANES == 16 ? 96 : 512) << 10;
+constexpr i64 NEAR = 64, NEAR_BYTES = (LANES == 16 ? 96 : 512) << 10;
+// Rows of w in a piece that several tiles meet, where there are many: what they need of x comes anew for each piece.
+template <class T, class Y>
+i64 Linear<T, Y>::chunk() const {
+  const i64 many = rows_a_chunk(n, k * (i64)sizeof(T)), most = n / 512 * 8;
+  return rows <= TILE || many >= 32 ? many : most > 32 ? 32 : most > many ? most : many;
+}
 
 // Accumulators of a cell: with lanes enough one, else one for the even numbers of each PAIR and one for the odd ones.
 constexpr int SUMS = LANES == 16 ? 1 : 2;
@@ -49,22 +55,41 @@ template <class T>
 [[gnu::always_inline]] static inline void ahead(const T* w) {
   ask(w + (LANES == 16 ? 4096 : 1024) / sizeof(T));
 }
-// Where several tiles meet the same rows of w, the first would wait for memory and the others leave it idle. So each asks for its share of
-// the rows that come next, at an even pace: a core waits for twelve lines at most, and a burst of them stops it. 16 rows on one Cascade
-// Lake core: 104 -> 130 GFLOP/s at k = 896, 90 -> 106 at 4,864.
+// Where several tiles meet the same block of w, the first would wait for memory and the others leave it idle. So each asks for its share of
+// the next block, at an even pace: a core waits for twelve lines at most, and a burst of them stops it. 16 rows on two Cascade Lake
+// cores: 190 -> 260 GFLOP/s at k = 896, 160 -> 232 at 4,864. It asks in two rows by turns, or one after another in the same where rows
+// lie end to end, which the processor's own prefetching helps along.
 template <class T>
 struct Share {
-  const T* next;
-  i64 tiles;
+  const T* at = nullptr;
+  i64 apart = 0, turn = 0, pace = 0;  // numbers from row to row of w, from one place to the other, and from step to step
+  Share() = default;
+  Share(const T* block, i64 count, i64 span, i64 k, i64 t, i64 tiles) : apart(k), turn(k), pace(parts(PAIR * BESIDE, tiles)) {
+    at = block + t * (span < k ? span : count * k) / tiles;
+    if (span == k) apart = k / tiles, turn = pace, pace *= 2;
+  }
+  Share operator+(i64 rows) const {
+    Share later = *this;
+    later.at += rows * apart;
+    return later;
+  }
+};
+
+// A block of w: some rows, a row every k, of which it has a part that begins them, ends them, or does both.
+template <class T>
+struct Block {
+  const T* w;
+  i64 count, span, k;
+  bool begins, ends;
 };
 
 // The rows of tile t of so many: sixteen are 5 + 5 + 6.
 static inline i64 first(i64 t, i64 rows) { return t * rows / parts(rows, TILE); }
 
-// x [rows k] as tiles meet it, in this thread's scratch: of each tile a PAIR of every row, then the next.
+// x [rows k] as tiles meet it, in this thread's scratch: of each tile a PAIR of every row, then the next. Behind it is room for `held`.
 template <class T>
-static inline const float* arranged(const T* x, i64 rows, i64 k) {
-  float* room = scratch(rows * padded(k));
+static inline float* arranged(const T* x, i64 rows, i64 k) {
+  float* room = scratch(rows * (padded(k) + NEAR * LANES * SUMS));
   for (i64 t = 0; t < parts(rows, TILE); t++) {
     const i64 from = first(t, rows), count = first(t + 1, rows) - from;
     for (i64 r = 0; r < count; r++) arrange(x + (from + r) * k, room + from * padded(k) + r * PAIR, k, count * PAIR);
@@ -73,9 +98,8 @@ static inline const float* arranged(const T* x, i64 rows, i64 k) {
 }
 
 // k numbers of J rows of w, `apart` from one to the next, times those of R rows of x, which stand arranged: cell (r, j) is r * J + j.
-// SHARED: ask for what comes next, `pace` numbers a step.
 template <class T, int J, int R, bool SHARED = false>
-[[gnu::always_inline]] static inline void dot(const T* w, i64 apart, const float* x, i64 k, V* sums, const T* next = 0, i64 pace = 0) {
+[[gnu::always_inline]] static inline void dot(const T* w, i64 apart, const float* x, i64 k, V* sums, Share<T> share = {}) {
   const auto step = [&](const T* const* w, i64 i, const float* x) __attribute__((always_inline)) {
     V a[J], b[J];
 #pragma GCC unroll 2
@@ -94,8 +118,15 @@ template <class T, int J, int R, bool SHARED = false>
   const T* rows[J];
   for (int j = 0; j < J; j++) rows[j] = w + j * apart;
   i64 i = 0;
+  if constexpr (SHARED)
+    for (; i + 2 * PAIR <= k; i += 2 * PAIR, share.at += share.pace) {
+      ask(share.at);
+      step(rows, i, x + i * R);
+      ask(share.at + share.turn);
+      step(rows, i + PAIR, x + (i + PAIR) * R);
+    }
   for (; i + PAIR <= k; i += PAIR) {
-    if constexpr (SHARED) ask(next), next += pace;
+    if constexpr (SHARED) ask(share.at);
     else
       for (int j = 0; j < J; j++) ahead(rows[j] + i);
     step(rows, i, x + i * R);
@@ -107,43 +138,41 @@ template <class T, int J, int R, bool SHARED = false>
   }
 }
 
-// out[r][j], the sums of R rows of x with `count` rows of w, one span of k after another: sums on their way wait in `held`.
+// out[r][j], the sums of R rows of x with a block's rows of w. Sums on their way from block to block wait in `held`.
 template <class T, int J, int R, bool SHARED>
-static void sums(const T* w, const float* x, i64 k, i64 span, i64 count, float (*out)[NEAR], Share<T> share) {
+static void sums(const Block<T>& b, const float* x, V* held, float (*out)[NEAR], const Share<T>& share) {
   constexpr int CELLS = J * R;
-  V held[NEAR / J][CELLS * SUMS];
-  for (i64 i = 0; i < k; i += span) {
-    const bool last = i + span >= k;
-    for (i64 j = 0; j + J <= count; j += J) {
-      V cells[CELLS * SUMS];
+  for (i64 j = 0; j + J <= b.count; j += J) {
+    V cells[CELLS * SUMS], *waiting = held + j * R * SUMS;
 #pragma GCC unroll 12
-      for (int c = 0; c < CELLS * SUMS; c++) cells[c] = i ? held[j / J][c] : set(0.f);
-      const T* next = share.next + (j * k + i * J) / share.tiles;
-      dot<T, J, R, SHARED>(w + j * k + i, k, x + i * R, last ? k - i : span, cells, next, parts(PAIR * J, share.tiles));
-      if (!last) {
+    for (int c = 0; c < CELLS * SUMS; c++) cells[c] = b.begins ? set(0.f) : waiting[c];
+    dot<T, J, R, SHARED>(b.w + j * b.k, b.k, x, b.span, cells, share + j);
+    if (!b.ends) {
 #pragma GCC unroll 12
-        for (int c = 0; c < CELLS * SUMS; c++) held[j / J][c] = cells[c];
-        continue;
-      }
-#pragma GCC unroll 12
-      for (int c = 0; c < CELLS; c++) cells[c] = joined(cells + c * SUMS);
-      float each[LANES];
-      if constexpr (CELLS == 1) each[0] = total(cells[0]);
-      else store(each, totals<CELLS>(cells));
-      for (int r = 0; r < R; r++) std::memcpy(out[r] + j, each + r * J, J * sizeof(float));
+      for (int c = 0; c < CELLS * SUMS; c++) waiting[c] = cells[c];
+      continue;
     }
+#pragma GCC unroll 12
+    for (int c = 0; c < CELLS; c++) cells[c] = joined(cells + c * SUMS);
+    float each[LANES];
+    if constexpr (CELLS == 1) each[0] = total(cells[0]);
+    else store(each, totals<CELLS>(cells));
+    for (int r = 0; r < R; r++) std::memcpy(out[r] + j, each + r * J, J * sizeof(float));
   }
   if constexpr (J > 1)
-    if (const i64 done = count / J * J; done < count)
-      sums<T, 1, R, false>(w + done * k, x, k, span, count - done, (float(*)[NEAR])(out[0] + done), share);
+    if (const i64 done = b.count / J * J; done < b.count) {
+      const Block<T> rest{b.w + done * b.k, b.count - done, b.span, b.k, b.begins, b.ends};
+      sums<T, 1, R, false>(rest, x, held + done * R * SUMS, (float(*)[NEAR])(out[0] + done), share);
+    }
 }
 
+// Rows `row` and after, as many as R, of columns from `from` on.
 template <class T, int R, bool SHARED, class Y>
-static void tile(const Linear<T, Y>& a, const float* x, i64 row, i64 span, i64 from, i64 to, Share<T> share) {
+static void tile(const Linear<T, Y>& a, const Block<T>& b, const Share<T>& share, const float* x, V* held, i64 row, i64 from) {
   float out[R][NEAR];
-  sums<T, R == 1 ? 1 : BESIDE, R, SHARED>(a.w + from * a.k, x + row * padded(a.k), a.k, span, to - from, out, share);
-  for (int r = 0; r < R; r++)
-    steps(0, to - from, [&](i64 j, i64 n) {
+  sums<T, R == 1 ? 1 : BESIDE, R, SHARED>(b, x, held, out, share);
+  for (int r = 0; r < R && b.ends; r++)
+    steps(0, b.count, [&](i64 j, i64 n) {
       const V sum = load(out[r] + j, n);
       store(a.y + (row + r) * a.n + from + j, a.bias ? sum + load(a.bias + from + j, n) : sum, n);
     });
@@ -151,27 +180,33 @@ static void tile(const Linear<T, Y>& a, const float* x, i64 row, i64 span, i64 f
 
 // The tile of so many rows, R at most.
 template <class T, int R, bool SHARED, class Y>
-static void rows_of(const Linear<T, Y>& a, const float* x, i64 row, i64 rows, i64 span, i64 from, i64 to, Share<T> share) {
-  if (rows == R) tile<T, R, SHARED>(a, x, row, span, from, to, share);
-  else if constexpr (R > 1) rows_of<T, R - 1, SHARED>(a, x, row, rows, span, from, to, share);
+static void rows_of(i64 rows, const Linear<T, Y>& a, const Block<T>& b, const Share<T>& share, const float* x, V* held, i64 row, i64 from) {
+  if (rows == R) tile<T, R, SHARED>(a, b, share, x, held, row, from);
+  else if constexpr (R > 1) rows_of<T, R - 1, SHARED>(rows, a, b, share, x, held, row, from);
 }
 
 // Columns `from` to `to` of all rows, which stand arranged at x. Where one tile has all rows, each row of w is read at one go; where
-// several share them, those from `next` on are what this thread meets after.
+// several share them, block by block, and columns from `then` on are what this thread meets after.
 template <class T, class Y>
-static void product(const Linear<T, Y>& a, const float* x, i64 from, i64 to, i64 next) {
-  const i64 tiles = parts(a.rows, TILE), spans = tiles > 1 ? parts(a.k, SPAN) : 1, span = padded(parts(a.k, spans));
-  const i64 many = NEAR_BYTES / (a.k * (i64)sizeof(T)), most = tiles == 1 || many > NEAR ? NEAR : many < LEAST ? LEAST : many;
-  const i64 near = parts(to - from, parts(to - from, most) * 2) * 2;  // even shares: what a group asks for is as many rows as it has
-  for (i64 j = from; j < to; j += near) {
-    const i64 end = j + near < to ? j + near : to, soon = end < to ? end : next;
-    for (i64 t = 0; t < tiles; t++) {
-      const i64 row = first(t, a.rows), rows = first(t + 1, a.rows) - row;
-      const Share<T> share{a.w + soon * a.k + t * (end - j) * a.k / tiles, tiles};
-      if (tiles == 1) rows_of<T, TILE, false>(a, x, row, rows, span, j, end, share);
-      else rows_of<T, TILE, LANES == 16>(a, x, row, rows, span, j, end, share);
+static void product(const Linear<T, Y>& a, float* x, i64 from, i64 to, i64 then) {
+  const i64 tiles = parts(a.rows, TILE), width = padded(a.k), span = tiles > 1 ? padded(parts(a.k, parts(a.k, SPAN))) : width;
+  const i64 many = NEAR_BYTES / (span * (i64)sizeof(T)), most = tiles == 1 || many > NEAR ? NEAR : many;
+  const i64 near = parts(to - from, parts(to - from, most) * 2) * 2;  // blocks of one size: each asks for as many rows as it has
+  V* held = (V*)(x + a.rows * width);
+  for (i64 j = from; j < to; j += near)
+    for (i64 i = 0; i < a.k; i += span) {
+      const bool ends = i + span >= a.k;
+      const i64 end = j + near < to ? j + near : to, size = ends ? a.k - i : span;
+      const T* next = a.w + (!ends ? j * a.k + i + span : (end < to ? end : then) * a.k);
+      for (i64 t = 0; t < tiles; t++) {
+        const i64 row = first(t, a.rows), rows = first(t + 1, a.rows) - row;
+        const Block<T> block{a.w + j * a.k + i, end - j, size, a.k, !i, ends};
+        const Share<T> share(next, end - j, size, a.k, t, tiles);
+        const float* beside = x + row * width + i * rows;
+        if (tiles == 1) rows_of<T, TILE, false>(rows, a, block, share, beside, held, row, j);
+        else rows_of<T, TILE, LANES == 16>(rows, a, block, share, beside, held + row * near * SUMS, row, j);
+      }
     }
-  }
 }
 
 template <class T, class Y = T>
@@ -183,7 +218,7 @@ template <class T, class Y = T>
 static void linear(const i64* words, Work& work) {
   auto& a = *(const Linear<T, Y>*)words;
   const i64 chunk = a.chunk();
-  const float* x = arranged(a.x, a.rows, a.k);
+  float* x = arranged(a.x, a.rows, a.k);
   const auto columns = [&](i64 p, i64 then) { product(a, x, p * chunk, p * chunk + chunk < a.n ? p * chunk + chunk : a.n, then * chunk); };
   i64 p = work.next(), then;
   if (a.rows <= TILE)

@@ -109,13 +109,13 @@ static inline void grow(const float* x, const float* w, i64 steps, i64 l, Tile& 
     for (int c = 0; c < WIDE; c++) tile.left[level][r][c] = acc[r][c];
 }
 
-// How a panel of weights goes through all rows: whole, or in parts that each fit the second cache, all tiles waiting at the part's end
-// (at k = 4864, 97 GFLOP/s became 118).
+// How a panel of weights goes through all rows: whole, or in parts that each fit the second cache, while of all tiles those levels wait
+// that a part's leaves do not fill (at k = 4864, 97 GFLOP/s became 118).
 struct Course {
-  i64 parts = 1, tiles, floats;
+  i64 parts = 1, tiles, waiting = 1, floats;  // waiting: levels, the highest ones
   Course(i64 rows, i64 k) : tiles(::parts(rows, HIGH)) {
-    while (parts < LEAVES && woven(k, PANEL) * 4 / parts > (640 << 10)) parts *= 2;
-    floats = woven(k, PANEL) + (parts > 1 ? tiles : 1) * (i64)(sizeof(Tile) / 4);
+    for (; parts < LEAVES && woven(k, PANEL) * 4 / parts > (640 << 10); parts *= 2) waiting++;
+    floats = woven(k, PANEL) + (parts > 1 ? tiles : 0) * waiting * HIGH * PANEL;
   }
 };
 
@@ -123,12 +123,15 @@ struct Course {
 template <class T, class Y>
 static void panel(const Linear<T, Y>& a, const float* x, i64 j, const Course& course, float* room) {
   const i64 columns = a.n - j < PANEL ? a.n - j : PANEL, steps = padded(a.k) / LEAVES;
-  Tile own, *tiles = (Tile*)(room + woven(a.k, PANEL));
+  Tile tile;
+  float *waiting = room + woven(a.k, PANEL), *levels = (float*)tile.left[DEPTH + 1 - course.waiting];
+  const i64 size = course.waiting * HIGH * PANEL;
   for (i64 c = 0; c < PANEL; c += 8) weave(a.w + (j + c) * a.k, columns - c, a.k, PANEL, room + c);
   for (i64 part = 1; part <= course.parts; part++)
     for (i64 t = 0; t < course.tiles; t++) {
-      Tile& tile = course.parts > 1 ? tiles[t] : own;
+      if (part > 1) std::memcpy(levels, waiting + t * size, size * sizeof(float));
       for (i64 l = LEAVES / course.parts * (part - 1); l < LEAVES / course.parts * part; l++) grow(x + t * woven(a.k, HIGH), room, steps, l, tile);
+      if (part < course.parts) std::memcpy(waiting + t * size, levels, size * sizeof(float));
       for (i64 r = 0; r < HIGH && t * HIGH + r < a.rows && part == course.parts; r++)
         for (i64 c = 0; c * LANES < columns; c++) {
           const i64 n = columns - c * LANES, at = j + c * LANES;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 using i64 = int64_t;
 using u16 = uint16_t;  // bf16: the upper half of a float
