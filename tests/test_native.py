@@ -48,7 +48,7 @@ def test_kernels_are_built_where_they_can_be() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("k", WIDTHS)
+@pytest.mark.parametrize("k", [*WIDTHS, 1100, 2500])
 def test_linear(dtype: torch.dtype, k: int) -> None:
     for n in (1, 7, 33, 300):
         x, w, b = rand(16, k, dtype=dtype), rand(n, k, dtype=dtype, seed=1), rand(n, dtype=dtype, seed=2)
