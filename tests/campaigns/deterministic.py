@@ -100,8 +100,13 @@ SHAPES = {
     "Qwen2.5-0.5B": c.Config(
         151936, 896, (c.Layer(c.Attention(14, 2, 64, c.Rope(64, 1e6), bias=True), c.Mlp(4864)),) * LAYERS, True, 1e-6
     ),
+    "DeepSeek-V2-Lite, dense": c.Config(
+        102400, 2048, (c.Layer(c.Latent(16, None, 512, 128, 128, c.Rope(64, 1e4)), c.Mlp(10944)),) * LAYERS, False, 1e-6
+    ),
 }  # fmt: skip
-LOADS = {"prefill of 512": [(512, 1)], "16 of 64 + 16": [(64, 16)] * 16, "one of 16 + 32": [(16, 32)]}
+LOADS = {
+    "prefill of 512": [(512, 1)], "prefill of 1000": [(1000, 1)], "16 of 64 + 16": [(64, 16)] * 16, "one of 16 + 32": [(16, 32)],
+}  # fmt: skip
 
 
 def price(pairs: int, tell: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:

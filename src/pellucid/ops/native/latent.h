@@ -14,8 +14,11 @@ struct Latent {
   T* z;
   i64 rows, heads, key, turned, value, width, size, pages, window, chunk, row_step, head_step, up_step;
   double scale;
+  i64 near() const {  // rows that meet a head's matrices one after another: eight, or fewer where that leaves few pieces
+    const i64 rows_a_piece = rows * parts(heads, TOGETHER) / 64;
+    return rows_a_piece < 1 ? 1 : rows_a_piece > 8 ? 8 : rows_a_piece;
+  }
 };
-constexpr i64 ROWS_NEAR = 8;
 
 // What H heads of row r gather of the latents, for their queries moved to them and turned by their positions.
 template <class T, int H>
@@ -48,19 +51,19 @@ static void latents_of(i64 heads, const Latent<T>& a, Rest... rest) {
 template <class T>
 static i64 latent_pieces(const i64* words) {
   auto& a = *(const Latent<T>*)words;
-  return parts(a.rows, ROWS_NEAR) * parts(a.heads, TOGETHER);
+  return parts(a.rows, a.near()) * parts(a.heads, TOGETHER);
 }
 template <class T>
 static void latent(const i64* words, Work& work) {
   auto& a = *(const Latent<T>*)words;
-  const i64 blocks = parts(a.rows, ROWS_NEAR), shares = parts(a.heads, TOGETHER), wide = padded(a.width), narrow = padded(a.turned);
+  const i64 near = a.near(), blocks = parts(a.rows, near), shares = parts(a.heads, TOGETHER), wide = padded(a.width), narrow = padded(a.turned);
   i64 longest = 0;
   for (i64 r = 0; r < a.rows; r++) longest = a.positions[r] >= longest ? a.positions[r] + 1 : longest;
   for (i64 job; (job = work.next()) >= 0;) {
-    const i64 share = job / blocks, first = job % blocks * ROWS_NEAR, last = first + ROWS_NEAR < a.rows ? first + ROWS_NEAR : a.rows;
+    const i64 share = job / blocks, first = job % blocks * near, last = first + near < a.rows ? first + near : a.rows;
     const i64 head = share * a.heads / shares, heads = (share + 1) * a.heads / shares - head;
-    float* moved = scratch(ROWS_NEAR * heads * 2 * wide + heads * narrow + parts(a.key, 2) * 2 * 3 + (2 * heads + 4) * (longest + 16));
-    float *gathered = moved + ROWS_NEAR * heads * wide, *turned = gathered + ROWS_NEAR * heads * wide, *q = turned + heads * narrow;
+    float* moved = scratch(near * heads * 2 * wide + heads * narrow + parts(a.key, 2) * 2 * 3 + (2 * heads + 4) * (longest + 16));
+    float *gathered = moved + near * heads * wide, *turned = gathered + near * heads * wide, *q = turned + heads * narrow;
     i64* steps = (i64*)(q + parts(a.key, 2) * 2);
     float* room = (float*)(steps + a.key);
     const auto each = [&](auto f) {  // f(row, head, where its latent stands); a row that may see nothing gives 0
