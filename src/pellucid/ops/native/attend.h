@@ -4,8 +4,6 @@
 // table + r * pages: rows of one request share theirs, pages being 0. The row at position p sees one stretch of positions up to p
 // or, where that is farther, before `until`, and what it does not see is not read. What grows with the text is behind pointers, so that a recorded call serves every later step.
 #pragma once
-#include <type_traits>
-
 #include "walk.h"
 
 // ---- store: rows of x to their places in a pool [rows of all pages, width]
@@ -198,12 +196,6 @@ static void attend_to(const Attend<T>& a, i64 r, i64 h, i64 from, i64 seen, i64 
   }
   sum_up<T, H>(a.v, scores, room, values, seen, norm, a.z + at * a.value, a.value, a.value);
 }
-// So many heads, H at most.
-template <class T, int H, class... Rest>
-static void heads_of(i64 count, const Attend<T>& a, Rest... rest) {
-  if (count == H) attend_to<T, H>(a, rest...);
-  else if constexpr (H > 1) heads_of<T, H - 1>(count, a, rest...);
-}
 
 template <class T>
 static i64 attend_pieces(const i64* words) {
@@ -232,7 +224,7 @@ static void attend(const i64* words, Work& work) {
       keys[t] = row * a.key, values[t] = row * a.value;
       if (++slot == a.size) slot = 0, page++;
     }
-    heads_of<T, TOGETHER>(count, a, r, h, from, seen, room, keys, values, q, scores);
+    fixed<TOGETHER>(count, [&](auto heads) { attend_to<T, heads>(a, r, h, from, seen, room, keys, values, q, scores); });
   }
 }
 

@@ -36,7 +36,6 @@ static void block_experts(const i64* words, Work& work) {
     for (i64 e = 0, row = 0; e < a.experts; row = a.ends[e++]) {
       const i64 from = p * chunk, to = from + chunk < a.n ? from + chunk : a.n, end = a.ends[e];
       const BlockLinear<T> one{a.w + e * a.n * bytes, a.scales + e * a.n * x.blocks, a.x, a.y, a.bias ? a.bias + e * a.n : nullptr, end, a.n, a.k};
-      for (; row + BLOCK_TILE <= end; row += BLOCK_TILE) block_tile<BITS, T, BLOCK_TILE>(one, x, row, from, to);
-      if (row < end) block_rest<BITS, T, BLOCK_TILE - 1>(one, x, row, from, to);
+      block_tiles(one, x, row, from, to);
     }
 }

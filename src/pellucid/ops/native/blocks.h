@@ -167,10 +167,11 @@ static void block_tile(const BlockLinear<T>& a, const Rounded<BITS>& x, i64 row,
     for (int r = 0; r < R; r++) put(a.y + (row + r) * a.n + j, a.bias ? out[r] + get(a.bias + j) : out[r]);
   }
 }
-template <int BITS, class T, int R>
-static void block_rest(const BlockLinear<T>& a, const Rounded<BITS>& x, i64 row, i64 from, i64 to) {
-  if (a.rows - row == R) block_tile<BITS, T, R>(a, x, row, from, to);
-  else if constexpr (R > 1) block_rest<BITS, T, R - 1>(a, x, row, from, to);
+// Columns `from` to `to` of the rows from `row` on, tile by tile.
+template <int BITS, class T>
+static void block_tiles(const BlockLinear<T>& a, const Rounded<BITS>& x, i64 row, i64 from, i64 to) {
+  for (; row < a.rows; row += BLOCK_TILE)
+    fixed<BLOCK_TILE>(a.rows - row < BLOCK_TILE ? a.rows - row : BLOCK_TILE, [&](auto rows) { block_tile<BITS, T, rows>(a, x, row, from, to); });
 }
 
 template <int BITS, class T>
@@ -187,12 +188,7 @@ static void block_linear(const i64* words, Work& work) {
   for (i64 p; (p = work.next()) >= 0;) {
     const i64 from = p * chunk, to = from + chunk < a.n ? from + chunk : a.n;
     const i64 some = a.rows > BLOCK_TILE ? 8 : to - from;
-    for (i64 j = from; j < to; j += some) {
-      const i64 end = j + some < to ? j + some : to;
-      i64 row = 0;
-      for (; row + BLOCK_TILE <= a.rows; row += BLOCK_TILE) block_tile<BITS, T, BLOCK_TILE>(a, x, row, j, end);
-      if (row < a.rows) block_rest<BITS, T, BLOCK_TILE - 1>(a, x, row, j, end);
-    }
+    for (i64 j = from; j < to; j += some) block_tiles(a, x, 0, j, j + some < to ? j + some : to);
   }
 }
 

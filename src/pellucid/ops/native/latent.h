@@ -41,12 +41,6 @@ static void gather_latents(const Latent<T>& a, i64 r, const float* moved, const 
   }
   sum_up<T, H>(a.latent, scores, size, rows, seen, norm, Arranged{gathered}, padded(a.width), a.width);
 }
-// So many heads, H at most.
-template <class T, int H, class... Rest>
-static void latents_of(i64 heads, const Latent<T>& a, Rest... rest) {
-  if (heads == H) gather_latents<T, H>(a, rest...);
-  else if constexpr (H > 1) latents_of<T, H - 1>(heads, a, rest...);
-}
 
 template <class T>
 static i64 latent_pieces(const i64* words) {
@@ -82,7 +76,7 @@ static void latent(const i64* words, Work& work) {
       if (a.positions[r] < 0) continue;
       for (i64 h = 0; h < heads; h++) arrange(a.q_rot + (r * a.heads + head + h) * a.turned, turned + h * narrow, a.turned);
       const i64 at = (r - first) * heads * wide;
-      latents_of<T, TOGETHER>(heads, a, r, (const float*)moved + at, (const float*)turned, gathered + at, room);
+      fixed<TOGETHER>(heads, [&](auto count) { gather_latents<T, count>(a, r, moved + at, turned, gathered + at, room); });
     }
     each([&](i64 r, i64 h, i64 at) {
       T* z = a.z + (r * a.heads + h) * a.value;

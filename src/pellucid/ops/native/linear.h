@@ -178,13 +178,6 @@ static void tile(const Linear<T, Y>& a, const Block<T>& b, const Share<T>& share
     });
 }
 
-// The tile of so many rows, R at most.
-template <class T, int R, bool SHARED, class Y>
-static void rows_of(i64 rows, const Linear<T, Y>& a, const Block<T>& b, const Share<T>& share, const float* x, V* held, i64 row, i64 from) {
-  if (rows == R) tile<T, R, SHARED>(a, b, share, x, held, row, from);
-  else if constexpr (R > 1) rows_of<T, R - 1, SHARED>(rows, a, b, share, x, held, row, from);
-}
-
 // Columns `from` to `to` of all rows, which stand arranged at x. Where one tile has all rows, each row of w is read at one go; where
 // several share them, block by block, and columns from `then` on are what this thread meets after.
 template <class T, class Y>
@@ -203,8 +196,10 @@ static void product(const Linear<T, Y>& a, float* x, i64 from, i64 to, i64 then)
         const Block<T> block{a.w + j * a.k + i, end - j, size, a.k, !i, ends};
         const Share<T> share(next, end - j, size, a.k, t, tiles);
         const float* beside = x + row * width + i * rows;
-        if (tiles == 1) rows_of<T, TILE, false>(rows, a, block, share, beside, held, row, j);
-        else rows_of<T, TILE, LANES == 16>(rows, a, block, share, beside, held + row * near * SUMS, row, j);
+        fixed<TILE>(rows, [&](auto some) {
+          if (tiles == 1) tile<T, some, false>(a, block, share, beside, held, row, j);
+          else tile<T, some, LANES == 16>(a, block, share, beside, held + row * near * SUMS, row, j);
+        });
       }
     }
 }

@@ -16,7 +16,7 @@ constexpr int DEPTH = 4;  // of the tree
 constexpr i64 LEAVES = LANES * SUMS;
 
 static inline i64 leaf(i64 lane, i64 odd) {
-  constexpr int BITS = LANES == 16 ? 4 : 3;
+  constexpr int BITS = DEPTH + 1 - SUMS;
   i64 to = 0;
   for (int bit = 0; bit < BITS; bit++) to |= (lane >> bit & 1) << (BITS - 1 - bit);
   return SUMS * to + odd;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <type_traits>
 
 using i64 = int64_t;
 using u16 = uint16_t;  // bf16: the upper half of a float
@@ -200,6 +201,12 @@ static inline void unpair(T* p, V a, V b, i64 n) {
   T some[PAIR];
   unpair(some, a, b);
   std::memcpy(p, some, n * sizeof(T));
+}
+// f of n, from 1 to MOST, as a number that a template can take.
+template <int MOST, class F>
+static inline void fixed(i64 n, F f) {
+  if (n == MOST) f(std::integral_constant<int, MOST>{});
+  else if constexpr (MOST > 1) fixed<MOST - 1>(n, f);
 }
 static inline i64 parts(i64 n, i64 size) { return (n + size - 1) / size; }
 static inline i64 padded(i64 n) { return parts(n, PAIR) * PAIR; }

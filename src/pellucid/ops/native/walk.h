@@ -41,10 +41,10 @@ static inline float* scratch(i64 floats) {
     ~Held() { std::free(at); }
   } room;
   constexpr i64 PAGE = 2 << 20;
-  if (room.size < floats * 4) {
-    const i64 line = floats * 4 < PAGE / 4 ? 64 : PAGE;
+  if (room.size < floats * 4) {  // what grows a little at every step is not given new room at each
+    const i64 bytes = floats * 4 > 2 * room.size ? floats * 4 : 2 * room.size, line = bytes < PAGE / 4 ? 64 : PAGE;
     std::free(room.at);
-    room.size = (floats * 4 + line - 1) / line * line, room.at = std::aligned_alloc(line, room.size);
+    room.size = parts(bytes, line) * line, room.at = std::aligned_alloc(line, room.size);
     if (line == PAGE) madvise(room.at, room.size, MADV_HUGEPAGE);  // where the system has none, small ones serve
   }
   return (float*)room.at;
