@@ -76,7 +76,7 @@ def test_axe_is_there_to_find(visit: Visit) -> None:
     page.evaluate(AXE.read_text(encoding="utf-8"))
     page.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<img src=\"data:,\"><button></button>')")
     assert {v[0] for v in page.evaluate(FOUND)} >= {"image-alt", "button-name"}
-    visit.faults.clear()
+    visit.told.clear()
 
 
 @pytest.mark.parametrize("name", PLACES)

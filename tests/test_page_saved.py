@@ -96,10 +96,10 @@ def test_a_saved_file_runs_no_other_script(browser: Browser, file: Path, tmp_pat
         shown(visit, other, "main nav")
         assert visit.page.evaluate("window.__pwned") is None
         assert visit.faults and all("Content Security Policy" in f for f in visit.faults)
-        visit.faults.clear()
+        visit.told.clear()
     bare = tmp_path / "bare.html"
     bare.write_text(re.sub(r'<meta http-equiv="Content-Security-Policy".*?/>', "", other.read_text(encoding="utf-8")), encoding="utf-8")
     with visiting(browser, f"{bare.as_uri()}#", offline=True) as visit:
         shown(visit, bare, "main nav")
         assert visit.page.evaluate("window.__pwned") is not None  # it is the policy that stops it
-        visit.faults.clear()
+        visit.told.clear()

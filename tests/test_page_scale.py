@@ -151,11 +151,11 @@ def test_many_blocks_of_many_heads(browser: Browser, tmp_path: Path) -> None:
     Trace("m", "x", [1, 2], [3], seen).save(tmp_path / "trace")
     with standing(desk(str(tmp_path / "trace"))) as address, visiting(browser, address) as visit:
         visit.go()
-        visit.faults.clear()  # no weights of this model are here
+        visit.told.clear()  # no weights of this model are here
         turn(visit, ".river .card")
         assert "…" in visit.page.inner_text("main")
         turn(visit, ".heads button", view="attention")
         visit.page.mouse.wheel(0, 3000)
         visit.page.wait_for_timeout(300)
         assert visit.page.locator(".heads button").count() > 0 and nodes(visit) < MOST
-        visit.faults.clear()
+        visit.told.clear()

@@ -289,7 +289,7 @@ def test_mutants_are_seen(browser: Browser, life: Trace, tmp_path: Path, monkeyp
         shown(visit, added, "main nav")
         assert visit.page.evaluate("window.__pwned") is None
         assert visit.faults and all("Content Security Policy" in f for f in visit.faults)
-        visit.faults.clear()
+        visit.told.clear()
     broken = tmp_path / "broken.html"
     monkeypatch.setattr(pages, "inert", json.dumps)
     broken.write_text(pages.written(hostile()), encoding="utf-8")
@@ -297,4 +297,4 @@ def test_mutants_are_seen(browser: Browser, life: Trace, tmp_path: Path, monkeyp
         visit.page.goto(broken.as_uri())
         visit.page.wait_for_timeout(300)
         assert visit.faults
-        visit.faults.clear()
+        visit.told.clear()

@@ -1,8 +1,10 @@
 """Tensors on their way to the page: their parts, pooled, measured; weights; counts; what opens without weights or without a model."""
 
 import hashlib
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -15,6 +17,7 @@ from pellucid import catalog
 from pellucid.draw import bill_json
 from pellucid.model import specimens
 from pellucid.server import tensors
+from pellucid.server.limits import LIMITS, Limits
 from pellucid.server.stats import STRIP, stats_of
 from served import Served, judge, raw, served
 from tiny import swapped
@@ -224,6 +227,32 @@ def test_shapes_without_weights() -> None:
         assert shapes["embed.weight"] == [50257, 768]
         reply = api.client.post("/api/runs", json={"model": "gpt2-small", "prompt": "a"})
         assert judge(reply.json(), "error")["error"]["code"] == "server.shapes"
+
+
+def test_whether_terms_are_told(tmp_path: Path, models: dict[str, pellucid.Model]) -> None:
+    """Of every tensor: of a run whose values are kept, let go, listed or edited, of a trace from a file, and of shapes."""
+
+    def judged(api: Served, run: dict[str, Any]) -> dict[bool, set[str]]:
+        found: dict[bool, set[str]] = {True: set(), False: set()}
+        for t in run["tensors"]:
+            cell = ",".join("0" for _ in t["shape"])
+            reply = api.client.get(f"/api/runs/{run['run']}/tensors/{t['n']}/terms", params={"cell": cell})
+            assert t["terms"] == (reply.status_code == 200), (t, reply.text)
+            found[t["terms"]].add(t["path"])
+        return found
+
+    edited = [{"path": "layers.2.ffn", "times": 2}]
+    for name, limits in itertools.product(models, (LIMITS, Limits(value=400, kept=4_000), Limits(tables=0))):
+        with served(name, limits) as api:
+            run = api.run(name, CAPITAL if name != "pellucid/capitals-bert" else f"{CAPITAL} ___.")
+            assert judged(api, run)[False] == set()
+    with served() as api:
+        assert judged(api, api.run("pellucid/capitals", CAPITAL, edits=edited))[False] == {"layers.2.ffn"}
+    pellucid.trace(models["pellucid/capitals"], CAPITAL, terms=True).save(tmp_path / "t")
+    with served(str(tmp_path / "t")) as api:
+        assert judged(api, api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run"))[True] == set()
+    with served("gpt2-small") as api:
+        assert judged(api, api.run("gpt2-small", [1, 2, 3]))[True] == set()
 
 
 def test_a_recorded_trace(tmp_path: Path, models: dict[str, pellucid.Model]) -> None:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,12 +80,18 @@ def desk(opened: str, **how: Any) -> Desk:
 
 @dataclass
 class Visit:
-    """A page that is open, and what it did that it should not."""
+    """A page that is open, and what it did that it should not. refusals: the statuses with which its server may refuse a request."""
 
     page: Page
     address: str
-    faults: list[str] = field(default_factory=list)
+    refusals: set[int] = field(default_factory=set)
+    told: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+
+    @property
+    def faults(self) -> list[str]:
+        """What it did; the console tells every refused request too, some time after the page has."""
+        return [f for f in self.told if not any(f"status of {status} " in f for status in self.refusals)]
 
     def go(self, lang: str = "en", **place: object) -> None:
         """Open a link: what is selected, by name."""
@@ -126,10 +132,10 @@ class Reading:
 
 
 @contextmanager
-def visiting(browser: Browser, address: str, **how: Any) -> Iterator[Visit]:
+def visiting(browser: Browser, address: str, refusals: Iterable[int] = (), **how: Any) -> Iterator[Visit]:
     """A window on the page; requests elsewhere, complaints and exceptions are faults, and there may be none."""
     context = browser.new_context(**{"viewport": {"width": 1440, "height": 1000}, "color_scheme": "light"} | how)
-    visit = Visit(context.new_page(), address)
+    visit = Visit(context.new_page(), address, set(refusals))
     own = address.split("#")[0]
 
     def answer(route: Any) -> None:
@@ -137,13 +143,13 @@ def visiting(browser: Browser, address: str, **how: Any) -> Iterator[Visit]:
         if route.request.url.startswith(own):
             route.continue_()
         else:
-            visit.faults.append(route.request.url)
+            visit.told.append(route.request.url)
             route.abort()
 
     context.route("**/*", answer)
-    visit.page.on("console", lambda m: visit.faults.append(m.text) if "GL Driver Message" not in m.text else None)  # software GL is slow
-    visit.page.on("pageerror", lambda e: visit.faults.append(str(e)))
-    visit.page.on("dialog", lambda d: (visit.faults.append(f"dialog: {d.message}"), d.dismiss()))
+    visit.page.on("console", lambda m: visit.told.append(m.text) if "GL Driver Message" not in m.text else None)  # software GL is slow
+    visit.page.on("pageerror", lambda e: visit.told.append(str(e)))
+    visit.page.on("dialog", lambda d: (visit.told.append(f"dialog: {d.message}"), d.dismiss()))
     yield visit
     assert not visit.faults, visit.faults
     context.close()

@@ -11,7 +11,7 @@ from pellucid.draw.life import Answer, Candidate, piece_of, tokenizer_of, visibl
 from pellucid.draw.number import finite
 from pellucid.ops.sample import choose, stages
 from pellucid.ops.sampling import Sampling
-from pellucid.server.runs import LetGo, Run, kept
+from pellucid.server.runs import LetGo, Run, kept, summed
 from pellucid.server.settings import routings, sights
 from pellucid.server.shelf import Held
 from pellucid.server.stats import Stats, told
@@ -155,4 +155,5 @@ def tensor(run: Run, n: int, s: Seen, dims: dict[str, str]) -> dict[str, Any]:
         "rows": None if s.rows is None or s.rows.is_meta else s.rows.tolist(),
         "stats": None if stats is None else told(stats),
         "kept": kept(s),
+        "terms": summed(run, s),
     }

@@ -112,6 +112,13 @@ def kept(s: Seen) -> bool:
     return isinstance(s.value, Tensor) and not s.value.is_meta
 
 
+def summed(run: Run, s: Seen) -> bool:
+    """Whether what a record's cells are sums of can be told: a trace from a file holds values alone, and an edit is given, not made."""
+    if s.source == "edited":
+        return False
+    return s.terms is not None or s.later is not None or (run.asked is not None and not (isinstance(s.value, Tensor) and s.value.is_meta))
+
+
 class Runs:
     """The latest runs by their ids, as many as the limits allow."""
 

@@ -13,7 +13,7 @@ import { axes, type Routing, type Tensor } from "./types";
 
 let n = 0;
 const tensor = (path: string, dims: string, shape: number[], op: string, inputs: string[]): Tensor =>
-  ({ n: n++, path, dims, shape, dtype: "float32", step: 0, call: 0, source: "executed", error: null, op, made: "", inputs, weights: [], bytes: 0, parameters: 0, flops: 0, rows: null, stats: null, kept: true });
+  ({ n: n++, path, dims, shape, dtype: "float32", step: 0, call: 0, source: "executed", error: null, op, made: "", inputs, weights: [], bytes: 0, parameters: 0, flops: 0, rows: null, stats: null, kept: true, terms: true });
 
 const run = [
   tensor("embed", "B T D", [1, 5, 8], "look", []),

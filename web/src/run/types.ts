@@ -24,6 +24,7 @@ export interface Tensor {
   rows: number[] | null; // of routed rows: which token each is of
   stats: Stats | null; // null: not told with the run; the server measures it when asked
   kept: boolean; // false: the server computes its values anew when they are asked for
+  terms: boolean; // whether what its cells are sums of can be told
 }
 
 // chosen of the experts of the best groups_chosen groups; a group is as good as the sum of its best group_best. shared: the width of what every token visits.

@@ -53,7 +53,7 @@ export function stations(run: Run, piece: (t: Tensor, letter: string, i: number)
   if (begins) add("page.tour.stream", "page.tour.stream.do", {}, tile(begins), () => ({ tokens: begins.shape.at(-2) ?? 1, width: ends(begins) }));
   if (norm?.stats && normed?.stats) add("page.tour.norm", "page.tour.norm.do", {}, tile(norm), () => ({ before: number(normed.stats?.absmax), after: number(norm.stats?.absmax) }));
   if (query) add("page.tour.query", "page.tour.query.do", {}, tile(query), () => ({ heads: size(query, "H"), width: ends(query) }));
-  if (scores && pattern) add("page.tour.scores", "page.tour.scores.do", { tensor: scores.path }, opened(scores), async () => {
+  if (scores?.terms && pattern) add("page.tour.scores", "page.tour.scores.do", { tensor: scores.path }, opened(scores), async () => {
     const s = await strongest(run, pattern), sum = await terms(run.run, scores.n, at(scores, { ...s }).map(Number)), line = await row(run, scores, { ...s });
     return { head: s.H, token: piece(scores, "T", s.T), seen: piece(scores, "S", s.S), count: sum.count, value: number(line[s.S]), cell: at(scores, { ...s }).join() };
   });
