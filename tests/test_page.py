@@ -175,7 +175,7 @@ def test_without_webgl_the_pictures_are_the_same(browser: Browser, address: str)
         with visiting(browser, address) as visit:
             visit.page.add_init_script(script)
             visit.cell("layers.1.attn.scores", (0, 1, 2, 3), prompt=PROMPT)
-            visit.page.wait_for_timeout(200)
+            visit.settle()
             assert visit.page.evaluate("Boolean(window.__drawn)") == (script is on)
             drawn.append(
                 visit.page.evaluate(

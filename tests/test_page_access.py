@@ -50,7 +50,7 @@ def arrive(visit: Visit, name: str, dark: int, chinese: int, narrow: int) -> Pag
     visit.page.set_viewport_size({"width": WIDTHS[narrow], "height": 900})
     visit.page.emulate_media(color_scheme="dark" if dark else "light")
     visit.go(lang="zh" if chinese else "en", prompt=PROMPT, **PLACES[name])
-    visit.page.wait_for_timeout(400)
+    visit.settle()
     return visit.page
 
 

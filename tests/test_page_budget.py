@@ -234,12 +234,12 @@ def test_colours_are_chosen_where_they_are_seen(visit: Visit) -> None:
     page = visit.page
     page.wait_for_selector("aside .frame canvas")
     read = "(c => c.toDataURL())(document.querySelector('aside .frame canvas'))"
-    page.wait_for_timeout(300)
+    visit.settle()
     before = page.evaluate(read)
     assert page.get_attribute("aside [data-root]", "aria-pressed") == "true" and page.locator(".legend [data-root]").is_checked()
     page.click("aside [data-root]")
-    page.wait_for_timeout(200)
+    visit.settle()
     assert page.evaluate(read) != before and not page.locator(".legend [data-root]").is_checked()
     page.locator(".legend [data-root]").check()
-    page.wait_for_timeout(200)
+    visit.settle()
     assert page.evaluate(read) == before and page.get_attribute("aside [data-root]", "aria-pressed") == "true"

@@ -154,7 +154,7 @@ def test_what_may_not_be_seen_is_left_out_of_the_picture(visit: Visit, name: str
     visit.go(view="attention", model=f"pellucid/{name}", prompt=PROMPT)
     visit.page.wait_for_selector(".heads canvas")
     assert visit.page.locator(".sight").nth(block).inner_text() == words
-    visit.page.wait_for_timeout(300)
+    visit.settle()
     alphas = visit.page.locator(".heads canvas").first.evaluate(
         "c => { const n = 5, w = c.width, all = c.getContext('2d').getImageData(0, 0, w, w).data;"
         " return [...Array(n * n).keys()].map(i => { const left = (i % n) * w / n, top = Math.floor(i / n) * w / n;"

@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pellucid.server.app import build
 from pellucid.server.desk import Desk
@@ -23,6 +24,7 @@ from pellucid.server.limits import LIMITS
 from pellucid.server.listen import HOST, taken
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-dev-shm-usage"]
+expect.set_options(timeout=30_000)  # as playwright waits elsewhere
 READY = "() => document.querySelector('main nav') && document.querySelector('main')?.getAttribute('aria-busy') === 'false'"
 
 
@@ -87,6 +89,8 @@ class Visit:
     refusals: set[int] = field(default_factory=set)
     told: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    asked: int = 0
+    answered: int = 0  # or given up
 
     @property
     def faults(self) -> list[str]:
@@ -99,6 +103,16 @@ class Visit:
         self.page.goto("about:blank")
         self.page.goto(f"{base}?lang={lang}#{token}&{urlencode({k: str(v) for k, v in place.items()})}")
         self.page.wait_for_function(READY)
+
+    def settle(self) -> None:
+        """Until the page has asked for nothing for a while, and has drawn what it was given."""
+        quiet, last, end = 0, -1, time.monotonic() + 30
+        while quiet < 4:
+            assert time.monotonic() < end, f"{self.asked - self.answered} of {self.asked} requests are not answered"
+            self.page.wait_for_timeout(80)
+            self.page.evaluate("new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))")
+            quiet = quiet + 1 if self.answered == self.asked == last else 0
+            last = self.asked
 
     def ask(self, prompt: str) -> None:
         """Type a prompt and press Enter."""
@@ -146,7 +160,12 @@ def visiting(browser: Browser, address: str, refusals: Iterable[int] = (), **how
             visit.told.append(route.request.url)
             route.abort()
 
+    def counted(which: str) -> Callable[[Any], None]:
+        return lambda _: setattr(visit, which, getattr(visit, which) + 1)
+
     context.route("**/*", answer)
+    for event, which in (("request", "asked"), ("requestfinished", "answered"), ("requestfailed", "answered")):
+        visit.page.on(event, counted(which))  # type: ignore[call-overload]
     visit.page.on("console", lambda m: visit.told.append(m.text) if "GL Driver Message" not in m.text else None)  # software GL is slow
     visit.page.on("pageerror", lambda e: visit.told.append(str(e)))
     visit.page.on("dialog", lambda d: (visit.told.append(f"dialog: {d.message}"), d.dismiss()))
