@@ -131,7 +131,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_trace_shows_its_own_values(recorded: Path, browser: Browser) -> None:
-    life = pellucid.load_trace(recorded)
+    life, model = pellucid.load_trace(recorded), pellucid.load("pellucid/capitals-llama")
+    block = [s for s in pellucid.trace(model, "The capital of France is") if s.path.startswith("layers.1.")]
     with opened(str(recorded)) as address, visiting(browser, address) as visit:
         for lang in ("en", "zh"):
             visit.go(lang)
@@ -140,6 +141,9 @@ def test_a_trace_shows_its_own_values(recorded: Path, browser: Browser) -> None:
             assert page.locator("#prompt").input_value() == "The capital of France is"
             assert [int(x) for x in page.locator(".token .id").all_inner_texts()] == life.ids + life.new
             assert page.locator("[data-shapes]").count() == 0
+            line = page.locator('[data-block="layers.1"] [data-parameters]')
+            assert line.get_attribute("data-flops") == str(sum(s.flops for s in block)) and line.inner_text().endswith("FLOP")
+            assert line.get_attribute("data-parameters") == str(sum(p.numel() for p in model.module.layers[1].parameters()))
         for path, at in (("layers.1.attn.q", (0, 2, 1, 3)), (EDITED, (0, 4, 7)), ("logits", (0, 4, 11))):
             found = visit.cell(path, at)
             value = life.all(path)[0].value[at]
@@ -160,6 +164,8 @@ def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path, brows
     with opened(str(tmp_path / "t")) as address, visiting(browser, address, refusals=(404,)) as visit:
         visit.go()
         assert visit.page.locator("#model").input_value() == str(folder)
+        line = visit.page.locator('[data-block="layers.1"] [data-flops]')
+        assert line.get_attribute("data-parameters") is None and "FLOP" in line.inner_text() and "W" not in line.inner_text()
         found = visit.cell("layers.0.attn.q", (0, 0, 1, 2))
         assert float(found.value) == pytest.approx(float(life["layers.0.attn.q"].value[0, 0, 1, 2]), rel=1e-7)
         visit.go(view="budget")

@@ -88,6 +88,7 @@ HOSTILE = [
     *each(put_in, "rows", "x", [0.5], [-1], [None], [[1]], [2**63], {}),
     *each(put_in, "inputs", "x", [3], None, {}),
     *each(put_in, "weights", "x", [3], None, {}),
+    *each(put_in, "flops", "x", -1, 0.5, True, [1], 2**63),
     lambda entry: {k: v for k, v in entry.items() if k != "seen"},
     lambda entry: {**entry, "seen": [{k: v for k, v in entry["seen"][0].items() if k != "dims"}]},
     lambda entry: [entry],

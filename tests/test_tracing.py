@@ -90,16 +90,20 @@ def test_round_trip_mutants_are_seen(owner: Any, name: str, value: Any, tmp_path
 
 def test_round_trip_of_every_field(tmp_path: Path) -> None:
     x = torch.ones(2, 3)
-    full = {"request": 7, "call": 2, "rows": torch.tensor([4, 1]), "source": "recomputed", "error": 1.5e-7, "op": "linear"}
+    full = {"request": 7, "call": 2, "rows": torch.tensor([4, 1]), "source": "recomputed", "error": 1.5e-7, "op": "linear", "flops": 48}
     seen = record("layers.0.ffn.up", x, "N F", 3, **full, inputs=("a", "b"), weights=("w",))
     odd = record("x", x, "B T", 3, request=("a", 1), error=float("nan"))
     back = saved(tmp_path / "t", seen, odd, model="m\udc80", prompt="巴黎 \u2028 <b>", ids=[5, 6], new=[7])
     assert (back.model, back.prompt, back.ids, back.new, back.steps) == ("m?", "巴黎 \u2028 <b>", [5, 6], [7], 4)
     a, b = back
-    for name in ("path", "dims", "step", "request", "call", "source", "error", "op", "inputs", "weights"):
+    for name in ("path", "dims", "step", "request", "call", "source", "error", "op", "inputs", "weights", "flops"):
         assert getattr(a, name) == getattr(seen, name), name
     assert a.rows is not None and a.rows.tolist() == [4, 1]
     assert b.request == "('a', 1)" and b.error != b.error
+    index = tmp_path / "t" / "index.jsonl"
+    index.write_text(index.read_text(encoding="utf-8").replace(', "flops": 48', ""), encoding="utf-8")  # as once written
+    a, b = load_trace(tmp_path / "t")
+    assert (a.flops, b.flops) == (None, 0)
 
 
 def test_a_prompt_s_trace_comes_back(specimen: Model, tmp_path: Path) -> None:
@@ -107,7 +111,10 @@ def test_a_prompt_s_trace_comes_back(specimen: Model, tmp_path: Path) -> None:
     life.save(tmp_path / "life")
     back = load_trace(tmp_path / "life")
     assert (back.model, back.prompt, back.ids, back.new) == (life.model, life.prompt, life.ids, life.new)
-    assert [(s.path, s.dims, s.step, s.op, s.inputs) for s in back] == [(s.path, s.dims, s.step, s.op, s.inputs) for s in life]
+    assert [(s.path, s.dims, s.step, s.op, s.inputs, s.flops) for s in back] == [
+        (s.path, s.dims, s.step, s.op, s.inputs, s.flops) for s in life
+    ]
+    assert all(s.flops for s in back if s.path.endswith("attn.q"))
     assert all(same(a.value, b.value) for a, b in zip(life, back, strict=True))
     assert first_difference(life, back) is None
     assert torch.equal(back.last_logits(), life.last_logits()) and int(back.last_logits(0).argmax()) == life.new[0]

@@ -131,7 +131,8 @@ def described(s: Seen) -> dict[str, Any]:
     rows = None if s.rows is None else s.rows.tolist()
     request = s.request if isinstance(s.request, str | int | None) else repr(s.request)
     error = None if s.error is None else repr(s.error)
-    return {f: getattr(s, f) for f in FIELDS} | {"rows": rows, "request": request, "error": error, "inputs": s.inputs, "weights": s.weights}
+    more = {"rows": rows, "request": request, "error": error, "inputs": s.inputs, "weights": s.weights, "flops": s.flops}
+    return {f: getattr(s, f) for f in FIELDS} | more
 
 
 def load_trace(folder: str | Path) -> Trace:
@@ -175,6 +176,7 @@ def step_of(root: Path, entry: dict[str, Any], line: str) -> list[Seen]:
             s["path"], s["dims"], tuple(value.shape), value.dtype, value, s["step"], s["request"], s["call"], rows, s["source"], error
         )
         record.op, record.inputs, record.weights = s["op"], tuple(s.get("inputs", ())), tuple(s.get("weights", ()))
+        record.flops = s.get("flops")
         records.append(record)
     return records
 
@@ -194,6 +196,7 @@ def sound(s: dict[str, Any], axes: int) -> bool:
         and (s["error"] is None or (isinstance(s["error"], str) and DIFFERENCE.fullmatch(s["error"]) is not None))
         and isinstance(s["op"], str | None)
         and (s.get("rows") is None or numbers(s["rows"]))
+        and (s.get("flops") is None or numbers([s["flops"]]))
     )
 
 

@@ -53,7 +53,7 @@ class Seen(Shown):
     weights: tuple[str, ...] = ()
     grad: Tensor | None = None
     terms: Callable[[Index], Terms] | None = None
-    flops: int = 0  # of the op whose output this is, told by the first tensor that is a view of it
+    flops: int | None = 0  # of the op whose output this is, told by the first tensor that is a view of it; None: nobody told
     later: Callable[[], "Seen"] | None = None  # of a tensor that is listed alone: the record with its value
 
 

@@ -151,7 +151,7 @@ def tensor(run: Run, n: int, s: Seen, dims: dict[str, str]) -> dict[str, Any]:
         "weights": list(s.weights),
         "bytes": count * s.dtype.itemsize,
         "parameters": sum(own[w].count for w in dict.fromkeys(s.weights) if w in own) if own else None,
-        "flops": None if run.held is None else s.flops,
+        "flops": s.flops,
         "rows": None if s.rows is None or s.rows.is_meta else s.rows.tolist(),
         "stats": None if stats is None else told(stats),
         "kept": kept(s),

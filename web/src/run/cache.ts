@@ -1,7 +1,7 @@
 // What each attention keeps for later steps, from the tensors that ran: keys after rotation and values, or a latent and its rotary key.
 
 import { split } from "./river";
-import { axes, type Tensor } from "./types";
+import { axes, together, type Tensor } from "./types";
 
 export interface Kept { block: string; part: string; tensors: Tensor[]; memory: boolean } // memory: kept once, of another text
 
@@ -23,7 +23,7 @@ export function kept(tensors: readonly Tensor[]): Kept[] {
 
 export const size = (all: readonly Kept[], memory: boolean): number => all.filter((k) => k.memory === memory).reduce((n, k) => n + k.tensors.reduce((m, t) => m + t.bytes, 0), 0);
 
-export interface Moment { step: number; rows: number; before: number; bytes: number; total: number; flops: number; tensors: Tensor[] }
+export interface Moment { step: number; rows: number; before: number; bytes: number; total: number; flops: number | null; tensors: Tensor[] }
 
 // Step by step: how many rows are computed, how many are read from before, and what is kept after it.
 export function moments(steps: readonly { step: number; fed: number[]; before: number }[], of: Record<number, Tensor[]>): Moment[] {
@@ -31,6 +31,6 @@ export function moments(steps: readonly { step: number; fed: number[]; before: n
   return steps.filter((s) => of[s.step]).map((s) => {
     const tensors = of[s.step] ?? [], all = kept(tensors), bytes = size(all, false) + (s.step === 0 ? size(all, true) : 0);
     total += bytes;
-    return { step: s.step, rows: s.fed.length, before: s.before, bytes, total, flops: tensors.reduce((n, t) => n + (t.flops ?? 0), 0), tensors };
+    return { step: s.step, rows: s.fed.length, before: s.before, bytes, total, flops: together(tensors, "flops"), tensors };
   });
 }

@@ -19,8 +19,8 @@ export interface Tensor {
   weights: string[];
   made: string;
   bytes: number;
-  parameters: number;
-  flops: number | null;
+  parameters: number | null; // null: the model is not here
+  flops: number | null; // null: nobody told
   rows: number[] | null; // of routed rows: which token each is of
   stats: Stats | null; // null: not told with the run; the server measures it when asked
   kept: boolean; // false: the server computes its values anew when they are asked for
@@ -66,3 +66,7 @@ export interface Weight { path: string; dims: string | null; shape: number[]; dt
 
 // The axes of a tensor by its label: "B T K+R" has the axes B, T, K+R, a weight's "(H K) D" the axes (H K), D.
 export const axes = (t: { dims: string }): string[] => t.dims.match(/\((?:[^()]|\([^()]*\))*\)|\S+/g) ?? [];
+
+// What these tensors come to together; null where it is not known of any.
+export const together = (all: readonly Tensor[], what: "parameters" | "flops"): number | null =>
+  all.every((t) => t[what] === null) ? null : all.reduce((n, t) => n + (t[what] ?? 0), 0);
