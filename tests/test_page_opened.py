@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, expect
 import pellucid
 from local_hub import Hub, serving
 from pellucid import families
+from pellucid.draw.life import visible
 from pellucid.model import SPECIMENS, make
 from pellucid.words import phrases
 from visits import Visit, desk, opened, standing, visiting
@@ -151,6 +152,10 @@ def test_a_trace_shows_its_own_values(recorded: Path, browser: Browser) -> None:
             assert found.bytes["received"] == found.bytes["source"]
             says = "page.given" if path == EDITED else "page.unsummed"
             expect(page.locator("aside > p.soft")).to_have_text(phrases("en")[says])
+        visit.go(view="next")
+        expect(page.locator("[data-pick]")).to_have_attribute("data-pick", str(life.new[0]))
+        visit.settle()
+        assert page.locator("tr[data-layer]").count() > 4
         visit.go(view="budget")
         bill = pellucid.count("pellucid/capitals-llama")
         page.wait_for_selector("td[data-number='parameters.total'][data-value]")
@@ -161,13 +166,18 @@ def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path, brows
     """Its values are shown; its Budget says that the model is not here, and the catalogue's models can be counted."""
     pellucid.trace(pellucid.load(folder), "The").save(tmp_path / "t")
     life = pellucid.load_trace(tmp_path / "t")
-    with opened(str(tmp_path / "t")) as address, visiting(browser, address, refusals=(404,)) as visit:
+    with opened(str(tmp_path / "t")) as address, visiting(browser, address, refusals=(400, 404)) as visit:
         visit.go()
         assert visit.page.locator("#model").input_value() == str(folder)
+        told = [visible(pellucid.load(folder).tokenizer.pieces([i])[0]) for i in life.ids + life.new]
+        assert visit.page.locator(".token .piece").all_inner_texts() == told
         line = visit.page.locator('[data-block="layers.1"] [data-flops]')
         assert line.get_attribute("data-parameters") is None and "FLOP" in line.inner_text() and "W" not in line.inner_text()
         found = visit.cell("layers.0.attn.q", (0, 0, 1, 2))
         assert float(found.value) == pytest.approx(float(life["layers.0.attn.q"].value[0, 0, 1, 2]), rel=1e-7)
+        visit.go(view="next")
+        best = life.last_logits().argsort(descending=True, stable=True)[:5].tolist()
+        assert [int(row.get_attribute("data-id") or -1) for row in visit.page.locator(".stages tr[data-id]").all()[:5]] == best
         visit.go(view="budget")
         expect(visit.page.locator("[data-column]").first).to_contain_text(str(folder))
         expect(visit.page.locator("[data-column]").first).to_contain_text("pellucid/capitals")

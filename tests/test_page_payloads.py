@@ -145,7 +145,8 @@ def recorded(path: Path) -> Path:
             add(f"{text}.affinity", "B T E", "linear", text)
             add(f"{text}.chosen", "B T A", "top", text)
             add(f"layers.{i}.{text}", "B T D", "add", text)
-    Trace(" ".join(TEXTS[::4]), ALL, [1, 2], [3], seen).save(path)
+    pieces = {i: text.encode(errors="replace") for i, text in enumerate(TEXTS)}
+    Trace(" ".join(TEXTS[::4]), ALL, list(range(len(TEXTS))), [3], seen, pieces=pieces).save(path)
     return path
 
 
@@ -239,7 +240,7 @@ def test_a_recorded_traces_tensors_model_and_prompt(browser: Browser, desks: dic
         visit.go()
         assert not visit.faults
         look(visit, view="life")
-        assert unseen(visit, map(spelled, TEXTS)) == []
+        assert unseen(visit, map(spelled, (*TEXTS, *map(piece, TEXTS)))) == []
         assert spelled(ALL) in visit.page.title() and visit.page.input_value("#prompt") == TYPED
         for view in VIEWS:
             look(visit, view=view)

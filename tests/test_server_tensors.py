@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from torch import Tensor
 import pellucid
 from pellucid import catalog
 from pellucid.draw import bill_json
-from pellucid.model import specimens
+from pellucid.model import SPECIMENS, specimens
 from pellucid.server import tensors
 from pellucid.server.limits import LIMITS, Limits
 from pellucid.server.stats import STRIP, stats_of
+from pellucid.tracing import Trace
+from pellucid.watching import Seen
 from served import Served, judge, raw, served
 from tiny import swapped
 
@@ -276,6 +279,36 @@ def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path) -> No
         assert run["kind"] is None and run["text"] is None and run["model"] == str(folder)
         assert api.tensor(run["run"], 0)[0].shape[0] == 1
         api.wrong("/api/weights", 404, "server.model", model=str(folder))
+
+
+@pytest.mark.parametrize("name", specimens())
+def test_a_traces_file_tells_what_its_run_did(name: str, tmp_path: Path) -> None:
+    """Where the model is not here, and where it is: pieces, kinds, what was fed, and what could have come next."""
+    shutil.copytree(SPECIMENS / name.split("/")[1], tmp_path / "model")
+    prompt = CAPITAL if name != "pellucid/capitals-bert" else f"{CAPITAL} ___."
+    new = 1 if name == "pellucid/capitals-bert" else 3
+    with served(name) as api:
+        live = api.run(name, prompt, new=new)
+    for model in (str(tmp_path / "model"), name):
+        place = tmp_path / str(model == name)
+        pellucid.trace(pellucid.load(model, dtype="float32"), prompt, new).save(place)
+        with served(str(place)) as api:
+            run = api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run")
+            told = [k for k in ("ids", "pieces", "new", "new_pieces", "steps") if run[k] != live[k]]
+            assert told == []
+            assert run["kind"] == (None if model != name and live["kind"] in ("decoder", "prefix") else live["kind"])
+
+
+def test_answers_of_a_hostile_trace(tmp_path: Path) -> None:
+    """Logits that are none, and ids beyond them: nothing is told of these steps, and the rest is."""
+    sizes = [(1, 2, 5), (5,), (0, 1, 5), (1, 0, 5), (1, 1, 0), (1, 1, 2), (1, 1, 5)]
+    values = [torch.ones(n) for n in sizes] + [torch.ones(1, 1, 5, dtype=torch.long)]
+    dims = {1: "V", 3: "B T V"}
+    seen = [Seen("logits", dims[v.ndim], tuple(v.shape), v.dtype, v, k, None, 0, None) for k, v in enumerate(values)]
+    Trace("m", "x", [1, 2], [3] * len(seen), seen).save(tmp_path / "t")
+    with served(str(tmp_path / "t")) as api:
+        run = api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run")
+        assert [len(s["answers"]) for s in run["steps"]] == [1, 0, 0, 0, 0, 0, 1, 0]
 
 
 def test_a_folder(folder: Path) -> None:

@@ -127,6 +127,22 @@ def test_hostile_lines_mutants_are_seen(tmp_path: Path) -> None:
 
 NO_JSON = ['{"a": NaN}', '{"a": 1e999}', '{"a": 1, "a": 2}', "[" * 5000, '{"a": "\\ud800"}', "\x00", "\ufeff{}", "null"]
 WRONG = [{"schema": 2}, {"schema": None}, {"schema": True}, {"model": 3}, {"prompt": [1]}, {"ids": "x"}, {"ids": [0.5]}, {"new": [-1]}]
+WRONG += [
+    {"starts": "x"},
+    {"starts": -1},
+    {"blanks": 1},
+    {"blanks": [None]},
+    {"pieces": ["61"]},
+    {"pieces": {"1": 7}},
+    {"pieces": {"1": "6"}},
+]
+WRONG += [
+    {"pieces": {"-1": "61"}},
+    {"pieces": {"1": "6G"}},
+    {"pieces": {"": "61"}},
+    {"pieces": {"1" * 30: "61"}},
+    {"pieces": {"1": "61\n"}},
+]
 
 
 @pytest.mark.parametrize("text", NO_JSON)

@@ -93,7 +93,9 @@ def test_round_trip_of_every_field(tmp_path: Path) -> None:
     full = {"request": 7, "call": 2, "rows": torch.tensor([4, 1]), "source": "recomputed", "error": 1.5e-7, "op": "linear", "flops": 48}
     seen = record("layers.0.ffn.up", x, "N F", 3, **full, inputs=("a", "b"), weights=("w",))
     odd = record("x", x, "B T", 3, request=("a", 1), error=float("nan"))
-    back = saved(tmp_path / "t", seen, odd, model="m\udc80", prompt="巴黎 \u2028 <b>", ids=[5, 6], new=[7])
+    more = {"starts": 3, "blanks": [1, 0], "pieces": {5: b"\xe5\xb7", 7: b""}}
+    back = saved(tmp_path / "t", seen, odd, model="m\udc80", prompt="巴黎 \u2028 <b>", ids=[5, 6], new=[7], **more)
+    assert {name: getattr(back, name) for name in more} == more
     assert (back.model, back.prompt, back.ids, back.new, back.steps) == ("m?", "巴黎 \u2028 <b>", [5, 6], [7], 4)
     a, b = back
     for name in ("path", "dims", "step", "request", "call", "source", "error", "op", "inputs", "weights", "flops"):
@@ -117,6 +119,11 @@ def test_a_prompt_s_trace_comes_back(specimen: Model, tmp_path: Path) -> None:
     assert all(s.flops for s in back if s.path.endswith("attn.q"))
     assert all(same(a.value, b.value) for a, b in zip(life, back, strict=True))
     assert first_difference(life, back) is None
+    likely = back.last_logits(0).topk(20).indices.tolist()
+    for id in (*life.ids, *life.new, *likely):
+        assert back.pieces[id] == specimen.tokenizer.pieces([id])[0].raw
+    back.save(tmp_path / "again")  # without the model
+    assert load_trace(tmp_path / "again").pieces == back.pieces
     assert torch.equal(back.last_logits(), life.last_logits()) and int(back.last_logits(0).argmax()) == life.new[0]
 
 

@@ -21,7 +21,7 @@ def trace(model: Model, prompt: str | Sequence[int], steps: int = 1, choose: Cal
     how: `watch`'s settings (only, edit, inside, terms ...). The first step computes the logits of every row; later ones run over the cache.
     """
     ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
-    life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, runner=model)
+    life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, starts=model.config.starts, runner=model)
     if isinstance(model.module, Encoder):
         return trace_encoder(model, life, steps, how)
     (request,) = model.requests([ids], steps, stops=model.stops)
@@ -42,5 +42,6 @@ def trace_encoder(model: Model, life: Trace, steps: int, how: Mapping[str, Any])
         raise UseError("generate.encoder")
     with watch(model, **how) as records, torch.no_grad():
         out = model(torch.tensor([life.ids], device=model.device))
-    life.new, life.seen = [int(out[0, row].argmax()) for row in model.blanks(life.ids)], records.seen
+    life.blanks = model.blanks(life.ids)
+    life.new, life.seen = [int(out[0, row].argmax()) for row in life.blanks], records.seen
     return life

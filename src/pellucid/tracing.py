@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,26 +21,35 @@ from pellucid.axes import parse
 from pellucid.checkpoint.disk import inside, read_whole
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
-from pellucid.errors import PellucidError, TraceError
+from pellucid.errors import CheckpointError, PellucidError, TokenizerError, TraceError
 from pellucid.watching import Records, Seen, Watch
 
 INDEX = "index.jsonl"
 SCHEMA = 1
 INDEX_BYTES = 1_000_000_000
 FIELDS = ("path", "dims", "step", "request", "call", "source", "error", "op")
+ID = re.compile("[0-9]{1,18}")
 DIFFERENCE = re.compile(r"nan|inf|[0-9]{1,20}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?")
+NEAR = 100  # of the tokens that could have come, so many are told by their bytes
 SOURCES = ("executed", "recomputed", "reference", "edited")
 
 
 @dataclass
 class Trace(Records):
-    """Records with their run: the model's name, the prompt, its ids, and the ids that the run went on with."""
+    """Records with their run: the model's name, the prompt, its ids, and the ids that the run went on with.
+
+    starts: what a text that is written beside a source begins with.  blanks: the rows that an encoder's new ids stand in.
+    pieces: what ids stand for, in bytes, as a folder tells it.
+    """
 
     model: str = ""
     prompt: str | None = None
     ids: list[int] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
+    starts: int | None = None
+    blanks: list[int] = field(default_factory=list)
+    pieces: dict[int, bytes] = field(default_factory=dict)
     torn: list[str] = field(default_factory=list)  # what a damaged folder has lost
     runner: Any = field(default=None, compare=False)  # the Model, where it ran in this process; a folder tells its name alone
 
@@ -60,10 +69,31 @@ class Trace(Records):
 
     def save(self, folder: str | Path) -> None:
         """Write the trace into a folder of its own."""
-        writer = Writer(folder, model=self.model, prompt=self.prompt, ids=list(map(int, self.ids)), new=self.new)
+        run = {"model": self.model, "prompt": self.prompt, "ids": list(map(int, self.ids)), "new": self.new}
+        pieces = {str(id): raw.hex() for id, raw in (self.pieces | told(self)).items()}
+        writer = Writer(folder, **run, starts=self.starts, blanks=self.blanks, pieces=pieces)
         for s in self.seen:
             writer(s)
         writer.close()
+
+
+def told(life: Trace) -> dict[int, bytes]:
+    """What the ids of a run stand for, and those that came near, by the tokenizer of what ran; nothing where there is none."""
+    try:
+        tokenizer = life.runner.tokenizer if life.runner is not None else None
+    except CheckpointError:
+        tokenizer = None
+    if tokenizer is None:
+        return {}
+    ids, found = {*life.ids, *life.new}, dict[int, bytes]()
+    for s in life.seen:
+        if s.path == "logits" and isinstance(s.value, Tensor) and s.value.ndim == 3 and s.value.numel():
+            rows = s.value[0, life.blanks or [-1]].float()
+            ids.update(rows.topk(min(NEAR, rows.shape[-1])).indices.flatten().tolist())
+    for id in sorted(ids):
+        with suppress(TokenizerError):  # a table is often padded to more rows than there are pieces
+            found[id] = tokenizer.pieces([id])[0].raw
+    return found
 
 
 class Writer:
@@ -146,8 +176,12 @@ def load_trace(folder: str | Path) -> Trace:
     if (found := run.get("schema")) != SCHEMA or type(found) is not int:
         raise TraceError("trace.schema", folder=folder, found=found, allowed=SCHEMA)
     trace = Trace(run.get("model", ""), run.get("prompt"), run.get("ids", []), run.get("new", []))
-    if not (isinstance(trace.model, str) and isinstance(trace.prompt, str | None) and numbers(trace.ids) and numbers(trace.new)):
+    trace.starts, trace.blanks, pieces = run.get("starts"), run.get("blanks", []), run.get("pieces", {})
+    texts = isinstance(trace.model, str) and isinstance(trace.prompt, str | None)
+    lists = all(map(numbers, (trace.ids, trace.new, trace.blanks, [] if trace.starts is None else [trace.starts])))
+    if not (texts and lists and isinstance(pieces, dict) and all(ID.fullmatch(i) and hexadecimal(raw) for i, raw in pieces.items())):
         raise TraceError("trace.line", found=f"{file}:1")
+    trace.pieces = {int(i): bytes.fromhex(raw) for i, raw in pieces.items()}
     for number, line in enumerate(lines[1:], 2):
         if not line:
             continue
@@ -198,6 +232,11 @@ def sound(s: dict[str, Any], axes: int) -> bool:
         and (s.get("rows") is None or numbers(s["rows"]))
         and (s.get("flops") is None or numbers([s["flops"]]))
     )
+
+
+def hexadecimal(found: object) -> bool:
+    """Whether this is a text that tells bytes."""
+    return isinstance(found, str) and re.fullmatch("([0-9a-f]{2})*", found) is not None
 
 
 def numbers(found: object) -> bool:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from torch import Tensor
 
 from pellucid.counting.ghost import ghost
-from pellucid.draw.life import Answer, answer, tokenizer_of
+from pellucid.draw.life import tokenizer_of
 from pellucid.model import Model
-from pellucid.models import Decoder, Encoder, EncoderDecoder
+from pellucid.models import Decoder, EncoderDecoder
 from pellucid.server.asked import Asked
 from pellucid.server.limits import LIMITS
-from pellucid.server.runs import Run, kept, shapes
+from pellucid.server.runs import Run, answered, shapes
 from pellucid.server.shelf import EXAMPLES, Held
 from pellucid.server.worker import Stop
 from pellucid.tracing import Trace
@@ -36,7 +36,8 @@ def subject(thing: Subject) -> tuple[Run, Place]:
     life = thing if isinstance(thing, Trace) else Trace(type(thing.model).__name__ if isinstance(thing, Watch) else "", seen=thing.seen)
     life = replace(life, seen=[whole(s) for s in life])
     held = held_by(life.runner if isinstance(thing, Trace) else getattr(thing, "model", None), life.model)
-    return Run(held, life, answers(held, life)), {}
+    tokenizer = None if held is None or held.model is None else tokenizer_of(held.model)
+    return Run(held, life, answered(life, tokenizer, LIMITS.candidates)), {}
 
 
 def title(thing: Subject) -> str:
@@ -72,18 +73,3 @@ def whole(seen: Seen) -> Seen:
     x = seen.value
     same = isinstance(x, Tensor) and tuple(x.shape) == tuple(seen.shape) and x.dtype == seen.dtype
     return seen if same else replace(seen, value=None, terms=None)
-
-
-def answers(held: Held | None, life: Trace) -> list[list[Answer]]:
-    """What could come next at every step whose logits were recorded, and what did."""
-    if held is None or (model := held.model) is None:
-        return []
-    found = {s.step: s.value for s in life if s.path == "logits" and kept(s)}
-    encoder = isinstance(model.module, Encoder)
-    rows = model.blanks(life.ids) if encoder else [-1]
-    out = []
-    for k in range(life.steps):
-        picks = life.new if encoder else life.new[k : k + 1]
-        pairs = zip(rows, picks, strict=False) if k in found else ()
-        out.append([answer(tokenizer_of(model), found[k][0, row], row, pick, LIMITS.candidates) for row, pick in pairs])
-    return out

@@ -37,7 +37,9 @@ class Desk:
         self.bills, self.bench = Bills(self.shelf, limits), Bench(limits)
         if folder is not None:
             life = load_trace(folder)
-            self.first = Run(self.shelf[life.model] if life.model in self.shelf.names else None, life)
+            held = self.shelf[life.model] if life.model in self.shelf.names else None
+            tokenizer = None if held is None or held.model is None else tokenizer_of(held.model)
+            self.first = Run(held, life, runs.answered(life, tokenizer, limits.candidates))
         elif opened is not None:
             self.shelf[opened]
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from pellucid.draw.formula import block, formula
-from pellucid.draw.life import Answer, Candidate, piece_of, tokenizer_of, visible
+from pellucid.draw.life import Answer, Candidate, piece_of
 from pellucid.draw.number import finite
 from pellucid.ops.sample import choose, stages
 from pellucid.ops.sampling import Sampling
@@ -22,14 +22,13 @@ SCHEMA = 1
 
 def run_document(run: Run) -> dict[str, Any]:
     """The run with the tensors of its first step; those of another are asked for by `step_document`."""
-    tokenizer = tokenizer_of(run.model) if run.model is not None else None
-    pieces, new = ([visible(piece_of(tokenizer, i)) for i in ids] for ids in (run.trace.ids, run.trace.new))
-    asked = run.asked
+    pieces, new = ([run.piece(i) for i in ids] for ids in (run.trace.ids, run.trace.new))
+    asked, tokenizer = run.asked, run.tokenizer
     return {
         "schema": SCHEMA,
         "run": run.id,
         "model": run.trace.model,
-        "kind": None if run.held is None else run.held.kind,
+        "kind": run.kind,
         "values": any(map(kept, run.trace)),
         "prompt": run.trace.prompt,
         "ids": run.trace.ids,
@@ -54,17 +53,15 @@ def step_document(run: Run, k: int) -> dict[str, Any]:
 
 def step(run: Run, k: int) -> dict[str, Any]:
     """What was fed, how many rows the past held before, which tensors are its own, and its answers: as many as a model fills blanks."""
-    starts = None if run.held is None else run.held.config.starts
-    prompt = run.trace.ids if starts is None else [starts]
-    fed = prompt if k == 0 else run.trace.new[k - 1 : k]
+    fed = run.read if k == 0 else run.trace.new[k - 1 : k]
     answers = run.answers[k] if k < len(run.answers) else []
     return {
         "step": k,
         "fed": fed,
-        "before": 0 if k == 0 else len(prompt) + k - 1,
+        "before": 0 if k == 0 else len(run.read) + k - 1,
         "first": run.firsts[k],
         "count": run.firsts[k + 1] - run.firsts[k],
-        "answers": [written(a) for a in answers],
+        "answers": [written(run, a) for a in answers],
     }
 
 
@@ -80,12 +77,10 @@ def sample_document(run: Run, k: int, row: int, logits: Tensor, given: dict[str,
     """
     sampling = Sampling.of(given)
     sampling.check(len(logits))
-    tokenizer = tokenizer_of(run.model) if run.model is not None else None
-    read = run.trace.ids if run.held is None or run.held.config.starts is None else [run.held.config.starts]
-    found = stages(logits, sampling, read, run.trace.new[:k])
+    found = stages(logits, sampling, run.read, run.trace.new[:k])
     last = found[-1][1]
     best = last.argsort(descending=True, stable=True)[:most].tolist()
-    picked = choose(logits, sampling, read, run.trace.new[:k])
+    picked = choose(logits, sampling, run.read, run.trace.new[:k])
     best = best if picked in best else [*best[:-1], picked]
     shown = [(name, int((x > (0 if name == "probabilities" else -math.inf)).sum()), x[best].tolist()) for name, x in found]
     columns = zip(*(values for _, _, values in shown), strict=True)
@@ -97,10 +92,7 @@ def sample_document(run: Run, k: int, row: int, logits: Tensor, given: dict[str,
         "sampling": given,
         "picked": picked,
         "stages": [{"name": name, "left": left} for name, left, _ in shown],
-        "rows": [
-            {"id": i, "piece": visible(piece_of(tokenizer, i)), "values": list(map(finite, values))}
-            for i, values in zip(best, columns, strict=True)
-        ],
+        "rows": [{"id": i, "piece": run.piece(i), "values": list(map(finite, values))} for i, values in zip(best, columns, strict=True)],
     }
 
 
@@ -110,13 +102,13 @@ def weights_document(held: Held) -> dict[str, Any]:
     return {"schema": SCHEMA, "model": held.name, "weights": told}
 
 
-def written(a: Answer) -> dict[str, Any]:
+def written(run: Run, a: Answer) -> dict[str, Any]:
     """One answer: after the last row (-1), or in the row of a blank."""
-    return {"row": a.row, "picked": candidate(a.pick), "candidates": [candidate(c) for c in a.candidates]}
+    return {"row": a.row, "picked": candidate(run, a.pick), "candidates": [candidate(run, c) for c in a.candidates]}
 
 
-def candidate(c: Candidate) -> dict[str, Any]:
-    return {"id": c.id, "piece": visible(c.piece), "logit": finite(c.logit), "probability": finite(c.probability)}
+def candidate(run: Run, c: Candidate) -> dict[str, Any]:
+    return {"id": c.id, "piece": run.piece(c.id), "logit": finite(c.logit), "probability": finite(c.probability)}
 
 
 def tensors(run: Run, k: int) -> list[dict[str, Any]]:

@@ -64,7 +64,9 @@ def lens_document(run: Run, k: int, row: int, id: int | None, top: int, stop: St
         best = logits.argsort(descending=True, stable=True)
         told = candidates(tokenizer, logits, [one, *best[:top].tolist()])
         place = int((best == one).nonzero()[0, 0]) + 1
-        layers.append({"path": path, "rank": place, "followed": candidate(told[0]), "candidates": [candidate(c) for c in told[1:]]})
+        layers.append(
+            {"path": path, "rank": place, "followed": candidate(run, told[0]), "candidates": [candidate(run, c) for c in told[1:]]}
+        )
     return {"schema": SCHEMA, "run": run.id, "step": k, "row": row, "id": one, "layers": layers}
 
 

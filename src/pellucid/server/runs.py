@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.draw.life import Answer, answer, tokenizer_of
+from pellucid.checkpoint.pieces import Piece
+from pellucid.checkpoint.tokenizer import Tokenizer
+from pellucid.draw.life import Answer, answer, piece_of, tokenizer_of, visible
 from pellucid.errors import RequestError, UseError
 from pellucid.life import trace
 from pellucid.meta import META
@@ -64,6 +66,28 @@ class Run:
     @property
     def model(self) -> Model | None:
         return None if self.held is None else self.held.model
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        return None if self.model is None else tokenizer_of(self.model)
+
+    @cached_property
+    def kind(self) -> str | None:
+        """Of the model; where that is not here, as far as the run tells it."""
+        if self.held is not None:
+            return self.held.kind
+        return "encoder-decoder" if self.trace.starts is not None else "encoder" if self.trace.blanks else None
+
+    @cached_property
+    def read(self) -> list[int]:
+        """What the first step was fed."""
+        starts = self.trace.starts if self.held is None else self.held.config.starts
+        return self.trace.ids if starts is None else [starts]
+
+    def piece(self, id: int) -> str:
+        """What an id stands for, as it is shown: as the trace's file tells it, else as the tokenizer does."""
+        raw = self.trace.pieces.get(id)
+        return visible(piece_of(self.tokenizer, id) if raw is None else Piece(id, "", raw, False))
 
     @cached_property
     def bytes(self) -> int:
@@ -198,6 +222,17 @@ def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[
         rows = zip(model.blanks(ids), life.new, strict=True)
         answers.append([answer(tokenizer, logits[0, row], row, new, limits.candidates) for row, new in rows])
     return run
+
+
+def answered(life: Trace, tokenizer: Tokenizer | None, most: int) -> list[list[Answer]]:
+    """What could come next at every step whose logits were recorded, and what did."""
+    found = {s.step: s.value for s in life if s.path == "logits" and kept(s) and s.value.ndim == 3 and s.value.is_floating_point()}
+    out = []
+    for k in range(life.steps):
+        picks = zip(life.blanks, life.new, strict=False) if life.blanks else ((-1, i) for i in life.new[k : k + 1])
+        x = found[k][0] if k in found and len(found[k]) else torch.empty(0, 0)
+        out.append([answer(tokenizer, x[row], row, pick, most) for row, pick in picks if row < len(x) > 0 and pick < x.shape[1]])
+    return out
 
 
 def ids_of(model: Model, prompt: str | None, ids: Sequence[int] | None, limits: Limits) -> list[int]:
