@@ -125,7 +125,7 @@ def test_a_large_model_on_a_device_in_three_choices(visit: Visit) -> None:
     visit.refusals = {400}  # the specimen itself has fewer positions
     bill = count("deepseek-v3", context=131072, device="h200")
     visit.go(view="budget", prompt=PROMPT)
-    visit.page.get_by_label("Device").select_option("h200")
+    visit.page.get_by_label("Device").first.select_option("h200")
     visit.page.get_by_label("Beside it").select_option("deepseek-v3")
     visit.page.locator("input[type=number]").first.fill("131072")
     visit.page.keyboard.press("Tab")
