@@ -176,6 +176,7 @@ def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path, brows
         found = visit.cell("layers.0.attn.q", (0, 0, 1, 2))
         assert float(found.value) == pytest.approx(float(life["layers.0.attn.q"].value[0, 0, 1, 2]), rel=1e-7)
         visit.go(view="next")
+        visit.page.wait_for_selector(".stages tr[data-id]")
         best = life.last_logits().argsort(descending=True, stable=True)[:5].tolist()
         assert [int(row.get_attribute("data-id") or -1) for row in visit.page.locator(".stages tr[data-id]").all()[:5]] == best
         visit.go(view="budget")

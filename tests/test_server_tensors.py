@@ -299,6 +299,25 @@ def test_a_traces_file_tells_what_its_run_did(name: str, tmp_path: Path) -> None
             assert run["kind"] == (None if model != name and live["kind"] in ("decoder", "prefix") else live["kind"])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_a_traces_model_stands_beside_it_in_its_type(dtype: str, tmp_path: Path) -> None:
+    """So that what is computed from both is of one run; a model that only has the name is not taken for it."""
+    life = pellucid.trace(pellucid.load("pellucid/capitals", dtype=dtype), CAPITAL)
+    life.save(tmp_path / "t")
+    with served(str(tmp_path / "t")) as api:
+        models = api.get("/api/models", "models")
+        assert {m["name"]: m["dtype"] for m in models["models"]}["pellucid/capitals"] == dtype
+        told = api.get(f"/api/runs/{models['run']}/steps/0/lens", "lens")
+        assert told["layers"][-1]["followed"]["logit"] == pytest.approx(float(life.last_logits().max()), rel=1e-6)
+        assert api.run("pellucid/capitals", CAPITAL)["steps"] == api.get(f"/api/runs/{models['run']}", "run")["steps"]
+    life.model = "pellucid/capitals-deepseek"
+    life.save(tmp_path / "other")
+    with served(str(tmp_path / "other")) as api:
+        run = api.get("/api/models", "models")["run"]
+        assert api.get(f"/api/runs/{run}", "run")["kind"] is None
+        api.wrong(f"/api/runs/{run}/steps/0/lens", 400, "server.alone")
+
+
 def test_answers_of_a_hostile_trace(tmp_path: Path) -> None:
     """Logits that are none, and ids beyond them: nothing is told of these steps, and the rest is."""
     sizes = [(1, 2, 5), (5,), (0, 1, 5), (1, 0, 5), (1, 1, 0), (1, 1, 2), (1, 1, 5)]

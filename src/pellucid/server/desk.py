@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from pellucid import catalog
+from pellucid.axes import parse, show
 from pellucid.draw.life import tokenizer_of, visible
 from pellucid.errors import RequestError, UseError
 from pellucid.measuring import kept as measured
+from pellucid.model import DTYPES, specimens
 from pellucid.server import documents, runs, tensors
 from pellucid.server.asked import Asked
 from pellucid.server.bench import Bench
@@ -16,12 +18,12 @@ from pellucid.server.lenses import attribution_document, lens_document, model_of
 from pellucid.server.limits import Limits
 from pellucid.server.reuse import reuse_document
 from pellucid.server.runs import Run, Runs, kept
-from pellucid.server.shelf import Shelf
+from pellucid.server.shelf import Held, Shelf
 from pellucid.server.stats import stats_of, told
 from pellucid.server.terms import terms_document
 from pellucid.server.turns import turns_document
 from pellucid.server.worker import Stop
-from pellucid.tracing import INDEX, load_trace
+from pellucid.tracing import INDEX, Trace, load_trace
 
 SCHEMA = 1
 
@@ -32,24 +34,24 @@ class Desk:
     def __init__(self, opened: str | None, limits: Limits, **how: Any) -> None:
         self.limits, self.runs, self.opened = limits, Runs(limits), opened
         folder = Path(opened) if opened is not None and (Path(opened) / INDEX).is_file() else None
-        self.shelf = Shelf(None if folder is not None else opened, limits.models, **how)
+        life = None if folder is None else load_trace(folder)
+        if life is not None:  # beside it stands its model, where that is a specimen, in the type that it ran in
+            opened, how = life.model if life.model in specimens() else None, {"dtype": dtype_of(life)}
+        self.shelf = Shelf(opened, limits.models, **how)
         self.first: Run | None = None  # of a trace that was opened
         self.bills, self.bench = Bills(self.shelf, limits), Bench(limits)
-        if folder is not None:
-            life = load_trace(folder)
-            held = self.shelf[life.model] if life.model in self.shelf.names else None
+        held = None if opened is None else self.shelf[opened]
+        if life is not None:
+            held = held if held is not None and fits(held, life) else None
             tokenizer = None if held is None or held.model is None else tokenizer_of(held.model)
             self.first = Run(held, life, runs.answered(life, tokenizer, limits.candidates))
-        elif opened is not None:
-            self.shelf[opened]
 
     def models(self) -> dict[str, Any]:
         """What the page may run, and what it shows first."""
         if self.first is not None:
             self.runs.put(self.first)
         rows = self.shelf.list()
-        recorded = self.first is not None and self.first.held is not None and self.first.held.name
-        current = self.shelf.opened or recorded or rows[0]["name"]
+        current = self.shelf.opened or rows[0]["name"]
         return {"schema": SCHEMA, "current": current, "run": self.first and self.first.id, "models": rows}
 
     def live(self, asked: Asked, stop: Stop) -> dict[str, Any]:
@@ -156,6 +158,19 @@ class Desk:
         ]
         told = {"models": models, "devices": [*here(), *catalog.devices().values()], "situations": list(catalog.situations().values())}
         return {"schema": SCHEMA, **told}
+
+
+def fits(held: Held, life: Trace) -> bool:
+    """Whether a trace can be of this model: one of its name may have been another."""
+    sizes = {"D": held.config.width, "V": held.config.vocab}
+    named = ((axis, n) for s in life for axis, n in zip(map(show, parse(s.dims)), s.shape, strict=True))
+    return all(sizes.get(axis, n) == n for axis, n in named)
+
+
+def dtype_of(life: Trace) -> str | None:
+    """The type that a trace's model ran in."""
+    found = (str(s.dtype).removeprefix("torch.") for s in life if s.dtype.is_floating_point)
+    return next((name for name in found if name in DTYPES), None)
 
 
 def here() -> list[dict[str, Any]]:
