@@ -14,7 +14,7 @@ from pellucid.model import Model
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.server.asked import Asked
 from pellucid.server.limits import LIMITS
-from pellucid.server.runs import Run, answered, shapes
+from pellucid.server.runs import Run, recorded, shapes
 from pellucid.server.shelf import EXAMPLES, Held
 from pellucid.server.worker import Stop
 from pellucid.tracing import Trace
@@ -36,8 +36,7 @@ def subject(thing: Subject) -> tuple[Run, Place]:
     life = thing if isinstance(thing, Trace) else Trace(type(thing.model).__name__ if isinstance(thing, Watch) else "", seen=thing.seen)
     life = replace(life, seen=[whole(s) for s in life])
     held = held_by(life.runner if isinstance(thing, Trace) else getattr(thing, "model", None), life.model)
-    tokenizer = None if held is None or held.model is None else tokenizer_of(held.model)
-    return Run(held, life, answered(life, tokenizer, LIMITS.candidates)), {}
+    return recorded(held, life, LIMITS), {}
 
 
 def title(thing: Subject) -> str:

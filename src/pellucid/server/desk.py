@@ -42,9 +42,7 @@ class Desk:
         self.bills, self.bench = Bills(self.shelf, limits), Bench(limits)
         held = None if opened is None else self.shelf[opened]
         if life is not None:
-            held = held if held is not None and fits(held, life) else None
-            tokenizer = None if held is None or held.model is None else tokenizer_of(held.model)
-            self.first = Run(held, life, runs.answered(life, tokenizer, limits.candidates))
+            self.first = runs.recorded(held if held is not None and fits(held, life) else None, life, limits)
 
     def models(self) -> dict[str, Any]:
         """What the page may run, and what it shows first."""

@@ -224,15 +224,16 @@ def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[
     return run
 
 
-def answered(life: Trace, tokenizer: Tokenizer | None, most: int) -> list[list[Answer]]:
-    """What could come next at every step whose logits were recorded, and what did."""
+def recorded(held: Held | None, life: Trace, limits: Limits) -> Run:
+    """The run of a trace: what could come next at every step whose logits were recorded, and what did."""
+    run = Run(held, life, limits=limits)
     found = {s.step: s.value for s in life if s.path == "logits" and kept(s) and s.value.ndim == 3 and s.value.is_floating_point()}
-    out = []
     for k in range(life.steps):
         picks = zip(life.blanks, life.new, strict=False) if life.blanks else ((-1, i) for i in life.new[k : k + 1])
         x = found[k][0] if k in found and len(found[k]) else torch.empty(0, 0)
-        out.append([answer(tokenizer, x[row], row, pick, most) for row, pick in picks if row < len(x) > 0 and pick < x.shape[1]])
-    return out
+        fit = [(row, pick) for row, pick in picks if row < len(x) > 0 and pick < x.shape[1]]
+        run.answers.append([answer(run.tokenizer, x[row], row, pick, limits.candidates) for row, pick in fit])
+    return run
 
 
 def ids_of(model: Model, prompt: str | None, ids: Sequence[int] | None, limits: Limits) -> list[int]:
