@@ -12,6 +12,7 @@ from pellucid import attribution as attributing
 from pellucid import config as c
 from pellucid import lens as lenses
 from pellucid.attribution import Walk, attribution
+from pellucid.draw.formula import formula
 from pellucid.errors import UseError
 from pellucid.lens import lens
 from pellucid.model import Model
@@ -62,12 +63,40 @@ def test_a_model_cut_after_a_block_says_what_the_lens_says(kind: str) -> None:
     assert float((found - cut["logits"].value[0, row]).abs().max()) < 1e-12
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_record_has_a_formula_where_the_model_is_not_at_hand(kind: str) -> None:
+    """With all operands its op's own; with some of them, as a damaged file may have it, still a line."""
+    _, life = lived(KINDS[kind])
+    dims = {s.path: s.dims for s in life}
+    for s in life:
+        own = formula(s, None, dims)
+        assert "None" not in own and (s.op is None) == (own == "tap()")
+        for inputs, weights in ((s.inputs[:-1], s.weights), (s.inputs, s.weights[:-1]), (s.inputs[:1], s.weights[-1:]), ((), ())):
+            assert isinstance(formula(replace(s, inputs=inputs, weights=weights), None, dims), str)
+
+
 def test_a_model_without_a_head_has_no_lens() -> None:
     model, life = lived(replace(KINDS["fills"], head=False, transform=None, head_bias=False))
     with pytest.raises(UseError):
         lens(model, life)
     with pytest.raises(UseError):
         attribution(model, life, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_recorded_in_part_is_read_as_far_as_it_goes(kind: str) -> None:
+    """The same numbers of the blocks whose output is there, none taken from other tensors, and a line where there are none."""
+    model, life = lived(KINDS[kind])
+    whole = dict(lens(model, life))
+    names = [p for p in whole if "layers." in p]
+    part = Trace("tiny", seen=[s for s in life if s.path in (names[1], "layers.0.attn", "decoder.layers.0.attn", "logits")])
+    ((path, logits),) = lens(model, part)
+    assert path == names[1] and float((logits - whole[path]).abs().max()) < 1e-12
+    other = Trace("tiny", seen=[s for s in life if ".attn" in s.path or s.path == "logits"])
+    for f in (lambda: lens(model, other), lambda: attribution(model, other, 7)):
+        with pytest.raises(UseError) as told:
+            f()
+        assert told.value.key == "lens.missing"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,7 +121,7 @@ def test_all_that_was_added_is_the_logit(kind: str, row: int) -> None:
 
 def direction(model: Model, life: Trace, id: int) -> Tensor:
     """What one more of each channel of the last residual stream adds to a logit: autograd with the norm's scale held."""
-    x = life[lenses.stream(list(life))[-1].path].value[0, -1].clone().requires_grad_()
+    x = life[lenses.stream(model.module, list(life))[-1].path].value[0, -1].clone().requires_grad_()
     norm = model.module.norm
     centred = x - x.mean() if norm.centred else x
     scale = (centred.pow(2).mean() + norm.eps).rsqrt().detach()

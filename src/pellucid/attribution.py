@@ -82,6 +82,8 @@ class Walk:
         last = self.module.head
         if last.bias is not None:
             self.rest("head.bias", float(last.bias[id]))
+        if not all(p in self.records for p in s.inputs):
+            raise UseError("lens.missing", path=s.inputs[0])
         self.back(s.inputs[0], last.matrix()[id].double())
         return None
 

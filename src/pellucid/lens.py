@@ -3,7 +3,6 @@
 The residual stream after every block goes through the model's own last norm and head. What the last block left is the model's answer.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,20 +15,24 @@ from pellucid.step import Step
 from pellucid.tracing import Trace
 from pellucid.watching import Seen
 
-BLOCK = re.compile(r"((?:decoder\.)?layers\.\d+)\.")
-
 
 def plain(seen: Seen) -> Tensor:
     """A record's own value."""
     return seen.value  # type: ignore[no-any-return]
 
 
-def stream(seen: list[Seen]) -> list[Seen]:
-    """The residual stream of one step [B T D]: as it enters the first block, and as it leaves each, whatever order its norms have."""
-    own = [s for s in seen if s.dims == "B T D" and not s.path.startswith("encoder.")]
-    left = {found[1]: s for s in own if (found := BLOCK.match(s.path))}  # of each block the last
-    first = next((i for i, s in enumerate(own) if BLOCK.match(s.path)), 0)
-    return [*own[:first][-1:], *left.values()]
+def stream(module: Any, seen: list[Seen]) -> list[Seen]:
+    """The residual stream of one step [B T D], as far as it was recorded: as it enters the first block, and as it leaves each."""
+    paired = isinstance(module, EncoderDecoder)
+    stack, prefix = (module.decoder, "decoder.") if paired else (module, "")
+    records = {s.path: s for s in seen if s.dims == "B T D"}
+    first = next((s.inputs for s in seen if s.path.startswith(f"{prefix}layers.0.")), ())[:1]
+    enters = [p for p in first if not p.startswith((f"{prefix}layers.", "encoder."))]
+    left = [f"{prefix}layers.{i}.{block.leaves}" for i, block in enumerate(stack.layers)]
+    found = [records[p] for p in (*enters, *left) if p in records]
+    if not found:
+        raise UseError("lens.missing", path=left[0])
+    return found
 
 
 def lens(model: Any, life: Trace, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain) -> list[tuple[str, Tensor]]:
@@ -40,7 +43,7 @@ def lens(model: Any, life: Trace, step: int = 0, row: int = -1, value: Callable[
     module = model.module
     if not model.config.head:
         raise UseError("lens.head", model=model.name)
-    found = stream([s for s in life if s.step == step])
+    found = stream(module, [s for s in life if s.step == step])
     stack = module.decoder if isinstance(module, EncoderDecoder) else module
     with torch.no_grad():
         rows = torch.cat([value(s)[:, row, None] for s in found], 1)

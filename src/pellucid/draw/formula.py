@@ -4,6 +4,7 @@ Names are shortened to what is unambiguous within a block. An op that this page 
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
@@ -149,6 +150,13 @@ def scaled(m: Made) -> str:
     return m.x + scaling(m.number("logit_scale" if m.name == "head_scaled" else "scale"))
 
 
+def cap(m: Made) -> str:
+    """The soft bound of numbers, by its letter where the model is not at hand."""
+    bound = m.number("cap")
+    word = "cap" if bound is None else f"{bound:g}"
+    return f"{word} · tanh({m.x} / {word})"
+
+
 WRITTEN: dict[str, Write] = {
     "look": lambda m: f"{m.weights[0]}[{'t' if m.name == 'positions' else 'id'}]",
     "add": lambda m: " + ".join(m.inputs),
@@ -174,7 +182,7 @@ WRITTEN: dict[str, Write] = {
     "experts": experts,
     "combine": lambda m: f"Σ {' · '.join(reversed(m.inputs))}",
     "scaled": scaled,
-    "cap": lambda m: f"{m.number('cap'):g} · tanh({m.x} / {m.number('cap'):g})",
+    "cap": cap,
     "gated": lambda m: f"σ({m.inputs[1]}) · {m.x}",
     "sinusoid": lambda m: "sin, cos(t / 10000^(2i/D))",
     "edit": lambda m: "edit",
@@ -186,5 +194,7 @@ def formula(seen: Seen, module: nn.Module | None = None, dims: Mapping[str, str]
     """The formula of a record; module: the model, for the numbers that a part was built with; dims: of the other records, by path."""
     made = Made(seen, module, dims or {})
     write = WRITTEN.get(seen.op or "tap")
-    enough = made.inputs or made.weights
-    return write(made) if write is not None and enough else f"{seen.op}({', '.join(made.inputs + made.weights)})"
+    if write is not None and (made.inputs or made.weights):
+        with suppress(IndexError, ValueError):  # a file may name too few operands
+            return write(made)
+    return f"{seen.op}({', '.join(made.inputs + made.weights)})"

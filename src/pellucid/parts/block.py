@@ -34,6 +34,7 @@ class Block(nn.Module):
 
     attn: Attention | Latent
     ffn: Mlp | Moe
+    leaves = "out"  # names what leaves it
 
     def __init__(self, cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> None:
         super().__init__()
@@ -70,6 +71,8 @@ class Block(nn.Module):
 
 class PostBlock(Block):
     """The norm after each sum (arXiv 1706.03762): what leaves the block is normed."""
+
+    leaves = "ffn_norm"
 
     def sum(self, x: Tensor, part: str, total: str, step: Step) -> Tensor:
         return self.normed(f"{part}_norm", tap(ops.add(x, self.run(part, x, step)), f"{total}: B T D"))
