@@ -1,4 +1,4 @@
-"""Mutants of a recorded trace: its index, line by line, and its shards."""
+"""Mutants of a recorded trace, its index, line by line, and its shards: opened as the page opens them."""
 
 import json
 import random
@@ -8,13 +8,16 @@ from pathlib import Path
 import pellucid
 from campaigns import Attempt, named
 from campaigns.mutate import bent, mangled, text
+from pellucid.server.documents import run_document, step_document
+from pellucid.server.limits import LIMITS
+from pellucid.server.runs import recorded
 from pellucid.tracing import load_trace
 
 
 def prepare(folder: Path) -> Attempt:
     model = pellucid.load("pellucid/capitals", dtype="float32")
     good, bad = folder / "good", folder / "bad"
-    pellucid.trace(model, "The capital of France is", steps=2, only="layers.0.attn.*").save(good)
+    pellucid.trace(model, "The capital of France is", steps=2, only=("layers.0.*", "logits")).save(good)
     names = sorted(p.name for p in good.iterdir())
 
     def attempt(draw: random.Random) -> str:
@@ -32,8 +35,9 @@ def prepare(folder: Path) -> Attempt:
             file.write_bytes(mangled(file.read_bytes(), draw))
 
         def load() -> None:
-            for s in load_trace(bad):
-                assert s.value is None or s.value.numel() >= 0
+            run = recorded(None, load_trace(bad), LIMITS)
+            documents = [run_document(run), *(step_document(run, k) for k in range(run.trace.steps)[:3])]
+            json.dumps(documents, allow_nan=False)
 
         return named(load, "bad")
 
