@@ -16,8 +16,10 @@ from torch import Tensor
 import pellucid
 from pellucid import catalog
 from pellucid.draw import bill_json
+from pellucid.errors import TraceError, UseError
 from pellucid.model import SPECIMENS, specimens
 from pellucid.server import tensors
+from pellucid.server.desk import Desk
 from pellucid.server.limits import LIMITS, Limits
 from pellucid.server.stats import STRIP, stats_of
 from pellucid.tracing import Trace
@@ -299,6 +301,30 @@ def test_a_traces_file_tells_what_its_run_did(name: str, tmp_path: Path) -> None
             assert run["kind"] == (None if model != name and live["kind"] in ("decoder", "prefix") else live["kind"])
 
 
+def test_a_trace_beside_its_model(folder: Path, tmp_path: Path) -> None:
+    """What needs weights is told; another model, one without weights, and a model beside no trace are refused."""
+    model = pellucid.load(folder)
+    life = pellucid.trace(model, "The capital")
+    life.model = "elsewhere"
+    life.save(tmp_path / "t")
+    with served(str(tmp_path / "t"), beside=str(folder)) as api:
+        first = api.get("/api/models", "models")
+        run = api.get(f"/api/runs/{first['run']}", "run")
+        assert first["current"] == run["model"] == str(folder)
+        told = api.get(f"/api/runs/{first['run']}/steps/0/lens", "lens")
+        assert told["layers"][-1]["followed"]["logit"] == pytest.approx(float(life.last_logits().max()), rel=1e-5)
+        assert api.get(f"/api/runs/{first['run']}/steps/0/attribution", "attribution")["id"] == life.new[0]
+        assert api.run(str(folder), "The capital")["steps"] == run["steps"]
+    for opened, beside, key in (
+        (tmp_path / "t", "pellucid/capitals", "open.fits"),
+        (tmp_path / "t", "gpt2-small", "open.weights"),
+        (folder, "pellucid/capitals", "open.beside"),
+    ):
+        with pytest.raises(UseError) as wrong:
+            Desk(str(opened), LIMITS, beside)
+        assert wrong.value.key == key
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_a_traces_model_stands_beside_it_in_its_type(dtype: str, tmp_path: Path) -> None:
     """So that what is computed from both is of one run; a model that only has the name is not taken for it."""
@@ -328,6 +354,11 @@ def test_answers_of_a_hostile_trace(tmp_path: Path) -> None:
     with served(str(tmp_path / "t")) as api:
         run = api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run")
         assert [len(s["answers"]) for s in run["steps"]] == [1, 0, 0, 0, 0, 0, 1, 0]
+    seen[-1].step = 10**15
+    Trace("m", "x", [1, 2], [3], seen).save(tmp_path / "far")
+    with pytest.raises(TraceError) as wrong:
+        Desk(str(tmp_path / "far"), LIMITS)
+    assert wrong.value.key == "trace.steps" and str(tmp_path / "far") in str(wrong.value)
 
 
 def test_a_folder(folder: Path) -> None:

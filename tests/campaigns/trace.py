@@ -35,7 +35,7 @@ def prepare(folder: Path) -> Attempt:
             file.write_bytes(mangled(file.read_bytes(), draw))
 
         def load() -> None:
-            run = recorded(None, load_trace(bad), LIMITS)
+            run = recorded(None, load_trace(bad), LIMITS, bad)
             documents = [run_document(run), *(step_document(run, k) for k in range(run.trace.steps)[:3])]
             json.dumps(documents, allow_nan=False)
 

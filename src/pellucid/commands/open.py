@@ -19,6 +19,7 @@ def add(app: typer.Typer) -> None:
     def open_(
         ctx: typer.Context,
         model: Annotated[str, typer.Argument(metavar="[MODEL|TRACE]", help=say("open.help.model"))] = SPECIMEN,
+        beside: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=say("open.help.beside"))] = None,
         port: Annotated[int, options.whole("--port", say("open.help.port"))] = 0,
         no_browser: Annotated[bool, typer.Option("--no-browser", help=say("open.help.no_browser"))] = False,
         device: Annotated[str, typer.Option("--device", metavar="NAME", help=say("open.help.device"))] = "cpu",
@@ -39,4 +40,4 @@ def add(app: typer.Typer) -> None:
                 browse(address, end)
 
         with ExitStack() as end:
-            serve(port, model, ready, device=device, dtype=dtype, ignore_fields=tuple(ignore_field or ()))
+            serve(port, model, ready, beside=beside, device=device, dtype=dtype, ignore_fields=tuple(ignore_field or ()))

@@ -29,20 +29,27 @@ SCHEMA = 1
 
 
 class Desk:
-    """opened: a model's name or the folder of a trace; None opens the first specimen. how: `load`'s settings."""
+    """opened: a model's name or the folder of a trace; None opens the first specimen. how: `load`'s settings.
 
-    def __init__(self, opened: str | None, limits: Limits, **how: Any) -> None:
+    beside: the model that the trace was recorded from; a name that only the trace tells is followed to a specimen and nowhere else.
+    """
+
+    def __init__(self, opened: str | None, limits: Limits, beside: str | None = None, **how: Any) -> None:
         self.limits, self.runs, self.opened = limits, Runs(limits), opened
         folder = Path(opened) if opened is not None and (Path(opened) / INDEX).is_file() else None
         life = None if folder is None else load_trace(folder)
-        if life is not None:  # beside it stands its model, where that is a specimen, in the type that it ran in
-            opened, how = life.model if life.model in specimens() else None, {"dtype": dtype_of(life)}
+        if beside is not None and life is None:
+            raise UseError("open.beside", found=opened or "-")
+        if life is not None:
+            opened = beside or (life.model if life.model in specimens() else None)
+            how = {"dtype": dtype_of(life), "ignore_fields": how.get("ignore_fields", ())}  # as it ran, where the trace's values are
         self.shelf = Shelf(opened, limits.models, **how)
         self.first: Run | None = None  # of a trace that was opened
         self.bills, self.bench = Bills(self.shelf, limits), Bench(limits)
         held = None if opened is None else self.shelf[opened]
         if life is not None:
-            self.first = runs.recorded(held if held is not None and fits(held, life) else None, life, limits)
+            life.model = beside or life.model
+            self.first = runs.recorded(alike(held, life, beside is not None), life, limits, folder)
 
     def models(self) -> dict[str, Any]:
         """What the page may run, and what it shows first."""
@@ -158,11 +165,19 @@ class Desk:
         return {"schema": SCHEMA, **told}
 
 
-def fits(held: Held, life: Trace) -> bool:
-    """Whether a trace can be of this model: one of its name may have been another."""
+def alike(held: Held | None, life: Trace, asked: bool) -> Held | None:
+    """A trace's model, if it can be that: one that was asked for must be, and one of the same name may be another."""
+    if held is None:
+        return None
+    if asked and not held.has_weights:
+        raise UseError("open.weights", model=held.name)
     sizes = {"D": held.config.width, "V": held.config.vocab}
     named = ((axis, n) for s in life for axis, n in zip(map(show, parse(s.dims)), s.shape, strict=True))
-    return all(sizes.get(axis, n) == n for axis, n in named)
+    if all(sizes.get(axis, n) == n for axis, n in named):
+        return held
+    if asked:
+        raise UseError("open.fits", model=held.name)
+    return None
 
 
 def dtype_of(life: Trace) -> str | None:

@@ -12,6 +12,7 @@ class Limits:
     patience: float = 10.0  # seconds for a body to arrive
     tokens: int = 8_192  # of a prompt
     new: int = 256  # tokens of one run
+    steps: int = 1 << 16  # of a trace; a file may say any number
     edits: int = 64  # of one run
     candidates: int = 20  # told of a step
     rows: int = 1_000  # told of what sampling makes of a step

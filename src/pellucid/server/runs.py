@@ -21,7 +21,7 @@ from torch import Tensor
 from pellucid.checkpoint.pieces import Piece
 from pellucid.checkpoint.tokenizer import Tokenizer
 from pellucid.draw.life import Answer, answer, piece_of, tokenizer_of, visible
-from pellucid.errors import RequestError, UseError
+from pellucid.errors import RequestError, TraceError, UseError
 from pellucid.life import trace
 from pellucid.meta import META
 from pellucid.model import Model
@@ -224,8 +224,10 @@ def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[
     return run
 
 
-def recorded(held: Held | None, life: Trace, limits: Limits) -> Run:
-    """The run of a trace: what could come next at every step whose logits were recorded, and what did."""
+def recorded(held: Held | None, life: Trace, limits: Limits, folder: object = None) -> Run:
+    """The run of a trace: what could come next at every step whose logits were recorded, and what did. folder: where it was read from."""
+    if life.steps > limits.steps:
+        raise TraceError("trace.steps", folder=folder or life.model, found=life.steps, most=limits.steps)
     run = Run(held, life, limits=limits)
     found = {s.step: s.value for s in life if s.path == "logits" and kept(s) and s.value.ndim == 3 and s.value.is_floating_point()}
     for k in range(life.steps):
