@@ -109,9 +109,6 @@ def sums(api: Served) -> int:
     for n, s in enumerate(api.desk.runs[run["run"]].trace):
         cell = [dice.randrange(k) for k in s.shape]
         reply = api.client.get(f"/api/runs/{run['run']}/tensors/{n}/terms", params={"cell": ",".join(map(str, cell))})
-        if s.terms is None:
-            assert judge(reply.json(), "error")["error"]["code"] == "cell.terms"
-            continue
         told = judge(reply.json(), "terms")
         assert told["index"] == cell and told["count"] == len(told["summands"]) and told["value"] == float(s.value[tuple(cell)])
         products = np.prod(list(told["factors"].values()), axis=0)

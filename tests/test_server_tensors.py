@@ -269,7 +269,7 @@ def test_a_recorded_trace(tmp_path: Path, models: dict[str, pellucid.Model]) -> 
         run = api.get(f"/api/runs/{first['run']}", "run")
         assert (run["ids"], run["new"], run["text"]) == (life_.ids, life_.new, " Paris.")
         assert raw(api.tensor(run["run"], 5)[0]) == raw(life_.seen[5].value)
-        api.wrong(f"/api/runs/{run['run']}/tensors/5/terms", 400, "cell.terms", cell="0,0,0,0")
+        api.wrong(f"/api/runs/{run['run']}/tensors/5/terms", 400, "page.unsummed", cell="0,0,0,0")
         assert api.run(model.name, CAPITAL)["new"] == life_.new[:1]
 
 

@@ -326,7 +326,9 @@ def whole(run: Run, n: int, stop: Stop, terms: bool = False) -> Seen:
     s = run.seen(n)
     if isinstance(s.value, Tensor) and s.value.is_meta and s.later is None:
         raise RequestError("server.meta", 400, "n", path=s.path)
-    if kept(s) and (not terms or s.terms is not None or run.asked is None):
+    if terms and not summed(run, s):
+        raise RequestError("page.given" if s.source == "edited" else "page.unsummed", 400, "n")
+    if kept(s) and (not terms or s.terms is not None):
         return s
     if (found := run.latest(n)) is not None:
         return found
