@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -104,6 +104,12 @@ class Visit:
         self.page.goto(f"{base}?lang={lang}#{token}&{urlencode({k: str(v) for k, v in place.items()})}")
         self.page.wait_for_function(READY)
 
+    def went(self, _: object) -> None:
+        self.asked += 1
+
+    def came(self, _: object) -> None:
+        self.answered += 1
+
     def settle(self) -> None:
         """Until the page has asked for nothing for a while, and has drawn what it was given."""
         quiet, last, end = 0, -1, time.monotonic() + 30
@@ -160,12 +166,10 @@ def visiting(browser: Browser, address: str, refusals: Iterable[int] = (), **how
             visit.told.append(route.request.url)
             route.abort()
 
-    def counted(which: str) -> Callable[[Any], None]:
-        return lambda _: setattr(visit, which, getattr(visit, which) + 1)
-
     context.route("**/*", answer)
-    for event, which in (("request", "asked"), ("requestfinished", "answered"), ("requestfailed", "answered")):
-        visit.page.on(event, counted(which))  # type: ignore[call-overload]
+    visit.page.on("request", visit.went)
+    visit.page.on("requestfinished", visit.came)
+    visit.page.on("requestfailed", visit.came)
     visit.page.on("console", lambda m: visit.told.append(m.text) if "GL Driver Message" not in m.text else None)  # software GL is slow
     visit.page.on("pageerror", lambda e: visit.told.append(str(e)))
     visit.page.on("dialog", lambda d: (visit.told.append(f"dialog: {d.message}"), d.dismiss()))

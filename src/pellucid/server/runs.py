@@ -219,7 +219,7 @@ def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[
     run = Run(held, life, answers, asked, patches, limits)
     if isinstance(model.module, Encoder) and model.config.head:
         logits = whole(run, next(n for n, s in enumerate(life.seen) if s.path == "logits"), stop).value
-        rows = zip(model.blanks(ids), life.new, strict=True)
+        rows = zip(life.blanks, life.new, strict=True)
         answers.append([answer(tokenizer, logits[0, row], row, new, limits.candidates) for row, new in rows])
     return run
 
