@@ -31,4 +31,4 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             build_data["force_include"][str(path)] = str(Path("pellucid", "ops", "native", path.name))
         if made:
             build_data["pure_python"] = False
-            build_data["tag"] = "py3-none-linux_x86_64"
+            build_data["tag"] = f"py3-none-{make.platform_tag(made)}"

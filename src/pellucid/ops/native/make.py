@@ -7,6 +7,7 @@ its symbol is found in the runtime that torch has loaded. A library carries the 
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -49,3 +50,16 @@ def build(into: Path = HERE) -> list[Path]:
             made.append(out)
         part.unlink(missing_ok=True)
     return made
+
+
+def platform_tag(libraries: list[Path]) -> str:
+    """Return the platform of a wheel that holds `libraries`: the oldest glibc that has every symbol they ask for.
+
+    An index refuses plain `linux_x86_64`, which says nothing of the C library. Libraries of another C library keep that name.
+    """
+    asked = [re.findall(rb"\bGLIBC_(\d+)\.(\d+)", path.read_bytes()) for path in libraries]
+    versions = [(int(major), int(minor)) for found in asked for major, minor in found]
+    if not versions:
+        return "linux_x86_64"
+    major, minor = max(versions)
+    return f"manylinux_{major}_{max(minor, 17)}_x86_64"  # 2.17 is the oldest that pip knows by this name
