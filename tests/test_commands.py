@@ -255,9 +255,9 @@ def test_train_calls_the_recipe(tmp_path: Path, capsys: Captured, monkeypatch: p
     """Settings reach the run, progress goes to stderr, the folder to stdout."""
     import pellucid.train
 
-    def made(path: Path, out: Path | None, resume: bool, threads: int | None, progress: Any) -> Path:
+    def made(path: Path, out: Path | None, resume: bool, threads: int | None, progress: Any, restart: bool) -> Path:
         progress({"step": 3, "loss": 1.23456})
-        assert (path.name, out, resume, threads) == ("r.toml", tmp_path, True, 2)
+        assert (path.name, out, resume, threads, restart) == ("r.toml", tmp_path, True, 2, False)
         return tmp_path / "model"
 
     monkeypatch.setattr(pellucid.train, "run_recipe", made)

@@ -169,17 +169,17 @@ def test_damaged_state_is_passed_over(how: str, tmp_path: Path, whole: tuple[dic
     faults = run.resume()
     assert run.step == 6 and len(faults) == 1 and "000000009" in faults[0] and "\n" not in faults[0]
     assert run.train(silent) and state(run) == whole[0]
-    assert newest(tmp_path / "saves")[1] == []
+    assert newest(tmp_path / "saves")[1] == {}
 
 
 def test_all_states_damaged(tmp_path: Path, whole: tuple[dict[str, bytes], Any]) -> None:
-    """Then the run begins anew, and says what was wrong; a reader without the manifest would go on from damage."""
+    """Then the run begins anew if it is told to, and says what was wrong; a reader without the manifest would go on from damage."""
     first = run_of(tmp_path)
     first.train(silent, lambda: first.step == 6)
     for folder in (tmp_path / "saves").iterdir():
         flip(folder / "weights.safetensors")
     run = run_of(tmp_path)
-    assert len(run.resume()) == 2 and run.step == 0
+    assert len(run.resume(restart=True)) == 2 and run.step == 0
     assert run.train(silent) and state(run) == whole[0]
     flip(tmp_path / "saves" / "000000009" / "weights.safetensors")
     shutil.rmtree(tmp_path / "saves" / "000000012")
@@ -229,7 +229,7 @@ def test_a_full_disk_ends_the_run_cleanly(tmp_path: Path, whole: tuple[dict[str,
 
 @pytest.mark.parametrize("what", ["settings", "documents", "objective", "model", "torch", "threads"])
 def test_another_run_is_refused(what: str, tmp_path: Path) -> None:
-    """A state belongs to its settings, documents, objective, model, torch and threads; what differs is named."""
+    """A state belongs to its settings, documents, objective, model, torch and threads; what differs is named, a setting with its values."""
     first = run_of(tmp_path)
     first.train(silent, lambda: first.step == 3)
     changed: dict[str, dict[str, Any]] = {
@@ -244,4 +244,10 @@ def test_another_run_is_refused(what: str, tmp_path: Path) -> None:
     before = state(other)
     with pytest.raises(TrainError) as caught:
         other.resume()
-    assert caught.value.key == "train.differs" and str(caught.value).endswith(what) and state(other) == before
+    told = {
+        "settings": "train.learning_rate (0.01 → 0.02)",
+        "objective": "objective (Causal → Prefix)",
+        "torch": f"torch ({torch.__version__} → 0)",
+        "threads": f"threads ({torch.get_num_threads()} → 0)",
+    }
+    assert caught.value.key == "train.differs" and str(caught.value).endswith(told.get(what, what)) and state(other) == before

@@ -20,6 +20,7 @@ def add(app: typer.Typer) -> None:
         recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help=say("train.help.recipe"))],
         out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help=say("train.help.out"))] = None,
         resume: Annotated[bool, typer.Option("--resume", help=say("train.help.resume"))] = False,
+        restart: Annotated[bool, typer.Option("--restart", help=say("train.help.restart"))] = False,
         threads: Annotated[int | None, options.whole("--threads", say("train.help.threads"))] = None,
     ) -> None:
         screen: Screen = ctx.obj
@@ -29,7 +30,7 @@ def add(app: typer.Typer) -> None:
         def progress(entry: dict[str, Any]) -> None:
             screen.note("  ".join(f"{key} {figure(value)}" for key, value in entry.items()))
 
-        made = run_recipe(recipe, out, resume, threads, progress)
+        made = run_recipe(recipe, out, resume, threads, progress, restart)
         if screen.json:
             screen.document({"schema": SCHEMA, "model": str(made)})
         else:

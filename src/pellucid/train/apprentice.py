@@ -28,12 +28,13 @@ LOCK = "lock"
 Progress = Callable[[dict[str, Any]], None]
 
 
-def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, progress: Progress) -> Path:
+def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, progress: Progress, restart: bool = False) -> Path:
     """Train what a recipe tells, and return the folder of the finished model, `out`/model.
 
     out: the run's folder, runs/<name> where None.  resume: go on from its newest saved state.  progress: takes each log entry.
+    restart: resume, and begin at step 1 if states were saved there of which none is whole.
     """
-    recipe = read_recipe(path)
+    recipe, resume = read_recipe(path), resume or restart
     folder = out or Path("runs") / recipe.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
         objective = prepare(recipe)
         family, hf, model = fresh(recipe, objective)
         run = Run(model, objective, objective.documents(recipe.data, recipe.train.seed), recipe.train, folder)
-        for warning in run.resume() if resume else ():
+        for warning in run.resume(restart) if resume else ():
             progress({"warning": warning})
         if not run.train(progress, stopped):
             raise TrainError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)

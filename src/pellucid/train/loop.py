@@ -3,29 +3,30 @@
 What a batch holds follows from the seed and the step alone, so a resumed run sees what an uninterrupted one would have seen.
 """
 
-import hashlib
 import json
 import math
+import os
 import random
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pellucid.checkpoint.disk import reason
+from pellucid.checkpoint.disk import read_whole, reason, replacing
 from pellucid.checkpoint.fill import targets
 from pellucid.errors import TrainError
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.train.balance import Balance
+from pellucid.train.identity import identity, require
 from pellucid.train.objectives import IGNORED, Document, Objective, Sheet
 from pellucid.train.recipe import Settings
-from pellucid.train.saves import newest, read_state, save_state
+from pellucid.train.saves import newest, read_state, save_state, set_aside
 
+LOG_BYTES = 1 << 32
 STEP = re.compile(rb'\{"step": ([0-9]+)[,}].*\}$')
 
 
@@ -87,14 +88,7 @@ class Run:
         self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
         self.balance = Balance(model, s.correction)
         self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
-        self.identity = {
-            "settings": hashlib.sha256(json.dumps(asdict(s), sort_keys=True).encode()).hexdigest(),
-            "model": hashlib.sha256(repr(model.config).encode()).hexdigest(),
-            "objective": type(objective).__name__,
-            "documents": hashlib.sha256(json.dumps(documents).encode()).hexdigest(),
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-        }
+        self.identity = identity(model.config, objective, documents, s)
 
     def train(self, progress: Callable[[dict[str, Any]], None], stopped: Callable[[], bool] = lambda: False) -> bool:
         """Train to the last step; True when it is reached, False where `stopped` said to stop (the state is saved then)."""
@@ -148,13 +142,17 @@ class Run:
             raise TrainError("train.save", path=self.folder / "log.jsonl", reason=reason(fault)) from None
 
     def unlog(self) -> None:
-        """Take back what the log tells of steps that were lost; a crash may have torn its last line."""
+        """Take back what the log tells of steps that were lost; a crash may have torn its last line. The new log is written beside the
+        old one and takes its name when it is on the disk; where nothing goes, nothing is written.
+        """
         path = self.folder / "log.jsonl"
-        if not path.is_file():
+        if not os.path.lexists(path):
             return
-        lines = path.read_bytes().split(b"\n")[:-1]
-        kept = [line for line in lines if (found := STEP.match(line)) and int(found[1]) <= self.step]
-        path.write_bytes(b"".join(line + b"\n" for line in kept))
+        whole = read_whole(path, LOG_BYTES, TrainError)
+        kept = b"".join(line + b"\n" for line in whole.split(b"\n")[:-1] if (found := STEP.match(line)) and int(found[1]) <= self.step)
+        if kept != whole:
+            with replacing(path, TrainError) as part:
+                part.write_bytes(kept)
 
     def save(self) -> None:
         """Keep everything that the next step depends on."""
@@ -163,15 +161,24 @@ class Run:
         weights = {path: t.detach() for path, t in targets(self.model).items()}
         save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity})
 
-    def resume(self) -> list[str]:
-        """Go on from the newest state that verifies, if there is one; returns what was wrong with newer ones."""
+    def resume(self, restart: bool = False) -> list[str]:
+        """Go on from the newest state that verifies, or begin where none was saved; returns what was wrong with later states, which are
+        put aside. Where states were saved and none verifies, a TrainError, or with `restart` a beginning. A log without its state goes
+        aside with them.
+        """
         found, faults = newest(self.folder / "saves")
+        told = list(faults.values())
         if found is None:
-            self.unlog()
-            return faults
+            if faults and not restart:
+                raise TrainError("train.lost", folder=self.folder / "saves", reason="; ".join(told), aside=self.folder / "aside")
+            for lost in (*faults, self.folder / "log.jsonl"):
+                if lost.exists():
+                    set_aside(self.folder, lost)
+            return told
         weights, moments, state = read_state(found)
-        if differing := [k for k, v in self.identity.items() if state["identity"].get(k) != v]:
-            raise TrainError("train.differs", path=found, what=", ".join(differing))
+        require(found, state["identity"], self.identity, state["step"])
+        for lost in faults:
+            set_aside(self.folder, lost)
         with torch.no_grad():
             for path, t in targets(self.model).items():
                 t.copy_(weights[path])
@@ -179,7 +186,7 @@ class Run:
                 self.optimizer.state[p] = {k.split(":")[1]: v.clone() for k, v in moments.items() if k.split(":")[0] == path}
         self.step, self.tokens = state["step"], state["tokens"]
         self.unlog()
-        return faults
+        return told
 
 
 def check(objective: Objective, documents: list[Document], vocab: int, positions: int | None) -> None:

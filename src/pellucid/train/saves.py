@@ -2,12 +2,14 @@
 
     run/saves/000500/   weights.safetensors  moments.safetensors  state.json  manifest.json (SHA-256 and size of each)
 
-A state without a manifest that verifies does not count; the newest that does is where a run goes on. Two are kept.
+A state without a manifest that verifies does not count; the newest that does is where a run goes on. The two newest are kept, and the
+one just written always. What does not count is put aside, never deleted: run/aside/000500.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,10 +23,12 @@ from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
 from pellucid.errors import PellucidError, TrainError
 
 KEPT = 2
+NAME = re.compile("[0-9]{9,}")
+FILES = ("weights.safetensors", "moments.safetensors", "state.json")
 
 
 def save_state(root: Path, step: int, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-    """Write one state whole, then drop all but the newest ones."""
+    """Write one state whole, then drop all but it and the newest before it. Those of later steps are no past of it: they go aside."""
     final, part = root / f"{step:09d}", root / f".{step:09d}.part"
     try:
         shutil.rmtree(part, ignore_errors=True)
@@ -34,13 +38,15 @@ def save_state(root: Path, step: int, weights: Mapping[str, Tensor], moments: Ma
         text(part / "state.json", {**state, "step": step})
         text(part / "manifest.json", {f.name: [digest(f), f.stat().st_size] for f in sorted(part.iterdir())})
         sync(part)
-        shutil.rmtree(final, ignore_errors=True)
+        for other in states(root):
+            if int(other.name) >= step:
+                set_aside(root.parent, other)
         os.replace(part, final)
         sync(root)
     except (OSError, PellucidError) as fault:
         shutil.rmtree(part, ignore_errors=True)
         raise TrainError("train.save", path=final, reason=reason(fault)) from None
-    for old in sorted(root.glob("[0-9]*"))[:-KEPT]:
+    for old in states(root)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
@@ -56,18 +62,45 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def newest(root: Path) -> tuple[Path | None, list[str]]:
-    """The newest state that verifies, and what is wrong with those that do not."""
-    faults: list[str] = []
-    for folder in sorted(root.glob("[0-9]*"), reverse=True):
+def states(root: Path) -> list[Path]:
+    """Every state in a folder, whether it verifies or not, by its step; what has another name is none."""
+    try:
+        names = [name for name in os.listdir(root) if NAME.fullmatch(name)]
+    except FileNotFoundError:
+        return []
+    except OSError as fault:
+        raise TrainError("file.closed", file=root, reason=reason(fault)) from None
+    return [root / name for name in sorted(names, key=int)]
+
+
+def set_aside(run: Path, path: Path) -> Path:
+    """Move a damaged state, or the log of one, into the folder `aside` of a run, where nothing is ever deleted; returns its new place."""
+    place, number = run / "aside" / path.name, 1
+    try:
+        place.parent.mkdir(exist_ok=True)
+        while place.exists():
+            number += 1
+            place = place.with_name(f"{path.name}.{number}")
+        os.replace(path, place)
+        sync(place.parent)
+        sync(path.parent)
+    except OSError as fault:
+        raise TrainError("train.save", path=path, reason=reason(fault)) from None
+    return place
+
+
+def newest(root: Path) -> tuple[Path | None, dict[Path, str]]:
+    """The newest state that verifies, and what is wrong with each later one."""
+    faults: dict[Path, str] = {}
+    for folder in reversed(states(root)):
         try:
             told = read_object(folder / "manifest.json", error=TrainError)
-            for name in ("weights.safetensors", "moments.safetensors", "state.json"):
+            for name in FILES:
                 if [digest(folder / name), (folder / name).stat().st_size] != told.get(name):
                     raise TrainError("train.damaged", path=folder / name)
             return folder, faults
         except (PellucidError, OSError) as fault:
-            faults.append(str(fault))
+            faults[folder] = str(fault)
     return None, faults
 
 
