@@ -67,7 +67,7 @@ def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models
         assert (t["path"], t["dims"], t["shape"], t["step"], t["call"]) == (s.path, s.dims, list(s.shape), s.step, s.call)
         assert (t["source"], t["error"], t["op"], t["made"]) == (s.source, s.error, s.op, line.made)
         assert (t["inputs"], t["weights"]) == (list(s.inputs), list(s.weights)) and (t["block"], t["name"]) == (line.block, line.name)
-        assert t["parameters"] == sum(w.count for w in line.weights) and t["bytes"] == s.value.nbytes and t["kept"]
+        assert t["parameters"] == sum(w.count for w in line.own if w.parameter) and t["bytes"] == s.value.nbytes and t["kept"]
         x, about = api.tensor(run["run"], t["n"])
         assert x.dtype == s.dtype and raw(x) == raw(s.value) and about["sha256"] == hashlib.sha256(raw(s.value)).hexdigest()
         part = [(a := dice.randrange(n), dice.choice([a, slice(a, dice.randint(a + 1, n)), slice(None)]))[1] for n in s.shape]

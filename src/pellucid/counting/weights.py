@@ -1,6 +1,6 @@
 """The weights of a model with their axes, which the parts' own tables tell: "layers.0.attn.q.weight" is (H K) D."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pellucid.axes import letters, parse, show
 from pellucid.ops.blocks import Blocks
+from pellucid.watching import Seen
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,23 @@ def axes_of(module: nn.Module, path: str, ndim: int) -> str | None:
                 return dims
             return f"({axes[0].replace('×', ' ')})" if ndim == 1 and "×" in axes[0] else axes[0] if ndim == 1 else None
     return None
+
+
+def by_first_use(seen: Iterable[Seen], own: Mapping[str, Weight]) -> Iterator[tuple[Weight, ...]]:
+    """For each record of one step, the weights of `own` that no earlier record used. So each weight has one place, and sums are right.
+
+    MLA's kv_b makes k, v and z; T5's first layer holds the table that all layers of its stack read.
+    """
+    used: set[str] = set()
+    for s in seen:
+        new = [path for path in dict.fromkeys(s.weights) if path in own and path not in used]
+        used.update(new)
+        yield tuple(own[path] for path in new)
+
+
+def parameters(held: Iterable[Weight]) -> int:
+    """How many parameters these weights have together. A buffer, such as the router's correction, is none."""
+    return sum(w.count for w in held if w.parameter)
 
 
 def legend(dims: Iterator[str] | list[str]) -> list[str]:

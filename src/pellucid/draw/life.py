@@ -15,7 +15,7 @@ from torch import Tensor
 from pellucid.axes import parse, show
 from pellucid.checkpoint.pieces import Piece
 from pellucid.checkpoint.tokenizer import Tokenizer
-from pellucid.counting.weights import Weight, weights
+from pellucid.counting.weights import Weight, by_first_use, parameters, weights
 from pellucid.draw.formula import block, formula
 from pellucid.draw.number import finite
 from pellucid.errors import CheckpointError, TokenizerError, UseError
@@ -31,7 +31,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Line:
-    """One tensor: where it lies, what made it from which weights, its values and what they range over."""
+    """One tensor: where it lies, what made it from which weights, its values and what they range over.
+
+    own: of its weights, those that no earlier tensor of its step used, so that the lines of a block sum to the block.
+    """
 
     seen: Seen
     block: str  # "layers.0", or "" outside of blocks
@@ -40,6 +43,7 @@ class Line:
     weights: tuple[Weight, ...]
     value: Tensor
     dims: str
+    own: tuple[Weight, ...] = ()
 
     @property
     def sizes(self) -> str:
@@ -64,7 +68,7 @@ class Line:
         n = self.value.shape[at]
         index = head if axes[at] == "H" else head * n // heads
         dims = " ".join(a for i, a in enumerate(axes) if i != at)
-        return Line(self.seen, self.block, self.name, self.made, self.weights, self.value.select(at, index), dims)
+        return Line(self.seen, self.block, self.name, self.made, self.weights, self.value.select(at, index), dims, self.own)
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,9 @@ def told(model: Model, run: Trace, best: int = 5) -> Life:
     dims = {s.path: s.dims for s in run}
     before, feed = 0, run.ids if model.config.starts is None else [model.config.starts]
     for number, (step, seen) in enumerate(groupby(run.seen, key=lambda s: s.step)):
-        lines = [Line(s, *block(s.path), formula(s, model.module, dims), tuple(of[w] for w in s.weights), s.value, s.dims) for s in seen]
+        made = [(s, formula(s, model.module, dims), tuple(of[w] for w in s.weights)) for s in seen]
+        first = by_first_use((s for s, *_ in made), of)
+        lines = [Line(s, *block(s.path), text, used, s.value, s.dims, own) for (s, text, used), own in zip(made, first, strict=True)]
         rows = model.blanks(run.ids) if isinstance(model.module, Encoder) else [-1]
         picks = run.new if isinstance(model.module, Encoder) else run.new[number : number + 1]
         answers = [answer(tokenizer, run.last_logits(step, row), row, pick, best) for row, pick in zip(rows, picks, strict=True)]
@@ -212,6 +218,11 @@ def folded(life: Life, layers: Sequence[int] = (), everything: bool = False) -> 
     return hidden
 
 
+def held(model: Model, path: str) -> int:
+    """The parameters of a block. A table that layers share belongs to the first of them."""
+    return parameters(w for w in weights(model.module) if block(w.path)[0] == path)
+
+
 def document(life: Life) -> dict[str, Any]:
     """The life as JSON; numbers that JSON lacks are null."""
     first = written_answer(life.moments[0].answers)
@@ -224,6 +235,7 @@ def document(life: Life) -> dict[str, Any]:
         "dtype": str(life.model.dtype).removeprefix("torch."),
         "prompt": life.trace.prompt,
         "tokens": [{"id": p.id, "text": p.text, "bytes": p.raw.hex()} for p in life.pieces],
+        "blocks": [{"path": path, "parameters": held(life.model, path)} for path in life.blocks()],
         "tensors": [tensor(line) for m in life.moments for line in m.lines],
         **first,
         "new": life.trace.new,
@@ -245,7 +257,8 @@ def tensor(line: Line) -> dict[str, Any]:
     low, mean, high = map(finite, line.range)
     told: dict[str, Any] = {"path": s.path, "dims": s.dims, "shape": list(s.shape), "dtype": str(s.dtype).removeprefix("torch.")}
     told |= {"min": low, "mean": mean, "max": high, "step": s.step, "made": line.made, "op": s.op}
-    return told | {"inputs": list(s.inputs), "weights": list(s.weights), "source": s.source, "error": finite(s.error)}
+    told |= {"inputs": list(s.inputs), "weights": list(s.weights), "parameters": parameters(line.own)}
+    return told | {"source": s.source, "error": finite(s.error)}
 
 
 def written(c: Candidate, logit: bool = True) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from itertools import groupby
 
 from rich.text import Text
 
-from pellucid.counting.weights import Weight, legend
+from pellucid.counting.weights import Weight, legend, parameters
 from pellucid.draw.heat import heat
-from pellucid.draw.life import Answer, Life, Line, Moment, folded, piece_of, tokenizer_of, visible
+from pellucid.draw.life import Answer, Life, Line, Moment, folded, held, piece_of, tokenizer_of, visible
 from pellucid.draw.number import count, number, shape
 from pellucid.draw.strip import bar, strip
 from pellucid.draw.table import Cell, Column, clipped, cut, line, measure, prose, table, widths
@@ -101,11 +101,11 @@ def rows(life: Life, moment: Moment, hidden: set[str], view: View) -> Iterator[E
         if block in hidden:
             told = say("explain.tensors", count=len(lines))
             if view.width >= WIDE:
-                told += ", " + say("explain.parameters", count=count(held(life, block)))
+                told += ", " + say("explain.parameters", count=count(held(life.model, block)))
             yield entry(lines[-1], view, folded=told)
             continue
         if block:
-            told = say("explain.parameters", count=count(held(life, block)))
+            told = say("explain.parameters", count=count(held(life.model, block)))
             yield Text.assemble((f" {block}", TITLE), ("  " + told, DIM))
         for one in lines:
             yield entry(one if view.head is None else one.of_head(view.head, life.heads), view)
@@ -113,22 +113,17 @@ def rows(life: Life, moment: Moment, hidden: set[str], view: View) -> Iterator[E
                 yield from (weight(w) for w in sources(one))
 
 
-def held(life: Life, block: str) -> int:
-    """The parameters of a block."""
-    return sum(p.numel() for p in life.model.module.get_submodule(block).parameters())
-
-
 def sources(one: Line) -> tuple[Weight, ...]:
-    """The weights to name beside a line; those of an attention's output stand beside its scores, its pattern and its values."""
-    return () if (one.seen.op or "").startswith("attend") else one.weights
+    """The weights to name beside a line: a weight that makes several tensors stands beside the first."""
+    return one.own
 
 
 def entry(one: Line, view: View, folded: str | None = None) -> Entry:
     """A line's cells: name, axes, made by, weights, then least, mean, greatest."""
     name = one.seen.path if folded is not None else one.name
-    own = sources(one)
+    own = [w for w in sources(one) if w.parameter]
     sizes = " + ".join(shape(w.shape) for w in own)
-    total = count(sum(w.count for w in own))
+    total = count(parameters(own))
     weighing = "" if not own or folded is not None else total if sizes.isdigit() else f"{sizes} = {total}"
     made = Text(one.made) + mark(one) if folded is None else Text(folded, DIM)
     cells: list[Cell] = [Text(f"{'  ' if one.block and folded is None else ' '}{name}", NAME), one.sizes, made, weighing]

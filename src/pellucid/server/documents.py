@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pellucid.counting.weights import Weight, by_first_use, parameters
 from pellucid.draw.formula import block, formula
 from pellucid.draw.life import Answer, Candidate, piece_of
 from pellucid.draw.number import finite
@@ -114,13 +115,16 @@ def candidate(run: Run, c: Candidate) -> dict[str, Any]:
 def tensors(run: Run, k: int) -> list[dict[str, Any]]:
     """The tensors of one step by their numbers within the run."""
     found = range(run.firsts[k], run.firsts[k + 1])
-    dims = {s.path: s.dims for s in run.trace.seen}
-    return [tensor(run, n, run.trace.seen[n], dims) for n in found]
+    dims, seen = {s.path: s.dims for s in run.trace.seen}, [run.trace.seen[n] for n in found]
+    first = by_first_use(seen, {} if run.held is None else run.held.weights)
+    return [tensor(run, n, s, dims, own) for n, s, own in zip(found, seen, first, strict=True)]
 
 
-def tensor(run: Run, n: int, s: Seen, dims: dict[str, str]) -> dict[str, Any]:
-    """One tensor without its values: what it is, what made it, what that took, and what the values range over."""
-    own = {} if run.held is None else run.held.weights
+def tensor(run: Run, n: int, s: Seen, dims: dict[str, str], own: tuple[Weight, ...]) -> dict[str, Any]:
+    """One tensor without its values: what it is, what made it, what that took, and what the values range over.
+
+    own: of its weights, those that no earlier tensor of the step used; `parameters` counts these.
+    """
     count = prod(s.shape)
     place, name = block(s.path)
     little = kept(s) and count <= run.limits.measured
@@ -142,7 +146,7 @@ def tensor(run: Run, n: int, s: Seen, dims: dict[str, str]) -> dict[str, Any]:
         "inputs": list(s.inputs),
         "weights": list(s.weights),
         "bytes": count * s.dtype.itemsize,
-        "parameters": sum(own[w].count for w in dict.fromkeys(s.weights) if w in own) if own else None,
+        "parameters": None if run.held is None else parameters(own),
         "flops": s.flops,
         "rows": None if s.rows is None or s.rows.is_meta else s.rows.tolist(),
         "stats": None if stats is None else told(stats),
