@@ -15,17 +15,22 @@ from pellucid.counting.distinct import PLACE
 
 @dataclass(frozen=True)
 class Device:
-    """memory in bytes, bandwidth in bytes a second, peak in FLOP a second by dtype."""
+    """memory in bytes, as its driver gives it to a program; bandwidth in bytes a second, peak in FLOP a second by dtype.
+
+    source: of bandwidth and peak;  memory_source: of the memory, which a datasheet rounds to another number.
+    """
 
     name: str
     memory: float
     bandwidth: float
     peak: Mapping[str, float]
     source: str = ""
+    memory_source: str = ""
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> "Device":
-        return Device(entry["name"], entry["memory"], entry["bandwidth"], entry["peak"], f"{entry['source']}, {entry['date']}")
+        source = f"{entry['source']}, {entry['date']}"
+        return Device(entry["name"], entry["memory"], entry["bandwidth"], entry["peak"], source, entry["memory_source"])
 
 
 @dataclass(frozen=True)
