@@ -68,7 +68,7 @@ def test_formats_touch_what_they_say() -> None:
 # What would change
 
 
-@pytest.mark.parametrize(("asked", "per_token"), [("mha", 2 * 4 * 8), ("mqa", 2 * 8), ("gqa:2", 2 * 2 * 8), ("mla:20", 20 + 64)])
+@pytest.mark.parametrize(("asked", "per_token"), [("mha", 2 * 4 * 8), ("mqa", 2 * 8), ("gqa:2", 2 * 2 * 8), ("mla:20", 20 + 4)])
 def test_other_kinds_of_attention(asked: str, per_token: int) -> None:
     """The changed model's own cache, and the same from its parts alone."""
     cfg = with_attention(LLAMA, asked)
@@ -84,9 +84,9 @@ def test_every_model_beside_the_other_kinds() -> None:
     found = {name: int(b["cache.bytes_per_token"]) for name, b in other_kinds(count("deepseek-v3", context=8))}
     assert found == {"MLA": 61 * 576 * 2, "MHA": 61 * 2 * 128 * 128 * 2, "GQA 8": 61 * 2 * 8 * 128 * 2, "MQA": 61 * 2 * 128 * 2}
     oss = dict(other_kinds(count("gpt-oss-20b", context=1024)))
-    assert list(oss) == ["GQA", "MHA", "MQA", "MLA 512+64"]
+    assert list(oss) == ["GQA", "MHA", "MQA", "MLA 256+32"]
     assert int(oss["MQA"]["cache.bytes"]) == 12 * (1024 + 128) * 2 * 64 * 2
-    assert int(oss["MLA 512+64"]["cache.bytes"]) == 24 * 1024 * 576 * 2
+    assert int(oss["MLA 256+32"]["cache.bytes"]) == 24 * 1024 * 288 * 2
 
 
 def test_latent_attention_as_heads_keeps_their_width() -> None:

@@ -49,6 +49,11 @@ def devices(bill: Bill, device: Device) -> int:
     return ceil(held(bill, bill.setting.context, bill.setting.batch) / device.memory)
 
 
+def tokens(bill: Bill, phase: str) -> int:
+    """How many tokens a step of a phase reads or writes, of all its requests."""
+    return bill.setting.batch * (bill.setting.context if phase == "prefill" else 1)
+
+
 def seconds(bill: Bill, phase: str, device: Device) -> float:
     """The bound of a phase: of "prefill", to the first token; of "decode", between two."""
     return sum(p.seconds for p in parts(bill, phase, device))
@@ -59,5 +64,4 @@ def price(bill: Bill, phase: str, device: Device, hour: float) -> float:
 
     On n devices that split the work evenly it is the same: an n-th of the time, n times the price.
     """
-    tokens = bill.setting.batch * (bill.setting.context if phase == "prefill" else 1)
-    return seconds(bill, phase, device) / 3600 * hour / tokens * 1e6
+    return seconds(bill, phase, device) / 3600 * hour / tokens(bill, phase) * 1e6

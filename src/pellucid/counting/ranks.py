@@ -11,7 +11,7 @@ A stage's attention is on max(tp, ep) ranks: where ep is larger, groups of tp ra
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from pellucid.axes import parse
@@ -19,6 +19,7 @@ from pellucid.config import Attention, Config, Latent, Layer, Moe
 from pellucid.counting.bill import BYTES, Bill, Counted, rows_kept
 from pellucid.counting.bounds import Device, multiplicity, parts
 from pellucid.counting.distinct import PLACE
+from pellucid.counting.fit import MOST, largest, tokens
 from pellucid.counting.formats import size
 from pellucid.counting.number import Number, figure, product, total
 from pellucid.errors import UseError
@@ -219,8 +220,23 @@ class Pace:
 
 def pace(bill: Bill, split: Split, phase: str, device: Device) -> Pace:
     """How fast a phase can be on these ranks."""
-    tokens = bill.setting.batch * (bill.setting.context if phase == "prefill" else 1)
-    return Pace(tokens, tuple(rank.seconds(phase, device) for rank in ranks(bill, split)))
+    return Pace(tokens(bill, phase), tuple(rank.seconds(phase, device) for rank in ranks(bill, split)))
+
+
+def most_held(bill: Bill, split: Split, context: int, batch: int) -> int:
+    """Bytes of weights and past on the fullest rank, for `batch` requests of `context` tokens."""
+    other = replace(bill, setting=replace(bill.setting, context=context, batch=batch))
+    return max(int(rank.weights()) + int(rank.cache()) for rank in ranks(other, split))
+
+
+def largest_batch(bill: Bill, split: Split, device: Device) -> int | None:
+    """Requests at the bill's context of which every rank can hold its part."""
+    return largest(lambda n: most_held(bill, split, bill.setting.context, n) <= device.memory, MOST)
+
+
+def longest_context(bill: Bill, split: Split, device: Device) -> int | None:
+    """Tokens of each of the bill's requests of which every rank can hold its part."""
+    return largest(lambda n: most_held(bill, split, n, bill.setting.batch) <= device.memory, bill.config.positions or MOST)
 
 
 def requests(bill: Bill, split: Split) -> int:

@@ -49,7 +49,9 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     """The bytes of a rank: memory.weights, memory.gradients, ... memory.total."""
     size, every = int(BYTES[bill.setting.activations]), int(bill["parameters.total"])
     trained, of = (every, "N") if way.rank is None else (adapters(bill, way.rank), "A")
-    held = {"weights": product("N·b", every=every, size=size)}
+    # frozen ones lie as they are stored; blocks of a few bits take no gradient, so they are trained as activations are
+    weights = "bytes.dequantised" if way.rank is None and "bytes.dequantised" in bill else "bytes.total"
+    held = {"weights": Number(int(bill[weights]), weights)}
     if way.rank is not None:
         held["adapters"] = product("A·4", trained=trained, four=4)
     each = size if way.rank is None else 4

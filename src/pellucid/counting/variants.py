@@ -1,7 +1,7 @@
 """What would change: the same model with another kind of attention, or with experts. It is another Config, and counted as any other.
 
 with_attention(cfg, "gqa:8")        every layer's keys and values in 8 groups
-with_attention(cfg, "mla:512")      one latent of 512 and a rotary key of 64 are stored (arXiv 2405.04434)
+with_attention(cfg, "mla:512")      one latent of 512 and a rotary key, half as wide as a head, are stored (arXiv 2405.04434)
 with_experts(cfg, "64:8")           64 experts, 8 of them chosen
 """
 
@@ -17,7 +17,7 @@ from pellucid.counting.distinct import distinct
 from pellucid.counting.ghost import ghost, run
 from pellucid.errors import UseError
 
-LATENT, ROTARY, GROUPS = 512, 64, 8  # DeepSeek-V2's and V3's latent and rotary key; the groups of most models with GQA
+GROUPS = 8  # of most models with GQA
 
 
 def kind(attn: Attention | Latent) -> str:
@@ -36,14 +36,15 @@ def with_attention(cfg: Config, asked: str) -> Config:
     """A model with every layer's attention of one kind: "mha", "mqa", "gqa:G" or "mla:C".
 
     From MLA, a head's keys and values get the width of its content part, and rotary positions turn a part of it; to MLA, a head keeps its
-    width, beside a rotary key of 64 that all share, and queries come straight from x. Windows, caps and sinks have no place in MLA.
+    width, beside a rotary key half as wide that all share, and queries come straight from x. Windows, caps and sinks have no place in MLA.
     """
     found = re.fullmatch(r"(mha|mqa)|gqa:(\d{1,9})|mla(?::(\d{1,9}))?", asked.lower())
     if found is None or "0" in found.groups():
         raise UseError("count.attn", found=asked)
     plain, groups, latent = found.groups()
     if plain is None and groups is None:
-        return replace(cfg, layers=tuple(replace(one, attn=latents(one.attn, int(latent or LATENT), asked)) for one in cfg.layers))
+        chosen = None if latent is None else int(latent)
+        return replace(cfg, layers=tuple(replace(one, attn=latents(one.attn, chosen, asked)) for one in cfg.layers))
 
     def heads(attn: Attention | Latent) -> Attention:
         n = attn.heads if plain == "mha" else 1 if plain == "mqa" else int(groups)
@@ -61,13 +62,23 @@ def with_attention(cfg: Config, asked: str) -> Config:
     return replace(cfg, layers=tuple(changed(one) for one in cfg.layers), encoder=encoder)
 
 
-def latents(attn: Attention | Latent, width: int, asked: str) -> Latent:
-    """An attention as MLA."""
+def ranks_of(width: int) -> tuple[int, int]:
+    """The latent's and the rotary key's width for heads of this width: four times and half of it, as in arXiv 2405.04434, section 2.1.
+
+    Heads of 128 have 512 + 64, DeepSeek-V2's and V3's; so MLA stores as much as 2.25 groups of keys and values, whatever a head's width is.
+    """
+    return 4 * width, max(2, width // 4 * 2)
+
+
+def latents(attn: Attention | Latent, rank: int | None, asked: str) -> Latent:
+    """An attention as MLA, with a latent of this rank, or one that its heads' width tells."""
     if isinstance(attn, Latent):
-        return replace(attn, kv_rank=width)
+        return replace(attn, kv_rank=rank or ranks_of(attn.key)[0])
     if not attn.causal or attn.buckets or attn.alibi or attn.distances:
         raise UseError("count.attn.latent", found=asked)
-    return Latent(attn.heads, None, width, attn.width, attn.width, Rope(ROTARY, attn.rope.theta if attn.rope else 10_000.0), attn.bias)
+    own, rotary = ranks_of(attn.width)
+    theta = attn.rope.theta if attn.rope else 10_000.0
+    return Latent(attn.heads, None, rank or own, attn.width, attn.width, Rope(rotary, theta), attn.bias)
 
 
 def with_experts(cfg: Config, asked: str) -> Config:
@@ -98,7 +109,9 @@ def other_kinds(bill: Bill) -> Iterator[tuple[str, Bill]]:
     own = {one.attn.kv_heads for one in bill.config.layers if isinstance(one.attn, Attention)}
     groups = next((g for g in own if 1 < g < heads), GROUPS if heads % GROUPS == 0 and heads > GROUPS else None)
     yield kinds(bill.config), bill
-    asked = {"MHA": "mha", f"GQA {groups}": f"gqa:{groups}" if groups else None, "MQA": "mqa", f"MLA {LATENT}+{ROTARY}": f"mla:{LATENT}"}
+    width = max(one.attn.width for one in bill.config.layers if isinstance(one.attn, Attention)) if own else 0
+    mla = f"MLA {'+'.join(map(str, ranks_of(width)))}"
+    asked = {"MHA": "mha", f"GQA {groups}": f"gqa:{groups}" if groups else None, "MQA": "mqa", mla: "mla" if own else None}
     for name, text in asked.items():
         other = tried(bill.config, text) if text else None
         if other is not None and [one.attn for one in other.layers] != [one.attn for one in bill.config.layers]:

@@ -8,15 +8,17 @@ from pellucid.counting import Bill
 from pellucid.counting.bounds import parts
 from pellucid.counting.textbook import beside
 from pellucid.counting.variants import other_kinds
-from pellucid.draw.amount import Amount, scaled, seconds
+from pellucid.draw import bounds as drawing
+from pellucid.draw.amount import Amount, scaled
 from pellucid.draw.bill_json import View, bounds, device_of
-from pellucid.draw.columns import window
+from pellucid.draw.bounds import headed, priced
+from pellucid.draw.columns import bytes_in, window
 from pellucid.draw.number import count
-from pellucid.draw.plans import PHASES, over_ranks, phase_of, trained
-from pellucid.draw.table import Cell, Column, clipped, prose, table
+from pellucid.draw.plans import PHASES, largest, over_ranks, phase_of, trained
+from pellucid.draw.table import Column, clipped, prose, table
+from pellucid.ops.blocks import BITS
 from pellucid.words import say
 
-SETS = {"compute": "count.compute", "bandwidth": "count.bandwidth"}
 BOOKS = {"attention": "count.book.attention", "model": "count.book.model", "token": "count.book.token"}
 BECAUSE = {"scores": "count.because.scores", "idle": "count.because.idle"}
 
@@ -27,7 +29,7 @@ def drawn(bill: Bill, width: int, view: View = View()) -> list[Text]:  # noqa: B
     if view.way is not None:
         blocks.append(trained(bill, view.way, width))
     if view.split is not None:
-        blocks.append(over_ranks(bill, view.split, width))
+        blocks.append(over_ranks(bill, view, view.split, width))
     out = list(head(bill, width))
     for block in blocks:
         out += [Text(), *block] if block else []
@@ -47,7 +49,8 @@ def head(bill: Bill, width: int) -> Iterator[Text]:
 def parameters(bill: Bill) -> list[Text]:
     """By part, each with its share; and the bytes of all."""
     every = int(bill["parameters.total"])
-    rows: list[list[Cell]] = [
+    rows = headed(say("count.head.part"), say("count.head.number"), say("count.head.share"), say("count.head.formula"))
+    rows += [
         [name, count(int(n)), f"{100 * n.value / every:.1f}%", Text(short(n.symbols), "dim")]
         for name, n in bill.within("parameters.by_part")
     ]
@@ -58,11 +61,17 @@ def parameters(bill: Bill) -> list[Text]:
         rows.append([say("count.active_without"), count(int(without)), "", Text(without.symbols, "dim")])
     if int(bill["buffers.total"]):
         rows.append([say("count.buffers"), count(int(bill["buffers.total"])), "", ""])
-    rows.append([say("count.bytes", dtype=bill.setting.weights), scaled(int(bill["bytes.total"]), "B"), "", ""])
+    rows.append([bytes_in(bill.setting.weights), scaled(int(bill["bytes.total"]), "B"), "", ""])
     if "bytes.dequantised" in bill:
         wide = bill["bytes.dequantised"]
-        rows.append([say("count.dequantised", dtype=bill.setting.activations), scaled(int(wide), "B"), "", ""])
+        rows.append([dequantised(bill), scaled(int(wide), "B"), "", ""])
     return [Text(say("count.parameters"), "bold"), *table(rows, [Column(), Column(">"), Column(">", style="dim"), Column()])]
+
+
+def dequantised(bill: Bill) -> str:
+    """What the bytes of plain numbers are: what pellucid itself holds of a format that it does not multiply in, else what it would."""
+    plain = bill.setting.activations
+    return say("count.dequantised.were", dtype=plain) if bill.setting.weights in BITS else say("count.dequantised", dtype=plain)
 
 
 def short(symbols: str, most: int = 60) -> str:
@@ -79,7 +88,8 @@ def past(bill: Bill) -> list[Text]:
         return []
     a_token, s = bill["cache.bytes_per_token"], bill.setting
     (own, _), *others = other_kinds(bill)
-    rows: list[list[Cell]] = [["", say("count.token"), say("count.cache", context=count(s.context), batch=count(s.batch))]]
+    whole = say("count.cache", context=count(s.context), batch=count(s.batch))
+    rows = headed(say("count.row.attention"), say("count.token"), whole, say("count.head.formula"))
     rows.append(
         [own, f"{count(int(a_token))} B", scaled(int(bill["cache.bytes"]), "B"), Text(f"{short(a_token.symbols)} = {a_token.filled}")]
     )
@@ -91,7 +101,6 @@ def past(bill: Bill) -> list[Text]:
         each = int(bill["cache.uncompressed_bytes_per_token"])
         whole = scaled(each * s.context * s.batch, "B")
         rows.append([Text(say("count.uncompressed")), f"{count(each)} B", whole, "H·(K + R + W)·b"])
-    rows[0].append("")
     out = [Text(say("count.past"), "bold"), *table(rows, [Column(), Column(">"), Column(">"), Column(style="dim")])]
     if "cache.bytes_per_source_token" in bill:
         out.append(Text(f" {say('count.source')}  {count(int(bill['cache.bytes_per_source_token']))} B"))
@@ -103,12 +112,12 @@ def past(bill: Bill) -> list[Text]:
 
 def work(bill: Bill) -> list[Text]:
     """The products of both phases."""
-    rows: list[list[Cell]] = []
+    rows = headed(say("count.head.phase"), say("count.head.amount"), say("count.head.what"))
     for phase in PHASES:
         if f"flops.{phase}" in bill:
             rows.append([phase_of(phase), scaled(float(bill[f"flops.{phase}"]), "FLOP"), Text(say("count.square"), "dim")])
-            rows.append(["", scaled(float(bill[f"flops.{phase}_causal"]), "FLOP"), Text(say("count.causal"), "dim")])
-            rows.append(["", scaled(float(bill[f"elements.{phase}"])), Text(say("count.elements"), "dim")])
+            rows.append([phase_of(phase), scaled(float(bill[f"flops.{phase}_causal"]), "FLOP"), Text(say("count.causal"), "dim")])
+            rows.append([phase_of(phase), scaled(float(bill[f"elements.{phase}"])), Text(say("count.elements"), "dim")])
     return [Text(say("count.work"), "bold"), *table(rows, [Column(), Column(">"), Column()])]
 
 
@@ -124,37 +133,19 @@ def textbook(bill: Bill, width: int) -> list[Text]:
 
 
 def limits(bill: Bill, view: View, width: int) -> list[Text]:
-    """The bounds on a device, part by part; what fits on it, and what it costs."""
+    """The bounds on one device, part by part; what fits on it, and what it costs. Over ranks, `plans` tells them of all together."""
     device = device_of(bill)
-    if device is None:
+    if device is None or view.split is not None:
         return []
     told = bounds(bill, view.hour)
     sizes = {"weights": scaled(told["weights"], "B"), "cache": scaled(told["cache"], "B"), "memory": scaled(told["memory"], "B")}
-    if told["fits"]:
-        fit = say("count.fits", **sizes)
-    else:
-        fit = say("count.too_large", **sizes, devices=told["devices"])
+    fit = say("count.fits", **sizes) if told["fits"] else say("count.too_large", **sizes, devices=told["devices"])
     out = [Text(say("count.bounds", device=device.name), "bold"), *prose(fit, width)]
     if told.get("largest_batch") != 0 and "largest_batch" in told:
-        batch, context = (any_of(told[name]) for name in ("largest_batch", "longest_context"))
-        at, of = count(bill.setting.context), count(bill.setting.batch)
-        out += prose(say("count.largest", batch=batch, context=context, at=at, of=of), width)
+        out += largest(bill, told, width)
     for phase in PHASES:
-        if phase not in told:
-            continue
-        rows: list[list[Cell]] = [
-            [p.path, f"×{p.times}", scaled(p.flops, "FLOP"), scaled(p.moved, "B"), f"{p.intensity:.3g}", seconds(p.seconds),
-             say(SETS[p.sets])]
-            for p in parts(bill, phase, device) if p.seconds
-        ]  # fmt: skip
-        title = say("count.phase", phase=phase_of(phase), seconds=Amount(told[phase]["seconds"], "s"))
-        if view.hour is not None:
-            title = say("count.price", bound=title, price=f"{told[phase]['price_of_a_million_tokens']:.4g}", hour=f"{view.hour:g}")
-        columns = [Column(), Column(">", style="dim"), Column(">"), Column(">"), Column(">", style="dim"), Column(">"), Column(style="dim")]
-        out += [*prose(title, width), *table(rows, columns, indent=2)]
-    return out
-
-
-def any_of(n: int | None) -> str:
-    """A largest number, or that there is none."""
-    return say("count.any") if n is None else count(n)
+        if phase in told:
+            rate = f"{told[phase]['tokens_per_second']:.4g}"
+            title = say("count.phase", phase=phase_of(phase), seconds=Amount(told[phase]["seconds"], "s"), rate=rate)
+            out += drawing.phase(priced(title, told[phase].get("price_of_a_million_tokens"), view.hour), parts(bill, phase, device), width)
+    return out + drawing.sources(device, width)

@@ -3,17 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pellucid.counting import Bill, Number
-from pellucid.counting.bounds import Device, parts
-from pellucid.counting.fit import devices, held, largest_batch, longest_context, price
+from pellucid.counting import Bill, Number, ranks
+from pellucid.counting.bounds import Device, Part, parts
+from pellucid.counting.fit import devices, held, largest_batch, longest_context, price, tokens
 from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.textbook import beside
 from pellucid.counting.training import Way, training
 from pellucid.counting.variants import kinds, other_kinds
 from pellucid.errors import UseError
 from pellucid.measuring import kept
+from pellucid.words import say
 
 SCHEMA = 1
+PHASES = ("prefill", "decode")
 MOST = 2**20  # of a LoRA's rank, of shards
 
 
@@ -51,8 +53,8 @@ def device_of(bill: Bill) -> Device | None:
 
 
 def document(bill: Bill, view: View = View()) -> dict[str, Any]:
-    """The bill."""
-    s = bill.setting
+    """The bill. Over ranks, what their device can do is told of them together, and not of one that would have it all."""
+    s, device = bill.setting, device_of(bill)
     whole = {k: int(n) for k, n in bill.numbers.items() if k.startswith(("flops", "elements")) and k.count(".") == 1}
     out: dict[str, Any] = {
         "schema": SCHEMA,
@@ -76,7 +78,7 @@ def document(bill: Bill, view: View = View()) -> dict[str, Any]:
             b.name: {"formula": b.closed.formula, "value": int(b.closed), "counted": b.counted, "because": dict(b.because)}
             for b in beside(bill)
         },
-        "bounds": bounds(bill, view.hour),
+        "bounds": bounds(bill, view.hour) if view.split is None or device is None else about(device),
         "notes": bill.notes,
     }
     if "bytes.dequantised" in bill:
@@ -87,21 +89,26 @@ def document(bill: Bill, view: View = View()) -> dict[str, Any]:
             for name, b in list(other_kinds(bill))[1:]
         ]
     if view.way is not None:
+        out["notes"] = [*bill.notes, *trained_in(bill, view.way)]
         out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in training(bill, view.way).items()}
     if view.split is not None:
         out["ranks"] = over(bill, view.split, view.hour)
     return out
 
 
+def trained_in(bill: Bill, way: Way) -> list[str]:
+    """What is said of weights that cannot be trained as they are stored."""
+    told = {"dtype": bill.setting.weights, "plain": bill.setting.activations}
+    return [say("count.train.dtype", **told)] if way.rank is None and "bytes.dequantised" in bill else []
+
+
 def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
-    """Seconds at best, what fits, and what it costs, on the bill's device; nothing without one."""
+    """Seconds at best, what fits, and what it costs, on one of the bill's device; nothing without one."""
     device = device_of(bill)
     if device is None:
         return {}
     all_of_it, weights = held(bill, bill.setting.context, bill.setting.batch), int(bill["bytes.total"])
-    told: dict[str, Any] = {
-        "device": device.name,
-        "memory": int(device.memory),
+    told: dict[str, Any] = about(device) | {
         "weights": weights,
         "cache": all_of_it - weights,
         "fits": all_of_it <= device.memory,
@@ -109,23 +116,28 @@ def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
     }
     if "cache.bytes" in bill:
         told |= {"largest_batch": largest_batch(bill, device), "longest_context": longest_context(bill, device)}
-    for phase in ("prefill", "decode"):
+    for phase in PHASES:
         if f"flops.{phase}" in bill:
             found = parts(bill, phase, device)
-            told[phase] = {
-                "seconds": sum(p.seconds for p in found),
-                "parts": [
-                    {"path": p.path, "layers": p.times, "flops": p.flops, "bytes": p.moved, "seconds": p.seconds, "sets": p.sets}
-                    for p in found
-                ],
-            }
+            least = sum(p.seconds for p in found)
+            told[phase] = {"seconds": least, "tokens_per_second": tokens(bill, phase) / least, "parts": [written(p) for p in found]}
             if hour is not None:
                 told[phase]["price_of_a_million_tokens"] = price(bill, phase, device, hour)
     return told
 
 
+def about(device: Device) -> dict[str, Any]:
+    """A device, and what a program can have of its memory."""
+    return {"device": device.name, "memory": int(device.memory)}
+
+
+def written(p: Part) -> dict[str, Any]:
+    """A part's bound."""
+    return {"path": p.path, "layers": p.times, "flops": p.flops, "bytes": p.moved, "seconds": p.seconds, "sets": p.sets}
+
+
 def over(bill: Bill, split: Split, hour: float | None = None) -> dict[str, Any]:
-    """What ranks hold and send; on the bill's device whether that fits, and how fast they can be at best."""
+    """What ranks hold and send; on the bill's device whether that fits, and how fast they can be at best, part by part."""
     found, device = spread(bill, split), device_of(bill)
     out: dict[str, Any] = {
         "ranks": split.ranks,
@@ -137,10 +149,19 @@ def over(bill: Bill, split: Split, hour: float | None = None) -> dict[str, Any]:
     }
     if device is None:
         return out
-    out["bounds"] = {"fits": all(s.weights + s.cache <= device.memory for s in found.stages)}
+    most = max(s.weights + s.cache for s in found.stages)
+    out["bounds"] = {"held": most, "fits": most <= device.memory}
+    if "cache.bytes" in bill:
+        out["bounds"] |= {
+            "largest_batch": ranks.largest_batch(bill, split, device),
+            "longest_context": ranks.longest_context(bill, split, device),
+        }
     for phase in found.stages[0].sent:
         best = pace(bill, split, phase, device)
         out["bounds"][phase] = {"seconds": best.seconds, "stages": list(best.stages), "tokens_per_second": best.rate}
+        out["bounds"][phase]["parts"] = [
+            {"stage": i} | written(p) for i, rank in enumerate(ranks.ranks(bill, split)) for p in parts(bill, phase, device, rank)
+        ]
         if hour is not None:
             out["bounds"][phase]["price_of_a_million_tokens"] = best.price(split.ranks, hour)
     return out

@@ -5,10 +5,12 @@ from typing import Any
 
 from pellucid.config import Attention, Config, Latent, Layer, Moe
 from pellucid.counting import Bill
+from pellucid.counting.formats import FORMATS
 from pellucid.counting.variants import kinds
 from pellucid.draw.amount import Amount
 from pellucid.draw.bill_json import bounds
 from pellucid.draw.sheet import Cell, Sheet
+from pellucid.ops.blocks import BITS
 from pellucid.words import say
 
 
@@ -63,6 +65,12 @@ def experts(layer: Layer) -> str:
     return say("count.row.chosen", experts=layer.ffn.experts, chosen=layer.ffn.chosen)
 
 
+def bytes_in(dtype: str) -> str:
+    """What the bytes of weights in a format are: pellucid multiplies in some as they lie on disk, and dequantises the others."""
+    stored = dtype in FORMATS and dtype not in BITS
+    return say("count.bytes.stored", dtype=dtype) if stored else say("count.bytes", dtype=dtype)
+
+
 def sizes(bills: Sequence[Bill]) -> Rows:
     """What each model takes."""
 
@@ -72,7 +80,7 @@ def sizes(bills: Sequence[Bill]) -> Rows:
     yield each(say("count.row.total"), "parameters.total")
     yield each(say("count.active"), "parameters.active")
     for dtype in dict.fromkeys(b.setting.weights for b in bills):
-        yield say("count.bytes", dtype=dtype), [Amount(int(b["bytes.total"]), "B") if b.setting.weights == dtype else None for b in bills]
+        yield bytes_in(dtype), [Amount(int(b["bytes.total"]), "B") if b.setting.weights == dtype else None for b in bills]
     yield each(say("count.row.token"), "cache.bytes_per_token", "B")
     yield say("count.row.context"), [b.setting.context for b in bills]
     yield each(say("count.row.cache"), "cache.bytes", "B")
@@ -87,8 +95,12 @@ def times(limits: Sequence[dict[str, Any]], hour: float | None) -> Rows:
     yield say("count.row.device"), [told["device"] for told in limits]
     yield say("count.row.devices"), [told["devices"] for told in limits]
     yield say("count.row.batch"), [told.get("largest_batch") for told in limits]
-    for phase, name in (("prefill", say("count.row.first")), ("decode", say("count.row.next"))):
+    for phase, name, rate in (
+        ("prefill", say("count.row.first"), say("count.row.read")),
+        ("decode", say("count.row.next"), say("count.row.written")),
+    ):
         yield name, [Amount(told[phase]["seconds"], "s") if phase in told else None for told in limits]
+        yield rate, [f"{told[phase]['tokens_per_second']:.4g}" if phase in told else None for told in limits]
     if hour is not None:
         for phase, name in (("prefill", say("count.row.in")), ("decode", say("count.row.out"))):
             yield name, [f"{told[phase]['price_of_a_million_tokens']:.4g}" if phase in told else None for told in limits]

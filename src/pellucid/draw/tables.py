@@ -1,6 +1,5 @@
 """Tables of many models and of one: published configurations, a model block by block, GPT-2's four sizes, kinds of layers compared."""
 
-import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +8,6 @@ from pellucid import catalog
 from pellucid.billing import described
 from pellucid.config import Attention, Config, Moe
 from pellucid.counting import Bill, Setting, weighed
-from pellucid.counting.bill import part_of
 from pellucid.counting.complexity import compared
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.variants import kinds
@@ -20,7 +18,7 @@ from pellucid.words import say
 
 KINDS = {
     "attention": "count.table.attention", "recurrent": "count.table.recurrent", "convolution": "count.table.convolution",
-    "restricted": "count.table.restricted",
+    "dilated": "count.table.dilated", "restricted": "count.table.restricted",
 }  # fmt: skip
 
 
@@ -97,10 +95,7 @@ def blocks(bill: Bill) -> Sheet:
     parts: dict[tuple[str, str, int], int] = {}
     for c in bill.weights:
         if c.weight.parameter:
-            part = part_of(c.path, c.active)
-            if part == "norms" and (inner := re.search(r"\.(attn|cross|ffn)\.", c.path)):
-                part = inner[1]  # its own norms
-            key = where(bill, c.path), part, c.times  # a table that all layers share is there once
+            key = where(bill, c.path), c.part, c.times  # a table that all layers share is there once
             parts[key] = parts.get(key, 0) + c.weight.count
     rows: list[list[Cell]] = [[place, part, times, n, times * n] for (place, part, times), n in parts.items()]
     rows.append([say("count.total"), "", None, None, int(bill["parameters.total"])])
@@ -157,7 +152,8 @@ def gpt2() -> Sheet:
 
 def complexity(n: int, d: int) -> Sheet:
     """Kinds of layers for n tokens of width d."""
-    header = [say("count.table.layer"), say("count.table.work"), "", say("count.table.steps"), "", say("count.table.path"), ""]
+    counted = [say("count.table.work"), say("count.table.steps"), say("count.table.path")]
+    header = [say("count.table.layer"), *(name for of in counted for name in (of, say("count.table.here", of=of, n=n)))]
     rows: list[list[Cell]] = [
         [say(KINDS[k.name]), *(x for order, value in (k.work, k.steps, k.path) for x in (f"O({order})", value))] for k in compared(n, d)
     ]

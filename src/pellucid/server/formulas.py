@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from pellucid.counting import Bill
+from pellucid.counting import Bill, fit
 from pellucid.counting.bounds import Device, parts
 from pellucid.counting.distinct import PLACE
-from pellucid.counting.fit import devices, held, largest_batch, longest_context, price, seconds
+from pellucid.counting.fit import devices, held, price, seconds, tokens
 from pellucid.counting.number import Number, figure, total
-from pellucid.counting.ranks import Split, pace, ranks
+from pellucid.counting.ranks import Split, largest_batch, longest_context, most_held, pace, ranks
 from pellucid.draw.bill_json import View, device_of, document
 
 PHASES = ("prefill", "decode")
@@ -22,7 +22,7 @@ def formulas(bill: Bill, view: View = View()) -> dict[str, str]:  # noqa: B008
     """Symbols, numbers put in, and the value: "active − embed = 37,552,282,624 − 926,679,040 = 36,625,603,584"."""
     device = device_of(bill)
     out = {path: n.formula for path, n in bill.numbers.items() if not any(PLACE.fullmatch(rest) for rest in tails(path))}
-    if device is not None:
+    if device is not None and view.split is None:
         out |= {f"bounds.{name}": text for name, text in bounds(bill, device, view.hour).items()}
     if view.split is not None:
         out |= {f"ranks.{name}": text for name, text in over(bill, view.split, device, view.hour).items()}
@@ -43,7 +43,7 @@ def bounds(bill: Bill, device: Device, hour: float | None) -> dict[str, str]:
     out = {"devices": f"⌈(weights + cache) / memory⌉ = ⌈({weights:,} + {past:,}) / {memory:,}⌉ = {need:,}"}
     out["fits"] = fitting(weights, past, memory)
     if "cache.bytes" in bill:
-        n, longest = largest_batch(bill, device), longest_context(bill, device)
+        n, longest = fit.largest_batch(bill, device), fit.longest_context(bill, device)
         if n is not None:
             out["largest_batch"] = f"⌊(memory − weights) / (cache / B)⌋ = ⌊({memory:,} − {weights:,}) / ({past:,} / {s.batch:,})⌋ → {n:,}"
         if longest is not None:
@@ -53,9 +53,10 @@ def bounds(bill: Bill, device: Device, hour: float | None) -> dict[str, str]:
         if f"flops.{phase}" in bill:
             summed = total((p.path, 1, Number(p.seconds)) for p in parts(bill, phase, device))
             out[f"{phase}.seconds"] = f"Σ max(FLOP / peak, bytes / bandwidth) = {summed.formula} s"
+            best, count = seconds(bill, phase, device), tokens(bill, phase)
+            out[f"{phase}.tokens_per_second"] = f"tokens / seconds = {count:,} / {figure(best)} = {figure(count / best)}"
             if hour is not None:
-                tokens, best = tokens_of(bill, phase), seconds(bill, phase, device)
-                put = f"{best:.4g} / 3,600 · {hour:g} / {tokens:,} · 1,000,000"
+                put = f"{best:.4g} / 3,600 · {hour:g} / {count:,} · 1,000,000"
                 cost = price(bill, phase, device, hour)
                 out[f"{phase}.price_of_a_million_tokens"] = f"seconds / 3,600 · price / tokens · 10⁶ = {put} = {cost:.4g}"
     return out
@@ -65,11 +66,6 @@ def fitting(weights: int, cache: int, memory: int) -> str:
     """Whether these bytes are no more than a device has."""
     sign = "≤" if weights + cache <= memory else ">"
     return f"weights + cache = {weights:,} + {cache:,} = {weights + cache:,} {sign} memory = {memory:,}"
-
-
-def tokens_of(bill: Bill, phase: str) -> int:
-    """Tokens that a phase reads or writes."""
-    return bill.setting.batch * (bill.setting.context if phase == "prefill" else 1)
 
 
 def over(bill: Bill, split: Split, device: Device | None, hour: float | None) -> dict[str, str]:
@@ -82,17 +78,28 @@ def over(bill: Bill, split: Split, device: Device | None, hour: float | None) ->
         return out
     sizes = [(int(rank.weights()), int(rank.cache())) for rank in every]
     weights, cache = max(sizes, key=sum)
-    out["bounds.fits"] = fitting(weights, cache, int(device.memory))
+    memory = int(device.memory)
+    out["bounds.fits"], out["bounds.held"] = (
+        fitting(weights, cache, memory),
+        f"weights + cache = {weights:,} + {cache:,} = {weights + cache:,}",
+    )
+    if "cache.bytes" in bill:
+        s = bill.setting
+        for name, symbol, of in (("largest_batch", "B", largest_batch), ("longest_context", "S", longest_context)):
+            if (most := of(bill, split, device)) is not None:
+                how = (s.context, most + 1) if symbol == "B" else (most + 1, s.batch)
+                more = f"{most_held(bill, split, *how):,}"
+                out[f"bounds.{name}"] = f"weights + cache({symbol} = {most + 1:,}) = {more} > memory = {memory:,} → {symbol} = {most:,}"
     for phase in PHASES:
         if f"flops.{phase}" not in bill:
             continue
-        best, tokens = pace(bill, split, phase, device), tokens_of(bill, phase)
+        best, count = pace(bill, split, phase, device), tokens(bill, phase)
         summed = total((p.path, 1, Number(p.seconds)) for p in parts(bill, phase, device, every[0]))
         if len(every) > 1:
             summed = total((f"stage {i + 1}", 1, Number(s)) for i, s in enumerate(best.stages))
         name = f"bounds.{phase}"
         out[f"{name}.seconds"] = f"Σ max(FLOP / peak, bytes / bandwidth) = {summed.formula} s"
-        put = f"{tokens:,} / {figure(max(best.stages))}"
+        put = f"{count:,} / {figure(max(best.stages))}"
         out[f"{name}.tokens_per_second"] = f"tokens / slowest stage = {put} = {figure(best.rate)}"
         if hour is not None:
             put, cost = f"{split.ranks} · {hour:g} / 3,600 / {figure(best.rate)} · 1,000,000", figure(best.price(split.ranks, hour))
