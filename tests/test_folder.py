@@ -191,8 +191,7 @@ def test_config(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "files"), [(10**9, 1), (64, 3), (1, 5), (32, 5)])
 def test_saves(limit: int, files: int, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
-    save_folder(tmp_path / "a" / "b", CONFIG, TENSORS, {"eos_token_id": 3}, [tmp_path / "tokenizer.json"], shard_bytes=limit)
+    save_folder(tmp_path / "a" / "b", CONFIG, TENSORS, {"eos_token_id": 3}, {"tokenizer.json": b"{}"}, shard_bytes=limit)
     folder = Folder(tmp_path / "a" / "b")
     assert folder.config == CONFIG and folder.generation_config == {"eos_token_id": 3}
     assert folder.tokenizer_files() == [tmp_path / "a" / "b" / "tokenizer.json"]

@@ -10,6 +10,7 @@ from typing import Any
 
 from pellucid import catalog, families
 from pellucid.catalog.literal import literal
+from pellucid.checkpoint.disk import inside
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
 from pellucid.checkpoint.json_file import read_object
 from pellucid.config import Config, Latent
@@ -159,7 +160,7 @@ def config_of(name: str | Path) -> tuple[dict[str, Any], str]:
     text = str(name)
     path = Path(text)
     if path.is_dir():
-        path = path / "config.json"
+        path = inside(path, "config.json", ConfigError)
     elif not path.is_file():
         if text.startswith("pellucid/"):
             from pellucid.model import place

@@ -52,7 +52,7 @@ class Model(Shown):
         self, name: str, module: Decoder | EncoderDecoder, family: Family, hf: Mapping[str, Any], tokenizer: Tokenizer | None
     ) -> None:
         self.name, self.module, self.family, self.hf, self._tokenizer = name, module, family, dict(hf), tokenizer
-        self.files: list[Path] = []
+        self.files: dict[str, bytes] = {}  # the tokenizer's, by name, as they were read
         self.left: tuple[str, ...] = ()
         self.adapters: dict[str, lora.Adapter] = {}
         self.generation: dict[str, Any] = {}
@@ -321,8 +321,10 @@ def load(
         require_memory(plain if packing is None else packing.bytes(module), folder.path)
         left = fill(module, kind, folder, str(folder.path), wanted, progress, packing)
         module.to(device)
-    model = Model(str(name), module.eval(), kind, folder.config, load_tokenizer(folder.path, cfg.vocab))
-    model.files, model.generation, model.left = folder.tokenizer_files(), folder.generation_config, left
+    with folder.carried() as files:
+        tokenizer = load_tokenizer(folder.path, cfg.vocab)
+    model = Model(str(name), module.eval(), kind, folder.config, tokenizer)
+    model.files, model.generation, model.left = files, folder.generation_config, left
     if adapter is not None:
         model.adapt(adapter)
     return model

@@ -5,21 +5,23 @@ Only safetensors are read; a folder with nothing but pickled weights is refused 
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pellucid.checkpoint.dequantise import Quantised, dequantised
-from pellucid.checkpoint.disk import inside, read_whole, replacing
+from pellucid.checkpoint.disk import Stamp, inside, read_marked, regular, replacing, stamp
 from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
 from pellucid.checkpoint.packing import Stored
 from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor, write
-from pellucid.checkpoint.template import LEGACY_FILE, TEMPLATE_FILE, TEMPLATE_FOLDER
+from pellucid.checkpoint.template import LEGACY_FILE, TEMPLATE_FILE, named_files
 from pellucid.errors import CheckpointError, ConfigError
 from pellucid.families.fields import Fields
 from pellucid.families.quantised import Method, quantised
@@ -40,6 +42,8 @@ TOKENIZER_FILES = (
 )
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt", "*.h5", "*.gguf", "*.msgpack", "*.npy", "*.npz")
 _SHOWN = 10  # names listed in an error
+Contents = dict[str, bytes]  # of files, by their names within a folder
+NONE: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Folder:
@@ -110,9 +114,23 @@ class Folder:
         return read_tensor(entry, into) if isinstance(entry, Entry) else entry.read(into, dtype)
 
     def tokenizer_files(self) -> list[Path]:
-        """The files here that make the tokenizer and its chat template."""
-        more = sorted((self.path / TEMPLATE_FOLDER).glob("*.jinja"))
-        return [self.path / name for name in TOKENIZER_FILES if self.has(name)] + more
+        """The files here that make the tokenizer and its chat template, each let in by `inside`."""
+        return [inside(self.path, name) for name in TOKENIZER_FILES if self.has(name)] + named_files(self.path)
+
+    @contextmanager
+    def carried(self) -> Iterator[Contents]:
+        """The contents of those files by their names within the folder, while the tokenizer is made of them.
+
+        A file that changes meanwhile is an error, so what is saved later is what was loaded.
+        """
+        contents, stamps = Contents(), dict[Path, Stamp]()
+        for path in self.tokenizer_files():
+            contents[path.relative_to(self.path).as_posix()], stamps[path] = read_marked(path, TABLE_BYTES)
+        yield contents
+        for path, mark in stamps.items():
+            with regular(path) as fd:
+                if stamp(fd) != mark:
+                    raise CheckpointError("file.changed", file=path)
 
     def _entry(self, name: str) -> Entry | Quantised | Stored:
         entry = self.entries.get(name)
@@ -166,11 +184,13 @@ def save_folder(
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     generation_config: Mapping[str, Any] | None = None,
-    copies: Iterable[Path] = (),
+    copies: Mapping[str, bytes] = NONE,
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
 ) -> None:
-    """Write a folder that `Folder` and transformers read: config.json, model.safetensors or shards and their index, `copies` as they are.
+    """Write a folder that `Folder` and transformers read: config.json, model.safetensors or shards and their index, and `copies`.
+
+    copies: the contents of more files by their names.
 
     Weights come first and config.json last, each file whole or not at all. A folder that holds weights is refused unless `overwrite`;
     then its old index goes first and its other weights last, so that no crash leaves old and new shards that pass for one checkpoint.
@@ -182,9 +202,6 @@ def save_folder(
     texts = {"config.json": _text(config, path / "config.json")}
     if generation_config:
         texts = {"generation_config.json": _text(generation_config, path / "generation_config.json")} | texts
-    contents = {
-        Path(*copy.parts[-2 if copy.parent.name == TEMPLATE_FOLDER else -1 :]): read_whole(copy, TABLE_BYTES) for copy in map(Path, copies)
-    }
     groups = _groups(tensors, shard_bytes)
     names = [WEIGHTS] if len(groups) == 1 else [f"model-{i + 1:05d}-of-{len(groups):05d}.safetensors" for i in range(len(groups))]
     try:
@@ -200,7 +217,7 @@ def save_folder(
         texts = {INDEX: _text({"metadata": total, "weight_map": dict(sorted(shards.items()))}, path / INDEX)} | texts
     for stale in old - {*names, INDEX}:
         (path / stale).unlink(missing_ok=True)
-    for place, content in (contents | {Path(name): text.encode() for name, text in texts.items()}).items():
+    for place, content in {**copies, **{name: text.encode() for name, text in texts.items()}}.items():
         (path / place).parent.mkdir(exist_ok=True)
         with replacing(path / place) as part:
             part.write_bytes(content)

@@ -59,7 +59,7 @@ def fetch(name: str, progress: Progress = silent) -> Path:
 
 def fetch_config(name: str) -> Path:
     """The local path of a hub id's config.json, and nothing else of it."""
-    return fetch_these(name, ("config.json",)) / "config.json"
+    return inside(fetch_these(name, ("config.json",)), "config.json")
 
 
 def fetch_adapter(name: str) -> Path:

@@ -89,10 +89,9 @@ def templates(folder: Path, settings: dict[str, Any], settings_file: Path | None
     Files of their own win over `chat_template` of tokenizer_config.json, and that over chat_template.json, as in transformers.
     """
     said = _from_settings(settings.get("chat_template"), settings_file)
-    files = [(DEFAULT, folder, TEMPLATE_FILE)]
-    if (folder / TEMPLATE_FOLDER).is_dir() and inside(folder, TEMPLATE_FOLDER, TokenizerError):
-        files += [(found.stem, folder / TEMPLATE_FOLDER, found.name) for found in sorted((folder / TEMPLATE_FOLDER).glob("*.jinja"))]
-    paths = {name: inside(place, file, TokenizerError) for name, place, file in files if os.path.lexists(place / file)}
+    alone = os.path.lexists(folder / TEMPLATE_FILE)
+    paths = {DEFAULT: inside(folder, TEMPLATE_FILE, TokenizerError)} if alone else {}
+    paths |= {path.stem: path for path in named_files(folder)}
     found = {name: Template(read_text(path, TEMPLATE_BYTES, TokenizerError), str(path)) for name, path in paths.items()}
     if found and (lost := [name for name in said if name not in found or found[name].source.rstrip() != said[name].source.rstrip()]):
         where = ", ".join(Path(template.file).name for template in found.values())
@@ -102,6 +101,17 @@ def templates(folder: Path, settings: dict[str, Any], settings_file: Path | None
         path = inside(folder, LEGACY_FILE, TokenizerError)
         found = _from_settings(read_object(path, error=TokenizerError).get("chat_template"), path)
     return found
+
+
+def named_files(folder: Path) -> list[Path]:
+    """The templates of a folder that have files named after them."""
+    if not os.path.lexists(folder / TEMPLATE_FOLDER):
+        return []
+    place = inside(folder, TEMPLATE_FOLDER, TokenizerError)
+    names = sorted(found.name for found in place.glob("*.jinja"))
+    if len(names) > MOST:
+        raise TokenizerError("template.many", folder=place, count=len(names), limit=MOST)
+    return [inside(place, name, TokenizerError) for name in names]
 
 
 def choose(found: dict[str, Template], file: str, name: str | None, tools: bool) -> Template:
