@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pellucid.checkpoint import json_file
-from pellucid.checkpoint.json_file import parse, parse_object, read_object
+from pellucid.checkpoint.json_file import MOST_PIECES, parse, parse_object, read_object
+from pellucid.checkpoint.safetensors_file import MOST_TENSORS
 from pellucid.errors import CheckpointError, ConfigError, PellucidError
 
 HOSTILE: list[tuple[bytes, str, str]] = [
@@ -138,6 +139,38 @@ def test_scan_is_what_protects(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse(b"[1e999]", "f") == [float("inf")]
     with pytest.raises(RecursionError):
         parse(b"[" * (sys.getrecursionlimit() * 100), "f")
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"{},", b"1,", b'"",', b'{"":""},'])
+def test_what_a_byte_may_cost_is_bounded(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short pieces cost Python a hundred times their bytes, so their number is bounded before it parses; the mutant parses them."""
+    monkeypatch.setattr(json_file, "MOST_PIECES", 1000)
+    many = b'{"a": [' + piece * 1000 + b"0]}"
+    with pytest.raises(ConfigError) as caught:
+        parse(many, "f.json")
+    assert caught.value.key == "json.pieces" and "at most 1000" in str(caught.value)
+    assert parse(b'{"a": "' + b",[{" * 1000 + b'"}', "f") == {"a": ",[{" * 1000}  # a string is one piece, whatever is in it
+    monkeypatch.setattr(json_file, "MOST_PIECES", 10**9)
+    assert len(parse(many, "f.json")["a"]) == 1001
+
+
+def test_the_largest_published_files_are_below_the_bound() -> None:
+    """A tokenizer as large as Gemma 3's: 262,144 pieces, 514,906 merges, an array each; a header of as many tensors as are read."""
+    merges, pieces = 514_906, 262_144
+    assert 3 * merges + 2 * merges + 2 * pieces < MOST_PIECES  # two strings, two commas and a bracket a merge; a string and a comma a piece
+    per_tensor = b'"n":{"dtype":"F32","shape":[1,1,1,1],"data_offsets":[0,4]},'
+    assert MOST_TENSORS * (per_tensor.count(b'"') // 2 + sum(map(per_tensor.count, (b",", b"[", b"{")))) < MOST_PIECES
+
+
+def test_what_is_sound_is_never_scanned_token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer's numbers, escapes and depths pass the fast way; what is refused goes the slow way, for its place."""
+    slow: list[str] = []
+    monkeypatch.setattr(json_file, "_find", lambda text, file, error: slow.append(file))
+    parse(b'{"a": [[-8.5e-05, 0.041666666666666664, -12.345678901234567], {"b": [[{"c": []}], "]]]\\"1e999"]}]}', "sound")
+    assert slow == []
+    parse(b"[" * 65 + b"]" * 65, "deep")
+    parse(b"[1e999]", "infinite")
+    assert slow == ["deep", "infinite"]
 
 
 def test_hostile_strings_scan_in_linear_time() -> None:

@@ -1,8 +1,11 @@
 """The one strict reader of JSON: config.json, safetensors headers, indexes, tokenizers and traces come through this door.
 
-The text is scanned once before Python's parser sees it, so that depth, numbers and size are bounded by us:
+The text is looked over before Python's parser sees it, so that depth, numbers, and what a byte may cost are bounded by us:
 
     {"a": 1, "a": 2}  refused, Python keeps the last      NaN, 1e999  refused, Python accepts      [[[[...  refused before any recursion
+    [{},{},{},...     refused beyond MOST_PIECES: three bytes of it would cost Python two hundred
+
+What is sound is found so by a few passes that the interpreter runs in C; a scan token by token only finds the place of a fault.
 """
 
 import json
@@ -16,13 +19,17 @@ from pellucid.checkpoint.disk import ErrorType, read_whole, refuse_stand_in
 from pellucid.errors import ConfigError
 
 CONFIG_BYTES = 10_000_000
-TABLE_BYTES = 100_000_000  # a safetensors header, an index, a tokenizer
+TABLE_BYTES = 64_000_000  # a safetensors header, an index, a tokenizer; the largest published one, Gemma 3's tokenizer, has 33 million
 DEEPEST = 64
 MOST_DIGITS = 20  # of an integer: 2^64 has 20
+MOST_PIECES = 6_000_000  # strings, commas and brackets; Gemma 3's tokenizer has 3.1 million
 LONGEST_NUMBER = 40  # characters of a fraction: 17 digits, leading zeros and an exponent
 
 # A string that never ends is one match to the end of the text; possessive repeats keep the scan linear.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]|-?[0-9][0-9.eE+-]*+|NaN|Infinity', re.DOTALL)
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_OTHER = re.compile(r"[^\[\]{}]+")
+_UNUSUAL = re.compile(r"[0-9.+-]++[eE][0-9.eE+-]*+|[0-9.+-]{21,}+|NaN|Infinity")  # all that may be refused, and more
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _NAMES = {dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 
@@ -81,6 +88,23 @@ def _text(raw: bytes, file: str, error: ErrorType) -> str:
 
 def _scan(text: str, file: str, error: ErrorType) -> None:
     """Refuse, with a place, what Python's parser would accept or die of."""
+    bare, strings = _STRING.subn("", text)
+    pieces = strings + sum(map(bare.count, ",[{"))
+    if pieces > MOST_PIECES:
+        raise error("json.pieces", file=file, count=pieces, limit=MOST_PIECES)
+    if any(_refused(found) for found in _UNUSUAL.findall(bare)) or not _shallow(_OTHER.sub("", bare)):
+        _find(text, file, error)
+
+
+def _shallow(brackets: str) -> bool:
+    """Whether brackets stand in pairs, surely no deeper than the limit: each round takes one or two levels off."""
+    for _ in range(DEEPEST // 2):
+        brackets = brackets.replace("[]", "").replace("{}", "")
+    return not brackets
+
+
+def _find(text: str, file: str, error: ErrorType) -> None:
+    """Raise at the first place that is refused, if there is one."""
     depth = 0
     for token in _TOKEN.finditer(text):
         at = token.start()
@@ -93,16 +117,21 @@ def _scan(text: str, file: str, error: ErrorType) -> None:
                 raise error("json.depth", file=file, limit=DEEPEST, **_place(text, at))
         elif first in "]}":
             depth -= 1
-        elif first in "NI":
-            raise error("json.finite", file=file, found=token.group(), **_place(text, at))
-        else:
-            number = token.group()
-            length = len(number.lstrip("-"))
-            limit = MOST_DIGITS if number.lstrip("-").isdigit() else LONGEST_NUMBER
-            if length > limit:
-                raise error("json.digits", file=file, count=length, limit=limit, **_place(text, at))
-            if ("e" in number or "E" in number) and not _finite(number):
-                raise error("json.finite", file=file, found=number, **_place(text, at))
+        elif (why := _refused(token.group())) is not None:
+            raise error(why.pop("key"), file=file, **why, **_place(text, at))
+
+
+def _refused(number: str) -> dict[str, Any] | None:
+    """Why a number is refused: too long, or not finite; None where it is not, or where the parser refuses it."""
+    if number in ("NaN", "Infinity"):
+        return {"key": "json.finite", "found": number}
+    digits = number.lstrip("-")
+    limit = MOST_DIGITS if digits.isdigit() else LONGEST_NUMBER
+    if len(digits) > limit:
+        return {"key": "json.digits", "count": len(digits), "limit": limit}
+    if ("e" in number or "E" in number) and not _finite(number):
+        return {"key": "json.finite", "found": number}
+    return None
 
 
 def _finite(number: str) -> bool:
