@@ -21,6 +21,7 @@ from pellucid.checkpoint.hub import fetch, fetch_adapter, is_hub_id
 from pellucid.checkpoint.packing import Packing, Stored
 from pellucid.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from pellucid.config import Config
+from pellucid.counting.sizes import judge_sizes
 from pellucid.engine.engine import Engine, generate
 from pellucid.engine.requests import GREEDY, Output, Request, check_ids
 from pellucid.errors import CheckpointError, UseError
@@ -305,7 +306,7 @@ def load(
     check_device(device)
     folder = Folder(place(name, progress), ignore_fields)
     kind, cfg = understand(folder.config, str(folder.path / "config.json"), ignore_fields)
-    cfg = settled(kind, cfg, folder)
+    judge_sizes(cfg := settled(kind, cfg, folder), folder)
     with META:
         module = build(cfg)
     wanted = choose_dtype(dtype, folder, str(device))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
+from pellucid.errors import ConfigError
 from pellucid.parts.block import block
 from pellucid.parts.head import Ending
 from pellucid.parts.linear import Embedding, Linear
@@ -175,9 +176,11 @@ def letter(model: nn.Module, cfg: c.Config) -> str:
 
 def build(cfg: c.Config) -> Decoder | EncoderDecoder:
     """The module of a config, with unset weights on the default device."""
-    if cfg.encoder is not None:
-        return EncoderDecoder(cfg)
-    return Encoder(cfg) if cfg.both_ways else Decoder(cfg)
+    kind = EncoderDecoder if cfg.encoder is not None else Encoder if cfg.both_ways else Decoder
+    try:
+        return kind(cfg)
+    except RuntimeError as broken:  # more bytes than 63 bits count, or than the machine has
+        raise ConfigError("config.huge", reason=str(broken).split("\n")[0]) from None
 
 
 def cast(model: Kind, dtype: torch.dtype) -> Kind:

@@ -32,6 +32,7 @@ LONGEST_WORD = 256  # characters that WordPiece tries to cut: its steps grow wit
 LONGEST_MAPPED = 64  # bytes that a precompiled map may put for a character; the longest of Unicode's own has 33
 LARGEST_ID = (1 << 24) - 1
 LONGEST_ADDED = 10_000  # characters of an added token
+MOST_ENTRIES = 1 << 20  # of a vocabulary, of merges, of added tokens: XLM-V has 901,629 pieces, Gemma 3 514,906 merges
 
 Spec = dict[str, Any]
 
@@ -66,13 +67,21 @@ def vocabulary(model: Spec) -> dict[str, int]:
 def _object(value: Any, field: str, file: str) -> Spec:
     if not isinstance(value, dict):
         raise TokenizerError("tokenizer.kind", file=file, field=field, found=name_of(value), expected="object")
+    _few(value, field, file)
     return value
 
 
 def _array(value: Any, field: str, file: str) -> list[Any]:
     if not isinstance(value, list):
         raise TokenizerError("tokenizer.kind", file=file, field=field, found=name_of(value), expected="array")
+    _few(value, field, file)
     return value
+
+
+def _few(value: Spec | list[Any], field: str, file: str) -> None:
+    """Refuse more entries than a tokenizer can need: each costs microseconds and a kilobyte."""
+    if len(value) > MOST_ENTRIES:
+        raise TokenizerError("tokenizer.many", file=file, field=field, count=len(value), limit=MOST_ENTRIES)
 
 
 def _string(value: Any, field: str, file: str) -> str:

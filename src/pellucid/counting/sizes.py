@@ -1,0 +1,37 @@
+"""Whether the weights of a folder can be those of its config.json, told before a module is built: so no small file asks for much.
+
+100,000 layers over a file of 26 tensors    n_embd 1,000,000,000 over one of 400 kB    -> refused, in milliseconds
+"""
+
+from math import prod
+
+from pellucid.checkpoint.folder import Folder
+from pellucid.config import Config
+from pellucid.counting.distinct import distinct
+from pellucid.errors import CheckpointError
+from pellucid.meta import META
+from pellucid.models import build
+
+SLACK = 2  # up to so many times what is stored, the missing tensors are named one by one
+
+
+def judge_sizes(cfg: Config, folder: Folder) -> None:
+    """Refuse a config that asks for more layers than the folder has tensors, or for many more numbers than it holds.
+
+    Every layer has at least one tensor of its own on disk, and a number is stored once.
+    """
+    names, layers = folder.names(), len(cfg.layers) + len(cfg.encoder or ())
+    if layers > len(names):
+        raise CheckpointError("weights.layers", file=folder.path, layers=layers, tensors=len(names))
+    needed, held = numbers(cfg), sum(prod(folder.shape(name)) for name in names)
+    if needed > SLACK * held:
+        raise CheckpointError("weights.sizes", file=folder.path, needed=f"{needed:,}", held=f"{held:,}")
+
+
+def numbers(cfg: Config) -> int:
+    """How many numbers the parameters of a model are: one layer of each kind is built, and stands for all of them."""
+    few = distinct(cfg)
+    with META:
+        module = build(few.config)
+    places = ((few.place(path), p.numel()) for path, p in module.named_parameters())
+    return sum(count * at[1] for at, count in places if at is not None)
