@@ -214,7 +214,7 @@ def test_edit_of_the_wrong_shape_is_an_error(wrong: Callable[[Tensor], Any]) -> 
         model(TOKENS)
     assert clean(model)
     unchecked = lambda x: ()  # noqa: E731
-    with swapped(watching, "described", unchecked), watch(model, edit={"layers.1.attn": lambda x: x[:, :1]}):
+    with swapped(watching, "described", unchecked), watch(model, edit={"logits": lambda x: x.double()}):
         model(TOKENS)
 
 
@@ -371,7 +371,7 @@ def test_watches_may_end_in_another_order() -> None:
 def clean(*models: nn.Module) -> bool:
     """Whether a watch left anything: on a module, in this thread, or in the process."""
     on_modules = any("forward" in m.__dict__ for model in models for m in model.modules())
-    stale = watching._framed or watching._eager.watches or watching._eager.stance
+    stale = watching._framed or watching.EAGER.watches or watching.EAGER.stance
     return not on_modules and not tap.here.watches and not tap.here.calls and not tap.here.terms and tap.here.marks is None and not stale
 
 

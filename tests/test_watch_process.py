@@ -187,7 +187,7 @@ class Own:
 def test_overlapping_watches_share_one_stance() -> None:
     model = tiny(SMALL, torch.float32)
     assert overlapping(model) == (RECORDS, 0, 1)
-    with swapped(watching, "_eager", Own()):
+    with swapped(watching, "EAGER", Own()):
         assert overlapping(model) != (RECORDS, 0, 1)
     torch._dynamo.reset()
 

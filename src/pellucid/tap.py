@@ -154,8 +154,12 @@ def tap(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
     """x itself, or what a watcher puts in its place. label: "name: axes". rows: for an axis N, the token row that each came from."""
     if not here.calls:
         return x
+    editors: tuple[Watch, ...] = ()
+    for w in here.watches:  # all edits come before the first record, so that each watch has what the forward goes on with
+        if w.edit and (new := w.alter(x, label, rows)) is not x:
+            x, editors = new, (*editors, w)
     for w in here.watches:
-        x = w.see(x, label, rows)
+        x = w.see(x, label, rows, any(None in (e.request, w.request) or e.request == w.request for e in editors))
     return x
 
 
@@ -273,7 +277,7 @@ class Catch:
     name: str
     part: tuple[Any, ...]
     found: tuple[Tensor, Callable[[Index], Terms] | None] | None = None
-    terms = True
+    terms, edit, request = True, None, None
 
     def made(self, *told: Any) -> None:
         """Its path and its op are known from the listing."""
@@ -284,7 +288,7 @@ class Catch:
     def remember(self, *told: Any) -> None:
         """What it looks for is tapped at once."""
 
-    def see(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
+    def see(self, x: Tensor, label: str, rows: Tensor | None, edited: bool) -> Tensor:
         if label.split(": ")[0] == self.name:
             cut = x[self.part] if self.part else x
             self.found = cut, terms_of(cut) or picked(terms_of(x), self.part)

@@ -12,7 +12,6 @@ import fnmatch
 import functools
 import itertools
 import re
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.axes import bind
+from pellucid.eager import EAGER
 from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.showing import Shown
 from pellucid.step import Step, spans_of
@@ -191,21 +191,32 @@ class Watch(Records):
         found = self.spots[outer, label] = Spot(path, dims, dims.split(), self.wants(path), self.edits(path))
         return found
 
-    def see(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
-        """Check, record and edit one tapped tensor; returns what the forward goes on with."""
+    def meet(self, x: Tensor, label: str) -> Spot | None:
+        """The tap at which the running part is, x checked against its axes; None where the part is no part of the watched model."""
         call = here.calls[-1]
         if (outer := call.path.get(self)) is None:
-            return x
+            return None
         spot = self.spots.get((outer, label)) or self.spot(outer, label)
         if tuple(map(call.sizes.get, spot.letters)) != x.shape:
             bind(spot.path, spot.dims, x.shape, call.sizes)
-        found, rows = ((), rows) if self.request is None else self.mine(x, spot.dims, rows)
-        if found is None:
+        return spot
+
+    def alter(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
+        """What the user's functions make of one tapped tensor; x itself where none speaks of it."""
+        spot = self.meet(x, label)
+        if spot is None or spot.key is None or here.marks is not None:
             return x
-        part, self.met = found, True  # (): all of it
-        edited = spot.key is not None and here.marks is None
-        if edited:
-            x = self.change(x, part, spot)
+        part = () if self.request is None else self.mine(x, spot.dims, rows)[0]
+        return x if part is None else self.change(x, part, spot)
+
+    def see(self, x: Tensor, label: str, rows: Tensor | None, edited: bool) -> Tensor:
+        """Record one tapped tensor, which a watch has edited or not; returns what the forward goes on with."""
+        if (spot := self.meet(x, label)) is None:
+            return x
+        part, rows = ((), rows) if self.request is None else self.mine(x, spot.dims, rows)
+        if part is None:
+            return x
+        self.met = True  # (): all of it
         mark = self.mark(x.untyped_storage())
         flops, mark.flops = mark.flops, 0
         mark.names[int(x.storage_offset())] = spot.path
@@ -213,8 +224,7 @@ class Watch(Records):
             return x
         if self.grad and here.marks is None and torch.is_grad_enabled() and x.is_floating_point() and not x.requires_grad:
             x = x.detach().requires_grad_()
-        cut = x[part] if part else x
-        self.record(spot, x, cut, part, rows, Made("edit") if edited else mark.made, edited, flops)
+        self.record(spot, x, x[part] if part else x, part, rows, Made("edit") if edited else mark.made, edited, flops)
         return x
 
     def record(
@@ -254,8 +264,10 @@ class Watch(Records):
             raise ShapeError("edit.shape", path=spot.path, found=found, allowed=described(before))
         if not part:
             return new
+        marks = x.untyped_storage().__dict__.get("pellucid", {})  # the other rows are what they were
         x = x.clone()
         x[part] = new
+        x.untyped_storage().__dict__["pellucid"] = {serial: Mark(m.made, m.flops) for serial, m in marks.items()}
         return x
 
     def mine(self, x: Tensor, dims: str, rows: Tensor | None) -> tuple[tuple[Any, ...] | None, Tensor | None]:
@@ -309,33 +321,6 @@ _lock = threading.Lock()
 _framed: dict[nn.Module, list[Any]] = {}  # how many watches, and the forward of the module's own that the frame hides
 
 
-class _Eager:
-    """Compiled models run eagerly while any thread watches.
-
-    The stance belongs to the process, and two watches of two threads need not end in the order in which they began: so the first
-    sets it and the last restores it. Until torch's compiler is imported, which takes as long as torch itself, nothing is compiled.
-    """
-
-    watches, stance = 0, None
-
-    def __enter__(self) -> None:
-        with _lock:
-            self.watches += 1
-            if self.stance is None and "torch._dynamo" in sys.modules:
-                self.stance = torch.compiler.set_stance("force_eager")
-                self.stance.__enter__()
-
-    def __exit__(self, *failure: object) -> None:
-        with _lock:
-            self.watches -= 1
-            if self.watches == 0 and self.stance is not None:
-                self.stance.__exit__(None, None, None)
-                self.stance = None
-
-
-_eager = _Eager()
-
-
 def _frame(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw: Any) -> Any:
     """Runs in place of module.forward while any thread watches it; in a thread that watches nothing it is that forward."""
     watches, calls, terms = here.watches, here.calls, here.terms
@@ -387,7 +372,7 @@ def watch(model: nn.Module, **how: Any) -> Iterator[Watch]:
     cell too.  to: a function that takes each record instead.
     """
     w = Watch(getattr(model, "_orig_mod", model), **how)
-    with _eager:
+    with EAGER:
         _frames(w.where, +1)
         here.watches = (*here.watches, w)
         try:
