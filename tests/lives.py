@@ -114,7 +114,7 @@ class Life:
         cache = self.engine.storage.cache  # type: ignore[attr-defined]
         if cache is not None:
             cache.forget()
-        if self.pages.free_pages != self.pages.count or self.pages.tables or self.pages.budget or self.pages.length:
+        if self.pages.free_pages != self.pages.count or self.pages.tables or self.pages.together or self.pages.length:
             faults.append(f"{self.pages.count - self.pages.free_pages} pages are left behind, {list(self.pages.tables)}")
         return "; ".join(faults[:3])
 

@@ -1,4 +1,4 @@
-"""Rotary scalings that look at the length of the whole text: judged on both sides of the border, and fixed for a request by its budget."""
+"""Rotary scalings that look at the length of the whole text: judged on both sides of the border, and in texts that cross it."""
 
 from dataclasses import replace
 from typing import Any
@@ -84,13 +84,13 @@ def generated(model: Decoder, asked: list[list[int]]) -> list[tuple[Tensor, Tens
 
 
 def each_row(self: Step) -> Tensor:
-    """A row's own place: the keys of one text are turned by many frequencies."""
+    """A row's own place, in a prompt too."""
     return self.positions + 1 if self.spans else TOTALS(self)
 
 
-def so_far(self: Step) -> Tensor:
-    """What is stored when the step is, as if nobody knew the budget."""
-    return TOTALS(replace(self, pages=None))
+def budget(self: Step) -> Tensor:
+    """What a text may come to."""
+    return TOTALS(self) + NEW
 
 
 def longest(self: Step) -> Tensor:
@@ -98,23 +98,36 @@ def longest(self: Step) -> Tensor:
     return TOTALS(self).amax(-1, keepdim=True).expand(self.positions.shape)
 
 
+def truth(model: Decoder, scaling: str, text: Tensor) -> Tensor:
+    """The logits of each step by forwards without a past, [NEW V].
+
+    longrope: one over the text as long as it was then.  dynamic: one whose rows are turned as they were when they were read.
+    """
+    read = text.shape[1] - NEW
+    if scaling == "longrope":
+        return torch.stack([model(text[:, : read + k])[0, -1] for k in range(NEW)])
+    with swapped(Step, "totals", lambda self: (self.positions + 1).clamp(min=read)):
+        return model(text)[0, -NEW - 1 : -1]  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_generation_is_one_run_over_the_whole_text(scaling: str) -> None:
-    """Every step's logits are those of one forward over the text that the request came to."""
+def test_generation_is_forwards_without_a_past(scaling: str) -> None:
     model = built(scaling)
 
     def gap() -> float:
-        return max(far(rows, model(text)[0, -NEW - 1 : -1]) for text, rows in generated(model, PROMPTS))
+        heard = generated(model, PROMPTS)
+        with swapped(Step, "totals", TOTALS):
+            return max(far(rows, truth(model, scaling, text)) for text, rows in heard)
 
     assert gap() < 1e-10
-    for mutant in (each_row, so_far, longest):
+    for mutant in (each_row, budget, longest):
         with swapped(Step, "totals", mutant):
             assert gap() > 1e-4, mutant
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_crowd_is_lone(scaling: str) -> None:
-    """Each request by its own budget, whoever else runs, though one step holds short ones and long ones."""
+    """Each request by its own length, whoever else runs, though one step holds short ones and long ones."""
     model = built(scaling)
 
     def gap() -> float:
@@ -125,15 +138,15 @@ def test_crowd_is_lone(scaling: str) -> None:
         assert gap() > 1e-4
 
 
-def test_a_budget_goes_with_its_request() -> None:
-    """What held it may serve another: no budget of an old request is left."""
+def test_what_was_read_together_goes_with_its_request() -> None:
+    """What held it may serve another: nothing of an old request is left."""
     pages = Pages(8, 4)
-    pages.budget["a"] = 30
+    pages.together["a"] = 30
     step = Step.paged(pages, {"a": 3, "b": 2})
     assert step.totals().tolist() == [[30, 30, 30, 2, 2]]
     step.advance()
     pages.release("a")
-    assert pages.budget == {} and Step.paged(pages, {"a": 1}).totals().tolist() == [[1]]
+    assert pages.together == {} and Step.paged(pages, {"a": 1}).totals().tolist() == [[1]]
 
 
 def test_padded_rows_have_lengths_of_their_own() -> None:

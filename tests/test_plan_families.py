@@ -53,7 +53,7 @@ def prefilled(model: Any, planned: bool) -> Plans:
     """Three requests that have read their prompts, each from a source of its own where there is an encoder."""
     pages, draw = Pages(40, 4), torch.Generator().manual_seed(3)
     for i, (request, n) in enumerate(LENGTHS.items()):
-        pages.budget[request] = n + 12
+        pages.together[request] = n + 12
         step, tokens = Step.paged(pages, {request: n}), torch.randint(90, (1, n), generator=draw)
         if isinstance(model, EncoderDecoder):
             source = torch.randint(90, (1, 5 + i), generator=draw)
@@ -138,7 +138,7 @@ def test_the_table_names_what_is_there() -> None:
 
 
 def prefill(model: Any, pages: Pages, request: str, source: Tensor, tokens: Tensor) -> None:
-    pages.budget[request] = 20
+    pages.together[request] = 20
     step = Step.paged(pages, {request: tokens.shape[1]})
     model(source, tokens, step, Step(torch.arange(source.shape[1])[None], (Span(request, 0, source.shape[1]),)))
     step.advance()
@@ -183,8 +183,8 @@ def by_length(quirk: str) -> float:
 @needs_kernels
 @pytest.mark.parametrize("quirk", ["longrope", "dynamic"])
 def test_each_text_turns_by_its_own_length(quirk: str) -> None:
-    """One of the three may grow beyond the original context, and the others not."""
+    """One of the three is read as a text beyond the original context, and the others not."""
     assert by_length(quirk) < 1e-4
     real = Place.set
-    with swapped(Place, "set", lambda self, feed, at, budget: real(self, feed, at, dict.fromkeys(feed, 1))):
+    with swapped(Place, "set", lambda self, feed, at, together: real(self, feed, at, dict.fromkeys(feed, 1))):
         assert by_length(quirk) > 1e-3

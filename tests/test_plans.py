@@ -38,7 +38,7 @@ def prefilled(model: Decoder, size: int, planned: bool, seed: int = 0, skip: int
     draw = random.Random(1)
     for request, n in LENGTHS.items():
         step = Step.paged(pages, {request: n})
-        pages.budget[request] = n + 30
+        pages.together[request] = n + 30
         with torch.no_grad():
             model(torch.tensor([[draw.randrange(model.config.vocab) for _ in range(n)]]), step)
         step.advance()

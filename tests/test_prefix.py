@@ -257,7 +257,7 @@ def test_nothing_grows() -> None:
         pages.release(i)
         assert sum(1 for n in below(cache.top) if n.pages) <= 8 and len(cache.top.children) <= 4
     assert cache.sound() and not any((g.tables, g.held, g.first) != ({}, {}, {}) for g in pages.groups.values())
-    assert not pages.length and not pages.budget
+    assert not pages.length and not pages.together
     cache.forget("unknown")
     assert cache.top.children
     cache.forget()
@@ -302,13 +302,13 @@ def test_what_does_not_fit_changes_nothing() -> None:
 
 
 def test_a_fork_has_all_of_it() -> None:
-    """Pages, length, budget, and what is remembered of the encoder; then each goes its way."""
+    """Pages, length, what was read together, and what is remembered of the encoder; then each goes its way."""
     model, texts, sources = tiny("t5"), {"a": ids(9), "b": torch.cat([ids(5), ids(4, seed=3)])}, {"a": ids(7, seed=1)}
     pages = Pages(8, 4)
     serve(model, texts, [{"a": 5}], pages, sources=sources)
-    pages.budget["a"] = 20
+    pages.together["a"] = 20
     pages.fork("a", "b")
-    assert pages.budget["b"] == 20 and pages.length["b"] == 5 and pages.free_pages == 6
+    assert pages.together["b"] == 20 and pages.length["b"] == 5 and pages.free_pages == 6
     got = serve(model, texts, [{"b": 1, "a": 2}, {"b": 3, "a": 2}], pages, lambda source, *rest: model(None, rest[0], rest[1]), sources)
     assert pages.free_pages == 8 - 1 - 2 * 2 and pages.sound()
     assert max(far(got[r], model(sources["a"][None], t[None])[0, 5:]) for r, t in texts.items()) < 1e-11

@@ -38,7 +38,7 @@ class Yarn:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """A base that grows with the whole text once that is longer than the original context; fixed for a request by its token budget."""
+    """A base that grows with the text beyond the original context; a row is turned by the length that the text has when the row is read."""
 
     factor: float
     original: int
@@ -65,7 +65,7 @@ class Rope:
 
     @property
     def by_length(self) -> bool:
-        """Whether the angles go by the length that a text may come to."""
+        """Whether the angles go by the length of the text."""
         return isinstance(self.scaling, Dynamic | LongRope)
 
 

@@ -250,7 +250,7 @@ class Pages:
         first = next(iter(self.groups.values()))
         self.free, self.tables, self.held = first.free, first.tables, first.held  # all there is, without windows
         self.length: dict[object, int] = {}
-        self.budget: dict[object, int] = {}  # the most tokens a request may come to, where its owner knows
+        self.together: dict[object, int] = {}  # how many first tokens of a request are read as one text, where its owner knows
         self.pools: dict[nn.Module, Stored] = {}
         self.memory: dict[tuple[nn.Module, object], tuple[Stored, Tensor, bool]] = {}  # and whether padded
 
@@ -316,8 +316,8 @@ class Pages:
         n = self.length[request]
         pages = {r: group.held[request][: -(-n // self.size) - group.first[request]] for r, group in self.groups.items()}
         self.begin(new, pages, n)
-        if request in self.budget:
-            self.budget[new] = self.budget[request]
+        if request in self.together:
+            self.together[new] = self.together[request]
         for part, owner in list(self.memory):
             if owner == request:
                 self.memory[part, new] = self.memory[part, request]
@@ -327,7 +327,7 @@ class Pages:
         for group in self.groups.values():
             group.release(request)
         self.length.pop(request, None)
-        self.budget.pop(request, None)
+        self.together.pop(request, None)
         for key in [k for k in self.memory if k[1] == request]:
             del self.memory[key]
 

@@ -73,13 +73,13 @@ class Step:
         return self.positions.clamp(min=0) if self.padded else self.positions
 
     def totals(self) -> Tensor:
-        """How long each row's whole text is, [B T] or [B 1]: what its request may grow to, where that is known, or is now."""
+        """How long each row's text is when the row is read, [B T] or [B 1]: with all that is read together with it, and itself."""
         if not self.spans:
             return self.positions.amax(-1, keepdim=True) + 1
-        budget = self.pages.budget if self.pages is not None else {}
-        counts = [budget.get(s.request, s.end) for s in self.spans]
+        together = self.pages.together if self.pages is not None else {}
+        counts = [together.get(s.request, s.end) for s in self.spans]
         sizes = torch.tensor([s.stop - s.start for s in self.spans])
-        return torch.tensor(counts).repeat_interleave(sizes)[None].to(self.positions.device)
+        return torch.maximum(torch.tensor(counts).repeat_interleave(sizes)[None].to(self.positions.device), self.positions + 1)
 
     def advance(self) -> None:
         """This step's rows have been stored. Only the owner of the loop calls this: until then the same step may run again."""

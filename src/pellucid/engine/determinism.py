@@ -129,7 +129,7 @@ def read(module: Decoder | EncoderDecoder, requests: list[Request], rows: int, t
         pages = Pages(sum(-(-t.request.budget // size) for t in crowd), size)
         forward = Forward(module, pages, deterministic=True)
         for t in crowd:
-            pages.budget[t.key] = t.request.budget
+            pages.together[t.key] = len(t.request.prompt)
         while chunks := brought(crowd, rows, module.config.prefix):
             for t, logits in forward(chunks).items():
                 got[t.number].append(logits.clone())

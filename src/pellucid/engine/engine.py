@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward
-from pellucid.engine.memory import Memory, changed
+from pellucid.engine.memory import Memory, bounds, changed
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
 from pellucid.engine.scheduler import Limits, Line, Storage, schedule
 from pellucid.errors import UseError
@@ -85,10 +85,11 @@ class Engine:
         limits, whole = replace(limits or Limits(), whole=module.config.prefix), -(-tokens // size)
         seen = {None} if every else reaches(module)  # a watcher may ask late what a row was made of
         short = {r: min(whole, limits.running * most_pages(r, limits.rows, size)) for r in seen if r is not None}
-        pages = Pages(whole if None in seen else 0, size, short, whole * size)
+        again = sum(-(-bound // size) for bound in bounds(module)) if every else 0  # what a text may outgrow
+        pages = Pages(whole + again if None in seen else 0, size, short, whole * size)
         engine = Engine(
             Forward(module, pages, every, deterministic),
-            Memory(module, pages, cached),
+            Memory(module, pages, cached, every),
             limits,
             whole * size,
             lambda request: check(module, request),

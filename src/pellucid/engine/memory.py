@@ -1,10 +1,16 @@
 """The engine's storage: pages, and the prefix cache over them.
 
 What a text stored may serve another that begins with the same tokens, if everything else that made it is the same too.
+
+Rotary positions may turn by the text's length. A prompt is read as one text, and each new row with the text as long as it then is:
+
+    Dynamic    a stored row keeps the frequencies it was turned by, and only new rows have those of a longer text
+    LongRope   a text that outgrows the original context is read again from its start, with the factors of long texts
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
+from pellucid.config import Dynamic, LongRope
 from pellucid.engine.plans import addresses, memory
 from pellucid.engine.prefix import PrefixCache
 from pellucid.engine.requests import Sequence
@@ -14,18 +20,35 @@ from pellucid.tap import here
 
 
 class Memory:
-    """Pages of a model's texts. cached: what has ended stays as long as nobody needs its pages."""
+    """Pages of a model's texts. cached: what has ended stays as long as nobody needs its pages.
 
-    def __init__(self, module: Decoder | EncoderDecoder, pages: Pages, cached: bool = True) -> None:
-        self.module, self.pages = module, pages
+    every: what a text has outgrown stays where it lies, for a watcher who asks late what a row was made of.
+    """
+
+    def __init__(self, module: Decoder | EncoderDecoder, pages: Pages, cached: bool = True, every: bool = False) -> None:
+        self.module, self.pages, self.every = module, pages, every
         self.cache = PrefixCache(pages) if cached and not module.config.prefix else None  # a prefix sees what comes after it
-        ropes = (getattr(layer.attn, "rope", None) for layer in module.config.layers)
-        self.by_length = any(rope is not None and rope.by_length for rope in ropes)
+        self.dynamic = sorted({s.original for s in scalings(module) if isinstance(s, Dynamic)})
+        self.bounds = bounds(module)
 
     def root(self, sequence: Sequence) -> Hashable:
         """All that tells what is stored for a token, besides the tokens before it."""
-        place = addresses(map(memory, self.module.parameters()))
-        return self.module.edition, place, sequence.request.source, sequence.request.budget if self.by_length else None
+        place, together = addresses(map(memory, self.module.parameters())), self.together(sequence)
+        turned = *(max(together, original) for original in self.dynamic), *(together > bound for bound in self.bounds)
+        return self.module.edition, place, sequence.request.source, turned
+
+    def together(self, sequence: Sequence) -> int:
+        """How many first tokens of a text are read as one: its prompt, and all up to the first that lies beyond a bound."""
+        return max(len(sequence.request.prompt), *(bound + 1 for bound in self.bounds if len(sequence.tokens) > bound), 0)
+
+    def outgrown(self, sequence: Sequence) -> bool:
+        return self.pages.together[sequence.key] != self.together(sequence)
+
+    def again(self, sequence: Sequence) -> int:
+        if self.every:
+            self.pages.fork(sequence.key, (sequence.key, sequence.stored))
+        self.close(sequence)
+        return self.open(sequence)
 
     def open(self, sequence: Sequence) -> int:
         key, held = sequence.key, 0
@@ -33,7 +56,7 @@ class Memory:
             sequence.root = self.root(sequence)  # now: a text begun under old weights is not kept under new ones
             if not sequence.request.scored and not changed():
                 held = self.cache.start(key, sequence.root, sequence.tokens)
-        self.pages.budget[key] = sequence.request.budget
+        self.pages.together[key] = self.together(sequence)
         self.pages.reserve(key, held)
         return held
 
@@ -58,6 +81,17 @@ class Memory:
         """Let nothing of what has ended serve again."""
         if self.cache is not None:
             self.cache.forget()
+
+
+def scalings(module: Decoder | EncoderDecoder) -> Iterator[object]:
+    """What the rotary positions of each layer are bent by."""
+    ropes = (getattr(layer.attn, "rope", None) for layer in module.config.layers)
+    return (rope.scaling for rope in ropes if rope is not None)
+
+
+def bounds(module: Decoder | EncoderDecoder) -> list[int]:
+    """The lengths beyond which a text is read again from its start."""
+    return sorted({s.original for s in scalings(module) if isinstance(s, LongRope)})
 
 
 def changed() -> bool:

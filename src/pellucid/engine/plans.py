@@ -2,7 +2,7 @@
 
     tokens    [1 n]     17    5  803        a plan for n rows points to this place and to nothing of any request, so it serves any n
     positions [1 n]     40    7  511        of them: their tables of pages are copied in before each step, where they hold pages
-    lengths   [1 n]         60   20  900    what each text may grow to
+    lengths   [1 n]         41    8  512    how long each text is with this row
     tables    [n pages]                     and so does where each listener's memory of a request lies: memories [n listeners 3]
 
 A plan is only ever a recording of the forward, so both give the same bits, to a watcher too (see echo). A model that does something no
@@ -78,11 +78,11 @@ class Place:
         self.refused: str | None = None  # why the model's step is no plan
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
-    def set(self, feed: Mapping[Hashable, int], positions: list[int], budget: Mapping[object, int]) -> None:
+    def set(self, feed: Mapping[Hashable, int], positions: list[int], together: Mapping[object, int]) -> None:
         """One row a token. Of each table as much as the longest of the requests has filled."""
         self.tokens.numpy()[0] = list(feed.values())  # numpy writes a few numbers in a sixth of torch's time
         self.positions.numpy()[0] = positions
-        self.lengths.numpy()[0] = [budget.get(r, at + 1) for r, at in zip(feed, positions, strict=True)]
+        self.lengths.numpy()[0] = [max(together.get(r, 0), at + 1) for r, at in zip(feed, positions, strict=True)]
         for group, tables in self.tables.items():
             filled, rows = max(positions) // group.size + 1, tables.numpy()
             for i, request in enumerate(feed):
@@ -117,7 +117,7 @@ class Plans:
         if n > native.ROWS or self.device.type != "cpu":
             return self.crowd(feed)
         place = self.place(n)
-        place.set(feed, before, pages.budget)
+        place.set(feed, before, pages.together)
         if self.listeners:
             torch.stack([self.heard(r) for r in feed], out=place.memories)
         spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))

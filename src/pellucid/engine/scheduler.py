@@ -45,6 +45,12 @@ class Storage(Protocol):
     def close(self, sequence: Sequence) -> None:
         """Give back all that it holds."""
 
+    def outgrown(self, sequence: Sequence) -> bool:
+        """Whether a text that runs has become too long for what it stored."""
+
+    def again(self, sequence: Sequence) -> int:
+        """Begin such a text again; how many of its rows are there already."""
+
     def forget(self) -> None:
         """Let nothing of what has ended serve again."""
 
@@ -79,6 +85,9 @@ def schedule(line: Line, storage: Storage, limits: Limits) -> dict[Sequence, int
         storage.reserve(s.key, s.stored + rows)
         chunks[s], left = rows, left - rows
 
+    for s in line.running:
+        if storage.outgrown(s):
+            s.stored = storage.again(s)
     began = list(line.running)
     for s in began:
         if s.owed == 1 and s in line.running and left > 0:

@@ -154,10 +154,11 @@ class Api:
         return answer(told, headers={"cache-control": FOREVER})
 
     async def turns(self, request: Request) -> Response:
-        given, desk = query(request, "part", "query", "key", "head"), await self.desk()
+        given, desk = query(request, "part", "query", "key", "head", "step"), await self.desk()
         run = desk.runs[request.path_params["run"]]
         at, key, head = (whole(given.get(name, ""), name) for name in ("query", "key", "head"))
-        told = await self.worker.run(request, lambda stop: desk.turns(run, given.get("part", ""), at, key, head, stop))
+        step = whole(given["step"], "step") if "step" in given else run.trace.steps - 1
+        told = await self.worker.run(request, lambda stop: desk.turns(run, given.get("part", ""), at, key, head, step, stop))
         return answer(told, headers={"cache-control": FOREVER})
 
     async def reuse(self, request: Request) -> Response:

@@ -107,9 +107,9 @@ class Desk:
         """What each head and each feed-forward part added to a token's logit."""
         return attribution_document(run, k, row, id, stop)
 
-    def turns(self, run: Run, part: str, query: int, key: int, head: int, stop: Stop) -> dict[str, Any]:
-        """How rotary positions turned a query and a key."""
-        return turns_document(run, part, query, key, head, stop)
+    def turns(self, run: Run, part: str, query: int, key: int, head: int, k: int, stop: Stop) -> dict[str, Any]:
+        """How rotary positions turned a query and a key, as they stand in step k."""
+        return turns_document(run, part, query, key, head, k, stop)
 
     def reuse(self, run: Run, prompt: str | None, ids: tuple[int, ...] | None, stop: Stop) -> dict[str, Any]:
         """What of the run's past would serve another prompt."""

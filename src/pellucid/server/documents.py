@@ -54,12 +54,12 @@ def step_document(run: Run, k: int) -> dict[str, Any]:
 
 def step(run: Run, k: int) -> dict[str, Any]:
     """What was fed, how many rows the past held before, which tensors are its own, and its answers: as many as a model fills blanks."""
-    fed = run.read if k == 0 else run.trace.new[k - 1 : k]
+    fed, before = run.fed(k)
     answers = run.answers[k] if k < len(run.answers) else []
     return {
         "step": k,
         "fed": fed,
-        "before": 0 if k == 0 else len(run.read) + k - 1,
+        "before": before,
         "first": run.firsts[k],
         "count": run.firsts[k + 1] - run.firsts[k],
         "answers": [written(run, a) for a in answers],

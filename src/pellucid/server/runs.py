@@ -84,6 +84,15 @@ class Run:
         starts = self.trace.starts if self.held is None else self.held.config.starts
         return self.trace.ids if starts is None else [starts]
 
+    def fed(self, k: int) -> tuple[list[int], int]:
+        """The tokens of a step's rows, and how many rows the past held: a text that has become too long for its past is read again."""
+        told, end = [*self.read, *self.trace.new], len(self.read) + k
+        of = (
+            s for s in self.trace.seen[self.firsts[k] : self.firsts[k + 1]] if "T" in s.dims.split() and not s.path.startswith("encoder.")
+        )
+        rows = next((s.shape[s.dims.split().index("T")] for s in of), 1) if k else end
+        return told[end - rows : end], end - rows
+
     def piece(self, id: int) -> str:
         """What an id stands for, as it is shown: as the trace's file tells it, else as the tokenizer does."""
         raw = self.trace.pieces.get(id)

@@ -8,7 +8,6 @@ from pellucid.config import Rope
 from pellucid.draw.cell import cell_of
 from pellucid.errors import RequestError
 from pellucid.ops.rotate import frequencies
-from pellucid.server.documents import step
 from pellucid.server.lenses import model_of
 from pellucid.server.runs import Run, whole
 from pellucid.server.worker import Stop
@@ -17,20 +16,20 @@ from pellucid.watching import Seen
 SCHEMA = 1
 
 
-def turns_document(run: Run, part: str, query: int, key: int, head: int, stop: Stop) -> dict[str, Any]:
-    """Of a query's and a key's position in one head. product: what a pair adds to q·k; total: their sum.
+def turns_document(run: Run, part: str, query: int, key: int, head: int, n: int, stop: Stop) -> dict[str, Any]:
+    """Of a query's and a key's position in one head, as they stand in step n. product: what a pair adds to q·k; total: their sum.
 
-    angles: position times radians a token, as often around as it went; cos, sin, before and after are the numbers that ran.
+    frequency: the query's.  angles: position times radians a token; cos, sin, before and after are the numbers that ran.
     """
     rope = rope_of(run, part)
-    (q, q_row), (k, k_row) = (rotated(run, part, at, asks, stop) for at, asks in ((query, True), (key, False)))
+    (q, q_row, q_total), (k, k_row, k_total) = (rotated(run, part, at, asks, n, stop) for at, asks in ((query, True), (key, False)))
     heads = q.shape[q.dims.split().index("H")]
     if head >= heads:
         raise RequestError("server.field", 400, "head", name="head", found=head, allowed=f"0..{heads - 1}")
     sides = [[pair(s, place(s, row, head, heads), c) for c in channels(rope)] for s, row in ((q, q_row), (k, k_row))]
-    budget = torch.tensor([[len(step(run, 0)["fed"]) + (run.asked.new if run.asked is not None else 1)]])
-    speed = frequencies(rope, torch.float64, totals=budget if rope.by_length else None).flatten().tolist()
-    told = [written(c, f, (query, key), both) for c, f, both in zip(channels(rope), speed, zip(*sides, strict=True), strict=True)]
+    totals = torch.tensor([[q_total], [k_total]]) if rope.by_length else None
+    speeds = frequencies(rope, torch.float64, totals=totals).expand(2, 1, -1)[:, 0].T.tolist()
+    told = [written(c, f, (query, key), both) for c, f, both in zip(channels(rope), speeds, zip(*sides, strict=True), strict=True)]
     scaling = None if rope.scaling is None else type(rope.scaling).__name__
     about = {"schema": SCHEMA, "run": run.id, "part": part, "head": head, "query": query, "key": key, "theta": rope.theta}
     return about | {"scaling": scaling, "pairs": told, "total": sum(p["product"] for p in told)}
@@ -48,13 +47,13 @@ def rope_of(run: Run, part: str) -> Rope:
     return rope
 
 
-def rotated(run: Run, part: str, at: int, asks: bool, stop: Stop) -> tuple[Seen, int]:
-    """The turned queries or keys of the step that computed a position, and their row in it."""
-    for n, s in enumerate(run.trace.seen):
-        if s.op == "rotate" and s.path.rpartition(".")[0] == part and ("H" in s.dims.split()) == asks:
-            told = step(run, s.step)
-            if told["before"] <= at < told["before"] + s.shape[1]:
-                return whole(run, n, stop, terms=True), at - told["before"]
+def rotated(run: Run, part: str, at: int, asks: bool, last: int, stop: Stop) -> tuple[Seen, int, int]:
+    """The turned queries or keys of the step up to `last` that computed a position latest, their row in it, and the text's length then."""
+    for n, s in reversed(list(enumerate(run.trace.seen))):
+        if s.step <= last and s.op == "rotate" and s.path.rpartition(".")[0] == part and ("H" in s.dims.split()) == asks:
+            before = run.fed(s.step)[1]
+            if before <= at < before + s.shape[1]:
+                return whole(run, n, stop, terms=True), at - before, before + s.shape[1]
     raise RequestError("server.turns", 404, "query" if asks else "key", path=f"{part}: {at}")
 
 
@@ -77,8 +76,14 @@ def pair(s: Seen, at: tuple[int, ...], c: tuple[int, int]) -> tuple[list[float],
     return x, [float(s.value[(*at, i)]) for i in c], [turn[0], -turn[1]]
 
 
-def written(c: tuple[int, int], speed: float, at: tuple[int, int], both: tuple[Any, Any]) -> dict[str, Any]:
+def written(c: tuple[int, int], speeds: list[float], at: tuple[int, int], both: tuple[Any, Any]) -> dict[str, Any]:
     """A pair as JSON, its query first, its key second."""
     (_, q, _), (_, k, _) = both
     told = {name: [side[i] for side in both] for i, name in enumerate(("before", "after", "turn"))}
-    return {"channels": c, "frequency": speed, "angles": [speed * n for n in at], **told, "product": q[0] * k[0] + q[1] * k[1]}
+    return {
+        "channels": c,
+        "frequency": speeds[0],
+        "angles": [f * n for f, n in zip(speeds, at, strict=True)],
+        **told,
+        "product": q[0] * k[0] + q[1] * k[1],
+    }

@@ -110,7 +110,7 @@ const spot = (row: number, id: number): string => query({ ...(row < 0 ? {} : { r
 export const lens = (run: string, step: number, row: number, id: number): Promise<Lens> => json(`runs/${run}/steps/${step}/lens?${spot(row, id)}`);
 export const attribution = (run: string, step: number, row: number, id: number): Promise<Attribution> => json(`runs/${run}/steps/${step}/attribution?${spot(row, id)}`);
 
-export const turns = (run: string, part: string, at: number, key: number, head: number): Promise<Turns> => json(`runs/${run}/turns?${query({ part, query: at, key, head })}`);
+export const turns = (run: string, part: string, at: number, key: number, head: number, step: number): Promise<Turns> => json(`runs/${run}/turns?${query({ part, query: at, key, head, step })}`);
 
 export const reuse = (run: string, prompt: string): Promise<Reuse> =>
   json(`runs/${run}/reuse`, { method: "POST", body: JSON.stringify(given(prompt)), headers: { "Content-Type": "application/json" } });

@@ -1,0 +1,68 @@
+"""A run on the page whose text crosses the length at which rotary positions change: each step is shown as it ran."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pellucid import config as c
+from pellucid.server.runs import Run
+from served import Served, served
+from tiny import swapped
+
+MODEL, PROMPT, BOUND = "pellucid/capitals-llama", "The capital of France is", 7
+
+
+@pytest.fixture
+def api() -> Iterator[Served]:
+    with served(MODEL) as api:
+        yield api
+
+
+def bend(api: Served, scaling: str) -> Any:
+    """The specimen with another scaling of its angles, and no token that ends a text."""
+    held = api.desk.shelf[MODEL]
+    held.model.generation = {"eos_token_id": 10**6}  # type: ignore[union-attr]
+    module: Any = held.module
+    rope = module.layers[0].attn.rope
+    factors = tuple(1.0 + i for i in range(rope.width // 2))
+    kind = c.Dynamic(3.0, BOUND) if scaling == "dynamic" else c.LongRope((1.0,) * (rope.width // 2), factors, BOUND, 1.1)
+    bent = replace(rope, scaling=kind)
+    for layer in module.layers:
+        layer.attn.rope = bent
+    module.config = replace(module.config, layers=tuple(replace(one, attn=replace(one.attn, rope=bent)) for one in module.config.layers))
+    return module
+
+
+@pytest.mark.parametrize("scaling", ["dynamic", "longrope"])
+def test_every_step_shows_the_turns_that_ran_in_it(api: Served, scaling: str) -> None:
+    """A run from 5 tokens to 10. The sum over a head's pairs is its score, for each query of each step and any key."""
+    scale = bend(api, scaling).layers[1].attn.scale
+    run = api.run(MODEL, PROMPT, new=6)
+    again = scaling == "longrope"
+    fed = [(len(s["fed"]), s["before"]) for s in run["steps"]]
+    assert fed == [(5, 0), (1, 5), (1, 6), (8, 0) if again else (1, 7), (1, 8), (1, 9)]
+    told = [*run["ids"], *run["new"]]
+    assert all(s["fed"] == told[s["before"] : s["before"] + len(s["fed"])] for s in run["steps"])
+
+    def gap() -> float:
+        gaps = []
+        for k, (rows, before) in enumerate(fed):
+            tensors = api.get(f"/api/runs/{run['run']}/steps/{k}", "step")["tensors"]
+            scores = next(t for t in tensors if t["path"] == "layers.1.attn.scores")
+            assert scores["shape"][-2:] == [rows, before + rows]
+            table = api.tensor(run["run"], scores["n"])[0]
+            for row in {0, rows - 1}:
+                for key in {0, before + row}:
+                    asked = {"part": "layers.1.attn", "query": before + row, "key": key, "head": 1, "step": k}
+                    turns = api.get(f"/api/runs/{run['run']}/turns", "turns", **asked)
+                    gaps.append(abs(turns["total"] * scale - float(table[0, 1, row, key])))
+                    for p in turns["pairs"]:
+                        gaps.append(abs(p["angles"][0] - p["frequency"] * (before + row)))
+        return max(gaps)
+
+    assert gap() < 1e-4
+    if again:
+        with swapped(Run, "fed", lambda self, k: (told[-1:], 0 if k == 0 else len(self.read) + k - 1)):  # the mutant counts tokens
+            assert [s["before"] for s in api.get(f"/api/runs/{run['run']}", "run")["steps"]] != [before for _, before in fed]
