@@ -280,7 +280,7 @@ def test_a_model_without(quick: Path, capsys: Captured) -> None:
     for place in (quick, quick / "config.json"):
         _, document = judged(capsys, "bench", place, "--new", 2, "--context", 5, "--threads", 1)
         consistent(document)
-        assert document["setting"] == {"context": 5, "dtype": "bfloat16", "random_weights": True}
+        assert document["setting"] == {"context": 5, "dtype": "float32", "random_weights": True}
     code, out, err = run(capsys, "bench", quick, "--new", 2, "--dtype", "float32")
     assert code == 0 and "layers.0.attn" in out and len(err.splitlines()) == 1
     bert = {"model_type": "bert", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

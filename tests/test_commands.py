@@ -145,7 +145,11 @@ def test_run_streams_what_the_model_generates(folder: Path, capsys: Captured) ->
     ids = model.tokenizer.encode("The capital")
     expected = model.generate([ids], max_new_tokens=6)[0]
     code, out, err = run(capsys, "run", folder, "The capital", "--max-new-tokens", 6)
-    assert (code, out, err) == (0, model.tokenizer.decode(expected, skip_special=True) + "\n", "")
+    assert (code, out, err) == (
+        0,
+        model.tokenizer.decode(expected, skip_special=True) + "\n",
+        f"{folder} computes in float32, as stored.\n",
+    )
     code, document = judged(capsys, "run", folder, "The capital", "--max-new-tokens", 6)
     assert (document["ids"], document["new"]) == (ids, expected)
     drawn = [judged(capsys, "run", folder, "1,2,3", "--ids", "--temperature", 2, "--seed", seed)[1]["new"] for seed in (1, 1, 2)]
@@ -297,5 +301,5 @@ def test_warnings_are_lines(folder: Path, tmp_path: Path, capsys: Captured) -> N
     (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps(about | {"pad_token": "<nix>"}))
     code, _, err = run(capsys, "run", tmp_path / "m", "The", "--max-new-tokens", 1)
     assert code == 0
-    assert err.count("\n") == 1 and "<nix>" in err and "Warning" not in err
+    assert err.count("\n") == 2 and "<nix>" in err.splitlines()[0] and "Warning" not in err
     assert run(capsys, "run", tmp_path / "m", "The", "--max-new-tokens", 1, "-q")[2] == ""

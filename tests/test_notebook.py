@@ -192,7 +192,7 @@ def test_a_notebook_shows_a_tensor_and_a_model(browser: Browser, life: Trace, sp
     frame.page.context.close()
     frame, faults = framed(browser, specimen._repr_html_(), tmp_path)
     frame.wait_for_selector("td[data-number='parameters.total'][data-value]")
-    bill = pellucid.count("pellucid/capitals")
+    bill = pellucid.count("pellucid/capitals", dtype="float32", cache="float32")
     for number in ("parameters.total", "bytes.total", "cache.bytes_per_token", "flops.prefill", "flops.decode"):
         assert frame.get_attribute(f"td[data-number='{number}']", "data-value") == str(int(bill[number])), number
     frame.click("nav a >> nth=0")
@@ -210,7 +210,7 @@ def test_viewers_that_drop_frames_show_a_text(life: Trace, specimen: Model) -> N
         cell = thing._repr_html_()
         left = html.unescape(re.sub(r"<style>.*?</style>|<iframe .*</iframe>|</?(div|pre)[^>]*>", "", cell, flags=re.S))
         assert left.splitlines()[0] == title
-        assert re.search(r"^embed +B T D +1×5×128 +bfloat16  W_embed\[id\]$", left, re.M)
+        assert re.search(r"^embed +B T D +1×5×128 +float32  W_embed\[id\]$", left, re.M)
         assert len(left.splitlines()) <= notebook.LINES + 2
         assert "<script" not in re.sub(r"srcdoc='[^']*'", "", cell)
         assert page(cell).startswith("<!doctype html>") and page(cell).count('http-equiv="Content-Security-Policy"') >= 1

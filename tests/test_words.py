@@ -26,6 +26,7 @@ CHINESE = re.compile(r"[\u3400-\u9fff]")
 # Keys put together at run time: an f-string that begins with one of these, and what it goes on with.
 FAMILIES = {
     "axis.": "a letter of the legend",
+    "precision.": "why a model is held in a dtype",
 }
 # Field-standard words that Chinese texts leave as they are; names and code need no entry, for they have capitals, digits or signs.
 KEPT = {"logits", "softmax", "token", "tokens", "safetensors", "transformers", "pellucid", "torch"}

@@ -13,12 +13,14 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from pellucid.checkpoint import adapter as lora
+from pellucid.checkpoint.adapting import Adapting
 from pellucid.checkpoint.disk import require_memory
 from pellucid.checkpoint.fill import fill, retie, unfill
 from pellucid.checkpoint.folder import Folder, save_folder
-from pellucid.checkpoint.hub import fetch, fetch_adapter, is_hub_id
+from pellucid.checkpoint.hub import fetch, is_hub_id
 from pellucid.checkpoint.packing import Packing, Stored
+from pellucid.checkpoint.precision import DTYPES as DTYPES
+from pellucid.checkpoint.precision import Precision, precision
 from pellucid.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from pellucid.config import Config
 from pellucid.counting.sizes import judge_sizes
@@ -37,13 +39,13 @@ from pellucid.ops.sampling import Sampling
 from pellucid.showing import Shown
 from pellucid.sight import prefix as prefix_sight
 from pellucid.step import Step
+from pellucid.words import say
 
-DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 SPECIMENS = Path(__file__).parent / "specimens"
 OWN = object()  # the model's own stop tokens
 
 
-class Model(Shown):
+class Model(Adapting, Shown):
     """A model that runs: `module` is the plain nn.Module, `config` what it is, `tokenizer` its text (None where the folder has none).
 
     left: tensors of its folder that it has no use for: a module that predicts a second token, masks and tables that old files carry.
@@ -52,16 +54,25 @@ class Model(Shown):
     def __init__(
         self, name: str, module: Decoder | EncoderDecoder, family: Family, hf: Mapping[str, Any], tokenizer: Tokenizer | None
     ) -> None:
-        self.name, self.module, self.family, self.hf, self._tokenizer = name, module, family, dict(hf), tokenizer
+        super().__init__(module, family)
+        self.name, self.hf, self._tokenizer = name, dict(hf), tokenizer
         self.files: dict[str, bytes] = {}  # the tokenizer's, by name, as they were read
         self.left: tuple[str, ...] = ()
-        self.adapters: dict[str, lora.Adapter] = {}
         self.generation: dict[str, Any] = {}
         self.engines: list[Engine] = []  # that no one is using
+        self.precision = Precision(self.dtype, "given", self.dtype)
 
     def __repr__(self) -> str:
-        held = str(self.dtype) if self.quant is None else f"{self.quant}, {self.dtype}"
-        return f"Model({self.name!r}, {self.family.name}, {self.num_parameters():,} parameters, {held}, {self.device})"
+        c = self.config
+        layers = f"{len(c.encoder)} + {len(c.layers)}" if c.encoder else len(c.layers)
+        sizes = say("model.sizes", layers=layers, width=c.width, heads=c.layers[0].attn.heads, vocab=f"{c.vocab:,}")
+        facts = [self.family.name, sizes, say("explain.parameters", count=f"{self.num_parameters():,}")]
+        return f"Model({self.name!r}: {' · '.join([*facts, *([self.quant] if self.quant else []), self.held, str(self.device)])})"
+
+    @property
+    def held(self) -> str:
+        """The dtype of the parameters, and why it is that."""
+        return (self.precision if self.precision.dtype == self.dtype else Precision(self.dtype, "given", self.dtype)).why
 
     @property
     def config(self) -> Config:
@@ -255,37 +266,6 @@ class Model(Shown):
         hf |= {} if self.quant is None else {QUANTISED: in_folder(self.quant)}
         save_folder(folder, hf, self.tensors(), self.generation or None, self.files, **how)
 
-    def adapt(self, folder: str | Path, name: str = "default") -> None:
-        """Put a LoRA adapter in PEFT's format on the model, a folder or a hub id, under a name; several add up. arXiv 2106.09685."""
-        if not re.fullmatch(r"[\w-]+", name):
-            raise UseError("adapter.name", name=name)
-        if name in self.adapters:
-            raise UseError("adapter.taken", name=name)
-        text = str(folder)
-        place = fetch_adapter(text) if is_hub_id(text) and not Path(text).is_dir() else Path(text)
-        self.adapters[name] = lora.adapt(self.module, self.family, place, name, self.adapters)
-
-    def unadapt(self, name: str | None = None) -> None:
-        """Take one adapter off, or all of them; the model is as it was without, bit for bit."""
-        for found in [*self.adapters] if name is None else [self.adapter(name).name]:
-            lora.unadapt(self.module, self.adapters.pop(found))
-
-    def merge(self) -> None:
-        """Fold all adapters into the weights, for good."""
-        lora.merge(self.module, self.adapters)
-        self.adapters = {}
-
-    def save_adapter(self, folder: str | Path, name: str | None = None, overwrite: bool = False) -> None:
-        """Write an adapter, the only one where none is named, as PEFT reads it."""
-        lora.save_adapter(Path(folder), self.module, self.adapter(name), overwrite)
-
-    def adapter(self, name: str | None = None) -> lora.Adapter:
-        """The adapter of this name, or the only one."""
-        found = next(iter(self.adapters)) if name is None and len(self.adapters) == 1 else name
-        if found not in self.adapters:
-            raise UseError("adapter.unknown", name=name, known=", ".join(self.adapters) or "-")
-        return self.adapters[str(found)]
-
 
 def load(
     name: str | Path,
@@ -298,7 +278,8 @@ def load(
 ) -> Model:
     """A model by a specimen's name ("pellucid/capitals"), a folder, or a hub id.
 
-    dtype: of the parameters, as stored where None (float16 becomes float32 on a CPU, which is slow at it).  device "meta": shapes alone.
+    dtype: of the parameters; where None float32 on a CPU if that takes at most a quarter of the memory, else as stored
+    (checkpoint.precision).  device "meta": shapes alone.
     ignore_fields: unknown fields of config.json to leave aside, which the model's config then tells.  adapter: see `Model.adapt`.
     quant: "int8" or "int4" holds matrices in blocks of 32 with a scale each, quantised one by one as they are read; dtype is then what
     they compute in.
@@ -309,7 +290,8 @@ def load(
     judge_sizes(cfg := settled(kind, cfg, folder), folder)
     with META:
         module = build(cfg)
-    wanted = choose_dtype(dtype, folder, str(device))
+    held = precision(dtype, stored_dtype(folder), sum(p.numel() for p in module.parameters()), str(device))
+    wanted = held.dtype
     packing = choose_packing(quant, folder, wanted)
     left: tuple[str, ...] = ()
     if str(device) == "meta":
@@ -326,6 +308,7 @@ def load(
         tokenizer = load_tokenizer(folder.path, cfg.vocab)
     model = Model(str(name), module.eval(), kind, folder.config, tokenizer)
     model.files, model.generation, model.left = files, folder.generation_config, left
+    model.precision = held
     if adapter is not None:
         model.adapt(adapter)
     return model
@@ -364,16 +347,10 @@ def settled(kind: Family, cfg: Config, folder: Folder) -> Config:
     return kind.settled(cfg, {kind.respell(name) for name in folder.names()})
 
 
-def choose_dtype(asked: str | torch.dtype | None, folder: Folder, device: str) -> torch.dtype:
-    """The dtype to hold parameters in."""
-    if asked is not None:
-        name = str(asked).removeprefix("torch.") if isinstance(asked, torch.dtype) else asked
-        if name not in DTYPES:
-            raise UseError("model.dtype", found=name, allowed=", ".join(DTYPES))
-        return DTYPES[name]
+def stored_dtype(folder: Folder) -> torch.dtype:
+    """The dtype of a folder's weights; of several the narrowest that is no format of blocks."""
     stored = {e.dtype for e in folder.entries.values()}
-    common = next((d for d in (torch.bfloat16, torch.float16, torch.float32, torch.float64) if d in stored), torch.float32)
-    return torch.float32 if common == torch.float16 and device == "cpu" else common
+    return next((d for d in (torch.bfloat16, torch.float16, torch.float32, torch.float64) if d in stored), torch.float32)
 
 
 def check_quant(asked: str | None) -> None:

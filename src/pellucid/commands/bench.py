@@ -139,11 +139,15 @@ def subject(
     screen: Screen, name: str, context: int | None, new: int, dtype: str | None, ignore: Iterable[str], quant: str | None = None
 ) -> "tuple[Decoder, Bill]":
     """The model of a name, and its bill for the context."""
+    import torch
+
     from pellucid.billing import described
+    from pellucid.checkpoint.precision import precision
     from pellucid.counting import Setting, counted
+    from pellucid.counting.ghost import ghost
     from pellucid.measuring.subject import check, random_weights, reach
     from pellucid.measuring.timing import WARM
-    from pellucid.model import DTYPES, check_quant
+    from pellucid.model import check_quant
 
     check_quant(quant)
     if has_weights(name):
@@ -151,9 +155,7 @@ def subject(
         family, cfg, held = loaded.family.name, loaded.config, loaded.dtype
     else:
         family, cfg = described(name, ignore=ignore)
-        if dtype not in (None, *DTYPES):
-            raise UseError("model.dtype", found=dtype, allowed="float32, bfloat16")
-        loaded, held = None, DTYPES[dtype or "bfloat16"]
+        loaded, held = None, precision(dtype, torch.bfloat16, sum(p.numel() for p in ghost(cfg, torch.bfloat16).parameters())).dtype
     context = reach(cfg, context, new + WARM)
     check(name, cfg, context, new + WARM, held)
     spelled = str(held).removeprefix("torch.")

@@ -26,7 +26,7 @@ def add(app: typer.Typer) -> None:
         best: Annotated[int, options.whole("--top", say("explain.help.top"))] = 5,
         reference: Annotated[bool, typer.Option("--reference", help=say("explain.help.reference"))] = False,
         ids: Annotated[bool, options.ids()] = False,
-        dtype: Annotated[str, options.dtype()] = "float32",
+        dtype: Annotated[str | None, options.dtype()] = None,
         quant: Annotated[str | None, options.quant()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
         adapter: Annotated[str | None, options.adapter()] = None,

@@ -65,13 +65,18 @@ def steps() -> Any:
 
 
 def loaded(screen: Screen, name: str, finite: bool = False, **how: Any) -> "Model":
-    """The model of a name, with progress where somebody watches. finite: refuse weights that are no numbers."""
+    """Load the model of a name, with a bar of progress. finite: refuse weights that are no numbers."""
     from pellucid.model import load
 
     model = load(name, progress=screen.bar(say("command.loading", name=name)), **how)
     if finite:
         model.check_finite()
     return model
+
+
+def tell_held(screen: Screen, model: "Model") -> None:
+    """Say on stderr what a model computes in, and why: before the first output, where nothing is refused any more."""
+    screen.note(say("model.held", model=model.name, held=model.held))
 
 
 def prompt_of(text: str, is_ids: bool) -> str | list[int]:

@@ -119,10 +119,12 @@ def answer(
     timed: bool,
     stops: tuple[int, ...] = (),
     deterministic: bool = False,
+    how_held: bool = True,
 ) -> dict[str, Any]:
     """Generate after one prompt, streaming the text as it comes; returns what was generated, of which Ctrl-C keeps what there is.
 
     until: strings that end the text and are not shown.  timed: tells the speed.  stops: more tokens that end it than the model's own.
+    how_held: say on stderr what the model computes in.
     """
     from pellucid.engine.text import Text
 
@@ -139,6 +141,8 @@ def answer(
         for news in model.stream([ids], room if new is None else new, sampling, stops, True, deterministic):
             if news.token is None:
                 break
+            if not got and how_held:
+                options.tell_held(screen, model)
             got.append(news.token.id)
             clock.append(time.perf_counter())
             piece = out.feed(got[-1])
@@ -194,6 +198,7 @@ def reseeded(sampling: "Sampling", index: int) -> "Sampling":
 def talk(screen: Screen, model: "Model", how: dict[str, Any]) -> None:
     """A chat until Ctrl-D, Ctrl-C stops a reply; without a template, line after line, each a prompt of its own."""
     chats, now = bool(model.tokenizer.templates), datetime.now()
+    options.tell_held(screen, model)
     screen.note(say("run.chat" if chats else "run.talk", model=model.name))
     said: list[dict[str, Any]] = []
     while True:
@@ -205,7 +210,7 @@ def talk(screen: Screen, model: "Model", how: dict[str, Any]) -> None:
         if not line:
             continue
         try:
-            own = how | {"sampling": reseeded(how["sampling"], len(said) // 2)}
+            own = how | {"how_held": False, "sampling": reseeded(how["sampling"], len(said) // 2)}
             told = turn(screen, model, [*said, user(line)], now, own) if chats else answer(screen, model, line, **own)
         except PellucidError as wrong:  # as where the positions are used up; the line is forgotten, the chat goes on
             screen.fault(str(wrong))

@@ -41,6 +41,7 @@ def add(app: typer.Typer) -> None:
         ids = loaded.tokenizer.encode(text, special=True)
         each = scored(loaded.module, ids, window, stride, () if told is None else loaded.tokenizer.encode(told, special=True)).tolist()
         pieces = loaded.tokenizer.pieces(ids)[len(ids) - len(each) :]
+        options.tell_held(screen, loaded)
         total, size = math.fsum(each), sum(len(p.raw) for p in pieces)
         held = bounds(loaded.module, window, stride)
         document: dict[str, Any] = {

@@ -43,6 +43,7 @@ def add(app: typer.Typer) -> None:
         if not len(life):
             raise TraceError("trace.nothing", patterns=", ".join(only or ()))
         life.save(save)
+        options.tell_held(screen, loaded)
         size = sum(s.value.nbytes for s in life)
         told = {"schema": SCHEMA, "model": loaded.name, "folder": str(save), "tensors": len(life), "steps": life.steps, "bytes": size}
         if screen.json:

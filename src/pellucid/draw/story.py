@@ -10,6 +10,7 @@ from itertools import groupby
 
 from rich.text import Text
 
+from pellucid.checkpoint.precision import name_of
 from pellucid.counting.weights import Weight, legend, parameters
 from pellucid.draw.heat import heat
 from pellucid.draw.life import Answer, Life, Line, Moment, folded, held, piece_of, tokenizer_of, visible
@@ -46,7 +47,7 @@ def story(life: Life, view: View) -> list[Text]:
     if view.head is not None and not 0 <= view.head < life.heads:
         raise UseError("explain.head", found=view.head, last=life.heads - 1)
     hidden = folded(life, view.layers or ((0,) if view.head is not None else ()), view.everything)
-    out = [*header(life), Text(), *pieces(life, view)]
+    out = [*header(life, view.width), Text(), *pieces(life, view)]
     for step, moment in enumerate(life.moments):
         out.append(Text())
         shown = hidden if step == 0 or view.everything else set(life.blocks())
@@ -62,11 +63,14 @@ def story(life: Life, view: View) -> list[Text]:
     return clipped(out, view.width)
 
 
-def header(life: Life) -> Iterator[Text]:
-    """The model in a line."""
+def header(life: Life, width: int) -> Iterator[Text]:
+    """The model in a line, with what it computes in and why; the reason has a line of its own where the first has no room."""
     m = life.model
     facts = [m.family.name, say("explain.layers", count=len(m.config.layers)), say("explain.parameters", count=count(m.num_parameters()))]
-    yield Text.assemble((m.name, TITLE), ("  " + " · ".join([*facts, str(m.dtype).removeprefix("torch.")]), DIM))
+    whole, brief = (Text.assemble((m.name, TITLE), ("  " + " · ".join([*facts, held]), DIM)) for held in (m.held, name_of(m.dtype)))
+    yield whole if whole.cell_len <= width else brief
+    if whole.cell_len > width:
+        yield Text(f"  {m.held}", DIM)
 
 
 def pieces(life: Life, view: View) -> list[Text]:

@@ -18,6 +18,7 @@ from pellucid import catalog
 from pellucid.billing import config_of, described
 from pellucid.checkpoint.folder import bare
 from pellucid.checkpoint.hub import is_hub_id
+from pellucid.checkpoint.precision import Precision, name_of, precision
 from pellucid.checkpoint.tokenizer import load_tokenizer
 from pellucid.config import Config
 from pellucid.counting.ghost import ghost
@@ -25,10 +26,9 @@ from pellucid.counting.weights import Weight, weights
 from pellucid.errors import RequestError
 from pellucid.families import understand
 from pellucid.model import DTYPES, Model, load, specimens
-from pellucid.models import Encoder, EncoderDecoder
+from pellucid.models import Encoder, EncoderDecoder, cast
 from pellucid.server.stats import Stats
 
-SMALL = 200_000_000  # parameters of a model that is held in float32, where sums are exact to the printed digit; others as stored
 EXAMPLE = "The capital of France is"
 EXAMPLES = {"decoder": EXAMPLE, "prefix": EXAMPLE, "encoder": f"{EXAMPLE} ___.", "encoder-decoder": f"{EXAMPLE} Paris."}
 
@@ -76,7 +76,8 @@ class Held:
         can = self.model is not None and self.model._tokenizer is not None
         return told | {
             "bytes": sum(p.nbytes for p in parameters),
-            "dtype": str(self.module.embed.weight.dtype).removeprefix("torch."),
+            "dtype": name_of(self.module.embed.weight.dtype),
+            "held": name_of(self.module.embed.weight.dtype) if self.model is None else self.model.held,
             "device": str(self.module.embed.weight.device),
             "positions": self.config.positions,
             "vocab": self.config.vocab,
@@ -93,7 +94,7 @@ class Shelf:
         self.opened, self.most, self.how = opened, most, how
         self.names = list(dict.fromkeys([*([opened] if opened else []), *specimens()]))
         self.held: dict[str, Held] = {}
-        self.rows: dict[str, dict[str, Any]] = {}
+        self.rows: dict[str, tuple[dict[str, Any], Precision | None]] = {}
         self.lock = threading.Lock()
 
     def __getitem__(self, name: str) -> Held:
@@ -118,9 +119,17 @@ class Shelf:
         for name in self.names:
             if name not in self.rows:
                 own = self.held.get(name)
-                row = own.row() if own is not None else opened(name, device="meta").row() | {"weights": True, "device": "cpu"}
-                self.rows[name] = row
-        return [self.rows[name] for name in self.names]
+                self.rows[name] = (own.row(), None if own.model is None else own.model.precision) if own is not None else unread(name)
+        found = [self.rows[name] for name in self.names]
+        return [row | ({} if held is None else {"held": held.why}) for row, held in found]  # the reason in the asker's language
+
+
+def unread(name: str) -> tuple[dict[str, Any], Precision]:
+    """The entry of a model that is on no device yet: as it will be when it is loaded, found without its weights."""
+    shapes = load(name, device="meta")
+    will = precision(None, shapes.precision.stored, shapes.num_parameters())
+    cast(shapes.module, will.dtype)
+    return Held(name, shapes.family.name, shapes.module, shapes).row() | {"weights": True, "device": "cpu"}, will
 
 
 def opened(name: str, progress: Callable[[int, int], None] = lambda done, whole: None, **how: Any) -> Held:
@@ -131,9 +140,6 @@ def opened(name: str, progress: Callable[[int, int], None] = lambda done, whole:
         return Held(name, family, ghost(cfg, dtype), None)
     if Path(name).is_file() or bare(Path(name)) or (how.get("device") == "meta" and is_hub_id(name) and not name.startswith("pellucid/")):
         return shape(name, dtype, how.get("ignore_fields", ()))
-    if how.get("dtype") is None and how.get("device") != "meta":
-        small = load(name, **{**how, "device": "meta"}).num_parameters() <= SMALL
-        how["dtype"] = "float32" if small else None
     model = load(name, progress=progress, **how)
     return Held(name, model.family.name, model.module, model)
 

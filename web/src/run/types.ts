@@ -51,7 +51,7 @@ export interface Run {
   tensors: Tensor[]; // of step 0
 }
 
-export interface ModelEntry { name: string; kind: string; parameters: number; bytes: number; dtype: string; weights: boolean; prompt: string | null }
+export interface ModelEntry { name: string; kind: string; parameters: number; bytes: number; dtype: string; held: string; weights: boolean; prompt: string | null }
 export interface Models { current: string; run: string | null; models: ModelEntry[] }
 
 export interface Terms {
