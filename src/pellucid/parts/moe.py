@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
+from pellucid.errors import UseError
 from pellucid.parts.linear import Linear
 from pellucid.parts.mlp import GatedMlp
 from pellucid.tap import tap
@@ -59,7 +60,19 @@ class Moe(nn.Module):
         ranked, seen = (affinity, affinity) if self.spec.corrected else (logits, logits)
         for change in self.changes:
             ranked, seen = change(ranked, seen)
-        return self.shares(affinity, tap(ops.best(ranked, seen, self.spec), "chosen: B T A"))
+        best = ops.best(ranked, seen, self.spec)
+        chosen = tap(best, "chosen: B T A")
+        if chosen is not best:
+            self.require(chosen)
+        return self.shares(affinity, chosen)
+
+    def require(self, chosen: Tensor) -> None:
+        """Refuse an edit that names an expert which does not exist: kernels write where its rows would lie."""
+        if chosen.is_meta:
+            return
+        wrong = chosen[(chosen < 0) | (chosen >= self.spec.experts)]
+        if wrong.numel():
+            raise UseError("edit.expert", found=int(wrong[0]), last=self.spec.experts - 1)
 
     def by_softmax(self, logits: Tensor) -> Tensor:
         return ops.softmax(logits)

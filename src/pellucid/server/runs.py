@@ -309,11 +309,27 @@ def changing(edits: Sequence[Edit], patches: Mapping[Edit, Tensor]) -> Callable[
                 if given.shape != x[part].shape:
                     raise RequestError("server.patch", 400, "edits", path=e.path, found=tuple(given.shape), allowed=tuple(x[part].shape))
                 x[part] = given
+            elif e.to is not None:
+                require(e.to, "edits.to", x.dtype)
+                x[part] = e.to
             else:
-                x[part] = e.to if e.to is not None else x[part] * (e.times or 0.0)
+                require(factor := e.times or 0.0, "edits.times", torch.float64 if x.is_floating_point() else x.dtype)
+                x[part] = x[part] * factor
         return x
 
     return change
+
+
+def require(number: float, name: str, dtype: torch.dtype) -> None:
+    """Refuse a number that this type does not hold: one beyond its largest, or a fraction among whole numbers."""
+    if dtype.is_floating_point:
+        most = torch.finfo(dtype).max
+        if abs(number) > most:
+            raise RequestError("server.field", 400, "edits", name=name, found=number, allowed=f"{-most:g}..{most:g}")
+        return
+    least, most = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    if number != int(number) or not least <= int(number) <= most:
+        raise RequestError("server.field", 400, "edits", name=name, found=number, allowed=f"{least}..{most}, {dtype}".replace("torch.", ""))
 
 
 def shapes(held: Held, asked: Asked, stop: Stop, limits: Limits) -> Run:
