@@ -45,7 +45,7 @@ def test_a_choice_of_experts_is_of_those_there_are(api: Served) -> None:
 
 def test_python_is_told_the_same() -> None:
     model = pellucid.load("pellucid/capitals-deepseek", dtype="float32")
-    with pytest.raises(UseError, match="0..7"), pellucid.watch(model, edit={"layers.1.ffn.chosen": lambda x: x + 8}):
+    with pytest.raises(UseError, match=r"0\.\.7"), pellucid.watch(model, edit={"layers.1.ffn.chosen": lambda x: x + 8}):
         model(torch.tensor([[1, 2, 3]]))
     with pellucid.watch(model, edit={"layers.1.ffn.chosen": lambda x: 7 - x}) as seen:
         model(torch.tensor([[1, 2, 3]]))
