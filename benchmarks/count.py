@@ -21,11 +21,12 @@ from meta import commit
 
 from pellucid import __version__
 from pellucid.billing import count
+from pellucid.counting.bounds import moved
 from pellucid.draw.amount import seconds
 from pellucid.measuring import kept
-from pellucid.measuring.limits import Gauge, threaded
+from pellucid.measuring.limits import Gauge, block_for, threaded
 from pellucid.measuring.subject import random_weights
-from pellucid.measuring.timing import Beside, beside, decode, moved, prefill
+from pellucid.measuring.timing import Beside, beside, decode, prefill
 
 HERE = Path(__file__).parent
 GOALS = {"decode": 0.20, "prefill": 0.30}  # the median of the errors' sizes
@@ -39,7 +40,7 @@ def cases(name: str, dtype: str, a: argparse.Namespace) -> list[dict[str, Any]]:
     """One model in one dtype, at every context."""
     bills = {n: count(name, n, dtype=dtype) for n in {*a.prefill, *a.decode}}
     model = random_weights(name, next(iter(bills.values())).config, getattr(torch, dtype))
-    gauge = Gauge(a.threads, int(moved(bills[min(bills)]))).measure()
+    gauge = Gauge(a.threads, block_for(moved(bills[min(bills)]))).measure()
     with threaded(a.threads):
         times = [(n, prefill(model, bills[n])) for n in a.prefill] + [(n, decode(model, bills[n], a.new)) for n in a.decode]
     limits = gauge.measure().limits

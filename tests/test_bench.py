@@ -16,11 +16,11 @@ from torch import nn
 
 from pellucid.catalog import devices
 from pellucid.counting import Bill, Setting, counted
-from pellucid.counting.bounds import Device, parts
+from pellucid.counting.bounds import Device, moved, parts
 from pellucid.engine.plans import Plans
 from pellucid.errors import UseError
 from pellucid.families import understand
-from pellucid.measuring import kept, limits, subject, timing
+from pellucid.measuring import idle, kept, limits, subject, timing
 from pellucid.measuring.limits import Gauge, Limits, Rate, threaded
 from pellucid.models import Decoder
 from pellucid.ops import native
@@ -57,10 +57,13 @@ class Ticking:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Small products and few runs; and a cache of its own."""
+    """Small products and few runs, of which a verdict is told whatever else this machine does; and a cache of its own."""
+    monkeypatch.setattr(idle, "MOST", 1.0)
+    monkeypatch.setattr(idle, "LEAST", 0.0)
     monkeypatch.setattr(limits, "SHAPES", ((2, 16, 16), (2, 16, 32)))
     monkeypatch.setattr(limits, "A_RUN", 1 << 20)
     monkeypatch.setattr(limits, "BLOCK", 1 << 20)
+    monkeypatch.setattr(limits, "BLOCKS", (1 << 20, 4 << 20))
     monkeypatch.setattr(timing, "SPENT", 0.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
@@ -183,7 +186,7 @@ def test_a_step_reads_its_weights_and_its_past() -> None:
     """The block to measure with is as large as that: tied, the embedding is read once, as the head; positions are not read."""
     bill = bill_of("gpt2")
     weights = sum(p.numel() for n, p in tiny("gpt2").named_parameters() if n != "positions.weight")
-    assert timing.moved(bill) == 4 * weights + (9 + 1) * 2 * 2 * 4 * 8 * 4
+    assert moved(bill) == 4 * weights + (9 + 1) * 2 * 2 * 4 * 8 * 4
 
 
 def test_random_weights() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from pellucid.counting.bounds import moved
 from pellucid.draw import bench as drawing
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.plans import Plans
@@ -120,9 +121,9 @@ def test_the_command(folder: Path, quick: Path, capsys: Captured) -> None:
     decode = document["phases"]["decode"]
     best = max(rate["best"] for rate in document["limits"]["read"].values())
     assert (decode["outside"] is not None) == native.available() and document["phases"]["prefill"]["outside"] is None
-    assert decode["share"] == pytest.approx(timing.moved(bill_like(folder, document)) / decode["seconds"] / best)
+    assert decode["share"] == pytest.approx(moved(bill_like(folder, document)) / decode["seconds"] / best)
     code, out, _ = run(capsys, "bench", folder, "--new", 2, "--crowd", 2)
-    assert code == 0 and "useful" in out and "cold" in out and "against" not in out
+    assert code == 0 and "useful" in out and "first token after" in out and "against" not in out
 
 
 def bill_like(folder: Path, document: dict[str, Any]) -> Any:

@@ -48,14 +48,16 @@ def add(app: typer.Typer) -> None:
 
         import torch
 
+        from pellucid.counting.bounds import moved
         from pellucid.draw import bench as drawing
         from pellucid.measuring import kept
-        from pellucid.measuring.limits import Gauge, threaded
+        from pellucid.measuring.idle import Watchman
+        from pellucid.measuring.limits import BLOCKS, Gauge, block_for, threaded
 
         threads = threads or torch.get_num_threads()
         if model is None:
             screen.note(say("bench.measuring"))
-            found = Gauge(threads).measure().limits
+            found = Gauge(threads, blocks=BLOCKS).measure().limits
             file = kept.keep(found)
             if screen.json:
                 screen.document({"schema": drawing.SCHEMA, "limits": kept.document(found), "file": str(file)})
@@ -67,14 +69,14 @@ def add(app: typer.Typer) -> None:
         from pellucid.measuring.crowd import crowd as crowded
         from pellucid.measuring.crowd import first
         from pellucid.measuring.stages import Stages
-        from pellucid.measuring.timing import beside, decode, moved, prefill
+        from pellucid.measuring.timing import beside, decode, prefill
 
         beside_us = None if against is None else ready(against, model)
         module, bill = subject(screen, model, context, new, dtype, ignore_field or (), quant)
         writes = "flops.decode" in bill
         if not writes and (crowd, against) != (None, None):
             raise UseError("generate.encoder")
-        gauge = Gauge(threads, int(moved(bill)))
+        gauge, watchman = Gauge(threads, block_for(moved(bill))), Watchman()
         screen.note(say("bench.measuring"))
         stage = Stages(screen.bar(say("bench.bar")), 3 + 2 * writes + (crowd is not None) + (against is not None))
         with threaded(threads):
@@ -87,12 +89,12 @@ def add(app: typer.Typer) -> None:
             )
             measured = stage(gauge.measure).limits
         phases = [(t, *beside(bill, t, measured.device)) for t in times]
-        random = not has_weights(model)
+        random, idle = not has_weights(model), watchman.verdict(measured)
         if screen.json:
-            told = drawing.document(bill, random, phases, measured.device, served)
+            told = drawing.document(bill, random, phases, measured.device, served, idle)
             screen.document({"schema": drawing.SCHEMA, "limits": kept.document(measured), **told})
         else:
-            screen.lines([*drawing.limits(measured), *drawing.drawn(bill, random, phases, measured.device, served, screen.width)])
+            screen.lines([*drawing.limits(measured), *drawing.drawn(bill, random, phases, measured.device, served, idle, screen.width)])
 
 
 def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Tell], Against]":

@@ -161,3 +161,9 @@ def chosen(bill: Bill, path: str, tokens: int) -> float:
     ffn = bill.layer(path).ffn
     assert isinstance(ffn, Moe)
     return float(1 - (1 - ffn.chosen / ffn.experts) ** tokens)
+
+
+def moved(bill: Bill) -> float:
+    """Bytes that a step must read: a decode step, or the one forward of a model that has none."""
+    phase = "decode" if "flops.decode" in bill else "prefill"
+    return sum(p.moved for p in parts(bill, phase, Device("", 0, 1.0, {"float32": 1.0})))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pellucid.counting import Bill, Number, ranks
-from pellucid.counting.bounds import Device, Part, parts
+from pellucid.counting.bounds import Device, Part, moved, parts
 from pellucid.counting.fit import devices, held, largest_batch, longest_context, price, tokens
 from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.textbook import beside
@@ -49,7 +49,7 @@ def view(
 
 def device_of(bill: Bill) -> Device | None:
     """The device that a bill is for."""
-    return kept.device(bill.setting.device) if bill.setting.device else None
+    return kept.device(bill.setting.device, moved(bill)) if bill.setting.device else None
 
 
 def document(bill: Bill, view: View = View()) -> dict[str, Any]:

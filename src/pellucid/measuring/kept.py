@@ -50,10 +50,14 @@ def kept() -> Limits:
         raise UseError("bench.damaged", file=file) from None
 
 
-def device(name: str) -> Device | None:
-    """A device by its name: "cpu" is this machine as it was last measured, all others are the catalogue's."""
+def device(name: str, reads: float | None = None) -> Device | None:
+    """A device by its name: "cpu" is this machine as it was last measured, all others are the catalogue's.
+
+    reads: bytes that a step reads, which tell whether a processor's cache holds them.
+    """
     if name == "cpu":
-        return kept().device
+        found = kept()
+        return found.device if reads is None else found.reading(reads)
     entry = catalog.find(catalog.devices(), name)
     return None if entry is None else Device.of(entry)
 
@@ -74,6 +78,7 @@ def document(limits: Limits) -> dict[str, Any]:
         "torch": limits.torch,
         "kernels": limits.kernels,
         "date": limits.date,
+        **({"blocks": {str(size): rate for size, rate in limits.blocks.items()}} if limits.blocks else {}),
     }
 
 
@@ -94,4 +99,7 @@ def parsed(table: Mapping[str, Any]) -> Limits:
     kernels = None if table["kernels"] is None else str(table["kernels"])
     if not read or "float32" not in product:
         raise KeyError("float32")
-    return Limits(str(table["cpu"]), memory, threads, block, read, product, str(table["torch"]), kernels, str(table["date"]))
+    blocks = {int(size): float(given) for size, given in table.get("blocks", {}).items()}
+    if not all(size > 0 and math.isfinite(x) and x > 0 for size, x in blocks.items()):
+        raise ValueError(blocks)
+    return Limits(str(table["cpu"]), memory, threads, block, read, product, str(table["torch"]), kernels, str(table["date"]), blocks)

@@ -24,6 +24,7 @@ Clock = Callable[[], float]  # seconds
 RUNS = 7
 BLOCK = 256 << 20  # bytes: more than a processor keeps beside it
 SMALLEST, LARGEST = 1 << 20, 512 << 20
+BLOCKS = tuple(n << 20 for n in (1, 4, 16, 64, 256))  # bytes: a step reads as fast as the largest of these that it fills
 A_RUN = 64 << 20  # bytes: a small block is read over and over, so that a run is long enough to be timed
 SHAPES = ((512, 1024, 1024), (512, 768, 3072))  # rows, in, out
 DTYPES = ("float32", "bfloat16", "int8")
@@ -45,7 +46,7 @@ class Rate:
 class Limits:
     """read: bytes a second by the number of threads.  product: FLOP a second by dtype, with all `threads`.  block: bytes that were read.
 
-    memory in bytes, 0 where the system does not tell.
+    memory in bytes, 0 where the system does not tell.  blocks: the best rate by the size of what is read, where more than one was.
     """
 
     cpu: str
@@ -57,26 +58,35 @@ class Limits:
     torch: str
     kernels: str | None
     date: str
+    blocks: dict[int, float] = field(default_factory=dict)
 
     @property
     def device(self) -> Device:
         """The machine as a device to count for."""
+        return self.reading(self.block)
+
+    def reading(self, size: float) -> Device:
+        """The machine for what reads so many bytes a step: a few that stay in a processor's cache are read faster than many."""
+        rates = {self.block: max(rate.best for rate in self.read.values())} | self.blocks
+        block = max((n for n in rates if n <= size), default=min(rates))
         peak = {dtype: rate.best for dtype, rate in self.product.items()}
-        source = f"pellucid bench, torch {self.torch}, threads: {self.threads}, {self.date}"
-        return Device(self.cpu, self.memory, max(rate.best for rate in self.read.values()), peak, source)
+        read = f"{block / 2**20:g} MiB read at a time"
+        source = f"pellucid bench, torch {self.torch}, threads: {self.threads}, {read}, {self.date}"
+        return Device(self.cpu, self.memory, rates[block], peak, source)
 
 
 @dataclass
 class Gauge:
     """Measures as often as it is told to, before and after a run say; `limits` are of all that it has seen.
 
-    block: bytes to read.
+    block: bytes to read.  blocks: other sizes to read as well.
     """
 
     threads: int
     block: int = BLOCK
     clock: Clock = time.perf_counter
-    reads: dict[int, list[float]] = field(default_factory=dict)
+    blocks: tuple[int, ...] = ()
+    reads: dict[int, dict[int, list[float]]] = field(default_factory=dict)  # by size, by threads
     products: dict[str, dict[tuple[int, ...], list[float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -84,10 +94,12 @@ class Gauge:
 
     def measure(self, runs: int = RUNS) -> "Gauge":
         """Some runs of everything."""
-        block = huge_pages.empty((self.block // 4,), torch.get_default_dtype()).fill_(1.0)
-        for threads in sorted({1, self.threads}):
-            with threaded(threads):
-                self.reads.setdefault(threads, []).extend(reading(block, self.clock) for _ in range(runs))
+        for size in dict.fromkeys((self.block, *self.blocks)):
+            block = huge_pages.empty((size // 4,), torch.get_default_dtype()).fill_(1.0)
+            for threads in sorted({1, self.threads}):
+                with threaded(threads):
+                    found = self.reads.setdefault(size, {}).setdefault(threads, [])
+                    found.extend(reading(block, self.clock) for _ in range(runs))
         with threaded(self.threads), torch.no_grad():
             for dtype in DTYPES:
                 for shape in SHAPES:
@@ -99,10 +111,16 @@ class Gauge:
     @property
     def limits(self) -> Limits:
         """Of the shapes of a product, the one that the machine is best at."""
-        read = {threads: Rate.of(rates) for threads, rates in self.reads.items()}
+        read = {threads: Rate.of(rates) for threads, rates in self.reads[self.block].items()}
+        blocks = {size: max(map(max, by.values())) for size, by in sorted(self.reads.items())} if self.blocks else {}
         best = {dtype: max((Rate.of(r) for r in by.values()), key=lambda r: r.best) for dtype, by in self.products.items()}
         date = datetime.now(UTC).isoformat(timespec="seconds")
-        return Limits(cpu(), memory() or 0, self.threads, self.block, read, best, torch.__version__, native.instructions(), date)
+        return Limits(cpu(), memory() or 0, self.threads, self.block, read, best, torch.__version__, native.instructions(), date, blocks)
+
+
+def block_for(size: float) -> int:
+    """The block to read for what reads so many bytes a step."""
+    return max((n for n in BLOCKS if n <= size), default=SMALLEST)
 
 
 @contextmanager

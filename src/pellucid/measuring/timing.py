@@ -193,9 +193,3 @@ def beside(bill: Bill, timed: Timed, device: Device) -> tuple[Beside, list[Besid
         for path, seconds in timed.parts.items()
     ]
     return Beside(timed.phase, statistics.median(timed.whole), sum(b.seconds for b in bounds.values())), each
-
-
-def moved(bill: Bill) -> float:
-    """Bytes that a step must read: a decode step, or the one forward of a model that has none."""
-    phase = "decode" if "flops.decode" in bill else "prefill"
-    return sum(p.moved for p in parts(bill, phase, Device("", 0, 1.0, {"float32": 1.0})))

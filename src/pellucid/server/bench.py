@@ -12,14 +12,16 @@ from typing import Any
 import torch
 
 from pellucid.counting import Bill, Setting, counted
+from pellucid.counting.bounds import moved
 from pellucid.draw import bench as drawing
 from pellucid.errors import RequestError
 from pellucid.measuring import kept
 from pellucid.measuring.against import Served
-from pellucid.measuring.limits import Gauge
+from pellucid.measuring.idle import Watchman
+from pellucid.measuring.limits import Gauge, block_for
 from pellucid.measuring.stages import Stages
 from pellucid.measuring.subject import check, reach
-from pellucid.measuring.timing import WARM, beside, decode, moved, prefill
+from pellucid.measuring.timing import WARM, beside, decode, prefill
 from pellucid.server.limits import Limits
 from pellucid.server.shelf import Held
 from pellucid.server.worker import Stop
@@ -66,7 +68,7 @@ class Bench:
             stop.check()
             return time.perf_counter()
 
-        gauge = Gauge(torch.get_num_threads(), int(moved(bill)), clock)
+        gauge, watchman = Gauge(torch.get_num_threads(), block_for(moved(bill)), clock), Watchman()
         writes = "flops.decode" in bill
         stage = Stages(self.tell, 3 + writes)
         stage(gauge.measure)
@@ -74,7 +76,7 @@ class Bench:
         times += [stage(lambda: decode(held.module, bill, new, clock))] if writes else []
         limits = stage(gauge.measure).limits
         phases = [(t, *beside(bill, t, limits.device)) for t in times]
-        told = drawing.document(bill, False, phases, limits.device, Served())
+        told = drawing.document(bill, False, phases, limits.device, Served(), watchman.verdict(limits))
         self.latest[held.name] = {"schema": drawing.SCHEMA, "limits": kept.document(limits), **told}
         return self.latest[held.name]
 
