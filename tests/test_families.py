@@ -226,12 +226,12 @@ def test_harmless_fields_are_harmless(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ids_out_of_range_are_dropped_with_one_warning(family: str) -> None:
-    raw = judge(family).config | {"eos_token_id": [5, 97, -1], "pad_token_id": -1, "bos_token_id": 10**6}
+    raw = judge(family).config | {"eos_token_id": [5, 97, -1], "pad_token_id": -2, "bos_token_id": 10**6}
     with pytest.warns(UserWarning, match="special token ids") as told:
         cfg = understand(raw, "there/config.json")[1]
     assert cfg.stops == (5,)
     assert len(told) == 1
-    for words in ("there/config.json", "eos_token_id = 97", "eos_token_id = -1", "pad_token_id = -1", "bos_token_id = 1000000", "96"):
+    for words in ("there/config.json", "eos_token_id = 97", "eos_token_id = -1", "pad_token_id = -2", "bos_token_id = 1000000", "96"):
         assert words in str(told[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -21,10 +21,11 @@ from pellucid.errors import ConfigError
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 from pellucid.families.quantised import quantised
-from pellucid.words import say
+from pellucid.words import All, say
 
-NOT_FAMILIES = {"__init__", "acts", "fields", "modules", "names", "quantised", "rope", "routing", "within"}
+NOT_FAMILIES = {"__init__", "acts", "agreeing", "fields", "modules", "names", "quantised", "rope", "routing", "within"}
 DASHED = {"openai_gpt": "openai-gpt"}  # {file: model type}, where a file cannot be called as its model type
+NO_PADDING = ("pad_token_id", -1)  # how the first conversions of LLaMA say that there is none
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
@@ -86,11 +87,12 @@ def understand(values: Mapping[str, Any], file: str = "config.json", ignore: Ite
     """
     kind = values.get("model_type")
     if kind not in known():
-        raise ConfigError("config.family", file=file, found=repr(kind), allowed=", ".join(known()))
+        raise ConfigError("config.family", file=file, found=repr(kind), allowed=All(known()))
     found, hf = family(str(kind)), Fields(values, file, ignore)
     cfg = found.read(hf)
-    if beyond := [f"{name} = {i}" for name in SPECIAL for i in hf.ids(name) if not 0 <= i < cfg.vocab]:
+    named = [(name, i) for name in SPECIAL for i in hf.ids(name) if (name, i) != NO_PADDING]
+    if beyond := [f"{name} = {i}" for name, i in named if not 0 <= i < cfg.vocab]:
         warnings.warn(say("config.ids", file=file, found=", ".join(beyond), last=cfg.vocab - 1), stacklevel=2)
     stops = tuple(i for i in hf.ids("eos_token_id") if 0 <= i < cfg.vocab)
     quantised(hf)
-    return found, replace(cfg, ignored=hf.finish(), stops=stops)
+    return found, replace(cfg, ignored=hf.finish(cfg), stops=stops)

@@ -1,13 +1,17 @@
 """The fields of a config.json, read with their bounds; what a family does not read is judged by name.
 
-Three tiers: a field known to change the mathematics is refused unless it has the value that means "absent"; one known to be harmless
-is silent; an unknown one is refused by name, with the way out that the error tells.
+Three tiers: a field known to change the mathematics is refused unless it has the value that means "absent"; one known to be harmless is
+silent, and so is one that says again what is read (`agreeing`); unknown ones are refused by name, all at once, with the way out.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from shlex import quote
 from typing import Any
 
+from pellucid.config import Config
 from pellucid.errors import ConfigError
+from pellucid.families.agreeing import agrees
+from pellucid.words import All
 
 # What trains, names, or drives generation: a test changes each of them in transformers and sees the same logits.
 SILENT = """
@@ -21,10 +25,14 @@ SILENT = """
     output_past output_router_logits output_scores pad_token_id prefix pretraining_tp problem_type remove_invalid_values
     repetition_penalty resid_pdrop return_dict return_dict_in_generate router_aux_loss_coef router_jitter_noise router_z_loss_coef
     sep_token_id seq_aux summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
-    task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript transformers_version
-    trust_remote_code typical_p unk_token_id use_bfloat16 use_cache use_return_dict
+    task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config
+    transformers_version trust_remote_code typical_p unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache use_return_dict
 """
 HARMLESS = frozenset(SILENT.split())
+WITHIN = {
+    "rope_scaling": {"finetuned"},
+    "rope_parameters": {"finetuned"},
+}  # harmless in an object; Yarn-Llama-2 was trained with its factors
 
 ABSENT: dict[str, tuple[Any, ...]] = {  # changes the mathematics; the values that mean that it does not
     "add_cross_attention": (False,),
@@ -67,11 +75,13 @@ def alike(a: object, b: object) -> bool:
 class Fields:
     """One config.json. Every reader checks kind and bounds, and remembers which fields have been read.
 
-    file: the name that errors show.  ignore: fields that the caller asks to leave aside.
+    file: the name that errors show.  ignore: fields that the caller asks to leave aside, read as if the file had none of them.
     """
 
     def __init__(self, values: Mapping[str, Any], file: str = "config.json", ignore: Iterable[str] = (), within: str = "") -> None:
-        self.values, self.file, self.ignore, self.within = values, file, tuple(ignore), within
+        self.file, self.ignore, self.within = file, tuple(ignore), within
+        self.ignored = tuple(name for name in values if within + name in self.ignore)
+        self.values: Mapping[str, Any] = {name: value for name, value in values.items() if name not in self.ignored}
         self.read: set[str] = set()
         self.parts: dict[str, Fields] = {}
 
@@ -187,19 +197,33 @@ class Fields:
         if not holds:
             raise ConfigError("config.relation", file=self.file, relation=relation, found=", ".join(f"{k} = {v}" for k, v in found.items()))
 
-    def finish(self) -> tuple[str, ...]:
-        """Judge every field that nobody read; returns those that were ignored because the caller asked so."""
-        ignored = [name for part in self.parts.values() for name in part.finish()]
+    def finish(self, cfg: Config) -> tuple[str, ...]:
+        """Judge every field that nobody read, of whatever was read into `cfg`; returns those that the caller asked to ignore."""
+        parts = [self, *self.inner()]
+        unread = [(part.within + name, name, value) for part in parts for name, value in part.unread(cfg)]
+        if wrong := [f"{full} = {value!r}" for full, name, value in unread if name in ABSENT]:
+            raise ConfigError("config.unsupported", file=self.file, found=All(wrong))
+        if unread:
+            found, way = (
+                All(f"{full} = {value!r}" for full, _, value in unread),
+                All((f"--ignore-field {quote(full)}" for full, *_ in unread), " "),
+            )
+            raise ConfigError("config.unknown", file=self.file, found=found, way=way)
+        return tuple(part.within + name for part in parts for name in part.ignored)
+
+    def inner(self) -> Iterator["Fields"]:
+        """The objects within this one that were read, and those within them."""
+        for part in self.parts.values():
+            yield part
+            yield from part.inner()
+
+    def unread(self, cfg: Config) -> Iterator[tuple[str, Any]]:
+        """The fields that nobody read and that are not known to change nothing."""
+        harmless = HARMLESS if self.within in WHOLE else WITHIN.get(self.within.removeprefix("text_config.").rstrip("."), frozenset())
         for name, value in self.values.items():
-            if name in self.read or name.startswith("_") or (self.within in WHOLE and name in HARMLESS):
+            if name in self.read or name.startswith("_") or name in harmless:
                 continue
             if name in ABSENT and any(alike(value, v) for v in (None, *ABSENT[name])):
                 continue
-            full = self.within + name
-            if full in self.ignore:
-                ignored.append(full)
-            elif name in ABSENT:
-                raise ConfigError("config.unsupported", file=self.file, field=full, found=repr(value))
-            else:
-                raise ConfigError("config.unknown", file=self.file, field=full, found=repr(value))
-        return tuple(ignored)
+            if self.within not in WHOLE or not agrees(name, value, cfg):
+                yield name, value

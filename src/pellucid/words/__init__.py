@@ -7,7 +7,7 @@ Values that come from a file or a user are escaped and cut, so that no control c
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -15,6 +15,7 @@ from pathlib import Path
 
 LANGUAGES = ("en", "zh")
 LONGEST = 200  # characters kept of any one value
+MOST = 100  # values told of a list
 
 _chosen: str | None = None
 _here: ContextVar[str | None] = ContextVar("language", default=None)  # of one request among several
@@ -57,7 +58,23 @@ def say(key: str, **values: object) -> str:
     return phrases(language())[key].format(**{name: plain(value) for name, value in values.items()})
 
 
+class All(tuple[object, ...]):
+    """Values of which each is told, and cut for itself: a list is not cut in the middle of a name. between: what stands between them."""
+
+    between: str
+
+    def __new__(cls, values: Iterable[object], between: str = ", ") -> "All":
+        made = super().__new__(cls, values)
+        made.between = between
+        return made
+
+    def __str__(self) -> str:
+        return self.between.join([*map(plain, self[:MOST]), *(["…"] if len(self) > MOST else [])])
+
+
 def plain(value: object) -> str:
-    """A value as text that is safe to print: control characters escaped, at most 200 characters."""
+    """A value as text that is safe to print: control characters escaped, at most 200 characters, of each where there are several."""
+    if isinstance(value, All):
+        return str(value)
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

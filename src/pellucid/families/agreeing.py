@@ -1,0 +1,60 @@
+"""Fields of published files that transformers' own class does not have: silent where they say what is read anyway, else unknown.
+
+falcon-11B     hidden_size 4096, ffn_hidden_size 16384, "ff_factor": 4    says again what is read
+                                                        "ff_factor": 8    says something else, and nobody reads it: refused by name
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pellucid.config import Attention, Config, Mlp
+
+GATES = {"swiglu": ("silu", True), "geglu": ("gelu_tanh", True)}  # the activation, and whether there is a gate
+
+
+def rope_interleaved(value: Any, cfg: Config) -> bool:
+    """SmolLM2: whether rotary pairs stand side by side."""
+    ropes = [layer.attn.rope for layer in cfg.layers]
+    return isinstance(value, bool) and all(rope is None or rope.interleaved == value for rope in ropes)
+
+
+def activation(value: Any, cfg: Config) -> bool:
+    """Falcon3: "swiglu", beside hidden_act "silu"."""
+    means = GATES.get(value) if isinstance(value, str) else None
+    return means is not None and all(isinstance(x.ffn, Mlp) and (x.ffn.act, x.ffn.gated) == means for x in cfg.layers)
+
+
+def max_sequence_length(value: Any, cfg: Config) -> bool:
+    """The first conversions of LLaMA: max_position_embeddings."""
+    return same(value, cfg.context)
+
+
+def sliding_window_size(value: Any, cfg: Config) -> bool:
+    """gemma-2-9b: sliding_window."""
+    windows = {layer.attn.window for layer in cfg.layers if isinstance(layer.attn, Attention)} - {None}
+    return len(windows) == 1 and same(value, windows.pop())
+
+
+def ff_factor(value: Any, cfg: Config) -> bool:
+    """falcon-11B: ffn_hidden_size over hidden_size."""
+    return type(value) is int and all(isinstance(x.ffn, Mlp) and x.ffn.width == value * cfg.width for x in cfg.layers)
+
+
+def is_llama_config(value: Any, cfg: Config) -> bool:
+    """SmolLM2: that it is Llama's block, which its model_type tells."""
+    return value is True and all(isinstance(x.attn, Attention) and isinstance(x.ffn, Mlp) and x.order == "pre" for x in cfg.layers)
+
+
+def same(value: Any, read: int | None) -> bool:
+    """A whole number, and this one."""
+    return type(value) is int and value == read
+
+
+AGREEING: dict[str, Callable[[Any, Config], bool]] = {
+    f.__name__: f for f in (rope_interleaved, activation, max_sequence_length, sliding_window_size, ff_factor, is_llama_config)
+}
+
+
+def agrees(name: str, value: Any, cfg: Config) -> bool:
+    """Whether a field says again what is read."""
+    return name in AGREEING and AGREEING[name](value, cfg)
