@@ -22,8 +22,8 @@ from transformers import AutoConfig
 from kinds import CASES, FAMILIES, KINDS, SEQ2SEQ
 from pellucid.checkpoint.fill import fill
 from pellucid.checkpoint.folder import Folder
+from pellucid.checkpoint.tied import settled
 from pellucid.families import Family, understand
-from pellucid.model import settled
 from pellucid.models import Decoder, EncoderDecoder, build
 from pellucid.verifying import promoted
 

@@ -21,6 +21,7 @@ from pellucid.checkpoint.hub import fetch, is_hub_id
 from pellucid.checkpoint.packing import Packing, Stored
 from pellucid.checkpoint.precision import DTYPES as DTYPES
 from pellucid.checkpoint.precision import Precision, precision
+from pellucid.checkpoint.tied import settled, told
 from pellucid.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from pellucid.config import Config
 from pellucid.counting.sizes import judge_sizes
@@ -261,8 +262,8 @@ class Model(Adapting, Shown):
 
         A model in int8 or int4 blocks is written so, codes and scales, which `load` alone reads back; any other plain.
         """
-        told = self.family.written(self.hf)
-        hf = {k: v for k, v in told.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}
+        own = self.family.written(self.hf)
+        hf = {k: v for k, v in own.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}
         hf |= {} if self.quant is None else {QUANTISED: in_folder(self.quant)}
         save_folder(folder, hf, self.tensors(), self.generation or None, self.files, **how)
 
@@ -306,7 +307,7 @@ def load(
         module.to(device)
     with folder.carried() as files:
         tokenizer = load_tokenizer(folder.path, cfg.vocab)
-    model = Model(str(name), module.eval(), kind, folder.config, tokenizer)
+    model = Model(str(name), module.eval(), kind, told(folder.config, cfg), tokenizer)
     model.files, model.generation, model.left = files, folder.generation_config, left
     model.precision = held
     if adapter is not None:
@@ -340,11 +341,6 @@ def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, 
 def specimens() -> list[str]:
     """The names of the models that ship with the package."""
     return sorted(f"pellucid/{p.name}" for p in SPECIMENS.iterdir() if (p / "config.json").is_file())
-
-
-def settled(kind: Family, cfg: Config, folder: Folder) -> Config:
-    """The config, where a family's files leave open what the names of their tensors tell: whether there is a head, or a tied one."""
-    return kind.settled(cfg, {kind.respell(name) for name in folder.names()})
 
 
 def stored_dtype(folder: Folder) -> torch.dtype:

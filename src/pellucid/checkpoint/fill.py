@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.checkpoint.packing import Packing, unpacked
+from pellucid.checkpoint.tied import copies, lent
 from pellucid.config import Config
 from pellucid.errors import CheckpointError
 from pellucid.families import Family
@@ -59,6 +60,7 @@ def fill(
     """
     names = list(source.names())
     spelled = {family.respell(n): n for n in names}
+    spelled |= {first: spelled[copy] for first, copy in lent(model.config, family, spelled).items()}
     ours = targets(model)
     groups, orphans = plan(spelling(family.rules(model.config), spelled), {n: tuple(t.shape) for n, t in ours.items()})
     assert not orphans, orphans
@@ -122,13 +124,13 @@ def judge(g: Group, ours: dict[str, Tensor], spelled: dict[str, str], source: So
 
 def repeated(cfg: Config, family: Family, spelled: dict[str, str], source: Source, file: str) -> set[str]:
     """Names of tensors that are stored again: a head that is tied here, say. An error where the two differ."""
-    named = {n.replace("*", "weight"): r.disk.replace("*", "weight") for r in family.rules(cfg) for n in r.names}
-    copies = {**family.copies, **({named["head.weight"]: named["embed.weight"]} if cfg.tied else {})}
-    found = {copy: first for copy, first in copies.items() if copy in spelled and first in spelled}
+    found = {copy: first for copy, first in copies(cfg, family).items() if copy in spelled and first in spelled}
     for copy, first in found.items():
         a, b = spelled[copy], spelled[first]
+        if a == b:
+            continue
         if source.shape(a) != source.shape(b) or not torch.equal(source.read(a), source.read(b)):
-            raise CheckpointError("weights.tied", file=file, first=b, second=a)
+            raise CheckpointError("weights.copy" if copy in family.copies else "weights.tied", file=file, first=b, second=a)
     return set(found)
 
 

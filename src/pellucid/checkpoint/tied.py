@@ -1,0 +1,44 @@
+"""One table under several names: tied in config.json, stored under one of them or under all, or stored as two against config.json's word.
+
+model.embed_tokens.weight               as transformers writes it
+lm_head.weight                          as safetensors.torch.save_model does, which keeps the first name by the alphabet
+both, of equal values                   as old files have it;  of different values: an error that tells the way out
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pellucid.checkpoint.folder import Folder
+from pellucid.config import Config
+from pellucid.families import Family
+
+FIELD = "tie_word_embeddings"
+
+
+def copies(cfg: Config, family: Family) -> dict[str, str]:
+    """{name on disk: the name whose tensor it repeats}; a tied head repeats the embedding."""
+    named = {n.replace("*", "weight"): r.disk.replace("*", "weight") for r in family.rules(cfg) for n in r.names}
+    return {**family.copies, **({named["head.weight"]: named["embed.weight"]} if cfg.tied else {})}
+
+
+def lent(cfg: Config, family: Family, names: Iterable[str]) -> dict[str, str]:
+    """{a name that is not stored: one of its copies that is}, of these names on disk."""
+    held = set(names)
+    return {first: copy for copy, first in copies(cfg, family).items() if first not in held and copy in held}
+
+
+def settled(family: Family, cfg: Config, folder: Folder) -> Config:
+    """The config, where the names of a folder's tensors tell what its config.json leaves open: whether there is a head, or a tied one.
+
+    A tied head that is stored beside the embedding is one of its own where the caller asked to ignore the field that ties them.
+    """
+    names = {family.respell(name) for name in folder.names()}
+    cfg = family.settled(cfg, names)
+    both = cfg.tied and {*copies(cfg, family)} - {*family.copies} <= names and not lent(cfg, family, names)
+    return replace(cfg, tied=False, ignored=tuple(dict.fromkeys((*cfg.ignored, FIELD)))) if both and FIELD in folder.ignore else cfg
+
+
+def told(hf: Mapping[str, Any], cfg: Config) -> Mapping[str, Any]:
+    """The config.json of what was read, which unties what was read untied."""
+    return {**hf, FIELD: False} if FIELD in cfg.ignored and not cfg.tied else hf
