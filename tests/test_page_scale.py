@@ -117,11 +117,13 @@ def pools(visit: Visit, path: str, cell: str, **place: object) -> None:
     assert level > 0 and size in page.inner_text("aside .tools .pooled")
     page.wait_for_selector('#reading:not([data-value=""])')
     assert size in page.inner_text("#reading .warn")
+    pooled = page.get_attribute("#reading", "data-value")
     for _ in range(9):
         page.click("aside .tools button >> nth=0")
     page.wait_for_selector('aside .frame[data-level="0"]')
     page.wait_for_selector('#reading:not([data-value=""])')
     assert page.locator("aside .tools .pooled, #reading .warn").count() == 0
+    assert page.get_attribute("#reading", "data-value") == pooled  # a cell has one number, however the picture is drawn
     assert nodes(visit) < MOST
 
 
