@@ -27,6 +27,9 @@ class Encoder(Protocol):
     def ids(self, tokens: Sequence[str]) -> list[int | None]:
         """The id of each of these tokens."""
 
+    def pieces(self, ids: Sequence[int]) -> list[str | None]:
+        """What the library decodes each of these ids from."""
+
 
 def library(spec: Spec, file: str, parse: bool) -> Encoder:
     """The library's tokenizer of a checked spec.  parse: control tokens are taken from text."""
@@ -67,9 +70,14 @@ class Library:
     def ids(self, tokens: Sequence[str]) -> list[int | None]:
         return [self._made.token_to_id(token) for token in tokens]
 
+    def pieces(self, ids: Sequence[int]) -> list[str | None]:
+        return [self._made.id_to_token(id) for id in ids]
+
     def __call__(self, request: Spec) -> Spec:
         if "tokens" in request:
             return {"ids": self.ids(request["tokens"])}
+        if "ids" in request:
+            return {"pieces": self.pieces(request["ids"])}
         encoding = self._made.encode(request["text"], request["pair"], add_special_tokens=request["special"])
         return {"ids": encoding.ids, "mask": encoding.special_tokens_mask}
 
@@ -91,6 +99,10 @@ class Distant:
 
     def ids(self, tokens: Sequence[str]) -> list[int | None]:
         found: list[int | None] = self._worker.ask({"tokens": list(tokens)})["ids"]
+        return found
+
+    def pieces(self, ids: Sequence[int]) -> list[str | None]:
+        found: list[str | None] = self._worker.ask({"ids": list(ids)})["pieces"]
         return found
 
 

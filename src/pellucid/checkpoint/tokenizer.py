@@ -35,6 +35,7 @@ class Tokenizer:
     """A tokenizer from its files.
 
     size: highest id + 1.  special: the ids of bos, eos, pad, unk, sep, cls and mask, those that the files name.
+    rows: of the embedding, which is often padded beyond the highest id; an id below it that no entry has writes nothing.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Tokenizer:
         self._literal = frozenset(token["id"] for token in added) if self._writing.lettered else frozenset()
         if not self._pieces:
             raise TokenizerError("tokenizer.empty", file=file)
-        self.size = max(self._pieces) + 1
+        self.size = self.rows = max(self._pieces) + 1
         self.special = self._named(named or {})
         self._parsing: Encoder | None = None
         self._chats: dict[Template, Chat] = {}
@@ -60,6 +61,10 @@ class Tokenizer:
         fenced = _fenced(self._spec, _fenceable(self._spec, self._control))
         self._plain = library(fenced, file, parse=False)
         self._refuse_renumbering(fenced)
+        # as the normalizer spells them: where it puts a "▁" before a text, the space before such a token is the token's own
+        spelled = [token["id"] for token in added if token.get("normalized")]
+        names = zip(spelled, self._plain.pieces(spelled) if spelled else (), strict=True)
+        self._spelled = self._pieces | {id: name.replace(_FENCE, "") for id, name in names if name is not None}
 
     @classmethod
     def from_file(cls, path: str | Path, named: dict[str, str] | None = None) -> "Tokenizer":
@@ -124,28 +129,35 @@ class Tokenizer:
         """A stream for one request: `feed(id)` gives the text that is certain so far, `end()` the rest; their join is `decode` of all."""
 
         def spoken(id: int, first: bool) -> bytes | None:
-            piece = self.piece(id)
-            if skip_special and id in self._specials:
+            piece = self.spelled(id)
+            if piece is None or (skip_special and id in self._specials):
                 return None
             return piece.encode() if id in self._literal else self._writing.spoken(piece, first)
 
         return Stream(spoken, self._writing.strip)
 
     def pieces(self, ids: Iterable[int]) -> list[Piece]:
-        """Each id with its text and its exact bytes."""
+        """Each id with its text and its exact bytes; none of an id that no entry has."""
         found = []
         for id in ids:
-            piece = self.piece(id)
+            piece = self.spelled(id) or ""
             raw = piece.encode() if id in self._literal else self._writing.raw(piece)
             found.append(Piece(id, raw.decode("utf-8", "replace"), raw, id in self._specials))
         return found
 
     def piece(self, id: int) -> str:
-        """What the vocabulary writes for this id: "ĠParis"."""
-        piece = self._pieces.get(id) if type(id) is int else None
-        if piece is None:
-            raise TokenizerError("tokenizer.out_of_range", id=id, size=self.size)
-        return piece
+        """What the vocabulary writes for this id: "ĠParis"; "" where no entry has it."""
+        return self.entry(self._pieces, id) or ""
+
+    def spelled(self, id: int) -> str | None:
+        """What this id adds to a text, in the vocabulary's writing."""
+        return self.entry(self._spelled, id)
+
+    def entry(self, table: dict[int, str], id: int) -> str | None:
+        """The entry of an id below `rows`, None where there is none."""
+        if type(id) is not int or not 0 <= id < self.rows:
+            raise TokenizerError("tokenizer.out_of_range", id=id, size=self.rows)
+        return table.get(id)
 
     def write(self, path: str | Path) -> None:
         """Write it as a tokenizer.json."""
@@ -155,6 +167,7 @@ class Tokenizer:
     def fit(self, rows: int) -> "Tokenizer":
         """This tokenizer for an embedding of `rows` rows: a piece beyond them is an error, an added token is dropped with a warning."""
         if self.size <= rows:
+            self.rows = rows
             return self
         beyond = sorted(id for id in self._pieces if id >= rows)
         held = set(vocabulary(self._spec["model"]).values())
