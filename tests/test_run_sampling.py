@@ -164,3 +164,14 @@ def test_replies_of_a_chat_draw_by_numbers_of_their_own(model: Path, capsys: Cap
         alone, _ = drawn(capsys, model, "--temperature", 5, "--seed", d["sampling"]["seed"])
         assert alone["new"] == d["new"]
     assert command.reseeded(Sampling(), 3) == Sampling()
+
+
+def test_an_end_before_the_number_that_was_asked_for_is_said(capsys: Captured, model: Path) -> None:
+    """By a text or a token; where nobody named a number, or as many came, nothing is said."""
+    whole, err = drawn(capsys, model)
+    stop = whole["text"][4:7]
+    assert err == "" or "12" not in err
+    short, err = drawn(capsys, model, "--stop", stop)
+    assert len(short["new"]) < 12 and err.strip().endswith(f"{len(short['new'])} of 12 tokens") and stop in err
+    assert run(capsys, "run", "pellucid/capitals", "The capital of France is", "--max-new-tokens", 12)[2].strip().endswith("of 12 tokens")
+    assert run(capsys, "run", "pellucid/capitals", "The capital of France is")[2] == ""

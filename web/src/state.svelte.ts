@@ -88,6 +88,16 @@ export async function run(): Promise<void> {
   }
 }
 
+// Whether the run that is shown is another than the one that was asked for, which was refused.
+export const astray = (): boolean => now.fault !== "" && now.run !== null && (place.prompt !== asked(now.run) || place.model !== now.run.model);
+
+// Back to the run that is shown.
+export function back(): void {
+  if (!now.run) return;
+  now.fault = "";
+  go({ model: now.run.model, prompt: asked(now.run) });
+}
+
 // A run becomes what all views show; of the selection stays what it has.
 function take(run: Run): void {
   now.run = run;

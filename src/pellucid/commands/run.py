@@ -158,9 +158,12 @@ def answer(
     if timed and got:
         rate = f"{(len(got) - 1) / (clock[-1] - clock[1]):.3g}" if len(got) > 1 else "-"
         screen.note(say("run.speed", tokens=len(ids), first=f"{clock[1] - clock[0]:.2f}", new=len(got), rate=rate))
+    stopped = out.stop is not None or (bool(got) and got[-1] in stops)
+    if new is not None and stopped and len(got) < new:
+        by = out.stop if out.stop is not None else tokenizer.piece(got[-1])
+        screen.note(say("run.stopped", piece=by, count=len(got), asked=new))
     asked = prompt if isinstance(prompt, str) else None
     how = {name: value for name, value in asdict(sampling).items() if name != "bias"}
-    stopped = out.stop is not None or (bool(got) and got[-1] in stops)
     return {
         "schema": SCHEMA, "model": model.name, "prompt": asked, "ids": ids, "new": got, "text": out.shown, "stopped": stopped,
         "stop": out.stop, "interrupted": interrupted, "sampling": how, "date": None,

@@ -36,6 +36,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "pieces": pieces,
         "new": run.trace.new,
         "new_pieces": new,
+        "asked": None if asked is None else asked.new,
         "text": tokenizer.decode(i for i in run.trace.new if piece_of(tokenizer, i).raw) if tokenizer is not None else None,
         "sampling": {} if asked is None else asked.sampling,
         "edited": [] if asked is None else [e.path for e in asked.edits],

@@ -45,6 +45,7 @@ export interface Run {
   pieces: string[];
   new: number[];
   new_pieces: string[];
+  asked?: number | null; // how many new tokens; fewer came where one ended the text. null, or not there: nobody told
   sights: Record<string, Sight>; // of each attention: what its queries may see
   routings: Record<string, Routing>; // of each mixture of experts: how it chooses
   steps: Step[];
