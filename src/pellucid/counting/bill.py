@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from pellucid.config import Attention, Config, Latent, Layer
+from pellucid.counting import summary
 from pellucid.counting.distinct import PLACE, Distinct, Kind
 from pellucid.counting.number import Number
 from pellucid.counting.weights import Weight
@@ -47,7 +48,7 @@ class Counted:
         return part_of(self.path, self.active)
 
 
-@dataclass
+@dataclass(repr=False)
 class Bill:
     """All numbers of a model by their paths. An unknown path is an error that offers the nearest.
 
@@ -62,6 +63,16 @@ class Bill:
     weights: list[Counted] = field(default_factory=list)
     numbers: dict[str, Number] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return summary.line(self.model, self.family, self.setting, self.numbers)
+
+    def __str__(self) -> str:
+        return summary.text(repr(self), self.numbers)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the numbers that are asked for first, each with its formula."""
+        return summary.html(repr(self), self.numbers, self.notes)
 
     def __getitem__(self, path: str) -> Number:
         if path not in self.numbers:

@@ -1,0 +1,64 @@
+"""A bill in short: one line, the few numbers that are asked for first, and the same as a table of HTML for a notebook.
+
+parameters.total       671,026,404,352
+cache.bytes_per_token  70,272
+"""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Protocol
+
+from pellucid.counting.number import Number, figure
+
+MAIN = (
+    "parameters.total", "parameters.active", "bytes.total", "cache.bytes_per_token", "cache.bytes", "flops.prefill", "flops.decode",
+)  # fmt: skip
+CELL = "text-align:left;padding:.1em 1em .1em 0;white-space:nowrap"
+MOST = 120  # characters of a formula
+
+
+class Setting(Protocol):
+    """What a bill is for, as far as it is told here."""
+
+    @property
+    def context(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def weights(self) -> str: ...
+    @property
+    def device(self) -> str | None: ...
+
+
+def line(model: str, family: str, setting: Setting, numbers: Mapping[str, Number]) -> str:
+    """Which model, how large, and for what it is counted."""
+    told = [family, f"context={setting.context:,}", f"batch={setting.batch:,}", setting.weights]
+    told += [setting.device] if setting.device else []
+    if "parameters.total" in numbers:
+        told.insert(1, f"{int(numbers['parameters.total']):,} parameters")
+    return f"Bill({model!r}, {', '.join(told)})"
+
+
+def main(numbers: Mapping[str, Number]) -> dict[str, Number]:
+    """The numbers that are asked for first, of those that there are."""
+    return {path: numbers[path] for path in MAIN if path in numbers}
+
+
+def text(head: str, numbers: Mapping[str, Number]) -> str:
+    """The line, and the main numbers below it."""
+    found = main(numbers)
+    width = max(map(len, found), default=0)
+    return "\n".join([head, *(f"{path:{width}}  {figure(n.value)}" for path, n in found.items())])
+
+
+def html(head: str, numbers: Mapping[str, Number], notes: list[str]) -> str:
+    """The same as a table, each number with its formula; a long one is cut, and whole in its title."""
+    rows = []
+    for path, n in main(numbers).items():
+        whole = " = ".join(part for part in (n.symbols, n.filled) if part)
+        short = whole if len(whole) <= MOST else whole[:MOST].rpartition(" ")[0] + " …"
+        formula = f'<td style="{CELL}" title="{escape(whole)}">{escape(short)}</td>'
+        value = f'<td style="{CELL};text-align:right">{figure(n.value)}</td>'
+        rows.append(f'<tr><th scope="row" style="{CELL}"><code>{escape(path)}</code></th>{value}{formula}</tr>')
+    below = "".join(f"<div>{escape(note)}</div>" for note in notes)
+    return f"<div><div><code>{escape(head)}</code></div><table>{''.join(rows)}</table>{below}</div>"
