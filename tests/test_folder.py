@@ -159,7 +159,7 @@ def test_only_plain_names(name: str, tmp_path: Path) -> None:
         inside(tmp_path, name)
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pkl", "model.gguf", "tf_model.h5", "flax_model.msgpack"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pkl", "tf_model.h5", "flax_model.msgpack"])
 def test_pickles_stay_closed(name: str, tmp_path: Path, opened: list[str]) -> None:
     (tmp_path / "config.json").write_text("{}")
     os.mkfifo(tmp_path / name)

@@ -11,6 +11,7 @@ from typing import Any
 from pellucid import catalog, families
 from pellucid.catalog.literal import literal
 from pellucid.checkpoint.disk import inside
+from pellucid.checkpoint.folder import GGUF
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
 from pellucid.checkpoint.json_file import read_object
 from pellucid.config import Config, Latent
@@ -161,6 +162,8 @@ def config_of(name: str | Path) -> tuple[dict[str, Any], str]:
     path = Path(text)
     if path.is_dir():
         path = inside(path, "config.json", ConfigError)
+    elif text.endswith(GGUF):
+        raise UseError("model.gguf", name=text)
     elif not path.is_file():
         if text.startswith("pellucid/"):
             from pellucid.model import place

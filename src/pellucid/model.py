@@ -16,7 +16,7 @@ from torch import Tensor
 from pellucid.checkpoint.adapting import Adapting
 from pellucid.checkpoint.disk import require_memory
 from pellucid.checkpoint.fill import fill, retie, unfill
-from pellucid.checkpoint.folder import Folder, save_folder
+from pellucid.checkpoint.folder import Folder, refuse_file, save_folder
 from pellucid.checkpoint.hub import fetch, is_hub_id
 from pellucid.checkpoint.packing import Packing, Stored
 from pellucid.checkpoint.precision import DTYPES as DTYPES
@@ -333,6 +333,7 @@ def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, 
         return specimen
     if Path(text).is_dir():
         return Path(text)
+    refuse_file(text)
     if is_hub_id(text):
         return fetch(text, progress)
     raise UseError("model.unknown", name=text, known=", ".join(specimens()))

@@ -22,7 +22,7 @@ from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
 from pellucid.checkpoint.packing import Stored
 from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor, write
 from pellucid.checkpoint.template import LEGACY_FILE, TEMPLATE_FILE, named_files
-from pellucid.errors import CheckpointError, ConfigError
+from pellucid.errors import CheckpointError, ConfigError, UseError
 from pellucid.families.fields import Fields
 from pellucid.families.quantised import Method, quantised
 
@@ -40,6 +40,7 @@ TOKENIZER_FILES = (
     TEMPLATE_FILE,
     LEGACY_FILE,
 )
+GGUF = ".gguf"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt", "*.h5", "*.gguf", "*.msgpack", "*.npy", "*.npz")
 _SHOWN = 10  # names listed in an error
 Contents = dict[str, bytes]  # of files, by their names within a folder
@@ -175,8 +176,18 @@ def bare(path: Path) -> bool:
 def weightless(folder: object, names: Iterable[str]) -> CheckpointError:
     """What is wrong with a folder, here or on the hub, of these files, none of which holds weights that are read."""
     if others := sorted(n for n in names if any(fnmatch(n, pattern) for pattern in _PICKLED)):
+        if all(n.endswith(GGUF) for n in others):
+            return CheckpointError("folder.gguf", folder=folder, found=_some(others))
         return CheckpointError("folder.pickled", folder=folder, found=_some(others))
     return CheckpointError("folder.weightless", folder=folder)
+
+
+def refuse_file(name: str) -> None:
+    """Say what is read instead, where the name of a model is that of a file."""
+    if name.endswith(GGUF):
+        raise UseError("model.gguf", name=name)
+    if Path(name).is_file():
+        raise UseError("model.file", name=name)
 
 
 def save_folder(

@@ -1,6 +1,8 @@
 """`pellucid open`: the page in the browser, served to this machine alone."""
 
+import os
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +11,8 @@ from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.explain import SPECIMEN
 from pellucid.commands.screen import Screen
-from pellucid.words import say
+from pellucid.errors import UseError
+from pellucid.words import All, say
 
 SCHEMA = 1
 
@@ -27,6 +30,7 @@ def add(app: typer.Typer) -> None:
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
+        judge(model)
 
         from pellucid.server.browser import browse
         from pellucid.server.listen import serve
@@ -41,3 +45,14 @@ def add(app: typer.Typer) -> None:
 
         with ExitStack() as end:
             serve(port, model, ready, beside=beside, device=device, dtype=dtype, ignore_fields=tuple(ignore_field or ()))
+
+
+def judge(name: str) -> None:
+    """Refuse a folder that holds nothing to open, before torch is imported and an address is told."""
+    found = sorted(os.listdir(name)) if Path(name).is_dir() else ["config.json"]
+    if "config.json" in found:
+        return
+    from pellucid.tracing import INDEX
+
+    if INDEX not in found:
+        raise UseError("open.folder", folder=name, index=INDEX, found=All(found[:10]) if found else say("open.empty"))

@@ -18,6 +18,7 @@ from pellucid.errors import PellucidError, UseError
 from pellucid.words import say
 
 if TYPE_CHECKING:
+    from pellucid.checkpoint.pieces import Stream
     from pellucid.model import Model
     from pellucid.ops.sampling import Sampling
 
@@ -130,12 +131,11 @@ def answer(
 
     if not prompt:
         raise UseError("generate.empty", name="prompt")
-    tokenizer = model.tokenizer
-    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    ids = model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
     rows = model.config.positions
     room = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - len(ids)))
     stops = (*model.stops, *stops)
-    out, got, interrupted = Text(tokenizer.stream(skip_special=True), until), list[int](), False
+    out, got, interrupted = Text(stream(model, until), until), list[int](), False
     clock = [time.perf_counter()]
     try:
         for news in model.stream([ids], room if new is None else new, sampling, stops, True, deterministic):
@@ -160,7 +160,7 @@ def answer(
         screen.note(say("run.speed", tokens=len(ids), first=f"{clock[1] - clock[0]:.2f}", new=len(got), rate=rate))
     stopped = out.stop is not None or (bool(got) and got[-1] in stops)
     if new is not None and stopped and len(got) < new:
-        by = out.stop if out.stop is not None else tokenizer.piece(got[-1])
+        by = out.stop if out.stop is not None else str(got[-1]) if model._tokenizer is None else model.tokenizer.piece(got[-1])
         screen.note(say("run.stopped", piece=by, count=len(got), asked=new))
     asked = prompt if isinstance(prompt, str) else None
     how = {name: value for name, value in asdict(sampling).items() if name != "bias"}
@@ -168,6 +168,15 @@ def answer(
         "schema": SCHEMA, "model": model.name, "prompt": asked, "ids": ids, "new": got, "text": out.shown, "stopped": stopped,
         "stop": out.stop, "interrupted": interrupted, "sampling": how, "date": None,
     }  # fmt: skip
+
+
+def stream(model: "Model", until: list[str]) -> "Stream":
+    """What makes text of ids: the model's tokenizer, or where its folder has none and no text has to be found, the ids themselves."""
+    from pellucid.checkpoint.pieces import Stream
+
+    if model._tokenizer is not None or until:
+        return model.tokenizer.stream(skip_special=True)
+    return Stream(lambda id, first: f"{'' if first else ' '}{id}".encode(), 0)
 
 
 def user(text: str) -> dict[str, Any]:
