@@ -37,7 +37,7 @@ def test_shares_come_to_the_whole(total: int) -> None:
 def test_a_crowd_is_all_at_once() -> None:
     """Every request ends with all its tokens, in the timed turn too, which finds no prefix that the first one left; useful are new ones."""
     model, steps = tiny("gpt2", torch.float32), list[int]()
-    honest = Engine.step
+    honest = Engine.advance
     told: list[tuple[int, int]] = []
 
     def spied(engine: Engine) -> Any:
@@ -45,7 +45,7 @@ def test_a_crowd_is_all_at_once() -> None:
         steps.append(len(engine.line.running))
         return out
 
-    with swapped(Engine, "step", spied):
+    with swapped(Engine, "advance", spied):
         found = crowd.crowd(model, 5, Ticking(4.0), lambda done, whole: told.append((done, whole)))
     assert found.requests == 5 == max(steps) and found.seconds == 4.0 and found.rate == found.written / 4
     assert told[-1] == (2 * found.written, 2 * found.written) and found.read > found.written

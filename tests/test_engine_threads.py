@@ -198,20 +198,20 @@ def test_a_number_that_is_not_known_yet() -> None:
 receive = Engine.receive
 
 
-def forgetful(self: Engine) -> list[Output]:
+def forgetful(self: Engine) -> None:
     """Who is cancelled while this thread looks elsewhere is not."""
     dropped = set(self.dropped)
     time.sleep(2e-4)
     self.dropped = dropped
-    return receive(self)
+    receive(self)
 
 
-def unmoved(self: Engine) -> list[Output]:
+def unmoved(self: Engine) -> None:
     """What comes while this thread looks elsewhere is lost."""
     self.line.waiting += self.arrived
     time.sleep(2e-4)
     self.arrived = []
-    return receive(self)
+    receive(self)
 
 
 def leaving(self: Engine, s: Any) -> None:

@@ -43,10 +43,10 @@ def queued(self: Engine, request: Request) -> int:
         raise
 
 
-def forgotten(self: Engine) -> list[Any]:
+def forgotten(self: Engine) -> None:
     """Who is cancelled goes, and his pages stay."""
     with swapped(Memory, "close", lambda memory, s: None):
-        return receive(self)
+        receive(self)
 
 
 def opened(self: Forward, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:

@@ -208,6 +208,12 @@ class Group:
         self.tables.pop(request, None)
         self.first.pop(request, None)
 
+    def clear(self) -> None:
+        """Free every page, whatever state the books are in; in place, for others point to them."""
+        self.free[:], self.references[:], self.idle = range(self.count - 1, -1, -1), [0] * self.count, 0
+        for book in (self.tables, self.held, self.first, self.kept):
+            book.clear()
+
     def slots(self, request: object, start: int, stop: int) -> Tensor:
         """Where these positions of a request lie in a pool: LongTensor [stop - start]."""
         at = torch.arange(start, stop)
@@ -330,6 +336,18 @@ class Pages:
         self.together.pop(request, None)
         for key in [k for k in self.memory if k[1] == request]:
             del self.memory[key]
+
+    def holders(self) -> set[object]:
+        """Every request of which anything is noted."""
+        noted = (self.length, self.budget, *(table for g in self.groups.values() for table in (g.tables, g.held, g.first)))
+        return {request for table in noted for request in table} | {request for _, request in self.memory}
+
+    def clear(self) -> None:
+        """Free every page, whatever state the books are in. The pools stay: recorded plans point to them."""
+        for group in self.groups.values():
+            group.clear()
+        for book in (self.length, self.budget, self.memory):
+            book.clear()
 
     def of(self, part: nn.Module) -> Group:
         """The group of a part, by its `reach`."""

@@ -10,11 +10,15 @@ Storage, forward and random numbers are passed in, so that a simulation runs the
 
 Any thread may submit, cancel and close at any moment: these only note what is asked, under a lock that nobody holds for longer than
 that. One thread at a time steps, and all else is its own; what was noted before a step begins holds in that step.
+
+A step may raise anywhere: a watcher fails, memory ends, Ctrl-C. Its news is then told by the next step, and all texts that ran are
+computed again from their tokens: what a text is does not depend on how often it was begun.
 """
 
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from threading import Lock
 from typing import Any
@@ -41,6 +45,15 @@ KEPT = 4096  # tokens: an engine of more is not kept for its plans
 Run = Callable[[Mapping[Sequence, int]], dict[Sequence, Tensor]]
 
 
+@dataclass(frozen=True)
+class News:
+    """An output that waits to be told. length: how many tokens its text has with it."""
+
+    text: Sequence
+    output: Output
+    length: int
+
+
 class Engine:
     """Requests in, outputs out, one step after another.
 
@@ -61,7 +74,8 @@ class Engine:
         self.run, self.storage, self.limits, self.capacity = run, storage, limits, capacity
         self.admit, self.why, self.entropy, self.choose = admit, why, entropy, choose
         self.lock, self.count, self.arrived, self.dropped, self.closed = Lock(), 0, list[Sequence](), set[int](), False
-        self.line = Line()
+        self.line, self.news = Line(), list[News]()
+        self.torn = False  # a step has begun and not ended
         self.deterministic = False
         self.module = nn.Module()  # the watched one; a simulation has none
 
@@ -106,7 +120,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing: told to the thread that steps."""
-        return not (self.line.running or self.waiting)
+        return not (self.line.running or self.waiting or self.news)
 
     def submit(self, request: Request) -> int:
         """Take a request into the queue: its number."""
@@ -149,31 +163,67 @@ class Engine:
     def outputs(self) -> Iterator[Output]:
         """Step after step until all have ended."""
         while not self.idle:
-            yield from self.step()
+            self.advance()
+            while self.news:
+                yield self.news.pop(0).output
 
     def step(self) -> list[Output]:
-        """One forward, and the news that it brings."""
-        out = self.receive()
+        """One forward, and the news that it brings, with that of steps which failed before it."""
+        self.advance()
+        told = [n.output for n in self.news]
+        self.news = []
+        return told
+
+    def advance(self) -> None:
+        """One forward; its news waits to be told."""
+        self.receive()
+        self.torn = True
         chunks = schedule(self.line, self.storage, self.limits)
         if chunks:
             logits = self.run(chunks)
             edited = changed()
             for s, rows in chunks.items():
                 s.edited |= edited
-                out += self.read(s, rows, logits[s])
-        return out
+                self.read(s, rows, logits[s])
+        self.torn = False
 
-    def receive(self) -> list[Output]:
+    def receive(self) -> None:
         """What was asked since the last step: new texts join the queue, and those that were cancelled leave."""
+        if self.torn:
+            self.recover()
+        self.torn = True
         with self.lock:
-            dropped: Container[int] = range(self.count) if self.closed else self.dropped
+            dropped: Container[int] = range(self.count) if self.closed else set(self.dropped)
             self.line.waiting += self.arrived
-            self.arrived, self.dropped = [], set()
-        out = []
+            self.arrived = []
         for s in [s for s in (*self.line.running, *self.line.waiting) if s.number in dropped]:
-            out += [Output(s.number, i, ended="cancelled") for i in range(s.index, s.index + s.siblings + 1)]
+            self.tell(s, *(Output(s.number, i, ended="cancelled") for i in range(s.index, s.index + s.siblings + 1)))
+        with self.lock:  # only now: a step that fails before leaves all of them to the next
+            self.dropped = {n for n in self.dropped if n not in dropped}
+        self.torn = False
+
+    def recover(self) -> None:
+        """Make whole what a step that failed has left: its news holds, and every text that has not ended waits to begin again."""
+        ended = set[Sequence]()
+        for n in self.news:
+            settle(n)
+            ended |= {n.text} if n.output.ended else set()
+        texts = dict.fromkeys(s for s in (*self.line.running, *self.line.waiting) if s not in ended)
+        for s in texts:
+            s.stored, s.scores, s.best = 0, [], None
+        self.storage.recover()
+        self.line = Line(waiting=deque(texts))
+        self.torn = False
+
+    def tell(self, s: Sequence, *told: Output) -> None:
+        """Note news of a text, all of it at once, and then what follows from it: where that fails, `recover` makes up for it."""
+        grown = len(s.tokens) + sum(out.token is not None and out.ended != "error" for out in told)
+        found = [News(s, out, grown) for out in told]
+        self.news += found
+        for n in found:
+            settle(n)
+        if any(out.ended for out in told):
             self.end(s)
-        return out
 
     def end(self, s: Sequence) -> None:
         """A text leaves, and what it holds is given back."""
@@ -183,8 +233,8 @@ class Engine:
         else:
             self.line.waiting.remove(s)
 
-    def read(self, s: Sequence, rows: int, logits: Tensor) -> list[Output]:
-        """What a step's logits tell of one text: its prompt's scores, its next token, its end."""
+    def read(self, s: Sequence, rows: int, logits: Tensor) -> None:
+        """Tell what a step's logits say of one text: its prompt's scores, its next token, its end."""
         if s.request.scored and not s.written:
             following = s.request.prompt[s.stored + 1 : s.stored + rows + 1]
             s.scores += logprobs(logits)[range(len(following)), following].tolist()
@@ -192,38 +242,40 @@ class Engine:
         if not s.written:  # chunk by chunk: of a layer with a window, what is kept is what it still sees
             self.storage.keep(s)
         if s.owed:
-            return []
-        grown = [s, *(self.sibling(s, i) for i in range(1, s.siblings + 1))]
-        s.siblings = 0
-        return [news for text in grown for news in self.draw(text, logits[-1])]
+            return
+        for text in (s, *self.siblings(s)):
+            self.draw(text, logits[-1])
 
-    def sibling(self, s: Sequence, index: int) -> Sequence:
-        """One more text of a request, whose prompt the first one has stored."""
-        made = replace(s, index=index, tokens=list(s.tokens), siblings=0)
-        self.storage.fork(s, made)
-        self.line.running.insert(self.line.running.index(s) + index, made)
+    def siblings(self, s: Sequence) -> list[Sequence]:
+        """Begin the other texts of a request, whose prompt the first one has stored: all of them, or none where that fails."""
+        made = [replace(s, index=i, tokens=list(s.tokens), siblings=0) for i in range(1, s.siblings + 1)]
+        for other in made:
+            self.storage.fork(s, other)
+        after = self.line.running.index(s) + 1
+        self.line.running[after:after], s.siblings = made, 0
         return made
 
-    def draw(self, s: Sequence, logits: Tensor) -> list[Output]:
-        """The next token of a text, after its logits [V]."""
+    def draw(self, s: Sequence, logits: Tensor) -> None:
+        """Tell the next token of a text, after its logits [V]."""
         asked, first = s.request, tuple(s.scores) if not s.written else ()
         best, s.best = top(logits) if s.best is None else s.best, None
         if not isfinite(found := float(logits[best])):  # a NaN is larger than all
             error = UseError("generate.finite", request=s.number, step=s.written, found=found, path=self.why(s))
-            self.end(s)
-            return [Output(s.number, s.index, Token(best), "error", error, first)]
+            return self.tell(s, Output(s.number, s.index, Token(best), "error", error, first))
         if not asked.new:
-            self.end(s)
-            return [Output(s.number, s.index, ended="length", scores=first)]
+            return self.tell(s, Output(s.number, s.index, ended="length", scores=first))
         assert asked.sampling.seed is not None
         with after(self.module, "sample", s.key):
             id = self.choose(logits, asked.sampling, asked.prompt, s.tokens[len(asked.prompt) :], s.index, best)
         token = Token(id) if asked.logprobs is None else scored(logits, id, asked.logprobs)
-        s.tokens.append(id)
-        ended = "stop" if id in asked.stops else "length" if s.written == asked.new else None
-        if ended:
-            self.end(s)
-        return [Output(s.number, s.index, token, ended, scores=first)]
+        ended = "stop" if id in asked.stops else "length" if s.written + 1 == asked.new else None
+        self.tell(s, Output(s.number, s.index, token, ended, scores=first))
+
+
+def settle(n: News) -> None:
+    """Give a text the token that was told of it, once."""
+    if n.output.token is not None and len(n.text.tokens) < n.length:
+        n.text.tokens.append(n.output.token.id)
 
 
 def generate(
@@ -261,6 +313,7 @@ def generate(
         for number in numbers:
             engine.cancel(number)
         engine.receive()
+        engine.news = []
         if not cached:
             engine.storage.forget()
         if engine.capacity <= KEPT:

@@ -82,6 +82,21 @@ class Memory:
         if self.cache is not None:
             self.cache.forget()
 
+    def recover(self) -> None:
+        """Take back all that any text holds, after a step that failed at any moment. Where the books do not balance then, what has ended
+        is forgotten too.
+        """
+        try:
+            for key in self.pages.holders():
+                self.pages.release(key)
+            sound = self.pages.sound() if self.cache is None else self.cache.sound()
+        except Exception:  # half of an entry
+            sound = False
+        if not sound:
+            self.pages.clear()
+            if self.cache is not None:
+                self.cache.clear()
+
 
 def scalings(module: Decoder | EncoderDecoder) -> Iterator[object]:
     """What the rotary positions of each layer are bent by."""

@@ -125,6 +125,12 @@ class PrefixCache:
             if key in self.top.children:
                 self.cut(self.top.children[key])
 
+    def clear(self) -> None:
+        """Begin anew with an empty tree, whatever state this one is in; the pages are cleared by their owner."""
+        self.top = Node()
+        for recent in self.recent.values():
+            recent.clear()
+
     def cut(self, node: Node) -> int:
         """A node and all after it go; how many pages the tree let go."""
         lost = sum(self.lose(n, list(n.pages)) for n in below(node))

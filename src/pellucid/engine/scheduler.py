@@ -54,6 +54,9 @@ class Storage(Protocol):
     def forget(self) -> None:
         """Let nothing of what has ended serve again."""
 
+    def recover(self) -> None:
+        """Take back all that any text holds, after a step that failed at any moment."""
+
 
 @dataclass
 class Line:
@@ -70,11 +73,12 @@ def schedule(line: Line, storage: Storage, limits: Limits) -> dict[Sequence, int
     def put_off() -> Sequence:
         """The youngest that runs waits again, first in the queue; what it stored is computed again."""
         nonlocal left
-        last = line.running.pop()
+        last = line.running[-1]
         left += chunks.pop(last, 0)
         storage.close(last)
         last.stored, last.scores = 0, []
-        line.waiting.appendleft(last)
+        line.waiting.appendleft(last)  # first: a text is nowhere at no moment
+        line.running.pop()
         return last
 
     def bring(s: Sequence, rows: int) -> None:
@@ -119,7 +123,8 @@ def admit(line: Line, storage: Storage, limits: Limits, chunks: dict[Sequence, i
             s.stored = 0
             return
         storage.reserve(s.key, s.stored + rows)
-        line.running.append(line.waiting.popleft())
+        line.running.append(s)
+        line.waiting.popleft()
         chunks[s] = rows
         left -= rows
 

@@ -1,0 +1,106 @@
+"""A step that fails: at its n-th call of a function, Python's or C's, an exception is raised before that function begins."""
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from lives import Life, drawn
+from pellucid.engine.scheduler import Limits
+from pellucid.errors import UseError
+
+ENOUGH = 1 << 60
+RELEASES = {"__exit__"}  # of a lock: the call that gives it back is the one that cannot fail
+
+
+class Fault(BaseException):
+    """No exception that anything on the way would handle."""
+
+
+@dataclass
+class Calls:
+    """What a step called: how many calls, and whether the fault came."""
+
+    count: int = 0
+    raised: bool = False
+
+
+@contextmanager
+def fault_at(n: int) -> Iterator[Calls]:
+    """Raise a Fault at the n-th call that is made in here; it may be caught by the caller, who asks `raised`."""
+    calls = Calls()
+
+    def met(frame: FrameType, event: str, arg: Any) -> None:
+        if event in ("call", "c_call"):
+            calls.count += 1
+            if calls.count >= n and getattr(arg, "__name__", "") not in RELEASES:
+                sys.setprofile(None)
+                calls.raised = True
+                raise Fault
+
+    sys.setprofile(met)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+class FaultyLife(Life):
+    """A life some of whose steps fail. at: by step, which call of it."""
+
+    def stepped(self, at: int = ENOUGH) -> Calls:
+        """One step; what it calls."""
+        news = None
+        with suppress(Fault), fault_at(at) as calls:
+            news = self.engine.step()
+        if news is None:
+            self.operations += 1
+            return calls
+        self.note(news)
+        if not self.pages.sound(self.kept()):
+            self.parrot.faults.append(f"the books do not balance after a fault at call {at}")
+        self.operations += 1
+        return calls
+
+    def kept(self) -> dict[int | None, list[int]]:
+        """The pages that the prefix cache holds."""
+        cache = self.engine.storage.cache  # type: ignore[attr-defined]
+        return {} if cache is None else {reach: [n.pages[reach] for n in recent] for reach, recent in cache.recent.items()}
+
+    def ends(self) -> "FaultyLife":
+        """Step without faults until all have ended."""
+        for _ in range(3000):
+            if self.engine.idle:
+                return self
+            self.stepped()
+        self.parrot.faults.append("it never ends")
+        return self
+
+
+def life_of(draw: random.Random) -> FaultyLife:
+    """An engine with few pages."""
+    size = draw.choice([1, 2, 3, 4, 16])
+    limits = Limits(draw.choice([1, 2, 5, 16, 64]), draw.choice([3, 4, 8]), draw.choice([2, 50]), draw.random() < 0.1)
+    made = Life.of(-(-48 // size) + draw.randint(0, 20), size, limits, draw.random() < 0.7)
+    return FaultyLife(made.pages, made.parrot, made.engine)
+
+
+def lived_with_faults(draw: random.Random, often: float = 0.3, steps: int = 40) -> tuple[FaultyLife, int]:
+    """A life of so many steps, some of which fail at a call drawn from as many as the last step made; how many failed."""
+    life, last, failed = life_of(draw), 200, 0
+    for _ in range(steps):
+        for _ in range(draw.choice([0, 0, 1, 1, 4])):
+            request = drawn(draw, life.engine.capacity)
+            try:
+                life.asked[life.engine.submit(request)] = request
+            except UseError:
+                life.refused += 1
+        if life.asked and draw.random() < 0.15:
+            life.engine.cancel(draw.randrange(-1, life.engine.count + 1))
+        calls = life.stepped(draw.randint(1, last) if draw.random() < often else ENOUGH)
+        failed += calls.raised
+        last = max(20, calls.count) if not calls.raised else last
+    return life.ends(), failed
