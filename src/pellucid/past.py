@@ -339,14 +339,14 @@ class Pages:
 
     def holders(self) -> set[object]:
         """Every request of which anything is noted."""
-        noted = (self.length, self.budget, *(table for g in self.groups.values() for table in (g.tables, g.held, g.first)))
+        noted = (self.length, self.together, *(table for g in self.groups.values() for table in (g.tables, g.held, g.first)))
         return {request for table in noted for request in table} | {request for _, request in self.memory}
 
     def clear(self) -> None:
         """Free every page, whatever state the books are in. The pools stay: recorded plans point to them."""
         for group in self.groups.values():
             group.clear()
-        for book in (self.length, self.budget, self.memory):
+        for book in (self.length, self.together, self.memory):
             book.clear()
 
     def of(self, part: nn.Module) -> Group:

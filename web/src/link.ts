@@ -11,7 +11,8 @@ export interface Place {
   position: number; // of a token; "token" in an address is the server's
   tensor: string;
   cell: string;
-  sampling: string;
+  sampling: string; // of the run
+  trial: string; // settings that are tried on its logits, and that the next run takes
   budget: string;
   edits: string;
   against: string; // the prompt of a run to compare with, and its model where that is another
@@ -19,7 +20,7 @@ export interface Place {
   tour: number; // of a station, from 1; 0 is no tour
 }
 
-export const NOWHERE: Place = { view: "life", model: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", budget: "", edits: "", against: "", other: "", tour: 0 };
+export const NOWHERE: Place = { view: "life", model: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", trial: "", budget: "", edits: "", against: "", other: "", tour: 0 };
 const LONGEST = 20_000; // characters of a prompt in a link
 const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], tour: [0, 99] } as const;
 
@@ -32,7 +33,7 @@ export function written(place: Place): string {
 
 export function read(fragment: string): Place {
   const told = new URLSearchParams(fragment.replace(/^#/, "")), place: Place = { ...NOWHERE };
-  for (const key of ["view", "model", "prompt", "block", "tensor", "cell", "sampling", "budget", "edits", "against", "other"] as const) {
+  for (const key of ["view", "model", "prompt", "block", "tensor", "cell", "sampling", "trial", "budget", "edits", "against", "other"] as const) {
     const text = told.get(key);
     if (text !== null && text.length <= LONGEST) place[key] = text;
   }

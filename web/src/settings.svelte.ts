@@ -27,5 +27,10 @@ export function apply(): void {
 export function choose(change: Partial<typeof settings>): void {
   Object.assign(settings, change);
   for (const [key, value] of Object.entries(change)) keep(key, String(value));
+  const address = new URL(location.href);
+  if (change.language && address.searchParams.has("lang")) { // which would be read first when the address is opened again
+    address.searchParams.set("lang", change.language);
+    history.replaceState(null, "", address);
+  }
   apply();
 }

@@ -4,6 +4,7 @@ import { untrack } from "svelte";
 import { kept, models, start, tensors, weights } from "./run/api";
 import { recorded } from "./run/recorded";
 import type { Spot } from "./run/sources";
+import * as settings from "./sampling/settings";
 import { asTensor } from "./run/slices";
 import { axes, type ModelEntry, type Run, type Tensor } from "./run/types";
 import { NOWHERE, read, written, type Place } from "./link";
@@ -24,6 +25,7 @@ export const now = new Now();
 
 // What differs in these is a step back; the rest replaces the address where it stands.
 const UNTOLD = "#0 1 2 3 4"; // what a model without a tokenizer is asked with
+const ASKED: (keyof Place)[] = ["model", "prompt", "steps", "sampling"]; // what another run is run for
 const STATIONS: (keyof Place)[] = ["view", "model", "prompt", "tensor", "tour"];
 
 export function go(change: Partial<Place>): void {
@@ -55,7 +57,8 @@ export async function open(): Promise<void> {
     const before = { ...place };
     Object.assign(place, read(location.hash));
     settle();
-    if (before.model !== place.model || before.prompt !== place.prompt || before.steps !== place.steps) void run();
+    if (ASKED.some((key) => before[key] !== place[key])) void run();
+    else void turned();
   });
   try {
     const found = await models();
@@ -71,6 +74,12 @@ export async function open(): Promise<void> {
   await run();
 }
 
+// Another run, with the settings of sampling that were tried last.
+export async function ask(change: Partial<Place>): Promise<void> {
+  go({ ...change, ...(place.trial === "" ? {} : { sampling: settings.written(settings.read(place.trial)), trial: "" }) });
+  await run();
+}
+
 let latest = 0;
 
 // The newest answer counts; an older one that comes later is dropped.
@@ -79,7 +88,7 @@ export async function run(): Promise<void> {
   now.busy = true;
   now.fault = "";
   try {
-    const own = recording(), answer = own && place.prompt === asked(own) ? own : (await start(place.model, place.prompt, place.steps));
+    const own = recording(), answer = own && place.prompt === asked(own) ? own : (await start(place.model, place.prompt, place.steps, place.sampling));
     if (mine === latest) take(answer);
   } catch (fault) {
     if (mine === latest) now.fault = told(fault);
@@ -123,8 +132,12 @@ export async function load(steps: number): Promise<void> {
 
 // Look at a step; the tensors of a later one are fetched when it is first looked at.
 export async function turn(step: number): Promise<void> {
-  const run = now.run;
   go({ step });
+  await turned();
+}
+
+async function turned(): Promise<void> {
+  const run = now.run, step = place.step;
   if (!run || now.tensors[step]) return;
   try {
     const found = await tensors(run.run, step);

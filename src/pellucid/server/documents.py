@@ -1,6 +1,7 @@
 """A run as JSON: its tokens, its steps with what could come next, and its tensors, step by step, in the order in which they were made."""
 
 import math
+from dataclasses import fields
 from math import prod
 from typing import Any
 
@@ -10,6 +11,7 @@ from pellucid.counting.weights import Weight, by_first_use, parameters
 from pellucid.draw.formula import block, formula
 from pellucid.draw.life import Answer, Candidate, piece_of
 from pellucid.draw.number import finite
+from pellucid.models import Encoder
 from pellucid.ops.sample import choose, stages
 from pellucid.ops.sampling import Sampling
 from pellucid.server.runs import LetGo, Run, kept, summed
@@ -38,7 +40,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "new_pieces": new,
         "asked": None if asked is None else asked.new,
         "text": tokenizer.decode(i for i in run.trace.new if piece_of(tokenizer, i).raw) if tokenizer is not None else None,
-        "sampling": {} if asked is None else asked.sampling,
+        "sampling": drawn(run),
         "edited": [] if asked is None else [e.path for e in asked.edits],
         "torn": run.trace.torn,
         "sights": sights(run),
@@ -46,6 +48,17 @@ def run_document(run: Run) -> dict[str, Any]:
         "steps": [step(run, k) for k in range(run.trace.steps)],
         "tensors": tensors(run, 0) if run.trace.steps else [],
     }
+
+
+def drawn(run: Run) -> dict[str, Any]:
+    """Every setting with which the run's tokens were drawn; nothing where that is not known, as of a trace, or where none was drawn.
+
+    An encoder fills its blanks with the likeliest whatever was asked.
+    """
+    if run.asked is None or not run.trace.new:
+        return {}
+    used = Sampling() if isinstance(run.held and run.held.module, Encoder) else Sampling.of(run.asked.sampling)
+    return {f.name: value for f in fields(used) if (value := getattr(used, f.name)) is not None}
 
 
 def step_document(run: Run, k: int) -> dict[str, Any]:

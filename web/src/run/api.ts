@@ -9,6 +9,7 @@ import type { Measured, Measuring } from "./measured";
 import { recorded, unpacked } from "./recorded";
 import type { Reuse } from "./reuse";
 import type { Turns } from "./turns";
+import { read } from "../sampling/settings";
 import { say } from "../words";
 import type { Models, Run, Stats, Tensor, Terms, Weight } from "./types";
 
@@ -74,8 +75,9 @@ export const models = (): Promise<Models> => json("models");
 // What is asked with: a text, or for a model without a tokenizer whole numbers, as "#1 2 3".
 const given = (prompt: string): object => (/^#\s*\d+([\s,]+\d+)*\s*$/.test(prompt) ? { ids: (prompt.match(/\d+/g) ?? []).map(Number) } : { prompt });
 
-export function start(model: string, prompt: string, steps: number, edits: Record<string, unknown>[] = []): Promise<Run> {
-  const body = JSON.stringify({ model, ...given(prompt), new: steps, ...(edits.length > 0 ? { edits } : {}) });
+// sampling: as a link holds it; "" takes the likeliest token.
+export function start(model: string, prompt: string, steps: number, sampling: string, edits: Record<string, unknown>[] = []): Promise<Run> {
+  const body = JSON.stringify({ model, ...given(prompt), new: steps, ...(sampling === "" ? {} : { sampling: read(sampling) }), ...(edits.length > 0 ? { edits } : {}) });
   return json("runs", { method: "POST", body, headers: { "Content-Type": "application/json" } });
 }
 
@@ -99,8 +101,8 @@ export const measuring = async (): Promise<Measuring> => (await ask("bench")).js
 export const weights = async (model: string): Promise<Weight[]> => (await json<{ weights: Weight[] }>(`weights?${query({ model })}`)).weights;
 
 // The texts of a step's likeliest tokens, as many as the server tells, and of the one that these settings take.
-export async function pieces(run: string, step: number, row: number, sampling: object): Promise<[number, string][]> {
-  const body = JSON.stringify({ sampling, row, top: 1000 });
+export async function pieces(run: string, step: number, row: number, sampling: object, top = 1000): Promise<[number, string][]> {
+  const body = JSON.stringify({ sampling, row, top });
   const told = await json<{ rows: { id: number; piece: string }[] }>(`runs/${run}/steps/${step}/sample`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
   return told.rows.map((r) => [r.id, r.piece]);
 }

@@ -12,7 +12,8 @@ export function makers(t: Tensor, tensors: readonly Tensor[]): string[] {
   return inside.length === 2 ? inside : t.inputs;
 }
 
-export function sources(t: Tensor, cell: readonly number[], tensors: readonly Tensor[]): Map<string, Spot> {
+// before: how many rows the cache held when this step began; of what it keeps (stored: by path) a row is counted from the first of them.
+export function sources(t: Tensor, cell: readonly number[], tensors: readonly Tensor[], before = 0, stored: ReadonlySet<string> = new Set()): Map<string, Spot> {
   const found = new Map<string, Spot>(), own = axes(t), paths = makers(t, tensors);
   const index = (letter: string): number | null => { const i = own.indexOf(letter); return i < 0 ? null : (cell[i] ?? null); };
   paths.forEach((path, i) => {
@@ -22,11 +23,12 @@ export function sources(t: Tensor, cell: readonly number[], tensors: readonly Te
     found.set(path, names.map((a, axis) => {
       const size = input.shape[axis] ?? 1;
       if (a === "G" || a === "H") return grouped(index("H") ?? index("G"), size, t.shape[own.indexOf(own.includes("H") ? "H" : "G")] ?? size);
-      if (a === "T" && keys) return index("S");
+      if (a === "T" && (keys || !own.includes("T")) && own.includes("S")) return index("S"); // a row of the cache, or of step 0 where it is the same
       if (a === "T" && t.op === "wide") return size - 1; // what is drawn from are the last row's logits
       if (a === "T" && attended && !names.includes("S")) return null;
       if (axis === names.length - 1 && (t.op === "linear" || t.op === "rotate" || t.op === "softmax" || a === "S" && attended)) return null;
       const at = index(a);
+      if (a === "T" && at !== null && stored.has(path)) return before + at;
       return at !== null && at < size ? at : null;
     }));
   });

@@ -1,6 +1,7 @@
 // What the server tells of a run; see the server's own description of its API.
 
 import type { Sight } from "../draw/sight";
+import type { Sampling } from "../sampling/stages";
 
 export interface Stats { min: number | null; max: number | null; mean: number | null; std: number | null; absmax: number | null; nan: number; inf: number }
 
@@ -48,6 +49,7 @@ export interface Run {
   asked?: number | null; // how many new tokens; fewer came where one ended the text. null, or not there: nobody told
   sights: Record<string, Sight>; // of each attention: what its queries may see
   routings: Record<string, Routing>; // of each mixture of experts: how it chooses
+  sampling: Partial<Sampling>; // how its tokens were drawn; {}: it is not told
   steps: Step[];
   tensors: Tensor[]; // of step 0
 }

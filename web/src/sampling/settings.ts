@@ -1,6 +1,6 @@
 // The settings of sampling as a person moves them: what each may be, and how a link holds them.
 
-import { OFF, type Sampling } from "./stages";
+import { GREEDY, OFF, type Sampling } from "./stages";
 
 export interface Range { min: number; max: number; step: number }
 
@@ -11,10 +11,13 @@ export const RANGES: Record<keyof Sampling, Range> = {
 
 export const NAMES = Object.keys(RANGES) as (keyof Sampling)[];
 
-// "temperature:0.7 top_k:5"; what is off is left out
-export const written = (s: Sampling): string => NAMES.filter((n) => s[n] !== OFF[n]).map((n) => `${n}:${s[n]}`).join(" ");
+export const alike = (a: Sampling, b: Sampling): boolean => NAMES.every((n) => a[n] === b[n]);
+
+// "temperature:0.7 top_k:5"; what is off is left out, but a temperature of 1 is told, for "" is greedy: the likeliest token
+export const written = (s: Sampling): string => (alike(s, GREEDY) ? "" : NAMES.filter((n) => n === "temperature" || s[n] !== OFF[n]).map((n) => `${n}:${s[n]}`).join(" "));
 
 export function read(text: string): Sampling {
+  if (text === "") return { ...GREEDY };
   const s = { ...OFF };
   for (const word of text.split(" ")) {
     const [name, told] = word.split(":"), key = NAMES.find((n) => n === name), value = Number(told);

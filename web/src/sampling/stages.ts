@@ -9,6 +9,9 @@ export interface Sampling {
 
 export const OFF: Sampling = { temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition: 1, presence: 0, frequency: 0, seed: 0 };
 
+// How a run is drawn that was told nothing.
+export const GREEDY: Sampling = { ...OFF, temperature: 0 };
+
 export interface History { prompt: readonly number[]; output: readonly number[] }
 
 export type Name = "logits" | "repetition" | "presence" | "frequency" | "temperature" | "top_k" | "top_p" | "min_p" | "probabilities";
@@ -81,9 +84,12 @@ export function stages(logits: ArrayLike<number>, s: Sampling, h: History, wide 
     if (kept) x = x.map((n, id) => (kept.has(id) ? n : -Infinity));
     found.push({ name, values: x, kept: alive(x) });
   }
+  return [...found, probabilities(x)];
+}
+
+export function probabilities(x: Float64Array): Stage {
   const top = greatest(x), e = x.map((n) => Math.exp(n - top)), total = e.reduce((a, b) => a + b, 0);
-  found.push({ name: "probabilities", values: e.map((n) => n / total), kept: alive(x) });
-  return found;
+  return { name: "probabilities", values: e.map((n) => n / total), kept: alive(x) };
 }
 
 export interface Pick { id: number; u: number | null; low: number; high: number } // the span of [0, 1) that takes this token, by id

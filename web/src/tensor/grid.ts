@@ -6,6 +6,15 @@ export interface Grid {
   columns: number;
 }
 
+// Below one another, of one width.
+export function stacked(grids: readonly Grid[]): Grid {
+  const columns = grids[0]?.columns ?? 0, rows = grids.reduce((n, g) => n + g.rows, 0), wide = grids.some((g) => g.values instanceof Float64Array);
+  const values = wide ? new Float64Array(rows * columns) : new Float32Array(rows * columns);
+  let at = 0;
+  for (const g of grids) { values.set(Array.from(g.values), at); at += g.values.length; }
+  return { values, rows, columns };
+}
+
 const found = new WeakMap<object, number>();
 
 // The greatest finite magnitude; of the same numbers it is looked for once.

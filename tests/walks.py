@@ -1,0 +1,263 @@
+"""A walk through the page: after every change that is made in it, what it shows is compared with a fresh load of its new address.
+
+A state is an address (and the settings that a browser keeps); a change is a gesture. What is compared is everything drawn: the pixels of
+each canvas, the text, data, shape and state of each element, in order. No view is named here: views are the links of the page's own row.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from playwright.sync_api import Browser, Page
+
+from visits import Visit, visiting
+
+# Counts what the page waits for (answers, hashes, short timers) and what changes in it, so that a test waits for these and for no time.
+WATCHED = """(() => {
+  let pending = 0;
+  const later = setTimeout, frame = requestAnimationFrame.bind(window);
+  const counted = (owner, name) => {
+    const own = owner[name];
+    owner[name] = function (...how) {
+      pending++;
+      return Promise.resolve(own.apply(this, how)).finally(() => later(() => pending--, 0));
+    };
+  };
+  counted(window, "fetch");
+  for (const part of ["arrayBuffer", "json", "text"]) counted(Response.prototype, part);
+  if (window.crypto?.subtle) counted(SubtleCrypto.prototype, "digest");
+  const timers = new Set();
+  window.setTimeout = (run, ms = 0, ...rest) => {
+    const id = later((...all) => { timers.delete(id); run(...all); }, ms, ...rest);
+    if (ms < 1000) timers.add(id);
+    return id;
+  };
+  const clear = clearTimeout;
+  window.clearTimeout = (id) => { timers.delete(id); clear(id); };
+  const turn = () => new Promise((go) => frame(() => frame(() => later(go, 0))));
+  window.__calm = async () => {
+    let changes = 0;
+    const watcher = new MutationObserver((all) => { changes += all.length; });
+    watcher.observe(document.documentElement, { subtree: true, childList: true, attributes: true, characterData: true });
+    for (let quiet = 0, before = -1; quiet < 3; before = changes) {
+      await turn();
+      const done = document.querySelector("main")?.getAttribute("aria-busy") === "false";
+      const still = done && pending === 0 && timers.size === 0 && changes === before;
+      quiet = still ? quiet + 1 : 0;
+    }
+    watcher.disconnect();
+  };
+})();"""
+
+# Everything that is drawn, as lines "where: what".
+SHOWN = """async () => {
+  const found = [], busy = [];
+  const scratch = document.createElement("canvas"), copy = scratch.getContext("2d", { willReadFrequently: true });
+  const pixels = (e) => {
+    [scratch.width, scratch.height] = [e.width, e.height];
+    copy.drawImage(e, 0, 0);
+    return copy.getImageData(0, 0, e.width, e.height).data;
+  };
+  const hash = async (bytes) => {
+    const whole = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+    return [...whole].slice(0, 6).map((b) => b.toString(16).padStart(2, "0")).join("");
+  };
+  const data = (e) => Object.entries(e.dataset).sort();
+  const named = (e) => {
+    const all = data(e).map(([k, v]) => `[${k}=${v}]`).join("").slice(0, 80), kind = e.classList[0];
+    return e.tagName.toLowerCase() + (e.id ? `#${e.id}` : "") + (kind && !/^s[-v]/.test(kind) ? `.${kind}` : "") + all;
+  };
+  const place = (e) => {
+    const names = [];
+    for (let at = e; at && at.id !== "page" && names.length < 4; at = at.parentElement) names.unshift(named(at));
+    return names.join(" > ");
+  };
+  const DRAWN = `d points x y x1 x2 y1 y2 r width height viewBox style title aria-label aria-pressed aria-current aria-expanded
+    aria-busy disabled min max class`.split(/\\s+/);
+  const rounded = (text) => text.replace(/[0-9]*[.][0-9]+/g, (n) => Number(n).toFixed(3)); // a browser writes a style's numbers in two ways
+  for (const e of document.querySelectorAll("html, #page *")) {
+    const told = [];
+    for (const name of DRAWN)
+      if (e.hasAttribute(name)) told.push(`${name}=${name === "style" ? rounded(e.getAttribute(name)) : e.getAttribute(name)}`);
+    for (const [name, value] of data(e)) told.push(`data-${name}=${value}`);
+    const own = [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.nodeValue.trim()).filter(Boolean).join(" ");
+    if (own) told.push(own);
+    if ("value" in e && e.tagName !== "LI" && e.tagName !== "BUTTON") told.push(`value=${e.value}`);
+    if (e.tagName === "INPUT" && e.type === "checkbox") told.push(`checked=${e.checked}`);
+    const line = found.push(`${place(e)}: ${told.join(" | ")}`) - 1;
+    if (e.tagName === "CANVAS" && e.width > 0 && e.height > 0)
+      busy.push(hash(pixels(e)).then((h) => { found[line] += ` | pixels=${e.width}x${e.height} ${h}`; }));
+  }
+  await Promise.all(busy);
+  return found;
+}"""
+
+Gesture = Callable[["Walk"], bool]  # False: there is nothing here to do it with
+
+
+@dataclass
+class Walk:
+    """A page that is changed by gestures, and a second one that is loaded afresh."""
+
+    visit: Visit
+    fresh: Page
+    compared: int = 0
+
+    @property
+    def page(self) -> Page:
+        return self.visit.page
+
+    @property
+    def place(self) -> dict[str, str]:
+        """The fields of the page's address."""
+        return dict(parse_qsl(self.page.evaluate("location.hash").removeprefix("#"), keep_blank_values=True))
+
+    def open(self, lang: str = "en", **place: object) -> None:
+        """A place by its link."""
+        self.page.bring_to_front()
+        self.visit.go(lang, **place)
+        self.page.evaluate("__calm()")
+
+    def calm(self) -> None:
+        """Nothing is pointed at, nothing has the focus, and nothing is awaited."""
+        self.page.bring_to_front()  # a page behind another gets one frame a second
+        self.page.mouse.move(0, 0)
+        self.page.evaluate("document.activeElement?.blur(), __calm()")
+
+    def seen(self) -> list[str]:
+        """What the page shows, after gestures."""
+        self.calm()
+        found: list[str] = self.page.evaluate(SHOWN)
+        return found
+
+    def loaded(self) -> list[str]:
+        """What a fresh load of the page's present address shows."""
+        token = self.visit.address.split("#")[1]
+        address = self.page.evaluate("location.href")
+        fragment = address.partition("#")[2]
+        self.fresh.bring_to_front()
+        self.fresh.goto("about:blank")
+        self.fresh.goto(f"{address.partition('#')[0]}#{token}&{fragment}")
+        self.fresh.wait_for_selector("main")
+        self.fresh.evaluate("__calm()")
+        found: list[str] = self.fresh.evaluate(SHOWN)
+        return found
+
+    def differences(self) -> list[str]:
+        """Lines that the page shows and a fresh load of its address does not, and the other way round."""
+        self.compared += 1
+        now, then = self.seen(), self.loaded()
+        if now == then:
+            return []
+        told = difflib.unified_diff(then, now, "a fresh load", "the page", lineterm="", n=0)
+        return [line for line in told if not line.startswith(("@@", "---", "+++"))]
+
+    def views(self) -> list[str]:
+        """The views that the page offers."""
+        found: list[str] = self.page.eval_on_selector_all(
+            "main nav a", "all => all.map(a => new URLSearchParams(a.hash.slice(1)).get('view'))"
+        )
+        return found
+
+
+@contextmanager
+def walking(browser: Browser, address: str, *scripts: str, **how: Any) -> Iterator[Walk]:
+    """A page and its fresh twin in one browser; scripts run in the first before the page does."""
+    with visiting(browser, address, refusals=(400, 404), **{"viewport": {"width": 1440, "height": 3600}, **how}) as visit:
+        visit.page.context.add_init_script(WATCHED)
+        for script in scripts:
+            visit.page.add_init_script(script)
+        yield Walk(visit, visit.page.context.new_page())
+
+
+# Gestures
+
+
+def view(name: str) -> Gesture:
+    """Follow the link of a view."""
+
+    def do(walk: Walk) -> bool:
+        link = walk.page.locator(f"main nav a[href$='view={name}']")
+        if link.count() == 0:
+            return False
+        link.click()
+        return True
+
+    return do
+
+
+def prompt(text: str) -> Gesture:
+    """Type another prompt."""
+
+    def do(walk: Walk) -> bool:
+        walk.visit.ask(text)
+        return True
+
+    return do
+
+
+def model(name: str) -> Gesture:
+    """Choose another model."""
+
+    def do(walk: Walk) -> bool:
+        walk.page.select_option("#model", name)
+        return True
+
+    return do
+
+
+def press(selector: str, nth: int = 0) -> Gesture:
+    """Click a control."""
+
+    def do(walk: Walk) -> bool:
+        found = walk.page.locator(selector)
+        if found.count() <= nth:
+            return False
+        found.nth(nth).click()
+        return True
+
+    return do
+
+
+def theme(walk: Walk) -> bool:
+    """The other colours."""
+    walk.page.locator("header .settings button").last.click()
+    return True
+
+
+def language(walk: Walk) -> bool:
+    """The other language."""
+    walk.page.locator("header .settings button[lang]").click()
+    return True
+
+
+def back(walk: Walk) -> bool:
+    """To another view, and back by the browser's history."""
+    walk.page.locator("main nav a:not([aria-current])").first.click()
+    walk.calm()
+    walk.page.go_back()
+    return True
+
+
+def address(**change: object) -> Gesture:
+    """Another address in the same page, as a link within it or a step back has; None: the field is left out."""
+
+    def do(walk: Walk) -> bool:
+        place = {k: v for k, v in {**walk.place, **change}.items() if v is not None}
+        walk.page.evaluate("h => { location.hash = h }", urlencode({k: str(v) for k, v in place.items()}))
+        return True
+
+    return do
+
+
+def route(walk: Walk, gestures: Sequence[tuple[str, Gesture]]) -> list[str]:
+    """Make one gesture after the other; every difference, by the gesture after which it was seen."""
+    found = []
+    for name, gesture in gestures:
+        walk.calm()
+        if gesture(walk):
+            found += [f"after {name} at {walk.page.evaluate('location.hash')}: {line}" for line in walk.differences()[:6]]
+    return found
