@@ -21,7 +21,7 @@ from pellucid.errors import ConfigError
 CONFIG_BYTES = 10_000_000
 TABLE_BYTES = 64_000_000  # a safetensors header, an index, a tokenizer; the largest published one, Gemma 3's tokenizer, has 33 million
 DEEPEST = 64
-MOST_DIGITS = 20  # of an integer: 2^64 has 20
+MOST_DIGITS = 31  # of an integer: what stands for "no limit" in most tokenizer_config.json, 10^30, has 31
 MOST_PIECES = 6_000_000  # strings, commas and brackets; Gemma 3's tokenizer has 3.1 million
 LONGEST_NUMBER = 40  # characters of a fraction: 17 digits, leading zeros and an exponent
 

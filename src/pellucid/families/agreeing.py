@@ -9,6 +9,7 @@ from typing import Any
 
 from pellucid.config import Attention, Config, Mlp
 
+LLAMA_POSITIONS = 2048
 GATES = {"swiglu": ("silu", True), "geglu": ("gelu_tanh", True)}  # the activation, and whether there is a gate
 
 
@@ -25,8 +26,8 @@ def activation(value: Any, cfg: Config) -> bool:
 
 
 def max_sequence_length(value: Any, cfg: Config) -> bool:
-    """The first conversions of LLaMA: max_position_embeddings."""
-    return same(value, cfg.context)
+    """The first conversions of LLaMA: max_position_embeddings, or what transformers takes where a file has none."""
+    return same(value, cfg.context or LLAMA_POSITIONS)
 
 
 def sliding_window_size(value: Any, cfg: Config) -> bool:

@@ -13,6 +13,8 @@ ARCHITECTURE = "GPT2LMHeadModel"
 def config(hf: Fields) -> c.Config:
     width, heads, layers = hf.whole("n_embd"), hf.whole("n_head"), hf.whole("n_layer", high=100_000)
     hf.relate(width % heads == 0, "n_embd % n_head == 0", n_embd=width, n_head=heads)
+    hf.fixed("n_special", 0)
+    hf.read |= {"predict_special_tokens"}  # of the first training; gpt2-medium has both
     scale = (width // heads) ** -0.5 if hf.flag("scale_attn_weights", True) else 1.0
     attn = c.Attention(heads, heads, width // heads, bias=True, out_bias=True, scale=scale)
     mlp = c.Mlp(hf.maybe("n_inner") or 4 * width, hf.choice("activation_function", ACTS, "gelu_new"), gated=False, bias=True)
