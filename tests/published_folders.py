@@ -1,0 +1,84 @@
+"""Published folders: the fields and values of their config.json, generation_config.json and tokenizer_config.json, and a tiny copy of each.
+
+`published_folders.json` says where each was read: a copy in a public repository, or from memory. An entry that is `like` another has its
+fields but those it is `without`, and its own. A tiny copy has every field, with other sizes: those of `SIZES`, and what follows from them.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+Raw = dict[str, Any]
+
+ROWS: dict[str, Raw] = {row["id"]: row for row in json.loads((Path(__file__).parent / "published_folders.json").read_text())}
+VOCAB, HEADS, HEAD, LAYERS = 97, 4, 16, 3
+SIZES: Raw = {
+    **dict.fromkeys(("vocab_size", "decoder_vocab_size"), VOCAB),
+    **dict.fromkeys(("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads", "decoder_attention_heads"), HEADS),
+    **dict.fromkeys(("intermediate_size", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "intermediate_size_mlp"), 96),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
+    **dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts"), 8),
+    **dict.fromkeys(("head_dim", "d_kv", "qk_nope_head_dim", "v_head_dim"), HEAD),
+    "q_lora_rank": 24,
+    "kv_lora_rank": 20,
+    "qk_rope_head_dim": 8,
+    "first_k_dense_replace": 1,
+    "attention_chunk_size": 8,
+}
+DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+WIDTHS = ("hidden_size", "n_embd", "n_embed", "d_model")
+WINDOWS = ("sliding_window", "sliding_window_size")
+
+
+def published(id: str, part: str = "config") -> Raw | None:
+    """One file of a folder as it was published; None where the table has it not."""
+    row = ROWS[id]
+    own = row.get(part)
+    if part != "config" or "like" not in row:
+        return own
+    whole = published(row["like"])
+    assert own is not None and whole is not None
+    return {k: v for k, v in whole.items() if k not in row.get("without", ())} | own
+
+
+def tiny(hf: Raw) -> Raw:
+    """The same config.json with small sizes; how heads share keys, whether widths follow from heads, and which layers differ is kept."""
+    if "text_config" in hf:
+        return ids(hf) | {"text_config": tiny(hf["text_config"])}
+    out = hf | {name: SIZES[name] for name in SIZES.keys() & hf.keys() if hf[name] is not None}
+    heads = next((hf[n] for n in ("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads") if n in hf), 1)
+    width = next((hf[n] for n in WIDTHS if n in hf), 1)
+    own = hf.get("head_dim") is not None and hf["head_dim"] * heads != width  # a width of heads that no other field tells
+    out |= {n: HEADS * HEAD // (1 + own) for n in WIDTHS if n in hf}
+    for name in ("num_key_value_heads", "num_kv_heads"):
+        if name in hf:
+            out[name] = HEADS if hf[name] == heads else 1 if hf[name] == 1 else 2
+    if "ffn_hidden_size" in hf:
+        out["ffn_hidden_size"] = hf["ffn_hidden_size"] * HEADS * HEAD // width
+    if "word_embed_proj_dim" in hf:
+        out["word_embed_proj_dim"] = HEADS * HEAD // (1 + (hf["word_embed_proj_dim"] != width))
+    depth = hf.get("sliding_window_pattern", LAYERS - 1) + 1
+    out |= {n: depth for n in DEPTHS if n in hf}
+    out |= {"layer_types": hf["layer_types"][:depth]} if "layer_types" in hf else {}
+    out |= {"max_window_layers": depth - (hf["max_window_layers"] != hf["num_hidden_layers"])} if "max_window_layers" in hf else {}
+    out |= {n: 8 for n in WINDOWS if hf.get(n) is not None and hf[n] < hf.get("max_position_embeddings", 0)}
+    if hf.get("n_group", 1) > 1:
+        out |= {"n_group": 4, "topk_group": 2}
+    chosen = {n: min(2, hf[n]) for n in ("num_experts_per_tok", "experts_per_token") if n in hf}
+    scaling = hf.get("rope_scaling") or {}
+    if "long_factor" in scaling:
+        pairs = int(HEAD * hf.get("partial_rotary_factor", 1.0)) // 2
+        out["rope_scaling"] = scaling | {n: scaling[n][-pairs:] for n in ("short_factor", "long_factor")}
+    out.pop("quantization_config", None)  # the tiny weights are stored plain
+    return ids(out | chosen)
+
+
+def ids(values: Raw) -> Raw:
+    """Special token ids, brought into the small vocabulary; -1 stays, which says that there is none."""
+
+    def within(value: Any) -> Any:
+        if isinstance(value, list):
+            return [within(v) for v in value]
+        return value % VOCAB if isinstance(value, int) and value >= 0 else value
+
+    return {name: within(v) if name.endswith("_token_id") or name == "bad_words_ids" else v for name, v in values.items()}
