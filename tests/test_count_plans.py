@@ -1,5 +1,6 @@
 """What follows from a bill: bytes of formats, what fits, what training keeps, what ranks hold; each beside the same thing done in full."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, prod
 from typing import Any
@@ -11,11 +12,13 @@ from pellucid import catalog
 from pellucid.billing import count
 from pellucid.config import Alibi, Attention, Config, Latent, Layer, Mlp, Moe
 from pellucid.counting import Bill, Setting, counted
-from pellucid.counting.bill import Counted
+from pellucid.counting.bill import Counted, rows_kept
 from pellucid.counting.bounds import Device, parts, unit
+from pellucid.counting.distinct import Kind
 from pellucid.counting.fit import held, largest, largest_batch, longest_context, price, seconds
 from pellucid.counting.formats import FORMATS, size
 from pellucid.counting.ghost import ghost
+from pellucid.counting.number import Number
 from pellucid.counting.ranks import Split, cuts, split_of, spread
 from pellucid.counting.textbook import beside
 from pellucid.counting.variants import cache_of, kinds, other_kinds, with_attention, with_experts
@@ -140,7 +143,17 @@ def test_the_largest_that_fits_is_the_largest(family: str) -> None:
     batch, context = largest_batch(bill, device), longest_context(bill, device)
     assert batch is not None and held(bill, 9, batch) <= device.memory < held(bill, 9, batch + 1)
     assert context is not None and context == max(n for n in range(1000) if held(bill, n, 2) <= device.memory)
-    assert held(bill, 9, 2) == int(bill["bytes.total"]) + int(bill["cache.bytes"]) + source_bytes(bill)
+    assert held(bill, 9, 2) == int(bill["bytes.total"]) + int(bill["cache.bytes"])
+    own = sum(int(n) * len(kind.numbers) * rows_kept(layer, 9) for kind, layer, n in past_of(bill))
+    assert int(bill["cache.bytes"]) == 2 * own + source_bytes(bill)
+
+
+def past_of(bill: Bill) -> Iterator[tuple[Kind, Layer, Number]]:
+    """Every kind of layer that keeps a past, with the bytes of one of its rows."""
+    for kind, layer in bill.layers():
+        found = bill.numbers.get(f"cache.{kind.stack}layers.{kind.first}.attn")
+        if found is not None:
+            yield kind, layer, found
 
 
 def source_bytes(bill: Bill) -> int:
@@ -219,8 +232,7 @@ def test_ranks_hold_the_model(family: str, split: Split) -> None:
         tied = cfg.vocab * cfg.width * cfg.tied
         again = 8 * 4 if family == "t5" else 0  # the decoder's biases by distance, of which either stage has a part of the layers
         assert sum(s.parameters for s in found.stages) == int(bill["parameters.total"]) + tied + again
-        source = 2 * 11 * int(bill["cache.bytes_per_source_token"]) if family == "t5" else 0
-        assert sum(s.cache for s in found.stages) == int(bill["cache.bytes"]) + source
+        assert sum(s.cache for s in found.stages) == int(bill["cache.bytes"])
 
 
 def test_each_stage_of_an_encoder_and_a_decoder_has_its_table_and_norm() -> None:

@@ -128,7 +128,7 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
 
 
 def add_cache(bill: Bill, ran: Ran) -> None:
-    """Bytes that the past takes, layer by layer: a token's, and all of a batch's at the context."""
+    """Bytes that the past takes, layer by layer: a token's, and all of a batch's at the context, with what decoders keep of a source."""
     setting, size = bill.setting, BYTES[bill.setting.cache]
     a_token, whole, open_heads = [], [], []
     for path, shapes in ran.stored.items():
@@ -148,13 +148,18 @@ def add_cache(bill: Bill, ran: Ran) -> None:
             open_heads.append((f"uncompressed.{layer}", times, bill.numbers[f"cache.uncompressed.{layer}"]))
         whole.append((layer, times, product(f"B·rows·cache.{layer}", batch=setting.batch, rows=rows, each=int(count * size))))
     bill.numbers["cache.bytes_per_token"] = total(a_token, "cache")
-    bill.numbers["cache.bytes"] = total(whole, "cache")
     if open_heads:  # what MLA's keys and values would take if each head kept its own
         bill.numbers["cache.uncompressed_bytes_per_token"] = total(open_heads, "cache")
     if ran.remembered:
         places = ((bill.reduced.place(path), shapes) for path, shapes in ran.remembered.items())
         counts = [(p[1], sum(torch.Size(s).numel() for s in shapes)) for p, shapes in places if p is not None]
-        bill.numbers["cache.bytes_per_source_token"] = Number(int(sum(times * n for times, n in counts) * size))
+        each = int(sum(times * n for times, n in counts) * size)
+        bill.numbers["cache.bytes_per_source_token"] = Number(each)
+        rows = setting.context if setting.source is None else setting.source
+        kept = product("B·rows·cache.bytes_per_source_token", batch=setting.batch, rows=rows, each=each)
+        bill.numbers["cache.source_bytes"] = kept
+        whole.append(("source_bytes", 1, kept))
+    bill.numbers["cache.bytes"] = total(whole, "cache")
 
 
 def letters(i: int, shape: tuple[int, ...], of: int) -> str:

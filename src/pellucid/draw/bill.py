@@ -25,7 +25,7 @@ BECAUSE = {"scores": "count.because.scores", "idle": "count.because.idle"}
 
 def drawn(bill: Bill, width: int, view: View = View()) -> list[Text]:  # noqa: B008
     """The lines of `count` for one model."""
-    blocks = [parameters(bill), past(bill), work(bill), textbook(bill, width), limits(bill, view, width)]
+    blocks = [parameters(bill), past(bill, width), work(bill), textbook(bill, width), limits(bill, view, width)]
     if view.way is not None:
         blocks.append(trained(bill, view.way, width))
     if view.split is not None:
@@ -82,7 +82,7 @@ def short(symbols: str, most: int = 60) -> str:
     return f"{symbols[: cut if cut > 0 else most]} + …"
 
 
-def past(bill: Bill) -> list[Text]:
+def past(bill: Bill, width: int) -> list[Text]:
     """The bytes of the past, a token's and a batch's; and what they would be with each other kind of attention."""
     if "cache.bytes" not in bill:
         return []
@@ -103,7 +103,9 @@ def past(bill: Bill) -> list[Text]:
         rows.append([Text(say("count.uncompressed")), f"{count(each)} B", whole, "H·(K + R + W)·b"])
     out = [Text(say("count.past"), "bold"), *table(rows, [Column(), Column(">"), Column(">"), Column(style="dim")])]
     if "cache.bytes_per_source_token" in bill:
-        out.append(Text(f" {say('count.source')}  {count(int(bill['cache.bytes_per_source_token']))} B"))
+        each, source = bill["cache.bytes_per_source_token"], s.context if s.source is None else s.source
+        whole = scaled(int(bill["cache.source_bytes"]), "B")
+        out += prose(say("count.source", each=count(int(each)), rows=count(source), whole=whole), width)
     windows = [w for one in bill.config.layers if (w := window(one)) is not None]
     if windows:
         out.append(Text(" " + say("count.windows", layers=len(windows), window=", ".join(map(count, sorted(set(windows))))), "dim"))
@@ -135,7 +137,7 @@ def textbook(bill: Bill, width: int) -> list[Text]:
 def limits(bill: Bill, view: View, width: int) -> list[Text]:
     """The bounds on one device, part by part; what fits on it, and what it costs. Over ranks, `plans` tells them of all together."""
     device = device_of(bill)
-    if device is None or view.split is not None:
+    if device is None or not view.alone:
         return []
     told = bounds(bill, view.hour)
     sizes = {"weights": scaled(told["weights"], "B"), "cache": scaled(told["cache"], "B"), "memory": scaled(told["memory"], "B")}

@@ -27,6 +27,11 @@ class View:
     way: Way | None = None
     split: Split | None = None
 
+    @property
+    def alone(self) -> bool:
+        """Whether one device does all of it."""
+        return self.split is None or self.split.ranks == 1
+
 
 def view(
     device: str | None = None,
@@ -78,7 +83,7 @@ def document(bill: Bill, view: View = View()) -> dict[str, Any]:
             b.name: {"formula": b.closed.formula, "value": int(b.closed), "counted": b.counted, "because": dict(b.because)}
             for b in beside(bill)
         },
-        "bounds": bounds(bill, view.hour) if view.split is None or device is None else about(device),
+        "bounds": bounds(bill, view.hour) if view.alone or device is None else about(device),
         "notes": bill.notes,
     }
     if "bytes.dequantised" in bill:

@@ -103,7 +103,7 @@ def over_device(bill: Bill, view: View, split: Split, width: int) -> list[Text]:
         if phase not in told:
             continue
         rate, price = f"{told[phase]['tokens_per_second']:.4g}", told[phase].get("price_of_a_million_tokens")
-        title = say("count.over.pace", phase=phase_of(phase), seconds=Amount(told[phase]["seconds"], "s"), rate=rate)
+        title = say("count.over.pace", phase=phase_of(phase), ranks=split.ranks, seconds=Amount(told[phase]["seconds"], "s"), rate=rate)
         out += prose(drawing.priced(title, price, view.hour), width)
         for i, rank in enumerate(every):
             least = Amount(told[phase]["stages"][i], "s")

@@ -22,7 +22,7 @@ def formulas(bill: Bill, view: View = View()) -> dict[str, str]:  # noqa: B008
     """Symbols, numbers put in, and the value: "active − embed = 37,552,282,624 − 926,679,040 = 36,625,603,584"."""
     device = device_of(bill)
     out = {path: n.formula for path, n in bill.numbers.items() if not any(PLACE.fullmatch(rest) for rest in tails(path))}
-    if device is not None and view.split is None:
+    if device is not None and view.alone:
         out |= {f"bounds.{name}": text for name, text in bounds(bill, device, view.hour).items()}
     if view.split is not None:
         out |= {f"ranks.{name}": text for name, text in over(bill, view.split, device, view.hour).items()}
