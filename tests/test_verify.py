@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import pellucid
 from judge import judge
 from pellucid.commands import main
-from pellucid.errors import UseError
+from pellucid.errors import ConfigError, UseError
 from pellucid.model import SPECIMENS
 from pellucid.verifying import verify
 
@@ -68,6 +68,9 @@ def test_what_cannot_be_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         verify("pellucid/capitals", dtype="float65")
     shutil.copytree(judge("llama").folder, tmp_path / "broken")
     (tmp_path / "broken" / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match="not valid JSON"):
+        verify(judge("llama").folder, tmp_path / "broken")
+    (tmp_path / "broken" / "config.json").write_text('{"model_type": "llama", "num_attention_heads": 3}')
     with pytest.raises(UseError, match="transformers cannot read"):
         verify(judge("llama").folder, tmp_path / "broken")
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)

@@ -16,8 +16,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pellucid.errors import UseError
+from pellucid.checkpoint.dequantise import Quantised
+from pellucid.checkpoint.folder import Folder
+from pellucid.checkpoint.safetensors_file import read_tensor
+from pellucid.config import Attention, Layer
+from pellucid.errors import PellucidError, UseError
 from pellucid.families.modules import Difference, first_difference, gap, pairs, recorded
+from pellucid.families.quantised import FIELD as QUANTISED
+from pellucid.families.quantised import Fp8
 from pellucid.model import DTYPES, Model, load, place
 from pellucid.models import Encoder, EncoderDecoder
 
@@ -51,17 +57,25 @@ class Report:
         return self.first is None and self.logits <= self.tolerance
 
 
-def verify(name: str | Path, against: str | Path | None = None, dtype: str = "float64", prompt: str | None = None) -> Report:
+def verify(
+    name: str | Path,
+    against: str | Path | None = None,
+    dtype: str = "float64",
+    prompt: str | None = None,
+    device: str | torch.device = "cpu",
+) -> Report:
     """Our model of a folder beside transformers' of the same, or of `against`, on a prompt or on random ids from a fixed seed."""
     if dtype not in DTYPES:
         raise UseError("model.dtype", found=dtype, allowed=", ".join(DTYPES))
     kind = DTYPES[dtype]
-    model = load(name, dtype=kind)
-    other = theirs(model, place(name if against is None else against), kind)
-    ids = inputs(model, prompt)
+    model = load(name, dtype=kind, device=device)
+    folder = place(name if against is None else against)
+    with foreign("verify.theirs", folder):
+        other = theirs(model, folder, kind).to(model.device).eval()
+    ids = tuple(given.to(model.device) for given in inputs(model, prompt))
     table = pairs(model.family, model.module, other)
     with torch.no_grad():
-        with promoted(kind), recorded(other, [p.theirs for p in table]) as right:
+        with foreign("verify.run", folder), promoted(kind), recorded(other, [p.theirs for p in table]) as right:
             truth = run(other, model, ids)
         with recorded(model.module, [p.ours for p in table]) as mine:
             logits = model(*ids)
@@ -86,24 +100,69 @@ def inputs(model: Model, prompt: str | None) -> tuple[Tensor, ...]:
     return ids, torch.randint(model.config.vocab, (len(ids), length - 1), generator=draw)
 
 
+@contextmanager
+def foreign(sentence: str, folder: Path) -> Iterator[None]:
+    """Tell another library's fault as its word, and on one line; it is none of ours."""
+    try:
+        yield
+    except PellucidError:
+        raise
+    except Exception as broken:
+        raise UseError(sentence, folder=folder, reason=str(broken).strip().split("\n")[0] or type(broken).__name__) from None
+
+
 def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
-    """transformers' model of a folder."""
+    """transformers' model of a folder, by its class for this use, or by the family's own where it does not know the model's name."""
     try:
         library: Any = importlib.import_module("transformers")
     except ImportError:
         raise UseError("verify.missing") from None
+    held = Folder(folder)
     task = "ForSeq2SeqLM" if isinstance(model.module, EncoderDecoder) else "ForCausalLM"
     if isinstance(model.module, Encoder):
         task = "ForMaskedLM" if model.config.head else ""
     library.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
-    how: dict[str, Any] = {"dtype": dtype, "attn_implementation": "eager", "local_files_only": True}
+    if held.config.get("model_type") in library.models.auto.configuration_auto.CONFIG_MAPPING or model.family.architecture is None:
+        kind = getattr(library, f"AutoModel{task}")
+        config = library.AutoConfig.from_pretrained(folder, local_files_only=True)
+    else:
+        kind = getattr(library, model.family.architecture)
+        config = kind.config_class.from_pretrained(folder, local_files_only=True)
+        config.model_type = kind.config_class.model_type  # how names on disk become its own goes by it
+    how: dict[str, Any] = {"config": config, "dtype": dtype, "local_files_only": True}
+    # Falcon's plain attention adds the bias by distance twice; its default adds it once
+    how |= {} if any(rounded(layer) for layer in model.config.layers) else {"attn_implementation": "eager"}
     how |= {"experts_implementation": "eager"} if any(n.endswith("ffn.router") for n, _ in model.module.named_modules()) else {}
-    try:
-        with promoted(dtype):
-            return getattr(library, f"AutoModel{task}").from_pretrained(folder, **how).eval()
-    except Exception as broken:  # whatever another library finds wrong with the folder is its word, not our fault
-        raise UseError("verify.theirs", folder=folder, reason=str(broken).strip().split("\n")[0] or type(broken).__name__) from None
+    source: Path | None = folder
+    if "fp8" in dict(held.config.get(QUANTISED) or {}).values() and isinstance(
+        held.method, Fp8
+    ):  # its own reading takes the blocks' size from their number, wrongly where the last one is ragged
+        del config.quantization_config
+        kind = kind if hasattr(kind, "config_class") else kind._model_mapping[type(config)]
+        source, how["state_dict"] = None, dequantised(held, held.method, dtype)
+    with promoted(dtype):
+        other = kind.from_pretrained(source, **how)
+    for p in other.parameters() if dtype is torch.float64 else ():
+        p.data = p.data.to(dtype)
+    return other
+
+
+def rounded(layer: Layer) -> bool:
+    """Whether a layer's scores gain Falcon's bias by distance."""
+    return isinstance(layer.attn, Attention) and layer.attn.alibi is not None and layer.attn.alibi.rounded
+
+
+def dequantised(held: Folder, method: Fp8, dtype: torch.dtype) -> dict[str, Tensor]:
+    """A float8 folder's tensors as plain ones, by the function with which transformers trains over such weights."""
+    multiply = importlib.import_module("transformers.integrations.finegrained_fp8")._dequantize_fp8_weight
+    found: dict[str, Tensor] = {}
+    for name, entry in held.entries.items():
+        if isinstance(entry, Quantised):
+            found[name] = multiply(read_tensor(entry.values), read_tensor(entry.scales), list(method.block), dtype)
+        else:
+            found[name] = held.read(name)
+    return found
 
 
 def run(other: Any, model: Model, ids: tuple[Tensor, ...]) -> Tensor:

@@ -65,7 +65,8 @@ def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> 
                 inside.setdefault(above, set()).add(theirs)
     taken = {p.theirs for p in leaves.values()}
     parts = {p: Pair(p, shared(names, known, taken)) for p, names in inside.items() if p not in leaves and called(own[p])}
-    alike = {path: p for path, p in parts.items() if within(p.theirs, taken) <= inside[path]}
+    outer = {above for path in parts for above in parts if path.startswith(f"{above}.") and inside[path] == inside[above]}
+    alike = {path: p for path, p in parts.items() if within(p.theirs, taken) <= inside[path] and path not in outer}
     found = {path: p for path, p in (alike | leaves).items() if path.rpartition(".")[2] not in family.summed}
     return [replace(found[path], theirs=paths[found[path].theirs]) for path in own if path in found]
 
