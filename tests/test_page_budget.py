@@ -80,6 +80,7 @@ def test_split_price_and_training_are_counted(visit: Visit) -> None:
     told = json.loads(json.dumps(bill_json.document(bill, bill_json.view("h100", 2.5, True, 8, True, 2, "tp=2,pp=2"))))
     visit.go(view="budget", budget="of:llama-3.1-8b context:2048 batch:4 device:h100")
     said = phrases("en")
+    visit.page.click("details:has([data-devices]) summary")
     visit.page.get_by_label(said["page.budget.tp"]).fill("2")
     visit.page.get_by_label(said["page.budget.pp"]).fill("2")
     visit.page.get_by_label(said["page.budget.price"]).fill("2.5")
@@ -102,7 +103,7 @@ def test_split_price_and_training_are_counted(visit: Visit) -> None:
     visit.page.get_by_label(said["page.budget.tp"]).fill("1")
     visit.page.keyboard.press("Tab")
     one = visit.page.locator("td[data-number='bounds.decode.price_of_a_million_tokens']")
-    alone = bill_json.bounds(bill, 2.5)["decode"]["price_of_a_million_tokens"]
+    alone = bill_json.document(bill, bill_json.view("h100", 2.5))["bounds"]["decode"]["price_of_a_million_tokens"]
     expect(one).to_have_attribute("data-value", str(alone))
     way = training(bill, Way(8, True, 2))
     found = visit.page.eval_on_selector_all(

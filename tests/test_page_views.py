@@ -104,7 +104,7 @@ def test_the_cache_grows_by_what_is_counted(visit: Visit, name: str) -> None:
 
 
 def test_budget_shows_the_counted_numbers(visit: Visit) -> None:
-    bill = count("pellucid/capitals")
+    bill = count("pellucid/capitals", dtype="float32", cache="float32")  # as it runs
     visit.go(view="budget", prompt=PROMPT)
     visit.page.wait_for_selector("[data-number='parameters.total'][data-value]")
     for number in (

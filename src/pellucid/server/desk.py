@@ -159,6 +159,8 @@ class Desk:
         """Published models and devices, and situations of one on some: what can be counted, and on what."""
         models = [
             {"id": e["id"], "name": e["name"], "disclosed": "statements" not in e, "statements": e.get("statements")}
+            | {"organisation": e["organisation"], "released": e["released"], "source": e["source"]}
+            | {"published": {k: str(v) for k, v in (e.get("published") or {}).items()}, "notes": e.get("notes") or []}
             for e in catalog.models().values()
         ]
         told = {"models": models, "devices": [*here(), *catalog.devices().values()], "situations": list(catalog.situations().values())}

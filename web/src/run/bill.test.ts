@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { devices, fullest, meant, OFF, query, read, viewed, written, type Ranks, type Setting, type Situation } from "./bill";
+import { devices, fullest, meant, OFF, query, read, settled, viewed, written, type Ranks, type Setting, type Situation } from "./bill";
 
 const SITUATION: Situation = { id: "s", model: "m-1", context: 131_072, batch: 8, dtype: "fp8", cache: "bfloat16", device: "d", split: { tp: 2, pp: 3, ep: 8 } };
 
@@ -17,7 +17,10 @@ describe("a setting of the budget", () => {
   });
 
   it("asks for what is set and for nothing else", () => {
-    expect(query(OFF)).toEqual({ batch: 1, dtype: "bfloat16", cache: "bfloat16" });
+    expect(query(settled(OFF, ""))).toEqual({ batch: 1, dtype: "bfloat16", cache: "bfloat16" });
+    expect(query(settled(OFF, "float32"))).toEqual({ batch: 1, dtype: "float32", cache: "float32" });
+    expect(query(settled({ ...OFF, of: "m" }, "float32"))["dtype"]).toBe("bfloat16"); // not the opened one
+    expect(settled({ ...OFF, dtype: "int8" }, "float32").dtype).toBe("int8");
     expect(viewed(OFF)).toEqual({});
     expect(viewed({ ...OFF, price: 2 })).toEqual({}); // a price needs a device
     const s = meant(SITUATION, { ...OFF, price: 2, beside: ["a"] });

@@ -1,14 +1,15 @@
 // What the server counts of a model: the document of `pellucid count --json`, as much of it as the page shows; and what it is asked with.
 
-export interface Part { path: string; layers: number; flops: number; bytes: number; seconds: number; sets: string }
-export interface Phase { seconds: number; parts: Part[]; price_of_a_million_tokens?: number }
+// stage: over several devices, that whose devices do it.
+export interface Part { stage?: number; path: string; layers: number; flops: number; bytes: number; seconds: number; sets: string }
+export interface Phase { seconds: number; tokens_per_second: number; parts: Part[]; price_of_a_million_tokens?: number }
 export interface Bounds { device: string; memory: number; weights: number; cache: number; fits: boolean; devices: number; largest_batch: number | null; longest_context: number | null; prefill: Phase; decode: Phase }
 export interface Textbook { formula: string; value: number; counted: number; because: Record<string, number> }
 export interface Told { value: number; formula: string }
 // What a rank of one stage holds, and the bytes that it sends in a step of each phase, by what they are.
 export interface Stage { layers: [number, number]; parameters: number; weights: number; cache: number; sent: Record<string, Record<string, Told>> }
-export interface Pace { seconds: number; stages: number[]; tokens_per_second: number; price_of_a_million_tokens?: number }
-export interface Ranks { ranks: number; split: Split; stages: Stage[]; bounds?: { fits: boolean; prefill?: Pace; decode?: Pace } }
+export interface Pace extends Phase { stages: number[] }
+export interface Ranks { ranks: number; split: Split; stages: Stage[]; bounds?: { held: number; fits: boolean; largest_batch?: number | null; longest_context?: number | null; prefill?: Pace; decode?: Pace } }
 export interface Split { tp: number; pp: number; ep: number }
 
 export interface Bill {
@@ -18,7 +19,7 @@ export interface Bill {
   setting: { context: number; batch: number; weights: string; cache: string; device: string | null };
   parameters: { total: number; active: number; buffers: number; by_part: Record<string, number> };
   bytes: { total: number; by_part: Record<string, number> };
-  cache: { bytes_per_token?: number; bytes?: number; other_kinds?: { kind: string; bytes_per_token: number; bytes: number }[] };
+  cache: { bytes_per_token?: number; bytes?: number; bytes_per_source_token?: number; other_kinds?: { kind: string; bytes_per_token: number; bytes: number }[] };
   flops: Record<string, number>;
   textbook: Record<string, Textbook>;
   bounds: Partial<Bounds>;
@@ -30,7 +31,7 @@ export interface Bill {
 
 export interface Situation { id: string; model: string; context: number; batch: number; dtype: string; cache: string; device: string; split: Split }
 export interface Catalog {
-  models: { id: string; name: string; disclosed: boolean; statements: { claim: string; status: string }[] | null }[];
+  models: { id: string; name: string; disclosed: boolean; statements: { claim: string; status: string }[] | null; source: string; organisation: string; released: string; published: Record<string, string>; notes: string[] }[];
   devices: { id: string; name: string; memory: number; bandwidth: number; peak: Record<string, number>; source: string; date: string }[];
   situations: Situation[];
 }
@@ -42,7 +43,7 @@ export interface Counted { path: string; part: string; axes: string; shape: numb
 // A bill's numbers at one value of a setting; null where there is none.
 export interface Point { at: number | string; bytes: number; cache: number | null; prefill: number | null; decode: number | null; first: number | null; next: number | null; fits: boolean | null }
 
-// of: the model in the first column, "" for the opened one. context 0 is the model's own. lora 0 trains all weights.
+// of: the model in the first column, "" for the opened one. context 0 is the model's own. dtype "" is what the opened model runs in, bfloat16 of others. lora 0 trains all weights.
 export interface Setting extends Split {
   of: string; context: number; batch: number; dtype: string; cache: string; device: string; price: number;
   train: boolean; lora: number; recompute: boolean; shards: number; beside: string[]; along: Along; curve: Curve;
@@ -54,7 +55,7 @@ export const ALONG = ["context", "batch", "dtype", "device"] as const;
 export const CURVES = ["cache", "prefill", "decode", "first", "next"] as const;
 export const DTYPES = ["float32", "bfloat16", "float16", "fp8", "int8", "int4", "mxfp4"];
 export const OFF: Setting = {
-  of: "", context: 0, batch: 1, dtype: "bfloat16", cache: "", device: "", price: 0, tp: 1, pp: 1, ep: 1,
+  of: "", context: 0, batch: 1, dtype: "", cache: "", device: "", price: 0, tp: 1, pp: 1, ep: 1,
   train: false, lora: 0, recompute: false, shards: 1, beside: [], along: "context", curve: "cache",
 };
 export const MOST = 6; // models side by side
@@ -83,6 +84,9 @@ export function read(text: string): Setting {
   return s;
 }
 
+// With the type of the weights said; own: what the opened model runs in.
+export const settled = (s: Setting, own: string): Setting => ({ ...s, dtype: s.dtype || (s.of === "" && DTYPES.includes(own) ? own : "bfloat16") });
+
 export type Query = Record<string, string | number>;
 
 // In what the past is kept: as asked, or as the weights, where these are not too coarse for it.
@@ -93,7 +97,17 @@ export const query = (s: Setting): Query => ({ batch: s.batch, dtype: s.dtype, c
 
 export const devices = (s: Split): number => s.pp * Math.max(s.tp, s.ep);
 
-export const ranks = (s: Setting): Query => (s.device || devices(s) > 1 ? { ranks: `tp=${s.tp},pp=${s.pp},ep=${s.ep}` } : {});
+// One device is counted as such, several by what each holds and does.
+export const ranks = (s: Setting): Query => (devices(s) > 1 ? { ranks: `tp=${s.tp},pp=${s.pp},ep=${s.ep}` } : {});
+
+// One device that has all of a model, told as several are.
+export function alone({ bounds: b, layers, parameters }: Bill): Ranks | undefined {
+  if (b.device === undefined || b.weights === undefined || b.cache === undefined || b.fits === undefined) return undefined;
+  const stage: Stage = { layers: [0, layers], parameters: parameters.total, weights: b.weights, cache: b.cache, sent: {} };
+  const pace = (p: Phase | undefined): Pace | undefined => p && { ...p, stages: [p.seconds] };
+  const [prefill, decode] = [pace(b.prefill), pace(b.decode)];
+  return { ranks: 1, split: { tp: 1, pp: 1, ep: 1 }, stages: [stage], bounds: { held: held(stage), fits: b.fits, ...(prefill ? { prefill } : {}), ...(decode ? { decode } : {}) } };
+}
 
 export const held = (s: Stage): number => s.weights + s.cache;
 
