@@ -75,6 +75,12 @@ def test_ids_need_no_tokenizer(wordless: Path, folder: Path) -> None:
         assert wanting.returncode == 2 and "has no tokenizer files" in wanting.stderr and wanting.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("name", "why"), [("nosuch", "is neither a folder nor a hub id"), ("model.gguf", "GGUF is not read yet")])
+def test_open_tells_no_address_of_a_name_of_nothing(name: str, why: str) -> None:
+    done = ran("open", name, "--no-browser")
+    assert done.returncode == 2 and done.stdout == "" and why in done.stderr and done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("held", ["a tokenizer", "nothing"])
 def test_open_tells_no_address_of_what_cannot_be_opened(held: str, folder: Path, tmp_path: Path) -> None:
     if held == "a tokenizer":

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pellucid import catalog
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.explain import SPECIMEN
@@ -48,7 +49,11 @@ def add(app: typer.Typer) -> None:
 
 
 def judge(name: str) -> None:
-    """Refuse a folder that holds nothing to open, before torch is imported and an address is told."""
+    """Refuse what can never be opened, a name of nothing or a folder without a model, before an address is told."""
+    if not Path(name).exists() and "/" not in name and catalog.find(catalog.models(), name) is None:
+        from pellucid.model import place
+
+        place(name)
     found = sorted(os.listdir(name)) if Path(name).is_dir() else ["config.json"]
     if "config.json" in found:
         return
