@@ -1,5 +1,6 @@
 """The logit lens and direct attribution, in float64, over every order of norms: what is read off is what the model computes."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -8,9 +9,7 @@ import torch
 from torch import Tensor
 
 import pellucid
-from pellucid import attribution as attributing
 from pellucid import config as c
-from pellucid import lens as lenses
 from pellucid.attribution import Walk, attribution
 from pellucid.draw.formula import formula
 from pellucid.errors import UseError
@@ -121,7 +120,7 @@ def test_all_that_was_added_is_the_logit(kind: str, row: int) -> None:
 
 def direction(model: Model, life: Trace, id: int) -> Tensor:
     """What one more of each channel of the last residual stream adds to a logit: autograd with the norm's scale held."""
-    x = life[lenses.stream(model.module, list(life))[-1].path].value[0, -1].clone().requires_grad_()
+    x = life[sys.modules["pellucid.lens"].stream(model.module, list(life))[-1].path].value[0, -1].clone().requires_grad_()
     norm = model.module.norm
     centred = x - x.mean() if norm.centred else x
     scale = (centred.pow(2).mean() + norm.eps).rsqrt().detach()
@@ -148,7 +147,7 @@ def test_a_head_added_what_its_columns_make_of_it(kind: str) -> None:
 
 MUTANTS = {
     "a norm that is not gone through": ("gpt2", Walk, "norm", lambda self, s, g: self.end(s, g, False)),
-    "a scale that is lost": ("sandwich", attributing.torch, "rsqrt", torch.sqrt),
+    "a scale that is lost": ("sandwich", torch, "rsqrt", torch.sqrt),
     "a sum of which one side counts": ("llama", Walk, "sum", lambda self, s, g: self.back(s.inputs[0], g)),
     "a factor that is forgotten": ("t5", Walk, "scaled", lambda self, s, g: self.back(s.inputs[0], g)),
     "a bias that is forgotten": ("parallel", Walk, "rest", lambda self, path, value: None),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pellucid.errors import UseError
 from pellucid.lens import plain
+from pellucid.showing import checked
 from pellucid.tracing import Trace
 from pellucid.watching import Seen
 
@@ -48,11 +49,17 @@ class Attribution:
         return sum(s.value for s in (*self.parts, *self.rest))
 
 
-def attribution(model: Any, life: Trace, id: int, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain) -> Attribution:
+@checked
+def attribution(
+    model: Any, life: Trace, id: int | str, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain
+) -> Attribution:
     """Where the logit of a token came from, in one row of a step; sums are taken in float64.
 
+    id: of the token, or its text, which must be one token.
     value: finds the value of a record that has let it go.
     """
+    if isinstance(id, str):
+        id = one_id(model, id)
     records = {s.path: s for s in life if s.step == step}
     if "logits" not in records:
         raise UseError("lens.head", model=model.name)
@@ -61,6 +68,14 @@ def attribution(model: Any, life: Trace, id: int, step: int = 0, row: int = -1, 
         walk = Walk(model.module, records, row, value, Attribution(path, float(value(records[path])[0, row, id])))
         walk.head(records[path], id)
     return walk.found
+
+
+def one_id(model: Any, text: str) -> int:
+    """The id of a text that is one token."""
+    ids = model.tokenizer.encode(text, special=False)
+    if len(ids) != 1:
+        raise UseError("attribution.token", text=text, count=len(ids))
+    return int(ids[0])
 
 
 class Walk:

@@ -23,6 +23,7 @@ from pellucid.errors import ConfigError, UseError
 from pellucid.families.fields import Fields
 from pellucid.families.quantised import InBlocks, quantised
 from pellucid.measuring import kept
+from pellucid.showing import checked
 from pellucid.words import say
 
 PLAIN = ("float32", "float64", "float16")
@@ -36,6 +37,7 @@ OURS = {
 }  # fmt: skip
 
 
+@checked
 def count(
     name: str | Path,
     context: int | None = None,

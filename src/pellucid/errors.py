@@ -11,6 +11,9 @@ PellucidError
 └── TrainError        a recipe, its data, or a run that cannot go on
 """
 
+import difflib
+from collections.abc import Iterable
+
 from pellucid.words import say
 
 
@@ -28,6 +31,10 @@ class PellucidError(Exception):
 
 class UseError(PellucidError):
     """A command, function or setting used wrongly."""
+
+
+class SettingError(UseError, TypeError):
+    """A keyword that a function does not have: where Python's own would be a TypeError, with the nearest names that there are."""
 
 
 class ConfigError(PellucidError):
@@ -60,3 +67,16 @@ class RequestError(PellucidError):
     def __init__(self, key: str, status: int = 400, param: str | None = None, **values: object) -> None:
         self.status, self.param = status, param
         super().__init__(key, **values)
+
+
+def nearest(name: str, known: Iterable[str], most: int = 3) -> str:
+    """Up to `most` known names that resemble this one, the most alike first; "-" where none does.
+
+    Of a path without dots the last part of a known path counts too: pattern is near to layers.0.attn.pattern.
+    """
+    names = list(dict.fromkeys(known))
+    ends = {n: n.rpartition(".")[2] for n in names} if "." not in name else {}
+    alike = {n: difflib.SequenceMatcher(None, name, n).ratio() for n in names}
+    for n, end in ends.items():
+        alike[n] = max(alike[n], 0.95 * difflib.SequenceMatcher(None, name, end).ratio())
+    return ", ".join([n for n in sorted(names, key=lambda n: -alike[n]) if alike[n] >= 0.6][:most]) or "-"

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from pellucid.errors import UseError
 from pellucid.models import EncoderDecoder
+from pellucid.showing import checked
 from pellucid.step import Step
-from pellucid.tracing import Trace
+from pellucid.tracing import Trace, module_of
 from pellucid.watching import Seen
 
 
@@ -41,12 +42,13 @@ def stream(module: Any, seen: list[Seen]) -> list[Seen]:
     return found
 
 
+@checked
 def lens(model: Any, life: Trace, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain) -> list[tuple[str, Tensor]]:
     """(path, logits [V]) of the residual stream before the first block and after each, in one row of a step.
 
     value: finds the value of a record that has let it go.
     """
-    module = model.module
+    module: Any = module_of(model)
     if not model.config.head:
         raise UseError("lens.head", model=model.name)
     found = stream(module, [s for s in life if s.step == step])

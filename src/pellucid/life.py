@@ -1,6 +1,6 @@
 """The life of a prompt: every tensor from its ids to the next token, recorded while the engine generates."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,15 +11,30 @@ from pellucid.engine.scheduler import Limits
 from pellucid.errors import UseError
 from pellucid.model import Model
 from pellucid.models import Encoder
-from pellucid.tracing import Trace, watch
+from pellucid.showing import checked
+from pellucid.tracing import Trace, module_of, watch
+from pellucid.watching import Edit, Inside
 
 
-def trace(model: Model, prompt: str | Sequence[int], steps: int = 1, choose: Callable[[Tensor], int] | None = None, **how: Any) -> Trace:
+@checked
+def trace(
+    model: Model,
+    prompt: str | Sequence[int],
+    steps: int = 1,
+    choose: Callable[[Tensor], int] | None = None,
+    only: str | Iterable[str] = "*",
+    keep: Callable[[Tensor], Any] | None = None,
+    edit: Mapping[str, Edit] | None = None,
+    inside: Inside = "beside",
+    terms: bool = False,
+) -> Trace:
     """The life of a prompt: every tensor from its ids to the next token, and so on for `steps` tokens.
 
     prompt: a text, or ids; an encoder-decoder's source.  choose: the next token by its logits [V], the likeliest where None.
-    how: `watch`'s settings (only, edit, inside, terms ...). The first step computes the logits of every row; later ones run over the cache.
+    only, keep, edit, inside, terms: see `watch`.  The first step computes the logits of every row; later ones run over the cache.
     """
+    module_of(model)
+    how: dict[str, Any] = {"only": only, "keep": keep, "edit": edit, "inside": inside, "terms": terms}
     ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
     life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, starts=model.config.starts, runner=model)
     if isinstance(model.module, Encoder):
@@ -32,7 +47,7 @@ def trace(model: Model, prompt: str | Sequence[int], steps: int = 1, choose: Cal
     engine.submit(request)
     with watch(model, **how) as records:
         life.new = [news.token.id for news in engine.outputs() if news.token is not None]
-    life.seen = records.seen
+    life.seen, life.aliases = records.seen, records.aliases
     return life
 
 
@@ -44,4 +59,5 @@ def trace_encoder(model: Model, life: Trace, steps: int, how: Mapping[str, Any])
         out = model(torch.tensor([life.ids], device=model.device))
     life.blanks = model.blanks(life.ids)
     life.new, life.seen = [int(out[0, row].argmax()) for row in life.blanks], records.seen
+    life.aliases = records.aliases
     return life

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,9 +16,9 @@ from torch import Tensor
 from pellucid.checkpoint.adapting import Adapting
 from pellucid.checkpoint.disk import require_memory
 from pellucid.checkpoint.fill import fill, retie, unfill
-from pellucid.checkpoint.folder import Folder, refuse_file, save_folder
+from pellucid.checkpoint.folder import SHARD_BYTES, Folder, refuse_file, save_folder
 from pellucid.checkpoint.hub import fetch, is_hub_id
-from pellucid.checkpoint.packing import Packing, Stored
+from pellucid.checkpoint.placed import Placed, check_device
 from pellucid.checkpoint.precision import DTYPES as DTYPES
 from pellucid.checkpoint.precision import Precision, precision
 from pellucid.checkpoint.tied import settled, told
@@ -29,24 +29,24 @@ from pellucid.engine.engine import Engine, generate
 from pellucid.engine.requests import GREEDY, Output, Request, check_ids
 from pellucid.errors import CheckpointError, UseError
 from pellucid.families import Family, family, understand
+from pellucid.families.aliases import weight
 from pellucid.families.quantised import FIELD as QUANTISED
-from pellucid.families.quantised import InBlocks
 from pellucid.families.quantised import fields as in_folder
 from pellucid.meta import META
 from pellucid.models import Decoder, Encoder, EncoderDecoder, build, cast
-from pellucid.ops.blocks import BITS, Blocks
 from pellucid.ops.sample import logprobs
 from pellucid.ops.sampling import Sampling
-from pellucid.showing import Shown
+from pellucid.showing import Shown, checked
 from pellucid.sight import prefix as prefix_sight
 from pellucid.step import Step
 from pellucid.words import say
 
 SPECIMENS = Path(__file__).parent / "specimens"
-OWN = object()  # the model's own stop tokens
+OWN: Any = object()  # the model's own stop tokens
+Prompts = TypeVar("Prompts", Tensor, list[list[int]], list[int], str)
 
 
-class Model(Adapting, Shown):
+class Model(Placed, Adapting, Shown):
     """A model that runs: `module` is the plain nn.Module, `config` what it is, `tokenizer` its text (None where the folder has none).
 
     left: tensors of its folder that it has no use for: a module that predicts a second token, masks and tables that old files carry.
@@ -60,7 +60,7 @@ class Model(Adapting, Shown):
         self.files: dict[str, bytes] = {}  # the tokenizer's, by name, as they were read
         self.left: tuple[str, ...] = ()
         self.generation: dict[str, Any] = {}
-        self.engines: list[Engine] = []  # that no one is using
+        self.engines: list[Engine] = []  # idle ones
         self.precision = Precision(self.dtype, "given", self.dtype)
 
     def __repr__(self) -> str:
@@ -69,11 +69,6 @@ class Model(Adapting, Shown):
         sizes = say("model.sizes", layers=layers, width=c.width, heads=c.layers[0].attn.heads, vocab=f"{c.vocab:,}")
         facts = [self.family.name, sizes, say("explain.parameters", count=f"{self.num_parameters():,}")]
         return f"Model({self.name!r}: {' · '.join([*facts, *([self.quant] if self.quant else []), self.held, str(self.device)])})"
-
-    @property
-    def held(self) -> str:
-        """The dtype of the parameters, and why it is that."""
-        return (self.precision if self.precision.dtype == self.dtype else Precision(self.dtype, "given", self.dtype)).why
 
     @property
     def config(self) -> Config:
@@ -86,23 +81,11 @@ class Model(Adapting, Shown):
             raise CheckpointError("model.tokenizer", model=self.name)
         return self._tokenizer
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.module.embed.weight.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.module.embed.weight.device
-
-    @property
-    def quant(self) -> str | None:
-        """How its matrices are held, int8 or int4; None where they are plain."""
-        return next((p.format for p in self.module.parameters() if isinstance(p, Blocks)), None)
-
     def num_parameters(self) -> int:
         """Unique parameters: a tied table counts once, buffers do not."""
         return sum(p.numel() for p in self.module.parameters())
 
+    @checked
     def __call__(
         self,
         ids: Tensor,
@@ -111,15 +94,16 @@ class Model(Adapting, Shown):
         padding: Tensor | None = None,
         prefix: int | None = None,
         types: Tensor | None = None,
+        attention_mask: Tensor | None = None,
     ) -> Tensor:
         """ids LongTensor [B T] -> logits [B T V]; of an encoder-decoder, source ids and target ids -> logits of the target.
 
-        An encoder without a head gives its last rows [B T D].  padding: [B T], 0 where a row has no token.  types: token types [B T].
+        An encoder without a head gives its last rows [B T D].  padding: [B T], 0 where a row has no token, as
+        transformers' attention_mask, which is another name for it.  types: token types [B T].
         prefix: this many first tokens see each other both ways; of a model made for it, all of them where None.
         """
         self.check(ids)
-        if padding is not None and padding.shape != ids.shape:
-            raise UseError("model.padding", found=tuple(padding.shape), allowed=tuple(ids.shape))
+        padding = self.padding_of(ids, padding, attention_mask)
         self.check_types(types, ids)
         prefix = ids.shape[1] if prefix is None and self.config.prefix else prefix
         if prefix is not None and (type(prefix) is not int or prefix < 0):
@@ -157,48 +141,67 @@ class Model(Adapting, Shown):
         found = (told,) if isinstance(told, int) else tuple(told or self.config.stops)
         return tuple(i for i in found if 0 <= i < self.config.vocab)
 
-    @overload
-    def generate(
-        self, ids: Tensor, max_new_tokens: int = ..., temperature: float = ..., eos: Any = ..., seed: int | None = ..., **sampling: Any
-    ) -> Tensor: ...
-    @overload
+    @checked
     def generate(
         self,
-        ids: list[list[int]],
-        max_new_tokens: int = ...,
-        temperature: float = ...,
-        eos: Any = ...,
-        seed: int | None = ...,
-        **sampling: Any,
-    ) -> list[list[int]]: ...
-    def generate(
-        self,
-        ids: Tensor | list[list[int]],
+        ids: Prompts,
         max_new_tokens: int = 32,
         temperature: float = 0.0,
-        eos: Any = OWN,
+        eos: int | Iterable[int] | None = OWN,
         seed: int | None = None,
         deterministic: bool = False,
-        **sampling: Any,
-    ) -> Tensor | list[list[int]]:
-        """New tokens after each prompt: a LongTensor [B new] for a LongTensor [B T], lists for lists (of any lengths).
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition: float = 1.0,
+        presence: float = 0.0,
+        frequency: float = 0.0,
+        bias: Mapping[int, float] | None = None,
+        padding: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Prompts:
+        """Generate after each prompt, and return what is new in the kind that was given: a LongTensor [B new] for a LongTensor [B T],
+        lists for lists (of any lengths), a list for one list of ids, a text for a text.
 
-        temperature 0 takes the likeliest, else draws, by `seed` where given.  sampling: top_k, top_p and so on (ops.sample.Sampling).
+        temperature 0 takes the likeliest, else draws, by `seed` where given; top_k to bias: see ops.sampling.Sampling.
         eos: an id or ids that end a text; None lets none end it; by default the model's own. A stop is part of what is returned; a
-        tensor's row that ended early is filled with its stop.  deterministic: see Engine.of.
+        tensor's row that ended early is filled with its stop.  deterministic: see Engine.of.  padding: as in a call of the model.
         """
-        if isinstance(ids, Tensor):
-            self.check(ids)
         stops = self.stops if eos is OWN else () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
-        out: list[list[int]] = [[] for _ in ids]
-        how = Sampling.of({"temperature": temperature, "seed": seed, **sampling})
-        for news in self.stream(ids.tolist() if isinstance(ids, Tensor) else ids, max_new_tokens, how, stops, deterministic):
+        how = Sampling(temperature, top_k, top_p, min_p, repetition, presence, frequency, bias or {}, seed)
+        prompts = self.prompts(ids, padding, attention_mask)
+        out: list[list[int]] = [[] for _ in prompts]
+        for news in self.stream(prompts, max_new_tokens, how, stops, deterministic=deterministic):
             out[news.request] += [] if news.token is None else [news.token.id]
-        if not isinstance(ids, Tensor):
-            return out
-        longest = max(map(len, out), default=0)
-        return torch.tensor([row + row[-1:] * (longest - len(row)) for row in out], device=ids.device).long().view(len(out), longest)
+        if isinstance(ids, Tensor):
+            longest = max(map(len, out), default=0)
+            rows = [row + row[-1:] * (longest - len(row)) for row in out]
+            return torch.tensor(rows, device=ids.device).long().view(len(out), longest)
+        one: Any = out if not len(ids) or not isinstance(ids[0], int) else out[0]
+        return self.tokenizer.decode(out[0], skip_special=True) if isinstance(ids, str) else one  # type: ignore[no-any-return]
 
+    def prompts(self, given: object, padding: Tensor | None = None, attention_mask: Tensor | None = None) -> list[list[int]]:
+        """The prompts of `generate` as lists of ids; of a padded batch the tokens alone."""
+        if isinstance(given, str):
+            return [self.ids(given)]
+        if isinstance(given, Tensor):
+            self.check(given)
+            mask = self.padding_of(given, padding, attention_mask)
+            return [row.tolist() if mask is None else row[mask[r].bool()].tolist() for r, row in enumerate(given)]
+        if padding is not None or attention_mask is not None or not isinstance(given, list | tuple):
+            raise UseError("model.prompts", found=type(given).__name__)
+        return [list(given)] if given and isinstance(given[0], int) else [list(prompt) for prompt in given]
+
+    def padding_of(self, ids: Tensor, padding: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+        """The padding of ids by either of its names."""
+        if padding is not None and attention_mask is not None:
+            raise UseError("model.mask")
+        found = attention_mask if padding is None else padding
+        if found is not None and found.shape != ids.shape:
+            raise UseError("model.padding", found=tuple(found.shape), allowed=tuple(ids.shape))
+        return found
+
+    @checked
     def stream(
         self,
         prompts: Sequence[Sequence[int]],
@@ -207,23 +210,30 @@ class Model(Adapting, Shown):
         stops: Iterable[int] = (),
         cached: bool = False,
         deterministic: bool = False,
-        **how: Any,
+        n: int = 1,
+        logprobs: int | None = None,
     ) -> Iterator[Output]:
         """The same as news, token by token; `request` counts the prompts.
 
-        cached: see engine.engine.generate.  deterministic: see Engine.of.  how: more fields of engine.requests.Request.
+        cached: see engine.engine.generate.  deterministic: see Engine.of.  n, logprobs: see engine.requests.Request.
         """
-        return generate(self.module, self.requests(prompts, new, sampling, stops, **how), self.engines, cached, deterministic)
+        return generate(self.module, self.requests(prompts, new, sampling, stops, n, logprobs), self.engines, cached, deterministic)
 
     def requests(
-        self, prompts: Sequence[Sequence[int]], new: int, sampling: Sampling = GREEDY, stops: Iterable[int] = (), **how: Any
+        self,
+        prompts: Sequence[Sequence[int]],
+        new: int,
+        sampling: Sampling = GREEDY,
+        stops: Iterable[int] = (),
+        n: int = 1,
+        logprobs: int | None = None,
     ) -> list[Request]:
         """What these prompts ask of the engine; of an encoder-decoder they are sources. Each draws by a seed of its own."""
         requests = []
         for i, prompt in enumerate(prompts):
             own = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i)
             text, source = (tuple(prompt), None) if self.config.starts is None else ((self.config.starts,), tuple(prompt))
-            requests.append(Request(text, new, own, frozenset(stops), source=source, **how))
+            requests.append(Request(text, new, own, frozenset(stops), n, logprobs, source=source))
         return requests
 
     def ids(self, text: str) -> list[int]:
@@ -251,23 +261,30 @@ class Model(Adapting, Shown):
                 index = tuple(int(i) for i in (~p.isfinite()).nonzero()[0])
                 raise CheckpointError("model.finite", model=self.name, tensor=name, index=list(index), found=float(p[index]))
 
+    def weight(self, name: str) -> Tensor:
+        """A weight by our path, by the name in Hugging Face's files, or by TransformerLens': "blocks.3.attn.W_Q" is a matrix a head."""
+        return weight(self.module, self.family, name)
+
     def tensors(self) -> dict[str, Tensor]:
         """The weights under the names that Hugging Face's files use; of a model without adapters, or merged with them."""
         if self.adapters:
             raise UseError("adapter.on", model=self.name, names=", ".join(self.adapters))
         return dict(unfill(self.module, self.family.rules(self.config)))
 
-    def save(self, folder: str | Path, **how: Any) -> None:
+    @checked
+    def save(self, folder: str | Path, shard_bytes: int = SHARD_BYTES, overwrite: bool = False) -> None:
         """Write a Hugging Face folder: config.json, safetensors, and the tokenizer's files as they came.
 
         A model in int8 or int4 blocks is written so, codes and scales, which `load` alone reads back; any other plain.
+        Weights are written in the dtype that they are held in; a folder that holds weights is refused unless `overwrite`.
         """
         own = self.family.written(self.hf)
         hf = {k: v for k, v in own.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}
         hf |= {} if self.quant is None else {QUANTISED: in_folder(self.quant)}
-        save_folder(folder, hf, self.tensors(), self.generation or None, self.files, **how)
+        save_folder(folder, hf, self.tensors(), self.generation or None, self.files, shard_bytes, overwrite)
 
 
+@checked
 def load(
     name: str | Path,
     dtype: str | torch.dtype | None = None,
@@ -291,9 +308,9 @@ def load(
     judge_sizes(cfg := settled(kind, cfg, folder), folder)
     with META:
         module = build(cfg)
-    held = precision(dtype, stored_dtype(folder), sum(p.numel() for p in module.parameters()), str(device))
+    held = precision(dtype, folder.stored, sum(p.numel() for p in module.parameters()), str(device))
     wanted = held.dtype
-    packing = choose_packing(quant, folder, wanted)
+    packing = folder.packing(quant, wanted)
     left: tuple[str, ...] = ()
     if str(device) == "meta":
         cast(module, wanted)
@@ -315,14 +332,6 @@ def load(
     return model
 
 
-def check_device(device: str | torch.device) -> None:
-    """A device that torch knows and this machine has."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as broken:
-        raise UseError("model.device", found=device, reason=str(broken).split("\n")[0]) from None
-
-
 def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, whole: None) -> Path:
     """The folder of a name, fetched where it is a hub id."""
     text = str(name) or "''"
@@ -342,28 +351,6 @@ def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, 
 def specimens() -> list[str]:
     """The names of the models that ship with the package."""
     return sorted(f"pellucid/{p.name}" for p in SPECIMENS.iterdir() if (p / "config.json").is_file())
-
-
-def stored_dtype(folder: Folder) -> torch.dtype:
-    """The dtype of a folder's weights; of several the narrowest that is no format of blocks."""
-    stored = {e.dtype for e in folder.entries.values()}
-    return next((d for d in (torch.bfloat16, torch.float16, torch.float32, torch.float64) if d in stored), torch.float32)
-
-
-def check_quant(asked: str | None) -> None:
-    """A format that matrices can be held in."""
-    if asked not in (None, *BITS):
-        raise UseError("model.quant", found=asked, allowed=", ".join(BITS))
-
-
-def choose_packing(asked: str | None, folder: Folder, dtype: torch.dtype) -> Packing | None:
-    """How to hold matrices, None for plain: as the folder has them, or as asked."""
-    check_quant(asked)
-    if isinstance(folder.method, InBlocks):
-        if asked not in (None, folder.method.form):
-            raise UseError("model.quantised", folder=folder.path, held=folder.method.form, found=asked)
-        return Packing(folder.method.form, dtype, {n: e for n, e in folder.entries.items() if isinstance(e, Stored)})
-    return None if asked is None else Packing(asked, dtype)
 
 
 def make(hf: Mapping[str, Any], name: str = "new", device: str = "cpu", dtype: torch.dtype | None = None) -> Model:

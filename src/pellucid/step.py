@@ -157,3 +157,28 @@ def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:
     if len(steps) > 1:
         return steps[1].spans
     return steps[0].source[1].spans if steps[0].source is not None else ()
+
+
+def part_of(
+    steps: tuple[Step, ...], sizes: Mapping[str, int], request: object, words: list[str], rows: Tensor | None
+) -> tuple[tuple[Any, ...] | None, Tensor | None]:
+    """The index that cuts a request out of a tensor with the axes `words`, and its rows counted from 0.
+
+    rows: for an axis N, the row of each.  None where nothing tells which of the tensor's rows are the request's, or none are.
+    """
+    length = "T" if "T" in words or "S" not in words else "S"
+    spans = spans_of(steps, length)
+    if spans:
+        start, stop = next(((s.start, s.stop) for s in spans if s.request == request), (0, 0))
+    elif isinstance(request, int) and 0 <= request < sizes["B"]:
+        if "B" in words:
+            return (*[slice(None)] * words.index("B"), slice(request, request + 1)), None
+        start, stop = request * sizes["T"], (request + 1) * sizes["T"]
+    else:
+        return None, None
+    if start == stop or (length not in words and rows is None):  # of an axis N without rows nothing tells whose it is
+        return None, None
+    if "N" in words and rows is not None:
+        at = ((rows >= start) & (rows < stop)).nonzero().flatten()
+        return (*[slice(None)] * words.index("N"), at), rows[at] - start
+    return (*[slice(None)] * words.index(length), slice(start, stop)), torch.arange(stop - start)

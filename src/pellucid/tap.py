@@ -7,16 +7,20 @@ replace it. `note` is its twin on the side of the ops: what made a tensor, from 
 Reading never changes which kernel runs: what lies inside a fused op is recomputed beside it; only an edit inside selects the reference.
 """
 
+import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from fnmatch import translate
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from pellucid.errors import nearest
 
 if TYPE_CHECKING:
     from pellucid.step import Step
@@ -161,6 +165,28 @@ def tap(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
     for w in here.watches:
         x = w.see(x, label, rows, any(None in (e.request, w.request) or e.request == w.request for e in editors))
     return x
+
+
+@lru_cache(64)
+def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    """Whether a path fits one of these; what it has answered it knows, for the next watch that asks the same."""
+    fits = re.compile("|".join(map(translate, patterns)) or r"(?!)")
+    return cache(lambda path: fits.match(path) is not None)
+
+
+# What a family calls the stream that enters its first block; another has it under another of these.
+ENTRANCES = {"embed", "embed_norm", "positions", "scaled", "start", "typed", "widen"}
+
+
+def offered(path: str, known: Iterable[str], aliases: Mapping[str, tuple[str, ...]]) -> str:
+    """The paths to offer for one that is unknown: the nearest, or for a stream into the first block what that is in this model."""
+    enters = aliases.get("layers.0.in", ()) if path in ENTRANCES else ()
+    return ", ".join(("layers.0.in", *enters)) if enters else nearest(path, [*known, *aliases])
+
+
+def described(x: Tensor) -> tuple[tuple[int, ...], str, str]:
+    """What an edit must leave as it is."""
+    return tuple(x.shape), str(x.dtype).removeprefix("torch."), str(x.device)
 
 
 def note(

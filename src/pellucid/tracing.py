@@ -7,7 +7,7 @@ step. A step is written whole before its line is; what a crash tears is dropped 
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +21,12 @@ from pellucid.axes import parse
 from pellucid.checkpoint.disk import inside, read_whole
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
-from pellucid.errors import CheckpointError, PellucidError, TokenizerError, TraceError
-from pellucid.watching import Records, Seen, Watch
+from pellucid.errors import CheckpointError, PellucidError, TokenizerError, TraceError, UseError
+from pellucid.families.aliases import aliases, of_records, put
+from pellucid.models import Decoder, EncoderDecoder
+from pellucid.showing import checked
+from pellucid.step import Step, spans_of
+from pellucid.watching import Edit, Inside, Records, Seen, Watch
 
 INDEX = "index.jsonl"
 SCHEMA = 1
@@ -39,7 +43,8 @@ class Trace(Records):
     """Records with their run: the model's name, the prompt, its ids, and the ids that the run went on with.
 
     starts: what a text that is written beside a source begins with.  blanks: the rows that an encoder's new ids stand in.
-    pieces: what ids stand for, in bytes, as a folder tells it.
+    pieces: what ids stand for, in bytes, as a folder tells it.  fed: of a watch that streamed to a folder, the ids that each step was
+    given, an entry a request or a row of the batch: {"request", "ids"}, and "source" beside an encoder.
     """
 
     model: str = ""
@@ -50,7 +55,9 @@ class Trace(Records):
     starts: int | None = None
     blanks: list[int] = field(default_factory=list)
     pieces: dict[int, bytes] = field(default_factory=dict)
+    fed: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     torn: list[str] = field(default_factory=list)  # what a damaged folder has lost
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
     runner: Any = field(default=None, compare=False)  # the Model, where it ran in this process; a folder tells its name alone
 
     def __repr__(self) -> str:
@@ -105,6 +112,8 @@ class Writer:
     def __init__(self, folder: str | Path, **run: Any) -> None:
         self.folder, self.step, self.written = Path(folder), -1, 0
         self.waiting: list[Seen] = []
+        self.fed: Callable[[], list[dict[str, Any]]] = list  # the ids of the running forward
+        self.ids: list[dict[str, Any]] = []
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if any(f.name != INDEX for f in self.folder.iterdir()) and not (self.folder / INDEX).exists():
@@ -123,7 +132,7 @@ class Writer:
             raise TraceError("trace.value", path=seen.path, found=seen.value.device if isinstance(seen.value, Tensor) else type(seen.value))
         if seen.step != self.step:
             self.flush()
-            self.step = seen.step
+            self.step, self.ids = seen.step, self.fed()
         self.waiting.append(seen)
 
     def flush(self) -> None:
@@ -132,12 +141,12 @@ class Writer:
         if not waiting:
             return
         name = f"{self.written:06d}.safetensors"
-        write(self.folder / name, {str(i): s.value for i, s in enumerate(waiting)})
+        write(self.folder / name, {str(i): s.value.detach() for i, s in enumerate(waiting)})
         try:
             (self.folder / name).chmod(0o600)
         except OSError as broken:
             raise TraceError("trace.write", folder=self.folder, reason=broken.strerror) from None
-        self.line({"shard": name, "seen": [described(s) for s in waiting]})
+        self.line({"shard": name, **({"fed": self.ids} if self.ids else {}), "seen": [described(s) for s in waiting]})
         self.written += 1
 
     def line(self, entry: dict[str, Any]) -> None:
@@ -159,12 +168,12 @@ class Writer:
 def described(s: Seen) -> dict[str, Any]:
     """A record without its tensor, as one JSON object."""
     rows = None if s.rows is None else s.rows.tolist()
-    request = s.request if isinstance(s.request, str | int | None) else repr(s.request)
     error = None if s.error is None else repr(s.error)
-    more = {"rows": rows, "request": request, "error": error, "inputs": s.inputs, "weights": s.weights, "flops": s.flops}
+    more = {"rows": rows, "request": name_of(s.request), "error": error, "inputs": s.inputs, "weights": s.weights, "flops": s.flops}
     return {f: getattr(s, f) for f in FIELDS} | more
 
 
+@checked
 def load_trace(folder: str | Path) -> Trace:
     """A trace from its folder. What is torn is dropped, and named in `torn`; what was never a trace is an error."""
     root = Path(folder)
@@ -186,16 +195,48 @@ def load_trace(folder: str | Path) -> Trace:
         if not line:
             continue
         try:
-            trace.seen += step_of(root, parse_object(line, f"{file}:{number}", TraceError), f"{file}:{number}")
+            entry = parse_object(line, f"{file}:{number}", TraceError)
+            found = step_of(root, entry, f"{file}:{number}")
+            trace.seen += found
+            trace.fed |= {found[0].step: entry["fed"]} if found and "fed" in entry else {}
         except PellucidError as fault:
             trace.torn.append(str(fault))
+    if "ids" not in run:
+        settle(trace)
+    trace.aliases = of_records(trace.seen)
     return trace
+
+
+def settle(trace: Trace) -> None:
+    """Find prompt and new ids of a trace whose steps tell what they were fed: of one text they follow; of several, `fed` alone tells."""
+    given = [trace.fed[k] for k in sorted(trace.fed)]
+    if given and all(len(entries) == 1 for entries in given):
+        (first,), rest = given[0], [e["ids"] for (e,) in given[1:]]
+        trace.ids = first.get("source", first["ids"])
+        trace.new = [i for (i,) in rest] if all(len(ids) == 1 for ids in rest) else []
+
+
+def sound_fed(found: object) -> bool:
+    """Whether this is a list of what requests were fed."""
+    return isinstance(found, list) and all(
+        isinstance(e, dict)
+        and {"request", "ids"} <= e.keys() <= {"request", "ids", "source"}
+        and (e["request"] is None or isinstance(e["request"], str) or numbers([e["request"]]))
+        and numbers(e["ids"])
+        and numbers(e.get("source", []))
+        for e in found
+    )
 
 
 def step_of(root: Path, entry: dict[str, Any], line: str) -> list[Seen]:
     """The records of one line of the index. File names are numbers: no name in a trace becomes a path."""
     name, seen = entry.get("shard"), entry.get("seen")
-    if not (isinstance(name, str) and re.fullmatch(r"[0-9]{6,12}\.safetensors", name) and isinstance(seen, list)):
+    if not (
+        isinstance(name, str)
+        and re.fullmatch(r"[0-9]{6,12}\.safetensors", name)
+        and isinstance(seen, list)
+        and sound_fed(entry.get("fed", []))
+    ):
         raise TraceError("trace.line", found=line)
     tensors = read_header(inside(root, name, TraceError))
     records = []
@@ -255,13 +296,14 @@ class Difference:
     values: tuple[float, float]
 
 
+@checked
 def first_difference(a: Trace | Watch, b: Trace | Watch, atol: float = 0.0, rtol: float = 0.0) -> Difference | None:
     """The first record, in a's order, that b has too and that differs by more than atol + rtol·|a|; None where all agree.
 
     Two traces with no path in common are an error: agreement about nothing says nothing.
     """
-    others = {(s.path, s.step, s.call, s.request): s for s in b}
-    shared = [(s, others[key]) for s in a if (key := (s.path, s.step, s.call, s.request)) in others]
+    others = keyed(b)
+    shared = [(s, others[key]) for key, s in keyed(a).items() if key in others]
     if not shared:
         raise TraceError("diff.nothing")
     for x, y in shared:
@@ -277,17 +319,74 @@ def first_difference(a: Trace | Watch, b: Trace | Watch, atol: float = 0.0, rtol
     return None
 
 
+def keyed(records: Trace | Watch) -> dict[tuple[object, ...], Seen]:
+    """Records by path, step, call and request; where there is one request only its name says nothing, as in a batch, which has none."""
+    several = len({s.request for s in records} - {None}) > 1
+    return {(s.path, s.step, s.call, s.request if several else None): s for s in records}
+
+
+@checked
 @contextmanager
-def watch(model: Any, *, to: str | Path | None = None, **how: Any) -> Iterator[Watch]:
-    """`watch.watch`, for a Model or a module; to: a folder that records stream into, step by step, instead of memory."""
-    module: nn.Module = getattr(model, "module", model)
+def watch(
+    model: Any,
+    only: str | Iterable[str] = "*",
+    keep: Callable[[Tensor], Any] | None = None,
+    edit: Mapping[str, Edit] | None = None,
+    grad: bool = False,
+    request: object = None,
+    inside: Inside = "beside",
+    terms: bool = False,
+    to: str | Path | None = None,
+) -> Iterator[Watch]:
+    """Record, and change, the tensors that have a path while this thread runs `model`, a Model or a module.
+
+    only: paths to record, with `*`; one that meets no tensor is an error. Here and in `edit` the names that TransformerLens and
+    transformers have for a tensor do too (families.aliases).  keep: what to keep of a tensor, by default the tensor itself.
+    edit: {path: f(tensor) -> tensor, or None to leave it}.  grad: leave `value` in the graph, and fill `Seen.grad` when a backward runs.
+    request: record one request of a batch or crowd alone; else each record tells its request.  inside: "beside" recomputes what lies in
+    a fused op, "listed" lists it on meta and `Seen.later` recomputes it, "reference" runs the open form in its place.  terms: the
+    summands of every cell too.  to: a folder that records stream into, step by step, instead of memory.
+    """
+    module = module_of(model)
+    known = aliases(module, getattr(model, "family", None)) if isinstance(module, Decoder | EncoderDecoder) else {}
+    only = put((only,) if isinstance(only, str) else only, known)
+    edit = {path: change for key, change in (edit or {}).items() for path in put([key], known)}
     if to is None:
-        with watching.watch(module, **how) as seen:
+        with watching.watch(module, only, keep, edit, grad, request, inside, terms) as seen:
+            seen.aliases = known
             yield seen
         return
     writer = Writer(to, model=getattr(model, "name", type(module).__name__))
     try:
-        with watching.watch(module, to=writer, **how) as seen:
+        with watching.watch(module, only, keep, edit, grad, request, inside, terms, writer) as seen:
+            writer.fed, seen.aliases = lambda: fed(*seen.given), known
             yield seen
     finally:
         writer.close()
+
+
+def module_of(model: Any) -> nn.Module:
+    """The module of a Model, or a module itself; anything else is an error that tells a name from what `load` makes of it."""
+    module = getattr(model, "module", model)
+    if not isinstance(module, nn.Module):
+        raise UseError("model.loaded", found=repr(model) if isinstance(model, str | Path) else type(model).__name__)
+    return module
+
+
+def fed(given: tuple[Tensor, ...], steps: tuple[Step, ...]) -> list[dict[str, Any]]:
+    """The ids that a forward was called with, as JSON: one entry a request, or a row of a batch, with a source's ids where it has one."""
+    *sources, tokens = (x.tolist() for x in given)
+    spans = spans_of(steps, "T")
+    if not spans:
+        own = [{"request": None, "ids": row} for row in tokens]
+        return [e | {"source": row} for e, row in zip(own, sources[0], strict=True)] if sources else own
+    told = {s.request: sources[0][0][s.start : s.stop] for s in spans_of(steps, "S")} if sources else {}
+    return [
+        {"request": name_of(s.request), "ids": tokens[0][s.start : s.stop]} | ({"source": told[s.request]} if s.request in told else {})
+        for s in spans
+    ]
+
+
+def name_of(request: object) -> str | int | None:
+    """A request as the index of a trace has it."""
+    return request if isinstance(request, str | int | None) else repr(request)

@@ -7,17 +7,15 @@
 While any thread watches, a frame stands around every module's forward; it leaves by `finally`. Nothing else of the model changes.
 """
 
-import difflib
 import fnmatch
 import functools
 import itertools
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +24,12 @@ from pellucid.axes import bind
 from pellucid.eager import EAGER
 from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.showing import Shown
-from pellucid.step import Step, spans_of
-from pellucid.tap import Call, Flops, Index, Made, Mark, Terms, Weights, aside, here, picked, terms_of
+from pellucid.step import Step, part_of, spans_of
+from pellucid.tap import Call, Flops, Index, Made, Mark, Terms, Weights, aside, described, here, matcher, offered, picked, terms_of
 
 Edit = Callable[[Tensor], Tensor | None]
+Inside = Literal["beside", "listed", "reference"]
+Cut = tuple[object, tuple[Any, ...], Tensor | None]  # a request, the index of its part of a tensor, and the rows of that
 _serial = itertools.count()
 
 
@@ -58,16 +58,18 @@ class Seen(Shown):
 
 
 class Records(Shown):
-    """What was seen, in the order in which it was made."""
+    """What was seen, in the order in which it was made. aliases: other names of paths, by which records are found too."""
+
+    aliases: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
 
     def all(self, path: str) -> list[Seen]:
         """Every record of this path; none is an error that offers the nearest paths."""
-        found = [s for s in self.seen if s.path == path]
+        found = [s for s in self.seen if s.path in self.aliases.get(path, (path,))]
         if not found:
-            raise TraceError("trace.unknown", path=path, near=nearest(path, (s.path for s in self.seen)))
+            raise TraceError("trace.unknown", path=path, near=offered(path, (s.path for s in self.seen), self.aliases))
         return found
 
     def __getitem__(self, path: str) -> Seen:
@@ -77,7 +79,7 @@ class Records(Shown):
         return found[0]
 
     def __contains__(self, path: str) -> bool:
-        return any(s.path == path for s in self.seen)
+        return any(s.path in self.aliases.get(path, (path,)) for s in self.seen)
 
     def __iter__(self) -> Iterator[Seen]:
         return iter(self.seen)
@@ -88,11 +90,6 @@ class Records(Shown):
     def paths(self) -> list[str]:
         """The paths that were seen, each once, in order."""
         return list(dict.fromkeys(s.path for s in self.seen))
-
-
-def nearest(path: str, known: Iterable[str]) -> str:
-    """Up to three known paths that resemble this one, for an error's last words."""
-    return ", ".join(difflib.get_close_matches(path, dict.fromkeys(known), 3, 0.3)) or "-"
 
 
 @dataclass(slots=True)
@@ -122,15 +119,19 @@ class Watch(Records):
         to: Callable[[Seen], None] | None = None,
     ) -> None:
         super().__init__()
-        if inside not in ("beside", "listed", "reference"):
+        if inside not in get_args(Inside):
             raise UseError("watch.inside", found=repr(inside))
-        self.model, self.wants = model, matcher((only,) if isinstance(only, str) else tuple(only))
+        self.only = (only,) if isinstance(only, str) else tuple(only)
+        self.model, self.wants = model, matcher(self.only)
         self.keep, self.edit, self.grad, self.request, self.inside, self.terms = keep, dict(edit or {}), grad, request, inside, terms
         self.to = self.seen.append if to is None else functools.partial(aside, to)
         self.serial = next(_serial)  # not id(self): a tensor outlives its watch, and ids come again
         self.step, self.met = -1, False
         self.count: dict[tuple[str, object], int] = {}
         self.edited: set[str] = set()
+        self.recorded: set[str] = set()
+        self.inner: dict[str, None] = {}  # paths within ops, which only a watch that wants them records
+        self.given: tuple[tuple[Tensor, ...], tuple[Step, ...]] = (), ()  # what the running forward was called with: ids and steps
         self.spots: dict[tuple[str, str], Spot] = {}
         self.flops: dict[str, int] = {}
         self.where: dict[nn.Module, list[str]] = {}
@@ -149,6 +150,7 @@ class Watch(Records):
             return None
         full = [f"{path}.{n}".lstrip(".") for n in names]
         wanted = any(map(self.wants, full))
+        self.inner.update(dict.fromkeys(full))
         if any(self.edits(p) for p in full) or (wanted and self.inside == "reference"):
             return "reference"
         return ("list" if self.inside == "listed" else "read") if wanted else None
@@ -211,12 +213,9 @@ class Watch(Records):
 
     def see(self, x: Tensor, label: str, rows: Tensor | None, edited: bool) -> Tensor:
         """Record one tapped tensor, which a watch has edited or not; returns what the forward goes on with."""
-        if (spot := self.meet(x, label)) is None:
+        if (spot := self.meet(x, label)) is None or not (cuts := self.cuts(x, spot.dims, rows)):
             return x
-        part, rows = ((), rows) if self.request is None else self.mine(x, spot.dims, rows)
-        if part is None:
-            return x
-        self.met = True  # (): all of it
+        self.met = True
         mark = self.mark(x.untyped_storage())
         flops, mark.flops = mark.flops, 0
         mark.names[int(x.storage_offset())] = spot.path
@@ -224,19 +223,23 @@ class Watch(Records):
             return x
         if self.grad and here.marks is None and torch.is_grad_enabled() and x.is_floating_point() and not x.requires_grad:
             x = x.detach().requires_grad_()
-        self.record(spot, x, x[part] if part else x, part, rows, Made("edit") if edited else mark.made, edited, flops)
+        made, told = Made("edit") if edited else mark.made, flops if len(cuts) == 1 else None
+        for request, part, rows in cuts:
+            self.record(spot, x, x[part] if part else x, part, rows, made, edited, told, request)
         return x
 
     def record(
-        self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool, flops: int
-    ) -> None:
-        """Keep what was seen of x: cut, the watched request's part of it."""
-        request = self.request if here.piece is None or here.piece.request is None else here.piece.request
+        self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool,
+        flops: int | None, request: object = None,
+    ) -> None:  # fmt: skip
+        """Keep what was seen of x: cut, a request's part of it, or all."""
+        self.recorded.add(spot.path)
         which = spot.path, request
         call = self.count.get(which, 0)
         self.count[which] = call + 1
         source = "edited" if edited else here.source if here.marks is None else "recomputed"
-        value = cut.detach() if self.keep is None else aside(self.keep, cut)
+        own = cut if self.grad and here.marks is None else cut.detach()
+        value = own if self.keep is None else aside(self.keep, own)
         seen = Seen(
             spot.path, spot.dims, tuple(cut.shape), x.dtype, value, self.step, request, call, rows, source, None,
             made.op, made.inputs, made.weights, flops=flops,
@@ -270,45 +273,36 @@ class Watch(Records):
         x.untyped_storage().__dict__["pellucid"] = {serial: Mark(m.made, m.flops) for serial, m in marks.items()}
         return x
 
-    def mine(self, x: Tensor, dims: str, rows: Tensor | None) -> tuple[tuple[Any, ...] | None, Tensor | None]:
-        """The index that cuts the watched request out of x, () for all of it, and its rows from 0; None where x is another request's."""
+    def cuts(self, x: Tensor, dims: str, rows: Tensor | None) -> list[Cut]:
+        """What of x is recorded: the watched request's part, or each request's where a step carries several, or all of it."""
+        if self.request is not None:
+            part, rows = self.mine(x, dims, rows)
+            return [] if part is None else [(self.request, part, rows)]
         if here.piece is not None and here.piece.request is not None:
-            return (() if here.piece.request == self.request else None), None
-        call, words = here.calls[-1], dims.split()
-        length = "T" if "T" in words or "S" not in words else "S"
-        spans = spans_of(call.steps, length)
-        if spans:
-            start, stop = next(((s.start, s.stop) for s in spans if s.request == self.request), (0, 0))
-        elif isinstance(self.request, int) and 0 <= self.request < call.sizes["B"]:
-            if "B" in words:
-                return (*[slice(None)] * words.index("B"), slice(self.request, self.request + 1)), None
-            start, stop = self.request * call.sizes["T"], (self.request + 1) * call.sizes["T"]
-        else:
-            return None, None
-        if start == stop or (length not in words and rows is None):  # of an axis N without rows nobody knows whose it is
-            return None, None
-        if "N" in words and rows is not None:
-            at = ((rows >= start) & (rows < stop)).nonzero().flatten()
-            return (*[slice(None)] * words.index("N"), at), rows[at] - start
-        return (*[slice(None)] * words.index(length), slice(start, stop)), torch.arange(stop - start)
+            return [(here.piece.request, (), rows)]
+        spans = spans_of(here.calls[-1].steps, "T" if "T" in dims.split() or "S" not in dims.split() else "S")
+        if len(spans) < 2:
+            return [(spans[0].request if spans else None, (), rows)]
+        found = [(s.request, *self.mine(x, dims, rows, s.request)) for s in spans]
+        return [(r, part, own) for r, part, own in found if part is not None] or [(None, (), rows)]
+
+    def mine(self, x: Tensor, dims: str, rows: Tensor | None, request: object = None) -> tuple[tuple[Any, ...] | None, Tensor | None]:
+        """The index that cuts a request, or the watched one, out of x, () for all, and its rows from 0; None where x is another's."""
+        request = self.request if request is None else request
+        if here.piece is not None and here.piece.request is not None:
+            return (() if here.piece.request == request else None), None
+        call = here.calls[-1]
+        return part_of(call.steps, call.sizes, request, dims.split(), rows)
 
     def close(self) -> None:
-        """An edit that never met its tensor is a mistake in its path."""
+        """An edit or a pattern that never met a tensor is a mistake in its path."""
         missed = sorted(set(self.edit) - self.edited)
+        known = dict.fromkeys([*(s.path for s in self.spots.values()), *self.inner, *self.recorded])
         if missed and self.met:
-            raise TraceError("edit.unmet", path=missed[0], near=nearest(missed[0], (s.path for s in self.spots.values())))
-
-
-@functools.lru_cache(64)
-def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Whether a path fits one of these; what it has answered it knows, for the next watch that asks the same."""
-    fits = re.compile("|".join(map(fnmatch.translate, patterns)) or r"(?!)")
-    return functools.cache(lambda path: fits.match(path) is not None)
-
-
-def described(x: Tensor) -> tuple[tuple[int, ...], str, str]:
-    """What an edit must leave as it is."""
-    return tuple(x.shape), str(x.dtype).removeprefix("torch."), str(x.device)
+            raise TraceError("edit.unmet", path=missed[0], near=offered(missed[0], known, self.aliases))
+        unmet = (only for only in self.only if not any(fnmatch.fnmatchcase(path, only) for path in self.recorded))
+        if self.met and (pattern := next(unmet, None)) is not None:
+            raise TraceError("watch.unmet", path=pattern, near=offered(pattern, known, self.aliases))
 
 
 def take_gradient(of: "weakref.ref[Seen]", part: tuple[Any, ...], gradient: Tensor) -> None:
@@ -328,14 +322,14 @@ def _frame(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw: Any
         return forward(*args, **kw)
     outer = calls[-1] if calls else None
     paths: dict[Watch, str | None] = {}
+    steps = tuple([a for a in (*args, *kw.values()) if isinstance(a, Step)])
     for w in watches:
         options = w.where.get(module)
         paths[w] = options[0] if options else None
         if options and len(options) > 1 and outer is not None and (above := outer.path.get(w)):
             paths[w] = next((p for p in options if p.startswith(above + ".")), options[0])
         if module is w.model:
-            w.step, w.count = w.step + 1, {}
-    steps = tuple([a for a in (*args, *kw.values()) if isinstance(a, Step)])
+            w.step, w.count, w.given = w.step + 1, {}, (tuple([a for a in args if isinstance(a, Tensor)]), steps)
     sizes: dict[str, int] = {}
     if outer is not None:
         steps = steps or outer.steps
@@ -363,15 +357,19 @@ def _frames(modules: Iterable[nn.Module], change: int) -> None:
 
 
 @contextmanager
-def watch(model: nn.Module, **how: Any) -> Iterator[Watch]:
-    """Record, and change, what `tap` names while this thread runs this model.
-
-    only: paths to record, with `*`.  keep: what to keep of a tensor, by default the tensor itself.  edit: {path: f(tensor) -> tensor or
-    None}.  grad: gradients by path too.  request: one request of a batch or crowd.  inside: "beside" recomputes what lies in a fused op,
-    "listed" lists it on meta and `Seen.later` recomputes it, "reference" runs the open form in its place.  terms: the summands of every
-    cell too.  to: a function that takes each record instead.
-    """
-    w = Watch(getattr(model, "_orig_mod", model), **how)
+def watch(
+    model: nn.Module,
+    only: str | Iterable[str] = "*",
+    keep: Callable[[Tensor], Any] | None = None,
+    edit: Mapping[str, Edit] | None = None,
+    grad: bool = False,
+    request: object = None,
+    inside: Inside = "beside",
+    terms: bool = False,
+    to: Callable[[Seen], None] | None = None,
+) -> Iterator[Watch]:
+    """Record, and change, what `tap` names while this thread runs this module. to: takes each record; else see `pellucid.watch`."""
+    w = Watch(getattr(model, "_orig_mod", model), only, keep, edit, grad, request, inside, terms, to)
     with EAGER:
         _frames(w.where, +1)
         here.watches = (*here.watches, w)

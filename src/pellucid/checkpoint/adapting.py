@@ -8,6 +8,7 @@ from pellucid.checkpoint.hub import fetch_adapter, is_hub_id
 from pellucid.errors import UseError
 from pellucid.families import Family
 from pellucid.models import Decoder, EncoderDecoder
+from pellucid.showing import checked
 
 
 class Adapting:
@@ -17,6 +18,7 @@ class Adapting:
         self.module, self.family = module, family
         self.adapters: dict[str, lora.Adapter] = {}
 
+    @checked
     def adapt(self, folder: str | Path, name: str = "default") -> None:
         """Put a LoRA adapter in PEFT's format on the model, a folder or a hub id, under a name; several add up. arXiv 2106.09685."""
         if not re.fullmatch(r"[\w-]+", name):
@@ -37,6 +39,7 @@ class Adapting:
         lora.merge(self.module, self.adapters)
         self.adapters = {}
 
+    @checked
     def save_adapter(self, folder: str | Path, name: str | None = None, overwrite: bool = False) -> None:
         """Write an adapter, the only one where none is named, as PEFT reads it."""
         lora.save_adapter(Path(folder), self.module, self.adapter(name), overwrite)

@@ -19,12 +19,12 @@ from torch import Tensor
 from pellucid.checkpoint.dequantise import Quantised, dequantised
 from pellucid.checkpoint.disk import Stamp, inside, read_marked, regular, replacing, stamp
 from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
-from pellucid.checkpoint.packing import Stored
+from pellucid.checkpoint.packing import Packing, Stored, check_quant
 from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor, write
 from pellucid.checkpoint.template import LEGACY_FILE, TEMPLATE_FILE, named_files
 from pellucid.errors import CheckpointError, ConfigError, UseError
 from pellucid.families.fields import Fields
-from pellucid.families.quantised import Method, quantised
+from pellucid.families.quantised import InBlocks, Method, quantised
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -79,6 +79,21 @@ class Folder:
     def entries(self) -> Mapping[str, Entry | Quantised | Stored]:
         """Every tensor: its name, dtype, shape and the shard it lies in."""
         return dequantised(self._stored(), self.method)
+
+    @property
+    def stored(self) -> torch.dtype:
+        """The dtype of the weights; of several the narrowest that is no format of blocks."""
+        found = {e.dtype for e in self.entries.values()}
+        return next((d for d in (torch.bfloat16, torch.float16, torch.float32, torch.float64) if d in found), torch.float32)
+
+    def packing(self, asked: str | None, dtype: torch.dtype) -> Packing | None:
+        """How to hold matrices, None for plain: as the folder has them, or as asked. dtype: what they compute in."""
+        check_quant(asked)
+        if isinstance(self.method, InBlocks):
+            if asked not in (None, self.method.form):
+                raise UseError("model.quantised", folder=self.path, held=self.method.form, found=asked)
+            return Packing(self.method.form, dtype, {n: e for n, e in self.entries.items() if isinstance(e, Stored)})
+        return None if asked is None else Packing(asked, dtype)
 
     def _stored(self) -> dict[str, Entry]:
         """Every tensor as it lies on disk."""

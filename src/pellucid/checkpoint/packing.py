@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.checkpoint.safetensors_file import Entry, read_tensor
-from pellucid.errors import CheckpointError
+from pellucid.errors import CheckpointError, UseError
 from pellucid.families.names import Group
 from pellucid.families.quantised import in_blocks
 from pellucid.ops import blocks
@@ -162,3 +162,9 @@ def unpacked(g: Group, ours: Sequence[Blocks]) -> Iterator[tuple[str, Tensor]]:
     """The names and tensors on disk of a group in blocks."""
     for end, parts in ((CODES, [t.codes for t in ours]), (SCALES, [t.scales for t in ours])):
         yield from zip((n + end for n in g.disk), (t.contiguous() for t in g.layout.write(parts)), strict=True)
+
+
+def check_quant(asked: str | None) -> None:
+    """Refuse what is no format that matrices can be held in."""
+    if asked not in (None, *blocks.BITS):
+        raise UseError("model.quant", found=asked, allowed=", ".join(blocks.BITS))

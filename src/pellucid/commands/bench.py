@@ -144,12 +144,12 @@ def subject(
     import torch
 
     from pellucid.billing import described
+    from pellucid.checkpoint.packing import check_quant
     from pellucid.checkpoint.precision import precision
     from pellucid.counting import Setting, counted
     from pellucid.counting.ghost import ghost
     from pellucid.measuring.subject import check, random_weights, reach
     from pellucid.measuring.timing import WARM
-    from pellucid.model import check_quant
 
     check_quant(quant)
     if has_weights(name):

@@ -12,8 +12,7 @@ from pellucid.counting import summary
 from pellucid.counting.distinct import PLACE, Distinct, Kind
 from pellucid.counting.number import Number
 from pellucid.counting.weights import Weight
-from pellucid.errors import UseError
-from pellucid.watching import nearest
+from pellucid.errors import UseError, nearest
 
 BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from pellucid.past import Span
 from pellucid.tap import Call, Flops, Made, here, seen_by
-from pellucid.watching import Spot, Watch
+from pellucid.watching import Cut, Spot, Watch
 
 if TYPE_CHECKING:
     from pellucid.engine.plans import Rows
 
-Cuts = dict[str, tuple[tuple[Any, ...] | None, Tensor | None]]  # what of a tensor is one request's: see Watch.mine
+Cuts = dict[str, list[Cut]]  # what of a tensor is whose, by its axes: see Watch.cuts
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Tapped:
         """The watched request's part, copied: the next replay writes over the tensor itself. cuts: those of the step so far, by axes."""
         if self.rows is not None or self.spot.dims not in cuts:
             rows = None if self.rows is None else self.rows.clone()
-            cuts[self.spot.dims] = ((), rows) if w.request is None else w.mine(self.x, self.spot.dims, rows)
-        part, rows = cuts[self.spot.dims]
-        if part is not None:
-            flops = self.flops() if callable(self.flops) else self.flops
-            w.record(self.spot, self.x, (self.x[part] if part else self.x).clone(), part, rows, self.made, False, flops)
+            cuts[self.spot.dims] = w.cuts(self.x, self.spot.dims, rows)
+        found = cuts[self.spot.dims]
+        flops = None if len(found) != 1 else self.flops() if callable(self.flops) else self.flops
+        for request, part, rows in found:
+            w.record(self.spot, self.x, (self.x[part] if part else self.x).clone(), part, rows, self.made, False, flops, request)
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,15 @@ class Scribe(Watch):
         if not isinstance(flops, int):
             self.counts[storage._cdata] = flops
 
+    def cuts(self, x: Tensor, dims: str, rows: Tensor | None) -> list[Cut]:
+        """Every request's: whose rows they are is asked when a step is told."""
+        return [(None, (), rows)]
+
     def record(
-        self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool, flops: int
-    ) -> None:
-        self.events.append(Tapped(self.call(), spot, x, rows, made, self.counts.pop(x.untyped_storage()._cdata, flops)))
+        self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool,
+        flops: int | None, request: object = None,
+    ) -> None:  # fmt: skip
+        self.events.append(Tapped(self.call(), spot, x, rows, made, self.counts.pop(x.untyped_storage()._cdata, flops or 0)))
 
     def serves(self, w: Watch) -> bool:
         """Whether all that a watch asks for can be told afterwards: no edit, no gradient, no terms, nothing that is looked at later."""
@@ -110,8 +115,8 @@ class Scribe(Watch):
             return False
         return w.inside == "beside" or not any(map(w.wants, self.deep))
 
-    def tell(self, w: Watch, step: "Rows", spans: tuple[Span, ...], logits: Tensor) -> None:
-        """The step of these spans that was replayed just now, as this watch would have seen it."""
+    def tell(self, w: Watch, step: "Rows", spans: tuple[Span, ...], logits: Tensor, tokens: Tensor) -> None:
+        """The step of these spans that was replayed just now for these tokens, as this watch would have seen it."""
         cuts: Cuts = {}
         events = [e for e in self.events if any(map(w.wants, e.paths))]
         if any(e.late for e in events):
@@ -119,7 +124,8 @@ class Scribe(Watch):
         else:
             step.spans = spans
         own, w.serial = w.serial, self.serial  # operands are known by the marks of the recording
-        w.step, w.count, w.met = w.step + 1, {}, True
+        w.step, w.count, w.given = w.step + 1, {}, ((tokens,), (step,))
+        w.met |= w.request is None or any(s.request == w.request for s in spans)
         try:
             with seen_by(w):
                 for e in events:

@@ -144,7 +144,7 @@ class Plans:
                 return self.forward(place, self.rows(place, spans))
         for w in here.watches:
             assert place.scribe is not None and place.step is not None
-            place.scribe.tell(w, place.step, spans, place.logits)
+            place.scribe.tell(w, place.step, spans, place.logits, place.tokens)
         return place.logits, place.best
 
     def place(self, n: int) -> Place:

@@ -1,0 +1,211 @@
+"""Other names of a model's tensors and weights, looked up where a path is; what is recorded has one name, ours.
+
+    layers.3.in                         layers.2.out        the stream into a block, as it leaves the one before
+    blocks.3.attn.hook_pattern          layers.3.attn.pattern                                 TransformerLens
+    model.layers.3.self_attn.q_proj     layers.3.attn.q                                       transformers
+
+transformers' names follow from the family's table of weights; a module of theirs that does the work of several of ours stands for all of
+them. A name that a model has itself is never another's.
+"""
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import takewhile
+from typing import Any
+
+from torch import Tensor, nn
+
+from pellucid.errors import UseError, nearest
+from pellucid.families import Family
+from pellucid.families.names import Group, plan
+from pellucid.models import Decoder, Stack
+from pellucid.parts.block import ParallelBlock
+
+Aliases = dict[str, tuple[str, ...]]
+
+# TransformerLens' names within a block, beside ours.
+LENS = {
+    "ln1.hook_normalized": "attn_norm", "ln2.hook_normalized": "ffn_norm", "attn.hook_q": "attn.q", "attn.hook_k": "attn.k",
+    "attn.hook_v": "attn.v", "attn.hook_rot_q": "attn.q_rot", "attn.hook_rot_k": "attn.k_rot", "attn.hook_attn_scores": "attn.scores",
+    "attn.hook_pattern": "attn.pattern", "attn.hook_z": "attn.z", "hook_attn_out": "attn", "hook_mlp_out": "ffn",
+    "mlp.hook_pre": "ffn.up", "mlp.hook_post": "ffn.neurons", "hook_resid_mid": "mid",
+}  # fmt: skip
+# TransformerLens' weights: the part, its axes there, and how ours [out, in] becomes theirs, by heads of a width.
+HEADS: dict[str, tuple[str, Callable[[Tensor, int], Tensor]]] = {
+    **{f"W_{n.upper()}": (f"attn.{n}.weight", lambda w, k: w.unflatten(0, (-1, k)).transpose(1, 2)) for n in "qkv"},
+    **{f"b_{n.upper()}": (f"attn.{n}.bias", lambda b, k: b.unflatten(0, (-1, k))) for n in "qkv"},
+    "W_O": ("attn.o.weight", lambda w, k: w.T.unflatten(0, (-1, k))),
+    "b_O": ("attn.o.bias", lambda b, k: b),
+}
+FLAT = {
+    "W_in": "ffn.up.weight", "b_in": "ffn.up.bias", "W_gate": "ffn.gate.weight", "W_out": "ffn.down.weight", "b_out": "ffn.down.bias",
+}  # fmt: skip
+
+
+# Modules whose output is tapped as another's, and those whose output is not tapped.
+GIVES = {".attn.o": ".attn", ".cross.o": ".cross", ".down": "", ".kv_norm": ".latent", ".q_b": ".q", "transform.norm": "transform"}
+UNSEEN = ".kv_b", ".relative"
+
+
+def aliases(module: Any, family: Family | None = None) -> Aliases:
+    """Every other name of a model's tensors -> our paths. Without its family, transformers' names are left out."""
+    own = {path for path, _ in module.named_modules()}
+    found = {} if family is None else dict(of_transformers(module, family))
+    for prefix, stack in stacks(module):
+        leaves = [f"{prefix}layers.{i}.{block.leaves}" for i, block in enumerate(stack.layers)]
+        found |= of_stack(prefix, entrance(stack, prefix), leaves, own.__contains__)
+    lacking = {path for prefix, stack in stacks(module) for path in lacks(stack, prefix)}
+    return {name: paths for name, paths in found.items() if name not in own and not lacking & {*paths}}
+
+
+def lacks(stack: Stack, prefix: str) -> Iterator[str]:
+    """The paths of the table that a stack has no tensor for."""
+    for i, block in enumerate(stack.layers):
+        at, attn = f"{prefix}layers.{i}", block.attn
+        yield from (f"{at}.attn.{n}" for n in ("q_rot", "k_rot") if getattr(attn, "rope", None) is None)
+        yield from (f"{at}.attn.{n}" for n in ("k", "v", "k_rot") if not hasattr(attn, "k"))  # a latent stands for them
+        yield from (f"{at}.{n}" for n in ("attn_norm", "ffn_norm") if not hasattr(block, n))
+        yield from [f"{at}.mid"] * isinstance(block, ParallelBlock)  # which adds both parts at once
+    yield from [f"{prefix}positions"] * (not {stack.placed, stack.waved} & {*stack.entry})
+    yield from [f"{prefix}norm"] * (stack.norm is None)
+
+
+def of_records(seen: Iterable[Any]) -> Aliases:
+    """The same of a trace without its model: the names of the stream, and TransformerLens', by what was made from what."""
+    records = {s.path: s for s in seen}
+    found: Aliases = {}
+    for prefix in ("", "encoder.", "decoder."):
+        within = [s for path, s in records.items() if path.startswith(f"{prefix}layers.")]
+        count = 1 + max((int(s.path.removeprefix(f"{prefix}layers.").split(".")[0]) for s in within), default=-1)
+        first = next((s.inputs for s in within if s.path.startswith(f"{prefix}layers.0.")), ())[:1]
+        enters = next((p for p in first if not p.startswith(f"{prefix}layers.")), "")
+        posts = (records.get(f"{prefix}layers.{i}.ffn_norm") for i in range(count))
+        ends = ["ffn_norm" if s is not None and s.inputs == (s.path.removesuffix("ffn_norm") + "out",) else "out" for s in posts]
+        leaves = [f"{prefix}layers.{i}.{end}" for i, end in enumerate(ends)]
+        found |= of_stack(prefix, enters, leaves, lambda path: path in records and records[path].dims != "N F")
+    return {name: paths for name, paths in found.items() if name not in records and "" not in paths}
+
+
+def stacks(module: Any) -> list[tuple[str, Stack]]:
+    """The stacks of blocks, each with the prefix of its paths."""
+    return [("", module)] if isinstance(module, Decoder) else [("encoder.", module.encoder), ("decoder.", module.decoder)]
+
+
+def of_stack(prefix: str, enters: str, leaves: list[str], has: Callable[[str], bool]) -> Aliases:
+    """The names of a stack's stream, and TransformerLens' where it is the model's only one.
+
+    enters: the path of what enters the first block.  leaves: of what leaves each.  has: whether the model has a part of this path.
+    """
+    found: dict[str, str] = {}
+    for i, (into, out) in enumerate(zip([enters, *leaves], leaves, strict=False)):
+        at = f"{prefix}layers.{i}"
+        found[f"{at}.in"] = into
+        theirs = LENS | {"mlp.hook_pre": "ffn.gate", "mlp.hook_pre_linear": "ffn.up"} if has(f"{at}.ffn.gate") else LENS
+        theirs = theirs | {"hook_attn_out": "attn_post_norm", "hook_mlp_out": "ffn_post_norm"} if has(f"{at}.attn_post_norm") else theirs
+        found |= {f"blocks.{i}.{name}": f"{at}.{ours}" for name, ours in ({} if prefix else theirs).items()}
+        found |= {} if prefix else {f"blocks.{i}.hook_resid_pre": into, f"blocks.{i}.hook_resid_post": out}
+    if leaves and not prefix:
+        found |= {"hook_embed": "embed", "hook_pos_embed": "positions", "ln_final.hook_normalized": "norm"}
+    return {name: (path,) for name, path in found.items()}
+
+
+def entrance(stack: Stack, prefix: str) -> str:
+    """The path of what enters the first block: the embedding's rows, or the last that is done to them."""
+    last = {"scaled": "scaled", "widened": "widen", "placed": "start", "waved": "start", "typed": "typed", "smoothed": "embed_norm"}
+    if stack.entry:
+        return prefix + last[stack.entry[-1].__name__]
+    return "source" if prefix == "encoder." else "embed"
+
+
+def groups(module: Any, family: Family) -> list[Group]:
+    """Which tensors on disk are which of ours."""
+    own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
+    shapes = {n: tuple(p.shape) for n, p in own.items()}
+    return plan(family.rules(module.config), shapes)[0]
+
+
+def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The names of transformers' modules whose output is a tensor of ours."""
+    parts = dict(module.named_modules(remove_duplicate=False))
+    named: dict[str, str] = {}  # our module: theirs
+    taken: dict[str, list[str]] = {}
+    for g in (g for g in groups(module, family) if len(g.disk) == 1 and g.disk[0].endswith(".weight")):
+        theirs = g.disk[0].removesuffix(".weight")
+        for path in (name.removesuffix(".weight") for name in g.ours if name.endswith(".weight")):
+            named[path] = theirs
+            path = next((path.removesuffix(end) + gives for end, gives in GIVES.items() if path.endswith(end)), path)
+            if path.endswith(UNSEEN):
+                continue
+            if path != "head" and not (path == "embed" and module.config.embed_scale != 1.0):
+                taken.setdefault(theirs, []).append(path)
+    biased = any("head.bias" in g.ours and not g.disk[0].endswith(".bias") for g in groups(module, family))  # Marian adds it after
+    if module.config.head and not biased:
+        apart = named.get("head", "") not in ("", named.get("embed"))
+        yield named["head"] if apart else "lm_head", ("logits",) if module.config.logit_cap is None else ("uncapped",)
+    yield from ((theirs, tuple(paths)) for theirs, paths in taken.items())
+    for at, part in parts.items():
+        if not re.search(r"(^|\.)layers\.\d+(\.(attn|ffn|cross))?$", at):
+            continue
+        inside = [theirs for path, theirs in named.items() if path.startswith(f"{at}.")]
+        whole = ".".join(first for first, *rest in takewhile(alike, zip(*(name.split(".") for name in inside), strict=False)))
+        outside = (theirs for path, theirs in named.items() if not path.startswith(f"{at}."))
+        name = at.rpartition(".")[2]
+        if name in family.summed or len(inside) < 2 or whole in taken or any(f"{o}.".startswith(f"{whole}.") for o in outside):
+            continue
+        yield whole, (f"{at}.{part.leaves}" if name.isdigit() else at,)
+
+
+def alike(parts: tuple[str, ...]) -> bool:
+    """Whether these are all the same."""
+    return len({*parts}) == 1
+
+
+def put(patterns: Iterable[str], known: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Patterns of paths with other names replaced by ours. A pattern speaks of other names by a first and last part without wildcards."""
+    out: list[str] = []
+    for pattern in patterns:
+        parts = pattern.split(".")
+        plain = not any(c in part for part in (parts[0], parts[-1]) for c in "*?[")
+        hits = [paths for name, paths in known.items() if fnmatch.fnmatchcase(name, pattern)] if plain else []
+        out += [path for paths in hits for path in paths] or [pattern]
+    return list(dict.fromkeys(out))
+
+
+def weight(module: Any, family: Family, name: str) -> Tensor:
+    """A weight by our path, by the name that Hugging Face's files use, or by TransformerLens'; without its gradient's graph.
+
+    "blocks.3.attn.W_Q" is [heads, width, head width] and W_O [heads, head width, width], as there; W_K and W_V have as many heads as the
+    model keeps, which may be fewer than it asks with.
+    """
+    own: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
+    if name in own:
+        return own[name].detach()
+    for g in groups(module, family):
+        if (spelled := family.respell(name)) in g.disk or name in g.disk:
+            return g.layout.write([own[n].detach() for n in g.ours])[g.disk.index(name if name in g.disk else spelled)]
+    told = dict(of_lens(module))
+    if name not in told:
+        raise UseError("model.weight", name=name, near=nearest(name, [*own, *told]))
+    return told[name]()
+
+
+def of_lens(module: Any) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    """TransformerLens' weights of a model of one stack that has them: each name with what gives the tensor."""
+    if not isinstance(module, Decoder):
+        return
+    own = dict(module.named_parameters(remove_duplicate=False))
+    for i, block in enumerate(module.layers):
+        at = f"layers.{i}"
+        width = getattr(block.attn, "width", 0)
+        for name, (path, turn) in HEADS.items():
+            if width and (w := own.get(f"{at}.{path}")) is not None:
+                yield f"blocks.{i}.attn.{name}", lambda w=w, turn=turn, width=width: turn(w.detach(), width)  # type: ignore[misc]
+        for name, path in FLAT.items():
+            if (w := own.get(f"{at}.{path}")) is not None and isinstance(getattr(block.ffn, "up", None), nn.Module):
+                yield f"blocks.{i}.mlp.{name}", lambda w=w: w.detach().T if w.ndim == 2 else w.detach()  # type: ignore[misc]
+    for name, path in (("W_E", "embed.weight"), ("W_pos", "positions.weight")):
+        if (w := own.get(path)) is not None:
+            yield name, lambda w=w: w.detach()  # type: ignore[misc]
+    if (w := own.get("head.weight")) is not None:
+        yield "W_U", lambda w=w: w.detach().T  # type: ignore[misc]
