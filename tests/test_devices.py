@@ -4,6 +4,7 @@ import pytest
 
 import pellucid
 from pellucid import catalog
+from pellucid.commands import main
 from pellucid.counting.bounds import Device
 from pellucid.draw.bill_json import bounds
 
@@ -25,6 +26,16 @@ def test_memory_is_the_drivers(name: str) -> None:
     if name not in METAL:
         assert memory > max(NOMINAL[name], 0.98 * REPORTED[name])
     assert any(word in entry["memory_source"] for word in ("nvidia-smi", "rocm-smi", "Metal")) and entry["source"] and entry["date"]
+
+
+@pytest.mark.parametrize("name", catalog.devices())
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_sources_are_shown_whole(name: str, language: str, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = catalog.devices()[name]
+    capsys.readouterr()
+    assert main(["count", "gpt2-small", "--context", "8", "--device", name, "--lang", language]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert entry["memory_source"] in shown and f"{entry['source']}, {entry['date']}" in shown
 
 
 def test_a_model_that_fits_is_said_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:

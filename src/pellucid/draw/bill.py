@@ -103,9 +103,9 @@ def past(bill: Bill, width: int) -> list[Text]:
         rows.append([Text(say("count.uncompressed")), f"{count(each)} B", whole, "H·(K + R + W)·b"])
     out = [Text(say("count.past"), "bold"), *table(rows, [Column(), Column(">"), Column(">"), Column(style="dim")])]
     if "cache.bytes_per_source_token" in bill:
-        a_row, source = bill["cache.bytes_per_source_token"], s.context if s.source is None else s.source
+        row, source = bill["cache.bytes_per_source_token"], s.context if s.source is None else s.source
         whole = scaled(int(bill["cache.source_bytes"]), "B")
-        out += prose(say("count.source", each=count(int(a_row)), rows=count(source), whole=whole), width)
+        out += prose(say("count.source", each=count(int(row)), rows=count(source), whole=whole), width)
     windows = [w for one in bill.config.layers if (w := window(one)) is not None]
     if windows:
         out.append(Text(" " + say("count.windows", layers=len(windows), window=", ".join(map(count, sorted(set(windows))))), "dim"))

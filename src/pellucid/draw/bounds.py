@@ -34,8 +34,8 @@ def headed(*titles: str) -> list[list[Cell]]:
 
 def sources(device: Device, width: int) -> list[Text]:
     """Where a device's numbers come from."""
-    told = [say("count.sources", source=device.source)]
-    told += [say("count.sources.memory", source=device.memory_source)] if device.memory_source else []
+    told = [f"{say('count.sources')} {device.source}"]
+    told += [f"{say('count.sources.memory')} {device.memory_source}"] if device.memory_source else []
     return [line for sentence in told for line in prose(sentence, width, "dim")]
 
 

@@ -108,7 +108,7 @@ def over_device(bill: Bill, view: View, split: Split, width: int) -> list[Text]:
         for i, rank in enumerate(every):
             least = Amount(told[phase]["stages"][i], "s")
             own = say("count.over.stage", phase=phase_of(phase), seconds=least, **between(bill, rank.bounds))
-            if i in (0, len(every) - 1):
+            if i in (0, len(every) - 1) and told[phase]["stages"][i]:  # an encoder's rank rests while a decoder writes
                 out += drawing.phase(own, parts(bill, phase, device, rank), width)
     return out + drawing.sources(device, width)
 
