@@ -34,9 +34,8 @@ def theirs(family: str, names: set[str]) -> dict[str, list[list[Tensor]]]:
 
     def keep(name: str) -> Any:
         def hook(module: Any, args: Any, out: Any) -> None:  # a copy: some go on by adding into their output
-            found.setdefault(name, []).append(
-                [x.clone() for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
-            )
+            given = out if isinstance(out, tuple | list) else (out,)
+            found.setdefault(name, []).append([x.clone() for x in given if isinstance(x, Tensor)])
 
         return hook
 
