@@ -19,9 +19,9 @@ from pellucid import saved
 from pellucid.errors import TraceError
 from pellucid.model import Model, load, make, specimens
 from pellucid.saved import notebook
-from pellucid.saved.columns import Columns, distance
 from pellucid.saved.recording import Limits, recording
 from pellucid.saved.subject import subject
+from pellucid.server.columns import Columns, distance
 from pellucid.showing import Shown
 from pellucid.tracing import Trace, load_trace
 from pellucid.watching import Seen

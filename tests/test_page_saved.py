@@ -75,6 +75,35 @@ def test_a_saved_files_views_work(browser: Browser, file: Path, run: Trace) -> N
         assert visit.page.locator("nav .save, form .run").count() == 0
 
 
+def test_a_saved_cell_gives_its_sum_or_says_why_not(browser: Browser, file: Path, run: Trace) -> None:
+    """Cells that were not pointed at before the page was saved: of the last token they have sums; where there is no room, a sentence."""
+    sums = 0
+    with offline(browser, file) as visit:
+        for path in ("layers.0.attn.q", "layers.1.attn.scores", "layers.2.ffn.neurons", "layers.3.attn.z"):
+            seen = run.all(path)[1]
+            assert seen.terms is not None
+            at = tuple(int(i) for i in torch.unravel_index(seen.value.argmax(), seen.shape))
+            cell = ",".join(map(str, at))
+            shown(visit, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', steps=2, step=1, tensor=path, cell=cell)
+            visit.page.wait_for_selector("[data-sum], aside > p.soft")
+            if visit.page.locator("[data-sum]").count() > 0:
+                assert visit.total() == seen.terms(at).total()
+                sums += 1
+            else:
+                assert "is not in this file, which carries those of" in visit.page.inner_text("aside > p.soft")
+    assert sums > 0
+
+
+def test_a_file_that_was_saved_from_change_opens_on_no_dead_form(browser: Browser, address: str, tmp_path: Path) -> None:
+    file = saved(browser, address, tmp_path, view="change", prompt=PROMPT)
+    with offline(browser, file) as visit:
+        shown(visit, file, "[data-unchanged]")
+        assert visit.page.locator("main form").count() == 0
+        assert visit.page.locator(".river [data-path]").count() > 20
+        shown(visit, file, "tr[data-step='0'] [data-total]", view="cache")
+        assert visit.page.locator("main form button:not([type=button]), main form input[type=number]").count() == 0
+
+
 @pytest.mark.parametrize("text", EVIL)
 def test_a_text_in_a_saved_file_is_only_text(browser: Browser, address: str, tmp_path: Path, text: str) -> None:
     file = saved(browser, address, tmp_path, prompt=text)

@@ -5,12 +5,14 @@ PELLUCID_FULL=1 walks all specimens, folders of other families and a model of sh
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
+import torch
 from playwright.sync_api import Browser
 
-from pellucid.model import specimens
+from pellucid.model import SPECIMENS, make, specimens
 from visits import desk, standing
 from walks import Gesture, Walk, address, back, language, model, press, prompt, route, theme, view, walking
 
@@ -183,6 +185,7 @@ def walked(walk: Walk, name: str, wheres: list[str], prompts: list[str], edits: 
     return found
 
 
+@pytest.mark.timeout(3600)  # hundreds of loads
 @pytest.mark.skipif(not FULL, reason="PELLUCID_FULL=1 walks every specimen through every view")
 @pytest.mark.parametrize("name", specimens())
 def test_every_view_of_every_specimen(browser: Browser, served: str, name: str) -> None:
@@ -193,6 +196,7 @@ def test_every_view_of_every_specimen(browser: Browser, served: str, name: str) 
         assert walk.compared > 50
 
 
+@pytest.mark.timeout(3600)  # hundreds of loads
 @pytest.mark.skipif(not FULL, reason="PELLUCID_FULL=1 walks three folders of other families")
 @pytest.mark.parametrize("which", range(len(FAMILIES)))
 def test_every_view_of_other_families(browser: Browser, folders: list[str], which: int) -> None:
@@ -202,6 +206,7 @@ def test_every_view_of_other_families(browser: Browser, folders: list[str], whic
         assert walked(walk, folders[which], wheres, PROMPTS[:2], EDITS[:1]) == []
 
 
+@pytest.mark.timeout(3600)  # hundreds of loads
 @pytest.mark.skipif(not FULL, reason="PELLUCID_FULL=1 walks a model of the catalogue")
 def test_every_view_of_shapes_alone(browser: Browser) -> None:
     with standing(desk("gpt2-small")) as at, walking(browser, at) as walk:

@@ -14,10 +14,10 @@ from pellucid.billing import PLAIN, billed
 from pellucid.checkpoint.safetensors_file import DTYPES
 from pellucid.errors import PellucidError
 from pellucid.model import Model
-from pellucid.saved.columns import Columns
 from pellucid.saved.file import inert, packed
 from pellucid.saved.subject import Place, counted_dtype
 from pellucid.server.asked import sampling_of
+from pellucid.server.columns import Columns
 from pellucid.server.documents import run_document, sample_document, step_document, weights_document
 from pellucid.server.formulas import count_document
 from pellucid.server.lenses import attribution_document, lens_document

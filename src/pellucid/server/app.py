@@ -60,6 +60,7 @@ class Api:
             route("/api/runs/{run}/steps/{step}/lens", self.lens),
             route("/api/runs/{run}/steps/{step}/attribution", self.attribution),
             route("/api/runs/{run}/turns", self.turns),
+            route("/api/runs/{run}/columns", self.columns),
             route("/api/runs/{run}/reuse", self.reuse, "POST"),
             route("/api/runs/{run}/differences", self.differences),
             route("/api/runs/{run}/tensors/{n}", self.tensor),
@@ -160,6 +161,12 @@ class Api:
         step = whole(given["step"], "step") if "step" in given else run.trace.steps - 1
         told = await self.worker.run(request, lambda stop: desk.turns(run, given.get("part", ""), at, key, head, step, stop))
         return answer(told, headers={"cache-control": FOREVER})
+
+    async def columns(self, request: Request) -> Response:
+        query(request)
+        desk = await self.desk()
+        run = desk.runs[request.path_params["run"]]
+        return answer(await self.worker.run(request, lambda stop: desk.columns(run, stop)), headers={"cache-control": FOREVER})
 
     async def reuse(self, request: Request) -> Response:
         body, desk = await self.body(request), await self.desk()

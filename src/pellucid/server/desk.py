@@ -13,6 +13,7 @@ from pellucid.server import documents, runs, tensors
 from pellucid.server.asked import Asked
 from pellucid.server.bench import Bench
 from pellucid.server.bills import Bills
+from pellucid.server.columns import columns_document
 from pellucid.server.differences import difference, differences_document
 from pellucid.server.lenses import attribution_document, lens_document, model_of
 from pellucid.server.limits import Limits
@@ -110,6 +111,10 @@ class Desk:
     def turns(self, run: Run, part: str, query: int, key: int, head: int, k: int, stop: Stop) -> dict[str, Any]:
         """How rotary positions turned a query and a key, as they stand in step k."""
         return turns_document(run, part, query, key, head, k, stop)
+
+    def columns(self, run: Run, stop: Stop) -> dict[str, Any]:
+        """The terms of cells that a page in a file carries."""
+        return columns_document(run, self.limits)
 
     def reuse(self, run: Run, prompt: str | None, ids: tuple[int, ...] | None, stop: Stop) -> dict[str, Any]:
         """What of the run's past would serve another prompt."""

@@ -15,6 +15,8 @@ class Limits:
     steps: int = 1 << 16  # of a trace; a file may say any number
     edits: int = 64  # of one run
     candidates: int = 20  # told of a step
+    told_numbers: int = 250_000  # of factors in the terms that a saved page carries
+    told_cells: int = 4_000  # whose terms it carries
     rows: int = 1_000  # told of what sampling makes of a step
     waiting: int = 8  # runs in the queue
     runs: int = 32  # kept; the one that was asked for longest ago goes first

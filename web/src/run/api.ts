@@ -6,7 +6,7 @@ import { Columns, cellOf } from "./columns";
 import type { Difference } from "./differences";
 import type { Attribution, Lens } from "./lens";
 import type { Measured, Measuring } from "./measured";
-import { recorded, unpacked } from "./recorded";
+import { recorded, unpacked, type Carried } from "./recorded";
 import type { Reuse } from "./reuse";
 import type { Turns } from "./turns";
 import { read } from "../sampling/settings";
@@ -113,6 +113,12 @@ export const lens = (run: string, step: number, row: number, id: number): Promis
 export const attribution = (run: string, step: number, row: number, id: number): Promise<Attribution> => json(`runs/${run}/steps/${step}/attribution?${spot(row, id)}`);
 
 export const turns = (run: string, part: string, at: number, key: number, head: number, step: number): Promise<Turns> => json(`runs/${run}/turns?${query({ part, query: at, key, head, step })}`);
+
+// The terms of a run's cells that a page in a file carries.
+export const columnsOf = async (run: string): Promise<Carried> => {
+  const { bytes, told, cells } = (await (await ask(`runs/${run}/columns`)).json()) as Carried;
+  return { bytes, told, cells };
+};
 
 export const reuse = (run: string, prompt: string): Promise<Reuse> =>
   json(`runs/${run}/reuse`, { method: "POST", body: JSON.stringify(given(prompt)), headers: { "Content-Type": "application/json" } });

@@ -4,6 +4,7 @@ The row that meets 128 rows of a weight is one column, not 128. The page multipl
 told with the cell, so that it is the sum that the record gives.
 """
 
+import base64
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -13,8 +14,11 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from pellucid.server.limits import Limits
+from pellucid.server.runs import Run, kept
 from pellucid.watching import Seen
 
+SCHEMA = 1
 Rows = list[tuple[int, ...]]  # a cell's flat place, and the number of each factor's column
 
 
@@ -110,3 +114,16 @@ def cost(seen: Seen, spots: Tensor) -> int:
     assert seen.terms is not None
     at = tuple(int(n) for n in np.unravel_index(int(spots[0]), seen.shape))
     return len(spots) * len(seen.terms(at).summands)
+
+
+def columns_document(run: Run, limits: Limits) -> dict[str, Any]:
+    """Tell the terms of the run's cells, columns and all, in base64. told: of how many cells; cells: how many there are.
+
+    What is computed again only when it is asked for has no terms here, as it has no values in a file.
+    """
+    records = {n: s for n, s in enumerate(run.trace.seen) if kept(s)}
+    columns = Columns(limits.told_numbers, limits.told_cells)
+    file = columns.file({n: s for n, s in records.items() if s.terms is not None})
+    cells = sum(s.value.numel() for s in records.values())
+    told = {"bytes": base64.b64encode(file).decode("ascii"), "told": columns.told, "cells": cells}
+    return {"schema": SCHEMA, "run": run.id} | told
