@@ -1,0 +1,121 @@
+"""How the page stands in windows of any width: nothing sideways, no text upon text, no column without a heading; in every view."""
+
+import json
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from visits import Visit
+
+PROMPT = "The capital of France is"
+ZERO = json.dumps([["layers.1.attn.z", "0,:,:,:", "to", "0"]])
+DEEPSEEK = {"model": "pellucid/capitals-deepseek"}
+PLACES: dict[str, dict[str, Any]] = {
+    "life": {},
+    "steps": {"steps": 3, "step": 1},
+    "routed": DEEPSEEK,
+    "tile": {"tensor": "layers.0.attn.scores", "cell": "0,1,2,1"},
+    "large tile": {"tensor": "logits", "cell": "0,4,4060"},
+    "attention": {"view": "attention"},
+    "latent": {"view": "attention", **DEEPSEEK},
+    "experts": {"view": "experts", **DEEPSEEK},
+    "next": {"view": "next", "sampling": "temperature:2 top_k:40"},
+    "blank": {"view": "next", "model": "pellucid/capitals-bert", "prompt": f"{PROMPT} ___."},
+    "cache": {"view": "cache", "steps": 3, "step": 1},
+    "memory": {"view": "cache", "model": "pellucid/capitals-t5", "prompt": f"{PROMPT} Paris.", "steps": 3, "step": 1},
+    "budget": {"view": "budget", "budget": "of:deepseek-v3 context:131072 batch:8 dtype:fp8 device:h200 ep:8 price:3 beside:gpt-4"},
+    "training": {"view": "budget", "budget": "context:64 train:true device:h100"},
+    "change": {"view": "change", "edits": ZERO},
+    "against": {"view": "change", "against": "The capital of Japan is"},
+}
+WIDTHS = (320, 390, 1440)
+# Wherever something opens, it stands open: what is inside is looked at too.
+OPEN = "() => document.querySelectorAll('main details:not([open])').forEach(d => { d.open = true; })"
+SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# Pairs of texts that lie upon one another. A text is what of its lines shows: cut as each box around it cuts.
+UPON = """() => {
+  const texts = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
+  for (let node; (node = walk.nextNode());) {
+    const e = node.parentElement;
+    if (!node.data.trim() || e.closest("[inert], .hidden, script, style, option, title")) continue;
+    if (!e.checkVisibility({ opacityProperty: true, visibilityProperty: true })) continue;
+    range.selectNodeContents(node);
+    for (const line of range.getClientRects()) {
+      let box = { left: line.left, right: line.right, top: line.top, bottom: line.bottom }, floats = false;
+      for (let a = e; a; a = a.parentElement) {
+        const style = getComputedStyle(a);
+        if (style.position === "fixed" || style.position === "sticky") floats = true;
+        if (style.overflowX === "visible" && style.overflowY === "visible") continue;
+        if (a === document.documentElement || a === document.body) continue;
+        const b = a.getBoundingClientRect();
+        box.left = Math.max(box.left, b.left);
+        box.right = Math.min(box.right, b.right);
+        box.top = Math.max(box.top, b.top);
+        box.bottom = Math.min(box.bottom, b.bottom);
+      }
+      if (box.right - box.left > 2 && box.bottom - box.top > 2) texts.push({ ...box, text: node.data.trim().slice(0, 40), floats, e });
+    }
+  }
+  texts.sort((a, b) => a.top - b.top);
+  const found = [];
+  texts.forEach((a, i) => {
+    for (let j = i + 1; j < texts.length && texts[j].top < a.bottom - 5; j++) {
+      const b = texts[j], across = Math.min(a.right, b.right) - Math.max(a.left, b.left), down = Math.min(a.bottom, b.bottom) - b.top;
+      if (a.e !== b.e && a.floats === b.floats && across > 3 && down > 5) found.push(`${a.text} / ${b.text}`);
+    }
+  });
+  return found;
+}"""
+# Columns in which something is said, and whose heading says nothing.
+UNHEADED = """() => [...document.querySelectorAll("table")].filter(t => t.checkVisibility()).flatMap(table => {
+  const spread = row => [...row.cells].flatMap(c => Array.from({ length: c.colSpan }, () => c));
+  const head = table.tHead ? spread(table.tHead.rows[0]) : [], found = new Set();
+  for (const body of table.tBodies) for (const row of body.rows) spread(row).forEach((c, i) => {
+    const said = c.textContent.trim() !== "" || c.querySelector("[aria-label]");
+    const named = table.tHead ? head[i]?.textContent.trim() : row.cells.length === 2; // a list of names and numbers needs no heading
+    if (said && !named) found.add(i);
+  });
+  return [...found].map(i => `column ${i} of ${table.textContent.trim().replace(/\\s+/g, " ").slice(0, 60)}`);
+})"""
+
+
+def complaints(page: Page) -> list[str]:
+    """What is wrong with how the page stands."""
+    page.evaluate(OPEN)
+    page.evaluate("new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))")
+    over = page.evaluate(SIDEWAYS)
+    wrong = [f"{over} px wider than the window"] if over > 0 else []
+    return wrong + [f"upon: {pair}" for pair in page.evaluate(UPON)] + page.evaluate(UNHEADED)
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_every_view_stands_in_any_window(visit: Visit, name: str, lang: str) -> None:
+    visit.go(lang, **{"prompt": PROMPT} | PLACES[name])
+    visit.settle()
+    wrong = []
+    for width in WIDTHS:
+        visit.page.set_viewport_size({"width": width, "height": 900})
+        visit.settle()
+        wrong += [(width, told) for told in complaints(visit.page)]
+    assert wrong == []
+
+
+MUTANTS = {
+    "main .caption": ("e.style.minWidth = '1600px'", "wider than the window"),
+    ".reading": ("e.style.marginBottom = '-3rem'", "upon: "),
+    "thead th": ("e.textContent = ''", "column 0 of"),
+}
+
+
+@pytest.mark.parametrize("selector", MUTANTS)
+def test_each_rule_sees_what_breaks_it(visit: Visit, selector: str) -> None:
+    change, complaint = MUTANTS[selector]
+    visit.go(prompt=PROMPT, **(PLACES["tile"] if selector == ".reading" else {}))
+    if selector == ".reading":
+        visit.page.wait_for_selector("[data-sum]")
+    visit.settle()
+    assert complaints(visit.page) == []
+    visit.page.evaluate(f"s => {{ const e = document.querySelector(s); {change}; }}", selector)
+    assert any(complaint in told for told in complaints(visit.page))
