@@ -80,7 +80,7 @@ export function stations(run: Run, piece: (t: Tensor, letter: string, i: number)
     const best = { vocab: count(ends(logits)), piece: answer.picked.piece };
     add("page.tour.logits", "page.tour.logits.do", {}, tile(logits), () => ({ ...best, value: number(answer.picked.logit) }));
     add("page.tour.answer", "page.tour.answer.do", {}, "section:has(> [data-picked])", () => ({ ...best, probability: percent(answer.picked.probability ?? NaN) }));
-    add("page.tour.next", "page.tour.next.do", { view: "next", sampling: `temperature:${HOT}` }, ".stages", async () => {
+    add("page.tour.next", "page.tour.next.do", { view: "next", trial: `temperature:${HOT}` }, ".stages", async () => {
       const x = Array.from((await lastLogits(run.run, all, answer))?.values ?? []), top = x.reduce((a, b) => Math.max(a, b), -Infinity), sum = x.reduce((n, l) => n + Math.exp((l - top) / HOT), 0);
       return { ...best, hot: HOT, probability: percent(Math.exp(((x[answer.picked.id] ?? NaN) - top) / HOT) / sum) };
     });
