@@ -52,12 +52,12 @@ def test_lines_say_what_was_added() -> None:
     up = "layers.0.ffn.up"
     low, added = life[f"{up}.adapters.default.lora_a"], life[f"{up}.adapters.default.lora_b"]
     assert (low.dims, low.shape) == ("B T L", (1, 4, 3)) and added.dims == "B T F"
-    assert formula(life[up], model.module, dims) == f"ffn_norm · W_upᵀ + {7 / 3} · lora_b"
-    assert formula(added, model.module, dims) == "lora_a · W_lora_bᵀ"
-    assert formula(low, model.module, dims) == "ffn_norm · W_lora_aᵀ"
+    assert formula(life[up], dims) == f"ffn_norm · W_upᵀ + {7 / 3} · lora_b"
+    assert formula(added, dims) == "lora_a · W_lora_bᵀ"
+    assert formula(low, dims) == "ffn_norm · W_lora_aᵀ"
     deep = adapted("deepseek_v3")
     k = trace(deep, PROMPT)["layers.0.attn.k"]
-    assert formula(k, deep.module, {}) == "latent · (W_kv_b + s·W_lora_b·W_lora_a)ᵀ"
+    assert formula(k, {}) == f"latent · (W_kv_b + {7 / 3}·W_lora_b·W_lora_a)[:K]ᵀ"
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "deepseek_v3"])

@@ -153,7 +153,7 @@ def test_cells_add_up(name: str) -> None:
         assert c.value == float(line.seen.value[tuple(at)])
         assert abs(c.total - c.value) <= 1e-4 * max(1.0, abs(c.value), *(abs(s) for _, s in c.rows)), line.seen.path
         assert abs(sum(s for _, s in c.rows) - c.total) < 1e-9 * max(1.0, *(abs(s) for _, s in c.rows))
-        text = "\n".join(t.plain for t in account(c, line.made, 100))
+        text = "\n".join(t.plain for t in account(c, {s.path: s.dims for s in life.trace}, 100))
         assert f"{c.value:.9g}" in text and f"{c.total:.9g}" in text
         assert max(map(cell_len, text.splitlines())) <= 100
 
@@ -238,13 +238,13 @@ def test_numbers_that_are_none() -> None:
 def test_formulas() -> None:
     """The scale is the part's own, a sum of channels names the summand, an unknown op shows its operands."""
     latent = {s.path: s for s in lives.live(random_model("deepseek_v3"), [5, 3], 1).trace}
-    dims, module = {p: s.dims for p, s in latent.items()}, random_model("deepseek_v3").module
-    assert formula(latent["layers.0.attn.scores"], module, dims) == "(q[:K]·kᵀ + q_rot·k_sharedᵀ) / √24"
-    assert formula(latent["layers.0.attn.latent"], module, dims) == "kv_a[:C]/rms · w"
-    assert formula(latent["layers.0.attn.k_shared"], module, dims) == "RoPE(kv_a[C:])"
+    dims = {p: s.dims for p, s in latent.items()}
+    assert formula(latent["layers.0.attn.scores"], dims) == "(q[:K]·kᵀ + q_rot·k_sharedᵀ) / √24"
+    assert formula(latent["layers.0.attn.latent"], dims) == "kv_a[:C] / rms(kv_a[:C]) · W_kv_norm"
+    assert formula(latent["layers.0.attn.k_shared"], dims) == "RoPE(kv_a[C:])"
     plain_op = latent["layers.0.mid"]
     plain_op.op = "mystery"
-    assert formula(plain_op, module, dims) == "mystery(embed, attn)"
+    assert formula(plain_op, dims) == "mystery(embed, attn)"
 
 
 def test_pictures() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 import pellucid
 from pellucid import config as c
 from pellucid.attribution import Walk, attribution
-from pellucid.draw.formula import formula
+from pellucid.draw.formula import WRITTEN, formula
 from pellucid.errors import UseError
 from pellucid.lens import lens
 from pellucid.model import Model
@@ -68,10 +68,10 @@ def test_every_record_has_a_formula_where_the_model_is_not_at_hand(kind: str) ->
     _, life = lived(KINDS[kind])
     dims = {s.path: s.dims for s in life}
     for s in life:
-        own = formula(s, None, dims)
-        assert "None" not in own and (s.op is None) == (own == "tap()")
+        own = formula(s, dims)
+        assert own and "None" not in own and s.op in WRITTEN
         for inputs, weights in ((s.inputs[:-1], s.weights), (s.inputs, s.weights[:-1]), (s.inputs[:1], s.weights[-1:]), ((), ())):
-            assert isinstance(formula(replace(s, inputs=inputs, weights=weights), None, dims), str)
+            assert isinstance(formula(replace(s, inputs=inputs, weights=weights), dims), str)
 
 
 def test_a_model_without_a_head_has_no_lens() -> None:

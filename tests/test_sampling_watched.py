@@ -63,13 +63,13 @@ def off_by(seen: Watch) -> float:
     return max(gaps)
 
 
-@pytest.mark.parametrize("mutant", ["", "bias", "softmax_terms"])
+@pytest.mark.parametrize("mutant", ["", "bias", "part_of_row"])
 def test_terms_sum_to_their_cells(mutant: str) -> None:
     model = tiny("gpt2")
     lies: dict[str, tuple[Any, str, Any]] = {
         "": (sample, "COLDEST", sample.COLDEST),
         "bias": (Sampling, "biases", property(lambda self: (torch.tensor([*self.bias]), torch.ones(2)))),
-        "softmax_terms": (sample, "softmax_terms", lambda x, i: sample.Terms(exp=x[i].exp(), inverse=1.0)),
+        "part_of_row": (sample, "part_of_row", lambda x, i: sample.Terms(e=x[i].exp(), over=1.0)),
     }
     with swapped(*lies[mutant]), watch(model, only="sample.*", terms=True) as seen:
         written(ALL, model)

@@ -27,6 +27,7 @@ CHINESE = re.compile(r"[\u3400-\u9fff]")
 FAMILIES = {
     "axis.": "a letter of the legend",
     "precision.": "why a model is held in a dtype",
+    "formula.": "a sign of a formula",
 }
 # Field-standard words that Chinese texts leave as they are; names and code need no entry, for they have capitals, digits or signs.
 KEPT = {"logits", "softmax", "token", "tokens", "safetensors", "transformers", "pellucid", "torch"}

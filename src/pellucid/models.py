@@ -122,7 +122,7 @@ class Decoder(Stack, Ending):
         starts = torch.tensor([s.start for s in step.spans] or [0], device=x.device)
         token = (torch.arange(len(x), device=x.device)[:, None] * x.shape[1] + starts).flatten()
         dense = tap(self.pooler(tap(ops.pick(x, token), "first: N D", token)), "pooler: N D", token)
-        tap(ops.each(dense.tanh(), "tanh", dense), "pooled: N D", token)
+        tap(ops.tanh(dense), "pooled: N D", token)
         return x
 
     def forward(self, tokens: Tensor, step: Step | None = None) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid.config import Alibi, Buckets
+from pellucid.tap import Settings
 
 Allowed = Callable[[Tensor, Tensor], Tensor]
 
@@ -39,10 +40,22 @@ class Band:
         seen = seen if self.window is None else seen & (q - k < self.window)
         return seen if self.chunk is None else seen & (q // self.chunk == k // self.chunk)
 
+    def told(self) -> str:
+        """Which keys s a query at t sees, as conditions; empty where it sees all."""
+        limits = [f"s ≤ t or s < {self.until}" if self.until else "s ≤ t"] if self.causal else []
+        limits += [] if self.window is None else [f"t − s < {self.window}"]
+        limits += [] if self.chunk is None else [f"⌊s / {self.chunk}⌋ = ⌊t / {self.chunk}⌋"]
+        return " and ".join(f"({limit})" if " or " in limit and len(limits) > 1 else limit for limit in limits)
+
     def __and__(self, other: "Band") -> "Band":
         windows = [w for w in (self.window, other.window) if w is not None]
         until = min((band.until for band in (self, other) if band.causal), default=0)
         return Band(self.causal or other.causal, min(windows, default=None), other.chunk if self.chunk is None else self.chunk, until)
+
+
+def told(allowed: Allowed) -> str | None:
+    """The conditions of what is allowed; None where the rule is more than a band of positions."""
+    return allowed.told() if isinstance(allowed, Band) else None
 
 
 def both(a: Allowed, b: Allowed) -> Allowed:
@@ -71,6 +84,10 @@ class Sight:
     def of(self, piece: Any) -> "Sight":
         """The sight of one piece of the past, whole: positions say the rest."""
         return self if self.within is None else self.within(self, piece)
+
+    def told(self) -> Settings:
+        """The numbers of what distance adds to scores, where it is known by numbers."""
+        return self.bias.told() if isinstance(self.bias, Slope | Learned) else {}
 
     def __and__(self, other: "Sight") -> "Sight":
         return replace(self, allowed=both(self.allowed, other.allowed))
@@ -134,6 +151,11 @@ class Slope:
             return (steep.bfloat16() * k).double() * self.spec.scale
         return steep * -(q - k).abs() * self.spec.scale
 
+    def told(self) -> Settings:
+        """A slope a head, as it is multiplied, and what all of them are multiplied by."""
+        held = self.slopes.bfloat16() if self.spec.rounded else self.slopes
+        return {"slopes": held.double().tolist(), "slope_scale": self.spec.scale, "rounded": self.spec.rounded}
+
 
 def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> Slope:
     """The bias of slopes [H], by what the config says of it."""
@@ -167,6 +189,10 @@ class Learned:
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
         buckets = bucket(k - q, self.spec.count, self.spec.reach, self.spec.both_ways)
         return F.embedding(buckets, self.table).movedim(-1, 1).squeeze(2)
+
+    def told(self) -> Settings:
+        """How distances fall into buckets."""
+        return {"buckets": self.spec.count, "reach": self.spec.reach, "both_ways": self.spec.both_ways}
 
 
 relative = Learned

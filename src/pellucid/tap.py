@@ -28,26 +28,42 @@ if TYPE_CHECKING:
 
 Index = tuple[int, ...]
 Flops = int | Callable[[], int]  # products of an op, each multiplication with its addition two; counted when somebody asks
+Settings = Mapping[str, Any]  # numbers, texts and lists of numbers by name, as JSON holds them: a scale, an eps, what a mask allows
+
+
+Number = float | Tensor
 
 
 class Terms:
-    """What one cell is the sum of: named factors, float64 columns of equal length, whose rowwise products are the summands.
+    """What one cell is the sum of: the rowwise products of factors, which are float64 columns of equal length, and what is added to them.
 
-    Terms(x=[1., 2.], weight=[3., 4.]) has the summands [3., 8.] and the sum 11.
+    Terms(x=[1., 2.], weight=[3., 4.]).plus(bias=5.) has the summands [3., 8., 5.] and the sum 16.
     """
 
-    def __init__(self, **factors: Tensor | float | list[Any]) -> None:
+    def __init__(self, **factors: Number | list[Any]) -> None:
         rows = {name: column(f) for name, f in factors.items()}
-        length = max(len(r) for r in rows.values())
+        length = max((len(r) for r in rows.values()), default=0)
         self.factors = {name: r.expand(length) for name, r in rows.items()}
+        self.added: dict[str, float] = {}
+        self.about: dict[str, float] = {}
+
+    def plus(self, **added: Number | None) -> "Terms":
+        """These terms, with numbers that are added to the products; None is not there."""
+        self.added |= {name: float(x) for name, x in added.items() if x is not None}
+        return self
+
+    def of(self, **about: Number | None) -> "Terms":
+        """These terms, with numbers that their factors were made from: the x of a gelu(x), a row's mean."""
+        self.about |= {name: float(x) for name, x in about.items() if x is not None}
+        return self
 
     @property
     def summands(self) -> Tensor:
-        """The products, row by row: float64 [n]."""
-        out = torch.ones((), dtype=torch.float64)
-        for f in self.factors.values():
-            out = out * f
-        return out
+        """The products, row by row, and after them what is added: float64 [n]."""
+        products = column([])
+        for n, f in enumerate(self.factors.values()):
+            products = products * f if n else f
+        return torch.cat([products, column([*self.added.values()])])
 
     def total(self) -> float:
         """The value of the cell, as these summands give it."""
@@ -57,8 +73,10 @@ class Terms:
 def column(parts: Tensor | float | list[Any]) -> Tensor:
     """Numbers and tensors end to end, as one float64 column."""
     pieces = parts if isinstance(parts, list) else [parts]
+    none = torch.zeros(0, dtype=torch.float64)
     return torch.cat(
-        [
+        [none]
+        + [
             p.detach().to("cpu", torch.float64).reshape(-1) if isinstance(p, Tensor) else torch.tensor([p], dtype=torch.float64)
             for p in pieces
         ]
@@ -67,11 +85,12 @@ def column(parts: Tensor | float | list[Any]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How a tensor came to be: the op, its operands by path, its weights by path."""
+    """How a tensor came to be: the op, its operands by path, its weights by path, and the numbers that the op was set to."""
 
     op: str
     inputs: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
+    settings: Settings = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -196,13 +215,17 @@ def note(
     weights: tuple[Tensor | None, ...] = (),
     terms: Callable[[Index], Terms] | None = None,
     flops: Flops = 0,
+    settings: Callable[[], Settings] = dict,
 ) -> Tensor:
-    """Remember, while somebody watches, how an op made x; terms(index) are the summands of one cell, flops counts products as 2."""
+    """Remember, while a watch is on, how an op made x.
+
+    terms(index) are the summands of one cell, flops counts products as 2, settings() are the numbers beside the operands.
+    """
     if not here.calls:
         return x
     storage, keep = x.untyped_storage(), False
     for w in here.watches:
-        w.made(storage, op, inputs, weights, flops)
+        w.made(storage, op, inputs, weights, flops, settings)
         keep |= w.terms
     if keep and terms is not None and x.device.type != "meta":
         here.terms[storage._cdata] = (x, terms)

@@ -35,6 +35,7 @@ FIELDS = ("path", "dims", "step", "request", "call", "source", "error", "op")
 ID = re.compile("[0-9]{1,18}")
 DIFFERENCE = re.compile(r"nan|inf|[0-9]{1,20}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?")
 NEAR = 100  # of the tokens that could have come, so many are told by their bytes
+LINE = 200  # characters of a setting's text
 SOURCES = ("executed", "recomputed", "reference", "edited")
 
 
@@ -169,7 +170,8 @@ def described(s: Seen) -> dict[str, Any]:
     """A record without its tensor, as one JSON object."""
     rows = None if s.rows is None else s.rows.tolist()
     error = None if s.error is None else repr(s.error)
-    more = {"rows": rows, "request": name_of(s.request), "error": error, "inputs": s.inputs, "weights": s.weights, "flops": s.flops}
+    more: dict[str, Any] = {"rows": rows, "request": name_of(s.request), "error": error, "inputs": s.inputs}
+    more |= {"weights": s.weights, "flops": s.flops} | ({"settings": s.settings} if s.settings else {})
     return {f: getattr(s, f) for f in FIELDS} | more
 
 
@@ -251,7 +253,7 @@ def step_of(root: Path, entry: dict[str, Any], line: str) -> list[Seen]:
             s["path"], s["dims"], tuple(value.shape), value.dtype, value, s["step"], s["request"], s["call"], rows, s["source"], error
         )
         record.op, record.inputs, record.weights = s["op"], tuple(s.get("inputs", ())), tuple(s.get("weights", ()))
-        record.flops = s.get("flops")
+        record.flops, record.settings = s.get("flops"), s.get("settings", {})
         records.append(record)
     return records
 
@@ -272,7 +274,16 @@ def sound(s: dict[str, Any], axes: int) -> bool:
         and isinstance(s["op"], str | None)
         and (s.get("rows") is None or numbers(s["rows"]))
         and (s.get("flops") is None or numbers([s["flops"]]))
+        and isinstance(s.get("settings", {}), dict)
+        and all(plain(x) for x in s.get("settings", {}).values())
     )
+
+
+def plain(found: object) -> bool:
+    """Whether this is a number, a text of at most a line, nothing, or a list of numbers: what an op may be set to."""
+    if isinstance(found, list | dict):
+        return all(isinstance(x, int | float) for x in (found if isinstance(found, list) else found.values()))
+    return found is None or isinstance(found, int | float) or (isinstance(found, str) and len(found) < LINE and found.isprintable())
 
 
 def hexadecimal(found: object) -> bool:

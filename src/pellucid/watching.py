@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
@@ -25,7 +25,23 @@ from pellucid.eager import EAGER
 from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.showing import Shown
 from pellucid.step import Step, part_of, spans_of
-from pellucid.tap import Call, Flops, Index, Made, Mark, Terms, Weights, aside, described, here, matcher, offered, picked, terms_of
+from pellucid.tap import (
+    Call,
+    Flops,
+    Index,
+    Made,
+    Mark,
+    Settings,
+    Terms,
+    Weights,
+    aside,
+    described,
+    here,
+    matcher,
+    offered,
+    picked,
+    terms_of,
+)
 
 Edit = Callable[[Tensor], Tensor | None]
 Inside = Literal["beside", "listed", "reference"]
@@ -54,6 +70,7 @@ class Seen(Shown):
     grad: Tensor | None = None
     terms: Callable[[Index], Terms] | None = None
     flops: int | None = 0  # of the op whose output this is, told by the first tensor that is a view of it; None: nobody told
+    settings: Settings = field(default_factory=dict)  # numbers of the op beside its operands: a scale, an eps, what a mask allows
     later: Callable[[], "Seen"] | None = None  # of a tensor that is listed alone: the record with its value
 
 
@@ -159,8 +176,9 @@ class Watch(Records):
         """A forward is watched while it runs; see engine.echo for who keeps what shows the inside of an op."""
 
     def made(
-        self, storage: torch.UntypedStorage, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops
-    ) -> None:
+        self, storage: torch.UntypedStorage, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops,
+        settings: Callable[[], Settings],
+    ) -> None:  # fmt: skip
         """Write on the storage what made it, for this watch."""
         path = here.calls[-1].path.get(self)
         if path is None:
@@ -168,10 +186,15 @@ class Watch(Records):
         n = 0 if here.marks is not None else flops if isinstance(flops, int) else flops()
         if n:
             self.flops[path] = self.flops.get(path, 0) + n
-        told = (name for t in inputs if (name := self.name_of(t)))
-        parts = (self.weights.names(w) or self.mark(w.untyped_storage()).made.weights for w in weights if w is not None)
+        told, own = [name for t in inputs if (name := self.name_of(t))], dict(settings())
+        parts: list[str] = []
+        for w in (w for w in weights if w is not None):
+            if (names := self.weights.names(w)) == ():  # a matrix that was put together, whose parts and numbers its mark tells
+                made = self.mark(w.untyped_storage()).made
+                names, own = made.weights, {**made.settings, **own}
+            parts += names
         mark = self.mark(storage)
-        mark.made, mark.flops = Made(op, tuple(told), tuple(name for names in parts for name in names)), n
+        mark.made, mark.flops = Made(op, tuple(told), tuple(parts), own), n
 
     def mark(self, storage: torch.UntypedStorage) -> Mark:
         """This watch's mark on a storage."""
@@ -242,7 +265,7 @@ class Watch(Records):
         value = own if self.keep is None else aside(self.keep, own)
         seen = Seen(
             spot.path, spot.dims, tuple(cut.shape), x.dtype, value, self.step, request, call, rows, source, None,
-            made.op, made.inputs, made.weights, flops=flops,
+            made.op, made.inputs, made.weights, flops=flops, settings=made.settings,
         )  # fmt: skip
         if here.marks is not None:
             here.marks.append(seen)

@@ -4,7 +4,7 @@ import english from "../../src/pellucid/words/en.json";
 import chinese from "../../src/pellucid/words/zh.json";
 import { settings } from "./settings.svelte";
 
-export type Key = Extract<keyof typeof english, `page.${string}` | `axis.${string}`>;
+export type Key = Extract<keyof typeof english, `page.${string}` | `axis.${string}` | `formula.${string}`>;
 export type Language = "en" | "zh";
 
 const WORDS: Record<Language, Record<Key, string>> = { en: english, zh: chinese };

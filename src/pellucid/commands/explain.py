@@ -40,14 +40,13 @@ def add(app: typer.Typer) -> None:
         from pellucid.draw import account, life, story
         from pellucid.draw.cell import cell as cell_of
         from pellucid.draw.cell import document
-        from pellucid.draw.formula import formula
 
         told = life.live(model, prompt, steps, best, terms=cell is not None, inside="reference" if reference else "beside")
         view = story.View(screen.width, screen.colour, tuple(layer or ()), head, everything, not screen.quiet)
         asked = cell_of(told.trace, *cell) if cell is not None else None
-        made = formula(asked.seen, model.module, {s.path: s.dims for s in told.trace}) if asked is not None else ""
-        lines = account.account(asked, made, view.width, everything) if asked is not None else story.story(told, view)
+        dims = {s.path: s.dims for s in told.trace}
+        lines = account.account(asked, dims, view.width, everything) if asked is not None else story.story(told, view)
         if screen.json:
-            screen.document(life.document(told) | ({} if asked is None else {"cell": document(asked, made)}))
+            screen.document(life.document(told) | ({} if asked is None else {"cell": document(asked, dims)}))
         else:
             screen.lines(lines)

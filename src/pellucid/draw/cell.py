@@ -4,12 +4,15 @@ layers.0.attn.scores[0, 1, 3, 2]   q · k · scale:  0.31·-1.20·0.177 + ... = 
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from pellucid.axes import parse, show
+from pellucid.draw.formula import formula
 from pellucid.draw.number import finite
+from pellucid.draw.put import labels, values
 from pellucid.errors import UseError
 from pellucid.tap import Index, Terms
 from pellucid.tracing import Trace
@@ -32,9 +35,11 @@ class Cell:
 
     @cached_property
     def rows(self) -> list[tuple[list[float], float]]:
-        """Every summand with its factors, in order."""
+        """Every product with its factors, in order, and after them what is added, which has none."""
         columns = [f.tolist() for f in self.terms.factors.values()]
-        return [(list(factors), s) for *factors, s in zip(*columns, self.terms.summands.tolist(), strict=True)]
+        products = zip(*columns, strict=True) if columns else ()
+        factors = [*map(list, products), *([] for _ in self.terms.added)]
+        return list(zip(factors, self.terms.summands.tolist(), strict=True))
 
     @property
     def place(self) -> str:
@@ -76,9 +81,11 @@ def shortened(count: int, ends: int) -> tuple[range, range]:
     return range(ends), range(count - ends, count)
 
 
-def document(c: Cell, made: str) -> dict[str, Any]:
-    """The cell as JSON."""
-    factors = {name: [finite(x) for x in f.tolist()] for name, f in c.terms.factors.items()}
-    summands = [finite(x) for x in c.terms.summands.tolist()]
-    told: dict[str, Any] = {"path": c.seen.path, "dims": c.seen.dims, "index": list(c.index), "made": made, "factors": factors}
-    return told | {"summands": summands, "total": finite(c.total), "value": finite(c.value)}
+def document(c: Cell, dims: Mapping[str, str]) -> dict[str, Any]:
+    """The cell as JSON; dims: of the run's records, by path. Summands are the products of the factors, and after them what is added."""
+    label, s = labels(c.seen, dims), c.seen
+    told: dict[str, Any] = {"path": s.path, "dims": s.dims, "index": list(c.index), "made": formula(s, dims), "settings": dict(s.settings)}
+    told |= {"factors": {label(name): [finite(x) for x in f.tolist()] for name, f in c.terms.factors.items()}}
+    told |= {"added": {label(name): finite(x) for name, x in c.terms.added.items()}}
+    told |= {"numbers": {name: finite(x) for name, x in values(c.terms).items()}}
+    return told | {"summands": [finite(x) for x in c.terms.summands.tolist()], "total": finite(c.total), "value": finite(c.value)}

@@ -146,7 +146,7 @@ def told(model: Model, run: Trace, best: int = 5) -> Life:
     dims = {s.path: s.dims for s in run}
     before, feed = 0, run.ids if model.config.starts is None else [model.config.starts]
     for number, (step, seen) in enumerate(groupby(run.seen, key=lambda s: s.step)):
-        made = [(s, formula(s, model.module, dims), tuple(of[w] for w in s.weights)) for s in seen]
+        made = [(s, formula(s, dims), tuple(of[w] for w in s.weights)) for s in seen]
         first = by_first_use((s for s, *_ in made), of)
         lines = [Line(s, *block(s.path), text, used, s.value, s.dims, own) for (s, text, used), own in zip(made, first, strict=True)]
         rows = model.blanks(run.ids) if isinstance(model.module, Encoder) else [-1]
@@ -257,7 +257,7 @@ def tensor(line: Line) -> dict[str, Any]:
     low, mean, high = map(finite, line.range)
     told: dict[str, Any] = {"path": s.path, "dims": s.dims, "shape": list(s.shape), "dtype": str(s.dtype).removeprefix("torch.")}
     told |= {"min": low, "mean": mean, "max": high, "step": s.step, "made": line.made, "op": s.op}
-    told |= {"inputs": list(s.inputs), "weights": list(s.weights), "parameters": parameters(line.own)}
+    told |= {"inputs": list(s.inputs), "weights": list(s.weights), "parameters": parameters(line.own), "settings": dict(s.settings)}
     return told | {"source": s.source, "error": finite(s.error)}
 
 

@@ -14,6 +14,7 @@ from pellucid.checkpoint.precision import name_of
 from pellucid.counting.weights import Weight, legend, parameters
 from pellucid.draw.heat import heat
 from pellucid.draw.life import Answer, Life, Line, Moment, folded, held, piece_of, tokenizer_of, visible
+from pellucid.draw.notation import notes, sentences
 from pellucid.draw.number import count, number, shape
 from pellucid.draw.strip import bar, strip
 from pellucid.draw.table import Cell, Column, clipped, cut, line, measure, prose, table, widths
@@ -59,7 +60,7 @@ def story(life: Life, view: View) -> list[Text]:
             out += patterns(life, moment, hidden, view)
         out += [Text(), *verdict(life, moment, view)]
     if view.legend:
-        out += [Text(), *footer(life, view)]
+        out += [Text(), *footer(life, view, hidden)]
     return clipped(out, view.width)
 
 
@@ -240,7 +241,14 @@ def percent(x: float) -> str:
     return f"{number(100 * x)}%"
 
 
-def footer(life: Life, view: View) -> Iterator[Text]:
+def notation(life: Life, hidden: set[str]) -> list[str]:
+    """What the signs of the formulas that are shown mean, each once."""
+    dims = {s.path: s.dims for s in life.trace}
+    shown = (one for one in life.moments[0].lines if one.block not in hidden)
+    return sentences([note for one in shown for note in notes(one.seen, dims, one.made)])
+
+
+def footer(life: Life, view: View, hidden: set[str]) -> Iterator[Text]:
     """What the letters and signs mean, and where to look next."""
     used = legend([one.dims for m in life.moments for one in m.lines])
     body: list[list[Cell]] = [[Text(letter, TITLE), say(f"axis.{letter}")] for letter in used if letter != "B"]
@@ -248,6 +256,10 @@ def footer(life: Life, view: View) -> Iterator[Text]:
         half = -(-len(body) // 2)
         body = [[*body[i], *(body[i + half] if i + half < len(body) else ["", ""])] for i in range(half)]
     yield from table(body, [Column(), Column(style=DIM)] * (len(body[0]) // 2))
+    yield Text()
+    yield Text(" " + say("explain.notation"), DIM)
+    for sentence in notation(life, hidden):
+        yield from prose(sentence, view.width, DIM, 3)
     told = [say("explain.picture.colour" if view.colour else "explain.picture.shades")]
     errors = [one.seen.error for m in life.moments for one in m.lines if one.seen.error is not None]
     if errors:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.past import Span
-from pellucid.tap import Call, Flops, Made, here, seen_by
+from pellucid.tap import Call, Flops, Made, Settings, here, seen_by
 from pellucid.watching import Cut, Spot, Watch
 
 if TYPE_CHECKING:
@@ -93,9 +93,10 @@ class Scribe(Watch):
         return replace(here.calls[-1], sizes=dict(here.calls[-1].sizes))
 
     def made(
-        self, storage: torch.UntypedStorage, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops
-    ) -> None:
-        super().made(storage, op, inputs, weights, flops if isinstance(flops, int) else 0)
+        self, storage: torch.UntypedStorage, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops,
+        settings: Callable[[], Settings],
+    ) -> None:  # fmt: skip
+        super().made(storage, op, inputs, weights, flops if isinstance(flops, int) else 0, settings)
         if not isinstance(flops, int):
             self.counts[storage._cdata] = flops
 

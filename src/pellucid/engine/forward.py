@@ -47,9 +47,10 @@ class Forward:
         told = [s.tokens[s.stored : s.stored + rows] for s, rows in chunks.items()]
         out = self.logits(self.row([t for tokens in told for t in tokens]), step, list(chunks))
         step.advance()
-        if self.every:  # views, by which a watcher knows what the draws are made from
-            return {s: out[0, span.stop - rows : span.stop] for (s, rows), span in zip(wanted.items(), step.spans, strict=True)}
-        return dict(zip(wanted, out[0].split(list(wanted.values())), strict=True))
+        if not self.every:
+            return dict(zip(wanted, out[0].split(list(wanted.values())), strict=True))
+        # views, not a copy by number: what is sampled from them knows the tensor that it was read from
+        return {s: out[0, span.stop - rows : span.stop] for (s, rows), span in zip(wanted.items(), step.spans, strict=True)}
 
     def logits(self, tokens: Tensor, step: Step, sequences: list[Sequence]) -> Tensor:
         """The model's own forward of these rows."""

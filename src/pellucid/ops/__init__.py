@@ -3,8 +3,8 @@
 from pellucid.ops.attend import attend
 from pellucid.ops.choose import choose
 from pellucid.ops.distance import distances
-from pellucid.ops.experts import best, combine, corrected, grouped, shares, sigmoid, softmax, sort, weighted
-from pellucid.ops.gate import capped, each, gate, gated
+from pellucid.ops.experts import best, combine, corrected, grouped, shares, sort, weighted
+from pellucid.ops.gate import capped, gate, gated, sigmoid, softmax, tanh
 from pellucid.ops.latent import attend_latent
 from pellucid.ops.linear import adapted, add, linear, linear_wide, look, matrix, merged, pick, scaled, tempered
 from pellucid.ops.norm import layer, rms, rms_offset
@@ -13,7 +13,7 @@ from pellucid.ops.rotate import angles, rotate
 from pellucid.ops.sinusoid import sinusoids
 
 __all__ = [
-    "adapted", "add", "angles", "attend", "attend_latent", "best", "capped", "choose", "combine", "corrected", "distances", "each",
-    "gate", "gated", "grouped", "layer", "linear", "linear_wide", "look", "matrix", "merged", "pick", "rms", "rms_offset", "rotate",
-    "rounded", "scaled", "shares", "sigmoid", "sinusoids", "softmax", "sort", "tempered", "weighted", "wide",
+    "adapted", "add", "angles", "attend", "attend_latent", "best", "capped", "choose", "combine", "corrected", "distances", "gate",
+    "gated", "grouped", "layer", "linear", "linear_wide", "look", "matrix", "merged", "pick", "rms", "rms_offset", "rotate",
+    "rounded", "scaled", "shares", "sigmoid", "sinusoids", "softmax", "sort", "tanh", "tempered", "weighted", "wide",
 ]  # fmt: skip

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 
 from pellucid.meta import META
 from pellucid.ops import native
+from pellucid.ops.gate import bounded, part_of_row
 from pellucid.ops.precision import wide
 from pellucid.past import Apart, Paged, Past, Piece
-from pellucid.sight import Sight, causal
+from pellucid.sight import Sight, causal, told
 from pellucid.tap import Index, Terms, beside, deeper, inside, instead, listed, note, tap, within
 
 WITHIN = "scores", "pattern"
@@ -102,7 +103,7 @@ def shown(asked: str, q: Tensor, z: Tensor, piece: Piece, sight: Sight, scale: f
             found(gap(reference(), z))
     else:
         with listed(lambda: gap(reference(), z)):
-            outline(q, piece, sight, named)
+            outline(q, piece, sight, scale, q.shape[3], named)
 
 
 def one_page(piece: Piece) -> Paged | None:
@@ -130,53 +131,49 @@ def attend_reference(
 
     def score_terms(i: Index) -> Terms:
         b, h, t, s = i
-        if sight.cap is not None:
-            return Terms(value=scores[i])
-        biased = [] if bias is None else [bias.expand_as(scores)[i]]
-        one = [1.0] * len(biased)
         key = k[b, s, h // (q.shape[2] // groups)]
-        return Terms(q=[q[b, t, h], *one], k=[key, *biased], scale=[torch.full((q.shape[3],), scale, dtype=torch.float64), *one])
+        found = Terms(q=q[b, t, h], k=key, **({} if scale == 1 else {"scale": scale})) if sight.cap is None else bounded(raw[i], sight.cap)
+        return found.plus(distance=None if bias is None else bias.expand_as(scores)[i])
 
-    scores = tap_scores(scores, named, sight, score_terms)
+    scores = tap_scores(scores, named, sight, scale, q.shape[3], score_terms)
     w = torch.where(allowed, scores, float("-inf"))
     sink = None if sight.sinks is None else sight.sinks.to(w.dtype)[:, None, None]
     w = w if sink is None else torch.cat([w, sink.expand(*w.shape[:-1], 1)], -1)
     pattern = w.softmax(-1, dtype=wide(w.dtype)).to(q.dtype)[..., : k.shape[1]]
     if not (piece.whole and sight is causal):  # there every row sees itself
         pattern = pattern.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
-    pattern = tap_pattern(pattern, scores, sight, softmax_terms(scores, allowed, sink))
+
+    def pattern_cell(i: Index) -> Terms:
+        row = scores[i[:-1]].double().masked_fill(~allowed.expand_as(scores)[i[:-1]], float("-inf"))
+        return part_of_row(row if sink is None else torch.cat([row, sink[i[1]].double().reshape(1)]), i[-1])
+
+    pattern = tap_pattern(pattern, scores, sight, pattern_cell)
     return torch.einsum("bgrts,bsgw->btgrw", pattern.unflatten(1, (groups, -1)), v).flatten(2, 3)
 
 
-def tap_scores(scores: Tensor, named: tuple[Tensor, ...], sight: Sight, terms: Callable[[Index], Terms] | None = None) -> Tensor:
+def tap_scores(
+    scores: Tensor, named: tuple[Tensor, ...], sight: Sight, scale: float, width: int, terms: Callable[[Index], Terms] | None = None
+) -> Tensor:
     """The table [B H T S] by its name."""
     biases = sight.weights[1:] if sight.sinks is not None else sight.weights
-    return tap(note(scores, "scores", named, biases, terms), "scores: B H T S")
+    cap = {} if sight.cap is None else {"cap": sight.cap}
+    return tap(
+        note(scores, "scores", named, biases, terms, settings=lambda: {"scale": scale, "width": width, **cap, **sight.told()}),
+        "scores: B H T S",
+    )
 
 
 def tap_pattern(pattern: Tensor, scores: Tensor, sight: Sight, terms: Callable[[Index], Terms] | None = None) -> Tensor:
     """What the softmax made of it [B H T S], by its name."""
     weights = () if sight.sinks is None else (sight.sinks,)
-    return tap(note(pattern, "softmax", (scores, *sight.inputs), weights, terms), "pattern: B H T S")
+    mask = "chosen" if sight.inputs else told(sight.allowed)
+    return tap(note(pattern, "softmax", (scores, *sight.inputs), weights, terms, settings=lambda: {"mask": mask}), "pattern: B H T S")
 
 
-def outline(q: Tensor, piece: Piece, sight: Sight, named: tuple[Tensor, ...]) -> None:
+def outline(q: Tensor, piece: Piece, sight: Sight, scale: float, width: int, named: tuple[Tensor, ...]) -> None:
     """The reference's tables as shapes alone."""
     table = q.new_empty((q.shape[0], q.shape[2], q.shape[1], stored_rows(piece)), device=META)
-    tap_pattern(torch.empty_like(table), tap_scores(table, named, sight), sight)
-
-
-def softmax_terms(scores: Tensor, allowed: Tensor, sink: Tensor | None) -> Callable[[Index], Terms]:
-    """A cell of the pattern: e^(score - top) over the sum of its row."""
-
-    def terms(i: Index) -> Terms:
-        row = scores[i[:-1]].double().masked_fill(~allowed.expand_as(scores)[i[:-1]], float("-inf"))
-        row = row if sink is None else torch.cat([row, sink[i[1]].double().reshape(1)])
-        top = row.max().clamp(min=torch.finfo(row.dtype).min)
-        e = (row - top).exp()
-        return Terms(exp=e[i[-1]], inverse=1.0 / e.sum().clamp(min=torch.finfo(e.dtype).tiny))
-
-    return terms
+    tap_pattern(torch.empty_like(table), tap_scores(table, named, sight, scale, width), sight)
 
 
 def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, piece: Piece, sight: Sight, scale: float) -> Tensor:

@@ -3,13 +3,15 @@
 In the open only, so it saves no work here: attention runs over all keys, and a mask leaves the chosen ones.
 """
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from pellucid.ops.gate import each
 from pellucid.ops.precision import wide
-from pellucid.past import Past
-from pellucid.sight import Sight
+from pellucid.past import Past, Piece
+from pellucid.sight import Sight, told
 from pellucid.tap import Index, Terms, note, tap, within
 
 
@@ -27,13 +29,18 @@ def choose(q: Tensor, weights: Tensor, past: Past, sight: Sight, most: int) -> l
             match = torch.einsum("bthk,bsk->bths", rows, k.to(w)).relu()
             scores = torch.einsum("bth,bths->bts", counts, match)
 
-            def terms(i: Index, counts: Tensor = counts, match: Tensor = match) -> Terms:
-                return Terms(weight=counts[i[:2]], match=match[i[0], i[1], :, i[2]])
+            def terms(i: Index, piece: Piece = piece, match: Tensor = match) -> Terms:
+                return Terms(weights=weights[:, piece.rows][i[:2]], match=match[i[0], i[1], :, i[2]], scale=scale)
 
             flops = 2 * scores.numel() * q.shape[2] * (q.shape[3] + 1)
             scores = tap(note(scores, "index", (q, weights, *past.new), (), terms, flops), "scores: B T S")
             allowed = sight.mask(piece.q_at, piece.k_at)[0][:, 0]
             best = torch.where(allowed, scores, float("-inf")).sort(stable=True, dim=-1, descending=True)[1][..., :most]
             chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True) & allowed
-            out.append(tap(each(chosen, "top", scores), "chosen: B T S"))
+
+            def kept(i: Index, scores: Tensor = scores, chosen: Tensor = chosen, allowed: Tensor = allowed) -> Terms:
+                return Terms(chosen=chosen[i].double()).of(score=scores[i], allowed=allowed.expand_as(scores)[i])
+
+            settings = partial(dict[str, Any], chosen=most, mask=told(sight.allowed))
+            out.append(tap(note(chosen, "top", (scores,), (), kept, settings=settings), "chosen: B T S"))
     return out

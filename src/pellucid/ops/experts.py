@@ -12,25 +12,17 @@ from torch.nn import functional as F
 from pellucid.config import Moe
 from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
-from pellucid.ops.gate import each
 from pellucid.ops.linear import times
 from pellucid.ops.precision import wide
-from pellucid.tap import Index, Terms, note
+from pellucid.tap import Index, Settings, Terms, note
 
-
-def softmax(x: Tensor) -> Tensor:
-    """Scores of rows [B T E] that sum to 1."""
-    return each(native.softmax(x) if native.fits_scores(x) else x.softmax(-1), "softmax", x)
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    """Scores of rows [B T E], each for itself."""
-    return each(native.sigmoid(x) if native.fits_scores(x) else x.sigmoid(), "sigmoid", x)
+LEAST = 1e-20  # a sum of affinities that are all 0 divides nothing by 0
 
 
 def corrected(x: Tensor, by: Tensor) -> Tensor:
     """Scores [B T E] plus a correction of each expert [E]."""
-    return each(native.correct(x, by) if native.fits_scores(x, by) else x + by, "correct", x, weights=(by,))
+    y = native.correct(x, by) if native.fits_scores(x, by) else x + by
+    return note(y, "correct", (x,), (by,), lambda i: Terms().plus(x=x[i], weight=by[i[-1]]))
 
 
 def best(ranked: Tensor, seen: Tensor, spec: Moe) -> Tensor:
@@ -40,22 +32,39 @@ def best(ranked: Tensor, seen: Tensor, spec: Moe) -> Tensor:
     """
     few = min(spec.group_best, ranked.shape[-1] // spec.groups)
     if native.fits_scores(ranked):
-        return each(native.best(ranked, spec.chosen, spec.groups, spec.groups_chosen, few), "top", seen)
-    if spec.groups > 1:
-        groups = ranked.unflatten(-1, (spec.groups, -1))
-        top = groups.topk(few, -1)[0].sum(-1).topk(spec.groups_chosen, -1)[1]
-        kept = torch.zeros_like(groups[..., 0], dtype=torch.bool).scatter(-1, top, True)
-        ranked = groups.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
-    return each(ranked.topk(spec.chosen, -1)[1], "top", seen)
+        y = native.best(ranked, spec.chosen, spec.groups, spec.groups_chosen, few)
+    else:
+        if spec.groups > 1:
+            groups = ranked.unflatten(-1, (spec.groups, -1))
+            top = groups.topk(few, -1)[0].sum(-1).topk(spec.groups_chosen, -1)[1]
+            kept = torch.zeros_like(groups[..., 0], dtype=torch.bool).scatter(-1, top, True)
+            ranked = groups.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
+        y = ranked.topk(spec.chosen, -1)[1]
+
+    def settings() -> Settings:
+        groups = {"groups": spec.groups, "groups_chosen": spec.groups_chosen, "group_best": few}
+        return {"chosen": spec.chosen} | (groups if spec.groups > 1 else {})
+
+    def terms(i: Index) -> Terms:
+        return Terms(expert=y[i]).of(score=seen[(*i[:-1], int(y[i]))])
+
+    return note(y, "top", (seen,), (), terms, settings=settings)
 
 
 def shares(affinity: Tensor, chosen: Tensor, spec: Moe) -> Tensor:
     """How much each chosen expert counts [B T A]; normalised, the shares of a token sum to the scale."""
     if native.fits_scores(affinity) and native.numbers(chosen):
-        return each(native.shares(affinity, chosen, spec.normalised, spec.scale), "share", affinity, chosen)
-    share = affinity.gather(-1, chosen)
-    below = share.sum(-1, keepdim=True) + 1e-20 if spec.normalised else 1.0
-    return each(share / below * spec.scale, "share", affinity, chosen)
+        y = native.shares(affinity, chosen, spec.normalised, spec.scale)
+    else:
+        share = affinity.gather(-1, chosen)
+        y = share / (share.sum(-1, keepdim=True) + LEAST if spec.normalised else 1.0) * spec.scale
+
+    def terms(i: Index) -> Terms:
+        mine, total = affinity[(*i[:-1], int(chosen[i]))], affinity[i[:-1]][chosen[i[:-1]]].double().sum() + LEAST
+        over = {"over": 1.0 / total} if spec.normalised else {}
+        return Terms(x=mine, **over, **({} if spec.scale == 1 else {"scale": spec.scale})).of(sum=total)
+
+    return note(y, "share", (affinity, chosen), (), terms, settings=lambda: {"normalised": spec.normalised, "scale": spec.scale})
 
 
 def sort(chosen: Tensor, experts: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,8 +90,7 @@ def grouped(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = No
 
     def terms(i: Index) -> Terms:
         e = int(torch.searchsorted(ends, torch.tensor(i[0]), right=True))
-        extra = [] if bias is None else [bias[e, i[1]]]
-        return Terms(x=[rows[i[0]], *[1.0] * len(extra)], weight=[weight[e, i[1]], *extra])
+        return Terms(x=rows[i[0]], weight=weight[e, i[1]]).plus(bias=None if bias is None else bias[e, i[1]]).of(expert=e)
 
     return note(y, "experts", (rows,), (weight, bias), terms, 2 * y.numel() * weight.shape[2])
 
@@ -127,6 +135,6 @@ def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, whole: bool =
 
     def terms(i: Index) -> Terms:
         at = (order // chosen == i[0] * like.shape[1] + i[1]).nonzero().flatten()
-        return Terms(expert=y[at, i[2]], share=1.0 if whole else share.flatten()[order[at]])
+        return Terms(x=y[at, i[2]], **({} if whole else {"share": share.flatten()[order[at]]}))
 
     return note(out, "combine", (y,) if whole else (y, share), (), terms)

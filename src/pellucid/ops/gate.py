@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid.ops import native
-from pellucid.tap import Terms, note
+from pellucid.tap import Index, Terms, note
 
 
 def gelu_bloom(x: Tensor) -> Tensor:
@@ -36,25 +36,61 @@ def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
     if act == "clamped":
         assert up is not None
         y = native.gate(g, up, act) if native.fits_gate(g, up, act) else clamped(g) * (up.clamp(-7.0, 7.0) + 1)
-        return note(y, "gate", (g, up), (), lambda i: Terms(act=clamped(g[i].double()), up=up[i].double().clamp(-7.0, 7.0) + 1))
-    f = ACTS[act]
-    y = native.gate(g, up, act) if native.fits_gate(g, up, act) else f(g) if up is None else f(g) * up
-    if up is None:
-        return note(y, "act", (g,), (), lambda i: Terms(act=y[i]))
-    return note(y, "gate", (g, up), (), lambda i: Terms(act=f(g[i].double()), up=up[i]))
+    else:
+        f = ACTS[act]
+        y = native.gate(g, up, act) if native.fits_gate(g, up, act) else f(g) if up is None else f(g) * up
+
+    def terms(i: Index) -> Terms:
+        x, times = g[i].double(), {} if up is None else {"up": up[i].double()}
+        if act == "clamped":
+            return Terms(act=clamped(x), up=times["up"].clamp(-7.0, 7.0) + 1).of(x=x, y=times["up"])
+        return Terms(act=ACTS[act](x), **times).of(x=x)
+
+    return note(y, "act" if up is None else "gate", (g,) if up is None else (g, up), (), terms, settings=lambda: {"act": act})
 
 
 def gated(x: Tensor, gate: Tensor) -> Tensor:
     """x [B T D] times the sigmoid of gate [B T 1]."""
     y = native.gated(x, gate) if native.fits_gated(x, gate) else x * torch.sigmoid(gate)
-    return note(y, "gated", (x, gate), (), lambda i: Terms(x=x[i], share=torch.sigmoid(gate[i[:-1]])))
+
+    def terms(i: Index) -> Terms:
+        g = gate[(*i[:-1], 0)].double()
+        return Terms(share=torch.sigmoid(g), x=x[i]).of(gate=g)
+
+    return note(y, "gated", (x, gate), (), terms)
 
 
 def capped(x: Tensor, cap: float) -> Tensor:
     """cap · tanh(x / cap): nearly x where x is small, never beyond cap (Gemma 2, arXiv 2408.00118)."""
-    return each(native.capped(x, cap) if native.fits_each(x) else cap * torch.tanh(x / cap), "cap", x)
+    y = native.capped(x, cap) if native.fits_each(x) else cap * torch.tanh(x / cap)
+    return note(y, "cap", (x,), (), lambda i: bounded(x[i], cap), settings=lambda: {"cap": cap})
 
 
-def each(out: Tensor, op: str, *inputs: Tensor, weights: tuple[Tensor | None, ...] = ()) -> Tensor:
-    """An elementwise result, or a choice: the cell is its own one summand."""
-    return note(out, op, inputs, weights, lambda i: Terms(value=out[i]))
+def bounded(x: Tensor, cap: float) -> Terms:
+    """A number below a soft bound."""
+    return Terms(cap=cap, tanh=torch.tanh(x.double() / cap)).of(x=x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """The hyperbolic tangent of every number."""
+    return note(x.tanh(), "tanh", (x,), (), lambda i: Terms(tanh=x[i].double().tanh()).of(x=x[i]))
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + e^-x) of every number."""
+    y = native.sigmoid(x) if native.fits_scores(x) else x.sigmoid()
+    return note(y, "sigmoid", (x,), (), lambda i: Terms(sigmoid=x[i].double().sigmoid()).of(x=x[i]))
+
+
+def softmax(x: Tensor) -> Tensor:
+    """e^x of every row over its sum."""
+    y = native.softmax(x) if native.fits_scores(x) else x.softmax(-1)
+    return note(y, "softmax", (x,), (), lambda i: part_of_row(x[i[:-1]].double(), i[-1]))
+
+
+def part_of_row(row: Tensor, at: int) -> Terms:
+    """A cell of a softmax: e^(x - the row's largest) over the sum of such. What a mask hides is -inf, and its part 0."""
+    top = row.max().clamp(min=torch.finfo(row.dtype).min)
+    e = (row - top).exp()
+    total = e.sum().clamp(min=torch.finfo(e.dtype).tiny)
+    return Terms(e=e[at], over=1.0 / total).of(x=row[at], top=top, sum=total)

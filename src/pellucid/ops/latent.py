@@ -83,7 +83,7 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
         else:
             with listed(lambda: gap(reference(piece, content, turned), z)):
                 k, _ = tap_grown(piece.read()[0].to(META), up_k, up_v, named)
-                outline(content, piece, sight.of(piece), (*named[:2], k, *named[3:]))
+                outline(content, piece, sight.of(piece), scale, content.shape[3] + turned.shape[3], (*named[:2], k, *named[3:]))
 
     named = q, q_rot, *past.new
     if isinstance(a, Abreast) and inside(*WITHIN) != "reference" and fits(q, q_rot, a.pools, a.tables, a.positions, sight):

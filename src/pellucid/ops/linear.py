@@ -39,9 +39,7 @@ def product(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
     """y, with the note of what it is the product of."""
 
     def terms(i: Index) -> Terms:
-        if bias is None:
-            return Terms(x=x[i[:-1]], weight=weight[i[-1]])
-        return Terms(x=[x[i[:-1]], 1.0], weight=[weight[i[-1]], bias[i[-1]]])
+        return Terms(x=x[i[:-1]], weight=weight[i[-1]]).plus(bias=None if bias is None else bias[i[-1]])
 
     return note(y, "linear", (x,), (weight, bias), terms, 2 * y.numel() * weight.shape[1])
 
@@ -53,11 +51,10 @@ def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: li
         z = native.add(z, native.scaled(a, scale)) if native.fits_add(z, a) else z + a * scale
 
     def terms(i: Index) -> Terms:
-        own = [x[i[:-1]]] if bias is None else [x[i[:-1]], 1.0]
-        weights = [weight[i[-1]]] if bias is None else [weight[i[-1]], bias[i[-1]]]
-        return Terms(x=[*own, *(a[i] for a, _ in added)], weight=[*weights, *(scale for _, scale in added)])
+        more = {f"addition {n}": a[i].double() * scale for n, (a, scale) in enumerate(added)}
+        return Terms(x=x[i[:-1]], weight=weight[i[-1]]).plus(bias=None if bias is None else bias[i[-1]], **more)
 
-    return note(z, "adapted", (x, *(a for a, _ in added)), (weight, bias), terms)
+    return note(z, "adapted", (x, *(a for a, _ in added)), (weight, bias), terms, settings=lambda: {"scales": [s for _, s in added]})
 
 
 def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
@@ -67,12 +64,21 @@ def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
     for a, b, scale in low:
         total = total + scale * (b.to(w) @ a.to(w))
     flops = sum(2 * b.numel() * a.shape[1] for a, b, _ in low)
-    return note(total.to(weight.dtype), "merged", (), (weight, *(p for a, b, _ in low for p in (a, b))), None, flops)
+    return note(
+        total.to(weight.dtype),
+        "merged",
+        (),
+        (weight, *(p for a, b, _ in low for p in (a, b))),
+        None,
+        flops,
+        lambda: {"scales": [s for *_, s in low]},
+    )
 
 
 def look(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
     """Rows of table [rows width] by ids [...], after the first `skip`: [... width]."""
-    return note(rows(ids, table, skip), "look", (), (table,), lambda i: Terms(row=table[ids[i[:-1]] + skip, i[-1]]))
+    y = rows(ids, table, skip)
+    return note(y, "look", (), (table,), lambda i: Terms(weight=table[ids[i[:-1]] + skip, i[-1]]), settings=lambda: {"skip": skip})
 
 
 def rows(ids: Tensor, table: Tensor, skip: int) -> Tensor:
@@ -93,17 +99,13 @@ def matrix(weight: Tensor) -> Tensor:
 def add(x: Tensor, y: Tensor) -> Tensor:
     """x + y, of one shape."""
     z = native.add(x, y) if native.fits_add(x, y) else x + y
-    return note(z, "add", (x, y), (), lambda i: Terms(summand=[x[i], y[i]]))
+    return note(z, "add", (x, y), (), lambda i: Terms().plus(x=x[i], y=y[i]))
 
 
-def scaled(x: Tensor, factor: float | Tensor) -> Tensor:
-    """x times a number of the configuration, or a tensor that broadcasts to it, as x."""
-
-    def terms(i: Index) -> Terms:
-        return Terms(x=x[i], factor=factor.expand(x.shape)[i] if isinstance(factor, Tensor) else factor)
-
-    fast = isinstance(factor, float) and native.fits_each(x)
-    return note(native.scaled(x, float(factor)) if fast else (x * factor).to(x.dtype), "scaled", (x,), (), terms)
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """x times a number of the configuration."""
+    y = native.scaled(x, factor) if native.fits_each(x) else (x * factor).to(x.dtype)
+    return note(y, "scaled", (x,), (), lambda i: Terms(x=x[i], scale=factor), settings=lambda: {"scale": factor})
 
 
 def tempered(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
@@ -114,7 +116,11 @@ def tempered(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
 
     fast = native.fits_tempered(x, places)
     y = native.tempered(x, places, spec.floor, spec.scale) if fast else (x * growth()).to(x.dtype)
-    return note(y, "scaled", (x,), (), lambda i: Terms(x=x[i], factor=growth().expand(x.shape)[i]))
+
+    def terms(i: Index) -> Terms:
+        return Terms(x=x[i], growth=growth().expand(x.shape)[i]).of(t=places.expand(x.shape[:2])[i[:2]])
+
+    return note(y, "tempered", (x,), (), terms, settings=lambda: {"floor": spec.floor, "scale": spec.scale})
 
 
 def pick(x: Tensor, token: Tensor) -> Tensor:

@@ -18,10 +18,15 @@ def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         y = y if weight is None else y * weight
 
     def terms(i: Index) -> Terms:
-        times = 1.0 if weight is None else weight[i[-1]]
-        return Terms(x=x[i], inverse=torch.rsqrt(x[i[:-1]].double().pow(2).mean() + eps), weight=times)
+        return over_rms(x, i, eps, {} if weight is None else {"weight": weight[i[-1]]})
 
-    return note(y, "rms", (x,), (weight,), terms)
+    return note(y, "rms", (x,), (weight,), terms, settings=lambda: {"eps": eps})
+
+
+def over_rms(x: Tensor, i: Index, eps: float, gain: dict[str, Tensor]) -> Terms:
+    """A cell of x over its row's root mean square, times a gain."""
+    size = (x[i[:-1]].double().pow(2).mean() + eps).sqrt()
+    return Terms(x=x[i], over=1.0 / size, **gain).of(rms=size)
 
 
 def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -33,9 +38,9 @@ def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         y = (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + eps) * (1.0 + weight.to(w.dtype))).to(x.dtype)
 
     def terms(i: Index) -> Terms:
-        return Terms(x=x[i], inverse=torch.rsqrt(x[i[:-1]].double().pow(2).mean() + eps), weight=1.0 + weight[i[-1]].double())
+        return over_rms(x, i, eps, {"gain": 1.0 + weight[i[-1]].double()})
 
-    return note(y, "rms", (x,), (weight,), terms)
+    return note(y, "rms", (x,), (weight,), terms, settings=lambda: {"eps": eps, "offset": 1})
 
 
 def layer(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -47,8 +52,8 @@ def layer(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
 
     def terms(i: Index) -> Terms:
         row = x[i[:-1]].double()
-        inverse = 1.0 / (row.var(unbiased=False) + eps).sqrt()
-        added, one = ([], []) if bias is None else ([bias[i[-1]]], [1.0])
-        return Terms(x=[x[i], -row.mean(), *added], inverse=[inverse, inverse, *one], weight=[weight[i[-1]], weight[i[-1]], *one])
+        mean, deviation = row.mean(), (row.var(unbiased=False) + eps).sqrt()
+        found = Terms(centred=x[i].double() - mean, over=1.0 / deviation, weight=weight[i[-1]])
+        return found.plus(bias=None if bias is None else bias[i[-1]]).of(x=x[i], mean=mean, deviation=deviation)
 
-    return note(y, "layer norm", (x,), (weight, bias), terms)
+    return note(y, "layer norm", (x,), (weight, bias), terms, settings=lambda: {"eps": eps})

@@ -6,6 +6,7 @@ Pair i of a head of width R turns theta^(-2i/R) radians a token, i = 0, 1, ...: 
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from pellucid.config import Dynamic, Linear, Llama3, LongRope, Rope, Yarn
 from pellucid.ops import native
 from pellucid.ops.precision import wide
-from pellucid.tap import Index, Terms, note
+from pellucid.tap import Index, Settings, Terms, note
 
 
 def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cpu", totals: Tensor | None = None) -> Tensor:
@@ -104,8 +105,17 @@ def angles(positions: Tensor, rope: Rope, dtype: torch.dtype, totals: Callable[[
     return (angle.cos() * amount).to(dtype), (angle.sin() * amount).to(dtype)
 
 
-def rotate(x: Tensor, turn: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
-    """Turn the pairs of the first R channels of x [B T . K] by (cos, sin) [B T 1 R/2]; what follows them stays."""
+def told(rope: Rope) -> Settings:
+    """Its numbers by name, those of its scaling after them."""
+    scaling = {} if rope.scaling is None else {"scaling": type(rope.scaling).__name__.lower(), **asdict(rope.scaling)}
+    return {"theta": rope.theta, "width": rope.width} | scaling
+
+
+def rotate(x: Tensor, turn: tuple[Tensor, Tensor], interleaved: bool, rope: Rope | None = None) -> Tensor:
+    """Turn the pairs of the first R channels of x [B T . K] by (cos, sin) [B T 1 R/2]; what follows them stays.
+
+    rope: what the angles were made from, for a record of this.
+    """
     cos, sin = turn
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
@@ -119,9 +129,12 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
 
     def terms(i: Index) -> Terms:
         if i[-1] >= 2 * half:
-            return Terms(x=x[i])
+            return Terms(x=x[i], turn=1.0)
         j, later = divmod(i[-1], 2) if interleaved else (i[-1] % half, i[-1] // half)
         at, spot = (*i[:-1], j), (*i[:2], 0, j)
         return Terms(x=[b[at], a[at]] if later else [a[at], b[at]], turn=[cos[spot], sin[spot] if later else -sin[spot]])
 
-    return note(y, "rotate", (x,), (), terms)
+    def settings() -> Settings:
+        return {"pairs": "adjacent" if interleaved else "halves", **({} if rope is None else told(rope))}
+
+    return note(y, "rotate", (x,), (), terms, settings=settings)

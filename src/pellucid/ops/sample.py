@@ -20,7 +20,7 @@ from torch import Tensor
 from pellucid.errors import UseError
 from pellucid.ops import native
 from pellucid.ops.cuts import drawn, largest, near, nucleus
-from pellucid.ops.gate import each
+from pellucid.ops.gate import part_of_row
 from pellucid.ops.precision import wide
 from pellucid.ops.sampling import OFF, Sampling
 from pellucid.ops.uniform import sibling, uniform
@@ -102,7 +102,9 @@ def own(x: Tensor) -> Tensor:
 def bias(x: Tensor, s: Sampling, history: History) -> Tensor:
     """x + the bias of each token that has one."""
     ids, values = s.biases
-    return note(own(x).index_add_(0, ids, values.to(x.dtype)), "bias", (x,), (), lambda i: Terms(value=[x[i], s.bias.get(i[0], 0.0)]))
+    terms = lambda i: Terms().plus(x=x[i], bias=s.bias.get(i[0], 0.0))  # noqa: E731
+    y = own(x).index_add_(0, ids, values.to(x.dtype))
+    return note(y, "bias", (x,), (), terms, settings=lambda: {"bias": {str(id): value for id, value in s.bias.items()}})
 
 
 def repetition(x: Tensor, s: Sampling, history: History) -> Tensor:
@@ -114,28 +116,35 @@ def repetition(x: Tensor, s: Sampling, history: History) -> Tensor:
     def terms(i: Index) -> Terms:
         return Terms(x=x[i], penalty=(1 / r if x[i] > 0 else r) if i[0] in history.prompt or i[0] in history.output else 1.0)
 
-    return note(out, "repetition", (x,), (), terms)
+    return note(out, "repetition", (x,), (), terms, settings=lambda: {"repetition": r})
 
 
 def presence(x: Tensor, s: Sampling, history: History) -> Tensor:
     """Of tokens in the output: x - presence."""
     ids, out = history.counts[0].numpy(), own(x)
     out.numpy()[ids] -= s.presence
-    return note(out, "presence", (x,), (), lambda i: Terms(value=[x[i], -s.presence * (i[0] in history.output)]))
+    terms = lambda i: Terms().plus(x=x[i], presence=-s.presence * (i[0] in history.output))  # noqa: E731
+    return note(out, "presence", (x,), (), terms, settings=lambda: {"presence": s.presence})
 
 
 def frequency(x: Tensor, s: Sampling, history: History) -> Tensor:
     """x - frequency · how often the output has the token."""
     (ids, counts), out = history.counts, own(x)
     out.numpy()[ids.numpy()] -= s.frequency * counts.to(x.dtype).numpy()
-    return note(out, "frequency", (x,), (), lambda i: Terms(weight=[1.0, -s.frequency], value=[x[i], history.output.count(i[0])]))
+
+    def terms(i: Index) -> Terms:
+        count = history.output.count(i[0])
+        return Terms().plus(x=x[i], frequency=-s.frequency * count).of(count=count)
+
+    return note(out, "frequency", (x,), (), terms, settings=lambda: {"frequency": s.frequency})
 
 
 def temperature(x: Tensor, s: Sampling, history: History) -> Tensor:
     """(x - its largest) / temperature."""
     top, t = float(x.numpy().max()) if here.calls else finite(x), max(s.temperature, COLDEST)
     y = native.cooled(x, top, t) if native.fits_row(x) else scaled(x, t)
-    return note(y, "temperature", (x,), (), lambda i: Terms(gap=[x[i].double() - top], inverse=[1 / t]))
+    terms = lambda i: Terms(gap=x[i].double() - top, over=1 / t).of(x=x[i], top=top)  # noqa: E731
+    return note(y, "temperature", (x,), (), terms, settings=lambda: {"temperature": t})
 
 
 def finite(x: Tensor) -> float:
@@ -174,11 +183,21 @@ class Stage:
         none = 0.0 if self.name == "probabilities" else float("-inf")
         return self.values.new_full((self.vocab,), none).index_copy(0, self.ids, self.values)
 
-    def watched(self, before: "Stage", terms: Callable[[Index], Terms] | None = None) -> "Stage":
-        """This stage, tapped over the whole vocabulary where somebody watches; his edit is what the next stage goes on from."""
+    def watched(self, before: "Stage", setting: float | None = None) -> "Stage":
+        """This stage, tapped over the whole vocabulary where somebody watches; his edit is what the next stage goes on from.
+
+        setting: how much is kept, of a stage that cuts.
+        """
         if not here.calls:
             return self
-        made = each(self.whole, self.name, before.whole) if terms is None else note(self.whole, self.name, (before.whole,), (), terms)
+        whole, old = self.whole, before.whole
+
+        def terms(i: Index) -> Terms:
+            if setting is None:
+                return part_of_row(old.double(), i[0])
+            return Terms().plus(x=old[i], cut=None if whole[i] == old[i] else whole[i])
+
+        made = note(whole, self.name, (old,), (), terms, settings=lambda: {} if setting is None else {self.name: setting})
         found = tap(made, f"{self.name}: V")
         return replace(self, seen=found) if found is made else Stage(self.name, found, None, self.vocab)
 
@@ -188,14 +207,14 @@ def run(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
     for at in left(logits, s, history):
         yield at
     if not s.greedy:
-        yield Stage("probabilities", at.values.double().softmax(0), at.ids, at.vocab).watched(at, lambda i: softmax_terms(at.whole, i))
+        yield Stage("probabilities", at.values.double().softmax(0), at.ids, at.vocab).watched(at)
 
 
 def left(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
     """The stages before the probabilities."""
     changed = any(getattr(s, name) != OFF[name] for name in ("bias", "repetition", "presence", "frequency"))
     x = logits.to("cpu", wide(logits.dtype), copy=bool(here.calls) or changed)  # a tensor that the model has not made
-    x = tap(each(x, "wide", logits), "logits: V")
+    x = tap(note(x, "last row", (logits,), (), lambda i: Terms(x=logits[i])), "logits: V")
     yield (at := Stage("logits", x, None, len(x)))
     for name, change in CHANGES.items():
         if getattr(s, name) != OFF[name] and not (name == "temperature" and s.greedy):
@@ -208,14 +227,8 @@ def left(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
         if (setting := getattr(s, name)) != OFF[name]:
             kept = cut(at.values, setting)
             ids = kept if at.ids is None else at.ids[kept]
-            at = Stage(name, at.values.index_select(0, kept), ids, at.vocab).watched(at)
+            at = Stage(name, at.values.index_select(0, kept), ids, at.vocab).watched(at, setting)
             yield at
-
-
-def softmax_terms(x: Tensor, i: Index) -> Terms:
-    """A probability: e^(x - top) over the sum."""
-    e = (x.double() - x.max().double()).exp()
-    return Terms(exp=e[i], inverse=1.0 / e.sum())
 
 
 def draw(probabilities: Tensor, u: Tensor | float) -> Tensor:

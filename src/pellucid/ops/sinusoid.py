@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pellucid.ops import native
 from pellucid.ops.precision import wide
-from pellucid.tap import Terms, note
+from pellucid.tap import Index, Terms, note
 
 
 def sinusoids(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
@@ -13,10 +13,17 @@ def sinusoids(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
     The values are those of a float32 table, which every model of this kind was trained with.
     """
+
+    def terms(i: Index) -> Terms:
+        sines = -(-width // 2)
+        angle = positions[i[:-1]].double() / 10_000.0 ** (2 * (i[-1] % sines) / width)
+        wave = angle.sin() if i[-1] < sines else angle.cos()
+        return Terms(wave=wave.to(wide(torch.bfloat16))).of(angle=angle)
+
     if native.fits_angles(positions, dtype):
         y = native.waves(positions, width, dtype)
-        return note(y, "sinusoid", (), (), lambda i: Terms(value=y[i]))
+        return note(y, "sinusoid", (), (), terms, settings=lambda: {"width": width})
     at = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width
     angle = positions[..., None].double() / 10_000.0**at
     y = torch.cat([angle.sin(), angle.cos()[..., : width // 2]], -1).to(wide(torch.bfloat16)).to(dtype)
-    return note(y, "sinusoid", (), (), lambda i: Terms(value=y[i]))
+    return note(y, "sinusoid", (), (), terms, settings=lambda: {"width": width})

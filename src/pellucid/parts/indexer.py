@@ -25,12 +25,12 @@ class Indexer(nn.Module):
         self.k, self.k_norm = Linear(cfg.width, spec.width, False), LayerNorm(spec.width, spec.eps)
         self.weights = WideLinear(cfg.width, spec.heads, False)
 
-    def forward(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], step: Step) -> list[Tensor]:
+    def forward(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], rope: c.Rope, step: Step) -> list[Tensor]:
         q = tap(self.q(low).unflatten(-1, (-1, self.width)), "q: B T H K")
         k = tap(self.k_norm(tap(self.k(x), "k: B T K")), "k_norm: B T K")
         # halves turn here, whatever pairs turn in the attention that this serves
-        q = tap(ops.rotate(q, turn, False), "q_rot: B T H K")
-        k = tap(ops.rotate(k.unsqueeze(2), turn, False).squeeze(2), "k_rot: B T K")
+        q = tap(ops.rotate(q, turn, False, rope), "q_rot: B T H K")
+        k = tap(ops.rotate(k.unsqueeze(2), turn, False, rope).squeeze(2), "k_rot: B T K")
         weights = tap(self.weights(x), "weights: B T H")
         return ops.choose(q, weights, step.store(self, k), step.sight or causal, self.chosen)
 

@@ -48,7 +48,7 @@ class Latent(nn.Module):
 
     def chosen(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], past: Past, step: Step) -> Sight:
         assert self.indexer is not None
-        return limited(step.sight or causal, past, self.indexer(x, low, turn, step))
+        return limited(step.sight or causal, past, self.indexer(x, low, turn, self.spec.rope, step))
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s, rope = self.spec, self.spec.rope
@@ -56,10 +56,10 @@ class Latent(nn.Module):
         q, low = self.queries(x)
         q = tap(q.unflatten(-1, (-1, s.key + rope.width)), "q: B T H K+R")
         content, turning = q.split([s.key, rope.width], -1)
-        q_rot = tap(ops.rotate(turning, turn, rope.interleaved), "q_rot: B T H R")
+        q_rot = tap(ops.rotate(turning, turn, rope.interleaved, rope), "q_rot: B T H R")
         latent, shared = tap(self.kv_a(x), "kv_a: B T C+R").split([s.kv_rank, rope.width], -1)
         latent = tap(self.kv_norm(latent), "latent: B T C")
-        k_shared = tap(ops.rotate(shared.unsqueeze(2), turn, rope.interleaved).squeeze(2), "k_shared: B T R")
+        k_shared = tap(ops.rotate(shared.unsqueeze(2), turn, rope.interleaved, rope).squeeze(2), "k_shared: B T R")
         past = step.store(self, latent, k_shared)
         up_k, up_v = self.kv_b.matrix().unflatten(0, (-1, s.key + s.value)).split([s.key, s.value], 1)
         sight = self.sight(x, low, turn, past, step)

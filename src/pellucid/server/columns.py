@@ -5,7 +5,7 @@ told with the cell, so that it is the sum that the record gives.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -14,11 +14,14 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from pellucid.draw.put import labels, needed, template, values
 from pellucid.server.limits import Limits
 from pellucid.server.runs import Run, kept
+from pellucid.tap import Terms, column
 from pellucid.watching import Seen
 
 SCHEMA = 1
+SEPARATOR = "\n"  # of the names of a table's columns; a label has no line break
 Rows = list[tuple[int, ...]]  # a cell's flat place, and the number of each factor's column
 
 
@@ -35,6 +38,7 @@ class Columns:
 
     def __init__(self, numbers: int, cells: int) -> None:
         self.numbers, self.cells, self.told = numbers, cells, 0
+        self.dims: dict[str, str] = {}
         self.known: dict[bytes, int] = {}
         self.spans: list[tuple[int, int, int]] = []  # pool, begin, end
         self.pools: tuple[list[Any], list[Any]] = ([], [])  # float32 where that is exact, and float64
@@ -45,7 +49,7 @@ class Columns:
         tensors = {}
         for n, groups in self.fill(records).items():
             for i, (names, group) in enumerate(groups.items()):
-                tensors[f"{n}.{i}.{','.join(names)}"] = torch.tensor(group.rows, dtype=torch.int32)
+                tensors[f"{n}.{i}.{SEPARATOR.join(names)}"] = torch.tensor(group.rows, dtype=torch.int32)
                 tensors[f"{n}.{i}"] = torch.tensor(group.sums, dtype=torch.float64)
         pools = (np.concatenate(p) if p else np.zeros(0, t) for p, t in zip(self.pools, (np.float32, np.float64), strict=True))
         short, long = map(torch.from_numpy, pools)
@@ -56,6 +60,7 @@ class Columns:
 
         Token by token, the last one first; among the tensors of one token the small ones first, each with an equal share of what is left.
         """
+        self.dims = {s.path: s.dims for s in records.values()}
         found: dict[int, dict[tuple[str, ...], Group]] = {}
         distances = {n: distance(s) for n, s in records.items() if s.terms is not None and s.value.numel()}
         for d in sorted(set().union(*(set(v.tolist()) for v in distances.values()))):
@@ -70,14 +75,15 @@ class Columns:
     def take(self, seen: Seen, spots: Tensor, numbers: int, cells: int, groups: dict[tuple[str, ...], Group]) -> None:
         """Cells at these flat spots of a record, until its share of numbers or cells is used."""
         assert seen.terms is not None
-        least = self.numbers - numbers
+        least, label, wanted = self.numbers - numbers, labels(seen, self.dims), needed(template(seen))
         order = spots[seen.value.flatten().cpu()[spots].double().argsort(descending=True, stable=True)]
         for spot in order[:cells].tolist():
             if self.numbers <= least:
                 return
             terms = seen.terms(tuple(int(n) for n in np.unravel_index(spot, seen.shape)))
-            group = groups.setdefault(tuple(terms.factors), Group())
-            group.rows.append((spot, *map(self.column, terms.factors.values())))
+            named = told(terms, label, wanted)
+            group = groups.setdefault(tuple(named), Group())
+            group.rows.append((spot, *map(self.column, named.values())))
             group.sums.append(terms.total())
             self.told, self.cells = self.told + 1, self.cells - 1
 
@@ -95,6 +101,14 @@ class Columns:
             self.numbers -= len(values)
             found = self.known[key] = len(self.known)
         return found
+
+
+def told(terms: Terms, label: Callable[[str], str], wanted: Sequence[str]) -> dict[str, Tensor]:
+    """The columns of a cell by the names that the page reads: factors, "+" what is added, "?" numbers that its template is filled with."""
+    found = {label(name): f for name, f in terms.factors.items()}
+    found |= {f"+{label(name)}": column(x) for name, x in terms.added.items()}
+    numbers = values(terms)
+    return found | {f"?{name}": column(numbers[name]) for name in wanted if name in numbers}
 
 
 def distance(seen: Seen) -> Tensor:

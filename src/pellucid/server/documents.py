@@ -10,7 +10,9 @@ from torch import Tensor
 from pellucid.counting.weights import Weight, by_first_use, parameters
 from pellucid.draw.formula import block, formula
 from pellucid.draw.life import Answer, Candidate, piece_of
+from pellucid.draw.notation import notes
 from pellucid.draw.number import finite
+from pellucid.draw.put import template
 from pellucid.models import Encoder
 from pellucid.ops.sample import choose, stages
 from pellucid.ops.sampling import Sampling
@@ -156,7 +158,9 @@ def tensor(run: Run, n: int, s: Seen, dims: dict[str, str], own: tuple[Weight, .
         "source": s.source,
         "error": finite(s.error),
         "op": s.op,
-        "made": formula(s, None if run.held is None else run.held.module, dims),
+        "made": formula(s, dims),
+        "notes": [[key, values] for key, values in notes(s, dims)],
+        "put": template(s),
         "inputs": list(s.inputs),
         "weights": list(s.weights),
         "bytes": count * s.dtype.itemsize,

@@ -29,7 +29,7 @@ export class Columns {
     return read;
   }
 
-  // Which row of which table tells of each cell of a tensor; "7.0.x,weight" is the first table of tensor 7.
+  // Which row of which table tells of each cell of a tensor; "7.0.x\nweight" is the first table of tensor 7.
   private of(n: number): Map<number, { name: string; row: number }> {
     const known = this.cells.get(String(n));
     if (known) return known;
@@ -53,12 +53,17 @@ export class Columns {
     const told = this.of(n).get(cell);
     if (!told) return undefined;
     const own = names(told.name), rows = this.values(told.name), width = own.length + 1, start = told.row * width + 1;
-    const columns = own.map((_, i) => this.column(rows[start + i] ?? -1)), count = columns[0]?.length ?? 0;
-    const summands: Numbers = Array.from({ length: count }, (_, i) => finite(columns.reduce((product, c) => product * (c[i] ?? NaN), 1)));
-    const factors = Object.fromEntries(own.map((name, i) => [name, Array.from(columns[i] ?? [], finite)]));
+    const columns = own.map((_, i) => this.column(rows[start + i] ?? -1)), plain = own.flatMap((name, i) => (/^[+?]/.test(name) ? [] : [i]));
+    const count = columns[plain[0] ?? -1]?.length ?? 0;
+    const products: Numbers = Array.from({ length: count }, (_, n) => finite(plain.reduce((product, i) => product * (columns[i]?.[n] ?? NaN), 1)));
+    const factors = Object.fromEntries(plain.map((i) => [own[i] ?? "", Array.from(columns[i] ?? [], finite)]));
+    const single = (sign: string): Record<string, number | null> =>
+      Object.fromEntries(own.flatMap((name, i) => (name.startsWith(sign) ? [[name.slice(1), finite(columns[i]?.[0] ?? NaN)]] : [])));
+    const added = single("+"), summands = [...products, ...Object.values(added)];
     const total = this.values(told.name.split(".").slice(0, 2).join("."))[told.row] ?? NaN;
-    return { factors, summands, total: finite(total), count };
+    return { factors, added, numbers: single("?"), summands, total: finite(total), count: summands.length };
   }
 }
 
-const names = (table: string): string[] => table.split(".").slice(2).join(".").split(",");
+// The names of a table's columns, a line each: factors, "+" what is added, "?" the numbers of a template.
+const names = (table: string): string[] => table.split(".").slice(2).join(".").split("\n");

@@ -13,7 +13,7 @@ import { axes, type Routing, type Tensor } from "./types";
 
 let n = 0;
 const tensor = (path: string, dims: string, shape: number[], op: string, inputs: string[]): Tensor =>
-  ({ n: n++, path, dims, shape, dtype: "float32", step: 0, call: 0, source: "executed", error: null, op, made: "", inputs, weights: [], bytes: 0, parameters: 0, flops: 0, rows: null, stats: null, kept: true, terms: true });
+  ({ n: n++, path, dims, shape, dtype: "float32", step: 0, call: 0, source: "executed", error: null, op, made: "", notes: [], put: "", inputs, weights: [], bytes: 0, parameters: 0, flops: 0, rows: null, stats: null, kept: true, terms: true });
 
 const run = [
   tensor("embed", "B T D", [1, 5, 8], "look", []),
@@ -81,22 +81,31 @@ describe("columns of terms", () => {
   const bytes = (values: Float32Array | Float64Array | Int32Array): Uint8Array => new Uint8Array(values.buffer);
   const stored = (dtype: string, shape: number[], values: Float32Array | Float64Array | Int32Array): [string, number[], Uint8Array] => [dtype, shape, bytes(values)];
   const tables: Record<string, [string, number[], Uint8Array]> = {
-    short: stored("F32", [4], new Float32Array([1, 2, 3, 0.5])),
+    short: stored("F32", [6], new Float32Array([1, 2, 3, 0.5, 7, 3.5])),
     long: stored("F64", [3], new Float64Array([0.1, NaN, 3])),
-    spans: stored("I32", [4, 3], new Int32Array([0, 0, 2, 1, 0, 2, 0, 2, 4, 1, 1, 3])),
-    "7.0.x,a.weight": stored("I32", [2, 3], new Int32Array([4, 0, 2, 29, 2, 1])),
+    spans: stored("I32", [6, 3], new Int32Array([0, 0, 2, 1, 0, 2, 0, 2, 4, 1, 1, 3, 0, 4, 5, 0, 5, 6])),
+    "7.0.x\na.weight": stored("I32", [2, 3], new Int32Array([4, 0, 2, 29, 2, 1])),
     "7.0": stored("F64", [2], new Float64Array([4, 11])),
     "7.1.x": stored("I32", [1, 2], new Int32Array([5, 3])),
     "7.1": stored("F64", [1], new Float64Array([NaN])),
     "77.0.x": stored("I32", [1, 2], new Int32Array([4, 0])),
     "77.0": stored("F64", [1], new Float64Array([3])),
+    "9.0.x\n+b\n?top": stored("I32", [1, 4], new Int32Array([4, 0, 4, 5])),
+    "9.0": stored("F64", [1], new Float64Array([10])),
+    "9.1.+a\n+b": stored("I32", [1, 3], new Int32Array([5, 4, 5])),
+    "9.1": stored("F64", [1], new Float64Array([10.5])),
   };
   const all = new Columns({ metadata: {}, tensors: new Map(Object.entries(tables).map(([name, [dtype, shape, held]]) => [name, { dtype, shape, bytes: held }])) });
 
   it("are multiplied row by row, and told with the sum that came with the cell", () => {
-    expect(all.terms(7, 4)).toEqual({ factors: { x: [1, 2], "a.weight": [3, 0.5] }, summands: [3, 1], total: 4, count: 2 });
-    expect(all.terms(7, 5)).toEqual({ factors: { x: [null, 3] }, summands: [null, 3], total: null, count: 2 });
+    expect(all.terms(7, 4)).toEqual({ factors: { x: [1, 2], "a.weight": [3, 0.5] }, added: {}, numbers: {}, summands: [3, 1], total: 4, count: 2 });
+    expect(all.terms(7, 5)).toEqual({ factors: { x: [null, 3] }, added: {}, numbers: {}, summands: [null, 3], total: null, count: 2 });
     expect(all.terms(77, 4)?.summands).toEqual([1, 2]);
+  });
+
+  it("tell what is added after the products, and the numbers of a template apart", () => {
+    expect(all.terms(9, 4)).toEqual({ factors: { x: [1, 2] }, added: { b: 7 }, numbers: { top: 3.5 }, summands: [1, 2, 7], total: 10, count: 3 });
+    expect(all.terms(9, 5)).toEqual({ factors: {}, added: { a: 7, b: 3.5 }, numbers: {}, summands: [7, 3.5], total: 10.5, count: 2 });
   });
 
   it("keep float64 where float32 is not enough, and know nothing of other cells", () => {

@@ -19,6 +19,8 @@ export interface Tensor {
   inputs: string[];
   weights: string[];
   made: string;
+  notes: [string, Record<string, string>][]; // what the signs of the formula mean: a word's key after "formula.", and its values
+  put: string; // what a cell's numbers are put into
   bytes: number;
   parameters: number | null; // null: the model is not here
   flops: number | null; // null: nobody told
@@ -59,7 +61,9 @@ export interface Models { current: string; run: string | null; models: ModelEntr
 
 export interface Terms {
   factors: Record<string, (number | null)[]>;
-  summands: (number | null)[];
+  added: Record<string, number | null>;
+  numbers: Record<string, number | null>; // that a template is filled with, by the names of the op
+  summands: (number | null)[]; // the products of the factors, and after them what is added
   total: number | null;
   count: number;
 }

@@ -1,34 +1,49 @@
-// The sum that made a cell, written out with its numbers: (0.310·-1.200 + 0.500·0.200 + … 30 more) / √32
+// The sum that made a cell, written out with its numbers: (0.310·-1.200 + 0.500·0.200 + … 30 more) / √32 + 0.250
 
 import { number } from "./number";
 
-export interface Sum { factors: Record<string, (number | null)[]>; summands: (number | null)[] }
+export interface Sum { factors: Record<string, (number | null)[]>; added: Record<string, number | null>; summands: (number | null)[] }
 
 const SHOWN = 3; // summands that are written out before the rest is counted
 
-// Factors that are the same in every summand stand outside of the brackets.
-export function outside({ factors, summands }: Sum): { inner: string[]; outer: string[] } {
-  const names = Object.keys(factors);
-  const outer = summands.length > 1 ? names.filter((n) => factors[n]?.every((x) => x === factors[n]?.[0])) : [];
+// How many of the summands are products of factors; those after them are added as they are.
+export const products = ({ added, summands }: Sum): number => summands.length - Object.keys(added).length;
+
+// Factors that are the same in every product stand outside of the brackets.
+export function outside(sum: Sum): { inner: string[]; outer: string[] } {
+  const names = Object.keys(sum.factors);
+  const outer = products(sum) > 1 ? names.filter((n) => sum.factors[n]?.every((x) => x === sum.factors[n]?.[0])) : [];
   return outer.length === names.length ? { inner: names, outer: [] } : { inner: names.filter((n) => !outer.includes(n)), outer };
 }
 
-// As letters: Σ q·k · scale
+// As letters: Σ q·k · scale + b
 export function symbols(sum: Sum): string {
   const { inner, outer } = outside(sum), body = inner.join("·");
-  return (sum.summands.length > 1 ? `Σ ${body}` : body) + outer.map((n) => ` · ${n}`).join("");
+  const product = (products(sum) > 1 ? `Σ ${body}` : body) + outer.map((n) => (n.startsWith("1/") ? ` / ${n.slice(2)}` : ` · ${n}`)).join("");
+  return joined([product, ...Object.keys(sum.added)]);
 }
 
 // As numbers; more: how the rest is told, given its count.
 export function numbers(sum: Sum, more: (count: number) => string): string {
-  const { inner, outer } = outside(sum), n = sum.summands.length;
+  const { inner, outer } = outside(sum), n = products(sum);
   const term = (i: number): string => inner.map((name) => number(sum.factors[name]?.[i])).join("·");
   const shown = Math.min(n, n <= SHOWN + 2 ? n : SHOWN);
   const parts = Array.from({ length: shown }, (_, i) => term(i));
   if (shown < n) parts.push(`… ${more(n - shown)}`);
-  const body = parts.join(" + ");
-  if (outer.length === 0) return body;
-  return `(${body})` + outer.map((name) => scaled(sum.factors[name]?.[0] ?? NaN)).join("");
+  const body = outer.length === 0 ? joined(parts) : `(${joined(parts)})` + outer.map((name) => scaled(sum.factors[name]?.[0] ?? NaN)).join("");
+  return joined([body, ...Object.values(sum.added).map((x) => number(x))]);
+}
+
+// Summands with their signs between: 0.5, -0.2 is 0.5 − 0.2
+const joined = (parts: string[]): string => parts.filter((p) => p !== "").join(" + ").replace(/\+ [-−]\s?/g, "− ");
+
+const SOFTMAX = "e^({x} − {top})"; // how the template of a softmax begins
+
+// A template with its numbers; say: the words of a template that is a sentence.
+export function put(template: string, numbers: Record<string, number | null>, say: (key: "formula.expert" | "formula.hidden", values: Record<string, string>) => string): string {
+  if (template.startsWith(SOFTMAX) && numbers["x"] === null) return say("formula.hidden", {});
+  if (template === "formula.expert") return say(template, { expert: String(numbers["expert"]), score: number(numbers["score"]) });
+  return template.replace(/\{(\w+)\}/g, (_, name: string) => number(numbers[name] ?? NaN)).replace(/\+ -/g, "− ").replace(/− -/g, "+ ");
 }
 
 // 0.17677… is / √32; 0.3 is · 0.300

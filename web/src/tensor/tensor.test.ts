@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { closed, cut, inert, packed, pooled, unpacked } from "../run/recorded";
 import { decode, half, rounded } from "./decode";
-import { numbers, symbols } from "./formula";
+import { numbers, put, symbols } from "./formula";
 import { greatest } from "./grid";
 import { amount, bytes, count, exact, number } from "./number";
 import { parse, type Stored } from "./safetensors";
@@ -88,17 +88,32 @@ describe("views", () => {
 });
 
 describe("formulas", () => {
-  const scores = { factors: { q: [0.25, -0.5, 1, 2, 3, 4], k: [1, 2, 3, 4, 5, 6], scale: Array<number>(6).fill(1 / Math.sqrt(32)) }, summands: [0, 0, 0, 0, 0, 0] };
+  const scores = { factors: { q: [0.25, -0.5, 1, 2, 3, 4], k: [1, 2, 3, 4, 5, 6], scale: Array<number>(6).fill(1 / Math.sqrt(32)) }, added: {}, summands: [0, 0, 0, 0, 0, 0] };
 
   it("put what is the same in every summand outside", () => {
     expect(symbols(scores)).toBe("Σ q·k · scale");
-    expect(numbers(scores, (n) => `${n} more`)).toBe("(0.250·1.000 + -0.500·2.000 + 1.000·3.000 + … 3 more) / √32");
+    expect(numbers(scores, (n) => `${n} more`)).toBe("(0.250·1.000 − 0.500·2.000 + 1.000·3.000 + … 3 more) / √32");
   });
 
   it("write out few summands, and a single one plainly", () => {
-    expect(numbers({ factors: { summand: [1, 2] }, summands: [1, 2] }, String)).toBe("1.000 + 2.000");
-    expect(symbols({ factors: { exp: [0.3], inverse: [0.5] }, summands: [0.15] })).toBe("exp·inverse");
-    expect(numbers({ factors: { a: [2, 2], b: [1, 3] }, summands: [2, 6] }, String)).toBe("(1.000 + 3.000) · 2.000");
+    expect(numbers({ factors: { summand: [1, 2] }, added: {}, summands: [1, 2] }, String)).toBe("1.000 + 2.000");
+    expect(symbols({ factors: { share: [0.3], down: [0.5] }, added: {}, summands: [0.15] })).toBe("share·down");
+    expect(numbers({ factors: { a: [2, 2], b: [1, 3] }, added: {}, summands: [2, 6] }, String)).toBe("(1.000 + 3.000) · 2.000");
+  });
+
+  it("name what is added, with its sign", () => {
+    const biased = { factors: { x: [1, 2], W_q: [3, 4] }, added: { b_q: -0.5 }, summands: [3, 8, -0.5] }, sum = { factors: {}, added: { mid: 1, ffn: -2 }, summands: [1, -2] };
+    expect([symbols(biased), numbers(biased, String)]).toEqual(["Σ x·W_q + b_q", "1.000·3.000 + 2.000·4.000 − 0.500"]);
+    expect([symbols(sum), numbers(sum, String)]).toEqual(["mid + ffn", "1.000 − 2.000"]);
+    expect(symbols({ factors: { q: [1, 2], k: [1, 2] }, added: { "− m[h] · |t − s|": -1 }, summands: [1, 4, -1] })).toBe("Σ q·k − m[h] · |t − s|");
+  });
+
+  it("are filled with a cell's numbers", () => {
+    const said = (key: string, values: Record<string, string>) => `${key} ${Object.values(values).join()}`, softmax = "e^({x} − {top}) / Σ e^… = {e} / {sum}";
+    expect(put(softmax, { x: 3.139, top: 3.139, e: 1, sum: 1.101 }, said)).toBe("e^(3.139 − 3.139) / Σ e^… = 1.000 / 1.101");
+    expect(put(softmax, { x: null, top: 3.139, e: 0, sum: 1.101 }, said)).toBe("formula.hidden ");
+    expect(put("({x} − {mean}) · {weight} + {bias}", { x: 1, mean: -2, weight: 3, bias: -4 }, said)).toBe("(1.000 + 2.000) · 3.000 − 4.000");
+    expect(put("formula.expert", { expert: 4, score: 0.5 }, said)).toBe("formula.expert 4,0.500");
   });
 });
 

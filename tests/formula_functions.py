@@ -1,0 +1,209 @@
+"""The functions that formulas name, by their definitions, over tensors that carry their axes' letters; formulas.py reads the texts."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.axes import parse, show
+
+FAR = float("-inf")
+
+
+@dataclass
+class Named:
+    """A tensor and the letters of its axes; "(H K)" is one axis of two letters."""
+
+    x: Tensor
+    axes: tuple[str, ...] = ()
+    path: str = ""  # of an operand as it was recorded
+
+    def over(self, axes: tuple[str, ...]) -> Tensor:
+        """The tensor with these axes in this order, 1 where it has none."""
+        order = [self.axes.index(a) for a in axes if a in self.axes]
+        out = self.x.permute(order)
+        for i, a in enumerate(axes):
+            out = out if a in self.axes else out.unsqueeze(i)
+        return out
+
+
+class UnresolvedError(AssertionError):
+    """A name or a sign of a formula that means nothing to the record."""
+
+
+def named(x: Tensor, dims: str) -> Named:
+    x = x.double() if x.is_floating_point() else x
+    return Named(x, tuple(f"({show(a)})" if len(a) > 1 else show(a) for a in parse(dims)))
+
+
+def pair(a: Named, b: Named) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Both over the union of their axes, key heads repeated, rows of experts beside rows of experts."""
+    if ("N" in a.axes and "A" in b.axes) or ("N" in b.axes and "A" in a.axes):
+        raise UnresolvedError("rows by expert beside rows by token")
+    axes = a.axes + tuple(x for x in b.axes if x not in a.axes)
+    return a.over(axes), b.over(axes), axes
+
+
+def repeated(k: Named, heads: int) -> Named:
+    """Key heads G as query heads H, each as often as queries share it."""
+    if "G" not in k.axes:
+        return k
+    at = k.axes.index("G")
+    return Named(k.x.repeat_interleave(heads // k.x.shape[at], at), tuple("H" if a == "G" else a for a in k.axes))
+
+
+def spelt(path: str) -> Iterator[str]:
+    """The ways in which a formula may write a weight: W_q, W_attn.q; a table of experts W_gate, its biases b_gate; others as they are."""
+    owner, _, last = path.rpartition(".")
+    for parts in range(1, path.count(".") + 1):
+        tail = ".".join(owner.split(".")[-parts:])
+        if last in ("weight", "bias"):
+            yield f"{'W' if last == 'weight' else 'b'}_{tail}"
+    for parts in range(1, path.count(".") + 2):
+        name = ".".join(path.split(".")[-parts:])
+        yield f"b_{name.removesuffix('_bias')}" if last.endswith("_bias") else f"W_{name}" if last in ("gate", "up", "down") else name
+
+
+def each(f: Callable[[Tensor], Tensor]) -> Callable[..., Named]:
+    return lambda reader, x: Named(f(x.x), x.axes)
+
+
+def softmax(reader: Any, x: Named, sinks: Named | None = None) -> Named:
+    """e^x over the sum of its row, and of a sink beside it; of a row that is all hidden 0."""
+    row = x.x if sinks is None else torch.cat([x.x, sinks.x[:, None, None].expand(*x.x.shape[:-1], 1)], -1)
+    top = row.amax(-1, keepdim=True).clamp(min=-1e300)
+    e = (row - top).exp()
+    return Named((e / e.sum(-1, keepdim=True).clamp(min=1e-300))[..., : x.x.shape[-1]], x.axes)
+
+
+def rms(reader: Any, x: Named) -> Named:
+    return Named((x.x.pow(2).mean(-1) + reader.seen.settings["eps"]).sqrt(), x.axes[:-1])
+
+
+def turned(reader: Any, x: Named) -> Named:
+    """Pairs of channels turned by t · θ^(−2i/R), as the scaling bends it."""
+    s = reader.seen.settings
+    half = s["width"] // 2
+    t = torch.arange(x.x.shape[1], dtype=torch.float64) + reader.run.before
+    speed, amount = speeds(s, reader.run.before + x.x.shape[1])
+    angle = t[:, None] * speed
+    shape = [1, len(t), *[1] * (x.x.ndim - 3), half]
+    cos, sin = (f(angle).mul(amount).view(shape) for f in (torch.cos, torch.sin))
+    beside = s["pairs"] == "adjacent"
+    a, b = (x.x[..., 0 : 2 * half : 2], x.x[..., 1 : 2 * half : 2]) if beside else (x.x[..., :half], x.x[..., half : 2 * half])
+    one, two = a * cos - b * sin, a * sin + b * cos
+    out = torch.stack([one, two], -1).flatten(-2) if beside else torch.cat([one, two], -1)
+    return Named(torch.cat([out, x.x[..., 2 * half :]], -1), x.axes)
+
+
+def speeds(s: Mapping[str, Any], length: int) -> tuple[Tensor, float]:
+    """Radians a token of each pair, and what cosines and sines are multiplied by."""
+    r, theta = s["width"], s["theta"]
+    i = torch.arange(r // 2, dtype=torch.float64)
+    plain, kind = theta ** (-2 * i / r), s.get("scaling")
+    if kind is None:
+        return plain, 1.0
+    if kind == "linear":
+        return plain / s["factor"], 1.0
+    if kind == "llama3":
+        turns = s["original"] * plain / (2 * math.pi)
+        smooth = ((turns - s["low"]) / max(s["high"] - s["low"], 1e-30)).clamp(0, 1)
+        return plain / s["factor"] * (1 - smooth) + plain * smooth, 1.0
+    if kind == "dynamic":
+        longer = max(length, s["original"])
+        base = theta * (s["factor"] * longer / s["original"] - s["factor"] + 1) ** (r / (r - 2))
+        return base ** (-2 * i / r), 1.0
+    if kind == "longrope":
+        return plain / torch.tensor(s["long"] if length > s["original"] else s["short"], dtype=torch.float64), s["amount"]
+    assert kind == "yarn"
+    ends = [r * math.log(s["original"] / (turns * 2 * math.pi)) / (2 * math.log(theta)) for turns in (s["fast"], s["slow"])]
+    low, high = (math.floor(ends[0]), math.ceil(ends[1])) if s["truncate"] else ends
+    low, high = max(low, 0), min(high, r - 1)
+    ramp = ((i - low) / max(high - low, 0.001)).clamp(0, 1)
+    return plain / s["factor"] * ramp + plain * (1 - ramp), s["amount"]
+
+
+def bucket(reader: Any, d: Named) -> Named:
+    """T5's bucket of a distance key − query (arXiv 1910.10683), with the float32 logarithm that the tables were trained with."""
+    s, x = reader.seen.settings, d.x.long()
+    count, ahead = s["buckets"], torch.zeros_like(d.x.long())
+    if s["both_ways"]:
+        count //= 2
+        ahead, x = (x > 0).long() * count, x.abs()
+    else:
+        x = (-x).clamp(min=0)
+    exact = count // 2
+    far = torch.log(x.clamp(min=1).float() / exact) / math.log(s["reach"] / exact) * (count - exact)
+    return Named(ahead + torch.where(x < exact, x, (exact + far.long()).clamp(max=count - 1)), d.axes)
+
+
+def sincos(reader: Any, t: Named) -> Named:
+    """Sines of t / 10000^(2i/D), then their cosines; of distances those ahead are 0, as attention never sees them."""
+    width = reader.run.weights["embed.weight"][0].shape[-1] if t.axes == ("T", "S") else reader.seen.shape[-1]
+    i = torch.arange(0, width, 2, dtype=torch.float64)
+    angle = t.x.clamp(min=0)[..., None] / 10_000.0 ** (i / width)
+    waves = torch.cat([angle.sin(), angle.cos()[..., : width // 2]], -1).float().double()
+    if t.axes == ("T", "S"):
+        return Named(waves, ("T", "S", "D"))
+    return Named(waves.expand(reader.seen.shape), ("B", *t.axes, "D"))
+
+
+def top(reader: Any, x: Named, count: Named) -> Named:
+    """Which are largest, from the largest down and the first of equals; or, of keys, whether each is among them."""
+    n = int(count.x)
+    order = x.x.argsort(dim=-1, descending=True, stable=True)[..., :n]
+    if x.axes[-1] == "S":
+        chosen = torch.zeros_like(x.x, dtype=torch.bool).scatter(-1, order, True)
+        return Named(chosen & (x.x > FAR), x.axes)
+    return Named(order, (*x.axes[:-1], "A"))
+
+
+def best(reader: Any, x: Named, kept: Named, groups: Named, few: Named) -> Named:
+    """−∞ for experts outside of the best groups; a group is as good as the sum of its best few."""
+    split = x.x.unflatten(-1, (int(groups.x), -1))
+    good = split.sort(dim=-1, descending=True)[0][..., : int(few.x)].sum(-1)
+    chosen = good.argsort(dim=-1, descending=True, stable=True)[..., : int(kept.x)]
+    inside = torch.zeros_like(good, dtype=torch.bool).scatter(-1, chosen, True)
+    return Named(split.masked_fill(~inside[..., None], FAR).flatten(-2), x.axes)
+
+
+def clamp(reader: Any, x: Named, low: Named, high: Named) -> Named:
+    return Named(x.x.clamp(float(low.x), float(high.x)), x.axes)
+
+
+def least(reader: Any, x: Named, bound: Named) -> Named:
+    return Named(x.x.clamp(max=float(bound.x)), x.axes)
+
+
+def most(reader: Any, x: Named, bound: Named | None = None) -> Named:
+    return Named(x.x.max() if bound is None else x.x.clamp(min=float(bound.x)), () if bound is None else x.axes)
+
+
+def cut(keep: Callable[[Tensor, float], Tensor]) -> Callable[..., Named]:
+    return lambda reader, x, setting: Named(torch.where(keep(x.x, float(setting.x)), x.x, FAR), x.axes)
+
+
+def nucleus(x: Tensor, p: float) -> Tensor:
+    """The fewest that come to p together, the one that crosses it too."""
+    values, order = x.sort(stable=True, dim=-1, descending=True)
+    before = values.softmax(-1).cumsum(-1) - values.softmax(-1)
+    return torch.zeros_like(x, dtype=torch.bool).scatter(-1, order, before < p)
+
+
+def phi(x: Tensor) -> Tensor:
+    return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+
+FUNCTIONS: dict[str, Callable[..., Named]] = {
+    "softmax": softmax, "rms": rms, "RoPE": turned, "bucket": bucket, "sincos": sincos, "top": top, "best": best, "clamp": clamp,
+    "min": least, "max": most, "sigmoid": each(lambda x: 1 / (1 + (-x).exp())), "tanh": each(torch.tanh), "ln": each(torch.log),
+    "silu": each(lambda x: x / (1 + (-x).exp())), "relu": each(lambda x: x * (x > 0)), "gelu": each(lambda x: x * phi(x)),
+    "gelu_tanh": each(lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+    "gelu_bloom": each(lambda x: x / 2 * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x**3)))),
+    "float32": each(lambda x: x.float().double()), "bfloat16": each(lambda x: x.bfloat16().double()),
+    "top_k": cut(lambda x, k: x >= x.sort(descending=True)[0][int(k) - 1]), "top_p": cut(nucleus),
+    "min_p": cut(lambda x, p: x >= x.max() + math.log(p)),
+}  # fmt: skip
