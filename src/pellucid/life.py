@@ -9,8 +9,9 @@ from torch import Tensor
 from pellucid.engine.engine import Engine
 from pellucid.engine.scheduler import Limits
 from pellucid.errors import UseError
+from pellucid.meta import META
 from pellucid.model import Model
-from pellucid.models import Encoder
+from pellucid.models import Encoder, EncoderDecoder
 from pellucid.showing import checked
 from pellucid.tracing import Trace, module_of, watch
 from pellucid.watching import Edit, Inside
@@ -48,6 +49,20 @@ def trace(
     with watch(model, **how) as records:
         life.new = [news.token.id for news in engine.outputs() if news.token is not None]
     life.seen, life.aliases = records.seen, records.aliases
+    return life
+
+
+def outlined(model: Model, prompt: str | Sequence[int], steps: int = 1) -> Trace:
+    """The life of a prompt in a model on meta: one forward, whose tensors have shapes and no numbers."""
+    if steps != 1:
+        raise UseError("explain.outline", found=steps)
+    ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
+    tokens = torch.tensor([ids], device=META)
+    model.check(tokens)
+    with torch.no_grad(), watch(model) as records:
+        model(tokens, tokens[:, :1]) if isinstance(model.module, EncoderDecoder) else model(tokens)
+    life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, [], records.seen, starts=model.config.starts, runner=model)
+    life.aliases = records.aliases
     return life
 
 

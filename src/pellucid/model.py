@@ -20,10 +20,11 @@ from pellucid.checkpoint.folder import SHARD_BYTES, Folder, refuse_file, save_fo
 from pellucid.checkpoint.hub import fetch, is_hub_id
 from pellucid.checkpoint.placed import Placed, check_device
 from pellucid.checkpoint.precision import DTYPES as DTYPES
-from pellucid.checkpoint.precision import Precision, precision
+from pellucid.checkpoint.precision import Precision, named, precision
 from pellucid.checkpoint.tied import settled, told
 from pellucid.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from pellucid.config import Config
+from pellucid.counting.published import published
 from pellucid.counting.sizes import judge_sizes
 from pellucid.engine.engine import Engine, generate
 from pellucid.engine.requests import GREEDY, Output, Request, check_ids
@@ -294,7 +295,7 @@ def load(
     adapter: str | Path | None = None,
     quant: str | None = None,
 ) -> Model:
-    """A model by a specimen's name ("pellucid/capitals"), a folder, or a hub id.
+    """A model by a specimen's name ("pellucid/capitals"), a folder, or a hub id; with device "meta" by a catalogue's name too.
 
     dtype: of the parameters; where None float32 on a CPU if that takes at most a quarter of the memory, else as stored
     (checkpoint.precision).  device "meta": shapes alone.
@@ -303,6 +304,8 @@ def load(
     they compute in.
     """
     check_device(device)
+    if (found := published(name, named(dtype or "bfloat16"), str(device), ignore_fields)) is not None:
+        return Model(str(name), *found, None)
     folder = Folder(place(name, progress), ignore_fields)
     kind, cfg = understand(folder.config, str(folder.path / "config.json"), ignore_fields)
     judge_sizes(cfg := settled(kind, cfg, folder), folder)

@@ -135,9 +135,9 @@ def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
     how |= {} if any(rounded(layer) for layer in model.config.layers) else {"attn_implementation": "eager"}
     how |= {"experts_implementation": "eager"} if any(n.endswith("ffn.router") for n, _ in model.module.named_modules()) else {}
     source: Path | None = folder
-    if "fp8" in dict(held.config.get(QUANTISED) or {}).values() and isinstance(
-        held.method, Fp8
-    ):  # its own reading takes the blocks' size from their number, wrongly where the last one is ragged
+    told = held.config.get(QUANTISED)
+    if isinstance(told, dict) and told.get("quant_method") == "fp8" and isinstance(held.method, Fp8):
+        # its own reading takes the blocks' size from their number, wrongly where the last one is ragged
         del config.quantization_config
         kind = kind if hasattr(kind, "config_class") else kind._model_mapping[type(config)]
         source, how["state_dict"] = None, dequantised(held, held.method, dtype)

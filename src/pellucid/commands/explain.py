@@ -7,6 +7,7 @@ import typer
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
+from pellucid.errors import UseError
 from pellucid.words import say
 
 SPECIMEN = "pellucid/capitals"
@@ -27,6 +28,7 @@ def add(app: typer.Typer) -> None:
         reference: Annotated[bool, typer.Option("--reference", help=say("explain.help.reference"))] = False,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
+        device: Annotated[str, options.device()] = "cpu",
         quant: Annotated[str | None, options.quant()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
         adapter: Annotated[str | None, options.adapter()] = None,
@@ -35,7 +37,10 @@ def add(app: typer.Typer) -> None:
         screen: Screen = ctx.obj
         name, text = (SPECIMEN, first) if second is None else (first, second)
         prompt = options.prompt_of(text, ids)
-        model = options.loaded(screen, name, finite, dtype=dtype, quant=quant, ignore_fields=ignore_field or (), adapter=adapter)
+        if device == "meta" and (cell is not None or head is not None or finite or adapter is not None):
+            raise UseError("explain.numbers")
+        how = {"dtype": dtype, "device": device, "quant": quant, "ignore_fields": ignore_field or (), "adapter": adapter}
+        model = options.loaded(screen, name, finite, **how)
 
         from pellucid.draw import account, life, story
         from pellucid.draw.cell import cell as cell_of

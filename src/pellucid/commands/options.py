@@ -40,6 +40,17 @@ def dtype() -> Any:
     return typer.Option("--dtype", metavar="DTYPE", help=say("option.dtype"))
 
 
+def device() -> Any:
+    return typer.Option("--device", metavar="NAME", help=say("option.device"))
+
+
+def numbers(device: str) -> str:
+    """The device, unless it is the one that holds no numbers."""
+    if device == "meta":
+        raise UseError("command.meta")
+    return device
+
+
 def quant() -> Any:
     return typer.Option("--quant", metavar="int8|int4", help=say("option.quant"))
 

@@ -46,6 +46,7 @@ def add(app: typer.Typer) -> None:
         chat: Annotated[bool, typer.Option("--chat", help=say("run.help.chat"))] = False,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
+        device: Annotated[str, options.device()] = "cpu",
         quant: Annotated[str | None, options.quant()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
         adapter: Annotated[str | None, options.adapter()] = None,
@@ -62,7 +63,16 @@ def add(app: typer.Typer) -> None:
         given = {name: value for name, value in given.items() if value is not None}
         judge(given, stop or [])
         screen: Screen = ctx.obj
-        loaded = options.loaded(screen, model, finite, dtype=dtype, quant=quant, ignore_fields=ignore_field or (), adapter=adapter)
+        loaded = options.loaded(
+            screen,
+            model,
+            finite,
+            dtype=dtype,
+            device=options.numbers(device),
+            quant=quant,
+            ignore_fields=ignore_field or (),
+            adapter=adapter,
+        )
         how: dict[str, Any] = {"new": new, "sampling": settled(screen, loaded, given), "until": stop or [], "timed": verbose}
         how["deterministic"] = deterministic
         if prompt is None and sys.stdin.isatty():

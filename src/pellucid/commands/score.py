@@ -28,12 +28,13 @@ def add(app: typer.Typer) -> None:
         stride: Annotated[int | None, options.whole("--stride", say("score.help.stride"))] = None,
         tokens: Annotated[bool, typer.Option("--tokens", help=say("score.help.tokens"))] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
+        device: Annotated[str, options.device()] = "cpu",
         quant: Annotated[str | None, options.quant()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
         text, told = text_of(file), None if source is None else text_of(source)
-        loaded = options.loaded(screen, model, dtype=dtype, quant=quant, ignore_fields=ignore_field or ())
+        loaded = options.loaded(screen, model, dtype=dtype, device=options.numbers(device), quant=quant, ignore_fields=ignore_field or ())
 
         from pellucid.engine.score import bounds
         from pellucid.engine.score import score as scored

@@ -25,6 +25,7 @@ def add(app: typer.Typer) -> None:
         steps: Annotated[int, options.steps()] = 1,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
+        device: Annotated[str, options.device()] = "cpu",
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
@@ -35,7 +36,7 @@ def add(app: typer.Typer) -> None:
             raise UseError("explain.steps", found=steps)
         if save.exists():
             raise TraceError("trace.exists", folder=save)
-        loaded = options.loaded(screen, model, dtype=dtype, ignore_fields=ignore_field or ())
+        loaded = options.loaded(screen, model, dtype=dtype, device=options.numbers(device), ignore_fields=ignore_field or ())
 
         from pellucid.life import trace as run
 

@@ -23,6 +23,7 @@ def add(app: typer.Typer) -> None:
         model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
         against: Annotated[str | None, typer.Option("--against", metavar="MODEL", help=say("verify.help.against"))] = None,
         dtype: Annotated[str, options.dtype()] = "float64",
+        device: Annotated[str, options.device()] = "cpu",
         prompt: Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help=say("verify.help.prompt"))] = None,
         everything: Annotated[bool, typer.Option("--all", help=say("verify.help.all"))] = False,
     ) -> int:
@@ -31,7 +32,7 @@ def add(app: typer.Typer) -> None:
         from pellucid.draw.number import finite
         from pellucid.verifying import verify as verified
 
-        report = verified(model, against, dtype, prompt)
+        report = verified(model, against, dtype, prompt, options.numbers(device))
         first = report.first
         told = None if first is None else {"path": first.path, "theirs": first.theirs, "side": first.side, "error": finite(first.error)}
         if screen.json:

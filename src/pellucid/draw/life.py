@@ -19,7 +19,7 @@ from pellucid.counting.weights import Weight, by_first_use, parameters, weights
 from pellucid.draw.formula import block, formula
 from pellucid.draw.number import finite
 from pellucid.errors import CheckpointError, TokenizerError, UseError
-from pellucid.life import trace
+from pellucid.life import outlined, trace
 from pellucid.model import Model
 from pellucid.models import Encoder
 from pellucid.ops.sample import probabilities
@@ -54,7 +54,7 @@ class Line:
     @property
     def range(self) -> tuple[float, float, float]:
         """Least, mean and greatest value; the mean is taken in float64."""
-        if self.value.numel() == 0:
+        if self.value.numel() == 0 or self.value.is_meta:
             return (float("nan"),) * 3
         low, high = (x.item() * 1 for x in (self.value.min(), self.value.max()))  # of a mask 0 and 1
         return low, float(self.value.double().mean()), high
@@ -135,6 +135,8 @@ def live(model: Model, prompt: str | Sequence[int], steps: int = 1, best: int = 
         raise UseError("explain.top", found=best)
     if isinstance(prompt, str) and not prompt:
         raise UseError("generate.empty", name="prompt")
+    if model.device.type == "meta":
+        return told(model, outlined(model, prompt, steps), best)
     return told(model, trace(model, prompt, steps, **how), best)
 
 
@@ -150,6 +152,7 @@ def told(model: Model, run: Trace, best: int = 5) -> Life:
         first = by_first_use((s for s, *_ in made), of)
         lines = [Line(s, *block(s.path), text, used, s.value, s.dims, own) for (s, text, used), own in zip(made, first, strict=True)]
         rows = model.blanks(run.ids) if isinstance(model.module, Encoder) else [-1]
+        rows = [] if model.device.type == "meta" else rows
         picks = run.new if isinstance(model.module, Encoder) else run.new[number : number + 1]
         answers = [answer(tokenizer, run.last_logits(step, row), row, pick, best) for row, pick in zip(rows, picks, strict=True)]
         life.moments.append(Moment(feed, before, lines, answers))

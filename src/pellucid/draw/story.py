@@ -132,7 +132,7 @@ def entry(one: Line, view: View, folded: str | None = None) -> Entry:
     weighing = "" if not own or folded is not None else total if sizes.isdigit() else f"{sizes} = {total}"
     made = Text(one.made) + mark(one) if folded is None else Text(folded, DIM)
     cells: list[Cell] = [Text(f"{'  ' if one.block and folded is None else ' '}{name}", NAME), one.sizes, made, weighing]
-    return [*cells, *(number(x) for x in one.range)], one
+    return [*cells, *(("",) * 3 if one.value.is_meta else map(number, one.range))], one
 
 
 def mark(one: Line) -> Text:
@@ -214,7 +214,9 @@ def patterns(life: Life, moment: Moment, hidden: set[str], view: View) -> list[T
 
 def verdict(life: Life, moment: Moment, view: View) -> Iterator[Text]:
     """What may come next, or stand in each blank; a model without either says so."""
-    if not moment.answers:
+    if life.model.device.type == "meta":
+        yield from prose(say("explain.shapes"), view.width, DIM)
+    elif not moment.answers:
         yield from prose(say("explain.rows" if not life.model.config.head else "explain.blankless"), view.width, DIM)
     for place, answer in enumerate(moment.answers):
         yield from ([Text()] if place else [])

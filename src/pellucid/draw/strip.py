@@ -39,7 +39,9 @@ def cells(row: Tensor, width: int) -> list[float]:
 
 
 def strip(value: Tensor, dims: str, width: int, colour: bool) -> Text:
-    """The picture of a tensor, `width` characters wide."""
+    """The picture of a tensor, `width` characters wide; of one on meta, blank."""
+    if value.is_meta:
+        return Text(" " * width)
     above, below = (cells(row, width) for row in ends(value, dims))
     if not colour:
         return Text("".join(shade(x, max(map(abs, below))) for x in below))

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
+from pellucid.counting.published import entry_of
 from pellucid.counting.weights import Weight, weights
 from pellucid.draw.formula import block
 from pellucid.draw.number import count, shape
@@ -72,8 +73,20 @@ def tied(model: Model) -> dict[str, str]:
     return again
 
 
+PUBLIC = (
+    "id",
+    "name",
+    "organisation",
+    "released",
+    "source",
+    "published",
+    "notes",
+)  # what the catalogue tells of a model, besides its shape
+
+
 def document(model: Model) -> dict[str, Any]:
     """The structure as JSON."""
+    entry = entry_of(model.name)
     return {
         "schema": SCHEMA,
         "model": model.name,
@@ -86,6 +99,7 @@ def document(model: Model) -> dict[str, Any]:
             for w in weights(model.module)
         ],
         "tied": tied(model),
+        "catalogue": None if entry is None else {name: entry.get(name) for name in PUBLIC},
     }
 
 
@@ -94,7 +108,7 @@ def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
     facts = [model.family.name, say("explain.layers", count=len(model.config.layers))]
     facts += [say("explain.parameters", count=count(model.num_parameters())), str(model.dtype).removeprefix("torch.")]
     out = [Text.assemble((model.name, "bold"), ("  " + " · ".join(facts), "dim")), Text()]
-    for sentence in settings(model):
+    for sentence in (*settings(model, everything), *sources(model)):
         out += prose(sentence, width)
     out.append(Text())
     columns = [Column(style="cyan"), Column(style="dim"), Column(">"), Column(">")]
@@ -128,10 +142,20 @@ def row(w: Weight, inner: bool) -> list[Cell]:
     return [name, axes, shape(w.shape), count(w.count) if w.parameter else Text(say("show.buffer"), "dim")]
 
 
-def settings(model: Model) -> Iterator[str]:
-    """The configuration, plainly: whole-model fields on a line, then each run of like layers."""
+def sources(model: Model) -> Iterator[str]:
+    """What the catalogue tells of a model by its name: who made it, where its configuration was read, what its makers said."""
+    if (entry := entry_of(model.name)) is None:
+        return
+    yield say("show.published", **{name: entry[name] for name in ("name", "organisation", "released", "source")})
+    if told := entry.get("published"):
+        yield say("show.stated", figures=", ".join(f"{name} {figure}" for name, figure in told.items()))
+    yield from entry.get("notes", ())
+
+
+def settings(model: Model, everything: bool = False) -> Iterator[str]:
+    """The configuration, plainly: whole-model fields on a line, then each run of like layers. everything: neutral fields too."""
     config = model.config
-    yield fields(config, leave=("layers", "encoder", "ignored"))
+    yield fields(config, ("layers", "encoder", "ignored"), everything)
     own = "layers" if config.encoder is None else "decoder.layers"
     for name, layers in (("encoder.layers", config.encoder or ()), (own, config.layers)):
         at = 0
@@ -139,17 +163,22 @@ def settings(model: Model) -> Iterator[str]:
             n = len(list(same))
             where = f"{name}.{at}" if n == 1 else f"{name}.{at} … {at + n - 1}"
             parts = ((part, getattr(layer, part)) for part in ("attn", "cross", "ffn"))
-            told = [f"{part} {type(spec).__name__}({fields(spec)})" for part, spec in parts if spec is not None]
+            told = [f"{part} {type(spec).__name__}({fields(spec, everything=everything)})" for part, spec in parts if spec is not None]
             yield f"{where}: " + "; ".join([*told, *([] if layer.order == "pre" else [f"order {layer.order}"])])
             at += n
     if config.ignored:
         yield say("show.ignored", fields=", ".join(config.ignored))
 
 
-def fields(spec: Any, leave: tuple[str, ...] = ()) -> str:
-    """A dataclass's fields that are set, as "name value"; nested ones in brackets. What is as neutral as it was made is left out."""
+def fields(spec: Any, leave: tuple[str, ...] = (), everything: bool = False) -> str:
+    """A dataclass's fields as "name value"; nested ones in brackets. Neutral ones are left out unless `everything` is asked for."""
     told = []
     for name, field in spec.__dataclass_fields__.items():
+        if everything and name not in leave:
+            value = getattr(spec, name)
+            inner = f"{type(value).__name__}({fields(value, everything=True)})" if is_dataclass(value) else plain(value)
+            told.append(f"{name} {inner}")
+            continue
         value, neutral = getattr(spec, name), field.default in (True, 0, 1.0) and getattr(spec, name) == field.default
         if name in leave or neutral or value is None or value == () or (value is False and field.default is not True):
             continue
@@ -158,5 +187,10 @@ def fields(spec: Any, leave: tuple[str, ...] = ()) -> str:
         elif is_dataclass(value):
             told.append(f"{name} {type(value).__name__}({fields(value)})")
         else:
-            told.append(name if value is True else f"{name} {f'{value:g}' if isinstance(value, float) else value}")
+            told.append(name if value is True else f"{name} {plain(value)}")
     return ", ".join(told)
+
+
+def plain(value: object) -> str:
+    """A field's value."""
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -75,6 +75,11 @@ def family(model_type: str) -> Family:
     )
 
 
+def unpublished(name: str, cfg: Config) -> Family:
+    """The family of a model that was described in a paper alone: no folder has it, and nothing of it has a name on disk."""
+    return Family(name, lambda _: cfg, lambda _: (), lambda *_: (), {}, str, lambda cfg, _: cfg, (), None, dict, None)
+
+
 def modern(name: str) -> str:
     """A norm's gamma and beta, as TensorFlow had them, by the names that torch gives them."""
     return re.sub(r"\.(gamma|beta)$", lambda end: {"gamma": ".weight", "beta": ".bias"}[end[1]], name)
