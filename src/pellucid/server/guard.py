@@ -50,18 +50,22 @@ class Guard:
         if scope["type"] != "http":  # there are no websockets here
             await send({"type": "websocket.close", "code": 1008})
             return
-        started = False
+        started, refused = False, True
 
         async def sealed(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
                 own = [(k, v) for k, v in message["headers"] if k.decode() not in HEADERS]
-                message = {**message, "headers": [*own, *((k.encode(), v.encode()) for k, v in HEADERS.items())]}
+                last = [(b"connection", b"close")] if refused else []  # nobody has a second try on a connection that was refused
+                message = {**message, "headers": [*own, *((k.encode(), v.encode()) for k, v in HEADERS.items()), *last]}
             await send(message)
 
         try:
             self.check(scope)
+            if (connection := scope.get("state", {}).get("connection")) is not None and scope["path"] not in self.free:
+                connection.room.admit(connection)
+            refused = False
             await self.app(scope, self.measured(receive), sealed)
         except Exception as fault:
             if started:

@@ -9,7 +9,9 @@ class Limits:
 
     body: int = 1_000_000  # bytes of a request
     query: int = 4_000  # characters of an address' query
-    patience: float = 10.0  # seconds for a body to arrive
+    patience: float = 10.0  # seconds for a head to arrive, and then for a body; for whatever a stranger has to do
+    answer: float = 60.0  # seconds in which an answer must be read
+    idle: float = 30.0  # seconds between two requests of a connection
     tokens: int = 8_192  # of a prompt
     new: int = 256  # tokens of one run
     steps: int = 1 << 16  # of a trace; a file may say any number
@@ -20,10 +22,11 @@ class Limits:
     rows: int = 1_000  # told of what sampling makes of a step
     waiting: int = 8  # runs in the queue
     runs: int = 32  # kept; the one that was asked for longest ago goes first
-    kept: int = 2 << 30  # bytes of the values of all runs
+    kept: int = 2 << 30  # bytes of all that outlives a request: see budget.Budget
+    work: int = 6 << 30  # bytes that one run, or one table, may take beside that while it is computed
     value: int = 64 << 20  # bytes of a value that a run keeps; a larger one is computed again when it is asked for
     tables: int = 64 << 20  # bytes of a run's scores and patterns; of more, each is computed when it is asked for
-    table: int = 2 << 30  # bytes of one that is computed so
+    table: int = 1 << 30  # bytes of one that is computed so
     measured: int = 1 << 24  # numbers of a tensor whose measures are told with the run; a larger one is measured when it is asked for
     slice: int = 64 << 20  # bytes of one answer
     source: int = 4 << 30  # bytes that a pooled slice is made from
@@ -33,7 +36,8 @@ class Limits:
     bench_context: int = 512  # tokens that a measurement reads
     bench_steps: int = 32  # of decoding that it times
     bench_work: int = 500_000_000_000  # FLOP of one prefill in it: about ten of them run
-    connections: int = 64
+    connections: int = 64  # that have shown the token
+    strangers: int = 32  # connections that have not; of more, the one that has waited longest goes
 
 
 LIMITS = Limits()

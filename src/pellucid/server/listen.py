@@ -7,15 +7,19 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from pellucid.errors import UseError
 from pellucid.server.app import build
+from pellucid.server.connections import Connection, Room
 from pellucid.server.limits import LIMITS, Limits
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from pellucid.server.desk import Desk
 
 HOST = "127.0.0.1"
@@ -44,11 +48,7 @@ def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: L
     own, token, desk = taken(port), secrets.token_urlsafe(32), Future["Desk"]()
     at = int(own.getsockname()[1])
     app, api = build(desk, token, at, limits)
-    settings = uvicorn.Config(
-        app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=1, server_header=False, proxy_headers=False,
-        limit_concurrency=limits.connections, timeout_keep_alive=30, ws="none",
-    )  # fmt: skip
-    server = uvicorn.Server(settings)
+    server = listening(app, limits)
     threading.Thread(target=set_up, args=(desk, server, opened, limits, how), name="pellucid-desk", daemon=True).start()
     try:
         with ended_by_hand(server):
@@ -59,6 +59,15 @@ def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: L
         api.worker.close()
     if desk.done() and (wrong := desk.exception()) is not None:
         raise wrong
+
+
+def listening(app: "ASGIApp", limits: Limits) -> uvicorn.Server:
+    """The server of an application, whose connections have deadlines; see connections.py."""
+    settings: Any = {
+        "log_level": "critical", "access_log": False, "lifespan": "off", "timeout_graceful_shutdown": 1, "server_header": False,
+        "proxy_headers": False, "timeout_keep_alive": limits.idle, "ws": "none", "http": partial(Connection, Room(limits)),
+    }  # fmt: skip
+    return uvicorn.Server(uvicorn.Config(app, **settings))
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from pellucid.models import Encoder, EncoderDecoder
 from pellucid.ops.sample import choose
 from pellucid.ops.sampling import Sampling
 from pellucid.server.asked import Asked, Edit
+from pellucid.server.budget import TABLES, TENSORS, Budget, held_by, largest, require, weights_of
 from pellucid.server.limits import LIMITS, Limits
 from pellucid.server.shelf import Held
 from pellucid.server.stats import Stats, stats_of
@@ -37,7 +38,6 @@ from pellucid.server.worker import Stop
 from pellucid.tracing import Trace, watch
 from pellucid.watching import Seen
 
-AGAIN = 2  # values computed again that a run keeps
 TABLE = threading.Lock()  # one listed table is computed at a time, of all runs: whoever asks for the same one waits for it
 
 
@@ -60,8 +60,8 @@ class Run:
     limits: Limits = LIMITS
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     measures: dict[int, Stats] = field(default_factory=dict)
-    again: "OrderedDict[int, Seen]" = field(default_factory=OrderedDict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    again: dict[int, Seen] = field(default_factory=dict)  # records whose values were computed again
+    budget: Budget | None = None  # that counts what it holds, once it is kept
 
     @property
     def model(self) -> Model | None:
@@ -99,10 +99,14 @@ class Run:
         return visible(piece_of(self.tokenizer, id) if raw is None else Piece(id, "", raw, False))
 
     @cached_property
-    def bytes(self) -> int:
-        """What its values take; views of one storage once."""
-        storages = {s.value.untyped_storage().data_ptr(): s.value.untyped_storage().nbytes() for s in self.trace if kept(s)}
-        return sum(storages.values())
+    def apart(self) -> frozenset[int]:
+        """Where the weights of its model lie, which it does not hold."""
+        return frozenset() if self.held is None else weights_of(self.held.module)
+
+    @property
+    def memory(self) -> dict[int, int]:
+        """What it holds but for values computed again, bytes by address."""
+        return held_by((self.trace.seen, self.patches, self.answers), self.apart)
 
     @cached_property
     def firsts(self) -> list[int]:
@@ -118,19 +122,19 @@ class Run:
 
     def latest(self, n: int) -> Seen | None:
         """The record of a number with its value, where that was computed again and is still there."""
-        with self.lock:
-            if n in self.again:
-                self.again.move_to_end(n)
-            return self.again.get(n)
+        if self.budget is not None:
+            self.budget.use((self.id, n))
+        return self.again.get(n)
 
     def renew(self, n: int, find: Callable[[], Seen]) -> Seen:
-        """The record with its value computed again, which takes the place of the one that was asked for longest ago."""
-        with self.lock:
-            while len(self.again) >= AGAIN:
-                self.again.popitem(last=False)
+        """The record with its value computed again, which is kept as long as the budget has room for it."""
+        size = prod(self.trace.seen[n].shape) * self.trace.seen[n].dtype.itemsize
+        if self.budget is not None and size <= self.budget.limit:  # room first, so that both are never there
+            self.budget.shrink(self.budget.limit - size, (self.id, n))
         found = find()
-        with self.lock:
+        if self.budget is not None:
             self.again[n] = found
+            self.budget.put((self.id, n), held_by((found,), self.apart), lambda: self.again.pop(n, None))
         return found
 
     def seen(self, n: int) -> Seen:
@@ -156,24 +160,32 @@ class Runs:
     """The latest runs by their ids, as many as the limits allow."""
 
     def __init__(self, limits: Limits) -> None:
-        self.limits, self.lock = limits, threading.Lock()
+        self.limits, self.budget = limits, Budget(limits.kept)
         self.found: OrderedDict[str, Run] = OrderedDict()
 
     def put(self, run: Run) -> Run:
-        """Keep a run, and let the oldest ones go."""
-        with self.lock:
-            self.found[run.id] = run
-            while len(self.found) > 1 and (
-                len(self.found) > self.limits.runs or sum(r.bytes for r in self.found.values()) > self.limits.kept
-            ):
-                self.found.popitem(last=False)
+        """Keep a run, and let go what was used longest ago. Of one that alone holds more than may be kept the terms go: they are computed
+        again when they are asked for.
+        """
+        if run.id in self.found:
+            return self[run.id]
+        if sum((memory := run.memory).values()) > self.limits.kept:
+            for s in run.trace.seen:
+                s.terms = None
+            memory = run.memory
+        with self.budget.lock:
+            self.found[run.id], run.budget = run, self.budget
+            self.budget.put((run.id, None), memory, lambda: self.found.pop(run.id, None))
+            while len(self.found) > self.limits.runs:
+                self.budget.drop((next(iter(self.found)), None))
         return run
 
     def __getitem__(self, id: str) -> Run:
-        with self.lock:
+        with self.budget.lock:
             if id not in self.found:
                 raise RequestError("server.run", 404, "run", found=id)
             self.found.move_to_end(id)
+            self.budget.use((id, None))
             return self.found[id]
 
     def __len__(self) -> int:
@@ -206,6 +218,7 @@ def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[
         return shapes(held, asked, stop, limits)
     model = held.model
     ids = ids_of(model, asked.prompt, asked.ids, limits)
+    require(TENSORS * largest(model.module, min(len(ids), held.config.positions or len(ids))), limits)
     answers: list[list[Answer]] = []
     tokenizer = tokenizer_of(model)
     choose = choosing(held, asked, ids)
@@ -310,17 +323,17 @@ def changing(edits: Sequence[Edit], patches: Mapping[Edit, Tensor]) -> Callable[
                     raise RequestError("server.patch", 400, "edits", path=e.path, found=tuple(given.shape), allowed=tuple(x[part].shape))
                 x[part] = given
             elif e.to is not None:
-                require(e.to, "edits.to", x.dtype)
+                hold(e.to, "edits.to", x.dtype)
                 x[part] = e.to
             else:
-                require(factor := e.times or 0.0, "edits.times", torch.float64 if x.is_floating_point() else x.dtype)
+                hold(factor := e.times or 0.0, "edits.times", torch.float64 if x.is_floating_point() else x.dtype)
                 x[part] = x[part] * factor
         return x
 
     return change
 
 
-def require(number: float, name: str, dtype: torch.dtype) -> None:
+def hold(number: float, name: str, dtype: torch.dtype) -> None:
     """Refuse a number that this type does not hold: one beyond its largest, or a fraction among whole numbers."""
     if dtype.is_floating_point:
         most = torch.finfo(dtype).max
@@ -369,6 +382,7 @@ def listed(run: Run, s: Seen) -> Seen:
     size = prod(s.shape) * s.dtype.itemsize
     if size > run.limits.table:
         raise RequestError("server.table", 413, "n", path=s.path, size=size, limit=run.limits.table)
+    require(TABLES * size, run.limits)
     return s.later()
 
 

@@ -1,0 +1,107 @@
+"""Connections with a deadline at every stage. Who has not shown the token yet has little time and little room, and takes none from others.
+
+    accept -- head -- body -- working -- answer -- idle -- head ...       closing
+              10 s    20 s    (ours)     60 s      30 s    10 s           10 s
+
+A stage is read off the state of a connection, never noted, so that no path through HTTP's rules forgets to note it. It ends when the client
+does what is its turn; a byte now and then is not enough. Strangers have 10 s for the answer too. Where too many strangers wait, the one who
+has waited longest goes, so that the next one is heard.
+"""
+
+from asyncio import AbstractEventLoop, TimerHandle, Transport
+from math import inf
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pellucid.errors import RequestError
+from pellucid.server.limits import Limits
+
+
+class Room:
+    """The connections of one server."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.inside = limits, list[Connection]()
+
+    def strangers(self) -> list["Connection"]:
+        """Those that have not shown the token, nor are on their way out."""
+        return [c for c in self.inside if not c.known and not c.transport.is_closing()]
+
+    def enter(self, connection: "Connection") -> None:
+        """Take a connection that was just accepted; where it is one stranger too many, the one that waits longest is cut off."""
+        self.inside.append(connection)
+        if len(found := self.strangers()) > self.limits.strangers:
+            min(found, key=lambda c: c.since).transport.abort()
+
+    def leave(self, connection: "Connection") -> None:
+        """Forget a connection that is closed."""
+        if connection in self.inside:
+            self.inside.remove(connection)
+
+    def admit(self, connection: "Connection") -> None:
+        """Give a connection that has shown the token a place for good, if there is one."""
+        if not connection.known and sum(c.known for c in self.inside) >= self.limits.connections:
+            raise RequestError("server.connections", 503, limit=self.limits.connections)
+        connection.known = True
+
+
+class Connection(H11Protocol):
+    """One connection. known: it has shown the token.  since: when its stage began, by the loop's clock."""
+
+    def __init__(
+        self, room: Room, config: Any, server_state: Any, app_state: dict[str, Any], _loop: AbstractEventLoop | None = None
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.room, self.known, self.since, self.last = room, False, 0.0, ("head", 0)
+        self.timer: TimerHandle | None = None
+        self.period = min(1.0, room.limits.patience / 4)
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        self.timer = self.loop.call_later(self.period, self.tick)
+        self.room.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.room.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.scope is not None:
+            self.scope["state"]["connection"] = self  # for the guard, which runs after this
+
+    def stage(self) -> str:
+        """Whose turn it is, and for what."""
+        if self.transport.is_closing():
+            return "closing"
+        if self.transport.get_write_buffer_size():
+            return "answer"
+        if self.cycle is not None and not self.cycle.response_complete:
+            return "body" if self.cycle.more_body else "working"
+        if self.conn.their_state is h11.SEND_BODY:  # what was answered before it was read
+            return "body"
+        return "head" if self.cycle is None or self.conn.trailing_data[0] else "idle"
+
+    def allowed(self, stage: str) -> float:
+        """Seconds that a stage may last."""
+        limits = self.room.limits
+        if stage == "working":
+            return inf
+        if stage == "body":
+            return 2 * limits.patience  # the application gives up first, and says so
+        return {"answer": limits.answer, "idle": limits.idle}.get(stage, limits.patience) if self.known else limits.patience
+
+    def tick(self) -> None:
+        """Look whether the stage has lasted too long, every now and then; what is cut off is not waited for."""
+        now, stage = self.loop.time(), (self.stage(), id(self.cycle))
+        if stage != self.last:
+            self.last, self.since = stage, now
+        if now - self.since >= self.allowed(stage[0]):
+            self.transport.abort()
+            return
+        self.timer = self.loop.call_later(self.period, self.tick)
