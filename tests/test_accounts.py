@@ -25,7 +25,7 @@ from pellucid.draw.cell import Cell, cell_of, document
 from pellucid.draw.formula import formula
 from pellucid.draw.notation import notes, sentences
 from pellucid.draw.put import EXPERT, HIDDEN, put, template, values
-from pellucid.tap import Terms
+from pellucid.terms import Terms
 from pellucid.watching import Seen, watch
 from test_formulas import FULL, MADE, SPECIMENS, read
 from tiny import ids, swapped, tiny

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from pellucid import config as c
 from pellucid import ops, watching
 from pellucid.past import Pages
-from pellucid.tap import Terms, Weights
+from pellucid.tap import Weights
+from pellucid.terms import Terms
 from pellucid.watching import Seen, Watch, watch
 from tiny import DECODERS, FAMILIES, far, ids, inputs, listens, serve, swapped, tiny
 

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from pellucid import tracing
 from pellucid.checkpoint.safetensors_file import write
+from pellucid.difference import first_difference
 from pellucid.errors import PellucidError, TraceError
 from pellucid.life import trace
 from pellucid.model import Model
-from pellucid.tracing import Trace, Writer, described, first_difference, load_trace, watch
+from pellucid.tracing import Trace, Writer, described, load_trace, watch
 from pellucid.watching import Seen
 from tiny import DECODERS, FAMILIES, inputs, swapped, tiny
 

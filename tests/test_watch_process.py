@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from pellucid import tap, watching
-from pellucid.tap import Here, Place, Terms
+from pellucid.tap import Here, Place
+from pellucid.terms import Terms
 from pellucid.watching import Seen, Watch, watch
 from test_watch import TOKENS, clean
 from tiny import FAMILIES, GPT2, inputs, swapped, tiny

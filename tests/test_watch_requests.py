@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 import pellucid
+from pellucid.difference import first_difference
 from pellucid.model import Model, load
-from pellucid.tracing import first_difference, load_trace
+from pellucid.tracing import load_trace
 from pellucid.watching import Seen, Watch
 from tiny import swapped
 

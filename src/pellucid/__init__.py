@@ -17,13 +17,13 @@ from pellucid.showing import Shown
 if TYPE_CHECKING:
     from pellucid.attribution import attribution as attribution
     from pellucid.billing import count as count
+    from pellucid.difference import first_difference as first_difference
     from pellucid.errors import PellucidError as PellucidError
     from pellucid.lens import lens as lens
     from pellucid.life import trace as trace
     from pellucid.model import Model as Model
     from pellucid.model import load as load
     from pellucid.tracing import Trace as Trace
-    from pellucid.tracing import first_difference as first_difference
     from pellucid.tracing import load_trace as load_trace
     from pellucid.tracing import watch as watch
     from pellucid.watching import Seen as Seen
@@ -36,7 +36,7 @@ _HOMES = {
     "Trace": "tracing",
     "attribution": "attribution",
     "count": "billing",
-    "first_difference": "tracing",
+    "first_difference": "difference",
     "lens": "lens",
     "load": "model",
     "load_trace": "tracing",

@@ -28,11 +28,10 @@ from pellucid.step import Step, part_of, spans_of
 from pellucid.tap import (
     Call,
     Flops,
-    Index,
     Made,
     Mark,
     Settings,
-    Terms,
+    Spot,
     Weights,
     aside,
     described,
@@ -42,6 +41,7 @@ from pellucid.tap import (
     picked,
     terms_of,
 )
+from pellucid.terms import Index, Terms
 
 Edit = Callable[[Tensor], Tensor | None]
 Inside = Literal["beside", "listed", "reference"]
@@ -107,17 +107,6 @@ class Records(Shown):
     def paths(self) -> list[str]:
         """The paths that were seen, each once, in order."""
         return list(dict.fromkeys(s.path for s in self.seen))
-
-
-@dataclass(slots=True)
-class Spot:
-    """A tap of one part, as one watch knows it: worked out when it is first met."""
-
-    path: str
-    dims: str
-    letters: list[str]
-    wanted: bool
-    key: str | None  # of the edit that speaks of it
 
 
 class Watch(Records):

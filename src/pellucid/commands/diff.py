@@ -25,8 +25,9 @@ def add(app: typer.Typer) -> None:
     ) -> int:
         screen: Screen = ctx.obj
 
+        from pellucid.difference import first_difference
         from pellucid.draw.number import finite
-        from pellucid.tracing import first_difference, load_trace
+        from pellucid.tracing import load_trace
 
         left, right = load_trace(a), load_trace(b)
         for torn in (*left.torn, *right.torn):

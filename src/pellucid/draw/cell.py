@@ -14,7 +14,7 @@ from pellucid.draw.formula import formula
 from pellucid.draw.number import finite
 from pellucid.draw.put import labels, values
 from pellucid.errors import UseError
-from pellucid.tap import Index, Terms
+from pellucid.terms import Index, Terms
 from pellucid.tracing import Trace
 from pellucid.watching import Seen
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from pellucid.draw.formula import BROKEN, Made, act, by_distance, formula, gain, growth, plain, products, scaling
 from pellucid.draw.number import number
-from pellucid.tap import Terms
+from pellucid.terms import Terms
 from pellucid.watching import Seen
 from pellucid.words import say
 

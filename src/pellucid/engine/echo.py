@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.past import Span
-from pellucid.tap import Call, Flops, Made, Settings, here, seen_by
-from pellucid.watching import Cut, Spot, Watch
+from pellucid.tap import Call, Flops, Made, Settings, Spot, here, seen_by
+from pellucid.watching import Cut, Watch
 
 if TYPE_CHECKING:
     from pellucid.engine.plans import Rows

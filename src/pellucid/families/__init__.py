@@ -23,7 +23,7 @@ from pellucid.families.names import Rule
 from pellucid.families.quantised import quantised
 from pellucid.words import All, say
 
-NOT_FAMILIES = {"__init__", "acts", "agreeing", "fields", "modules", "names", "quantised", "rope", "routing", "within"}
+NOT_FAMILIES = {"__init__", "acts", "agreeing", "aliases", "fields", "modules", "names", "quantised", "rope", "routing", "within"}
 DASHED = {"openai_gpt": "openai-gpt"}  # {file: model type}, where a file cannot be called as its model type
 NO_PADDING = ("pad_token_id", -1)  # how the first conversions of LLaMA say that there is none
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")

@@ -17,7 +17,8 @@ from pellucid.ops.gate import bounded, part_of_row
 from pellucid.ops.precision import wide
 from pellucid.past import Apart, Paged, Past, Piece
 from pellucid.sight import Sight, causal, told
-from pellucid.tap import Index, Terms, beside, deeper, inside, instead, listed, note, tap, within
+from pellucid.tap import beside, deeper, inside, instead, listed, note, tap, within
+from pellucid.terms import Index, Terms
 
 WITHIN = "scores", "pattern"
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from pellucid.ops.precision import wide
 from pellucid.past import Past, Piece
 from pellucid.sight import Sight, told
-from pellucid.tap import Index, Terms, note, tap, within
+from pellucid.tap import note, tap, within
+from pellucid.terms import Index, Terms
 
 
 def choose(q: Tensor, weights: Tensor, past: Past, sight: Sight, most: int) -> list[Tensor]:

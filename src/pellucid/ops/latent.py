@@ -12,7 +12,8 @@ from pellucid.ops import native
 from pellucid.ops.attend import attend_reference, attend_sdpa, gap, outline, pattern_terms, stored_rows, walk
 from pellucid.past import Abreast, Past, Piece
 from pellucid.sight import Sight
-from pellucid.tap import Index, Terms, beside, deeper, inside, instead, listed, note, tap
+from pellucid.tap import beside, deeper, inside, instead, listed, note, tap
+from pellucid.terms import Index, Terms
 
 FORM: str | None = None  # a test sets "absorbed" or "expanded"; None lets the counts decide
 

@@ -24,7 +24,8 @@ from pellucid.ops.gate import part_of_row
 from pellucid.ops.precision import wide
 from pellucid.ops.sampling import OFF, Sampling
 from pellucid.ops.uniform import sibling, uniform
-from pellucid.tap import Index, Terms, here, note, tap
+from pellucid.tap import here, note, tap
+from pellucid.terms import Index, Terms
 
 COLDEST = 1e-30  # a colder temperature would overflow float32, and would choose the largest all the same
 

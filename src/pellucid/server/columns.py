@@ -17,7 +17,7 @@ from torch import Tensor
 from pellucid.draw.put import labels, needed, template, values
 from pellucid.server.limits import Limits
 from pellucid.server.runs import Run, kept
-from pellucid.tap import Terms, column
+from pellucid.terms import Terms, column
 from pellucid.watching import Seen
 
 SCHEMA = 1

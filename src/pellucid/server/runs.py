@@ -323,17 +323,17 @@ def changing(edits: Sequence[Edit], patches: Mapping[Edit, Tensor]) -> Callable[
                     raise RequestError("server.patch", 400, "edits", path=e.path, found=tuple(given.shape), allowed=tuple(x[part].shape))
                 x[part] = given
             elif e.to is not None:
-                hold(e.to, "edits.to", x.dtype)
+                check_number(e.to, "edits.to", x.dtype)
                 x[part] = e.to
             else:
-                hold(factor := e.times or 0.0, "edits.times", torch.float64 if x.is_floating_point() else x.dtype)
+                check_number(factor := e.times or 0.0, "edits.times", torch.float64 if x.is_floating_point() else x.dtype)
                 x[part] = x[part] * factor
         return x
 
     return change
 
 
-def hold(number: float, name: str, dtype: torch.dtype) -> None:
+def check_number(number: float, name: str, dtype: torch.dtype) -> None:
     """Refuse a number that this type does not hold: one beyond its largest, or a fraction among whole numbers."""
     if dtype.is_floating_point:
         most = torch.finfo(dtype).max

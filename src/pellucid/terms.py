@@ -1,0 +1,58 @@
+"""The account of one cell: what it is the sum of, by the names of its operands."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Index = tuple[int, ...]
+Number = float | Tensor
+
+
+class Terms:
+    """What one cell is the sum of: the rowwise products of factors, which are float64 columns of equal length, and what is added to them.
+
+    Terms(x=[1., 2.], weight=[3., 4.]).plus(bias=5.) has the summands [3., 8., 5.] and the sum 16.
+    """
+
+    def __init__(self, **factors: Number | list[Any]) -> None:
+        rows = {name: column(f) for name, f in factors.items()}
+        length = max((len(r) for r in rows.values()), default=0)
+        self.factors = {name: r.expand(length) for name, r in rows.items()}
+        self.added: dict[str, float] = {}
+        self.about: dict[str, float] = {}
+
+    def plus(self, **added: Number | None) -> "Terms":
+        """These terms, with numbers that are added to the products; None is not there."""
+        self.added |= {name: float(x) for name, x in added.items() if x is not None}
+        return self
+
+    def of(self, **about: Number | None) -> "Terms":
+        """These terms, with numbers that their factors were made from: the x of a gelu(x), a row's mean."""
+        self.about |= {name: float(x) for name, x in about.items() if x is not None}
+        return self
+
+    @property
+    def summands(self) -> Tensor:
+        """The products, row by row, and after them what is added: float64 [n]."""
+        products = column([])
+        for n, f in enumerate(self.factors.values()):
+            products = products * f if n else f
+        return torch.cat([products, column([*self.added.values()])])
+
+    def total(self) -> float:
+        """The value of the cell, as these summands give it."""
+        return float(self.summands.sum())
+
+
+def column(parts: Tensor | float | list[Any]) -> Tensor:
+    """Numbers and tensors end to end, as one float64 column."""
+    pieces = parts if isinstance(parts, list) else [parts]
+    none = torch.zeros(0, dtype=torch.float64)
+    return torch.cat(
+        [none]
+        + [
+            p.detach().to("cpu", torch.float64).reshape(-1) if isinstance(p, Tensor) else torch.tensor([p], dtype=torch.float64)
+            for p in pieces
+        ]
+    )
