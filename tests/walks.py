@@ -77,7 +77,8 @@ SHOWN = """async () => {
   };
   const DRAWN = `d points x y x1 x2 y1 y2 r width height viewBox style title aria-label aria-pressed aria-current aria-expanded
     aria-busy disabled min max class`.split(/\\s+/);
-  const rounded = (text) => text.replace(/[0-9]*[.][0-9]+/g, (n) => Number(n).toFixed(3)); // a browser writes a style's numbers in two ways
+  // A browser writes the numbers of a style in two ways.
+  const rounded = (text) => text.replace(/[0-9]*[.]?[0-9]+(e[-+]?[0-9]+)?/g, (n) => Number(n).toFixed(3));
   for (const e of document.querySelectorAll("html, #page *")) {
     const told = [];
     for (const name of DRAWN)
@@ -166,7 +167,7 @@ class Walk:
 @contextmanager
 def walking(browser: Browser, address: str, *scripts: str, **how: Any) -> Iterator[Walk]:
     """A page and its fresh twin in one browser; scripts run in the first before the page does."""
-    with visiting(browser, address, refusals=(400, 404), **{"viewport": {"width": 1440, "height": 3600}, **how}) as visit:
+    with visiting(browser, address, refusals=(400, 404), **{"viewport": {"width": 1440, "height": 2000}, **how}) as visit:
         visit.page.context.add_init_script(WATCHED)
         for script in scripts:
             visit.page.add_init_script(script)
