@@ -19,7 +19,6 @@ describe("a setting of the budget", () => {
   it("asks for what is set and for nothing else", () => {
     expect(query(settled(OFF, ""))).toEqual({ batch: 1, dtype: "bfloat16", cache: "bfloat16" });
     expect(query(settled(OFF, "float32"))).toEqual({ batch: 1, dtype: "float32", cache: "float32" });
-    expect(query(settled({ ...OFF, of: "m" }, "float32"))["dtype"]).toBe("bfloat16"); // not the opened one
     expect(settled({ ...OFF, dtype: "int8" }, "float32").dtype).toBe("int8");
     expect(viewed(OFF)).toEqual({});
     expect(viewed({ ...OFF, price: 2 })).toEqual({}); // a price needs a device

@@ -43,7 +43,7 @@ export interface Counted { path: string; part: string; axes: string; shape: numb
 // A bill's numbers at one value of a setting; null where there is none.
 export interface Point { at: number | string; bytes: number; cache: number | null; prefill: number | null; decode: number | null; first: number | null; next: number | null; fits: boolean | null }
 
-// of: the model in the first column, "" for the opened one. context 0 is the model's own. dtype "" is what the opened model runs in, bfloat16 of others. lora 0 trains all weights.
+// of: the model in the first column, "" for the opened one. context 0 is the model's own. dtype "" is what a model runs in, bfloat16 of one that is not opened. lora 0 trains all weights.
 export interface Setting extends Split {
   of: string; context: number; batch: number; dtype: string; cache: string; device: string; price: number;
   train: boolean; lora: number; recompute: boolean; shards: number; beside: string[]; along: Along; curve: Curve;
@@ -84,8 +84,8 @@ export function read(text: string): Setting {
   return s;
 }
 
-// With the type of the weights said; own: what the opened model runs in.
-export const settled = (s: Setting, own: string): Setting => ({ ...s, dtype: s.dtype || (s.of === "" && DTYPES.includes(own) ? own : "bfloat16") });
+// For one model, with the type of its weights said; own: what it runs in, "" where it is not opened.
+export const settled = (s: Setting, own: string): Setting => ({ ...s, dtype: s.dtype || (DTYPES.includes(own) ? own : "bfloat16") });
 
 export type Query = Record<string, string | number>;
 
