@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import warnings
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from fnmatch import fnmatch
 from logging import CRITICAL
 from pathlib import Path
@@ -23,6 +23,7 @@ from pellucid.errors import CheckpointError
 from pellucid.words import say
 
 SMALL = ("config.json", "generation_config.json", INDEX, *TOKENIZER_FILES, f"{TEMPLATE_FOLDER}/*.jinja")
+NEEDED = "tokenizer_config.json"  # of every tokenizer that was saved
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 PART = r"[A-Za-z0-9][\w.-]{0,95}"
 NAME = re.compile(rf"({PART}/{PART})(?:@({PART}(?:/{PART})*))?", re.ASCII)
@@ -51,7 +52,7 @@ def fetch(name: str, progress: Progress = silent) -> Path:
             return hub.kept(lambda folder: "config.json" if not (folder / "config.json").exists() else lacking(folder))
         if not {WEIGHTS, INDEX} & there.keys():
             raise weightless(name, there)
-        folder = hub.download([n for n in there if any(fnmatch(n, pattern) and n.count("/") == pattern.count("/") for pattern in SMALL)])
+        folder = hub.download(small(there))
         shards = [n for n in weights(folder, there) if n in there and not (folder / n).exists()]
         hub.download(shards, folder.name, progress, sum(there[n] for n in shards))
         return folder
@@ -60,6 +61,20 @@ def fetch(name: str, progress: Progress = silent) -> Path:
 def fetch_config(name: str) -> Path:
     """The local path of a hub id's config.json, and nothing else of it."""
     return inside(fetch_these(name, ("config.json",)), "config.json")
+
+
+def fetch_tokenizer(name: str) -> Path:
+    """The local folder of a hub id with its small files, the tokenizer's among them, and no weights."""
+    with Hub(name) as hub:
+        there = hub.listed(NEEDED)
+        if there is None:
+            return hub.kept(lambda folder: None if (folder / NEEDED).exists() else NEEDED)
+        return hub.download(small(there))
+
+
+def small(there: Iterable[str]) -> list[str]:
+    """Those of a repository's files that tell what a model is."""
+    return [n for n in there if any(fnmatch(n, pattern) and n.count("/") == pattern.count("/") for pattern in SMALL)]
 
 
 def fetch_adapter(name: str) -> Path:

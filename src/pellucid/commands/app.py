@@ -19,7 +19,7 @@ from pellucid.errors import UseError
 from pellucid.words import say
 
 EXAMPLE = "The capital of France is"
-COMMANDS = ("explain", "open", "run", "count", "bench", "score", "trace", "diff", "verify", "show", "models", "train", "env")
+COMMANDS = ("explain", "open", "run", "count", "bench", "score", "trace", "diff", "verify", "show", "tokenize", "models", "train", "env")
 USAGE: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageError, whoever brings click
 PACKAGE = str(Path(__file__).parents[1])
 
@@ -126,7 +126,7 @@ def named(param: Any) -> str:
     """A parameter as it is typed: "--steps N"."""
     if param.param_type_name == "argument":
         return metavar(param)
-    return ", ".join(param.opts) + ("" if getattr(param, "is_flag", False) else f" {metavar(param)}")
+    return ", ".join([*param.opts, *param.secondary_opts]) + ("" if getattr(param, "is_flag", False) else f" {metavar(param)}")
 
 
 def told(param: Any) -> str:
