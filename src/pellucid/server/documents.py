@@ -40,7 +40,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "pieces": pieces,
         "new": run.trace.new,
         "new_pieces": new,
-        "asked": None if asked is None else asked.new,
+        "ended": run.kind != "encoder" and run.model is not None and bool(run.trace.new) and run.trace.new[-1] in run.model.stops,
         "text": tokenizer.decode(i for i in run.trace.new if piece_of(tokenizer, i).raw) if tokenizer is not None else None,
         "sampling": drawn(run),
         "edited": [] if asked is None else [e.path for e in asked.edits],

@@ -48,7 +48,7 @@ export interface Run {
   pieces: string[];
   new: number[];
   new_pieces: string[];
-  asked?: number | null; // how many new tokens; fewer came where one ended the text. null, or not there: nobody told
+  ended?: boolean; // whether the last new token is one that ends a text; not there in older files
   sights: Record<string, Sight>; // of each attention: what its queries may see
   routings: Record<string, Routing>; // of each mixture of experts: how it chooses
   sampling: Partial<Sampling>; // how its tokens were drawn; {}: it is not told
