@@ -5,8 +5,9 @@ Every literal of the template is marked as its own (`written`). There is no load
 
 import json
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from random import Random
 from types import TracebackType
 from typing import Any
 
@@ -111,12 +112,13 @@ class Environment(ImmutableSandboxedEnvironment):
 
     most = 0  # characters of a text
     now = datetime.min
+    draw = Random()
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
         del self.globals["lipsum"]
         self.globals |= {"raise_exception": refuse, "strftime_now": self.strftime, "dict": Tables(), "namespace": Names}
-        self.filters |= {"tojson": to_json, "join": join}
+        self.filters |= {"tojson": to_json, "join": join, "random": self.chosen}
 
     def concat(self, parts: Iterable[str]) -> str:
         return joined(self._bounded(parts))
@@ -131,6 +133,10 @@ class Environment(ImmutableSandboxedEnvironment):
             if room < 0:
                 raise LengthError
             yield part
+
+    def chosen(self, among: Sequence[Any]) -> Any:
+        """One of these by the request's seed, so that what was chosen can be chosen again."""
+        return self.draw.choice(among) if among else self.undefined()
 
     def strftime(self, form: str) -> str:
         return self.now.strftime(form)
@@ -163,7 +169,7 @@ class Rendering:
         self.told: Reply = {"literals": "\0".join(marking.literals)}
 
     def __call__(self, request: dict[str, Any]) -> Reply:
-        self.env.most, self.env.now = request["most"], datetime.fromisoformat(request["now"])
+        self.env.most, self.env.now, self.env.draw = request["most"], datetime.fromisoformat(request["now"]), Random(request["seed"])
         named = {name: wrote(token) for name, token in request["tokens"].items()}
         messages = [{**message, "role": wrote(message["role"])} for message in request["messages"]]
         text = self.template.render({**named, **request["variables"], "messages": messages})

@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from secrets import randbits
 from typing import Any
 
 from pellucid.checkpoint import messages as chat
@@ -29,11 +30,15 @@ MOST = 16  # templates of one folder
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt.  own: start and stop of each stretch that the template wrote.  date: the time it was told, None where it never asks."""
+    """A prompt.  own: start and stop of each stretch that the template wrote.  date: the time it was told, None where it never asks.
+
+    seed: what its random choices were drawn by, None where it makes none.
+    """
 
     text: str
     own: tuple[tuple[int, int], ...]
     date: str | None
+    seed: int | None = None
 
 
 class Template:
@@ -43,7 +48,7 @@ class Template:
         if len(source.encode(errors="replace")) > TEMPLATE_BYTES:
             raise TokenizerError("file.large", file=file, size=len(source), limit=TEMPLATE_BYTES)
         self.source, self.file = source, file
-        self.dated = "strftime_now" in source
+        self.dated, self.drawn = "strftime_now" in source, "random" in source
         self._worker = Worker({"serve": "template", "source": source}, file)
 
     @property
@@ -61,10 +66,12 @@ class Template:
         now: datetime | None = None,
         settings: dict[str, Any] | None = None,
         tokens: dict[str, str] | None = None,
+        seed: int | None = None,
     ) -> Rendered:
         """The prompt of these messages.
 
         now: what strftime_now tells, this moment where None.  settings: enable_thinking and its like.  tokens: {"bos_token": "<s>"}.
+        seed: what the filter `random` draws by, a new one where None.
         """
         if type(add_generation_prompt) is not bool:
             raise UseError("chat.kind", place="add_generation_prompt", found=name_of(add_generation_prompt), expected=name_of(True))
@@ -79,8 +86,10 @@ class Template:
         if size > LONGEST:
             raise UseError("chat.large", size=size, limit=LONGEST)
         date = (now or datetime.now()).isoformat()
-        answer = self._worker.ask({**request, "now": date, "most": 4 * size + ROOM})
-        return Rendered(answer["text"], tuple((start, stop) for start, stop in answer["own"]), date if self.dated else None)
+        seed = randbits(53) if seed is None else seed
+        answer = self._worker.ask({**request, "now": date, "seed": seed, "most": 4 * size + ROOM})
+        own = tuple((start, stop) for start, stop in answer["own"])
+        return Rendered(answer["text"], own, date if self.dated else None, seed if self.drawn else None)
 
 
 def templates(folder: Path, settings: dict[str, Any], settings_file: Path | None) -> dict[str, Template]:

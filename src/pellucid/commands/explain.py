@@ -47,6 +47,7 @@ def add(app: typer.Typer) -> None:
         from pellucid.draw.cell import document
 
         told = life.live(model, prompt, steps, best, terms=cell is not None, inside="reference" if reference else "beside")
+        options.warn_beyond(screen, model, len(told.trace.ids) + told.trace.steps - 1)
         view = story.View(screen.width, screen.colour, tuple(layer or ()), head, everything, not screen.quiet)
         asked = cell_of(told.trace, *cell) if cell is not None else None
         dims = {s.path: s.dims for s in told.trace}

@@ -90,6 +90,13 @@ def tell_held(screen: Screen, model: "Model") -> None:
     screen.note(say("model.held", model=model.name, held=model.held))
 
 
+def warn_beyond(screen: Screen, model: "Model", tokens: int) -> None:
+    """Say so where a text has more tokens than its model was made for. Learned positions end there, and refuse it."""
+    context = model.config.context
+    if context is not None and tokens > context and model.config.positions is None:
+        screen.note(say("command.beyond", model=model.name, context=context, tokens=tokens))
+
+
 def prompt_of(text: str, is_ids: bool) -> str | list[int]:
     """A prompt as it was typed: a text, or with --ids whole numbers."""
     if not is_ids:

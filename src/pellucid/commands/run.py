@@ -3,9 +3,10 @@
 A chat is put together by the template of the model's folder; a model without one goes on from each line by itself.
 """
 
+import re
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 NEW = 128  # tokens, where nobody asks for a number
+ENDS = ("/exit", "/quit")  # what ends a chat
 DRAWN = {"top_k", "top_p", "min_p"}  # settings that do nothing where the likeliest token is taken
 
 
@@ -79,8 +81,11 @@ def add(app: typer.Typer) -> None:
             talk(screen, loaded, how)
             return
         text = sys.stdin.read().removesuffix("\n") if prompt is None else prompt
-        now = datetime.now()
-        told = turn(screen, loaded, [user(text)], now, how) if chat else answer(screen, loaded, options.prompt_of(text, ids), **how)
+        told = (
+            turn(screen, loaded, [user(text)], Origin.of(how["sampling"]), how)
+            if chat
+            else answer(screen, loaded, options.prompt_of(text, ids), **how)
+        )
         if screen.json:
             screen.document(told)
         if told["interrupted"]:
@@ -145,6 +150,7 @@ def answer(
     rows = model.config.positions
     room = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - len(ids)))
     stops = (*model.stops, *stops)
+    options.warn_beyond(screen, model, len(ids))
     out, got, interrupted = Text(stream(model, until), until), list[int](), False
     clock = [time.perf_counter()]
     try:
@@ -165,6 +171,8 @@ def answer(
     rest = out.end()
     if not screen.json:
         screen.text(rest + "\n")
+    if model.config.starts is None and len(ids) <= (model.config.context or 0):
+        options.warn_beyond(screen, model, len(ids) + len(got))
     if timed and got:
         rate = f"{(len(got) - 1) / (clock[-1] - clock[1]):.3g}" if len(got) > 1 else "-"
         screen.note(say("run.speed", tokens=len(ids), first=f"{clock[1] - clock[0]:.2f}", new=len(got), rate=rate))
@@ -176,7 +184,7 @@ def answer(
     how = {name: value for name, value in asdict(sampling).items() if name != "bias"}
     return {
         "schema": SCHEMA, "model": model.name, "prompt": asked, "ids": ids, "new": got, "text": out.shown, "stopped": stopped,
-        "stop": out.stop, "interrupted": interrupted, "sampling": how, "date": None,
+        "stop": out.stop, "interrupted": interrupted, "sampling": how, "date": None, "template_seed": None,
     }  # fmt: skip
 
 
@@ -194,20 +202,30 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def turn(
-    screen: Screen,
-    model: "Model",
-    messages: list[dict[str, Any]],
-    now: datetime,
-    how: dict[str, Any],
-) -> dict[str, Any]:
-    """The reply to a conversation. now: what its template tells as the date; one moment for all turns, so that they share their start."""
+@dataclass(frozen=True)
+class Origin:
+    """What a chat's template may go by besides the messages: the date, and a seed. All turns share it, and so their start."""
+
+    now: datetime
+    seed: int
+
+    @staticmethod
+    def of(sampling: "Sampling") -> "Origin":
+        """This moment, and the seed that was asked for."""
+        from pellucid.ops.uniform import fresh
+
+        return Origin(datetime.now(), fresh() if sampling.seed is None else sampling.seed)
+
+
+def turn(screen: Screen, model: "Model", messages: list[dict[str, Any]], origin: Origin, how: dict[str, Any]) -> dict[str, Any]:
+    """The reply to a conversation, and what of its origin the template went by."""
     tokenizer = model.tokenizer
-    ids = tokenizer.chat(messages, now=now)
+    ids = tokenizer.chat(messages, now=origin.now, seed=origin.seed)
     stops = tuple(id for name, id in tokenizer.special.items() if name == "eos")
     told = answer(screen, model, ids, **how, stops=stops)
-    dated = any(template.dated for template in tokenizer.templates.values())
-    return told | {"prompt": messages[-1]["content"], "date": now.isoformat() if dated else None}
+    dated, drawn = (any(getattr(t, used) for t in tokenizer.templates.values()) for used in ("dated", "drawn"))
+    date, seed = origin.now.isoformat() if dated else None, origin.seed if drawn else None
+    return told | {"prompt": messages[-1]["content"], "date": date, "template_seed": seed}
 
 
 def reseeded(sampling: "Sampling", index: int) -> "Sampling":
@@ -217,9 +235,22 @@ def reseeded(sampling: "Sampling", index: int) -> "Sampling":
     return sampling if sampling.seed is None else replace(sampling, seed=sibling(sampling.seed, index))
 
 
+def command_told(screen: Screen, asked: str) -> None:
+    """Answer a line that is for the chat: what there is, what was done, or that there is no such thing."""
+    if asked == "/help":
+        print(say("run.commands"), file=sys.stderr, flush=True)
+    elif asked == "/reset":
+        screen.note(say("run.reset"))
+    else:
+        screen.fault(say("run.command", found=asked, known=", ".join(("/help", "/reset", *ENDS))))
+
+
 def talk(screen: Screen, model: "Model", how: dict[str, Any]) -> None:
-    """A chat until Ctrl-D, Ctrl-C stops a reply; without a template, line after line, each a prompt of its own."""
-    chats, now = bool(model.tokenizer.templates), datetime.now()
+    """A chat until Ctrl-D, Ctrl-C stops a reply; without a template, line after line, each a prompt of its own.
+
+    A line that begins with a slash and a word is for the chat itself; two slashes begin a text that begins with one.
+    """
+    chats, origin = bool(model.tokenizer.templates), Origin.of(how["sampling"])
     options.tell_held(screen, model)
     screen.note(say("run.chat" if chats else "run.talk", model=model.name))
     said: list[dict[str, Any]] = []
@@ -229,11 +260,21 @@ def talk(screen: Screen, model: "Model", how: dict[str, Any]) -> None:
         except EOFError:
             screen.text("\n")
             return
+        except KeyboardInterrupt:
+            screen.text("\n")  # the terminal's next prompt begins a line
+            raise
         if not line:
             continue
+        if asked := re.match(r"/[A-Za-z]+(?!\S)", line):
+            if asked[0] in ENDS:
+                return
+            said = said if asked[0] != "/reset" else []
+            command_told(screen, asked[0])
+            continue
+        line = line.removeprefix("/") if line.startswith("//") else line
         try:
             own = how | {"how_held": False, "sampling": reseeded(how["sampling"], len(said) // 2)}
-            told = turn(screen, model, [*said, user(line)], now, own) if chats else answer(screen, model, line, **own)
+            told = turn(screen, model, [*said, user(line)], origin, own) if chats else answer(screen, model, line, **own)
         except PellucidError as wrong:  # as where the positions are used up; the line is forgotten, the chat goes on
             screen.fault(str(wrong))
             continue

@@ -45,6 +45,7 @@ def add(app: typer.Typer) -> None:
         options.tell_held(screen, loaded)
         total, size = math.fsum(each), sum(len(p.raw) for p in pieces)
         held = bounds(loaded.module, window, stride)
+        options.warn_beyond(screen, loaded, min(len(ids), held[0]))
         document: dict[str, Any] = {
             "schema": SCHEMA, "model": loaded.name, "file": file, "tokens": len(ids), "scored": len(each), "log_probability": total,
             "perplexity": limited(-total / len(each)), "bits_per_byte": -total / math.log(2) / size if size else None,

@@ -34,8 +34,11 @@ def add(app: typer.Typer) -> None:
             raise UseError("generate.empty", name="prompt")
         if steps < 1:
             raise UseError("explain.steps", found=steps)
-        if save.exists():
-            raise TraceError("trace.exists", folder=save)
+        if save.is_file() or (save.is_dir() and any(save.iterdir())):
+            from pellucid.tracing import INDEX
+
+            held = "trace.exists" if (save / INDEX).exists() else "trace.full" if save.is_dir() else "trace.file"
+            raise TraceError(held, folder=save)
         loaded = options.loaded(screen, model, dtype=dtype, device=options.numbers(device), ignore_fields=ignore_field or ())
 
         from pellucid.life import trace as run
@@ -43,6 +46,7 @@ def add(app: typer.Typer) -> None:
         life = run(loaded, text, steps, only=only or "*")
         if not len(life):
             raise TraceError("trace.nothing", patterns=", ".join(only or ()))
+        options.warn_beyond(screen, loaded, len(life.ids) + life.steps - 1)
         life.save(save)
         options.tell_held(screen, loaded)
         size = sum(s.value.nbytes for s in life)
