@@ -94,8 +94,11 @@ def check(visit: Visit, file: Path, seen: Seen) -> None:
         visit.page.click("aside details summary")
         visit.page.wait_for_selector("aside details tbody tr")
         rows = visit.page.eval_on_selector_all("aside details tbody tr", "rows => rows.map(r => Array.from(r.cells, c => c.textContent))")
-        factors = torch.stack(list(told.factors.values()), 1)[:LISTED]
-        assert torch.equal(torch.tensor([[float(x) for x in row[1:-2]] for row in rows]), factors.float())
+        count = len(products) - len(told.added)  # behind the products stands what is added, by its name
+        if count:
+            factors = torch.stack(list(told.factors.values()), 1)[:LISTED]
+            assert torch.equal(torch.tensor([[float(x) for x in row[1:-2]] for row in rows[:count]]), factors.float())
+        assert all(len(row) == 4 for row in rows[count:])
         assert [row[-2] for row in rows] == [number(p) for p in products[:LISTED]]
     assert abs(math.fsum(products) - float(value)) <= ROUNDING[seen.dtype] * sum(map(abs, products))
 
