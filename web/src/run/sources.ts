@@ -24,7 +24,7 @@ export function sources(t: Tensor, cell: readonly number[], tensors: readonly Te
       const size = input.shape[axis] ?? 1;
       if (a === "G" || a === "H") return grouped(index("H") ?? index("G"), size, t.shape[own.indexOf(own.includes("H") ? "H" : "G")] ?? size);
       if (a === "T" && (keys || !own.includes("T")) && own.includes("S")) return index("S"); // a row of the cache, or of step 0 where it is the same
-      if (a === "T" && t.op === "wide") return size - 1; // what is drawn from are the last row's logits
+      if (a === "T" && t.op === "last row") return size - 1; // what is drawn from are the last row's logits
       if (a === "T" && attended && !names.includes("S")) return null;
       if (axis === names.length - 1 && (t.op === "linear" || t.op === "rotate" || t.op === "softmax" || a === "S" && attended)) return null;
       const at = index(a);
