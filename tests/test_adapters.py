@@ -185,6 +185,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("adapter.pattern", {"alpha_pattern": {"(a+)+": 2}}, {}, "(a+)+"),
     ("adapter.pattern", {"rank_pattern": {".*.*.*x": 2}}, {}, "x"),
     ("adapter.pattern", {"rank_pattern": {"(q": 2}}, {}, "(q"),
+    ("adapter.pattern", {"rank_pattern": {".?" * 12 + "X": 2}}, {}, "X"),  # forty of them would take years
+    ("adapter.pattern", {"alpha_pattern": {"(.|.)" * 12 + "X": 2}}, {}, "X"),
     ("weights.shape", {"r": 4}, {}, "lora_A"),
     ("weights.shape", {}, {f"{Q}.lora_A.weight": shape(3, 31)}, "(3, 31)"),
     ("weights.shape", {}, {f"{Q}.lora_B.weight": shape(3, 32)}, "q_proj.lora_B"),
@@ -222,3 +224,37 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
             adapters.plain(family).adapt(adapters.case(other)[1])
     with pytest.raises(PellucidError, match=r"adapter_config\.json"):
         adapters.plain("llama").adapt(tmp_path)
+
+
+ENDLESS = [".?" * 40 + "X", "(.|.)" * 40 + "X", "(?:.|.)" * 40 + "X", "((.|.)(.|.)|.)" * 9, "a?" * 3, "a{0,9}" * 3, "(?=.)q", "(?i)q",
+           "[[]q", "x" * 301]  # fmt: skip
+READ_AS_PEFT_DOES = ["q_proj", r"layers\.1\.self_attn\.q_proj", "^model.layers.0.mlp.up_proj", r".*\.layers\.\d+\.mlp", "(q|k|v)_proj",
+                     r".*layers\.(0|1|2|3)\..*(q|v)_proj", r"layers\.[0-3]\.mlp\.(?:up|down)_proj", r"a\(b\)\*", "[^|]q"]  # fmt: skip
+
+
+def check_patterns() -> None:
+    assert [p for p in ENDLESS if adapter_file.bounded(p)] == []
+    assert [p for p in READ_AS_PEFT_DOES if not adapter_file.bounded(p)] == []
+
+
+def test_a_pattern_has_few_ways_to_match() -> None:
+    """The form of a pattern bounds the time of a match, so that none has to be tried."""
+    check_patterns()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("REPEATS", 99),
+        ("REPEATS", 1),
+        ("WAYS", 2**99),
+        ("WAYS", 7),
+        ("LENGTH", 999),
+        ("ways", lambda plain: plain.count("|")),
+        ("bounded", lambda text: len(text) <= 300 and ")*" not in text and sum(map(text.count, "*+")) <= 2),
+    ],
+)
+def test_the_check_sees_a_wrong_bound(name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_file, name, wrong)
+    with pytest.raises(AssertionError):
+        check_patterns()
