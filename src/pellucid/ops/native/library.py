@@ -1,12 +1,15 @@
 """The compiled kernels: which are loaded, how one is called, and where a recording listens.
 
 A call is an op and its 64-bit words, `op, count, after, pointers and numbers ...`; walk.h says how a list of them runs. Loading
-never compiles; where there is nothing to load, `available()` is False and every op runs through torch.
+never compiles; where there is nothing to load, `available()` is False and every op runs through torch. A checkout whose kernels are
+missing or older than their sources is told so by a warning, for what runs is then not what its sources say.
 """
 
 import ctypes
 import math
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -16,8 +19,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pellucid.ops.native.make import digest
+from pellucid.ops.native.make import compiler, digest
+from pellucid.words import say
 
+HERE = Path(__file__).parent
+BUILD = "pellucid.ops.native.build"
 HALF = {torch.float32: 0, torch.bfloat16: 1}
 
 
@@ -83,22 +89,44 @@ class Library:
 
 def load(name: str) -> Library | None:
     """The kernels for an instruction set, one of make.FLAGS; None where they are not built, or built from other sources."""
-    path = Path(__file__).parent / f"kernels_{name}.so"
+    path = HERE / f"kernels_{name}.so"
     try:
         return Library(path) if path.exists() else None
     except OSError:
         return None
 
 
-def best() -> Library | None:
-    """The kernels for this machine, by what torch has found it can do (ATEN_CPU_CAPABILITY is obeyed)."""
+def wanted() -> tuple[str, ...]:
+    """The instruction sets of this machine, the fastest first, by what torch has found it can do (ATEN_CPU_CAPABILITY is obeyed)."""
     can = torch.backends.cpu.get_cpu_capability()
-    wanted = {"AVX512": ("avx512", "avx2"), "AVX2": ("avx2",)}.get(can, ())
-    wanted = (("avx512_vnni",) if "avx512" in wanted and torch.cpu._is_vnni_supported() else ()) + wanted
-    return next((lib for name in wanted if (lib := load(name)) is not None), None)
+    names = {"AVX512": ("avx512", "avx2"), "AVX2": ("avx2",)}.get(can, ())
+    return (("avx512_vnni",) if "avx512" in names and torch.cpu._is_vnni_supported() else ()) + names
+
+
+def best() -> Library | None:
+    """The kernels for this machine."""
+    return next((lib for name in wanted() if (lib := load(name)) is not None), None)
+
+
+def unfit(folder: Path = HERE) -> str | None:
+    """Say which library of a checkout's `folder` a build would mend; None where all is well, and in an installed wheel.
+
+    Of the libraries for this machine each is built from the sources beside it, and where there is a compiler there is at least one.
+    """
+    if folder.parents[2].name != "src" or not (folder.parents[3] / "hatch_build.py").is_file():
+        return None
+    paths = [folder / f"kernels_{name}.so" for name in wanted()]
+    found = [path for path in paths if path.exists()]
+    if paths and not found and compiler() is not None:
+        return say("native.missing", file=paths[0].name, command=f"python -m {BUILD}")
+    own = digest(folder).encode()
+    stale = [path.name for path in found if own not in path.read_bytes()]
+    return say("native.stale", files=", ".join(stale), command=f"python -m {BUILD}") if stale else None
 
 
 lib = best()
+if BUILD not in sys.orig_argv and (sentence := unfit()) is not None:
+    warnings.warn(sentence, stacklevel=2)
 
 
 def available() -> bool:
