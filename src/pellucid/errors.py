@@ -9,6 +9,7 @@ PellucidError
 ├── TraceError        a recorded trace, or a path asked of one
 ├── RequestError      a request to the server
 └── TrainError        a recipe, its data, or a run that cannot go on
+    └── StoppedError  a run that a signal stopped with everything saved
 """
 
 import difflib
@@ -19,6 +20,8 @@ from pellucid.words import say
 
 class PellucidError(Exception):
     """One line made from a key of `words/` and its values; no other text reaches a person."""
+
+    exit_code = 2
 
     def __init__(self, key: str, **values: object) -> None:
         self.key, self.values = key, values
@@ -59,6 +62,12 @@ class TraceError(PellucidError):
 
 class TrainError(PellucidError):
     """A recipe, its data, or a run that cannot go on."""
+
+
+class StoppedError(TrainError):
+    """A run that a signal stopped with everything saved, so that it can go on: EX_TEMPFAIL of sysexits.h."""
+
+    exit_code = 75
 
 
 class RequestError(PellucidError):

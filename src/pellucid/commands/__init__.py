@@ -1,6 +1,7 @@
 """The command line: `main()`. Help and errors speak the chosen language, and torch is imported only by a command that runs.
 
-Every wrong use and every PellucidError is one line on stderr and exit code 2; 1 says that a check failed, 130 that Ctrl-C ended it.
+Every wrong use and every PellucidError is one line on stderr and exit code 2; 1 says that a check failed, 75 that a signal stopped
+a run of training with everything saved, 130 that Ctrl-C ended the command.
 """
 
 import gc
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return app.run(app.build(), rest, screen)
     except PellucidError as wrong:
         screen.fault(str(wrong))
-        return 2
+        return wrong.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # whoever read the output has gone

@@ -14,7 +14,7 @@ import torch
 from pellucid.checkpoint.disk import reason
 from pellucid.checkpoint.fill import unfill
 from pellucid.checkpoint.folder import save_folder
-from pellucid.errors import TrainError
+from pellucid.errors import StoppedError, TrainError
 from pellucid.families import Family, understand
 from pellucid.models import Decoder, Encoder, EncoderDecoder, build, cast
 from pellucid.train import corpus
@@ -33,6 +33,8 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
 
     out: the run's folder, runs/<name> where None.  resume: go on from its newest saved state.  progress: takes each log entry.
     restart: resume, and begin at step 1 if states were saved there of which none is whole.
+
+    SIGINT or SIGTERM while it trains, or later, is a StoppedError with everything saved; earlier, or twice, it is a KeyboardInterrupt.
     """
     recipe, resume = read_recipe(path), resume or restart
     folder = out or Path("runs") / recipe.name
@@ -45,15 +47,20 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
         raise TrainError("train.exists", folder=folder)
     if threads is not None:
         torch.set_num_threads(threads)
-    with alone(folder), stopping() as stopped:
+    with stopping() as stop, alone(folder):
         objective = prepare(recipe)
         family, hf, model = fresh(recipe, objective)
         run = Run(model, objective, objective.documents(recipe.data, recipe.train.seed), recipe.train, folder)
         for warning in run.resume(restart) if resume else ():
             progress({"warning": warning})
-        if not run.train(progress, stopped):
-            raise TrainError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)
-        return finish(recipe, folder / "model", family, hf, model, objective, progress)
+        with stop.at_a_step():
+            run.train(progress, lambda: stop.heard)
+        try:
+            if not stop.heard:
+                return finish(recipe, folder / "model", family, hf, model, objective, progress)
+        except KeyboardInterrupt:
+            pass  # the state of the last step is saved, and a run that goes on from it finishes
+        raise StoppedError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)
 
 
 def prepare(recipe: Recipe) -> Objective:
@@ -119,17 +126,34 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
+class Stop:
+    """What SIGINT and SIGTERM do to a run: each is a KeyboardInterrupt, but the first `at_a_step` is only remembered in `heard`."""
+
+    def __init__(self) -> None:
+        self.heard = self.waits = False
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        if self.heard or not self.waits:
+            raise KeyboardInterrupt
+        self.heard = True
+
+    @contextmanager
+    def at_a_step(self) -> Iterator[None]:
+        """While steps are made: what is within ends at the border of a step, when its state is saved."""
+        self.waits = True
+        try:
+            yield
+        finally:
+            self.waits = False
+
+
 @contextmanager
-def stopping() -> Iterator[Callable[[], bool]]:
-    """Yields a function that tells whether SIGINT or SIGTERM has come; the run then ends at the next step's border, saved."""
-    asked: list[int] = []
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    before = {s: signal.signal(s, hear) for s in (signal.SIGINT, signal.SIGTERM)}
+def stopping() -> Iterator[Stop]:
+    """Yields a Stop that hears SIGINT and SIGTERM; the handlers of before are set again in the end."""
+    stop = Stop()
+    before = {s: signal.signal(s, stop.hear) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield stop
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)
