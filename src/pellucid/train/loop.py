@@ -3,11 +3,13 @@
 What a batch holds follows from the seed and the step alone, so a resumed run sees what an uninterrupted one would have seen.
 """
 
+import inspect
 import json
 import math
 import os
 import random
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from pellucid.checkpoint.disk import read_whole, reason, replacing
 from pellucid.checkpoint.fill import targets
 from pellucid.errors import TrainError
+from pellucid.meta import untrace
 from pellucid.models import Decoder, EncoderDecoder
 from pellucid.train.balance import Balance
 from pellucid.train.identity import identity, require
@@ -65,12 +68,27 @@ def learning_rate(step: int, s: Settings) -> float:
     return s.learning_rate * (s.floor + (1 - s.floor) * 0.5 * (1 + math.cos(math.pi * part)))
 
 
-def optimizer(model: nn.Module, s: Settings) -> torch.optim.AdamW:
+if "torch._dynamo" not in sys.modules:  # as in meta: what torch wraps imports its compiler when first called
+    for method in vars(torch.optim.Optimizer).values():
+        untrace(method)
+
+
+class AdamW(torch.optim.AdamW):
+    """torch's AdamW with a step that leaves torch's compiler alone: theirs imports it, and triton, only to keep it out."""
+
+    taken = staticmethod(inspect.unwrap(torch.optim.AdamW.step))
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        return self.taken(self, closure)
+
+
+def optimizer(model: nn.Module, s: Settings) -> AdamW:
     """AdamW (arXiv 1711.05101); matrices decay, norms and biases do not."""
     decays = [p for p in model.parameters() if p.ndim >= 2]
     stays = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": decays, "weight_decay": s.weight_decay}, {"params": stays, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
+    return AdamW(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
 
 
 def loss_of(model: nn.Module, sheet: Sheet, smoothing: float = 0.0) -> Tensor:
