@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pellucid.checkpoint.dequantise import Quantised, dequantised
-from pellucid.checkpoint.disk import Stamp, inside, read_marked, regular, replacing, stamp
+from pellucid.checkpoint.disk import Stamp, inside, read_marked, reason, regular, replacing, stamp
 from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
 from pellucid.checkpoint.packing import Packing, Stored, check_quant
 from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor, write
@@ -233,20 +233,20 @@ def save_folder(
     try:
         path.mkdir(parents=True, exist_ok=True)
         (path / INDEX).unlink(missing_ok=True)
+        for name, group in zip(names, groups, strict=True):
+            write(path / name, group)
+        if len(groups) > 1:
+            shards = {tensor: name for name, group in zip(names, groups, strict=True) for tensor in group}
+            total = {"total_size": sum(tensor.nbytes for tensor in tensors.values())}
+            texts = {INDEX: _text({"metadata": total, "weight_map": dict(sorted(shards.items()))}, path / INDEX)} | texts
+        for stale in old - {*names, INDEX}:
+            (path / stale).unlink(missing_ok=True)
+        for place, content in {**copies, **{name: text.encode() for name, text in texts.items()}}.items():
+            (path / place).parent.mkdir(exist_ok=True)
+            with replacing(path / place) as part:
+                part.write_bytes(content)
     except OSError as broken:
-        raise CheckpointError("file.write", file=path, reason=broken.strerror) from None
-    for name, group in zip(names, groups, strict=True):
-        write(path / name, group)
-    if len(groups) > 1:
-        shards = {tensor: name for name, group in zip(names, groups, strict=True) for tensor in group}
-        total = {"total_size": sum(tensor.nbytes for tensor in tensors.values())}
-        texts = {INDEX: _text({"metadata": total, "weight_map": dict(sorted(shards.items()))}, path / INDEX)} | texts
-    for stale in old - {*names, INDEX}:
-        (path / stale).unlink(missing_ok=True)
-    for place, content in {**copies, **{name: text.encode() for name, text in texts.items()}}.items():
-        (path / place).parent.mkdir(exist_ok=True)
-        with replacing(path / place) as part:
-            part.write_bytes(content)
+        raise CheckpointError("file.write", file=broken.filename or path, reason=reason(broken)) from None
 
 
 def _groups(tensors: Mapping[str, Tensor], limit: int) -> list[dict[str, Tensor]]:

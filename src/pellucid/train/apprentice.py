@@ -14,7 +14,7 @@ import torch
 from pellucid.checkpoint.disk import reason
 from pellucid.checkpoint.fill import unfill
 from pellucid.checkpoint.folder import save_folder
-from pellucid.errors import StoppedError, TrainError
+from pellucid.errors import CheckpointError, StoppedError, TrainError
 from pellucid.families import Family, understand
 from pellucid.models import Decoder, Encoder, EncoderDecoder, build, cast
 from pellucid.train import corpus
@@ -102,12 +102,17 @@ def finish(
     cast(model, torch.bfloat16)
     tensors = {name: t.clone() for name, t in unfill(model, family.rules(model.config))}
     config = {"architectures": [family.architecture], **hf, "dtype": "bfloat16"}
-    save_folder(folder, config, tensors, None if isinstance(model, Encoder) else numbered(objective), overwrite=True)
-    objective.tokenizer.save(str(folder / "tokenizer.json"))
     named = {f"{role}_token": token for role, token in objective.names.items()}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.positions or model.config.context, **named}
-    (folder / "tokenizer_config.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(card(recipe, family, model, objective, scores), encoding="utf-8")
+    copies = {
+        "tokenizer.json": objective.tokenizer.to_str(pretty=True).encode(),
+        "tokenizer_config.json": (json.dumps(about, indent=2) + "\n").encode(),
+        "README.md": card(recipe, family, model, objective, scores).encode(),
+    }
+    try:
+        save_folder(folder, config, tensors, None if isinstance(model, Encoder) else numbered(objective), copies, overwrite=True)
+    except CheckpointError as fault:
+        raise TrainError(fault.key, **fault.values) from None
     return folder
 
 
