@@ -1,14 +1,14 @@
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig } from "vite";
 
-// The page's words live with all others, under src/pellucid/words; of those files the build carries the page's own keys and the legend.
+// The page's words live with all others, under src/pellucid/words; of those files the build carries the page's own keys, the legend and the signs of formulas.
 const words = {
   name: "words",
   enforce: "pre" as const,
   transform(code: string, id: string) {
     if (!/words\/(en|zh)\.json$/.test(id)) return null;
     const all = Object.entries(JSON.parse(code) as Record<string, string>);
-    return { code: JSON.stringify(Object.fromEntries(all.filter(([key]) => /^(page|axis)\./.test(key)))), map: null };
+    return { code: JSON.stringify(Object.fromEntries(all.filter(([key]) => /^(page|axis|formula)\./.test(key)))), map: null };
   },
 };
 
