@@ -157,7 +157,7 @@ def test_a_trace_shows_its_own_values(recorded: Path, browser: Browser) -> None:
         visit.settle()
         assert page.locator("tr[data-layer]").count() > 4
         visit.go(view="budget")
-        bill = pellucid.count("pellucid/capitals-llama")
+        bill = pellucid.count("pellucid/capitals-llama", dtype="float32", cache="float32")
         page.wait_for_selector("td[data-number='parameters.total'][data-value]")
         assert page.get_attribute("td[data-number='cache.bytes']", "data-value") == str(int(bill["cache.bytes"]))
 

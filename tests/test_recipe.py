@@ -119,7 +119,7 @@ def test_every_recipe_that_ships_makes_a_model(path: Path, tmp_path: Path) -> No
     recipe.write_text(re.sub(r"(?m)^(\w+) = .*$", lambda m: f"{m[1]} = {changed[m[1]]}" if m[1] in changed else m[0], path.read_text()))
     model = load(run_recipe(recipe, tmp_path / "run", False, 1, silent))
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
-    assert config["architectures"] == [model.family.architecture] and model.dtype == torch.bfloat16
+    assert config["architectures"] == [model.family.architecture] and model.precision.stored == torch.bfloat16
     assert model.tokenizer.special and model.config.stops == tuple(config[k] for k in ("eos_token_id",) if k in config)
     card = (tmp_path / "run" / "model" / "README.md").read_text(encoding="utf-8")
     assert f"{model.num_parameters():,}" in card and path.name in card
@@ -134,7 +134,7 @@ def finished(mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_recipe_makes_a_model(finished: Path) -> None:
     """A folder that loads, in bfloat16, with its tokenizer and a card of measured numbers."""
     model = load(finished)
-    assert model.dtype == torch.bfloat16 and [model.tokenizer.piece(i) for i in model.stops] == ["<|endoftext|>"]
+    assert model.precision.stored == torch.bfloat16 and [model.tokenizer.piece(i) for i in model.stops] == ["<|endoftext|>"]
     ids = model.tokenizer.encode("The capital of France is")
     assert len(model.generate([ids], 3)[0]) in (1, 2, 3)
     card = (finished / "README.md").read_text(encoding="utf-8")

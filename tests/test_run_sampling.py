@@ -31,9 +31,11 @@ def model(folder: Path, tmp_path: Path) -> Path:
 
 
 def run(capsys: Captured, *given: object) -> tuple[int, str, str]:
+    """The exit code, stdout, and what stderr notes but for the line that every run begins with: what the model computes in."""
     capsys.readouterr()
     code = main([str(word) for word in given])
-    return code, *capsys.readouterr()
+    out, err = capsys.readouterr()
+    return code, out, "".join(line for line in err.splitlines(True) if " computes in " not in line)
 
 
 def drawn(capsys: Captured, model: Path, *given: object) -> tuple[dict[str, Any], str]:

@@ -186,14 +186,14 @@ def test_large_tensors_are_measured_once(api: Served) -> None:
 def test_an_id_without_a_piece_is_empty(api: Served) -> None:
     """A table of embeddings is often padded to more rows than there are pieces."""
     tokenizer = api.desk.shelf["pellucid/capitals"].model.tokenizer
-    piece = tokenizer._pieces.pop(17)
+    piece, spelled = tokenizer._pieces.pop(17), tokenizer._spelled.pop(17)
     try:
         run = api.run("pellucid/capitals", CAPITAL, new=2, sampling={"bias": {"17": 1000}})
         assert run["new"] == [17, 17] and run["new_pieces"] == ["", ""] and run["text"] == ""
         assert api.run("pellucid/capitals", [17, 5])["pieces"][0] == ""
         assert api.get(f"/api/runs/{run['run']}", "run")["steps"][0]["answers"][0]["picked"]["piece"] == ""
     finally:
-        tokenizer._pieces[17] = piece
+        tokenizer._pieces[17], tokenizer._spelled[17] = piece, spelled
     assert api.run("pellucid/capitals", CAPITAL, sampling={"bias": {"17": 1000}})["text"] == tokenizer.decode([17]) != ""
 
 

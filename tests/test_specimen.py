@@ -116,7 +116,7 @@ def test_they_are_listed_small_and_of_the_promised_shape() -> None:
         assert (s.folder / "model.safetensors").stat().st_size <= (4_000_000 if name == "capitals" else 2_500_000)
         cfg = s.model.config
         assert len(cfg.layers) + len(cfg.encoder or ()) >= 4 and cfg.layers[0].attn.heads >= 4
-        assert pellucid.load(s.name).dtype == torch.bfloat16
+        assert pellucid.load(s.name).precision.stored == torch.bfloat16
         assert {f.stat().st_mode & 0o777 for f in s.folder.iterdir()} == {0o644}
     assert sum(f.stat().st_size for f in SPECIMENS.rglob("*") if f.is_file()) <= 16_000_000
 

@@ -51,6 +51,9 @@ function settle(): void {
   place.prompt ||= run ? asked(run) : (model?.prompt ?? UNTOLD);
 }
 
+// What the server says of the models, in the language that is chosen now.
+export const retold = (): Promise<void> => models().then((found) => { now.models = found.models; }, () => undefined);
+
 export async function open(): Promise<void> {
   Object.assign(place, read(recorded && location.hash.length < 2 ? recorded.place : location.hash));
   addEventListener("popstate", () => {

@@ -91,7 +91,7 @@ def counts(run: Run, model: Model) -> dict[str, Any]:
     return {
         f"weights?{query({'model': model.name})}": weights_document(run.held),
         f"count?{query({'model': model.name, 'batch': 1, 'dtype': dtype, 'cache': cache})}": count_document(bill),
-        "catalog": {"schema": SCHEMA, "models": [], "devices": []},
+        "catalog": {"schema": SCHEMA, "models": [], "devices": [], "situations": []},
     }
 
 

@@ -112,7 +112,7 @@ def finish(
     try:
         save_folder(folder, config, tensors, None if isinstance(model, Encoder) else numbered(objective), copies, overwrite=True)
     except CheckpointError as fault:
-        raise TrainError(fault.key, **fault.values) from None
+        raise TrainError("train.folder", folder=folder, reason=fault) from None
     return folder
 
 
