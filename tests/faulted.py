@@ -89,7 +89,7 @@ def life_of(draw: random.Random) -> FaultyLife:
 
 
 def lived_with_faults(draw: random.Random, often: float = 0.3, steps: int = 40) -> tuple[FaultyLife, int]:
-    """A life of so many steps, some of which fail at a call drawn from as many as the last step made; how many failed."""
+    """Run a life of `steps` steps, some of which fail at a random call; return how many failed."""
     life, last, failed = life_of(draw), 200, 0
     for _ in range(steps):
         for _ in range(draw.choice([0, 0, 1, 1, 4])):

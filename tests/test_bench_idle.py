@@ -1,4 +1,4 @@
-"""A verdict needs a machine that was idle, and a bound the rate at which so many bytes are read: `bench` and `count` take the same one.
+"""A verdict needs an idle machine, and a bound the read rate for its number of bytes: `bench` and `count` use the same one.
 
 No time is asserted: rates and the system's books are made up.
 """

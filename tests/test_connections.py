@@ -1,4 +1,4 @@
-"""Every accepted socket has a deadline at every stage, and who has not shown the token takes nobody's place. The clock is the test's."""
+"""Every accepted socket has a deadline at every stage; strangers never take the places of connections with the token. The test's clock."""
 
 import asyncio
 import contextlib
@@ -341,7 +341,7 @@ def asked(at: int, path: str = "/") -> bytes:
 
 
 def test_a_hundred_half_sent_requests() -> None:
-    """They deny nobody, all of them are closed, and a token that was shown keeps its connection."""
+    """Other requests are served, the half-sent ones are closed, and a connection that has shown the token stays."""
     limits = Limits(patience=0.5)
     with open_port(limits) as at, contextlib.ExitStack() as end:
         half = [end.enter_context(socket.create_connection(("127.0.0.1", at), timeout=60)) for _ in range(100)]
@@ -366,6 +366,6 @@ def test_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counted(self: Room, connection: Connection) -> None:
-    """Every connection has a place, whoever it is, until none is left."""
+    """Every connection has a place, with or without the token, until none is left."""
     if len(self.inside) > self.limits.connections:
         raise RequestError("server.connections", 503, limit=self.limits.connections)

@@ -1,4 +1,4 @@
-"""What nobody reads of a config.json: silent where it says what is read anyway, else refused, all of it at once, with the way out."""
+"""Unread fields of a config.json: silent where it says what is read anyway, else refused, all of it at once, with the way out."""
 
 import shlex
 import warnings

@@ -1,4 +1,4 @@
-"""Watches within watches: each records what the forward went on with, whoever of them changed it, and whichever began first."""
+"""Watches within watches: each records what the forward went on with, whichever of them changed it, and whichever began first."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -79,7 +79,7 @@ def test_an_edit_that_leaves_a_tensor_is_none() -> None:
 
 
 def test_one_pass_mutant() -> None:
-    """Each watch edits and records before the next one is asked: the outer one then has what nobody went on with."""
+    """Each watch edits and records before the next one is asked: the outer one then holds a tensor that the forward did not use."""
 
     def one_pass(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
         for w in here.watches:

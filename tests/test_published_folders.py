@@ -158,7 +158,7 @@ AGREEING.remove(("tiiuae/falcon-11B", "activation"))  # there it is a field of i
 
 @pytest.mark.parametrize(("id", "name"), AGREEING)
 def test_the_same_folder_with_a_value_that_differs_is_refused(id: str, name: str) -> None:
-    """Mutants of the table: a field that agreed says something else; a field that nobody knows is added."""
+    """Mutants of the table: a field that agreed says something else; an unknown field is added."""
     config = published(id)
     assert DIFFERS.keys() == FIELDS.keys() == {name for _, name in AGREEING}
     assert config is not None and understand(config)[1].ignored == ()

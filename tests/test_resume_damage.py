@@ -71,7 +71,7 @@ def test_a_restart_keeps_what_was_there_and_what_it_saves(how: str, tmp_path: Pa
 
 
 def by_name(root: Path, step: int, *what: Any) -> Path:
-    """As states were once kept: the highest numbers stay, whoever wrote them, and whatever they are worth."""
+    """As states were once kept: the highest numbers stay, even of damaged states."""
     final = save_state(root / "new" / "saves", step, *what)
     shutil.rmtree(root / final.name, ignore_errors=True)
     os.replace(final, root / final.name)

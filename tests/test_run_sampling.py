@@ -169,7 +169,7 @@ def test_replies_of_a_chat_draw_by_numbers_of_their_own(model: Path, capsys: Cap
 
 
 def test_an_end_before_the_number_that_was_asked_for_is_said(capsys: Captured, model: Path) -> None:
-    """By a text or a token; where nobody named a number, or as many came, nothing is said."""
+    """By a text or a token; without a number, or where as many came, nothing is said."""
     whole, err = drawn(capsys, model)
     stop = whole["text"][4:7]
     assert err == "" or "12" not in err

@@ -31,7 +31,7 @@ FULL = bool(os.environ.get("PELLUCID_FULL"))
 MODEL = "pellucid/capitals-llama"  # of no greatest length
 MB = 1 << 20
 RUNS, TOKENS, KEPT = (200, 4096, LIMITS.kept) if FULL else (8, 1000, 128 * MB)
-NEITHER = 96 * MB  # what an allocator keeps for the next request, and is nobody's
+NEITHER = 96 * MB  # what an allocator keeps for the next request; no run holds it
 
 
 def tables(api: Served, run: dict[str, Any]) -> list[int]:
@@ -71,7 +71,7 @@ def kept_beside(self: Run, n: int, find: Callable[[], Any]) -> Any:
 
 
 def child(counted: bool) -> list[tuple[int, int]]:
-    """`looked_at` in a process of its own, whose memory nobody else has used."""
+    """`looked_at` in a process of its own, whose memory no other test has used."""
     code = f"import json, test_server_budget as t; print(json.dumps(t.looked_at({RUNS}, {TOKENS}, {KEPT}, {counted})))"
     where = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     ran = subprocess.run([sys.executable, "-c", code], env=where, capture_output=True, text=True, timeout=7200)
@@ -93,7 +93,7 @@ def test_the_process_has_what_the_budget_says() -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.skipif(FULL, reason="200 uncounted runs of 4,096 tokens have no place anywhere")
 def test_the_mutant_is_seen() -> None:
-    """Values computed again that nobody counts."""
+    """Values computed again that are left uncounted."""
     assert max(had - total for total, had in child(counted=False)) > NEITHER
 
 

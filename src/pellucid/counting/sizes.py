@@ -12,7 +12,7 @@ from pellucid.errors import CheckpointError
 from pellucid.meta import META
 from pellucid.models import build
 
-SLACK = 2  # up to so many times what is stored, the missing tensors are named one by one
+SLACK = 2  # up to this multiple of what is stored, missing tensors are named one by one
 
 
 def judge_sizes(cfg: Config, folder: Folder) -> None:

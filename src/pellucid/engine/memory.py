@@ -20,7 +20,7 @@ from pellucid.tap import here
 
 
 class Memory:
-    """Pages of a model's texts. cached: what has ended stays as long as nobody needs its pages.
+    """Pages of a model's texts. cached: keep the pages of ended texts until others need the room.
 
     every: what a text has outgrown stays where it lies, for a watcher who asks late what a row was made of.
     """

@@ -198,7 +198,7 @@ class Fields:
             raise ConfigError("config.relation", file=self.file, relation=relation, found=", ".join(f"{k} = {v}" for k, v in found.items()))
 
     def finish(self, cfg: Config) -> tuple[str, ...]:
-        """Judge every field that nobody read, of whatever was read into `cfg`; returns those that the caller asked to ignore."""
+        """Judge every unread field beside `cfg`; return the names of those that the caller asked to ignore."""
         parts = [self, *self.inner()]
         unread = [(part.within + name, name, value) for part in parts for name, value in part.unread(cfg)]
         if wrong := [f"{full} = {value!r}" for full, name, value in unread if name in ABSENT]:
@@ -218,7 +218,7 @@ class Fields:
             yield from part.inner()
 
     def unread(self, cfg: Config) -> Iterator[tuple[str, Any]]:
-        """The fields that nobody read and that are not known to change nothing."""
+        """Return the unread fields that are not known to be harmless."""
         harmless = HARMLESS if self.within in WHOLE else WITHIN.get(self.within.removeprefix("text_config.").rstrip("."), frozenset())
         for name, value in self.values.items():
             if name in self.read or name.startswith("_") or name in harmless:

@@ -66,7 +66,7 @@ class Limits:
         return self.reading(self.block)
 
     def reading(self, size: float) -> Device:
-        """The machine for what reads so many bytes a step: a few that stay in a processor's cache are read faster than many."""
+        """Return the machine at the rate of a step that reads this number of bytes: few bytes stay in the cache and are read faster."""
         rates = {self.block: max(rate.best for rate in self.read.values())} | self.blocks
         block = max((n for n in rates if n <= size), default=min(rates))
         peak = {dtype: rate.best for dtype, rate in self.product.items()}
@@ -119,7 +119,7 @@ class Gauge:
 
 
 def block_for(size: float) -> int:
-    """The block to read for what reads so many bytes a step."""
+    """Return the size of the block to time for a step that reads this number of bytes."""
     return max((n for n in BLOCKS if n <= size), default=SMALLEST)
 
 

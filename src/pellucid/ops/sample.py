@@ -185,7 +185,7 @@ class Stage:
         return self.values.new_full((self.vocab,), none).index_copy(0, self.ids, self.values)
 
     def watched(self, before: "Stage", setting: float | None = None) -> "Stage":
-        """This stage, tapped over the whole vocabulary where somebody watches; his edit is what the next stage goes on from.
+        """Tap this stage over the whole vocabulary while watched; the next stage goes on from what an edit returns.
 
         setting: how much is kept, of a stage that cuts.
         """

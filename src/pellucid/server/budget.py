@@ -4,7 +4,7 @@
     run a     pattern of layer 2, computed again 285 MB        or one value, which is computed again when it is asked for
     run b     ...
 
-A tensor is found wherever it is held, in a record, a container or a closure, and each block of memory is counted once, whoever shares it.
+A tensor is found wherever it is held, in a record, a container or a closure, and each block of memory is counted once, however shared.
 """
 
 import gc

@@ -57,7 +57,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 own = [(k, v) for k, v in message["headers"] if k.decode() not in HEADERS]
-                last = [(b"connection", b"close")] if refused else []  # nobody has a second try on a connection that was refused
+                last = [(b"connection", b"close")] if refused else []  # a refused request ends its connection
                 message = {**message, "headers": [*own, *((k.encode(), v.encode()) for k, v in HEADERS.items()), *last]}
             await send(message)
 
