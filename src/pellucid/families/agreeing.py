@@ -1,7 +1,7 @@
 """Fields of published files that transformers' own class does not have: silent where they say what is read anyway, else unknown.
 
 falcon-11B     hidden_size 4096, ffn_hidden_size 16384, "ff_factor": 4    says again what is read
-                                                        "ff_factor": 8    says something else, and nobody reads it: refused by name
+                                                        "ff_factor": 8    says something else, and is not read: refused by name
 """
 
 from collections.abc import Callable

@@ -69,9 +69,8 @@ class Attention(nn.Module):
         rope = self.rope
         assert rope is not None
         turn = step.shared((rope, q.dtype), lambda: ops.angles(step.positions, rope, q.dtype, step.totals))
-        return tap(ops.rotate(q, turn, rope.interleaved, rope), "q_rot: B T H K"), tap(
-            ops.rotate(k, turn, rope.interleaved, rope), "k_rot: B T G K"
-        )
+        q = tap(ops.rotate(q, turn, rope.interleaved, rope), "q_rot: B T H K")
+        return q, tap(ops.rotate(k, turn, rope.interleaved, rope), "k_rot: B T G K")
 
     def evened(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         return tap(ops.rms(q, None, self.eps), "q_even: B T H K"), tap(ops.rms(k, None, self.eps), "k_even: B T G K")
