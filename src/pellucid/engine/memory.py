@@ -42,7 +42,7 @@ class Memory:
         return max(len(sequence.request.prompt), *(bound + 1 for bound in self.bounds if len(sequence.tokens) > bound), 0)
 
     def outgrown(self, sequence: Sequence) -> bool:
-        return self.pages.together[sequence.key] != self.together(sequence)
+        return bool(self.bounds) and self.pages.together[sequence.key] != self.together(sequence)
 
     def again(self, sequence: Sequence) -> int:
         if self.every:
