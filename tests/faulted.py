@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from lives import Life, drawn
+from lives import Life, asking
 from pellucid.engine.scheduler import Limits
-from pellucid.errors import UseError
 
 ENOUGH = 1 << 60
 RELEASES = {"__exit__"}  # of a lock: the call that gives it back is the one that cannot fail
@@ -92,14 +91,7 @@ def lived_with_faults(draw: random.Random, often: float = 0.3, steps: int = 40) 
     """Run a life of `steps` steps, some of which fail at a random call; return how many failed."""
     life, last, failed = life_of(draw), 200, 0
     for _ in range(steps):
-        for _ in range(draw.choice([0, 0, 1, 1, 4])):
-            request = drawn(draw, life.engine.capacity)
-            try:
-                life.asked[life.engine.submit(request)] = request
-            except UseError:
-                life.refused += 1
-        if life.asked and draw.random() < 0.15:
-            life.engine.cancel(draw.randrange(-1, life.engine.count + 1))
+        asking(draw, life)
         calls = life.stepped(draw.randint(1, last) if draw.random() < often else ENOUGH)
         failed += calls.raised
         last = max(20, calls.count) if not calls.raised else last

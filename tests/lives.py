@@ -151,21 +151,26 @@ def drawn(draw: random.Random, most: int) -> Request:
     return Request(prompt, draw.randint(0, 12), sampling, stops, draw.choice([1, 1, 1, 2, 3]), scored=draw.random() < 0.1)
 
 
+def asking(draw: random.Random, life: Life) -> None:
+    """Submit a few requests to a life, and now and then cancel one."""
+    for _ in range(draw.choice([0, 0, 1, 1, 4])):
+        request = drawn(draw, life.engine.capacity)
+        life.operations += 1
+        try:
+            life.asked[life.engine.submit(request)] = request
+        except UseError:
+            life.refused += 1
+    if life.asked and draw.random() < 0.15:
+        life.engine.cancel(draw.randrange(-1, life.engine.count + 1))
+
+
 def lived(draw: random.Random, steps: int = 60) -> Life:
-    """A life of so many steps and what it takes to end."""
+    """Run a life of `steps` steps, and on until it ends."""
     size = draw.choice([1, 2, 3, 4, 16])
     limits = Limits(draw.choice([1, 2, 5, 16, 64]), draw.choice([3, 4, 8]), draw.choice([2, 50]), draw.random() < 0.1)
     life = Life.of(-(-48 // size) + draw.randint(0, 20), size, limits, draw.random() < 0.7)
     for _ in range(steps):
-        for _ in range(draw.choice([0, 0, 1, 1, 4])):
-            request = drawn(draw, life.engine.capacity)
-            life.operations += 1
-            try:
-                life.asked[life.engine.submit(request)] = request
-            except UseError:
-                life.refused += 1
-        if life.asked and draw.random() < 0.15:
-            life.engine.cancel(draw.randrange(-1, life.engine.count + 1))
+        asking(draw, life)
         life.step()
     left = 10_000
     while not life.engine.idle and left:
