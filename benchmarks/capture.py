@@ -67,7 +67,7 @@ def prompt(tokens: int) -> Tensor:
 
 
 def watched(model: torch.nn.Module, **how: Any) -> Turn:
-    from pellucid.watching import watch
+    from pellucid.watching.watch import watch
 
     def turn(ids: Tensor) -> Any:
         with watch(model, **how) as seen:
@@ -142,7 +142,7 @@ def off(used: bool) -> dict[str, Turn]:
     model = Gpt2().ours(Gpt2().theirs(torch.float32), torch.float32)
     if used:
         watched(model)(prompt(64))
-    elif "pellucid.watching" in sys.modules:
+    elif "pellucid.watching.watch" in sys.modules:
         raise RuntimeError("this process has imported pellucid.watching")
     return {"off": model}
 

@@ -20,13 +20,13 @@ import torch
 from meta import commit
 
 from pellucid import __version__
-from pellucid.billing import count
+from pellucid.api.count import count
+from pellucid.bench import last_measured
+from pellucid.bench.benched_model import random_weights
+from pellucid.bench.limits import Gauge, block_for, threaded
+from pellucid.bench.timing import Beside, beside, decode, prefill
 from pellucid.counting.bounds import moved
-from pellucid.draw.amount import seconds
-from pellucid.measuring import kept
-from pellucid.measuring.limits import Gauge, block_for, threaded
-from pellucid.measuring.subject import random_weights
-from pellucid.measuring.timing import Beside, beside, decode, prefill
+from pellucid.documents.amount import seconds
 
 HERE = Path(__file__).parent
 GOALS = {"decode": 0.20, "prefill": 0.30}  # the median of the errors' sizes
@@ -50,7 +50,7 @@ def cases(name: str, dtype: str, a: argparse.Namespace) -> list[dict[str, Any]]:
         found.append({
             "model": name, "dtype": dtype, "phase": timed.phase, "context": context, **told(whole), "planned": timed.planned,
             "runs": timed.whole, "eager": statistics.median(timed.eager),
-            "parts": {p.path: told(p) for p in parts}, "limits": kept.document(limits),
+            "parts": {p.path: told(p) for p in parts}, "limits": last_measured.document(limits),
         })  # fmt: skip
         print(name, dtype, timed.phase, context, seconds(whole.seconds), "bound", seconds(whole.bound), f"{whole.error:+.1%}", flush=True)
     return found

@@ -24,14 +24,14 @@ import torch
 import transformers
 from shapes import GGUF, SHAPES, Held, gguf_file
 
+from pellucid.bench.limits import reading, timed
+from pellucid.bench.machine import cpu
+from pellucid.bench.peers import Turn, llama_turn, our_turn, their_turn
 from pellucid.engine.engine import Engine
 from pellucid.engine.forward import Forward
 from pellucid.engine.requests import Request
 from pellucid.errors import UseError
-from pellucid.measuring.against import Turn, llama_turn, our_turn, their_turn
-from pellucid.measuring.limits import reading, timed
-from pellucid.measuring.machine import cpu
-from pellucid.models import Decoder
+from pellucid.nn.transformer import Decoder
 from pellucid.ops import huge_pages, native
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.native.plan import Plan

@@ -29,7 +29,7 @@ def make(folder: Path, gb: float) -> None:
     """A Llama of about so many gigabytes, its weights a random block over and over."""
     import torch
 
-    from pellucid.model import make
+    from pellucid.api.model import make
 
     width, inner, vocab = SHAPE["hidden_size"], SHAPE["intermediate_size"], SHAPE["vocab_size"]
     layers = max(1, round((gb * 1e9 / 2 - 2 * vocab * width) / (4 * width**2 + 3 * width * inner)))
@@ -43,7 +43,7 @@ def make(folder: Path, gb: float) -> None:
 
 
 def ours(folder: Path) -> Callable[[], Held]:
-    from pellucid.model import load
+    from pellucid.api.model import load
 
     return lambda: load(folder).tensors()
 

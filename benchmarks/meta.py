@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 from pellucid import __version__
+from pellucid.bench.machine import cpu
 from pellucid.families import understand
-from pellucid.measuring.machine import cpu
-from pellucid.models import build, cast
-from pellucid.watching import watch
+from pellucid.nn.transformer import build, cast
+from pellucid.watching.watch import watch
 
 HERE = Path(__file__).parent
 TOKENS = 4096

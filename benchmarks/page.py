@@ -49,7 +49,7 @@ def random_model(folder: Path, hf: dict[str, Any]) -> None:
     """A random model in bfloat16. In a process of its own, so that this one stays small."""
     import torch
 
-    from pellucid.model import make
+    from pellucid.api.model import make
 
     made = make({**hf, "bos_token_id": 0, "eos_token_id": 0}, dtype=torch.bfloat16)
     draw = torch.Generator().manual_seed(5)

@@ -28,14 +28,14 @@ from decode import machine
 from llama_server import Server, serving
 from shapes import Qwen2, gguf_file
 
+from pellucid.batch.kv_cache import Pages
+from pellucid.batch.step import Step
+from pellucid.bench.batch_load import first, mixed
+from pellucid.bench.limits import Gauge, timed
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import Limits
-from pellucid.measuring.crowd import first, mixed
-from pellucid.measuring.limits import Gauge, timed
-from pellucid.models import Decoder
-from pellucid.past import Pages
-from pellucid.step import Step
+from pellucid.nn.transformer import Decoder
 
 HERE = Path(__file__).parent
 PARTS = ["crowd", "prefix", "watching"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pellucid import config as c
 from pellucid.checkpoint.packing import Packing
-from pellucid.models import Decoder
+from pellucid.nn.transformer import Decoder
 from pellucid.ops import huge_pages
 
 GGUF = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}

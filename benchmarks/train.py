@@ -14,7 +14,7 @@ import torch
 from meta import commit
 
 from pellucid import __version__, load
-from pellucid.measuring.machine import cpu
+from pellucid.bench.machine import cpu
 
 HERE = Path(__file__).parent
 ROW = re.compile(r"^\| (\w+) \| (en|zh) \| ([\d,]+) \| ([\d.]+)% \| ([\d.]+)% \| ([\d.]+)% \|$", re.M)

@@ -1,4 +1,4 @@
-"""What every test runs under: one thread, no network; two models that several of them load, a server, and a page in a browser."""
+"""What every test runs under: one thread, no network; two models that several of them load, and a server without a port."""
 
 import json
 import os
@@ -11,12 +11,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 import tokenizers
 import torch
-from playwright.sync_api import Browser
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from pellucid.model import Model, load, make
+from pellucid.api.model import Model, load, make
 from served import Served, served
-from visits import Visit, chromium, opened, visiting
 
 torch.set_num_threads(1)
 TEXTS = ["The capital of France is Paris.", "The capital of Japan is Tokyo.", "法国的首都是巴黎。", "Where is the cat? The cat is here."]
@@ -53,22 +51,4 @@ def specimen() -> Model:
 @pytest.fixture(scope="module")
 def api() -> Iterator[Served]:
     with served() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with opened() as found:
-        yield found
-
-
-@pytest.fixture
-def visit(browser: Browser, address: str) -> Iterator[Visit]:
-    with visiting(browser, address) as found:
         yield found

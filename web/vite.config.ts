@@ -1,12 +1,12 @@
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig } from "vite";
 
-// The page's words live with all others, under src/pellucid/words; of those files the build carries the page's own keys, the legend and the signs of formulas.
-const words = {
-  name: "words",
+// The page's messages live with all others, under src/pellucid/messages; of those files the build carries the page's own keys, the legend and the signs of formulas.
+const messages = {
+  name: "messages",
   enforce: "pre" as const,
   transform(code: string, id: string) {
-    if (!/words\/(en|zh)\.json$/.test(id)) return null;
+    if (!/messages\/(en|zh)\.json$/.test(id)) return null;
     const all = Object.entries(JSON.parse(code) as Record<string, string>);
     return { code: JSON.stringify(Object.fromEntries(all.filter(([key]) => /^(page|axis|formula)\./.test(key)))), map: null };
   },
@@ -15,7 +15,7 @@ const words = {
 // File names without hashes: the server allows these few by name, and a committed build shows what changed.
 export default defineConfig({
   base: "./",
-  plugins: [words, svelte()],
+  plugins: [messages, svelte()],
   build: {
     outDir: "../src/pellucid/web",
     emptyOutDir: true,

@@ -8,39 +8,37 @@ bill = pellucid.count("deepseek-v3", context=4096, device="h200")
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from pellucid.showing import Shown
+from pellucid.notebook import Shown
 
 if TYPE_CHECKING:
-    from pellucid.attribution import attribution as attribution
-    from pellucid.billing import count as count
-    from pellucid.difference import first_difference as first_difference
+    from pellucid.analysis.attribution import attribution as attribution
+    from pellucid.analysis.difference import first_difference as first_difference
+    from pellucid.analysis.lens import lens as lens
+    from pellucid.api.count import count as count
+    from pellucid.api.model import Model as Model
+    from pellucid.api.model import load as load
+    from pellucid.api.trace import trace as trace
     from pellucid.errors import PellucidError as PellucidError
-    from pellucid.lens import lens as lens
-    from pellucid.life import trace as trace
-    from pellucid.model import Model as Model
-    from pellucid.model import load as load
     from pellucid.tracing import Trace as Trace
     from pellucid.tracing import load_trace as load_trace
     from pellucid.tracing import watch as watch
-    from pellucid.watching import Seen as Seen
+    from pellucid.watching.watch import Seen as Seen
 
 __version__ = "0.1.0"
 _HOMES = {
-    "Model": "model",
+    "Model": "api.model",
     "PellucidError": "errors",
-    "Seen": "watching",
+    "Seen": "watching.watch",
     "Trace": "tracing",
-    "attribution": "attribution",
-    "count": "billing",
-    "first_difference": "difference",
-    "lens": "lens",
-    "load": "model",
+    "attribution": "analysis.attribution",
+    "count": "api.count",
+    "first_difference": "analysis.difference",
+    "lens": "analysis.lens",
+    "load": "api.model",
     "load_trace": "tracing",
-    "trace": "life",
+    "trace": "api.trace",
     "watch": "tracing",
 }
 __all__ = [
@@ -58,18 +56,7 @@ __all__ = [
     "watch",
 ]
 
-Shown._page = lambda: importlib.import_module("pellucid.saved")
-
-
-class _Package(ModuleType):
-    """The package, in which a function keeps its name when the module of the same name is imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
+Shown._page = lambda: importlib.import_module("pellucid.html")
 
 
 if not TYPE_CHECKING:  # to which every name would be public

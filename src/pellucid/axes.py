@@ -4,7 +4,7 @@
     bind("layers.0.attn.q", "B T H K+R", (1, 7, 4, 24), sizes)      # sizes now holds B 1, T 7, H 4, R 8
 
 One letter has one size within a part's call. A sum whose summands are all known but one gives the last; a weight's axis may be a
-product of sums, `(H (K+R)) Q`. The meaning of a letter, for people, is the word `axis.<letter>` in `words/`.
+product of sums, `(H (K+R)) Q`. The meaning of a letter, for people, is the word `axis.<letter>` in `messages/`.
 """
 
 import re

@@ -15,11 +15,11 @@ PellucidError
 import difflib
 from collections.abc import Iterable
 
-from pellucid.words import say
+from pellucid.messages import say
 
 
 class PellucidError(Exception):
-    """One line made from a key of `words/` and its values; no other text reaches a person."""
+    """One line made from a key of `messages/` and its values; no other text reaches a person."""
 
     exit_code = 2
 

@@ -16,17 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid import watching
 from pellucid.axes import parse
+from pellucid.batch.step import Step, spans_of
 from pellucid.checkpoint.disk import inside, read_whole
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
 from pellucid.errors import CheckpointError, PellucidError, TokenizerError, TraceError, UseError
 from pellucid.families.aliases import aliases, of_records, put
-from pellucid.models import Decoder, EncoderDecoder
-from pellucid.showing import checked
-from pellucid.step import Step, spans_of
-from pellucid.watching import Edit, Inside, Records, Seen, Watch
+from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.notebook import checked
+from pellucid.watching import watch as watching
+from pellucid.watching.watch import Edit, Inside, Records, Seen, Watch
 
 INDEX = "index.jsonl"
 SCHEMA = 1

@@ -20,12 +20,12 @@ from pellucid.checkpoint.safetensors_file import write
 from pellucid.errors import CheckpointError
 from pellucid.families import Family
 from pellucid.families.names import Group, plan
-from pellucid.meta import META
-from pellucid.models import Decoder, EncoderDecoder
+from pellucid.nn.adapted import AdaptedLinear, Addition, add, remove
+from pellucid.nn.attention import CrossAttention
+from pellucid.nn.linear import Linear
+from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
-from pellucid.parts.adapted import AdaptedLinear, Addition, add, remove
-from pellucid.parts.attention import CrossAttention
-from pellucid.parts.linear import Linear
+from pellucid.watching.meta import META
 
 Module = Decoder | EncoderDecoder
 ON_WANTED = {"head", "narrow", "dense"}  # products of those rows alone whose logits a step wants

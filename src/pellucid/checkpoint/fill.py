@@ -17,11 +17,11 @@ from pellucid.config import Config
 from pellucid.errors import CheckpointError
 from pellucid.families import Family
 from pellucid.families.names import Group, Rule, plan, spelling
-from pellucid.meta import META
-from pellucid.models import Decoder, EncoderDecoder
+from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import huge_pages
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.precision import wide
+from pellucid.watching.meta import META
 
 SHOWN = 10  # names that an error lists
 WEIGHTS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)

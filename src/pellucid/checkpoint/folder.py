@@ -21,10 +21,10 @@ from pellucid.checkpoint.disk import Stamp, inside, read_marked, reason, regular
 from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
 from pellucid.checkpoint.packing import Packing, Stored, check_quant
 from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor, write
-from pellucid.checkpoint.template import LEGACY_FILE, TEMPLATE_FILE, named_files
 from pellucid.errors import CheckpointError, ConfigError, UseError
 from pellucid.families.fields import Fields
 from pellucid.families.quantised import InBlocks, Method, quantised
+from pellucid.tokenizer.chat_template import LEGACY_FILE, TEMPLATE_FILE, named_files
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -18,9 +18,9 @@ from typing import Any
 from pellucid.checkpoint.disk import inside, regular
 from pellucid.checkpoint.folder import INDEX, TOKENIZER_FILES, WEIGHTS, weightless
 from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
-from pellucid.checkpoint.template import TEMPLATE_FOLDER
 from pellucid.errors import CheckpointError
-from pellucid.words import say
+from pellucid.messages import say
+from pellucid.tokenizer.chat_template import TEMPLATE_FOLDER
 
 SMALL = ("config.json", "generation_config.json", INDEX, *TOKENIZER_FILES, f"{TEMPLATE_FOLDER}/*.jinja")
 NEEDED = "tokenizer_config.json"  # of every tokenizer that was saved

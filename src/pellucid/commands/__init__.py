@@ -8,8 +8,8 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from pellucid import words
-from pellucid.commands import app  # not its names: the command `run` is a module of this package
+from pellucid import messages
+from pellucid.commands import app
 from pellucid.commands.screen import Screen, asked
 from pellucid.errors import PellucidError
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         rest, settings = asked(given)
         screen = Screen(json=settings.json, quiet=settings.quiet)
-        words.use(settings.language)
+        messages.use(settings.language)
         return app.run(app.build(), rest, screen)
     except PellucidError as wrong:
         screen.fault(str(wrong))
@@ -34,6 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         screen.close()
         return 141
     finally:
-        words.use(None)
+        messages.use(None)
         if argv is None:
             gc.freeze()  # the process ends, and its memory with it: nothing is left to collect

@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from pellucid import __version__
 from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
-from pellucid.words import say
+from pellucid.messages import say
 
 EXAMPLE = "The capital of France is"
 COMMANDS = ("explain", "open", "run", "count", "bench", "score", "trace", "diff", "verify", "show", "tokenize", "models", "train", "env")

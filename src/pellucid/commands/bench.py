@@ -13,13 +13,13 @@ from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
-from pellucid.words import say
+from pellucid.messages import say
 
 if TYPE_CHECKING:
+    from pellucid.bench.batch_load import Tell
+    from pellucid.bench.peers import Against
     from pellucid.counting import Bill
-    from pellucid.measuring.against import Against
-    from pellucid.measuring.crowd import Tell
-    from pellucid.models import Decoder
+    from pellucid.nn.transformer import Decoder
 
 MOST, CROWD = 4096, 1024  # steps, requests
 
@@ -48,28 +48,28 @@ def add(app: typer.Typer) -> None:
 
         import torch
 
+        from pellucid.bench import last_measured
+        from pellucid.bench.idle import Watchman
+        from pellucid.bench.limits import BLOCKS, Gauge, block_for, threaded
         from pellucid.counting.bounds import moved
-        from pellucid.draw import bench as drawing
-        from pellucid.measuring import kept
-        from pellucid.measuring.idle import Watchman
-        from pellucid.measuring.limits import BLOCKS, Gauge, block_for, threaded
+        from pellucid.terminal import bench as drawing
 
         threads = threads or torch.get_num_threads()
         if model is None:
             screen.note(say("bench.measuring"))
             found = Gauge(threads, blocks=BLOCKS).measure().limits
-            file = kept.keep(found)
+            file = last_measured.keep(found)
             if screen.json:
-                screen.document({"schema": drawing.SCHEMA, "limits": kept.document(found), "file": str(file)})
+                screen.document({"schema": drawing.SCHEMA, "limits": last_measured.document(found), "file": str(file)})
             else:
                 screen.lines([*drawing.limits(found), *drawing.kept(file)])
             return
 
-        from pellucid.measuring.against import Served
-        from pellucid.measuring.crowd import crowd as crowded
-        from pellucid.measuring.crowd import first
-        from pellucid.measuring.stages import Stages
-        from pellucid.measuring.timing import beside, decode, prefill
+        from pellucid.bench.batch_load import crowd as crowded
+        from pellucid.bench.batch_load import first
+        from pellucid.bench.peers import Served
+        from pellucid.bench.stages import Stages
+        from pellucid.bench.timing import beside, decode, prefill
 
         beside_us = None if against is None else ready(against, model)
         module, bill = subject(screen, model, context, new, dtype, ignore_field or (), quant)
@@ -92,7 +92,7 @@ def add(app: typer.Typer) -> None:
         random, idle = not has_weights(model), watchman.verdict(measured)
         if screen.json:
             told = drawing.document(bill, random, phases, measured.device, served, idle)
-            screen.document({"schema": drawing.SCHEMA, "limits": kept.document(measured), **told})
+            screen.document({"schema": drawing.SCHEMA, "limits": last_measured.document(measured), **told})
         else:
             screen.lines([*drawing.limits(measured), *drawing.drawn(bill, random, phases, measured.device, served, idle, screen.width)])
 
@@ -100,15 +100,15 @@ def add(app: typer.Typer) -> None:
 def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Tell], Against]":
     """What runs the context's tokens, and one more new one than steps are timed, in turns with another library; refused where it cannot."""
     from pellucid import catalog
-    from pellucid.billing import config_of
+    from pellucid.api.count import config_of
+    from pellucid.api.model import place
+    from pellucid.bench import peers
+    from pellucid.bench.timing import tokens
     from pellucid.engine.engine import Engine
-    from pellucid.measuring import against
-    from pellucid.measuring.timing import tokens
-    from pellucid.model import place
 
-    against.require(peer)
+    peers.require(peer)
     folder = place(name) if has_weights(name) else None
-    file = against.gguf_of(folder, name) if peer == "llama.cpp" else None
+    file = peers.gguf_of(folder, name) if peer == "llama.cpp" else None
 
     def fields() -> dict[str, Any]:
         entry = None if Path(name).exists() else catalog.find(catalog.models(), name)
@@ -116,12 +116,12 @@ def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Tell], Ag
 
     def run(module: "Decoder", bill: "Bill", new: int, threads: int, tell: "Tell") -> "Against":
         ids, dtype = tokens(bill), next(module.parameters()).dtype
-        mine = against.our_turn(Engine.of(module, len(ids) + new + 1, cached=False), ids, new + 1)
+        mine = peers.our_turn(Engine.of(module, len(ids) + new + 1, cached=False), ids, new + 1)
         if file is not None:
-            other = against.llama_turn(file, threads, bill.config.vocab, ids, new + 1)
+            other = peers.llama_turn(file, threads, bill.config.vocab, ids, new + 1)
         else:
-            other = against.their_turn(against.their_model(name, folder, fields(), dtype), ids, new + 1)
-        return against.pairs(peer, mine, other, new + 1, tell)
+            other = peers.their_turn(peers.their_model(name, folder, fields(), dtype), ids, new + 1)
+        return peers.pairs(peer, mine, other, new + 1, tell)
 
     return run
 
@@ -143,13 +143,13 @@ def subject(
     """The model of a name, and its bill for the context."""
     import torch
 
-    from pellucid.billing import described
+    from pellucid.api.count import described
+    from pellucid.bench.benched_model import check, random_weights, reach
+    from pellucid.bench.timing import WARM
+    from pellucid.checkpoint.default_dtype import precision
     from pellucid.checkpoint.packing import check_quant
-    from pellucid.checkpoint.precision import precision
     from pellucid.counting import Setting, counted
-    from pellucid.counting.ghost import ghost
-    from pellucid.measuring.subject import check, random_weights, reach
-    from pellucid.measuring.timing import WARM
+    from pellucid.counting.meta_run import ghost
 
     check_quant(quant)
     if has_weights(name):

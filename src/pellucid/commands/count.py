@@ -9,11 +9,11 @@ from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
-from pellucid.words import say
+from pellucid.messages import say
 
 if TYPE_CHECKING:
     from pellucid.counting import Bill
-    from pellucid.draw.sheet import Sheet
+    from pellucid.terminal.sheet import Sheet
 
 PICTURES = ("treemap", "cache", "roofline")
 
@@ -50,9 +50,10 @@ def add(app: typer.Typer) -> None:
         if not models and table is None:
             raise UseError("command.missing", name="MODEL...")
 
-        from pellucid.billing import count as counted
-        from pellucid.draw import bill as drawing
-        from pellucid.draw import bill_json, columns, tables
+        from pellucid.api.count import count as counted
+        from pellucid.documents import count as bill_json
+        from pellucid.terminal import bill as drawing
+        from pellucid.terminal import columns, tables
 
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
@@ -91,22 +92,22 @@ def show(screen: Screen, sheet: "Sheet", csv: bool, markdown: bool) -> None:
 
 def save(screen: Screen, bills: "list[Bill]", file: Path, name: str) -> None:
     """Write a picture."""
-    from pellucid.draw.bill_json import device_of
+    from pellucid.documents.count import device_of
 
     if name not in PICTURES:
         raise UseError("count.picture", found=name, allowed=", ".join(PICTURES))
     if name != "cache" and len(bills) > 1:
         raise UseError("count.picture.one", name=name, found=len(bills))
     if name == "cache":
-        from pellucid.draw.growth import growth
+        from pellucid.terminal.growth import growth
 
         text = growth(bills)
     elif name == "treemap":
-        from pellucid.draw.treemap import treemap
+        from pellucid.terminal.treemap import treemap
 
         text = treemap(bills[0])
     else:
-        from pellucid.draw.roofline import roofline
+        from pellucid.terminal.roofline import roofline
 
         device = device_of(bills[0])
         if device is None:

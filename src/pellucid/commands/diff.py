@@ -9,7 +9,7 @@ import typer
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
-from pellucid.words import say
+from pellucid.messages import say
 
 SCHEMA = 1
 
@@ -25,8 +25,8 @@ def add(app: typer.Typer) -> None:
     ) -> int:
         screen: Screen = ctx.obj
 
-        from pellucid.difference import first_difference
-        from pellucid.draw.number import finite
+        from pellucid.analysis.difference import first_difference
+        from pellucid.documents.number import finite
         from pellucid.tracing import load_trace
 
         left, right = load_trace(a), load_trace(b)

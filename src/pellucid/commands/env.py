@@ -7,11 +7,11 @@ from typing import Any
 
 import typer
 
-from pellucid import __version__, words
+from pellucid import __version__, messages
+from pellucid.bench.machine import cpu, memory
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
-from pellucid.measuring.machine import cpu, memory
-from pellucid.words import say
+from pellucid.messages import say
 
 SCHEMA = 1
 PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "huggingface_hub", "jinja2", "typer", "rich", "transformers")
@@ -36,7 +36,7 @@ def facts() -> dict[str, Any]:
     """Everything that is told."""
     import torch
 
-    from pellucid.model import specimens
+    from pellucid.api.model import specimens
     from pellucid.ops import native
 
     versions = {name: installed(name) for name in PACKAGES}
@@ -52,7 +52,7 @@ def facts() -> dict[str, Any]:
     hub = {name: os.environ.get(name) for name in SETTINGS} | {"HF_TOKEN": "HF_TOKEN" in os.environ}
     return {
         "pellucid": __version__, "python": platform.python_version(), "packages": versions, "machine": machine,
-        "kernels": native.instructions(), "language": words.language(), "languages": list(words.LANGUAGES),
+        "kernels": native.instructions(), "language": messages.language(), "languages": list(messages.LANGUAGES),
         "specimens": specimens(), "settings": hub,
     }  # fmt: skip
 
@@ -71,4 +71,4 @@ def written(value: object) -> str:
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, bool):
         return say("env.yes") if value else say("env.no")
-    return f"{value:,}" if isinstance(value, int) else "-" if value is None else words.plain(value)
+    return f"{value:,}" if isinstance(value, int) else "-" if value is None else messages.plain(value)

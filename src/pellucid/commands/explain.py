@@ -8,7 +8,7 @@ from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
-from pellucid.words import say
+from pellucid.messages import say
 
 SPECIMEN = "pellucid/capitals"
 
@@ -42,17 +42,18 @@ def add(app: typer.Typer) -> None:
         how = {"dtype": dtype, "device": device, "quant": quant, "ignore_fields": ignore_field or (), "adapter": adapter}
         model = options.loaded(screen, name, finite, **how)
 
-        from pellucid.draw import account, life, story
-        from pellucid.draw.cell import cell as cell_of
-        from pellucid.draw.cell import document
+        from pellucid.documents import run
+        from pellucid.documents.cell import cell as cell_of
+        from pellucid.documents.cell import document
+        from pellucid.terminal import cell_lines, run_lines
 
-        told = life.live(model, prompt, steps, best, terms=cell is not None, inside="reference" if reference else "beside")
+        told = run.live(model, prompt, steps, best, terms=cell is not None, inside="reference" if reference else "beside")
         options.warn_beyond(screen, model, len(told.trace.ids) + told.trace.steps - 1)
-        view = story.View(screen.width, screen.colour, tuple(layer or ()), head, everything, not screen.quiet)
+        view = run_lines.View(screen.width, screen.colour, tuple(layer or ()), head, everything, not screen.quiet)
         asked = cell_of(told.trace, *cell) if cell is not None else None
         dims = {s.path: s.dims for s in told.trace}
-        lines = account.account(asked, dims, view.width, everything) if asked is not None else story.story(told, view)
+        lines = cell_lines.account(asked, dims, view.width, everything) if asked is not None else run_lines.story(told, view)
         if screen.json:
-            screen.document(life.document(told) | ({} if asked is None else {"cell": document(asked, dims)}))
+            screen.document(run.document(told) | ({} if asked is None else {"cell": document(asked, dims)}))
         else:
             screen.lines(lines)

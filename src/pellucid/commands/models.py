@@ -6,7 +6,7 @@ import typer
 
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
-from pellucid.words import say
+from pellucid.messages import say
 
 SCHEMA = 1
 
@@ -20,9 +20,9 @@ def add(app: typer.Typer) -> None:
         screen: Screen = ctx.obj
 
         from pellucid import catalog
-        from pellucid.draw.tables import parameters
+        from pellucid.api.model import specimens
         from pellucid.families import known
-        from pellucid.model import specimens
+        from pellucid.terminal.tables import parameters
 
         held = specimens()
         found = cached()
@@ -40,7 +40,7 @@ def add(app: typer.Typer) -> None:
 
         from rich.text import Text
 
-        from pellucid.draw.table import Column, prose, table
+        from pellucid.terminal.table import Column, prose, table
 
         lines = [[r["name"], r["family"], f"{r['parameters']:,}", f"{r['bytes'] / 1e6:.1f} MB"] for r in rows]
         screen.lines([Text(say("models.specimens")), *table(lines, [Column(), Column(), Column(">"), Column(">")])])
@@ -51,7 +51,7 @@ def add(app: typer.Typer) -> None:
 
 def size(name: str) -> int:
     """Bytes of a model's weights on disk."""
-    from pellucid.model import place
+    from pellucid.api.model import place
 
     return sum(f.stat().st_size for f in place(name).glob("*.safetensors"))
 

@@ -13,7 +13,7 @@ from pellucid.commands.app import command
 from pellucid.commands.explain import SPECIMEN
 from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
-from pellucid.words import All, say
+from pellucid.messages import All, say
 
 SCHEMA = 1
 
@@ -51,7 +51,7 @@ def add(app: typer.Typer) -> None:
 def judge(name: str) -> None:
     """Refuse what can never be opened, a name of nothing or a folder without a model, before an address is told."""
     if not Path(name).exists() and "/" not in name and catalog.find(catalog.models(), name) is None:
-        from pellucid.model import place
+        from pellucid.api.model import place
 
         place(name)
     found = sorted(os.listdir(name)) if Path(name).is_dir() else ["config.json"]

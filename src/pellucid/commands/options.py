@@ -7,10 +7,10 @@ import typer
 
 from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
-from pellucid.words import say
+from pellucid.messages import say
 
 if TYPE_CHECKING:
-    from pellucid.model import Model
+    from pellucid.api.model import Model
 
 
 def whole(name: str, help: str, metavar: str = "N") -> Any:
@@ -77,7 +77,7 @@ def steps() -> Any:
 
 def loaded(screen: Screen, name: str, finite: bool = False, **how: Any) -> "Model":
     """Load the model of a name, with a bar of progress. finite: refuse weights that are no numbers."""
-    from pellucid.model import load
+    from pellucid.api.model import load
 
     model = load(name, progress=screen.bar(say("command.loading", name=name)), **how)
     if finite:

@@ -16,12 +16,12 @@ from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
 from pellucid.errors import PellucidError, UseError
-from pellucid.words import say
+from pellucid.messages import say
 
 if TYPE_CHECKING:
-    from pellucid.checkpoint.pieces import Stream
-    from pellucid.model import Model
-    from pellucid.ops.sampling import Sampling
+    from pellucid.api.model import Model
+    from pellucid.ops.sampling.settings import Sampling
+    from pellucid.tokenizer.pieces import Stream
 
 SCHEMA = 1
 NEW = 128  # tokens, where nobody asks for a number
@@ -95,7 +95,7 @@ def add(app: typer.Typer) -> None:
 def judge(given: dict[str, Any], stop: list[str]) -> None:
     """Refuse wrong settings before a model is read."""
     from pellucid.engine.text import check_stops
-    from pellucid.ops.sampling import Sampling
+    from pellucid.ops.sampling.settings import Sampling
 
     Sampling.of(given)
     check_stops(stop)
@@ -104,8 +104,8 @@ def judge(given: dict[str, Any], stop: list[str]) -> None:
 def settled(screen: Screen, model: "Model", given: dict[str, Any]) -> "Sampling":
     """What was asked for, over what generation_config.json asks for; says which of both does nothing."""
     from pellucid.engine.defaults import defaults
-    from pellucid.ops.sampling import Sampling
-    from pellucid.ops.uniform import fresh
+    from pellucid.ops.sampling.settings import Sampling
+    from pellucid.ops.sampling.uniform import fresh
 
     own, undone = defaults(model.generation, model.name)
     found = replace(own, **given)
@@ -190,7 +190,7 @@ def answer(
 
 def stream(model: "Model", until: list[str]) -> "Stream":
     """What makes text of ids: the model's tokenizer, or where its folder has none and no text has to be found, the ids themselves."""
-    from pellucid.checkpoint.pieces import Stream
+    from pellucid.tokenizer.pieces import Stream
 
     if model._tokenizer is not None or until:
         return model.tokenizer.stream(skip_special=True)
@@ -212,7 +212,7 @@ class Origin:
     @staticmethod
     def of(sampling: "Sampling") -> "Origin":
         """This moment, and the seed that was asked for."""
-        from pellucid.ops.uniform import fresh
+        from pellucid.ops.sampling.uniform import fresh
 
         return Origin(datetime.now(), fresh() if sampling.seed is None else sampling.seed)
 
@@ -230,7 +230,7 @@ def turn(screen: Screen, model: "Model", messages: list[dict[str, Any]], origin:
 
 def reseeded(sampling: "Sampling", index: int) -> "Sampling":
     """The sampling of a chat's reply: each draws by numbers of its own."""
-    from pellucid.ops.uniform import sibling
+    from pellucid.ops.sampling.uniform import sibling
 
     return sampling if sampling.seed is None else replace(sampling, seed=sibling(sampling.seed, index))
 

@@ -11,7 +11,7 @@ from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
-from pellucid.words import say
+from pellucid.messages import say
 
 SCHEMA = 1
 LARGEST = 1_000_000_000  # bytes of a text

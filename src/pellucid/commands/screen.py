@@ -14,7 +14,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from pellucid.errors import UseError
-from pellucid.words import LANGUAGES
+from pellucid.messages import LANGUAGES
 
 if TYPE_CHECKING:
     from rich.console import Console

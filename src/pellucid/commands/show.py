@@ -7,7 +7,7 @@ import typer
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
-from pellucid.words import say
+from pellucid.messages import say
 
 
 def add(app: typer.Typer) -> None:
@@ -22,7 +22,7 @@ def add(app: typer.Typer) -> None:
         screen: Screen = ctx.obj
         loaded = options.loaded(screen, model, dtype=dtype, device="meta", ignore_fields=ignore_field or ())
 
-        from pellucid.draw import structure
+        from pellucid.terminal import structure
 
         if screen.json:
             screen.document(structure.document(loaded))

@@ -10,11 +10,11 @@ from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
 from pellucid.errors import CheckpointError, TokenizerError, UseError
-from pellucid.words import say
+from pellucid.messages import say
 
 if TYPE_CHECKING:
-    from pellucid.checkpoint.pieces import Piece
-    from pellucid.checkpoint.tokenizer import Tokenizer
+    from pellucid.tokenizer.pieces import Piece
+    from pellucid.tokenizer.tokenizer import Tokenizer
 
 SCHEMA = 1
 
@@ -49,8 +49,8 @@ def draw(screen: Screen, shown: "list[Piece]", tokenizer: "Tokenizer", decoded: 
     """The tokens as a table, and what they decode to where that is not what was given."""
     from rich.text import Text
 
-    from pellucid.draw.life import visible
-    from pellucid.draw.table import Cell, Column, prose, table
+    from pellucid.documents.run import visible
+    from pellucid.terminal.table import Cell, Column, prose, table
 
     titles = [say("explain.position"), say("explain.piece"), say("explain.id"), say("explain.bytes"), ""]
     rows: list[list[Cell]] = [[Text(t, "dim") for t in titles]]
@@ -67,12 +67,12 @@ def draw(screen: Screen, shown: "list[Piece]", tokenizer: "Tokenizer", decoded: 
 
 def opened(name: str) -> "Tokenizer":
     """The tokenizer of a specimen, of a folder, of a hub id, or of a tokenizer.json."""
+    from pellucid.api.model import place
     from pellucid.checkpoint.disk import inside
     from pellucid.checkpoint.hub import fetch_tokenizer, is_hub_id
     from pellucid.checkpoint.json_file import read_object
-    from pellucid.checkpoint.tokenizer import Tokenizer, load_tokenizer
     from pellucid.counting.published import entry_of
-    from pellucid.model import place
+    from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
     path = Path(name)
     if path.is_file():

@@ -9,7 +9,7 @@ from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
 from pellucid.errors import TraceError, UseError
-from pellucid.words import say
+from pellucid.messages import say
 
 SCHEMA = 1
 
@@ -41,7 +41,7 @@ def add(app: typer.Typer) -> None:
             raise TraceError(held, folder=save)
         loaded = options.loaded(screen, model, dtype=dtype, device=options.numbers(device), ignore_fields=ignore_field or ())
 
-        from pellucid.life import trace as run
+        from pellucid.api.trace import trace as run
 
         life = run(loaded, text, steps, only=only or "*")
         if not len(life):

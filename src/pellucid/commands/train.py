@@ -8,7 +8,7 @@ import typer
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
-from pellucid.words import say
+from pellucid.messages import say
 
 SCHEMA = 1
 
@@ -25,7 +25,7 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         screen: Screen = ctx.obj
 
-        from pellucid.train import run_recipe
+        from pellucid.training import run_recipe
 
         def progress(entry: dict[str, Any]) -> None:
             screen.note("  ".join(f"{key} {figure(value)}" for key, value in entry.items()))

@@ -8,10 +8,10 @@ import typer
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
-from pellucid.words import say
+from pellucid.messages import say
 
 if TYPE_CHECKING:
-    from pellucid.verifying import Compared
+    from pellucid.analysis.verify import Compared
 
 SCHEMA = 1
 
@@ -29,8 +29,8 @@ def add(app: typer.Typer) -> None:
     ) -> int:
         screen: Screen = ctx.obj
 
-        from pellucid.draw.number import finite
-        from pellucid.verifying import verify as verified
+        from pellucid.analysis.verify import verify as verified
+        from pellucid.documents.number import finite
 
         report = verified(model, against, dtype, prompt, options.numbers(device))
         first = report.first

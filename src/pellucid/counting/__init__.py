@@ -13,10 +13,10 @@ from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, pairs
 from pellucid.counting.closed import booked
 from pellucid.counting.distinct import PLACE, distinct
 from pellucid.counting.formats import add_bytes
-from pellucid.counting.ghost import Ran, ghost, run
+from pellucid.counting.meta_run import Ran, ghost, run
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.weights import Weight, weights
-from pellucid.models import Encoder, EncoderDecoder
+from pellucid.nn.transformer import Encoder, EncoderDecoder
 
 __all__ = ["Bill", "Number", "Setting", "counted", "weighed"]
 

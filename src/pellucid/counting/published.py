@@ -8,10 +8,10 @@ import torch
 
 from pellucid import catalog, families
 from pellucid.catalog.literal import literal
-from pellucid.counting.ghost import ghost
+from pellucid.counting.meta_run import ghost
 from pellucid.errors import UseError
 from pellucid.families import Family
-from pellucid.models import Decoder, EncoderDecoder
+from pellucid.nn.transformer import Decoder, EncoderDecoder
 
 
 def entry_of(name: str | Path) -> catalog.Entry | None:

@@ -9,8 +9,8 @@ from pellucid.checkpoint.folder import Folder
 from pellucid.config import Config
 from pellucid.counting.distinct import distinct
 from pellucid.errors import CheckpointError
-from pellucid.meta import META
-from pellucid.models import build
+from pellucid.nn.transformer import build
+from pellucid.watching.meta import META
 
 SLACK = 2  # up to this multiple of what is stored, missing tensors are named one by one
 

@@ -14,7 +14,7 @@ import torch
 from pellucid.config import Attention, Config, Latent, Layer, Mlp, Moe, Rope
 from pellucid.counting import Bill, add_cache
 from pellucid.counting.distinct import distinct
-from pellucid.counting.ghost import ghost, run
+from pellucid.counting.meta_run import ghost, run
 from pellucid.errors import UseError
 
 GROUPS = 8  # of most models with GQA

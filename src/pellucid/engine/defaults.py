@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pellucid.errors import ConfigError, UseError
-from pellucid.ops.sampling import Sampling
+from pellucid.ops.sampling.settings import Sampling
 
 # Its names and ours; the first holds whether it samples or not.
 NAMES = {"repetition_penalty": "repetition", "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}

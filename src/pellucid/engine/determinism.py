@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pellucid.batch.kv_cache import Pages
 from pellucid.engine.forward import Forward
 from pellucid.engine.requests import Request
 from pellucid.engine.requests import Sequence as Text
 from pellucid.errors import UseError
-from pellucid.models import Decoder, EncoderDecoder, Stack
+from pellucid.nn.transformer import Decoder, EncoderDecoder, Stack
 from pellucid.ops import native
-from pellucid.past import Pages
-from pellucid.tap import seen_by
+from pellucid.watching.tap import seen_by
 
 LENGTHS, NEW = (21, 9, 14), 3  # tokens of the texts that are read; together more rows than the kernels of few rows take
 MIXES = ((64, True, 16), (64, False, 5), (3, True, 4))  # rows a step of a text, whether all at once, rows a page

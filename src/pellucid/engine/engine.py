@@ -26,18 +26,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pellucid.batch.kv_cache import Pages, most_pages, reaches
 from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward
 from pellucid.engine.memory import Memory, bounds, changed
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
 from pellucid.engine.scheduler import Limits, Line, Storage, schedule
 from pellucid.errors import UseError
-from pellucid.models import Decoder, EncoderDecoder
-from pellucid.ops.sample import choose, likeliest, logprobs, top
-from pellucid.ops.uniform import fresh
-from pellucid.past import Pages, most_pages, reaches
-from pellucid.tap import after
-from pellucid.watching import Watch, watch
+from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.ops.sampling.stages import choose, likeliest, logprobs, top
+from pellucid.ops.sampling.uniform import fresh
+from pellucid.watching.tap import after
+from pellucid.watching.watch import Watch, watch
 
 PAGE = 64  # rows
 ROWS = 2048  # of one step, where nobody waits for the others

@@ -9,13 +9,13 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from pellucid.batch.kv_cache import Pages
+from pellucid.batch.mask import prefix
+from pellucid.batch.step import Step
 from pellucid.engine.plans import Plans
 from pellucid.engine.requests import Sequence
-from pellucid.models import Decoder, EncoderDecoder
+from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import native
-from pellucid.past import Pages
-from pellucid.sight import prefix
-from pellucid.step import Step
 
 
 class Forward:

@@ -10,13 +10,13 @@ Rotary positions may turn by the text's length. A prompt is read as one text, an
 
 from collections.abc import Hashable, Iterator
 
+from pellucid.batch.kv_cache import Pages
 from pellucid.config import Dynamic, LongRope
 from pellucid.engine.plans import addresses, memory
-from pellucid.engine.prefix import PrefixCache
+from pellucid.engine.prefix_cache import PrefixCache
 from pellucid.engine.requests import Sequence
-from pellucid.models import Decoder, EncoderDecoder
-from pellucid.past import Pages
-from pellucid.tap import here
+from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.watching.tap import here
 
 
 class Memory:

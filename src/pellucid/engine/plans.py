@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.engine.echo import Scribe
-from pellucid.models import Decoder, EncoderDecoder
+from pellucid.batch.kv_cache import Abreast, Apart, Group, Pages, Past, Span, Stored
+from pellucid.batch.step import Step
+from pellucid.engine.replay_trace import Scribe
+from pellucid.nn.attention import CrossAttention
+from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
-from pellucid.parts.attention import CrossAttention
-from pellucid.past import Abreast, Apart, Group, Pages, Past, Span, Stored
-from pellucid.step import Step
-from pellucid.tap import here, seen_by
+from pellucid.watching.tap import here, seen_by
 
 
 @dataclass

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import SupportsIndex
 
 from pellucid.errors import UseError
-from pellucid.models import Decoder, Encoder, EncoderDecoder
-from pellucid.ops.sampling import Sampling
+from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
+from pellucid.ops.sampling.settings import Sampling
 
 GREEDY = Sampling()
 

@@ -15,7 +15,7 @@ from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request, check_ids
 from pellucid.engine.scheduler import Limits
 from pellucid.errors import UseError
-from pellucid.models import Decoder, Encoder, EncoderDecoder
+from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
 from pellucid.ops.precision import wide
 
 ROWS = 256  # of one forward: their logits are held at once

@@ -7,8 +7,8 @@ The stop string that is whole first ends the text, of several that end there the
 
 from collections.abc import Sequence
 
-from pellucid.checkpoint.pieces import Stream
 from pellucid.errors import UseError
+from pellucid.tokenizer.pieces import Stream
 
 MOST, LONGEST = 16, 256  # stop strings of a request, and characters of one
 

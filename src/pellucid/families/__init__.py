@@ -21,7 +21,7 @@ from pellucid.errors import ConfigError
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 from pellucid.families.quantised import quantised
-from pellucid.words import All, say
+from pellucid.messages import All, say
 
 NOT_FAMILIES = {"__init__", "acts", "agreeing", "aliases", "fields", "modules", "names", "quantised", "rope", "routing", "within"}
 DASHED = {"openai_gpt": "openai-gpt"}  # {file: model type}, where a file cannot be called as its model type

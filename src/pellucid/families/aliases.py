@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from pellucid.errors import UseError, nearest
 from pellucid.families import Family
 from pellucid.families.names import Group, plan
-from pellucid.models import Decoder, Stack
-from pellucid.parts.block import ParallelBlock
+from pellucid.nn.block import ParallelBlock
+from pellucid.nn.transformer import Decoder, Stack
 
 Aliases = dict[str, tuple[str, ...]]
 

@@ -11,7 +11,7 @@ from typing import Any
 from pellucid.config import Config
 from pellucid.errors import ConfigError
 from pellucid.families.agreeing import agrees
-from pellucid.words import All
+from pellucid.messages import All
 
 # What trains, names, or drives generation: a test changes each of them in transformers and sees the same logits.
 SILENT = """

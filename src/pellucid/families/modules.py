@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pellucid.families import Family
 from pellucid.families.names import Group, plan
-from pellucid.models import Decoder, EncoderDecoder
+from pellucid.nn.transformer import Decoder, EncoderDecoder
 
 Runs = dict[str, list[tuple[Tensor, Tensor]]]  # the input and the output of each call of a module, in the order in which calls end
 

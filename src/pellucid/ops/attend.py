@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pellucid.meta import META
+from pellucid.batch.kv_cache import Apart, Paged, Past, Piece
+from pellucid.batch.mask import Sight, causal, told
 from pellucid.ops import native
 from pellucid.ops.gate import bounded, part_of_row
 from pellucid.ops.precision import wide
-from pellucid.past import Apart, Paged, Past, Piece
-from pellucid.sight import Sight, causal, told
-from pellucid.tap import beside, deeper, inside, instead, listed, note, tap, within
-from pellucid.terms import Index, Terms
+from pellucid.watching.meta import META
+from pellucid.watching.tap import beside, deeper, inside, instead, listed, note, tap, within
+from pellucid.watching.terms import Index, Terms
 
 WITHIN = "scores", "pattern"
 

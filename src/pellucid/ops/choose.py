@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid.batch.kv_cache import Past, Piece
+from pellucid.batch.mask import Sight, told
 from pellucid.ops.precision import wide
-from pellucid.past import Past, Piece
-from pellucid.sight import Sight, told
-from pellucid.tap import note, tap, within
-from pellucid.terms import Index, Terms
+from pellucid.watching.tap import note, tap, within
+from pellucid.watching.terms import Index, Terms
 
 
 def choose(q: Tensor, weights: Tensor, past: Past, sight: Sight, most: int) -> list[Tensor]:

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid.ops.sinusoid import sinusoids
-from pellucid.tap import note
+from pellucid.watching.tap import note
 
 
 def distances(q: Tensor, weight: Tensor, length: int) -> Tensor:

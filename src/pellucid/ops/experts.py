@@ -14,8 +14,8 @@ from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.linear import times
 from pellucid.ops.precision import wide
-from pellucid.tap import Settings, note
-from pellucid.terms import Index, Terms
+from pellucid.watching.tap import Settings, note
+from pellucid.watching.terms import Index, Terms
 
 LEAST = 1e-20  # a sum of affinities that are all 0 divides nothing by 0
 

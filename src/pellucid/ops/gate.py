@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid.ops import native
-from pellucid.tap import note
-from pellucid.terms import Index, Terms
+from pellucid.watching.tap import note
+from pellucid.watching.terms import Index, Terms
 
 
 def gelu_bloom(x: Tensor) -> Tensor:

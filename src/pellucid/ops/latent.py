@@ -7,13 +7,13 @@ alone. One token over 4,096 absorbs, a prompt of 4,096 expands: the op counts th
 import torch
 from torch import Tensor
 
-from pellucid.meta import META
+from pellucid.batch.kv_cache import Abreast, Past, Piece
+from pellucid.batch.mask import Sight
 from pellucid.ops import native
 from pellucid.ops.attend import attend_reference, attend_sdpa, gap, outline, pattern_terms, stored_rows, walk
-from pellucid.past import Abreast, Past, Piece
-from pellucid.sight import Sight
-from pellucid.tap import beside, deeper, inside, instead, listed, note, tap
-from pellucid.terms import Index, Terms
+from pellucid.watching.meta import META
+from pellucid.watching.tap import beside, deeper, inside, instead, listed, note, tap
+from pellucid.watching.terms import Index, Terms
 
 FORM: str | None = None  # a test sets "absorbed" or "expanded"; None lets the counts decide
 

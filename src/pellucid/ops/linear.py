@@ -10,8 +10,8 @@ from pellucid.config import Temper
 from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.precision import wide
-from pellucid.tap import note
-from pellucid.terms import Index, Terms
+from pellucid.watching.tap import note
+from pellucid.watching.terms import Index, Terms
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from pellucid.ops import native
 from pellucid.ops.precision import wide
-from pellucid.tap import note
-from pellucid.terms import Index, Terms
+from pellucid.watching.tap import note
+from pellucid.watching.terms import Index, Terms
 
 
 def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor
 from pellucid.config import Dynamic, Linear, Llama3, LongRope, Rope, Yarn
 from pellucid.ops import native
 from pellucid.ops.precision import wide
-from pellucid.tap import Settings, note
-from pellucid.terms import Index, Terms
+from pellucid.watching.tap import Settings, note
+from pellucid.watching.terms import Index, Terms
 
 
 def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cpu", totals: Tensor | None = None) -> Tensor:

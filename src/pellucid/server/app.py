@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.errors import RequestError, UseError
+from pellucid.messages import speaking
 from pellucid.server import asked
 from pellucid.server.asked import plain, query, real, truth, whole
 from pellucid.server.faults import answer, told
@@ -22,7 +23,6 @@ from pellucid.server.files import File, files, sent
 from pellucid.server.guard import Guard, language
 from pellucid.server.limits import LIMITS, Limits
 from pellucid.server.worker import Stop, Worker
-from pellucid.words import speaking
 
 if TYPE_CHECKING:
     from pellucid.server.desk import Desk

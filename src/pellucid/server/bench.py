@@ -11,20 +11,20 @@ from typing import Any
 
 import torch
 
+from pellucid.bench import last_measured
+from pellucid.bench.benched_model import check, reach
+from pellucid.bench.idle import Watchman
+from pellucid.bench.limits import Gauge, block_for
+from pellucid.bench.peers import Served
+from pellucid.bench.stages import Stages
+from pellucid.bench.timing import WARM, beside, decode, prefill
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bounds import moved
-from pellucid.draw import bench as drawing
 from pellucid.errors import RequestError
-from pellucid.measuring import kept
-from pellucid.measuring.against import Served
-from pellucid.measuring.idle import Watchman
-from pellucid.measuring.limits import Gauge, block_for
-from pellucid.measuring.stages import Stages
-from pellucid.measuring.subject import check, reach
-from pellucid.measuring.timing import WARM, beside, decode, prefill
 from pellucid.server.limits import Limits
 from pellucid.server.shelf import Held
 from pellucid.server.worker import Stop
+from pellucid.terminal import bench as drawing
 
 SCHEMA = 1
 
@@ -77,7 +77,7 @@ class Bench:
         limits = stage(gauge.measure).limits
         phases = [(t, *beside(bill, t, limits.device)) for t in times]
         told = drawing.document(bill, False, phases, limits.device, Served(), watchman.verdict(limits))
-        self.latest[held.name] = {"schema": drawing.SCHEMA, "limits": kept.document(limits), **told}
+        self.latest[held.name] = {"schema": drawing.SCHEMA, "limits": last_measured.document(limits), **told}
         return self.latest[held.name]
 
     def bill(self, held: Held, context: int, new: int) -> Bill:

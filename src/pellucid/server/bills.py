@@ -7,19 +7,19 @@ from math import log2
 from typing import Any
 
 from pellucid import catalog
-from pellucid.billing import count
+from pellucid.api.count import count
 from pellucid.counting import Bill
 from pellucid.counting.bounds import multiplicity
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.fit import held
 from pellucid.counting.formats import DTYPES
 from pellucid.counting.ranks import Split, pace, split_of
-from pellucid.draw import bill_json
+from pellucid.documents import count as bill_json
 from pellucid.errors import RequestError
+from pellucid.messages import language
 from pellucid.server.formulas import count_document
 from pellucid.server.limits import Limits
 from pellucid.server.shelf import Shelf
-from pellucid.words import language
 
 SCHEMA = 1
 REACH = 1 << 20  # tokens, of a model that has no table of positions to end it

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pellucid.api.model import Model
 from pellucid.checkpoint.disk import free_memory
 from pellucid.errors import RequestError
-from pellucid.model import Model
 from pellucid.ops.blocks import Blocks
 from pellucid.server.limits import Limits
-from pellucid.watching import Seen
+from pellucid.watching.watch import Seen
 
 TABLES = 5  # times its own bytes that a table of scores takes while it is computed: scores, masked, softmax, a copy for the product
 TENSORS = 3  # times its largest tensor that a forward takes

@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from pellucid.draw.put import labels, needed, template, values
+from pellucid.documents.summands import labels, needed, template, values
 from pellucid.server.limits import Limits
 from pellucid.server.runs import Run, kept
-from pellucid.terms import Terms, column
-from pellucid.watching import Seen
+from pellucid.watching.terms import Terms, column
+from pellucid.watching.watch import Seen
 
 SCHEMA = 1
 SEPARATOR = "\n"  # of the names of a table's columns; a label has no line break

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from pellucid import catalog
+from pellucid.api.model import DTYPES, specimens
 from pellucid.axes import parse, show
-from pellucid.draw.life import tokenizer_of, visible
+from pellucid.bench import last_measured as measured
+from pellucid.documents.run import tokenizer_of, visible
 from pellucid.errors import RequestError, UseError
-from pellucid.measuring import kept as measured
-from pellucid.model import DTYPES, specimens
 from pellucid.server import documents, runs, tensors
 from pellucid.server.asked import Asked
 from pellucid.server.bench import Bench

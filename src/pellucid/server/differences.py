@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.draw.number import finite
+from pellucid.documents.number import finite
 from pellucid.errors import RequestError
 from pellucid.server import tensors
 from pellucid.server.runs import Run, kept, whole
 from pellucid.server.worker import Stop
-from pellucid.watching import Seen
+from pellucid.watching.watch import Seen
 
 SCHEMA = 1
 STRIP = 1 << 20  # numbers compared at a time

@@ -8,19 +8,19 @@ from typing import Any
 from torch import Tensor
 
 from pellucid.counting.weights import Weight, by_first_use, parameters
-from pellucid.draw.formula import block, formula
-from pellucid.draw.life import Answer, Candidate, piece_of
-from pellucid.draw.notation import notes
-from pellucid.draw.number import finite
-from pellucid.draw.put import template
-from pellucid.models import Encoder
-from pellucid.ops.sample import choose, stages
-from pellucid.ops.sampling import Sampling
+from pellucid.documents.formula import block, formula
+from pellucid.documents.notation import notes
+from pellucid.documents.number import finite
+from pellucid.documents.run import Answer, Candidate, piece_of
+from pellucid.documents.summands import template
+from pellucid.nn.transformer import Encoder
+from pellucid.ops.sampling.settings import Sampling
+from pellucid.ops.sampling.stages import choose, stages
 from pellucid.server.runs import LetGo, Run, kept, summed
 from pellucid.server.settings import routings, sights
 from pellucid.server.shelf import Held
 from pellucid.server.stats import Stats, told
-from pellucid.watching import Seen
+from pellucid.watching.watch import Seen
 
 SCHEMA = 1
 

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.responses import Response
 
 from pellucid.errors import PellucidError, RequestError
-from pellucid.words import speaking
+from pellucid.messages import speaking
 
 
 def answer(table: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:

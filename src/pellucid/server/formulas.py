@@ -8,7 +8,7 @@ from pellucid.counting.distinct import PLACE
 from pellucid.counting.fit import devices, held, price, seconds, tokens
 from pellucid.counting.number import Number, figure, total
 from pellucid.counting.ranks import Split, largest_batch, longest_context, most_held, pace, ranks
-from pellucid.draw.bill_json import View, device_of, document
+from pellucid.documents.count import View, device_of, document
 
 PHASES = ("prefill", "decode")
 

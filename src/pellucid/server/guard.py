@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pellucid.errors import RequestError
+from pellucid.messages import LANGUAGES
 from pellucid.server import faults
 from pellucid.server.limits import Limits
-from pellucid.words import LANGUAGES
 
 POLICY = {
     "default-src": "'none'",

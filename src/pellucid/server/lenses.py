@@ -5,16 +5,16 @@ from typing import Any
 
 from torch import Tensor
 
-from pellucid.attribution import Attribution, Share, attribution
-from pellucid.draw.life import candidates, tokenizer_of
-from pellucid.draw.number import finite
+from pellucid.analysis.attribution import Attribution, Share, attribution
+from pellucid.analysis.lens import lens
+from pellucid.api.model import Model
+from pellucid.documents.number import finite
+from pellucid.documents.run import candidates, tokenizer_of
 from pellucid.errors import RequestError
-from pellucid.lens import lens
-from pellucid.model import Model
 from pellucid.server.documents import candidate
 from pellucid.server.runs import Run, whole
 from pellucid.server.worker import Stop
-from pellucid.watching import Seen
+from pellucid.watching.watch import Seen
 
 SCHEMA = 1
 

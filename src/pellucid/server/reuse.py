@@ -7,13 +7,13 @@ from collections.abc import Sequence as Tokens
 from itertools import takewhile
 from typing import Any
 
-from pellucid.draw.life import piece_of, tokenizer_of, visible
+from pellucid.api.model import Model
+from pellucid.documents.run import piece_of, tokenizer_of, visible
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.requests import Sequence
 from pellucid.engine.scheduler import Limits
 from pellucid.errors import RequestError, UseError
-from pellucid.model import Model
-from pellucid.models import Encoder
+from pellucid.nn.transformer import Encoder
 from pellucid.server.lenses import model_of
 from pellucid.server.runs import Run
 from pellucid.server.worker import Stop

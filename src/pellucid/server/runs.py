@@ -18,16 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.checkpoint.pieces import Piece
-from pellucid.checkpoint.tokenizer import Tokenizer
-from pellucid.draw.life import Answer, answer, piece_of, tokenizer_of, visible
+from pellucid.api.model import Model
+from pellucid.api.trace import trace
+from pellucid.documents.run import Answer, answer, piece_of, tokenizer_of, visible
 from pellucid.errors import RequestError, TraceError, UseError
-from pellucid.life import trace
-from pellucid.meta import META
-from pellucid.model import Model
-from pellucid.models import Encoder, EncoderDecoder
-from pellucid.ops.sample import choose
-from pellucid.ops.sampling import Sampling
+from pellucid.nn.transformer import Encoder, EncoderDecoder
+from pellucid.ops.sampling.settings import Sampling
+from pellucid.ops.sampling.stages import choose
 from pellucid.server.asked import Asked, Edit
 from pellucid.server.budget import TABLES, TENSORS, Budget, held_by, largest, require, weights_of
 from pellucid.server.limits import LIMITS, Limits
@@ -35,8 +32,11 @@ from pellucid.server.shelf import Held
 from pellucid.server.stats import Stats, stats_of
 from pellucid.server.tensors import part_of
 from pellucid.server.worker import Stop
+from pellucid.tokenizer.pieces import Piece
+from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.tracing import Trace, watch
-from pellucid.watching import Seen
+from pellucid.watching.meta import META
+from pellucid.watching.watch import Seen
 
 TABLE = threading.Lock()  # one listed table is computed at a time, of all runs: whoever asks for the same one waits for it
 

@@ -4,11 +4,11 @@ from typing import Any
 
 from torch import nn
 
-from pellucid.parts.attention import Attention, CrossAttention
-from pellucid.parts.latent import Latent
-from pellucid.parts.moe import Moe
+from pellucid.batch.mask import Band, Sight, both_ways, causal, prefix
+from pellucid.nn.attention import Attention, CrossAttention
+from pellucid.nn.latent import Latent
+from pellucid.nn.moe import Moe
 from pellucid.server.runs import Run
-from pellucid.sight import Band, Sight, both_ways, causal, prefix
 
 
 def sights(run: Run) -> dict[str, Any]:

@@ -15,19 +15,19 @@ import torch
 from torch import nn
 
 from pellucid import catalog
-from pellucid.billing import config_of, described
+from pellucid.api.count import config_of, described
+from pellucid.api.model import DTYPES, Model, load, specimens
+from pellucid.checkpoint.default_dtype import Precision, name_of, precision
 from pellucid.checkpoint.folder import bare
 from pellucid.checkpoint.hub import is_hub_id
-from pellucid.checkpoint.precision import Precision, name_of, precision
-from pellucid.checkpoint.tokenizer import load_tokenizer
 from pellucid.config import Config
-from pellucid.counting.ghost import ghost
+from pellucid.counting.meta_run import ghost
 from pellucid.counting.weights import Weight, weights
 from pellucid.errors import RequestError
 from pellucid.families import understand
-from pellucid.model import DTYPES, Model, load, specimens
-from pellucid.models import Encoder, EncoderDecoder, cast
+from pellucid.nn.transformer import Encoder, EncoderDecoder, cast
 from pellucid.server.stats import Stats
+from pellucid.tokenizer.tokenizer import load_tokenizer
 
 EXAMPLE = "The capital of France is"
 EXAMPLES = {"decoder": EXAMPLE, "prefix": EXAMPLE, "encoder": f"{EXAMPLE} ___.", "encoder-decoder": f"{EXAMPLE} Paris."}

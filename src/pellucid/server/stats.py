@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pellucid.draw.number import finite
+from pellucid.documents.number import finite
 
 STRIP = 1 << 16  # numbers that are widened at a time: 512 KB, which a core's cache holds
 

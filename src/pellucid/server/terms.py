@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from pellucid.draw.cell import cell_of, document
+from pellucid.documents.cell import cell_of, document
 from pellucid.server.limits import Limits
 from pellucid.server.runs import Run
-from pellucid.watching import Seen
+from pellucid.watching.watch import Seen
 
 SCHEMA = 1
 

@@ -5,13 +5,13 @@ from typing import Any
 import torch
 
 from pellucid.config import Rope
-from pellucid.draw.cell import cell_of
+from pellucid.documents.cell import cell_of
 from pellucid.errors import RequestError
 from pellucid.ops.rotate import frequencies
 from pellucid.server.lenses import model_of
 from pellucid.server.runs import Run, whole
 from pellucid.server.worker import Stop
-from pellucid.watching import Seen
+from pellucid.watching.watch import Seen
 
 SCHEMA = 1
 

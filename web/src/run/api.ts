@@ -10,7 +10,7 @@ import { recorded, unpacked, type Carried } from "./recorded";
 import type { Reuse } from "./reuse";
 import type { Turns } from "./turns";
 import { read } from "../sampling/settings";
-import { say } from "../words";
+import { say } from "../messages";
 import type { Models, Run, Stats, Tensor, Terms, Weight } from "./types";
 
 const TOGETHER = 4; // requests in flight: a browser allows six to a host, and one more must always pass

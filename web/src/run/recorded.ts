@@ -4,7 +4,7 @@ import type { Values } from "../tensor/decode";
 import { parse, SIZES, type Stored } from "../tensor/safetensors";
 
 export interface Kept { dtype: string; shape: number[]; bytes: string; sha256: string } // bytes in base64
-// Written by Python (src/pellucid/saved) too, which adds the terms of cells as columns, and counts what a limit left out.
+// Written by Python (src/pellucid/html) too, which adds the terms of cells as columns, and counts what a limit left out.
 export interface Carried { bytes: string; told: number; cells: number }
 export interface Left { tensors: number; of: number; steps: number; limit: number }
 export interface Recorded { schema: 1; place: string; language: "en" | "zh"; answers: Record<string, unknown>; tensors: Record<string, Kept>; terms?: Carried; left?: Left }

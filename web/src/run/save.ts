@@ -2,7 +2,7 @@
 
 import { settings } from "../settings.svelte";
 import { written, type Place } from "../link";
-import { say } from "../words";
+import { say } from "../messages";
 import { attribution, columnsOf, heard, lens, models, pieces, tensor, tensors } from "./api";
 import { closed, inert, packed, whole, type Recorded } from "./recorded";
 import type { Run, Tensor } from "./types";

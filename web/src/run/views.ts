@@ -1,6 +1,6 @@
 // The views that a run has something for, in order; a link may name any other.
 
-import type { Key } from "../words";
+import type { Key } from "../messages";
 import { kept } from "./cache";
 import { routers } from "./routing";
 import type { Run, Tensor } from "./types";

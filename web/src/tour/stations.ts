@@ -10,7 +10,7 @@ import { routers, routes } from "../run/routing";
 import { slice } from "../run/slices";
 import { axes, type Run, type Tensor } from "../run/types";
 import { count, number, percent } from "../tensor/number";
-import { visible, type Key } from "../words";
+import { visible, type Key } from "../messages";
 
 type Told = Record<string, string | number>;
 export interface Station { says: Key; asks: Key; place: Partial<Place>; target: string; numbers: () => Promise<Told> }

@@ -9,11 +9,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from pellucid.batch.kv_cache import Stored
+from pellucid.batch.mask import Band, Learned, Sight, Slope, bucket
 from pellucid.config import Alibi, Buckets
 from pellucid.ops.native.library import ATTEND, HALF, LATENT, LISTEN, STORE, call, constant, fresh
 from pellucid.ops.native.twins import address, few, fits, numbers, slices
-from pellucid.past import Stored
-from pellucid.sight import Band, Learned, Sight, Slope, bucket
 
 UNTURNED = Alibi()
 

@@ -19,8 +19,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from pellucid.messages import say
 from pellucid.ops.native.make import compiler, digest
-from pellucid.words import say
 
 HERE = Path(__file__).parent
 BUILD = "pellucid.ops.native.build"

@@ -1,0 +1,163 @@
+"""Direct attribution: a logit as the sum of what each head and each feed-forward part added to the residual stream.
+
+    logit = row of the head · norm(start + head 0 of block 0 + head 1 + ... + ffn of the last block) + bias
+
+A norm divides by a scale that all parts set together; held at what it was in this run, the norm is linear, and the sum comes apart. The
+record tells what each tensor was made from, so the walk goes from the logits back along sums, norms and products, whatever their order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.analysis.lens import plain
+from pellucid.errors import UseError
+from pellucid.notebook import checked
+from pellucid.tracing import Trace
+from pellucid.watching.watch import Seen
+
+PARTS = ("attn", "cross", "ffn")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a tensor added to the logit. head: of an attention's output, None where it is taken whole."""
+
+    path: str
+    head: int | None
+    value: float
+
+
+@dataclass
+class Attribution:
+    """path: what comes apart, the logits or what a soft cap limits; value: its number.
+
+    parts: heads and feed-forward parts, in order.  rest: all else that was added: the embedding, positions, biases.
+    """
+
+    path: str
+    value: float
+    parts: list[Share] = field(default_factory=list)
+    rest: list[Share] = field(default_factory=list)
+
+    @property
+    def total(self) -> float:
+        """The sum of all, which is the value but for rounding."""
+        return sum(s.value for s in (*self.parts, *self.rest))
+
+
+@checked
+def attribution(
+    model: Any, life: Trace, id: int | str, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain
+) -> Attribution:
+    """Where the logit of a token came from, in one row of a step; sums are taken in float64.
+
+    id: of the token, or its text, which must be one token.
+    value: finds the value of a record that has let it go.
+    """
+    if isinstance(id, str):
+        id = one_id(model, id)
+    records = {s.path: s for s in life if s.step == step}
+    if "logits" not in records:
+        raise UseError("lens.head", model=model.name)
+    path = "uncapped" if "uncapped" in records else "logits"
+    with torch.no_grad():
+        walk = Walk(model.module, records, row, value, Attribution(path, float(value(records[path])[0, row, id])))
+        walk.head(records[path], id)
+    return walk.found
+
+
+def one_id(model: Any, text: str) -> int:
+    """The id of a text that is one token."""
+    ids = model.tokenizer.encode(text, special=False)
+    if len(ids) != 1:
+        raise UseError("attribution.token", text=text, count=len(ids))
+    return int(ids[0])
+
+
+class Walk:
+    """From a tensor back to what was added to it; g [width] is how much one more of each of its channels adds to the logit."""
+
+    def __init__(self, module: Any, records: dict[str, Seen], row: int, value: Callable[[Seen], Tensor], found: Attribution) -> None:
+        self.module, self.records, self.row, self.value, self.found = module, records, row, value, found
+        self.backs = {"add": self.sum, "rms": self.norm, "layer norm": self.norm, "scaled": self.scaled}
+        self.backs |= {"linear": self.product, "adapted": self.product}
+
+    def at(self, s: Seen) -> Tensor:
+        """The row of a tensor, in float64."""
+        return self.value(s)[0, self.row].double()
+
+    def head(self, s: Seen, id: int) -> None:
+        """The first step back: one row of the last product's matrix."""
+        if s.source == "edited":
+            return self.rest(s.path, self.found.value)
+        last = self.module.head
+        if last.bias is not None:
+            self.rest("head.bias", float(last.bias[id]))
+        if not all(p in self.records for p in s.inputs):
+            raise UseError("lens.missing", path=s.inputs[0])
+        self.back(s.inputs[0], last.matrix()[id].double())
+        return None
+
+    def back(self, path: str, g: Tensor) -> None:
+        """A tensor that is a sum, a norm or a product is gone through; a part, and any other, is an end."""
+        s = self.records[path]
+        part = path.rpartition(".")[2] in PARTS
+        if s.source == "edited":  # it is not what its op made
+            self.end(s, g, part)
+        elif part:
+            self.part(s, g)
+        elif s.op in self.backs and all(p in self.records for p in s.inputs):
+            self.backs[s.op](s, g)
+        else:
+            self.end(s, g, False)
+
+    def end(self, s: Seen, g: Tensor, part: bool) -> None:
+        """What a tensor added, whole."""
+        (self.found.parts if part else self.found.rest).append(Share(s.path, None, float(self.at(s) @ g)))
+
+    def rest(self, path: str, value: float) -> None:
+        self.found.rest.append(Share(path, None, value))
+
+    def part(self, s: Seen, g: Tensor) -> None:
+        """An attention's output comes apart by heads: each has columns of W_o of its own."""
+        z = self.records.get(s.inputs[0]) if s.inputs else None
+        out = getattr(self.module.get_submodule(s.path), "o", None)
+        if z is None or out is None or "H" not in z.dims.split():
+            return self.end(s, g, True)
+        heads = self.at(z)  # [H W]
+        added = (heads.flatten() * (g @ out.matrix().double())).unflatten(0, heads.shape).sum(-1)
+        self.found.parts += [Share(s.path, h, float(x)) for h, x in enumerate(added)]
+        if out.bias is not None:
+            self.rest(f"{s.path}.o.bias", float(out.bias.double() @ g))
+        return None
+
+    def sum(self, s: Seen, g: Tensor) -> None:
+        for path in s.inputs:
+            self.back(path, g)
+
+    def norm(self, s: Seen, g: Tensor) -> None:
+        """With its scale held, a norm is a product with a diagonal matrix, of x less its mean where it is centred."""
+        norm = self.module.get_submodule(s.path)
+        norm = getattr(norm, "norm", norm)
+        x = self.at(self.records[s.inputs[0]])
+        bias = getattr(norm, "bias", None)
+        if bias is not None:
+            self.rest(f"{s.path}.bias", float(bias.double() @ g))
+        x = x - x.mean() if norm.centred else x
+        g = g * norm.gain().double() * torch.rsqrt(x.pow(2).mean() + norm.eps)
+        self.back(s.inputs[0], g - g.mean() if norm.centred else g)
+
+    def scaled(self, s: Seen, g: Tensor) -> None:
+        """One factor for all channels, which the two rows tell."""
+        x = self.at(self.records[s.inputs[0]])
+        self.back(s.inputs[0], g * (self.at(s) @ x) / (x @ x))
+
+    def product(self, s: Seen, g: Tensor) -> None:
+        linear = self.module.get_submodule(s.path)
+        if linear.bias is not None:
+            self.rest(f"{s.path}.bias", float(linear.bias.double() @ g))
+        self.back(s.inputs[0], g @ linear.matrix().double())

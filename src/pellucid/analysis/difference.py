@@ -1,0 +1,50 @@
+"""Two traces compared: the first tensor in which they differ."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pellucid.errors import TraceError
+from pellucid.notebook import checked
+from pellucid.tracing import Trace
+from pellucid.watching.watch import Seen, Watch
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two traces part: the first path whose tensors differ by more than allowed."""
+
+    path: str
+    step: int
+    largest: float  # the largest difference of a cell; inf where shapes differ
+    index: tuple[int, ...]
+    values: tuple[float, float]
+
+
+@checked
+def first_difference(a: Trace | Watch, b: Trace | Watch, atol: float = 0.0, rtol: float = 0.0) -> Difference | None:
+    """The first record, in a's order, that b has too and that differs by more than atol + rtol·|a|; None where all agree.
+
+    Two traces with no path in common are an error: agreement about nothing says nothing.
+    """
+    others = keyed(b)
+    shared = [(s, others[key]) for key, s in keyed(a).items() if key in others]
+    if not shared:
+        raise TraceError("diff.nothing")
+    for x, y in shared:
+        if x.shape != y.shape:
+            return Difference(x.path, x.step, float("inf"), (), (float(len(x.shape)), float(len(y.shape))))
+        u, v = x.value.double(), y.value.double()
+        gap = (u - v).abs().nan_to_num(float("inf"), float("inf"))
+        near = gap.isfinite() & (gap <= atol + rtol * u.abs())
+        over = gap.masked_fill(near | (u == v) | (u.isnan() & v.isnan()), -1.0)
+        if bool((over >= 0).any()):
+            at = tuple(int(i) for i in torch.unravel_index(over.argmax(), over.shape))
+            return Difference(x.path, x.step, float(over.max()), at, (float(u[at]), float(v[at])))
+    return None
+
+
+def keyed(records: Trace | Watch) -> dict[tuple[object, ...], Seen]:
+    """Records by path, step, call and request; where there is one request only its name says nothing, as in a batch, which has none."""
+    several = len({s.request for s in records} - {None}) > 1
+    return {(s.path, s.step, s.call, s.request if several else None): s for s in records}

@@ -1,0 +1,58 @@
+"""The logit lens: what a model would say next if it ended after each block.
+
+The residual stream after every block goes through the model's own last norm and head. What the last block left is the model's answer.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.batch.step import Step
+from pellucid.errors import UseError
+from pellucid.nn.transformer import EncoderDecoder
+from pellucid.notebook import checked
+from pellucid.tracing import Trace, module_of
+from pellucid.watching.watch import Seen
+
+
+def plain(seen: Seen) -> Tensor:
+    """A record's own value."""
+    return seen.value  # type: ignore[no-any-return]
+
+
+def writer(module: Any) -> Any:
+    """The blocks that lead to the logits, with their last norm."""
+    return module.decoder if isinstance(module, EncoderDecoder) else module
+
+
+def stream(module: Any, seen: list[Seen]) -> list[Seen]:
+    """The residual stream of one step [B T D], as far as it was recorded: as it enters the first block, and as it leaves each."""
+    stack = writer(module)
+    prefix = "" if stack is module else "decoder."
+    records = {s.path: s for s in seen if s.dims == "B T D"}
+    first = next((s.inputs for s in seen if s.path.startswith(f"{prefix}layers.0.")), ())[:1]
+    # Of a run that was recorded in part, the first record of block 0 may be any, and what that was made from may lie within.
+    enters = [p for p in first if not p.startswith((f"{prefix}layers.", "encoder."))]
+    left = [f"{prefix}layers.{i}.{block.leaves}" for i, block in enumerate(stack.layers)]
+    found = [records[p] for p in (*enters, *left) if p in records]
+    if not found:
+        raise UseError("lens.missing", path=left[0])
+    return found
+
+
+@checked
+def lens(model: Any, life: Trace, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain) -> list[tuple[str, Tensor]]:
+    """(path, logits [V]) of the residual stream before the first block and after each, in one row of a step.
+
+    value: finds the value of a record that has let it go.
+    """
+    module: Any = module_of(model)
+    if not model.config.head:
+        raise UseError("lens.head", model=model.name)
+    found = stream(module, [s for s in life if s.step == step])
+    with torch.no_grad():
+        rows = torch.cat([value(s)[:, row, None] for s in found], 1)
+        logits = module.logits(writer(module).leave(rows), Step.plain(torch.zeros(1, len(found), dtype=torch.long, device=rows.device)))
+    return [(s.path, logits[0, i]) for i, s in enumerate(found)]

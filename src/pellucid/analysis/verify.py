@@ -1,0 +1,218 @@
+"""Is what runs here what transformers runs? Both read the same folder, and every module's output is compared with its counterpart's.
+
+transformers is the judge and is needed for nothing else; where it is not installed, that is said. In float64 its islands of float32 are
+promoted, so that what is left is the mathematics: errors are 1e-14 where both compute the same, and 1e-2 where they do not.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pellucid.api.model import DTYPES, Model, load, place
+from pellucid.checkpoint.dequantise import Quantised
+from pellucid.checkpoint.folder import Folder
+from pellucid.checkpoint.safetensors_file import read_tensor
+from pellucid.config import Attention, Layer
+from pellucid.errors import PellucidError, UseError
+from pellucid.families.modules import Difference, first_difference, gap, pairs, recorded
+from pellucid.families.quantised import FIELD as QUANTISED
+from pellucid.families.quantised import Fp8
+from pellucid.nn.transformer import Encoder, EncoderDecoder
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+ROWS, TOKENS = 2, 24  # of the prompts that are made up where none is given
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One module of ours and its counterpart; error: the largest difference of their outputs over the largest value of theirs."""
+
+    path: str
+    theirs: str
+    error: float
+
+
+@dataclass
+class Report:
+    """What a comparison found. logits: the largest difference over the largest logit.  first: the first tensor beyond the tolerance."""
+
+    model: str
+    against: str
+    dtype: torch.dtype
+    tolerance: float
+    logits: float
+    first: Difference | None
+    modules: list[Compared] = field(default_factory=list)
+
+    @property
+    def agrees(self) -> bool:
+        return self.first is None and self.logits <= self.tolerance
+
+
+def verify(
+    name: str | Path,
+    against: str | Path | None = None,
+    dtype: str = "float64",
+    prompt: str | None = None,
+    device: str | torch.device = "cpu",
+) -> Report:
+    """Our model of a folder beside transformers' of the same, or of `against`, on a prompt or on random ids from a fixed seed."""
+    if dtype not in DTYPES:
+        raise UseError("model.dtype", found=dtype, allowed=", ".join(DTYPES))
+    kind = DTYPES[dtype]
+    model = load(name, dtype=kind, device=device)
+    folder = place(name if against is None else against)
+    with foreign("verify.theirs", folder):
+        other = theirs(model, folder, kind).to(model.device).eval()
+    ids = tuple(given.to(model.device) for given in inputs(model, prompt))
+    table = pairs(model.family, model.module, other)
+    with torch.no_grad():
+        with foreign("verify.run", folder), promoted(kind), recorded(other, [p.theirs for p in table]) as right:
+            truth = run(other, model, ids)
+        with recorded(model.module, [p.ours for p in table]) as mine:
+            logits = model(*ids)
+    tolerance = TOLERANCE[kind]
+    rows = []
+    for p in table:
+        for (_, y), (_, their_y) in zip(mine.get(p.ours, ()), right.get(p.theirs, ()), strict=False):
+            rows.append(Compared(p.ours, p.theirs, gap(y, p.own(their_y))))
+    first = first_difference(table, mine, right, tolerance)
+    return Report(str(name), str(name if against is None else against), kind, tolerance, gap(logits, truth), first, rows)
+
+
+def inputs(model: Model, prompt: str | None) -> tuple[Tensor, ...]:
+    """Token ids [B T]; of an encoder-decoder, a source before them."""
+    draw = torch.Generator().manual_seed(0)
+    length = min(TOKENS, model.config.positions or TOKENS)
+    ids = torch.randint(model.config.vocab, (ROWS, length), generator=draw)
+    if prompt is not None:
+        ids = torch.tensor([model.tokenizer.encode(prompt, special=True)])
+    if not isinstance(model.module, EncoderDecoder):
+        return (ids,)
+    return ids, torch.randint(model.config.vocab, (len(ids), length - 1), generator=draw)
+
+
+@contextmanager
+def foreign(sentence: str, folder: Path) -> Iterator[None]:
+    """Tell another library's fault as its word, and on one line; it is none of ours."""
+    try:
+        yield
+    except PellucidError:
+        raise
+    except Exception as broken:
+        raise UseError(sentence, folder=folder, reason=str(broken).strip().split("\n")[0] or type(broken).__name__) from None
+
+
+def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
+    """transformers' model of a folder, by its class for this use, or by the family's own where it does not know the model's name."""
+    try:
+        library: Any = importlib.import_module("transformers")
+    except ImportError:
+        raise UseError("verify.missing") from None
+    held = Folder(folder)
+    task = "ForSeq2SeqLM" if isinstance(model.module, EncoderDecoder) else "ForCausalLM"
+    if isinstance(model.module, Encoder):
+        task = "ForMaskedLM" if model.config.head else ""
+    library.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
+    if held.config.get("model_type") in library.models.auto.configuration_auto.CONFIG_MAPPING or model.family.architecture is None:
+        kind = getattr(library, f"AutoModel{task}")
+        config = library.AutoConfig.from_pretrained(folder, local_files_only=True)
+    else:
+        kind = getattr(library, model.family.architecture)
+        config = kind.config_class.from_pretrained(folder, local_files_only=True)
+        config.model_type = kind.config_class.model_type  # how names on disk become its own goes by it
+    how: dict[str, Any] = {"config": config, "dtype": dtype, "local_files_only": True}
+    # Falcon's plain attention adds the bias by distance twice; its default adds it once
+    how |= {} if any(rounded(layer) for layer in model.config.layers) else {"attn_implementation": "eager"}
+    how |= {"experts_implementation": "eager"} if any(n.endswith("ffn.router") for n, _ in model.module.named_modules()) else {}
+    source: Path | None = folder
+    told = held.config.get(QUANTISED)
+    if isinstance(told, dict) and told.get("quant_method") == "fp8" and isinstance(held.method, Fp8):
+        # its own reading takes the blocks' size from their number, wrongly where the last one is ragged
+        del config.quantization_config
+        kind = kind if hasattr(kind, "config_class") else kind._model_mapping[type(config)]
+        source, how["state_dict"] = None, dequantised(held, held.method, dtype)
+    with promoted(dtype):
+        other = kind.from_pretrained(source, **how)
+    for p in other.parameters() if dtype is torch.float64 else ():
+        p.data = p.data.to(dtype)
+    return other
+
+
+def rounded(layer: Layer) -> bool:
+    """Whether a layer's scores gain Falcon's bias by distance."""
+    return isinstance(layer.attn, Attention) and layer.attn.alibi is not None and layer.attn.alibi.rounded
+
+
+def dequantised(held: Folder, method: Fp8, dtype: torch.dtype) -> dict[str, Tensor]:
+    """A float8 folder's tensors as plain ones, by the function with which transformers trains over such weights."""
+    multiply = importlib.import_module("transformers.integrations.finegrained_fp8")._dequantize_fp8_weight
+    found: dict[str, Tensor] = {}
+    for name, entry in held.entries.items():
+        if isinstance(entry, Quantised):
+            found[name] = multiply(read_tensor(entry.values), read_tensor(entry.scales), list(method.block), dtype)
+        else:
+            found[name] = held.read(name)
+    return found
+
+
+def run(other: Any, model: Model, ids: tuple[Tensor, ...]) -> Tensor:
+    """transformers' logits; of a model without a head, its last rows."""
+    named: dict[str, Any] = dict(zip(("input_ids", "decoder_input_ids"), ids, strict=False))
+    if model.config.prefix:  # it knows no prefix: an explicit mask, in which every prompt token sees every other
+        named["attention_mask"] = torch.zeros(len(ids[0]), 1, ids[0].shape[1], ids[0].shape[1], dtype=model.dtype)
+    out = other(**named, **({} if isinstance(model.module, Encoder) else {"use_cache": False}))
+    return out.logits if model.config.head else out.last_hidden_state  # type: ignore[no-any-return]
+
+
+class Promote(TorchFunctionMode):
+    """float32 becomes float64 wherever it is named, and where a dtype is left to torch."""
+
+    def __enter__(self) -> "Promote":
+        self.before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        torch.set_default_dtype(self.before)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def wider(a: Any) -> Any:
+            return torch.float64 if a is torch.float32 else a
+
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        return func(*map(wider, args), **{k: wider(v) for k, v in (kwargs or {}).items()})
+
+
+@contextmanager
+def promoted(dtype: torch.dtype = torch.float64) -> Iterator[None]:
+    """In float64, transformers without its islands; T5's buckets excepted, which its tables learned from float32 logarithms."""
+    if dtype is not torch.float64:
+        yield
+        return
+    module = sys.modules.get("transformers.models.t5.modeling_t5")
+    holder = getattr(module, "T5Attention", None)
+    bucket: Any = getattr(holder, "_relative_position_bucket", None)
+
+    def in_float32(*args: Any, **kwargs: Any) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            return bucket(*args, **kwargs)  # type: ignore[no-any-return]
+
+    try:
+        if holder is not None:
+            setattr(holder, "_relative_position_bucket", staticmethod(in_float32))  # noqa: B010
+        with Promote():
+            yield
+    finally:
+        if holder is not None:
+            setattr(holder, "_relative_position_bucket", staticmethod(bucket))  # noqa: B010

@@ -1,0 +1,178 @@
+"""`count`: the bill of a model by its name, its folder, its hub id, or a bare config.json; weights are never read.
+
+bill = count("deepseek-v3", context=131072, batch=8, device="h200")
+bill["cache.bytes_per_token"].formula
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pellucid import catalog, families
+from pellucid.bench import last_measured
+from pellucid.catalog.literal import literal
+from pellucid.checkpoint.disk import inside
+from pellucid.checkpoint.folder import GGUF
+from pellucid.checkpoint.hub import fetch_config, is_hub_id
+from pellucid.checkpoint.json_file import read_object
+from pellucid.config import Config, Latent
+from pellucid.counting import Bill, Setting, counted
+from pellucid.counting.bill import BYTES
+from pellucid.counting.formats import DTYPES
+from pellucid.counting.variants import with_attention, with_experts
+from pellucid.errors import ConfigError, UseError
+from pellucid.families.fields import Fields
+from pellucid.families.quantised import InBlocks, quantised
+from pellucid.messages import say
+from pellucid.notebook import checked
+
+PLAIN = ("float32", "float64", "float16")
+MOST = 2**40  # tokens, requests
+EMPTY: Mapping[str, Any] = {}
+# Our words for what config.json calls by one of these names.
+OURS = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"), "width": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "num_heads"), "kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "vocab": ("vocab_size",), "window": ("sliding_window",), "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
+}  # fmt: skip
+
+
+@checked
+def count(
+    name: str | Path,
+    context: int | None = None,
+    batch: int = 1,
+    dtype: str | None = None,
+    cache: str | None = None,
+    device: str | None = None,
+    source: int | None = None,
+    fields: Mapping[str, Any] | None = None,
+    attn: str | None = None,
+    experts: str | None = None,
+    ignore_fields: Iterable[str] = (),
+    known: tuple[str, Config] | None = None,
+) -> Bill:
+    """Every parameter, byte and FLOP of a model, each with its formula.
+
+    name: of the catalogue, a folder, a hub id, or a config.json.  context: tokens read before a decode step, by default 4096 or what the
+    model reaches.  dtype: of the weights, bfloat16 where None, or as a folder in our own blocks holds them.  cache: of the past, as the
+    weights' where None.  source: tokens that an encoder reads.  device: a name of the
+    catalogue.  fields: config.json's, put in place of its own.  attn: another kind of attention, "mha", "mqa", "gqa:G" or "mla:C".
+    experts: "N:A", N experts of which A are chosen.  known: the family and the config of the name, where they are at hand.
+    """
+    stored = None if dtype is not None else in_folder(name, ignore_fields)
+    dtype = dtype or (stored[0] if stored else "bfloat16")
+    for what, held, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
+        if held not in allowed:
+            raise UseError("count.dtype", name=what, found=held, allowed=", ".join(allowed))
+    family, cfg = described(name, fields or EMPTY, ignore_fields) if known is None else known
+    notes = []
+    if attn is not None:
+        cfg = with_attention(cfg, attn)
+        mla = any(isinstance(one.attn, Latent) for one in cfg.layers)
+        notes.append(say("count.note.mla", asked=attn) if mla else say("count.note.attn", asked=attn))
+    if experts is not None:
+        cfg = with_experts(cfg, experts)
+        notes.append(say("count.note.experts", asked=experts))
+    plain = stored[1] if stored else dtype if dtype in PLAIN else "bfloat16"
+    return billed(cfg, family, str(name), context, batch, dtype, cache or plain, device, source, plain, notes)
+
+
+def billed(
+    cfg: Config,
+    family: str,
+    name: str,
+    context: int | None = None,
+    batch: int = 1,
+    dtype: str = "bfloat16",
+    cache: str = "bfloat16",
+    device: str | None = None,
+    source: int | None = None,
+    plain: str = "bfloat16",
+    notes: Iterable[str] = (),
+) -> Bill:
+    """The bill of a config; see `count`.  plain: the dtype of what a block format leaves plain.  notes: what was put in its place."""
+    inner = families.family(family).within if family in families.known() else None  # a model of the catalogue may have no family
+    most = cfg.positions or MOST
+    context = min(4096, most, cfg.context or most) if context is None else context
+    for what, given, limit in (("context", context, most), ("batch", batch, MOST), ("source", 1 if source is None else source, most)):
+        if type(given) is not int or not 1 <= given <= limit:
+            raise UseError("count.number", name=what, found=given, most=limit)
+    if device is not None and last_measured.device(device) is None:
+        near = catalog.nearest(catalog.devices(), device) or [*catalog.devices(), "cpu"]
+        raise UseError("count.device", found=device, known=", ".join(near))
+    setting = Setting(context, batch, source, dtype, cache, plain, device)
+    try:
+        bill = counted(cfg, name, family, setting)
+    except RuntimeError as wrong:  # a tensor of more numbers than 64 bits count
+        raise UseError("count.large", context=context, batch=batch) from wrong
+    bill.notes += [say("count.note.within", kind=inner)] if inner else []
+    bill.notes += [*notes, *([say("count.note.ignored", fields=", ".join(cfg.ignored))] if cfg.ignored else [])]
+    return bill
+
+
+def in_folder(name: str | Path, ignore: Iterable[str]) -> tuple[str, str] | None:
+    """The format of a folder in our own blocks, and the dtype of what is plain there; None of any other name."""
+    if not Path(name).exists():
+        return None
+    values, file = config_of(name)
+    method = quantised(Fields(values, file, ignore))
+    told = values.get("dtype", "bfloat16")
+    return (method.form, told if told in PLAIN else "bfloat16") if isinstance(method, InBlocks) else None
+
+
+def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Iterable[str] = ()) -> tuple[str, Config]:
+    """The family and the config of a name."""
+    entry = None if Path(name).exists() else catalog.find(catalog.models(), str(name))
+    if entry is not None and "statements" in entry:
+        raise UseError("count.undisclosed", name=entry["name"])
+    if entry is not None and "literal" in entry:
+        return entry["family"], literal({**entry["literal"], **fields}, f"catalogue: {entry['id']}")
+    values, file = (entry["config"], f"catalogue: {entry['id']}") if entry is not None else config_of(name)
+    kind, cfg = families.understand(put(values, fields), file, ignore)
+    return kind.name, cfg
+
+
+def put(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json with these fields in place of its own; "text_config.hidden_size" is one within another."""
+    out = dict(values)
+    for name, value in fields.items():
+        *parts, last = name.split(".")
+        part = out
+        for p in parts:
+            inner = part.get(p)
+            part[p] = part = dict(inner) if isinstance(inner, Mapping) else {}
+        last = next((spelled for spelled in OURS.get(last, ()) if spelled in part), last)
+        if last not in part:
+            near = catalog.nearest(named(values), name) or values
+            raise UseError("count.field", found=name, known=", ".join(near))
+        part[last] = value
+    return out
+
+
+def named(values: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """The fields of a config.json, and those within them."""
+    for name, value in values.items():
+        yield within + name
+        if isinstance(value, Mapping):
+            yield from named(value, f"{within}{name}.")
+
+
+def config_of(name: str | Path) -> tuple[dict[str, Any], str]:
+    """A name's config.json, and what errors call it."""
+    text = str(name)
+    path = Path(text)
+    if path.is_dir():
+        path = inside(path, "config.json", ConfigError)
+    elif text.endswith(GGUF):
+        raise UseError("model.gguf", name=text)
+    elif not path.is_file():
+        if text.startswith("pellucid/"):
+            from pellucid.api.model import place
+
+            path = place(text) / "config.json"
+        elif is_hub_id(text):
+            path = fetch_config(text)
+        else:
+            raise UseError("count.unknown", name=text, near=", ".join(catalog.nearest(catalog.models(), text)) or "-")
+    return read_object(path, error=ConfigError), str(path)

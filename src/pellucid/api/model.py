@@ -1,0 +1,364 @@
+"""What `load` returns: a module with its tokenizer and its files, and what one does with them.
+
+model = load("pellucid/capitals")
+model.generate(model.tokenizer.encode("The capital of France is"))
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from pellucid.batch.mask import prefix as prefix_sight
+from pellucid.batch.step import Step
+from pellucid.checkpoint.default_dtype import DTYPES as DTYPES
+from pellucid.checkpoint.default_dtype import Precision, named, precision
+from pellucid.checkpoint.disk import require_memory
+from pellucid.checkpoint.fill import fill, retie, unfill
+from pellucid.checkpoint.folder import SHARD_BYTES, Folder, refuse_file, save_folder
+from pellucid.checkpoint.hub import fetch, is_hub_id
+from pellucid.checkpoint.model_adapters import Adapting
+from pellucid.checkpoint.placement import Placed, check_device
+from pellucid.checkpoint.tied import settled, told
+from pellucid.config import Config
+from pellucid.counting.published import published
+from pellucid.counting.sizes import judge_sizes
+from pellucid.engine.engine import Engine, generate
+from pellucid.engine.requests import GREEDY, Output, Request, check_ids
+from pellucid.errors import CheckpointError, UseError
+from pellucid.families import Family, family, understand
+from pellucid.families.aliases import weight
+from pellucid.families.quantised import FIELD as QUANTISED
+from pellucid.families.quantised import fields as in_folder
+from pellucid.messages import say
+from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
+from pellucid.notebook import Shown, checked
+from pellucid.ops.sampling.settings import Sampling
+from pellucid.ops.sampling.stages import logprobs
+from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from pellucid.watching.meta import META
+
+SPECIMENS = Path(__file__).parents[1] / "specimens"
+OWN: Any = object()  # the model's own stop tokens
+Prompts = TypeVar("Prompts", Tensor, list[list[int]], list[int], str)
+
+
+class Model(Placed, Adapting, Shown):
+    """A model that runs: `module` is the plain nn.Module, `config` what it is, `tokenizer` its text (None where the folder has none).
+
+    left: tensors of its folder that it has no use for: a module that predicts a second token, masks and tables that old files carry.
+    """
+
+    def __init__(
+        self, name: str, module: Decoder | EncoderDecoder, family: Family, hf: Mapping[str, Any], tokenizer: Tokenizer | None
+    ) -> None:
+        super().__init__(module, family)
+        self.name, self.hf, self._tokenizer = name, dict(hf), tokenizer
+        self.files: dict[str, bytes] = {}  # the tokenizer's, by name, as they were read
+        self.left: tuple[str, ...] = ()
+        self.generation: dict[str, Any] = {}
+        self.engines: list[Engine] = []  # idle ones
+        self.precision = Precision(self.dtype, "given", self.dtype)
+
+    def __repr__(self) -> str:
+        c = self.config
+        layers = f"{len(c.encoder)} + {len(c.layers)}" if c.encoder else len(c.layers)
+        sizes = say("model.sizes", layers=layers, width=c.width, heads=c.layers[0].attn.heads, vocab=f"{c.vocab:,}")
+        facts = [self.family.name, sizes, say("explain.parameters", count=f"{self.num_parameters():,}")]
+        return f"Model({self.name!r}: {' · '.join([*facts, *([self.quant] if self.quant else []), self.held, str(self.device)])})"
+
+    @property
+    def config(self) -> Config:
+        return self.module.config
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The text side; a folder without a tokenizer is an error here, not before."""
+        if self._tokenizer is None:
+            raise CheckpointError("model.tokenizer", model=self.name)
+        return self._tokenizer
+
+    def num_parameters(self) -> int:
+        """Unique parameters: a tied table counts once, buffers do not."""
+        return sum(p.numel() for p in self.module.parameters())
+
+    @checked
+    def __call__(
+        self,
+        ids: Tensor,
+        target_ids: Tensor | None = None,
+        *,
+        padding: Tensor | None = None,
+        prefix: int | None = None,
+        types: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        """ids LongTensor [B T] -> logits [B T V]; of an encoder-decoder, source ids and target ids -> logits of the target.
+
+        An encoder without a head gives its last rows [B T D].  padding: [B T], 0 where a row has no token, as
+        transformers' attention_mask, which is another name for it.  types: token types [B T].
+        prefix: this many first tokens see each other both ways; of a model made for it, all of them where None.
+        """
+        self.check(ids)
+        padding = self.padding_of(ids, padding, attention_mask)
+        self.check_types(types, ids)
+        prefix = ids.shape[1] if prefix is None and self.config.prefix else prefix
+        if prefix is not None and (type(prefix) is not int or prefix < 0):
+            raise UseError("model.prefix", found=prefix)
+        sight = None if prefix is None else prefix_sight(prefix)
+        if isinstance(self.module, Decoder):
+            if target_ids is not None:
+                raise UseError("model.target", model=self.name)
+            return self.module(ids, Step.plain(ids, padding, sight, types))  # type: ignore[no-any-return]
+        if target_ids is None:
+            raise UseError("model.source", model=self.name)
+        self.check(target_ids)
+        return self.module(ids, target_ids, None, Step.plain(ids, padding, sight))  # type: ignore[no-any-return]
+
+    def check(self, ids: Tensor) -> None:
+        """Ids are a LongTensor [B T] within the vocabulary, no longer than learned positions reach."""
+        if not isinstance(ids, Tensor) or ids.dtype != torch.long or ids.ndim != 2:
+            raise UseError("model.ids", found=(tuple(ids.shape), ids.dtype) if isinstance(ids, Tensor) else type(ids).__name__)
+        rows = self.config.positions
+        if rows is not None and ids.shape[1] > rows:
+            raise UseError("generate.context", tokens=ids.shape[1], new=0, rows=rows)
+        if ids.numel() and ids.device.type != "meta":
+            check_ids([int(ids.min()), int(ids.max())], self.config.vocab)
+
+    def check_types(self, types: Tensor | None, ids: Tensor) -> None:
+        """Token types have the ids' shape, and rows in the model's table."""
+        rows = self.config.types or 0
+        if types is not None and (types.shape != ids.shape or (types.numel() and not 0 <= int(types.min()) <= int(types.max()) < rows)):
+            raise UseError("model.types", shape=tuple(ids.shape), rows=rows)
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """The ids that end a text: generation_config.json's, or else config.json's."""
+        told = self.generation.get("eos_token_id")
+        found = (told,) if isinstance(told, int) else tuple(told or self.config.stops)
+        return tuple(i for i in found if 0 <= i < self.config.vocab)
+
+    @checked
+    def generate(
+        self,
+        ids: Prompts,
+        max_new_tokens: int = 32,
+        temperature: float = 0.0,
+        eos: int | Iterable[int] | None = OWN,
+        seed: int | None = None,
+        deterministic: bool = False,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition: float = 1.0,
+        presence: float = 0.0,
+        frequency: float = 0.0,
+        bias: Mapping[int, float] | None = None,
+        padding: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Prompts:
+        """Generate after each prompt, and return what is new in the kind that was given: a LongTensor [B new] for a LongTensor [B T],
+        lists for lists (of any lengths), a list for one list of ids, a text for a text.
+
+        temperature 0 takes the likeliest, else draws, by `seed` where given; top_k to bias: see ops.sampling.Sampling.
+        eos: an id or ids that end a text; None lets none end it; by default the model's own. A stop is part of what is returned; a
+        tensor's row that ended early is filled with its stop.  deterministic: see Engine.of.  padding: as in a call of the model.
+        """
+        stops = self.stops if eos is OWN else () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+        how = Sampling(temperature, top_k, top_p, min_p, repetition, presence, frequency, bias or {}, seed)
+        prompts = self.prompts(ids, padding, attention_mask)
+        out: list[list[int]] = [[] for _ in prompts]
+        for news in self.stream(prompts, max_new_tokens, how, stops, deterministic=deterministic):
+            out[news.request] += [] if news.token is None else [news.token.id]
+        if isinstance(ids, Tensor):
+            longest = max(map(len, out), default=0)
+            rows = [row + row[-1:] * (longest - len(row)) for row in out]
+            return torch.tensor(rows, device=ids.device).long().view(len(out), longest)
+        one: Any = out if not len(ids) or not isinstance(ids[0], int) else out[0]
+        return self.tokenizer.decode(out[0], skip_special=True) if isinstance(ids, str) else one  # type: ignore[no-any-return]
+
+    def prompts(self, given: object, padding: Tensor | None = None, attention_mask: Tensor | None = None) -> list[list[int]]:
+        """The prompts of `generate` as lists of ids; of a padded batch the tokens alone."""
+        if isinstance(given, str):
+            return [self.ids(given)]
+        if isinstance(given, Tensor):
+            self.check(given)
+            mask = self.padding_of(given, padding, attention_mask)
+            return [row.tolist() if mask is None else row[mask[r].bool()].tolist() for r, row in enumerate(given)]
+        if padding is not None or attention_mask is not None or not isinstance(given, list | tuple):
+            raise UseError("model.prompts", found=type(given).__name__)
+        return [list(given)] if given and isinstance(given[0], int) else [list(prompt) for prompt in given]
+
+    def padding_of(self, ids: Tensor, padding: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+        """The padding of ids by either of its names."""
+        if padding is not None and attention_mask is not None:
+            raise UseError("model.mask")
+        found = attention_mask if padding is None else padding
+        if found is not None and found.shape != ids.shape:
+            raise UseError("model.padding", found=tuple(found.shape), allowed=tuple(ids.shape))
+        return found
+
+    @checked
+    def stream(
+        self,
+        prompts: Sequence[Sequence[int]],
+        new: int,
+        sampling: Sampling = GREEDY,
+        stops: Iterable[int] = (),
+        cached: bool = False,
+        deterministic: bool = False,
+        n: int = 1,
+        logprobs: int | None = None,
+    ) -> Iterator[Output]:
+        """The same as news, token by token; `request` counts the prompts.
+
+        cached: see engine.engine.generate.  deterministic: see Engine.of.  n, logprobs: see engine.requests.Request.
+        """
+        return generate(self.module, self.requests(prompts, new, sampling, stops, n, logprobs), self.engines, cached, deterministic)
+
+    def requests(
+        self,
+        prompts: Sequence[Sequence[int]],
+        new: int,
+        sampling: Sampling = GREEDY,
+        stops: Iterable[int] = (),
+        n: int = 1,
+        logprobs: int | None = None,
+    ) -> list[Request]:
+        """What these prompts ask of the engine; of an encoder-decoder they are sources. Each draws by a seed of its own."""
+        requests = []
+        for i, prompt in enumerate(prompts):
+            own = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i)
+            text, source = (tuple(prompt), None) if self.config.starts is None else ((self.config.starts,), tuple(prompt))
+            requests.append(Request(text, new, own, frozenset(stops), n, logprobs, source=source))
+        return requests
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of a prompt with its special tokens; for a model that fills blanks, "___" and the mask's own name are blanks."""
+        if not isinstance(self.module, Encoder):
+            return self.tokenizer.encode(text)
+        mask = self.tokenizer.special.get("mask")
+        written = None if mask is None else self.tokenizer.piece(mask)
+        return self.tokenizer.encode(text if written is None else re.sub("_{3,}", written, text), parse=True)
+
+    def blanks(self, ids: Sequence[int]) -> list[int]:
+        """The rows of these ids that hold the mask, which a model that fills blanks answers."""
+        mask = None if self._tokenizer is None or not self.config.head else self._tokenizer.special.get("mask")
+        return [row for row, i in enumerate(ids) if i == mask]
+
+    def logprobs(self, ids: Tensor) -> Tensor:
+        """Log-probability of each given token after the first, [B T-1], in float32 at least."""
+        with torch.no_grad():
+            return logprobs(self(ids, prefix=0 if self.config.prefix else None)[:, :-1]).gather(-1, ids[:, 1:, None])[..., 0]
+
+    def check_finite(self) -> None:
+        """One pass over all weights; the first that holds NaN or an infinity is an error that names it and the place."""
+        for name, p in (*self.module.named_parameters(), *self.module.named_buffers()):
+            if not bool(p.isfinite().all()):
+                index = tuple(int(i) for i in (~p.isfinite()).nonzero()[0])
+                raise CheckpointError("model.finite", model=self.name, tensor=name, index=list(index), found=float(p[index]))
+
+    def weight(self, name: str) -> Tensor:
+        """A weight by our path, by the name in Hugging Face's files, or by TransformerLens': "blocks.3.attn.W_Q" is a matrix a head."""
+        return weight(self.module, self.family, name)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights under the names that Hugging Face's files use; of a model without adapters, or merged with them."""
+        if self.adapters:
+            raise UseError("adapter.on", model=self.name, names=", ".join(self.adapters))
+        return dict(unfill(self.module, self.family.rules(self.config)))
+
+    @checked
+    def save(self, folder: str | Path, shard_bytes: int = SHARD_BYTES, overwrite: bool = False) -> None:
+        """Write a Hugging Face folder: config.json, safetensors, and the tokenizer's files as they came.
+
+        A model in int8 or int4 blocks is written so, codes and scales, which `load` alone reads back; any other plain.
+        Weights are written in the dtype that they are held in; a folder that holds weights is refused unless `overwrite`.
+        """
+        own = self.family.written(self.hf)
+        hf = {k: v for k, v in own.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}
+        hf |= {} if self.quant is None else {QUANTISED: in_folder(self.quant)}
+        save_folder(folder, hf, self.tensors(), self.generation or None, self.files, shard_bytes, overwrite)
+
+
+@checked
+def load(
+    name: str | Path,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    ignore_fields: Iterable[str] = (),
+    progress: Callable[[int, int], None] = lambda done, whole: None,
+    adapter: str | Path | None = None,
+    quant: str | None = None,
+) -> Model:
+    """A model by a specimen's name ("pellucid/capitals"), a folder, or a hub id; with device "meta" by a catalogue's name too.
+
+    dtype: of the parameters; where None float32 on a CPU if that takes at most a quarter of the memory, else as stored
+    (checkpoint.precision).  device "meta": shapes alone.
+    ignore_fields: unknown fields of config.json to leave aside, which the model's config then tells.  adapter: see `Model.adapt`.
+    quant: "int8" or "int4" holds matrices in blocks of 32 with a scale each, quantised one by one as they are read; dtype is then what
+    they compute in.
+    """
+    check_device(device)
+    if (found := published(name, named(dtype or "bfloat16"), str(device), ignore_fields)) is not None:
+        return Model(str(name), *found, None)
+    folder = Folder(place(name, progress), ignore_fields)
+    kind, cfg = understand(folder.config, str(folder.path / "config.json"), ignore_fields)
+    judge_sizes(cfg := settled(kind, cfg, folder), folder)
+    with META:
+        module = build(cfg)
+    held = precision(dtype, folder.stored, sum(p.numel() for p in module.parameters()), str(device))
+    wanted = held.dtype
+    packing = folder.packing(quant, wanted)
+    left: tuple[str, ...] = ()
+    if str(device) == "meta":
+        cast(module, wanted)
+        if packing is not None:
+            packing.pack(module, [n for n, _ in module.named_parameters()], str(folder.path))
+            retie(module)
+    else:
+        plain = sum(p.numel() for p in module.parameters()) * wanted.itemsize
+        require_memory(plain if packing is None else packing.bytes(module), folder.path)
+        left = fill(module, kind, folder, str(folder.path), wanted, progress, packing)
+        module.to(device)
+    with folder.carried() as files:
+        tokenizer = load_tokenizer(folder.path, cfg.vocab)
+    model = Model(str(name), module.eval(), kind, told(folder.config, cfg), tokenizer)
+    model.files, model.generation, model.left = files, folder.generation_config, left
+    model.precision = held
+    if adapter is not None:
+        model.adapt(adapter)
+    return model
+
+
+def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, whole: None) -> Path:
+    """The folder of a name, fetched where it is a hub id."""
+    text = str(name) or "''"
+    if text.startswith("pellucid/"):
+        specimen = SPECIMENS / text.removeprefix("pellucid/")
+        if specimen.parent != SPECIMENS or not specimen.is_dir():
+            raise UseError("model.specimen", name=text, known=", ".join(specimens()))
+        return specimen
+    if Path(text).is_dir():
+        return Path(text)
+    refuse_file(text)
+    if is_hub_id(text):
+        return fetch(text, progress)
+    raise UseError("model.unknown", name=text, known=", ".join(specimens()))
+
+
+def specimens() -> list[str]:
+    """The names of the models that ship with the package."""
+    return sorted(f"pellucid/{p.name}" for p in SPECIMENS.iterdir() if (p / "config.json").is_file())
+
+
+def make(hf: Mapping[str, Any], name: str = "new", device: str = "cpu", dtype: torch.dtype | None = None) -> Model:
+    """A model from a config.json's fields, with weights that are not set yet."""
+    kind, cfg = understand(hf)
+    with torch.device(device):
+        module = build(cfg)
+    return Model(name, cast(module, dtype) if dtype else module, family(kind.name), hf, None)

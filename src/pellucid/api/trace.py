@@ -1,0 +1,78 @@
+"""The life of a prompt: every tensor from its ids to the next token, recorded while the engine generates."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.api.model import Model
+from pellucid.engine.engine import Engine
+from pellucid.engine.scheduler import Limits
+from pellucid.errors import UseError
+from pellucid.nn.transformer import Encoder, EncoderDecoder
+from pellucid.notebook import checked
+from pellucid.tracing import Trace, module_of, watch
+from pellucid.watching.meta import META
+from pellucid.watching.watch import Edit, Inside
+
+
+@checked
+def trace(
+    model: Model,
+    prompt: str | Sequence[int],
+    steps: int = 1,
+    choose: Callable[[Tensor], int] | None = None,
+    only: str | Iterable[str] = "*",
+    keep: Callable[[Tensor], Any] | None = None,
+    edit: Mapping[str, Edit] | None = None,
+    inside: Inside = "beside",
+    terms: bool = False,
+) -> Trace:
+    """The life of a prompt: every tensor from its ids to the next token, and so on for `steps` tokens.
+
+    prompt: a text, or ids; an encoder-decoder's source.  choose: the next token by its logits [V], the likeliest where None.
+    only, keep, edit, inside, terms: see `watch`.  The first step computes the logits of every row; later ones run over the cache.
+    """
+    module_of(model)
+    how: dict[str, Any] = {"only": only, "keep": keep, "edit": edit, "inside": inside, "terms": terms}
+    ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
+    life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, starts=model.config.starts, runner=model)
+    if isinstance(model.module, Encoder):
+        return trace_encoder(model, life, steps, how)
+    (request,) = model.requests([ids], steps, stops=model.stops)
+    engine = Engine.of(model.module, request.budget, Limits(request.budget), cached=False, every=True)
+    engine.why = lambda sequence: "-"  # to find out is a forward of its own, which would be recorded too
+    if choose is not None:
+        engine.choose = lambda logits, *told: choose(logits)
+    engine.submit(request)
+    with watch(model, **how) as records:
+        life.new = [news.token.id for news in engine.outputs() if news.token is not None]
+    life.seen, life.aliases = records.seen, records.aliases
+    return life
+
+
+def outlined(model: Model, prompt: str | Sequence[int], steps: int = 1) -> Trace:
+    """The life of a prompt in a model on meta: one forward, whose tensors have shapes and no numbers."""
+    if steps != 1:
+        raise UseError("explain.outline", found=steps)
+    ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
+    tokens = torch.tensor([ids], device=META)
+    model.check(tokens)
+    with torch.no_grad(), watch(model) as records:
+        model(tokens, tokens[:, :1]) if isinstance(model.module, EncoderDecoder) else model(tokens)
+    life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, [], records.seen, starts=model.config.starts, runner=model)
+    life.aliases = records.aliases
+    return life
+
+
+def trace_encoder(model: Model, life: Trace, steps: int, how: Mapping[str, Any]) -> Trace:
+    """The one forward of a model whose tokens all see each other; `new` are the likeliest tokens of its blanks."""
+    if steps != 1:
+        raise UseError("generate.encoder")
+    with watch(model, **how) as records, torch.no_grad():
+        out = model(torch.tensor([life.ids], device=model.device))
+    life.blanks = model.blanks(life.ids)
+    life.new, life.seen = [int(out[0, row].argmax()) for row in life.blanks], records.seen
+    life.aliases = records.aliases
+    return life

@@ -1,0 +1,198 @@
+"""What a query may see, and how much it is biased: two functions of positions, composed with `&`.
+
+    causal & window(4)                       # itself and the three before it
+    replace(causal, bias=alibi(slopes))      # the same, and a slope by distance
+
+It becomes a tensor only inside a reference. Padding is position -1 and is never seen; a row that may see nothing gives 0.
+What is a Band, a Slope or Learned is plain data besides, which a kernel can be told.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pellucid.config import Alibi, Buckets
+from pellucid.watching.tap import Settings
+
+Allowed = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Keys of one stretch: where causal none after the query but those before `until`, the last `window` positions, the query's own
+    chunk of so many.
+    """
+
+    causal: bool = False
+    window: int | None = None
+    chunk: int | None = None
+    until: int = 0
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        seen = (q == q) & (k == k)
+        if self.causal:
+            seen = (k <= q) | (k < self.until) if self.until else k <= q
+        seen = seen if self.window is None else seen & (q - k < self.window)
+        return seen if self.chunk is None else seen & (q // self.chunk == k // self.chunk)
+
+    def told(self) -> str:
+        """Which keys s a query at t sees, as conditions; empty where it sees all."""
+        limits = [f"s ≤ t or s < {self.until}" if self.until else "s ≤ t"] if self.causal else []
+        limits += [] if self.window is None else [f"t − s < {self.window}"]
+        limits += [] if self.chunk is None else [f"⌊s / {self.chunk}⌋ = ⌊t / {self.chunk}⌋"]
+        return " and ".join(f"({limit})" if " or " in limit and len(limits) > 1 else limit for limit in limits)
+
+    def __and__(self, other: "Band") -> "Band":
+        windows = [w for w in (self.window, other.window) if w is not None]
+        until = min((band.until for band in (self, other) if band.causal), default=0)
+        return Band(self.causal or other.causal, min(windows, default=None), other.chunk if self.chunk is None else self.chunk, until)
+
+
+def told(allowed: Allowed) -> str | None:
+    """The conditions of what is allowed; None where the rule is more than a band of positions."""
+    return allowed.told() if isinstance(allowed, Band) else None
+
+
+def both(a: Allowed, b: Allowed) -> Allowed:
+    """What both allow: one band where it is one."""
+    if isinstance(a, Band) and isinstance(b, Band) and (a.chunk is None or b.chunk in (None, a.chunk)):
+        return a & b
+    return lambda q, k: a(q, k) & b(q, k)
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """allowed and bias take q [B 1 T 1] and k [B 1 1 S] and broadcast to [B H T S]; cap is a soft limit of scores, sinks [H] an extra key.
+
+    weights, inputs: the parameters and the tensors that take part, for whoever asks what made a pattern.
+    within: what a piece of the past adds that no position tells, such as which of its keys were chosen.
+    """
+
+    allowed: Allowed
+    bias: Allowed | None = None
+    cap: float | None = None
+    sinks: Tensor | None = None
+    weights: tuple[Tensor, ...] = ()
+    inputs: tuple[Tensor, ...] = ()
+    within: "Callable[[Sight, Any], Sight] | None" = None
+
+    def of(self, piece: Any) -> "Sight":
+        """The sight of one piece of the past, whole: positions say the rest."""
+        return self if self.within is None else self.within(self, piece)
+
+    def told(self) -> Settings:
+        """The numbers of what distance adds to scores, where it is known by numbers."""
+        return self.bias.told() if isinstance(self.bias, Slope | Learned) else {}
+
+    def __and__(self, other: "Sight") -> "Sight":
+        return replace(self, allowed=both(self.allowed, other.allowed))
+
+    def mask(self, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Positions q_at [B T] and k_at [B S] -> (who sees whom [B 1 T S], the bias or None)."""
+        q, k = q_at[:, None, :, None], k_at[:, None, None, :]
+        return self.allowed(q, k) & (k >= 0) & (q >= 0), None if self.bias is None else self.bias(q, k)
+
+
+causal = Sight(Band(causal=True))
+both_ways = Sight(Band())
+
+
+def window(n: int) -> Sight:
+    """The last n positions, itself included."""
+    return Sight(Band(window=n))
+
+
+def chunk(n: int) -> Sight:
+    """The same chunk of n positions: 0 to n - 1, n to 2n - 1, and so on."""
+    return Sight(Band(chunk=n))
+
+
+def prefix(n: int | Tensor) -> Sight:
+    """The first n positions see each other both ways; what follows is causal. n may differ from row to row: [B]."""
+    if isinstance(n, int):
+        return Sight(Band(causal=True, until=n))
+    until = n[:, None, None, None]
+    return Sight(lambda q, k: (k <= q) | (k < until))
+
+
+def document(of: Tensor) -> Sight:
+    """Only what belongs to the same document; of [rows] numbers the document of each position."""
+    return Sight(lambda q, k: of[q] == of[k])
+
+
+PLAIN = Alibi()
+
+
+def slopes(heads: int) -> list[float]:
+    """ALiBi's slopes [H], arXiv 2108.12409: 2^(-8/n), 2^(-16/n), ... for n heads; between powers of two, every other one of the next.
+
+    4 heads: 1/4, 1/16, 1/64, 1/256.
+    """
+    whole = 2 ** int(math.log2(heads))
+    main = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    return main + [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
+
+
+@dataclass(frozen=True, eq=False)
+class Slope:
+    """A bias that falls with distance, one slope a head: slopes [H] in float64."""
+
+    slopes: Tensor
+    spec: Alibi
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        steep = self.slopes.to(k.device)[:, None, None]
+        if self.spec.rounded:  # by the key's position: a row's softmax sees no difference but the rounding
+            return (steep.bfloat16() * k).double() * self.spec.scale
+        return steep * -(q - k).abs() * self.spec.scale
+
+    def told(self) -> Settings:
+        """A slope a head, as it is multiplied, and what all of them are multiplied by."""
+        held = self.slopes.bfloat16() if self.spec.rounded else self.slopes
+        return {"slopes": held.double().tolist(), "slope_scale": self.spec.scale, "rounded": self.spec.rounded}
+
+
+def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> Slope:
+    """The bias of slopes [H], by what the config says of it."""
+    return Slope(torch.as_tensor(slopes, dtype=torch.float64, device="cpu"), spec)
+
+
+def bucket(distance: Tensor, count: int, reach: int, two_sided: bool) -> Tensor:
+    """T5's bucket of distance = k - q, arXiv 1910.10683: half are exact, the rest grow as the logarithm.
+
+    The table was trained with float32 logarithms, so this integer is always taken from them (`log` of a long is float32).
+    """
+    side: Tensor | int = 0
+    if two_sided:
+        count //= 2
+        side, distance = (distance > 0).long() * count, distance.abs()
+    else:
+        distance = (-distance).clamp(min=0)
+    exact = count // 2
+    grown = torch.log(distance.clamp(min=1) / exact) / math.log(reach / exact) * (count - exact)
+    far = exact + grown.long()
+    return side + torch.where(distance < exact, distance, far.clamp(max=count - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """A learned bias for each bucket of distance and head; table [U H]."""
+
+    table: Tensor
+    spec: Buckets
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        buckets = bucket(k - q, self.spec.count, self.spec.reach, self.spec.both_ways)
+        return F.embedding(buckets, self.table).movedim(-1, 1).squeeze(2)
+
+    def told(self) -> Settings:
+        """How distances fall into buckets."""
+        return {"buckets": self.spec.count, "reach": self.spec.reach, "both_ways": self.spec.both_ways}
+
+
+relative = Learned

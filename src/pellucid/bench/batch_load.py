@@ -1,0 +1,112 @@
+"""What an engine makes of a model: many requests at once, and how soon the first token comes, of a new prompt and of one half known.
+
+16 requests of 40 to 240 tokens, drawn from a seed     useful tokens a second: those that were asked for, whatever else was computed
+cold  a prompt nobody has read                         warm  its beginning is in the prefix cache, 16 tokens are new
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pellucid.bench.limits import Clock, timed
+from pellucid.engine.engine import PAGE, Engine
+from pellucid.engine.memory import Memory
+from pellucid.engine.requests import Request
+from pellucid.engine.scheduler import Limits
+from pellucid.nn.transformer import Decoder
+
+READ, WRITTEN = 144, 72  # tokens of a mixed request, on average
+TAIL = 16  # tokens after what the cache knows
+RUNS = 3
+Tell = Callable[[int, int], None]  # what is done, and of how much
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Mixed requests, all at once: tokens in and out, and seconds until the last has ended."""
+
+    requests: int
+    read: int
+    written: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Useful tokens a second."""
+        return self.written / self.seconds
+
+
+@dataclass(frozen=True)
+class First:
+    """Seconds to the first token after `context` tokens, run by run. cached: how many of them the cache knew when it was warm."""
+
+    context: int
+    cached: int
+    cold: list[float]
+    warm: list[float]
+
+
+def shares(total: int, count: int, seed: int) -> list[int]:
+    """So many lengths of at least 1 that come to `total`, from a third to five thirds of the average."""
+    draw = random.Random(seed)
+    weights = [draw.uniform(1.0, 5.0) for _ in range(count)]
+    ends = [round(total * sum(weights[: i + 1]) / sum(weights)) for i in range(count)]
+    return [max(1, b - a) for a, b in zip([0, *ends], ends, strict=False)]
+
+
+def mixed(count: int, vocab: int, read: int, written: int, seed: int = 0) -> list[Request]:
+    """Greedy requests of so many random tokens together, for so many new ones."""
+    draw = random.Random(seed)
+    lengths = zip(shares(read, count, seed), shares(written, count, seed + 1), strict=True)
+    return [Request(tuple(draw.randrange(vocab) for _ in range(n)), new) for n, new in lengths]
+
+
+def crowd(model: Decoder, count: int, clock: Clock = time.perf_counter, tell: Tell = lambda done, whole: None) -> Crowd:
+    """Mixed requests through an engine, for the second time: in the first the plans were recorded."""
+    most = (model.config.positions or READ + WRITTEN) / 2.5  # the longest is less than twice the average
+    scale = min(1.0, most / (READ + WRITTEN))
+    read, written = (max(count, int(n * count * scale)) for n in (READ, WRITTEN))
+    asked = mixed(count, model.config.vocab, read, written)
+    engine = Engine.of(model, sum(-(-r.budget // PAGE) * PAGE for r in asked), Limits(running=count, waiting=count))
+    done = 0
+
+    def run() -> None:
+        nonlocal done
+        engine.storage.forget()
+        for request in asked:
+            engine.submit(request)
+        for _ in engine.outputs():
+            done += 1
+            tell(done, 2 * written)
+
+    run()
+    return Crowd(count, read, written, timed(run, clock))
+
+
+def first(model: Decoder, context: int, clock: Clock = time.perf_counter, tell: Tell = lambda done, whole: None, runs: int = RUNS) -> First:
+    """The first token after a prompt, cold and warm in turn."""
+    draw = torch.Generator().manual_seed(0)
+
+    def ids(n: int) -> tuple[int, ...]:
+        return tuple(torch.randint(model.config.vocab, (n,), generator=draw).tolist())
+
+    known, cold, warm = max(0, context - TAIL), list[float](), list[float]()
+    engine = Engine.of(model, 2 * (context + 1 + PAGE), Limits(rows=max(context, 1)))
+    beginning, hits = ids(known), 0
+    cache = engine.storage.cache if isinstance(engine.storage, Memory) else None  # a model that sees a prompt both ways has none
+
+    def run() -> None:
+        list(engine.outputs())
+
+    for i in range(runs + 1):  # the first warms up
+        engine.storage.forget()
+        for times in (cold, warm):
+            before = 0 if cache is None else cache.hits
+            engine.submit(Request((*beginning, *ids(context - known)), 1))
+            times.append(timed(run, clock))
+            hits = 0 if cache is None else cache.hits - before
+        tell(i + 1, runs + 1)
+    return First(context, hits, cold[1:], warm[1:])

@@ -1,0 +1,105 @@
+"""The last measurement of this machine, in a file of the user's cache, so that `count --device cpu` needs no run of its own."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pellucid import catalog
+from pellucid.bench.limits import Limits, Rate
+from pellucid.checkpoint.disk import reason, replacing
+from pellucid.checkpoint.json_file import read_object
+from pellucid.counting.bounds import Device
+from pellucid.errors import UseError
+
+SCHEMA = 1
+
+
+def place() -> Path:
+    """Where it is kept: XDG_CACHE_HOME, or ~/.cache."""
+    told = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(told) if os.path.isabs(told) else Path.home() / ".cache") / "pellucid" / "limits.json"
+
+
+def keep(limits: Limits) -> Path:
+    """Write it, for its user alone; returns where."""
+    file = place()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as broken:
+        raise UseError("file.write", file=file, reason=reason(broken)) from None
+    with replacing(file, UseError) as part:
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as out:
+            json.dump({"schema": SCHEMA, **document(limits)}, out, ensure_ascii=False, indent=1)
+    return file
+
+
+def kept() -> Limits:
+    """The last measurement; an error tells how to make one."""
+    file = place()
+    try:
+        return parsed(read_object(file, error=UseError))
+    except UseError as wrong:
+        if wrong.key == "file.missing":
+            raise UseError("bench.unmeasured") from None
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UseError("bench.damaged", file=file) from None
+
+
+def device(name: str, reads: float | None = None) -> Device | None:
+    """A device by its name: "cpu" is this machine as it was last measured, all others are the catalogue's.
+
+    reads: bytes that a step reads, which tell whether a processor's cache holds them.
+    """
+    if name == "cpu":
+        found = kept()
+        return found.device if reads is None else found.reading(reads)
+    entry = catalog.find(catalog.devices(), name)
+    return None if entry is None else Device.of(entry)
+
+
+def document(limits: Limits) -> dict[str, Any]:
+    """Limits as JSON."""
+
+    def told(rate: Rate) -> dict[str, float]:
+        return {"median": rate.median, "best": rate.best}
+
+    return {
+        "cpu": limits.cpu,
+        "memory": limits.memory,
+        "threads": limits.threads,
+        "block": limits.block,
+        "read": {str(threads): told(rate) for threads, rate in limits.read.items()},
+        "product": {dtype: told(rate) for dtype, rate in limits.product.items()},
+        "torch": limits.torch,
+        "kernels": limits.kernels,
+        "date": limits.date,
+        **({"blocks": {str(size): rate for size, rate in limits.blocks.items()}} if limits.blocks else {}),
+    }
+
+
+def parsed(table: Mapping[str, Any]) -> Limits:
+    """What `document` made; anything else is a KeyError, TypeError or ValueError."""
+
+    def rate(told: Mapping[str, Any]) -> Rate:
+        found = Rate(float(told["median"]), float(told["best"]))
+        if not all(math.isfinite(x) and x > 0 for x in (found.median, found.best)):
+            raise ValueError(told)
+        return found
+
+    if table["schema"] != SCHEMA:
+        raise ValueError(table["schema"])
+    read = {int(threads): rate(told) for threads, told in table["read"].items()}
+    product = {str(dtype): rate(told) for dtype, told in table["product"].items()}
+    memory, threads, block = (int(table[name]) for name in ("memory", "threads", "block"))
+    kernels = None if table["kernels"] is None else str(table["kernels"])
+    if not read or "float32" not in product:
+        raise KeyError("float32")
+    blocks = {int(size): float(given) for size, given in table.get("blocks", {}).items()}
+    if not all(size > 0 and math.isfinite(x) and x > 0 for size, x in blocks.items()):
+        raise ValueError(blocks)
+    return Limits(str(table["cpu"]), memory, threads, block, read, product, str(table["torch"]), kernels, str(table["date"]), blocks)

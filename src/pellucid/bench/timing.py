@@ -1,0 +1,195 @@
+"""A model's seconds on this machine, prefill and decode, whole and by part, each beside the time below which it cannot go.
+
+The whole is of the run as it is: a decode step replays its plan. The parts are of another run, with hooks around them, and hooks are
+Python, which no plan holds; so their sum is more than the whole where the plan saves something.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from pellucid.batch.mask import prefix
+from pellucid.batch.step import Step
+from pellucid.bench.limits import Clock, timed
+from pellucid.counting import Bill
+from pellucid.counting.bounds import Device, parts, unit
+from pellucid.counting.distinct import PLACE
+from pellucid.engine.engine import Engine
+from pellucid.engine.forward import Forward
+from pellucid.engine.requests import Request
+from pellucid.engine.scheduler import Limits
+from pellucid.nn.transformer import Decoder
+
+LEAST, MOST, SPENT = 3, 20, 2.0  # runs of a prefill, and the seconds after which no more begin
+WARM = 3  # steps: the first reads the prompt, the second records the plan, the third replays it
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A phase as it ran, in seconds: each whole run, each run with hooks, and by part the median of those.
+
+    planned: whether the whole runs replayed a plan.  replayed: that plan alone.
+    """
+
+    phase: str
+    whole: list[float]
+    eager: list[float]
+    parts: dict[str, float]
+    planned: bool = False
+    replayed: list[float] = field(default_factory=list)
+
+    @property
+    def outside(self) -> float | None:
+        """Seconds of a step beside its plan; None where there is none."""
+        return statistics.median(self.whole) - statistics.median(self.replayed) if self.replayed else None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Measured seconds beside the bound. path: the phase, or a part, of all layers of its kind.  sets: what sets a part's bound."""
+
+    path: str
+    seconds: float
+    bound: float
+    layers: int = 1
+    sets: str | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over bound; None where nothing bounds."""
+        return self.seconds / self.bound if self.bound else None
+
+    @property
+    def error(self) -> float:
+        """How far the bound, taken as a prediction, is off: -0.2 where it is a fifth less than what was measured."""
+        return self.bound / self.seconds - 1
+
+
+@dataclass
+class Stopwatch:
+    """Within it, seconds by the parts of a bill, of all layers of a kind together; `lap` ends a run."""
+
+    bill: Bill
+    model: nn.Module
+    clock: Clock = time.perf_counter
+    laps: list[dict[str, float]] = field(default_factory=list)
+    running: dict[str, float] = field(default_factory=dict)
+    began: float = 0.0
+    hooks: list[Any] = field(default_factory=list)
+
+    def __enter__(self) -> "Stopwatch":
+        for path, module in self.model.named_modules():
+            found = PLACE.fullmatch(path)
+            if (path.count(".") == 0 and path not in ("", "layers")) or (found and found["rest"].count(".") == 1):
+                self.hooks += self.hooked(module, counted_as(self.bill, unit(path)))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+    def hooked(self, module: nn.Module, path: str) -> tuple[Any, Any]:
+        """Parts follow one another and do not nest, so one beginning is enough."""
+
+        def start(*_: object) -> None:
+            self.began = self.clock()
+
+        def stop(*_: object) -> None:
+            self.running[path] = self.running.get(path, 0.0) + self.clock() - self.began
+
+        return module.register_forward_pre_hook(start), module.register_forward_hook(stop)
+
+    def lap(self) -> None:
+        self.laps.append(self.running)
+        self.running = {}
+
+    def medians(self) -> dict[str, float]:
+        """Seconds of a run by part, in the order in which they ran."""
+        return {path: statistics.median(lap[path] for lap in self.laps) for path in self.laps[0]}
+
+
+def counted_as(bill: Bill, path: str) -> str:
+    """The path of the first layer of the same kind, under which the bill counts all of them."""
+    found = PLACE.fullmatch(path)
+    if found is None:
+        return path
+    kind = bill.reduced.kind(found)
+    return f"{kind.stack}layers.{kind.first}{found['rest']}"
+
+
+def repeated(run: Callable[[], object], clock: Clock) -> list[float]:
+    """Seconds of some runs, after one that warms up."""
+    run()
+    times: list[float] = []
+    while len(times) < LEAST or (len(times) < MOST and sum(times) < SPENT):
+        times.append(timed(run, clock))
+    return times
+
+
+def prefill(model: Decoder, bill: Bill, clock: Clock = time.perf_counter) -> Timed:
+    """One forward over the bill's context, with the logits of every row."""
+    ids = torch.tensor([tokens(bill)])
+    sight = prefix(ids.shape[1]) if model.config.prefix else None
+
+    def run() -> None:
+        with torch.no_grad():
+            model(ids, Step.plain(ids, sight=sight))
+
+    whole = repeated(run, clock)
+    with Stopwatch(bill, model, clock) as watch:
+
+        def watched() -> None:
+            run()
+            watch.lap()
+
+        eager = repeated(watched, clock)
+    return Timed("prefill", whole, eager, watch.medians())
+
+
+def decode(model: Decoder, bill: Bill, new: int, clock: Clock = time.perf_counter) -> Timed:
+    """Single steps of an engine after the bill's context, each with the choice of the likeliest token."""
+    request = Request(tuple(tokens(bill)), WARM + new)
+    engine = Engine.of(model, request.budget, Limits(request.budget), cached=False)
+    assert isinstance(engine.run, Forward)
+
+    def steps(watch: Stopwatch | None = None) -> list[float]:
+        engine.submit(request)
+        for _ in range(WARM):
+            engine.step()
+        times = []
+        if watch is not None:
+            watch.running = {}
+        for _ in range(new):
+            times.append(timed(engine.step, clock))
+            if watch is not None:
+                watch.lap()
+        return times
+
+    whole = steps()
+    plan = engine.run.plans.places[1].plan
+    replayed = [] if plan is None else [timed(plan.replay, clock) for _ in range(new)]  # its last step, over and over
+    with Stopwatch(bill, model, clock) as watch:
+        eager = steps(watch)
+    return Timed("decode", whole, eager, watch.medians(), plan is not None, replayed)
+
+
+def tokens(bill: Bill) -> list[int]:
+    """A random text of the bill's context, the same each time."""
+    found: list[int] = torch.randint(bill.config.vocab, (bill.setting.context,), generator=torch.Generator().manual_seed(0)).tolist()
+    return found
+
+
+def beside(bill: Bill, timed: Timed, device: Device) -> tuple[Beside, list[Beside]]:
+    """A phase and its parts beside their bounds on a device, in the order in which they run."""
+    bounds = {p.path: p for p in parts(bill, timed.phase, device)}
+    each = [
+        Beside(path, seconds, b.seconds, b.times, b.sets) if (b := bounds.get(path)) is not None else Beside(path, seconds, 0.0)
+        for path, seconds in timed.parts.items()
+    ]
+    return Beside(timed.phase, statistics.median(timed.whole), sum(b.seconds for b in bounds.values())), each

@@ -1,0 +1,102 @@
+"""The dtype that a model's parameters are held in where none is asked for: one rule for Python, every command, the page and a notebook.
+
+    float32 on a CPU, where that takes at most a quarter of the memory; else as stored. What is stored wider than float32 stays so.
+
+Sums of float32 are exact to the digits that are printed, and NumPy, probes and decompositions take it; bfloat16 is none of both.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import torch
+
+from pellucid.errors import UseError
+from pellucid.messages import say
+
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
+SHARE = 4  # a model in float32 takes at most this part of the memory: a quarter
+ROOT = Path("/")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A dtype, and why it is that.
+
+    reason: asked, fits, given, large, stored or unknown.  stored: the dtype of the files.  memory: bytes that this process may use.
+    """
+
+    dtype: torch.dtype
+    reason: str
+    stored: torch.dtype
+    memory: int | None = None
+
+    @property
+    def why(self) -> str:
+        """The dtype and the reason as words: "float32, stored in bfloat16: a quarter of 25.8 GB of memory holds it"."""
+        memory = "?" if self.memory is None else f"{self.memory / 1e9:.1f}"
+        return say(f"precision.{self.reason}", dtype=name_of(self.dtype), stored=name_of(self.stored), memory=memory)
+
+
+def precision(asked: str | torch.dtype | None, stored: torch.dtype, parameters: int, device: str = "cpu") -> Precision:
+    """The dtype for a model of this many parameters: `asked` decides; where it is None, the rule above. A wrong name is a UseError."""
+    if asked is not None:
+        return Precision(named(asked), "asked", stored)
+    if not device.startswith("cpu") or torch.promote_types(stored, torch.float32) == stored:
+        return Precision(stored, "stored", stored)
+    memory = machine_memory()
+    if memory is None:
+        return Precision(stored, "unknown", stored)
+    fits = parameters * torch.float32.itemsize * SHARE <= memory
+    return Precision(torch.float32, "fits", stored, memory) if fits else Precision(stored, "large", stored, memory)
+
+
+def named(asked: str | torch.dtype) -> torch.dtype:
+    """The dtype of a name, or a dtype itself, if parameters can be held in it."""
+    name = name_of(asked) if isinstance(asked, torch.dtype) else asked
+    if name not in DTYPES:
+        raise UseError("model.dtype", found=name, allowed=", ".join(DTYPES))
+    return DTYPES[name]
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """What a dtype is called: "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def machine_memory(root: Path = ROOT) -> int | None:
+    """Bytes of memory that this process may use: the machine's, or less where its control group has a limit; None if neither is told."""
+    found = [n for n in (total(root), *group_limits(root)) if n is not None]
+    return min(found, default=None)
+
+
+def total(root: Path) -> int | None:
+    """Bytes of memory of the machine."""
+    try:
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def group_limits(root: Path) -> list[int]:
+    """The memory limits of this process's control group and those above it, of both versions of control groups."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for _, kinds, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        mount, file = (root / "sys/fs/cgroup/memory", "memory.limit_in_bytes") if kinds else (root / "sys/fs/cgroup", "memory.max")
+        own = PurePosixPath(path.lstrip("/"))
+        for group in (own, *own.parents):
+            try:
+                text = (mount / group / file).read_text().strip()
+            except OSError:
+                continue
+            if text.isdigit():  # "max" is none
+                found.append(int(text))
+    return found

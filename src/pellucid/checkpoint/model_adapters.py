@@ -1,0 +1,52 @@
+"""Adapters on a loaded model: put on, taken off, folded in, written. What an adapter is: checkpoint/adapter.py."""
+
+import re
+from pathlib import Path
+
+from pellucid.checkpoint import adapter as lora
+from pellucid.checkpoint.hub import fetch_adapter, is_hub_id
+from pellucid.errors import UseError
+from pellucid.families import Family
+from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.notebook import checked
+
+
+class Adapting:
+    """A model that adapters can be put on. module: what runs; family: whose names the adapters' files use."""
+
+    def __init__(self, module: Decoder | EncoderDecoder, family: Family) -> None:
+        self.module, self.family = module, family
+        self.adapters: dict[str, lora.Adapter] = {}
+
+    @checked
+    def adapt(self, folder: str | Path, name: str = "default") -> None:
+        """Put a LoRA adapter in PEFT's format on the model, a folder or a hub id, under a name; several add up. arXiv 2106.09685."""
+        if not re.fullmatch(r"[\w-]+", name):
+            raise UseError("adapter.name", name=name)
+        if name in self.adapters:
+            raise UseError("adapter.taken", name=name)
+        text = str(folder)
+        place = fetch_adapter(text) if is_hub_id(text) and not Path(text).is_dir() else Path(text)
+        self.adapters[name] = lora.adapt(self.module, self.family, place, name, self.adapters)
+
+    def unadapt(self, name: str | None = None) -> None:
+        """Take one adapter off, or all of them; the model is as it was without, bit for bit."""
+        for found in [*self.adapters] if name is None else [self.adapter(name).name]:
+            lora.unadapt(self.module, self.adapters.pop(found))
+
+    def merge(self) -> None:
+        """Fold all adapters into the weights, for good."""
+        lora.merge(self.module, self.adapters)
+        self.adapters = {}
+
+    @checked
+    def save_adapter(self, folder: str | Path, name: str | None = None, overwrite: bool = False) -> None:
+        """Write an adapter, the only one where none is named, as PEFT reads it."""
+        lora.save_adapter(Path(folder), self.module, self.adapter(name), overwrite)
+
+    def adapter(self, name: str | None = None) -> lora.Adapter:
+        """The adapter of this name, or the only one."""
+        found = next(iter(self.adapters)) if name is None and len(self.adapters) == 1 else name
+        if found not in self.adapters:
+            raise UseError("adapter.unknown", name=name, known=", ".join(self.adapters) or "-")
+        return self.adapters[str(found)]

@@ -1,0 +1,65 @@
+"""Where a loaded model's parameters lie and what they are held in, and how both are changed."""
+
+from typing import Any, Self
+
+import torch
+
+from pellucid.checkpoint.default_dtype import DTYPES, Precision, precision
+from pellucid.errors import UseError
+from pellucid.nn.transformer import Decoder, EncoderDecoder, cast
+from pellucid.ops.blocks import Blocks
+
+
+class Placed:
+    """A model on a device, in a dtype. engines: hold pages of both, so they go when either changes."""
+
+    module: Decoder | EncoderDecoder
+    precision: Precision
+    engines: list[Any]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.module.embed.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.module.embed.weight.device
+
+    @property
+    def quant(self) -> str | None:
+        """How its matrices are held, int8 or int4; None where they are plain."""
+        return next((p.format for p in self.module.parameters() if isinstance(p, Blocks)), None)
+
+    @property
+    def held(self) -> str:
+        """The dtype of the parameters, and why it is that."""
+        return (self.precision if self.precision.dtype == self.dtype else Precision(self.dtype, "given", self.dtype)).why
+
+    def eval(self) -> Self:
+        """The model itself: it is always in evaluation, as no part of it drops anything."""
+        return self
+
+    def to(self, device: str | torch.device | torch.dtype | None = None, dtype: str | torch.dtype | None = None) -> Self:
+        """Move the model to a device, its parameters to a dtype, or both, in place; `to(torch.float64)` takes the dtype alone."""
+        if isinstance(device, torch.dtype) or device in DTYPES:
+            device, dtype = None, device if dtype is None else dtype
+        wanted = None if dtype is None else precision(dtype, self.precision.stored, 0)
+        if device is not None:
+            check_device(device)
+        if wanted is not None and wanted.dtype != self.dtype:
+            if self.quant is not None:
+                raise UseError("model.blocks", held=self.quant)
+            cast(self.module, wanted.dtype)
+            self.precision = wanted
+        if device is not None:
+            self.module.to(device)
+        self.engines.clear()  # their pages are of the old kind
+        return self
+
+
+def check_device(device: str | torch.device) -> None:
+    """A device that torch knows and this machine has."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as broken:
+        raise UseError("model.device", found=device, reason=str(broken).split("\n")[0]) from None

@@ -1,0 +1,102 @@
+"""The ordinary forward on the meta device: shapes without numbers, whose products and stored rows are counted.
+
+Nothing here knows a formula of a model: FLOPs come from the ops that ran, bytes from what the parts stored.
+"""
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.batch.kv_cache import Past, Piece, Stored
+from pellucid.batch.mask import prefix
+from pellucid.batch.step import Step
+from pellucid.config import Config
+from pellucid.nn.transformer import Decoder, EncoderDecoder, build, cast
+from pellucid.watching.meta import META
+from pellucid.watching.watch import Watch, watch
+
+
+@dataclass
+class Ghost(Step):
+    """A step of T new rows after `before` stored ones, for each of B requests."""
+
+    before: int = 0
+    stored: dict[nn.Module, Stored] = field(default_factory=dict)
+
+    def store(self, part: nn.Module, *new: Tensor) -> Past:
+        """What the part stores is remembered by its shape; what it gets back is as long as it would be."""
+        self.stored[part] = new
+        rows = self.before + new[0].shape[1]
+        k_at = torch.arange(rows, device=META).expand(new[0].shape[0], -1)
+        whole = tuple(n.new_empty(n.shape[0], rows, *n.shape[2:]) for n in new)
+        return Past([Piece(None, slice(None), self.positions, lambda: k_at, lambda: whole, True)], new)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one forward on meta did. flops: products by the path of the part that ran, each multiplication with its addition two.
+
+    elements: numbers that elementwise ops made, by path.  stored: {path of a part: shapes of one request's one token}, the past's own
+    and, of an encoder's rows that a decoder remembers, `remembered`.
+    """
+
+    flops: dict[str, int]
+    elements: dict[str, int]
+    stored: dict[str, tuple[tuple[int, ...], ...]]
+    remembered: dict[str, tuple[tuple[int, ...], ...]]
+
+
+PRODUCTS = {"linear", "experts", "attend", "attend latent", "scores", "look", "pick", "merged", None}
+
+
+def ghost(cfg: Config, dtype: torch.dtype) -> Decoder | EncoderDecoder:
+    """A model on meta."""
+    with META:
+        model = build(cfg)
+    return cast(model, dtype).eval()
+
+
+def run(model: Decoder | EncoderDecoder, rows: int, before: int, batch: int, source: int | None = None) -> Ran:
+    """One forward of `rows` new tokens after `before` stored ones, for each of `batch` requests; source: tokens that an encoder reads."""
+    at = torch.arange(before, before + rows, device=META).expand(batch, -1)
+    step = Ghost(at, before=before, sight=prefix(rows) if model.config.prefix and not before else None)
+    tokens = torch.zeros(batch, rows, dtype=torch.long, device=META)
+    told = torch.zeros(batch, source or 1, dtype=torch.long, device=META)
+    if isinstance(model, EncoderDecoder) and before:
+        step.kept = remembering(model, tokens, told)
+    with torch.no_grad(), watch(model, keep=lambda x: None) as seen:
+        if isinstance(model, Decoder):
+            model(tokens, step)
+        elif before:
+            model.decode(tokens, step)
+        else:
+            model(told, tokens, step)
+    paths = {m: path for path, m in model.named_modules()}
+    remembered = {part: kept[0] for (part, _), kept in step.kept.items()}
+    return Ran(dict(seen.flops), elements(seen), shapes(paths, step.stored), shapes(paths, remembered))
+
+
+def remembering(model: EncoderDecoder, tokens: Tensor, told: Tensor) -> dict[Any, Any]:
+    """What an earlier step keeps of the encoder's rows, which a later one only reads."""
+    step = Ghost(torch.zeros_like(tokens))
+    with torch.no_grad():
+        model(told, tokens, step)
+    return step.kept
+
+
+def elements(seen: Watch) -> dict[str, int]:
+    """How many numbers elementwise ops made, by the path of the part."""
+    out: dict[str, int] = {}
+    for s in seen:
+        if s.op not in PRODUCTS and s.source == "executed":
+            owner = s.path.rpartition(".")[0]
+            out[owner] = out.get(owner, 0) + prod(s.shape)
+    return out
+
+
+def shapes(paths: dict[nn.Module, str], stored: dict[nn.Module, Stored]) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """By path, the shapes of one row of one request."""
+    return {paths[part]: tuple(tuple(n.shape[2:]) for n in new) for part, new in stored.items()}

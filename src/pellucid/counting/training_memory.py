@@ -1,0 +1,213 @@
+"""What training takes: weights, gradients, the optimizer's moments, and what a forward keeps for its backward; and the products of a step.
+
+What is kept for the backward is what autograd itself saves in a forward on meta, each storage once, weights aside; with recompute, each
+layer keeps its input alone, and one layer at a time keeps the rest.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from pellucid.batch.mask import prefix
+from pellucid.batch.step import Step
+from pellucid.counting.bill import BYTES, Bill
+from pellucid.counting.distinct import distinct
+from pellucid.counting.meta_run import ghost, run
+from pellucid.counting.number import Number, product, total
+from pellucid.counting.textbook import attention_products, matrices, multiplied
+from pellucid.counting.weights import axes_of
+from pellucid.nn.adapted import Addition, add
+from pellucid.nn.linear import Linear
+from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.watching.meta import META
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one trains. rank: of LoRA on every matrix of the layers, or None for all weights.  shards: ranks that share weights, gradients
+    and moments, each holding its part.  master: whether a float32 copy of the weights is kept beside bfloat16 ones.
+    """
+
+    rank: int | None = None
+    recompute: bool = False
+    shards: int = 1
+    master: bool = True
+
+
+def training(bill: Bill, way: Way = Way()) -> dict[str, Number]:
+    """Bytes and products of one step of training on a batch of texts as long as the context, by name."""
+    return memory(bill, way) | work(bill, way)
+
+
+def memory(bill: Bill, way: Way) -> dict[str, Number]:
+    """The bytes of a rank: memory.weights, memory.gradients, ... memory.total."""
+    size, every = int(BYTES[bill.setting.activations]), int(bill["parameters.total"])
+    trained, of = (every, "N") if way.rank is None else (adapters(bill, way.rank), "A")
+    # frozen ones lie as they are stored; blocks of a few bits take no gradient, so they are trained as activations are
+    weights = "bytes.dequantised" if way.rank is None and "bytes.dequantised" in bill else "bytes.total"
+    held = {"weights": Number(int(bill[weights]), weights)}
+    if way.rank is not None:
+        held["adapters"] = product("A·4", trained=trained, four=4)
+    each = size if way.rank is None else 4
+    held["gradients"] = product(f"{of}·{each}", trained=trained, each=each)
+    held["moments"] = product(f"2·{of}·4", two=2, trained=trained, four=4)  # AdamW's two, arXiv 1711.05101
+    if way.master and size < 4 and way.rank is None:
+        held["master"] = product("N·4", every=every, four=4)
+    if way.shards > 1:
+        held = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in held.items()}
+    kept = saved(bill, way.rank)
+    if way.recompute:
+        kept = recomputed(bill, kept)
+    out = {f"memory.{n}": x for n, x in held.items()} | {"memory.activations": total(kept)}
+    out["memory.total"] = total((n.removeprefix("memory."), 1, x) for n, x in out.items())
+    return out
+
+
+def recomputed(bill: Bill, kept: list[tuple[str, int, Number]]) -> list[tuple[str, int, Number]]:
+    """The input of every layer, the rest of the largest one, and what stands outside of layers."""
+    inside = [(times, n) for path, times, n in kept if "layers" in path]
+    s = bill.setting
+    one = product("B·T·D·b", batch=s.batch, rows=s.context, width=bill.config.width, each=int(BYTES[s.activations]))
+    largest = max((n for _, n in inside), key=float, default=Number(0))
+    rest = [entry for entry in kept if "layers" not in entry[0]]
+    return [("inputs", sum(times for times, _ in inside), one), ("largest", 1, largest), *rest]
+
+
+def work(bill: Bill, way: Way) -> dict[str, Number]:
+    """The FLOPs of a step. A matrix multiplies three times, by rows, by gradients, and for its own; a frozen one has no third product.
+
+    flops.textbook is 6·N·T. What it lacks and what it has too much, flops.attention and flops.idle, add up to the difference.
+    """
+    forward, listens = forward_of(bill), bill.config.encoder is not None
+    out = {"flops.forward": forward}
+    rows, mixing, through = bill.setting.context * bill.setting.batch, attention_products(bill), matrices(bill)
+    if way.rank is None or listens:
+        out["flops.backward"] = Number(2 * forward.value, "2·forward", f"2·{forward.value:,}")
+    else:
+        low = adapters(bill, way.rank)
+        out["flops.adapters"] = product("6·A·T", six=6, low=low, rows=rows)
+        value = 2 * rows * through + 2 * int(mixing)
+        out["flops.backward"] = Number(value, "2·T·matrices + 2·attention", f"2·{rows:,}·{through:,} + 2·{mixing.value:,}")
+    if way.recompute:
+        out["flops.recompute"] = Number(forward.value, "forward")
+    out["flops.total"] = total([(n.removeprefix("flops."), 1, x) for n, x in out.items()])
+    if listens:
+        return out
+    active = int(bill["parameters.active"])
+    out["flops.textbook"] = product("6·N·T", six=6, active=active, rows=rows)
+    if way == Way(shards=way.shards, master=way.master):
+        out["flops.attention"] = product("3·attention", three=3, mixing=int(mixing))
+        out["flops.idle"] = product("6·T·(matrices − N)", six=6, rows=rows, idle=through - active)
+    return out
+
+
+def forward_of(bill: Bill) -> Number:
+    """The FLOPs of one forward over every row: a prefill, but of an encoder-decoder, whose prefill has one row of its target."""
+    if bill.config.encoder is None:
+        return Number(bill["flops.prefill"].value, "prefill")
+    s = bill.setting
+    ran = run(ghost(bill.reduced.config, torch.bfloat16), s.context, 0, s.batch, s.source or s.context)
+    places = ((bill.reduced.place(path), n) for path, n in ran.flops.items())
+    return Number(sum(place[1] * n for place, n in places if place is not None))
+
+
+def adapters(bill: Bill, rank: int) -> int:
+    """Numbers of LoRA's two matrices beside every matrix of the layers but experts' and routers'. arXiv 2106.09685."""
+    inner = (c for c in bill.weights if multiplied(bill, c) and "layers" in c.path and c.part != "router")
+    return sum(c.times * rank * sum(c.weight.shape) for c in inner if len(c.weight.shape) == 2)
+
+
+def adapt(model: nn.Module, rank: int) -> None:
+    """Freeze a model, and put these adapters on it."""
+    model.requires_grad_(False)
+    for path, m in list(model.named_modules()):
+        if isinstance(m, Linear) and "layers" in path and not path.endswith(".router"):
+            out, inner = m.weight.shape
+            a, b = (nn.Parameter(m.weight.new_empty(shape)) for shape in ((rank, inner), (out, rank)))
+            add(m, "lora", Addition(a, b, 1.0, axes_of(model, f"{path}.weight", 2) or "", "T"))
+
+
+def saved(bill: Bill, rank: int | None = None) -> list[tuple[str, int, Number]]:
+    """(layer or what stands outside, how many, bytes that autograd keeps), of an ordinary forward with gradients.
+
+    Two of each kind of layer run: the first of them all reads rows that have no gradient where the table is frozen, and keeps less.
+    """
+    s = bill.setting
+    reduced = distinct(bill.config, copies=2)
+    model = ghost(reduced.config, getattr(torch, s.activations))
+    model.requires_grad_(True) if rank is None else adapt(model, rank)
+    tokens = torch.zeros(s.batch, s.context, dtype=torch.long, device=META)
+    source = torch.zeros(s.batch, s.source or s.context, dtype=torch.long, device=META)
+    found = kept(model, tokens, source)
+    out = []
+    for kind in reduced.kinds:
+        first, *again = (found.get(f"{kind.stack}layers.{i}", 0) for i in kind.built)
+        if again in ([], [first]):
+            out.append((f"{kind.stack}layers.{kind.first}", kind.count, Number(first)))
+        else:
+            out.append((f"{kind.stack}layers.{kind.first}", 1, Number(first)))
+            out.append((f"{kind.stack}layers.{kind.numbers[1]}", kind.count - 1, Number(again[0])))
+    return [*out, ("outside", 1, Number(found.get("", 0)))]
+
+
+def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> dict[str, int]:
+    """By layer, or "" outside of layers, the bytes of the storages that autograd saves in a forward; each once, parameters aside."""
+    own = {p.untyped_storage()._cdata for p in model.parameters()}
+    seen: dict[int, tuple[str, int]] = {}
+    alive: list[Tensor] = []  # a storage that is freed could come again under the same address
+    where = [""]
+
+    def pack(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage._cdata not in own and storage._cdata not in seen:
+            alive.append(t)
+            seen[storage._cdata] = where[-1], storage.nbytes()
+        return t
+
+    with Flash(), layers(model, where), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.enable_grad():
+        if isinstance(model, Decoder):
+            model(tokens, Step.plain(tokens, sight=prefix(tokens.shape[1]) if model.config.prefix else None))
+        else:
+            model(source, tokens)
+    sums: dict[str, int] = {}
+    for path, n in seen.values():
+        sums[path] = sums.get(path, 0) + n
+    return sums
+
+
+class Flash(TorchFunctionMode):
+    """Attention on meta as a device runs it. There torch takes SDPA apart and keeps the pattern, B·H·T·S numbers of it; the kernels of
+    real devices keep one number a row, B·H·T, and make the pattern again. Where no kernel fits a CPU either, both keep the pattern.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            (q, k, v), mask = args, kwargs["attn_mask"]
+            if q.is_meta and q.shape[-1] == k.shape[-1] == v.shape[-1] and not (mask is not None and mask.requires_grad):
+                if mask is not None and mask.dtype == torch.bool:
+                    mask = torch.empty_like(mask, dtype=q.dtype)
+                flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+                return flash(q, k, v, 0.0, kwargs["is_causal"], attn_mask=mask, scale=kwargs["scale"])[0]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def layers(model: nn.Module, where: list[str]) -> Iterator[None]:
+    """While a layer runs, `where` ends in its path."""
+    handles: list[Any] = []
+    for path, m in model.named_modules():
+        if path.rpartition(".")[0].endswith("layers"):
+            handles.append(m.register_forward_pre_hook(lambda *_, path=path: where.append(path)))
+            handles.append(m.register_forward_hook(lambda *_: where.pop() and None))
+    try:
+        yield
+    finally:
+        for h in handles:
+            h.remove()

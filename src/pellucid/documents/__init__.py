@@ -1,0 +1,1 @@
+"""A run, a count, a cell as data for people: each defined once, for every face."""

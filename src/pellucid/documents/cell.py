@@ -1,0 +1,91 @@
+"""One number of a tensor, taken apart: its factors by name, its summands, their sum, and the number that the model holds.
+
+layers.0.attn.scores[0, 1, 3, 2]   q · k · scale:  0.31·-1.20·0.177 + ... = 2.410
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pellucid.axes import parse, show
+from pellucid.documents.formula import formula
+from pellucid.documents.number import finite
+from pellucid.documents.summands import labels, values
+from pellucid.errors import UseError
+from pellucid.tracing import Trace
+from pellucid.watching.terms import Index, Terms
+from pellucid.watching.watch import Seen
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: its tensor's record, its index, its terms and its value."""
+
+    seen: Seen
+    index: Index
+    terms: Terms
+    value: float
+
+    @property
+    def total(self) -> float:
+        """The sum of the summands, in float64."""
+        return self.terms.total()
+
+    @cached_property
+    def rows(self) -> list[tuple[list[float], float]]:
+        """Every product with its factors, in order, and after them what is added, which has none."""
+        columns = [f.tolist() for f in self.terms.factors.values()]
+        products = zip(*columns, strict=True) if columns else ()
+        factors = [*map(list, products), *([] for _ in self.terms.added)]
+        return list(zip(factors, self.terms.summands.tolist(), strict=True))
+
+    @property
+    def place(self) -> str:
+        """The index by its axes: "B 0, H 1, T 3, S 2"."""
+        return ", ".join(f"{show(a)} {i}" for a, i in zip(parse(self.seen.dims), self.index, strict=True))
+
+
+def cell(run: Trace, path: str, index: str) -> Cell:
+    """The cell of a watched run; of a path seen in several steps, the first is taken. index: see `cell_of`."""
+    return cell_of(run.all(path)[0], index)
+
+
+def cell_of(seen: Seen, index: str) -> Cell:
+    """The cell of a record; index: "0,1,3,2", where the batch may be left out, and negative numbers count from the end.
+
+    The run must have been watched with terms=True.
+    """
+    path = seen.path
+    if not re.fullmatch(r"\s*-?\d+(\s*[, ]\s*-?\d+)*\s*", index):
+        raise UseError("cell.index", path=path, found=index, dims=seen.dims)
+    at = [int(i) for i in re.findall(r"-?\d+", index)]
+    if len(at) == len(seen.shape) - 1 and seen.dims.startswith("B ") and seen.shape[0] == 1:
+        at = [0, *at]
+    if len(at) != len(seen.shape):
+        raise UseError("cell.count", path=path, found=len(at), dims=seen.dims, shape=seen.shape)
+    for i, n, axis in zip(at, seen.shape, parse(seen.dims), strict=True):
+        if not -n <= i < n:
+            raise UseError("cell.range", path=path, axis=show(axis), found=i, last=n - 1)
+    place = tuple(i % n for i, n in zip(at, seen.shape, strict=True))
+    if seen.terms is None:
+        raise UseError("cell.terms", path=path)
+    return Cell(seen, place, seen.terms(place), float(seen.value[place]))
+
+
+def shortened(count: int, ends: int) -> tuple[range, range]:
+    """Which summands are shown: the first and the last `ends`; all, where that leaves out no more than one."""
+    if count <= 2 * ends + 1:
+        return range(count), range(0)
+    return range(ends), range(count - ends, count)
+
+
+def document(c: Cell, dims: Mapping[str, str]) -> dict[str, Any]:
+    """The cell as JSON; dims: of the run's records, by path. Summands are the products of the factors, and after them what is added."""
+    label, s = labels(c.seen, dims), c.seen
+    told: dict[str, Any] = {"path": s.path, "dims": s.dims, "index": list(c.index), "made": formula(s, dims), "settings": dict(s.settings)}
+    told |= {"factors": {label(name): [finite(x) for x in f.tolist()] for name, f in c.terms.factors.items()}}
+    told |= {"added": {label(name): finite(x) for name, x in c.terms.added.items()}}
+    told |= {"numbers": {name: finite(x) for name, x in values(c.terms).items()}}
+    return told | {"summands": [finite(x) for x in c.terms.summands.tolist()], "total": finite(c.total), "value": finite(c.value)}

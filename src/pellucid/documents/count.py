@@ -1,0 +1,184 @@
+"""A bill as JSON: what `pellucid count --json` prints for one model; for several, a list of these."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pellucid.bench import last_measured
+from pellucid.counting import Bill, Number, ranks
+from pellucid.counting.bounds import Device, Part, moved, parts
+from pellucid.counting.fit import devices, held, largest_batch, longest_context, price, tokens
+from pellucid.counting.ranks import Split, pace, split_of, spread
+from pellucid.counting.textbook import beside
+from pellucid.counting.training_memory import Way, training
+from pellucid.counting.variants import kinds, other_kinds
+from pellucid.errors import UseError
+from pellucid.messages import say
+
+SCHEMA = 1
+PHASES = ("prefill", "decode")
+MOST = 2**20  # of a LoRA's rank, of shards
+
+
+@dataclass(frozen=True)
+class View:
+    """What of a bill is asked for beside the rest. hour: what the device costs an hour."""
+
+    hour: float | None = None
+    way: Way | None = None
+    split: Split | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether one device does all of it."""
+        return self.split is None or self.split.ranks == 1
+
+
+def view(
+    device: str | None = None,
+    price: float | None = None,
+    train: bool = False,
+    lora: int | None = None,
+    recompute: bool = False,
+    shards: int = 1,
+    ranks: str | None = None,
+) -> View:
+    """What is asked for, refused by name where it cannot be. price: what a device costs an hour.  ranks: "tp=8,pp=2,ep=8"."""
+    for name, n in (("--lora", lora), ("--shards", shards)):
+        if n is not None and not 1 <= n <= MOST:
+            raise UseError("count.number", name=name, found=n, most=MOST)
+    if price is not None and not (device and 0 <= price < 1e9):
+        raise UseError("count.price.device", found=price)
+    way = Way(lora, recompute, shards) if train or lora or recompute or shards > 1 else None
+    return View(price, way, None if ranks is None else split_of(ranks))
+
+
+def device_of(bill: Bill) -> Device | None:
+    """The device that a bill is for."""
+    return last_measured.device(bill.setting.device, moved(bill)) if bill.setting.device else None
+
+
+def document(bill: Bill, view: View = View()) -> dict[str, Any]:
+    """The bill. Over ranks, what their device can do is told of them together, and not of one that would have it all."""
+    s, device = bill.setting, device_of(bill)
+    whole = {k: int(n) for k, n in bill.numbers.items() if k.startswith(("flops", "elements")) and k.count(".") == 1}
+    out: dict[str, Any] = {
+        "schema": SCHEMA,
+        "model": bill.model,
+        "family": bill.family,
+        "attention": kinds(bill.config),
+        "layers": len(bill.config.layers) + len(bill.config.encoder or ()),
+        "setting": {"context": s.context, "batch": s.batch, "source": s.source, "weights": s.weights, "cache": s.cache, "device": s.device},
+        "parameters": {
+            "total": int(bill["parameters.total"]),
+            "active": int(bill["parameters.active"]),
+            "active_without_input": int(bill["parameters.active_without_input"]),
+            "buffers": int(bill["buffers.total"]),
+            "by_part": {k: int(n) for k, n in bill.within("parameters.by_part")},
+        },
+        "bytes": {"total": int(bill["bytes.total"]), "by_part": {k: int(n) for k, n in bill.within("bytes.by_part")}},
+        "cache": {k: int(n) for k, n in bill.within("cache") if "layers" not in k},
+        "flops": {k.removeprefix("flops."): v for k, v in whole.items() if k.startswith("flops")},
+        "elements": {k.removeprefix("elements."): v for k, v in whole.items() if k.startswith("elements")},
+        "textbook": {
+            b.name: {"formula": b.closed.formula, "value": int(b.closed), "counted": b.counted, "because": dict(b.because)}
+            for b in beside(bill)
+        },
+        "bounds": bounds(bill, view.hour) if view.alone or device is None else about(device),
+        "notes": bill.notes,
+    }
+    if "bytes.dequantised" in bill:
+        out["bytes"]["dequantised"] = int(bill["bytes.dequantised"])
+    if "cache.bytes" in bill:
+        out["cache"]["other_kinds"] = [
+            {"kind": name, "bytes_per_token": int(b["cache.bytes_per_token"]), "bytes": int(b["cache.bytes"])}
+            for name, b in list(other_kinds(bill))[1:]
+        ]
+    if view.way is not None:
+        out["notes"] = [*bill.notes, *trained_in(bill, view.way)]
+        out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in training(bill, view.way).items()}
+    if view.split is not None:
+        out["ranks"] = over(bill, view.split, view.hour)
+    return out
+
+
+def trained_in(bill: Bill, way: Way) -> list[str]:
+    """What is said of weights that cannot be trained as they are stored."""
+    told = {"dtype": bill.setting.weights, "plain": bill.setting.activations}
+    return [say("count.train.dtype", **told)] if way.rank is None and "bytes.dequantised" in bill else []
+
+
+def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
+    """Seconds at best, what fits, and what it costs, on one of the bill's device; nothing without one."""
+    device = device_of(bill)
+    if device is None:
+        return {}
+    all_of_it, weights = held(bill, bill.setting.context, bill.setting.batch), int(bill["bytes.total"])
+    told: dict[str, Any] = about(device) | {
+        "weights": weights,
+        "cache": all_of_it - weights,
+        "fits": all_of_it <= device.memory,
+        "devices": devices(bill, device),
+    }
+    if "cache.bytes" in bill:
+        told |= {"largest_batch": largest_batch(bill, device), "longest_context": longest_context(bill, device)}
+    for phase in PHASES:
+        if f"flops.{phase}" in bill:
+            found = parts(bill, phase, device)
+            least = sum(p.seconds for p in found)
+            told[phase] = {"seconds": least, "tokens_per_second": tokens(bill, phase) / least, "parts": [written(p) for p in found]}
+            if hour is not None:
+                told[phase]["price_of_a_million_tokens"] = price(bill, phase, device, hour)
+    return told
+
+
+def about(device: Device) -> dict[str, Any]:
+    """A device, and what a program can have of its memory."""
+    return {"device": device.name, "memory": int(device.memory)}
+
+
+def written(p: Part) -> dict[str, Any]:
+    """A part's bound."""
+    return {"path": p.path, "layers": p.times, "flops": p.flops, "bytes": p.moved, "seconds": p.seconds, "sets": p.sets}
+
+
+def over(bill: Bill, split: Split, hour: float | None = None) -> dict[str, Any]:
+    """What ranks hold and send; on the bill's device whether that fits, and how fast they can be at best, part by part."""
+    found, device = spread(bill, split), device_of(bill)
+    out: dict[str, Any] = {
+        "ranks": split.ranks,
+        "split": {"tp": split.tp, "pp": split.pp, "ep": split.ep},
+        "stages": [
+            {"layers": list(s.layers), "parameters": s.parameters, "weights": s.weights, "cache": s.cache, "sent": told(s.sent)}
+            for s in found.stages
+        ],
+    }
+    if device is None:
+        return out
+    most = max(s.weights + s.cache for s in found.stages)
+    out["bounds"] = {"held": most, "fits": most <= device.memory}
+    if "cache.bytes" in bill:
+        out["bounds"] |= {
+            "largest_batch": ranks.largest_batch(bill, split, device),
+            "longest_context": ranks.longest_context(bill, split, device),
+        }
+    for phase in found.stages[0].sent:
+        best = pace(bill, split, phase, device)
+        out["bounds"][phase] = {"seconds": best.seconds, "stages": list(best.stages), "tokens_per_second": best.rate}
+        out["bounds"][phase]["parts"] = [
+            {"stage": i} | written(p) for i, rank in enumerate(ranks.ranks(bill, split)) for p in parts(bill, phase, device, rank)
+        ]
+        if hour is not None:
+            out["bounds"][phase]["price_of_a_million_tokens"] = best.price(split.ranks, hour)
+    return out
+
+
+def told(sent: dict[str, dict[str, Number]]) -> dict[str, Any]:
+    """Bytes that a rank sends, with their formulas."""
+    return {phase: {name: {"value": int(n), "formula": n.formula} for name, n in by.items()} for phase, by in sent.items()}
+
+
+def reasons(bill: Bill, path: str) -> list[dict[str, Any]]:
+    """A number with its formula, and then those that it is made of."""
+    number = bill[path]
+    paths = [path, *(p for p in number.of if p in bill)]
+    return [{"path": p, "value": bill[p].value, "formula": bill[p].formula} for p in paths]

@@ -1,0 +1,132 @@
+"""What the signs of a formula mean: every name in it that is no operand and no weight, each with the numbers of the record at hand.
+
+`mid / rms(mid) · W_ffn_norm`: "rms(x): the root of the mean of x² over its row, plus 1e-06 under the root". The sentences are words; a
+note is the word's key and what it tells of.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from pellucid.documents.formula import BROKEN, formula, plain
+from pellucid.documents.number import number
+from pellucid.messages import say
+from pellucid.watching.watch import Seen
+
+Note = tuple[str, dict[str, str]]  # what follows "formula." in a word's key, and the word's values
+SHOWN = 8  # numbers of a list that are written out
+
+
+def listed(numbers: list[float]) -> str:
+    """The first numbers of a list, and whether there are more."""
+    return ", ".join(map(plain, numbers[:SHOWN])) + (f", … ({len(numbers)})" if len(numbers) > SHOWN else "")
+
+
+def rope(s: Mapping[str, Any]) -> Iterator[Note]:
+    """How pairs turn: which channels they are, how fast, and how a scaling bends that."""
+    if "theta" not in s:
+        return
+    yield f"rope.{s['pairs']}", {"width": str(s["width"]), "theta": plain(s["theta"])}
+    if "scaling" in s:
+        more = {k: v for k, v in s.items() if k not in ("pairs", "theta", "width", "scaling")}
+        told = ", ".join(f"{k} {listed(list(v)) if isinstance(v, list | tuple) else plain(v)}" for k, v in more.items())
+        yield "rope.scaling", {"name": s["scaling"], "numbers": told}
+
+
+def mask(s: Mapping[str, Any]) -> Iterator[Note]:
+    """Whom a query sees."""
+    seen = s.get("mask")
+    if seen is None:
+        yield "mask.other", {}
+    elif seen == "chosen":
+        yield "mask.chosen", {}
+    else:
+        yield "mask", {"seen": seen}
+
+
+def one(key: str, **values: str) -> Callable[[Mapping[str, Any]], Iterator[Note]]:
+    """A note with these settings, each as it is written: eps="eps" takes the setting of that name."""
+
+    def note(s: Mapping[str, Any]) -> Iterator[Note]:
+        if all(name in s for name in values.values()):
+            found = {name: s[of] for name, of in values.items()}
+            yield key, {name: listed(x) if isinstance(x, list) else plain(x) for name, x in found.items()}
+
+    return note
+
+
+def buckets(s: Mapping[str, Any]) -> Iterator[Note]:
+    """T5's buckets, of distances both ways or back alone."""
+    if "buckets" in s:
+        yield f"buckets.{'both' if s['both_ways'] else 'back'}", {"count": str(s["buckets"]), "reach": str(s["reach"])}
+
+
+def scale(s: Mapping[str, Any]) -> Iterator[Note]:
+    """A scale that is no plain root: beside the width of a key, how much more than 1/√width it is."""
+    if "width" in s:
+        yield "scale.more", {"scale": plain(s["scale"]), "more": number(s["scale"] * s["width"] ** 0.5), "width": str(s["width"])}
+    elif "scale" in s:
+        yield "scale", {"scale": plain(s["scale"])}
+
+
+# A sign, as it stands in a formula, and what is told of it; the first letter that is no part of a longer name.
+SIGNS: dict[str, Callable[[Mapping[str, Any]], Iterator[Note]]] = {
+    r"μ|σ": one("deviation", eps="eps"),
+    r"rms\(": one("rms", eps="eps"),
+    r"RoPE\(": rope,
+    r"\bid\b": one("id"),
+    r"\btype\b": one("type"),
+    r"\b(t|s)\b": one("places"),
+    r"\bh\b": one("head"),
+    r"\bscale\b": scale,
+    r"\bm\[h\]": one("slopes", slopes="slopes"),
+    r"\bbfloat16\(": one("bfloat16"),
+    r"\bfloat32\(": one("float32"),
+    r"\bbucket\(": buckets,
+    r"\bsincos\(": one("sincos"),
+    r"\bmask\b": mask,
+    r"\bsinks\b": one("sinks"),
+    r"\bsoftmax\(": one("softmax"),
+    r"^pattern · v$": one("pattern"),
+    r"\bsilu\(": one("silu"),
+    r"\brelu\(": one("relu"),
+    r"\bgelu\(": one("gelu"),
+    r"\bgelu_tanh\(": one("gelu_tanh"),
+    r"\bgelu_bloom\(": one("gelu_bloom"),
+    r"\bclamp\(": one("clamp"),
+    r"\bsigmoid\(": one("sigmoid"),
+    r"\btop\(": one("top"),
+    r"\bbest\(": one("best", kept="groups_chosen", groups="groups", best="group_best"),
+    r"ₙ": one("routed"),
+    r"Σ_A": one("chosen_sum"),
+    r"Σ_H": one("heads_sum"),
+    r"√\(H·K\)": one("sizes"),
+    r"\[−1\]": one("last"),
+    r"\brepetition\(": one("repetition", penalty="repetition"),
+    r"\bwritten\b": one("written"),
+    r"\bcount\b": one("count"),
+    r"\bbias\b": lambda s: iter([("bias", {"bias": ", ".join(f"{id}: {plain(x)}" for id, x in s["bias"].items())})]),
+    r"\btop_k\(": one("top_k"),
+    r"\btop_p\(": one("top_p"),
+    r"\bmin_p\(": one("min_p"),
+}  # fmt: skip
+
+
+def notes(seen: Seen, dims: Mapping[str, str], text: str | None = None) -> list[Note]:
+    """What is told of the signs of a record's formula, in the order of `SIGNS`."""
+    own = formula(seen, dims) if text is None else text
+    bare = re.sub(r"[Wb]_[\w.]+", "", own)  # a weight's name is no sign
+    for path in seen.inputs:
+        bare = bare.replace(path, "")
+    found: list[Note] = []
+    for sign, told in SIGNS.items():
+        if re.search(sign, bare):
+            with suppress(*BROKEN):
+                found += told(seen.settings)
+    return found
+
+
+def sentences(found: list[Note]) -> list[str]:
+    """Notes in the language at hand, each once."""
+    return list(dict.fromkeys(say(f"formula.{key}", **values) for key, values in found))

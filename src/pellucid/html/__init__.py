@@ -1,0 +1,39 @@
+"""A run, a tensor or a model as the page in one HTML file, and in a notebook's cell.
+
+The page is the one that the server serves; what it would ask the server stands in the file, made by the same functions.
+"""
+
+from pathlib import Path
+
+from pellucid.checkpoint.disk import replacing
+from pellucid.errors import TraceError
+from pellucid.html import frame
+from pellucid.html.file import written
+from pellucid.html.recording import Limits, recording
+from pellucid.html.shown import Subject, subject, title
+
+LIMITS = Limits(bytes=64_000_000, numbers=2_000_000, cells=20_000)
+
+
+def html(thing: Subject, most: int = LIMITS.bytes, cells: int = LIMITS.cells) -> str:
+    """The page of a trace, of a tensor, or of a model without values, as the text of one HTML file.
+
+    most: bytes that what is recorded may take; what does not fit is left out, the largest tensors first, and the page says so.
+    cells: whose terms it carries at most, where the trace was made with terms=True: the last token's first, in a tensor the greatest.
+    """
+    run, place = subject(thing)
+    return written(recording(run, place, Limits(most, LIMITS.numbers, cells)))
+
+
+def save(thing: Subject, path: str | Path, **how: int) -> None:
+    """Write `html` to a file that its owner alone may read; whole, or not at all."""
+    text = html(thing, **how)
+    with replacing(Path(path), TraceError) as part:
+        part.touch(0o600)
+        part.write_text(text, encoding="utf-8")
+
+
+def cell(thing: Subject) -> str:
+    """The page of a thing as a notebook's output."""
+    run, place = subject(thing)
+    return frame.framed(written(recording(run, place, frame.LIMITS)), frame.plain(title(thing), run))

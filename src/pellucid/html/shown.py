@@ -1,0 +1,74 @@
+"""What a page is of: a trace, what a watch has recorded, one tensor, or a model; each as the run that the server would tell of.
+
+A trace that ran in this process knows its model, which tells pieces, parameters and likeliest tokens; one from a folder knows its name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from pellucid.api.model import Model
+from pellucid.counting.meta_run import ghost
+from pellucid.documents.run import tokenizer_of
+from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.server.asked import Asked
+from pellucid.server.limits import LIMITS
+from pellucid.server.runs import Run, recorded, shapes
+from pellucid.server.shelf import EXAMPLES, Held
+from pellucid.server.worker import Stop
+from pellucid.tracing import Trace
+from pellucid.watching.watch import Records, Seen, Watch
+
+Subject = Records | Seen | Model
+Place = Mapping[str, str]
+ROWS = (0,) * 5  # what a model without a tokenizer is shown with; on shapes alone any ids do
+DTYPES = ("float32", "bfloat16", "float16", "int8", "int4")  # that the page can count with
+
+
+def subject(thing: Subject) -> tuple[Run, Place]:
+    """The run that tells of a thing, and where the page opens: a trace at its life, a tensor at its tile, a model at what it holds."""
+    if isinstance(thing, Model):
+        dtype = counted_dtype(thing)
+        return of_model(thing), {"view": "budget"} | ({} if dtype == "bfloat16" else {"budget": f"dtype:{dtype}"})
+    if isinstance(thing, Seen):
+        return Run(None, Trace(seen=[whole(replace(thing, step=0, call=0, request=None))])), {"tensor": thing.path}
+    life = thing if isinstance(thing, Trace) else Trace(type(thing.model).__name__ if isinstance(thing, Watch) else "", seen=thing.seen)
+    life = replace(life, seen=[whole(s) for s in life])
+    held = held_by(life.runner if isinstance(thing, Trace) else getattr(thing, "model", None), life.model)
+    return recorded(held, life, LIMITS), {}
+
+
+def title(thing: Subject) -> str:
+    """A thing in one line."""
+    if isinstance(thing, Trace | Model):
+        return repr(thing)
+    return f"{type(thing).__name__}({thing.path!r})" if isinstance(thing, Seen) else f"{type(thing).__name__}({len(thing)})"
+
+
+def held_by(runner: object, name: str) -> Held | None:
+    """What ran: a model, or a module alone; None where it is not at hand."""
+    if isinstance(runner, Model):
+        return Held(runner.name, runner.family.name, runner.module, runner)
+    return Held(name, "", runner, None) if isinstance(runner, Decoder | EncoderDecoder) else None
+
+
+def of_model(model: Model) -> Run:
+    """A model's shapes, by one forward on meta of the example that its kind begins with."""
+    held = Held(model.name, model.family.name, ghost(model.config, model.dtype), model)
+    text = EXAMPLES[held.kind] if tokenizer_of(model) is not None else None
+    rows = ROWS[: model.config.positions or len(ROWS)]
+    return shapes(held, Asked(model.name, text, None if text is not None else rows), Stop(), LIMITS)
+
+
+def counted_dtype(model: Model) -> str:
+    """The format that a model's weights are counted in."""
+    found = model.quant or str(model.dtype).removeprefix("torch.")
+    return found if found in DTYPES else "bfloat16"
+
+
+def whole(seen: Seen) -> Seen:
+    """The record; where `keep` has kept something else than the tensor, without it."""
+    x = seen.value
+    same = isinstance(x, Tensor) and tuple(x.shape) == tuple(seen.shape) and x.dtype == seen.dtype
+    return seen if same else replace(seen, value=None, terms=None)

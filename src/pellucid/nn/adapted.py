@@ -1,0 +1,72 @@
+"""A matrix with low-rank additions (LoRA, arXiv 2106.09685): y = x Wᵀ + b + Σ s·(x Aᵀ) Bᵀ, one summand for each adapter by its name.
+
+A Linear becomes an AdaptedLinear where it stands and is a Linear again when its last addition goes, so a plain model pays nothing.
+"""
+
+from typing import cast
+
+from torch import Tensor, nn
+
+from pellucid import ops
+from pellucid.nn.linear import Linear
+from pellucid.watching.meta import META
+from pellucid.watching.tap import tap
+
+
+class Addition(nn.Module):
+    """x [... in] -> (x Aᵀ) Bᵀ [... out], with L numbers in between; lora_a is [L in], lora_b [out L].
+
+    axes: the matrix's own, "(H K) D".  rows: the letter of the rows that it meets.
+    """
+
+    def __init__(self, a: nn.Parameter, b: nn.Parameter, scale: float, axes: str, rows: str) -> None:
+        super().__init__()
+        out, _, inner = axes.rpartition(" ") if axes.startswith("(") else axes.partition(" ")
+        self.axes = {"lora_a": f"L {inner}", "lora_b": f"{out} L"}
+        self.scale, self.rows, self.out = scale, rows, out
+        self.lora_a, self.lora_b = holder(a), holder(b)
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = tap(self.lora_a(x), f"lora_a: B {self.rows} L")
+        return tap(self.lora_b(low), f"lora_b: B {self.rows} {self.out}")
+
+
+class AdaptedLinear(Linear):
+    """x [... in] -> [... out]: the plain product, and each adapter's addition times its scale."""
+
+    adapters: nn.ModuleDict
+
+    def additions(self) -> list[Addition]:
+        return [cast(Addition, a) for a in self.adapters.values()]
+
+    def forward(self, x: Tensor) -> Tensor:
+        added = [(a(x), a.scale) for a in self.additions()]
+        return ops.adapted(super().forward(x), x, self.weight, self.bias, added)
+
+    def matrix(self) -> Tensor:
+        """The weight and its additions as one matrix."""
+        return ops.merged(self.weight, [(a.lora_a.weight, a.lora_b.weight, a.scale) for a in self.additions()])
+
+
+def holder(weight: nn.Parameter) -> Linear:
+    """The product with this parameter, which another may hold too."""
+    with META:
+        made = Linear(weight.shape[1], weight.shape[0], False)
+    made.weight = weight
+    return made
+
+
+def add(linear: Linear, name: str, addition: Addition) -> None:
+    """Put an addition on a Linear, under an adapter's name."""
+    if not isinstance(linear, AdaptedLinear):
+        linear.__class__ = AdaptedLinear
+        linear.adapters = nn.ModuleDict()
+    cast(AdaptedLinear, linear).adapters[name] = addition
+
+
+def remove(linear: AdaptedLinear, name: str) -> None:
+    """Take an addition off; without one it is the plain Linear again."""
+    del linear.adapters[name]
+    if not linear.adapters:
+        del linear.adapters
+        linear.__class__ = Linear  # type: ignore[assignment]

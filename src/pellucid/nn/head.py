@@ -1,0 +1,71 @@
+"""The way out: what happens between the last norm and the logits. Mostly one product."""
+
+from torch import Tensor, nn
+
+from pellucid import config as c
+from pellucid import ops
+from pellucid.batch.step import Step
+from pellucid.nn.linear import Embedding, Linear
+from pellucid.nn.norm import NORMS
+from pellucid.watching.tap import tap
+
+
+class Transform(nn.Module):
+    """One more product, activation and norm before the head, as in BERT (arXiv 1810.04805)."""
+
+    axes = {"dense": "D D", "norm": "D"}
+
+    def __init__(self, cfg: c.Config) -> None:
+        super().__init__()
+        assert cfg.transform is not None
+        self.act, self.dense, self.norm = cfg.transform, Linear(cfg.width, cfg.width, True), NORMS[cfg.norm](cfg.width, cfg.eps)
+
+    def forward(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
+        dense = tap(self.dense(x), f"dense: B {length} D", rows)
+        return self.norm(tap(ops.gate(dense, None, self.act), f"acted: B {length} D", rows))  # type: ignore[no-any-return]
+
+
+class Ending(nn.Module):
+    """The head of a model, tied or not, and what the config asks for on both sides of it."""
+
+    head: Linear
+
+    def add_head(self, cfg: c.Config, embed: Embedding) -> None:
+        self.head = Linear(cfg.embed_width or cfg.width, cfg.vocab, cfg.head_bias)
+        if cfg.head_bias:
+            nn.init.zeros_(self.head.bias)
+        if cfg.tied:  # one table for the first and the last product, arXiv 1608.05859
+            self.head.weight = embed.weight
+        self.logit_scale, self.cap = cfg.logit_scale, cfg.logit_cap
+        self.before = [self.shrunk] * (cfg.logit_scale != 1.0)
+        self.finish = self.uncapped if cfg.logit_cap is None else self.capped
+        if cfg.embed_width is not None:
+            self.narrow = Linear(cfg.width, cfg.embed_width, False)
+            self.before.append(self.narrowed)
+        if cfg.transform is not None:
+            self.transform = Transform(cfg)
+            self.before.append(self.transformed)
+
+    def logits(self, x: Tensor, step: Step) -> Tensor:
+        """x [B T D] -> logits [B T V], or of the rows that the step wants alone, [B N V]."""
+        rows = step.wanted
+        x, length = (x, "T") if rows is None else (x[:, rows], "N")
+        for change in self.before:
+            x = change(x, length, rows)
+        return tap(self.finish(self.head(x), length, rows), f"logits: B {length} V", rows)
+
+    def shrunk(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
+        return tap(ops.scaled(x, self.logit_scale), f"head_scaled: B {length} D", rows)
+
+    def narrowed(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
+        return tap(self.narrow(x), f"narrow: B {length} L", rows)
+
+    def transformed(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
+        return tap(self.transform(x, length, rows), f"transform: B {length} D", rows)
+
+    def uncapped(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
+        return x
+
+    def capped(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
+        assert self.cap is not None
+        return ops.capped(tap(x, f"uncapped: B {length} V", rows), self.cap)

@@ -1,0 +1,45 @@
+"""The indexer of DeepSeek Sparse Attention: before attention runs, it tells each query the few keys to look at. arXiv 2512.02556."""
+
+from torch import Tensor, nn
+
+from pellucid import config as c
+from pellucid import ops
+from pellucid.batch.kv_cache import Past
+from pellucid.batch.mask import Sight, causal
+from pellucid.batch.step import Step
+from pellucid.nn.linear import Linear, WideLinear
+from pellucid.nn.norm import LayerNorm
+from pellucid.watching.tap import tap
+
+
+class Indexer(nn.Module):
+    """x [B T D] and the query latent [B T Q] -> of each piece of the past, which keys a row sees [B T S]. Its past is one key [B S K]."""
+
+    axes = {"q": "(H K) Q", "k": "K D", "k_norm": "K", "weights": "H D"}
+    reach = None  # a query may choose any key before it
+
+    def __init__(self, cfg: c.Config, spec: c.Index, latent: int) -> None:
+        super().__init__()
+        self.width, self.chosen = spec.width, spec.chosen
+        self.q = Linear(latent, spec.heads * spec.width, False)
+        self.k, self.k_norm = Linear(cfg.width, spec.width, False), LayerNorm(spec.width, spec.eps)
+        self.weights = WideLinear(cfg.width, spec.heads, False)
+
+    def forward(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], rope: c.Rope, step: Step) -> list[Tensor]:
+        q = tap(self.q(low).unflatten(-1, (-1, self.width)), "q: B T H K")
+        k = tap(self.k_norm(tap(self.k(x), "k: B T K")), "k_norm: B T K")
+        # halves turn here, whatever pairs turn in the attention that this serves
+        q = tap(ops.rotate(q, turn, False, rope), "q_rot: B T H K")
+        k = tap(ops.rotate(k.unsqueeze(2), turn, False, rope).squeeze(2), "k_rot: B T K")
+        weights = tap(self.weights(x), "weights: B T H")
+        return ops.choose(q, weights, step.store(self, k), step.sight or causal, self.chosen)
+
+
+def limited(sight: Sight, past: Past, chosen: list[Tensor]) -> Sight:
+    """The sight of which each piece of the past keeps the keys that were chosen."""
+    kept = dict(zip(past.pieces, chosen, strict=True))
+    return Sight(
+        sight.allowed,
+        inputs=tuple(chosen),
+        within=lambda whole, piece: whole & Sight(lambda q, k: kept[piece][:, None]),
+    )

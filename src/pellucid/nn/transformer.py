@@ -1,0 +1,190 @@
+"""The models: plain modules made from a Config.
+
+Decoder(tokens [B T], step) -> logits [B T V]
+Encoder(tokens [B T], step) -> logits [B T V], or rows [B T D] where it has no head; every token sees every other
+EncoderDecoder(source [B S], tokens [B T], step) -> logits [B T V]; its cross attention remembers the encoder's rows
+"""
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pellucid import config as c
+from pellucid import ops
+from pellucid.batch.step import Step
+from pellucid.errors import ConfigError
+from pellucid.nn.block import block
+from pellucid.nn.head import Ending
+from pellucid.nn.linear import Embedding, Linear
+from pellucid.nn.norm import NORMS
+from pellucid.watching.tap import tap
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+
+class Stack(nn.Module):
+    """Blocks and the last norm. A table of distance biases, where there is one, is shared by all blocks."""
+
+    axes = {"positions": "P D", "types": "Y D", "embed_norm": "D", "widen": "D L", "norm": "D"}
+
+    def __init__(self, cfg: c.Config, layers: tuple[c.Layer, ...]) -> None:
+        super().__init__()
+        first = layers[0].attn
+        buckets = first.buckets if isinstance(first, c.Attention) else None
+        table = Embedding(buckets.count, first.heads) if buckets else None
+        self.layers = nn.ModuleList(block(cfg, layer, table) for layer in layers)
+        self.norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.final_norm else None
+        self.leave = self.plain if self.norm is None else self.normed
+
+    def add_entry(self, cfg: c.Config) -> None:
+        """What happens to the embedding's rows before the first block, each where the config asks for it, in this order."""
+        self.scale, self.offset = cfg.embed_scale, cfg.offset
+        self.entry = [self.scaled] * (cfg.embed_scale != 1.0)
+        if cfg.embed_width is not None:
+            self.widen = Linear(cfg.embed_width, cfg.width, False)
+            self.entry.append(self.widened)
+        if cfg.sinusoids:
+            self.entry.append(self.waved)
+        elif cfg.positions:
+            self.positions = Embedding(cfg.positions + cfg.offset, cfg.width)
+            self.entry.append(self.placed)
+        if cfg.types:
+            self.types = Embedding(cfg.types, cfg.width)
+            self.entry.append(self.typed)
+        if cfg.embed_norm:
+            self.embed_norm = NORMS[cfg.norm](cfg.width, cfg.eps)
+            self.entry.append(self.smoothed)
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        """The embedding's rows [B T D] -> the last rows [B T D]."""
+        x = self.enter(x, step)
+        for layer in self.layers:
+            x = layer(x, step)
+        return self.leave(x)
+
+    def enter(self, x: Tensor, step: Step) -> Tensor:
+        for change in self.entry:
+            x = change(x, step)
+        return x
+
+    def scaled(self, x: Tensor, step: Step) -> Tensor:
+        return tap(ops.scaled(x, ops.rounded(self.scale, x.dtype)), "scaled: B T D")
+
+    def widened(self, x: Tensor, step: Step) -> Tensor:
+        return tap(self.widen(x), "widen: B T D")
+
+    def placed(self, x: Tensor, step: Step) -> Tensor:
+        at = tap(self.positions(step.places, self.offset), "positions: B T D")
+        return tap(ops.add(x, at), "start: B T D")
+
+    def waved(self, x: Tensor, step: Step) -> Tensor:
+        at = tap(ops.sinusoids(step.places, x.shape[-1], x.dtype), "positions: B T D")
+        return tap(ops.add(x, at), "start: B T D")
+
+    def typed(self, x: Tensor, step: Step) -> Tensor:
+        types = torch.zeros_like(step.places) if step.types is None else step.types
+        return tap(ops.add(x, tap(self.types(types), "types: B T D")), "typed: B T D")
+
+    def smoothed(self, x: Tensor, step: Step) -> Tensor:
+        return tap(self.embed_norm(x), "embed_norm: B T D")
+
+    def plain(self, x: Tensor) -> Tensor:
+        return x
+
+    def normed(self, x: Tensor) -> Tensor:
+        assert self.norm is not None
+        return tap(self.norm(x), "norm: B T D")
+
+
+class Decoder(Stack, Ending):
+    """tokens [B T] -> logits [B T V], or of the step's wanted rows alone."""
+
+    axes = {**Stack.axes, "embed": "V D", "head": "V D", "narrow": "L D", "pooler": "D D"}
+    edition = 0  # how often its products were changed, which a plan of the old ones must notice
+
+    def __init__(self, cfg: c.Config) -> None:
+        super().__init__(cfg, cfg.layers)
+        self.config, self.letter = cfg, letter(self, cfg)
+        self.embed = Embedding(cfg.vocab, cfg.embed_width or cfg.width)
+        self.add_entry(cfg)
+        if cfg.head:
+            self.add_head(cfg, self.embed)
+        if cfg.pooler:
+            self.pooler = Linear(cfg.width, cfg.width, True)
+        self.end = self.logits if cfg.head else self.pooled if cfg.pooler else self.rows
+
+    def rows(self, x: Tensor, step: Step) -> Tensor:
+        return x
+
+    def pooled(self, x: Tensor, step: Step) -> Tensor:
+        """The rows; a watcher sees what the pooler makes of each text's first one."""
+        starts = torch.tensor([s.start for s in step.spans] or [0], device=x.device)
+        token = (torch.arange(len(x), device=x.device)[:, None] * x.shape[1] + starts).flatten()
+        dense = tap(self.pooler(tap(ops.pick(x, token), "first: N D", token)), "pooler: N D", token)
+        tap(ops.tanh(dense), "pooled: N D", token)
+        return x
+
+    def forward(self, tokens: Tensor, step: Step | None = None) -> Tensor:
+        step = step or Step.plain(tokens)
+        return self.end(super().forward(tap(self.embed(tokens), f"embed: B T {self.letter}"), step), step)
+
+
+class Encoder(Decoder):
+    """The same over tokens that all see each other: it fills blanks, or gives rows, and generates nothing (arXiv 1810.04805)."""
+
+
+class EncoderDecoder(Ending):
+    """source [B S], tokens [B T] -> logits [B T V]. arXiv 1706.03762."""
+
+    axes = {"embed": "V D", "head": "V D", "narrow": "L D"}
+    edition = 0
+
+    def __init__(self, cfg: c.Config) -> None:
+        super().__init__()
+        assert cfg.encoder is not None
+        self.config, self.letter = cfg, letter(self, cfg)
+        self.embed = Embedding(cfg.vocab, cfg.embed_width or cfg.width)
+        self.add_head(cfg, self.embed)
+        self.encoder, self.decoder = Stack(cfg, cfg.encoder), Stack(cfg, cfg.layers)
+        self.encoder.add_entry(cfg)
+        self.decoder.add_entry(cfg)
+
+    def encode(self, source: Tensor, step: Step | None = None) -> tuple[Tensor, Step]:
+        """What a decoder's Step takes as `source`: the encoder's rows [B S D], and the step that made them."""
+        step = step or Step.plain(source)
+        return self.encoder(tap(self.embed(source), f"source: B S {self.letter}"), step), step
+
+    def decode(self, tokens: Tensor, step: Step) -> Tensor:
+        """Logits of the decoder's rows, over the memory that the step brings or has kept."""
+        return self.logits(self.decoder(tap(self.embed(tokens), f"embed: B T {self.letter}"), step), step)
+
+    def forward(self, source: Tensor | None, tokens: Tensor, step: Step | None = None, source_step: Step | None = None) -> Tensor:
+        step = step or Step.plain(tokens)
+        if source is not None:
+            step.source = self.encode(source, source_step)
+        return self.decode(tokens, step)
+
+
+def letter(model: nn.Module, cfg: c.Config) -> str:
+    """The last axis of the embedding's rows; where they have a width of their own it is another letter, and the model's table says so."""
+    if cfg.embed_width is None:
+        return "D"
+    model.axes = {**model.axes, **dict.fromkeys(("embed", "head"), "V L")}  # type: ignore[assignment, dict-item]
+    return "L"
+
+
+def build(cfg: c.Config) -> Decoder | EncoderDecoder:
+    """The module of a config, with unset weights on the default device."""
+    kind = EncoderDecoder if cfg.encoder is not None else Encoder if cfg.both_ways else Decoder
+    try:
+        return kind(cfg)
+    except RuntimeError as broken:  # more bytes than 63 bits count, or than the machine has
+        raise ConfigError("config.huge", reason=str(broken).split("\n")[0]) from None
+
+
+def cast(model: Kind, dtype: torch.dtype) -> Kind:
+    """Parameters to dtype; buffers keep theirs, since `model.to(dtype)` would round the router's float32 correction."""
+    for p in model.parameters():
+        p.data = p.data.to(dtype)
+    return model

@@ -1,0 +1,48 @@
+"""How a thing shows itself: as the page, in a notebook's cell or in one HTML file; a function, its settings.
+
+What draws the page stands floors above the things that it draws; the package puts it in here when it is imported.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+from pellucid.errors import SettingError, nearest
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Make a keyword that `function` does not have a SettingError that offers the nearest ones."""
+    known = [n for n, p in inspect.signature(function).parameters.items() if n != "self" and p.kind is not p.VAR_KEYWORD]
+    settings = frozenset(known)
+
+    @functools.wraps(function)
+    def call(*args: Given.args, **how: Given.kwargs) -> Result:
+        for name in how.keys() - settings:
+            raise SettingError("setting.unknown", function=function.__name__, name=name, near=nearest(name, known), known=", ".join(known))
+        return function(*args, **how)
+
+    return call
+
+
+class Shown:
+    """A thing that the page can show."""
+
+    _page: ClassVar[Callable[[], Any]]  # gives `pellucid.html`
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page in a frame of its own, with as much as fits `saved.notebook.LIMITS`."""
+        return Shown._page().cell(self)  # type: ignore[no-any-return]
+
+    @checked
+    def save_html(self, path: str | Path, most: int | None = None, cells: int | None = None) -> None:
+        """Write the page with what it shows as one file, which opens without a network.
+
+        most: bytes that its tensors may take, 64 MB where None; the largest are left out first.  cells: whose terms it carries at most.
+        """
+        how = {"most": most, "cells": cells}
+        Shown._page().save(self, path, **{name: value for name, value in how.items() if value is not None})

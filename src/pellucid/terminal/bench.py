@@ -1,0 +1,166 @@
+"""What `pellucid bench` has measured, as lines of a terminal and as JSON: the machine's limits, a model's phases beside their bounds."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from pellucid.bench.idle import Idle
+from pellucid.bench.limits import Limits
+from pellucid.bench.peers import Served
+from pellucid.bench.timing import Beside, Timed
+from pellucid.counting import Bill
+from pellucid.counting.bounds import Device, moved
+from pellucid.documents.amount import scaled, seconds
+from pellucid.documents.number import count
+from pellucid.messages import say
+from pellucid.terminal.bounds import headed
+from pellucid.terminal.table import Column, clipped, prose, table
+
+SCHEMA = 1
+PHASES = {"prefill": "bench.prefill", "decode": "bench.decode"}
+SETS = {"compute": "count.compute", "bandwidth": "count.bandwidth", None: "bench.nothing"}
+Phases = Sequence[tuple[Timed, Beside, list[Beside]]]
+
+
+def limits(found: Limits) -> list[Text]:
+    """The machine, and each rate with the best and the median of its runs."""
+    rows = headed(say("bench.rate"), say("bench.best"), say("bench.median"))
+    for threads, rate in found.read.items():
+        rows.append(
+            [say("bench.read", size=scaled(found.block, "B"), threads=threads), scaled(rate.best, "B/s"), scaled(rate.median, "B/s")]
+        )
+    for dtype, rate in found.product.items():
+        name = say("bench.product", dtype=dtype, threads=found.threads)
+        rows.append([name, scaled(rate.best, "FLOP/s"), scaled(rate.median, "FLOP/s")])
+    title = Text.assemble((found.cpu, "bold"), (f"  torch {found.torch} · {found.kernels or '-'} · {found.date}", "dim"))
+    return [title, *table(rows, [Column(), Column(">"), Column(">", style="dim")])]
+
+
+def kept(file: Path) -> list[Text]:
+    return [Text(" " + say("bench.kept", file=file), "dim")]
+
+
+def drawn(bill: Bill, random: bool, phases: Phases, device: Device, served: Served, idle: Idle, width: int) -> list[Text]:
+    """A model's phases, part by part. On a machine that was not idle, times without a verdict."""
+    s = bill.setting
+    told = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
+    about = f"  {bill.family} · {say('explain.layers', count=len(bill.config.layers))} · {told}"
+    out = [Text(), Text.assemble((bill.model, "bold"), (about + (f" · {say('bench.random')}" if random else ""), "dim"))]
+    out += [] if idle.quiet else [Text(), *prose(disturbed(idle), width, "yellow")]
+    for timed, whole, parts in phases:
+        line = say(PHASES[timed.phase], seconds=seconds(whole.seconds), bound=seconds(whole.bound), rate=f"{rate(bill, whole):.1f}")
+        out += [Text(), Text(" " + line)]
+        out += [Text(" " + say("bench.prediction", error=f"{100 * whole.error:+.0f}"))] if idle.quiet else []
+        if timed.phase == "decode" and idle.quiet:
+            out.append(Text(" " + say("bench.share", share=f"{100 * share(bill, whole, device):.0f}")))
+        if timed.outside is not None:
+            out.append(Text(" " + say("bench.outside", seconds=seconds(max(0.0, timed.outside)))))
+        measured, bound = say("bench.measured"), say("bench.bound")
+        rows = headed(say("count.head.part"), say("count.head.layers"), measured, bound, say("bench.ratio"), say("count.head.sets"))
+        rows += [
+            [p.path, f"×{p.layers}", seconds(p.seconds), seconds(p.bound) if p.bound else "-", ratio(p, idle), say(SETS[p.sets])]
+            for p in parts
+        ]
+        eager = statistics.median(timed.eager)
+        rows.append([Text(say("bench.rest"), "dim"), "", seconds(max(0.0, eager - sum(p.seconds for p in parts))), "", "", ""])
+        rows.append([say("bench.eager"), "", seconds(eager), seconds(whole.bound), ratio(Beside("", eager, whole.bound), idle), ""])
+        if timed.planned:
+            rows.append([say("bench.planned"), "", seconds(whole.seconds), seconds(whole.bound), ratio(whole, idle), ""])
+        columns = [Column(), Column(">", style="dim"), Column(">"), Column(">"), Column(">"), Column(style="dim")]
+        out += table(rows, columns, indent=2)
+    out += [Text(), *(Text(" " + line) for line in engine(served))]
+    return clipped([*out, Text(), *prose(say("bench.how", source=device.source), width, "dim")], width)
+
+
+def disturbed(idle: Idle) -> str:
+    """Why there is no verdict."""
+    others = "-" if idle.others is None else f"{100 * idle.others:.0f}%"
+    return say("bench.disturbed", others=others, steadiness=f"{100 * idle.steadiness:.0f}%")
+
+
+def engine(served: Served) -> list[str]:
+    """The first token, a crowd, and another library beside us, a line each."""
+    out = list[str]()
+    if (first := served.first) is not None:
+        cold, warm = (seconds(statistics.median(times)) for times in (first.cold, first.warm))
+        told = {"context": count(first.context), "cold": cold}
+        known = say("bench.first", **told, warm=warm, cached=count(first.cached))
+        out.append(known if first.cached else say("bench.first.cold", **told))
+    if (crowd := served.crowd) is not None:
+        size = {"requests": crowd.requests, "read": count(crowd.read), "written": count(crowd.written)}
+        out.append(say("bench.crowd", **size, seconds=seconds(crowd.seconds), rate=f"{crowd.rate:.1f}"))
+    if (other := served.against) is not None:
+        ours, theirs, ratios = other.rate(other.ours), other.rate(other.theirs), {"ratio": other.ratio(1), "whole": other.ratio(0)}
+        numbers = {"ours": f"{ours:.1f}", "theirs": f"{theirs:.1f}", **{name: f"{value:.2f}" for name, value in ratios.items()}}
+        out.append(say("bench.against", peer=other.peer, version=other.version, pairs=len(other.ours), **numbers))
+    return out
+
+
+def share(bill: Bill, whole: Beside, device: Device) -> float:
+    """The bytes of a step over its time, as a part of what the memory gives."""
+    return moved(bill) / whole.seconds / device.bandwidth
+
+
+def rate(bill: Bill, whole: Beside) -> float:
+    """Tokens a second."""
+    return (bill.setting.context if whole.path == "prefill" else 1) / whole.seconds
+
+
+def ratio(x: Beside, idle: Idle) -> str:
+    return "-" if x.ratio is None or not idle.quiet else f"{x.ratio:.2f}"
+
+
+def document(bill: Bill, random: bool, phases: Phases, device: Device, served: Served, idle: Idle) -> dict[str, Any]:
+    """The same as JSON; verdicts are null where the machine was not idle."""
+
+    def told(x: Beside) -> dict[str, Any]:
+        return {"seconds": x.seconds, "bound": x.bound, "ratio": x.ratio if idle.quiet else None}
+
+    s = bill.setting
+    return {
+        "model": bill.model,
+        "family": bill.family,
+        "setting": {"context": s.context, "dtype": s.weights, "random_weights": random},
+        "idle": {"quiet": idle.quiet, "others": idle.others, "steadiness": idle.steadiness},
+        "phases": {
+            timed.phase: told(whole)
+            | {
+                "error": whole.error if idle.quiet else None,
+                "tokens_per_second": rate(bill, whole),
+                "runs": len(timed.whole),
+                "planned": timed.planned,
+                "outside": timed.outside,
+                "share": share(bill, whole, device) if timed.phase == "decode" and idle.quiet else None,
+                "eager": statistics.median(timed.eager),
+                "parts": [{"path": p.path, "layers": p.layers, **told(p), "sets": p.sets} for p in parts],
+            }
+            for timed, whole, parts in phases
+        },
+        **engine_document(served),
+    }
+
+
+def engine_document(served: Served) -> dict[str, Any]:
+    """The same of the engine; what was not asked for is null."""
+    first, crowd, other = served.first, served.crowd, served.against
+    return {
+        "first_token": None if first is None else asdict(first),
+        "crowd": None if crowd is None else {**asdict(crowd), "tokens_per_second": crowd.rate},
+        "against": None
+        if other is None
+        else {
+            "peer": other.peer,
+            "version": other.version,
+            "new": other.new,
+            "pairs": [
+                {side: {"seconds": whole, "after_first": after} for side, (whole, after) in zip(("ours", "theirs"), pair, strict=True)}
+                for pair in zip(other.ours, other.theirs, strict=True)
+            ],
+            "ratio": other.ratio(1),
+            "ratio_with_prompt": other.ratio(0),
+        },
+    }

@@ -1,0 +1,153 @@
+"""A bill as lines of a terminal: parameters by part, the past, products, and the bounds on a device."""
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from pellucid.counting import Bill
+from pellucid.counting.bounds import parts
+from pellucid.counting.textbook import beside
+from pellucid.counting.variants import other_kinds
+from pellucid.documents.amount import Amount, scaled
+from pellucid.documents.count import View, bounds, device_of
+from pellucid.documents.number import count
+from pellucid.messages import say
+from pellucid.ops.blocks import BITS
+from pellucid.terminal import bounds as drawing
+from pellucid.terminal.bounds import headed, priced
+from pellucid.terminal.columns import bytes_in, window
+from pellucid.terminal.table import Column, clipped, prose, table
+from pellucid.terminal.training_and_ranks import PHASES, largest, over_ranks, phase_of, trained
+
+BOOKS = {"attention": "count.book.attention", "model": "count.book.model", "token": "count.book.token"}
+BECAUSE = {"scores": "count.because.scores", "idle": "count.because.idle"}
+
+
+def drawn(bill: Bill, width: int, view: View = View()) -> list[Text]:  # noqa: B008
+    """The lines of `count` for one model."""
+    blocks = [parameters(bill), past(bill, width), work(bill), textbook(bill, width), limits(bill, view, width)]
+    if view.way is not None:
+        blocks.append(trained(bill, view.way, width))
+    if view.split is not None:
+        blocks.append(over_ranks(bill, view, view.split, width))
+    out = list(head(bill, width))
+    for block in blocks:
+        out += [Text(), *block] if block else []
+    return clipped(out, width)
+
+
+def head(bill: Bill, width: int) -> Iterator[Text]:
+    s = bill.setting
+    told = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
+    reads = f"{len(bill.config.encoder)}+" if bill.config.encoder else ""
+    layers = say("explain.layers", count=f"{reads}{len(bill.config.layers)}")
+    yield Text.assemble((bill.model, "bold"), (f"  {bill.family} · {layers} · {told}", "dim"))
+    for note in bill.notes:
+        yield from prose(note, width)
+
+
+def parameters(bill: Bill) -> list[Text]:
+    """By part, each with its share; and the bytes of all."""
+    every = int(bill["parameters.total"])
+    rows = headed(say("count.head.part"), say("count.head.number"), say("count.head.share"), say("count.head.formula"))
+    rows += [
+        [name, count(int(n)), f"{100 * n.value / every:.1f}%", Text(short(n.symbols), "dim")]
+        for name, n in bill.within("parameters.by_part")
+    ]
+    rows.append([Text(say("count.total"), "bold"), count(every), "", Text(bill["parameters.total"].symbols, "dim")])
+    if bill["parameters.active"].value != every:
+        rows.append([say("count.active"), count(int(bill["parameters.active"])), "", Text(bill["parameters.active"].symbols, "dim")])
+        without = bill["parameters.active_without_input"]
+        rows.append([say("count.active_without"), count(int(without)), "", Text(without.symbols, "dim")])
+    if int(bill["buffers.total"]):
+        rows.append([say("count.buffers"), count(int(bill["buffers.total"])), "", ""])
+    rows.append([bytes_in(bill.setting.weights), scaled(int(bill["bytes.total"]), "B"), "", ""])
+    if "bytes.dequantised" in bill:
+        wide = bill["bytes.dequantised"]
+        rows.append([dequantised(bill), scaled(int(wide), "B"), "", ""])
+    return [Text(say("count.parameters"), "bold"), *table(rows, [Column(), Column(">"), Column(">", style="dim"), Column()])]
+
+
+def dequantised(bill: Bill) -> str:
+    """What the bytes of plain numbers are: what pellucid itself holds of a format that it does not multiply in, else what it would."""
+    plain = bill.setting.activations
+    return say("count.dequantised.were", dtype=plain) if bill.setting.weights in BITS else say("count.dequantised", dtype=plain)
+
+
+def short(symbols: str, most: int = 60) -> str:
+    """A sum's first summands."""
+    if len(symbols) <= most:
+        return symbols
+    cut = symbols.rfind(" + ", 0, most)
+    return f"{symbols[: cut if cut > 0 else most]} + …"
+
+
+def past(bill: Bill, width: int) -> list[Text]:
+    """The bytes of the past, a token's and a batch's; and what they would be with each other kind of attention."""
+    if "cache.bytes" not in bill:
+        return []
+    a_token, s = bill["cache.bytes_per_token"], bill.setting
+    (own, _), *others = other_kinds(bill)
+    whole = say("count.cache", context=count(s.context), batch=count(s.batch))
+    rows = headed(say("count.row.attention"), say("count.token"), whole, say("count.head.formula"))
+    rows.append(
+        [own, f"{count(int(a_token))} B", scaled(int(bill["cache.bytes"]), "B"), Text(f"{short(a_token.symbols)} = {a_token.filled}")]
+    )
+    for name, b in others:
+        rows.append(
+            [Text(say("count.as_kind", kind=name)), f"{count(int(b['cache.bytes_per_token']))} B", scaled(int(b["cache.bytes"]), "B"), ""]
+        )
+    if "cache.uncompressed_bytes_per_token" in bill:
+        each = int(bill["cache.uncompressed_bytes_per_token"])
+        whole = scaled(each * s.context * s.batch, "B")
+        rows.append([Text(say("count.uncompressed")), f"{count(each)} B", whole, "H·(K + R + W)·b"])
+    out = [Text(say("count.past"), "bold"), *table(rows, [Column(), Column(">"), Column(">"), Column(style="dim")])]
+    if "cache.bytes_per_source_token" in bill:
+        row, source = bill["cache.bytes_per_source_token"], s.context if s.source is None else s.source
+        whole = scaled(int(bill["cache.source_bytes"]), "B")
+        out += prose(say("count.source", each=count(int(row)), rows=count(source), whole=whole), width)
+    windows = [w for one in bill.config.layers if (w := window(one)) is not None]
+    if windows:
+        out.append(Text(" " + say("count.windows", layers=len(windows), window=", ".join(map(count, sorted(set(windows))))), "dim"))
+    return out
+
+
+def work(bill: Bill) -> list[Text]:
+    """The products of both phases."""
+    rows = headed(say("count.head.phase"), say("count.head.amount"), say("count.head.what"))
+    for phase in PHASES:
+        if f"flops.{phase}" in bill:
+            rows.append([phase_of(phase), scaled(float(bill[f"flops.{phase}"]), "FLOP"), Text(say("count.square"), "dim")])
+            rows.append([phase_of(phase), scaled(float(bill[f"flops.{phase}_causal"]), "FLOP"), Text(say("count.causal"), "dim")])
+            rows.append([phase_of(phase), scaled(float(bill[f"elements.{phase}"])), Text(say("count.elements"), "dim")])
+    return [Text(say("count.work"), "bold"), *table(rows, [Column(), Column(">"), Column()])]
+
+
+def textbook(bill: Bill, width: int) -> list[Text]:
+    """The formulas of textbooks beside the counted numbers, with every summand of the difference."""
+    out = []
+    for b in beside(bill):
+        closed = f"{b.closed.symbols} = {count(int(b.closed))}"
+        out += prose(say("count.counted", name=say(BOOKS[b.name]), closed=closed, counted=count(b.counted)), width)
+        because = " · ".join(f"{say(BECAUSE[name]) if name in BECAUSE else name} {n:+,}" for name, n in b.because if n)
+        out += prose(because, width, "dim", 3) if because else []
+    return [Text(say("count.textbook"), "bold"), *out] if out else []
+
+
+def limits(bill: Bill, view: View, width: int) -> list[Text]:
+    """The bounds on one device, part by part; what fits on it, and what it costs. Over ranks, `plans` tells them of all together."""
+    device = device_of(bill)
+    if device is None or not view.alone:
+        return []
+    told = bounds(bill, view.hour)
+    sizes = {"weights": scaled(told["weights"], "B"), "cache": scaled(told["cache"], "B"), "memory": scaled(told["memory"], "B")}
+    fit = say("count.fits", **sizes) if told["fits"] else say("count.too_large", **sizes, devices=told["devices"])
+    out = [Text(say("count.bounds", device=device.name), "bold"), *prose(fit, width)]
+    if told.get("largest_batch") != 0 and "largest_batch" in told:
+        out += largest(bill, told, width)
+    for phase in PHASES:
+        if phase in told:
+            rate = f"{told[phase]['tokens_per_second']:.4g}"
+            title = say("count.phase", phase=phase_of(phase), seconds=Amount(told[phase]["seconds"], "s"), rate=rate)
+            out += drawing.phase(priced(title, told[phase].get("price_of_a_million_tokens"), view.hour), parts(bill, phase, device), width)
+    return out + drawing.sources(device, width)

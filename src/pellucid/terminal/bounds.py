@@ -1,0 +1,44 @@
+"""Bounds as lines of a terminal: a phase's least time, tokens a second and price, and its parts, which add up to it."""
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from pellucid.counting.bounds import Device, Part
+from pellucid.documents.amount import scaled, seconds
+from pellucid.messages import say
+from pellucid.terminal.table import Cell, Column, prose, table
+
+SETS = {"compute": "count.compute", "bandwidth": "count.bandwidth"}
+COLUMNS = [Column(), Column(">", style="dim"), *[Column(">")] * 5, Column(style="dim")]
+
+
+def phase(title: str, found: Sequence[Part], width: int) -> list[Text]:
+    """A phase's title, and a row for each of its parts with their shares of the time."""
+    whole = sum(p.seconds for p in found)
+    rows = headed(
+        say("count.head.part"), say("count.head.layers"), say("count.head.products"), say("count.head.moved"),
+        say("count.head.intensity"), say("count.head.least"), say("count.head.share"), say("count.head.sets"),
+    )  # fmt: skip
+    for p in found:
+        if p.seconds:
+            amounts = [scaled(p.flops, "FLOP"), scaled(p.moved, "B"), f"{p.intensity:.3g}", seconds(p.seconds)]
+            rows.append([p.path, f"×{p.times}", *amounts, f"{100 * p.seconds / whole:.1f}%", say(SETS[p.sets])])
+    return [*prose(title, width), *table(rows, COLUMNS, indent=2)]
+
+
+def headed(*titles: str) -> list[list[Cell]]:
+    """The heading of a table's columns, as its first row."""
+    return [[Text(title, "dim") for title in titles]]
+
+
+def sources(device: Device, width: int) -> list[Text]:
+    """Where a device's numbers come from."""
+    told = [f"{say('count.sources')} {device.source}"]
+    told += [f"{say('count.sources.memory')} {device.memory_source}"] if device.memory_source else []
+    return [line for sentence in told for line in prose(sentence, width, "dim")]
+
+
+def priced(title: str, price: float | None, hour: float | None) -> str:
+    """A phase's title, with what a million tokens cost where an hour's price is known."""
+    return title if hour is None else say("count.price", bound=title, price=f"{price:.4g}", hour=f"{hour:g}")

@@ -1,0 +1,106 @@
+"""Several models side by side: a column each, what they are and what they take, row by row."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pellucid.config import Attention, Config, Latent, Layer, Moe
+from pellucid.counting import Bill
+from pellucid.counting.formats import FORMATS
+from pellucid.counting.variants import kinds
+from pellucid.documents.amount import Amount
+from pellucid.documents.count import bounds
+from pellucid.messages import say
+from pellucid.ops.blocks import BITS
+from pellucid.terminal.sheet import Cell, Sheet
+
+
+def beside(bills: Sequence[Bill], hour: float | None = None) -> Sheet:
+    """A sheet of bills."""
+    limits = [bounds(b, hour) for b in bills]
+    rows = [[name, *cells] for name, cells in [*shape(bills), *sizes(bills), *times(limits, hour)] if any(c is not None for c in cells)]
+    return Sheet("", ["", *(b.model for b in bills)], rows, list(dict.fromkeys(f"{b.model}: {note}" for b in bills for note in b.notes)))
+
+
+Rows = Iterable[tuple[str, list[Cell]]]
+
+
+def shape(bills: Sequence[Bill]) -> Rows:
+    """What each model is."""
+
+    def each(name: str, f: Callable[[Config], Cell]) -> tuple[str, list[Cell]]:
+        return name, [f(b.config) for b in bills]
+
+    yield say("count.row.family"), [b.family for b in bills]
+    yield each(say("count.row.layers"), lambda c: len(c.layers) if c.encoder is None else f"{len(c.encoder)} + {len(c.layers)}")
+    yield each(say("count.row.width"), lambda c: c.width)
+    yield each(say("count.row.attention"), kinds)
+    yield each(say("count.row.heads"), lambda c: several(one.attn.heads for one in c.layers))
+    yield each(say("count.row.kv_heads"), lambda c: several(one.attn.kv_heads for one in c.layers if isinstance(one.attn, Attention)))
+    yield each(say("count.row.head_width"), lambda c: several(head_width(one.attn) for one in c.layers))
+    yield each(say("count.row.window"), lambda c: several(w for one in c.layers if (w := window(one))))
+    yield each(say("count.row.ffn"), lambda c: several(one.ffn.width for one in c.layers))
+    yield each(say("count.row.experts"), lambda c: several(experts(one) for one in c.layers if isinstance(one.ffn, Moe)))
+    yield each(say("count.row.vocabulary"), lambda c: c.vocab)
+
+
+def several(values: Iterable[Any]) -> Cell:
+    """One value, or all that there are."""
+    found = list(dict.fromkeys(values))
+    return found[0] if len(found) == 1 else ", ".join(map(str, found)) or None
+
+
+def head_width(attn: Attention | Latent) -> str | int:
+    """A head's width; MLA's keys have a content part and a rotary one."""
+    return attn.width if isinstance(attn, Attention) else f"{attn.key}+{attn.rope.width}"
+
+
+def window(layer: Layer) -> int | None:
+    """How many tokens a layer sees, None where it sees all."""
+    return layer.attn.window or layer.attn.chunk if isinstance(layer.attn, Attention) else None
+
+
+def experts(layer: Layer) -> str:
+    """256, 8 chosen."""
+    assert isinstance(layer.ffn, Moe)
+    return say("count.row.chosen", experts=layer.ffn.experts, chosen=layer.ffn.chosen)
+
+
+def bytes_in(dtype: str) -> str:
+    """What the bytes of weights in a format are: pellucid multiplies in some as they lie on disk, and dequantises the others."""
+    stored = dtype in FORMATS and dtype not in BITS
+    return say("count.bytes.stored", dtype=dtype) if stored else say("count.bytes", dtype=dtype)
+
+
+def sizes(bills: Sequence[Bill]) -> Rows:
+    """What each model takes."""
+
+    def each(name: str, path: str, unit: str = "") -> tuple[str, list[Cell]]:
+        return name, [Amount(int(b[path]), unit) if path in b else None for b in bills]
+
+    yield each(say("count.row.total"), "parameters.total")
+    yield each(say("count.active"), "parameters.active")
+    for dtype in dict.fromkeys(b.setting.weights for b in bills):
+        yield bytes_in(dtype), [Amount(int(b["bytes.total"]), "B") if b.setting.weights == dtype else None for b in bills]
+    yield each(say("count.row.token"), "cache.bytes_per_token", "B")
+    yield say("count.row.context"), [b.setting.context for b in bills]
+    yield each(say("count.row.cache"), "cache.bytes", "B")
+    yield each(say("count.prefill"), "flops.prefill", "FLOP")
+    yield each(say("count.decode"), "flops.decode", "FLOP")
+
+
+def times(limits: Sequence[dict[str, Any]], hour: float | None) -> Rows:
+    """The bounds of each on its device."""
+    if not any(limits):
+        return
+    yield say("count.row.device"), [told["device"] for told in limits]
+    yield say("count.row.devices"), [told["devices"] for told in limits]
+    yield say("count.row.batch"), [told.get("largest_batch") for told in limits]
+    for phase, name, rate in (
+        ("prefill", say("count.row.first"), say("count.row.read")),
+        ("decode", say("count.row.next"), say("count.row.written")),
+    ):
+        yield name, [Amount(told[phase]["seconds"], "s") if phase in told else None for told in limits]
+        yield rate, [f"{told[phase]['tokens_per_second']:.4g}" if phase in told else None for told in limits]
+    if hour is not None:
+        for phase, name in (("prefill", say("count.row.in")), ("decode", say("count.row.out"))):
+            yield name, [f"{told[phase]['price_of_a_million_tokens']:.4g}" if phase in told else None for told in limits]

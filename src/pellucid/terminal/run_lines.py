@@ -1,0 +1,272 @@
+"""A life as lines of a terminal: the pieces, a line a tensor, the candidates, the pick, and a legend of what was shown.
+
+The table is laid out once for all its lines, from what they hold and how wide the terminal is; at 80 columns a formula may end in "…".
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.text import Text
+
+from pellucid.checkpoint.default_dtype import name_of
+from pellucid.counting.weights import Weight, legend, parameters
+from pellucid.documents.notation import notes, sentences
+from pellucid.documents.number import count, number, shape
+from pellucid.documents.run import Answer, Life, Line, Moment, folded, held, piece_of, tokenizer_of, visible
+from pellucid.errors import UseError
+from pellucid.messages import say
+from pellucid.terminal.heatmap import heat
+from pellucid.terminal.sparkline import bar, strip
+from pellucid.terminal.table import Cell, Column, clipped, cut, line, measure, prose, table, widths
+
+NARROW = 100  # columns from which on there are two spaces between cells
+WIDE = 118  # and from which on weights have a column of their own
+STRIP = (8, 32)  # least and greatest width of a picture
+PIECES = (12, 4)  # of a long prompt, the first and last pieces that are shown
+TITLE, DIM, NAME, MARK = "bold", "dim", "cyan", "yellow"
+
+
+@dataclass(frozen=True)
+class View:
+    """What is asked for: how wide, whether in colour, which layers and head, whether nothing is folded, whether a legend ends it."""
+
+    width: int = 80
+    colour: bool = False
+    layers: tuple[int, ...] = ()
+    head: int | None = None
+    everything: bool = False
+    legend: bool = True
+
+
+Entry = tuple[list[Cell], Line] | Text  # a row of the table and the line whose picture it has, or a heading
+
+
+def story(life: Life, view: View) -> list[Text]:
+    """All lines of `explain`."""
+    if view.head is not None and not 0 <= view.head < life.heads:
+        raise UseError("explain.head", found=view.head, last=life.heads - 1)
+    hidden = folded(life, view.layers or ((0,) if view.head is not None else ()), view.everything)
+    out = [*header(life, view.width), Text(), *pieces(life, view)]
+    for step, moment in enumerate(life.moments):
+        out.append(Text())
+        shown = hidden if step == 0 or view.everything else set(life.blocks())
+        if step:
+            out += [fed(life, moment, step), Text()]
+        entries = list(rows(life, moment, shown, view))
+        out += laid(entries, view)
+        if view.head is not None and step == 0:
+            out += patterns(life, moment, hidden, view)
+        out += [Text(), *verdict(life, moment, view)]
+    if view.legend:
+        out += [Text(), *footer(life, view, hidden)]
+    return clipped(out, view.width)
+
+
+def header(life: Life, width: int) -> Iterator[Text]:
+    """The model in a line, with what it computes in and why; the reason has a line of its own where the first has no room."""
+    m = life.model
+    facts = [m.family.name, say("explain.layers", count=len(m.config.layers)), say("explain.parameters", count=count(m.num_parameters()))]
+    whole, brief = (Text.assemble((m.name, TITLE), ("  " + " · ".join([*facts, held]), DIM)) for held in (m.held, name_of(m.dtype)))
+    yield whole if whole.cell_len <= width else brief
+    if whole.cell_len > width:
+        yield Text(f"  {m.held}", DIM)
+
+
+def pieces(life: Life, view: View) -> list[Text]:
+    """The prompt's pieces: position, piece, id, bytes."""
+    titles = [say("explain.position"), say("explain.piece"), say("explain.id"), say("explain.bytes")]
+    columns = [Column(">", style=DIM), Column(most=max(20, view.width // 3), style=NAME), Column(">"), Column(style=DIM)]
+    every = [[str(i), visible(p), str(p.id), p.raw.hex(" ")] for i, p in enumerate(life.pieces)]
+    first, last = PIECES
+    left = len(every) - first - last
+    if left > 1 and not view.everything:
+        every = [*every[:first], ["…", say("explain.more", count=left), "", ""], *every[-last:]]
+    return table([[Text(t, DIM) for t in titles], *every], columns)
+
+
+def fed(life: Life, moment: Moment, step: int) -> Text:
+    """What a further step was given."""
+    tokens = " ".join(named(life, i) for i in moment.fed)
+    told = say("explain.fed", token=tokens, before=moment.before, after=moment.before + len(moment.fed))
+    return Text.assemble((say("explain.step", step=step), TITLE), ("  " + told, DIM))
+
+
+def named(life: Life, id: int) -> str:
+    """A token by its piece and id."""
+    text = visible(piece_of(tokenizer_of(life.model), id))
+    return f"{text} ({id})" if text else f"({id})"
+
+
+def rows(life: Life, moment: Moment, hidden: set[str], view: View) -> Iterator[Entry]:
+    """The table's rows in order, blocks under headings, hidden blocks as the line of their output."""
+    for block, group in groupby(moment.lines, key=lambda one: one.block):
+        lines = list(group)
+        if block in hidden:
+            told = say("explain.tensors", count=len(lines))
+            if view.width >= WIDE:
+                told += ", " + say("explain.parameters", count=count(held(life.model, block)))
+            yield entry(lines[-1], view, folded=told)
+            continue
+        if block:
+            told = say("explain.parameters", count=count(held(life.model, block)))
+            yield Text.assemble((f" {block}", TITLE), ("  " + told, DIM))
+        for one in lines:
+            yield entry(one if view.head is None else one.of_head(view.head, life.heads), view)
+            if view.everything:
+                yield from (weight(w) for w in sources(one))
+
+
+def sources(one: Line) -> tuple[Weight, ...]:
+    """The weights to name beside a line: a weight that makes several tensors stands beside the first."""
+    return one.own
+
+
+def entry(one: Line, view: View, folded: str | None = None) -> Entry:
+    """A line's cells: name, axes, made by, weights, then least, mean, greatest."""
+    name = one.seen.path if folded is not None else one.name
+    own = [w for w in sources(one) if w.parameter]
+    sizes = " + ".join(shape(w.shape) for w in own)
+    total = count(parameters(own))
+    weighing = "" if not own or folded is not None else total if sizes.isdigit() else f"{sizes} = {total}"
+    made = Text(one.made) + mark(one) if folded is None else Text(folded, DIM)
+    cells: list[Cell] = [Text(f"{'  ' if one.block and folded is None else ' '}{name}", NAME), one.sizes, made, weighing]
+    return [*cells, *(("",) * 3 if one.value.is_meta else map(number, one.range))], one
+
+
+def mark(one: Line) -> Text:
+    """How a value came to be, where it is not the executed one: recomputed within so much, edited, of the reference."""
+    s = one.seen
+    if s.source == "recomputed":
+        return Text(" ≈" if s.error is None else f" ≈{number(s.error)}", MARK)
+    return Text("" if s.source == "executed" else f" [{s.source}]", MARK)
+
+
+def weight(w: Weight) -> Text:
+    """A weight's own line, of an unfolded life."""
+    return Text.assemble((f"      {w.path}", NAME), (f"  {w.axes}  = {count(w.count)}  {w.dtype}", DIM))
+
+
+def laid(entries: Sequence[Entry], view: View) -> list[Text]:
+    """The table: everything at its own width, formulas and pictures in what is left."""
+    wide, gap = view.width >= WIDE, 2 if view.width >= NARROW else 1
+    titles: list[Cell] = [Text(t, DIM) for t in column_titles()]
+    body = [e[0] for e in entries if not isinstance(e, Text)]
+    columns = [Column(most=max(16, view.width // 5)), Column(style=DIM), Column(), Column(">", style=DIM), *[Column(">")] * 3]
+    need = widths([*body, [t for i, t in enumerate(titles) if i != 4]], columns)
+    if not wide:
+        need[3] = 0
+    room = left(need, view.width, gap)
+    if room < 2 * STRIP[0]:  # too narrow for all
+        need[1] = 0
+        room = left(need, view.width, gap)
+    picture = max(STRIP[0], min(STRIP[1], room - need[2]))
+    need[2] = max(8, min(need[2], room - picture))
+    sizes, sides = [*need[:4], picture, *need[4:]], [*columns[:4], Column(), *columns[4:]]
+    out = [line(titles, sides, sizes, gap)]
+    for e in entries:
+        if isinstance(e, Text):
+            out.append(e)
+        else:
+            cells, one = e
+            cells[2] = squeezed(cells[2], one, need[2])
+            out.append(line([*cells[:4], strip(one.value, one.dims, picture, view.colour), *cells[4:]], sides, sizes, gap))
+    return out
+
+
+def left(need: Sequence[int], width: int, gap: int) -> int:
+    """What the other columns leave for formulas and pictures."""
+    return width - sum(need) + need[2] - gap * len([n for n in need if n])
+
+
+def squeezed(made: Cell, one: Line, width: int) -> Cell:
+    """A formula without its spaces where it is too long, and cut before its mark where that does not help."""
+    if measure(made) <= width or str(made) != one.made + mark(one).plain:
+        return made
+    signs = mark(one)
+    return cut(re.sub(r" ([·+−/]) ", r"\1", one.made), width - signs.cell_len) + signs
+
+
+def column_titles() -> list[str]:
+    """What stands above the table."""
+    return [
+        " " + say("explain.tensor"), say("explain.axes"), say("explain.made"), say("explain.weights"),
+        say("explain.picture"), say("explain.min"), say("explain.mean"), say("explain.max"),
+    ]  # fmt: skip
+
+
+def patterns(life: Life, moment: Moment, hidden: set[str], view: View) -> list[Text]:
+    """What one head of the unfolded blocks looks at: a table of shares, queries down, keys across."""
+    out: list[Text] = []
+    for one in moment.lines:
+        if view.head is None or one.block in hidden or not one.name.endswith("pattern"):
+            continue
+        source = [visible(p) or str(p.id) for p in life.pieces]
+        own = [named(life, i).rpartition(" (")[0] or str(i) for i in moment.fed]
+        queries = source if one.block.startswith("encoder") else own
+        keys = source if one.block.startswith("encoder") or ".cross" in f".{one.name}" else own
+        share = one.of_head(view.head, life.heads).value[0]
+        title = say("explain.pattern", path=one.seen.path, head=view.head)
+        out += [Text(), Text(" " + title, TITLE), *heat(share, queries, keys, view.width, view.colour)]
+    return out
+
+
+def verdict(life: Life, moment: Moment, view: View) -> Iterator[Text]:
+    """What may come next, or stand in each blank; a model without either says so."""
+    if life.model.device.type == "meta":
+        yield from prose(say("explain.shapes"), view.width, DIM)
+    elif not moment.answers:
+        yield from prose(say("explain.rows" if not life.model.config.head else "explain.blankless"), view.width, DIM)
+    for place, answer in enumerate(moment.answers):
+        yield from ([Text()] if place else [])
+        yield from choice(life, answer, view)
+
+
+def choice(life: Life, answer: Answer, view: View) -> list[Text]:
+    """The candidates with their probabilities, and the pick."""
+    titles = [say("explain.piece"), say("explain.id"), say("explain.logit"), say("explain.probability"), ""]
+    columns = [Column(most=view.width // 3, style=NAME), Column(">"), Column(">"), Column(">"), Column(style="green")]
+    room = max(8, min(40, view.width - 48))
+    body = [[visible(c.piece), str(c.id), number(c.logit), percent(c.probability), bar(c.probability, room)] for c in answer.candidates]
+    vocab, blank = count(life.model.config.vocab), answer.row >= 0
+    title = say("explain.blank", row=answer.row, count=vocab) if blank else say("explain.candidates", count=vocab)
+    out = [Text(" " + title, TITLE)]
+    out += table([[Text(t, DIM) for t in titles], *body], columns)
+    told = {"token": visible(answer.pick.piece), "id": answer.pick.id, "probability": percent(answer.pick.probability)}
+    pick = say("explain.fills", **told) if blank else say("explain.pick", **told)
+    return [*out, Text(), Text.assemble((" → ", "green"), (pick, TITLE))]
+
+
+def percent(x: float) -> str:
+    """A probability: 98.21%, 0.0123%."""
+    return f"{number(100 * x)}%"
+
+
+def notation(life: Life, hidden: set[str]) -> list[str]:
+    """What the signs of the formulas that are shown mean, each once."""
+    dims = {s.path: s.dims for s in life.trace}
+    shown = (one for one in life.moments[0].lines if one.block not in hidden)
+    return sentences([note for one in shown for note in notes(one.seen, dims, one.made)])
+
+
+def footer(life: Life, view: View, hidden: set[str]) -> Iterator[Text]:
+    """What the letters and signs mean, and where to look next."""
+    used = legend([one.dims for m in life.moments for one in m.lines])
+    body: list[list[Cell]] = [[Text(letter, TITLE), say(f"axis.{letter}")] for letter in used if letter != "B"]
+    if view.width >= WIDE:
+        half = -(-len(body) // 2)
+        body = [[*body[i], *(body[i + half] if i + half < len(body) else ["", ""])] for i in range(half)]
+    yield from table(body, [Column(), Column(style=DIM)] * (len(body[0]) // 2))
+    yield Text()
+    yield Text(" " + say("explain.notation"), DIM)
+    for sentence in notation(life, hidden):
+        yield from prose(sentence, view.width, DIM, 3)
+    told = [say("explain.picture.colour" if view.colour else "explain.picture.shades")]
+    errors = [one.seen.error for m in life.moments for one in m.lines if one.seen.error is not None]
+    if errors:
+        told.append(say("explain.recomputed", largest=number(max(errors))))
+    told.append(say("explain.further"))
+    yield Text()
+    for sentence in told:
+        yield from prose(sentence, view.width, DIM)

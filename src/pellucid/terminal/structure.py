@@ -1,0 +1,196 @@
+"""What a model is made of: its configuration, its weights with their axes and shapes, and how many numbers each part holds.
+
+Blocks that are alike are one entry with how often they come; only shapes are needed, so a model on meta will do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, is_dataclass
+from itertools import groupby
+from typing import Any
+
+from rich.text import Text
+
+from pellucid.api.model import Model
+from pellucid.counting.published import entry_of
+from pellucid.counting.weights import Weight, weights
+from pellucid.documents.formula import block
+from pellucid.documents.number import count, shape
+from pellucid.messages import say
+from pellucid.terminal.table import Cell, Column, clipped, line, prose, widths
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Weights that belong together: a block and those like it, or what stands outside of blocks. paths: of its blocks."""
+
+    paths: list[str]
+    weights: list[Weight]
+
+    @property
+    def count(self) -> int:
+        """Parameters of one of its blocks."""
+        return sum(w.count for w in self.weights if w.parameter)
+
+
+def groups(model: Model, everything: bool = False) -> list[Group]:
+    """All weights, in order; consecutive blocks of one make are one group unless everything is asked for."""
+    found: list[Group] = []
+    made: list[object] = []
+    for path, held in groupby(sorted(weights(model.module), key=order(model)), key=lambda w: block(w.path)[0]):
+        own = list(held)
+        kind = (path.rpartition(".")[0], [(block(w.path)[1], w.shape, w.dtype) for w in own]) if path else None
+        if kind is not None and made and made[-1] == kind and not everything:
+            found[-1].paths.append(path)
+        else:
+            found.append(Group([path] if path else [], own))
+            made.append(kind)
+    return found
+
+
+def order(model: Model) -> Any:
+    """Weights in the order in which a token meets them: tables, blocks, the last norm, the head."""
+    stacks = ["embed", "positions", "encoder.layers", "encoder", "layers", "decoder.layers", "decoder", "norm", "head"]
+    blocks = list(dict.fromkeys(block(w.path)[0] for w in weights(model.module)))
+
+    def key(w: Weight) -> tuple[int, int]:
+        own = block(w.path)[0]
+        stack = own.rpartition(".")[0] if own else next(s for s in (w.path.rpartition(".")[0], w.path.split(".")[0]) if s)
+        first = stack if stack in stacks else stack.split(".")[0]
+        return (stacks.index(first) if first in stacks else len(stacks), blocks.index(own))
+
+    return key
+
+
+def tied(model: Model) -> dict[str, str]:
+    """Paths that name a weight a second time, and the first path of each."""
+    names: dict[int, str] = {}
+    again: dict[str, str] = {}
+    for path, p in model.module.named_parameters(remove_duplicate=False):
+        if (first := names.setdefault(id(p), path)) != path and not block(path)[0]:
+            again[path] = first
+    return again
+
+
+PUBLIC = (
+    "id",
+    "name",
+    "organisation",
+    "released",
+    "source",
+    "published",
+    "notes",
+)  # what the catalogue tells of a model, besides its shape
+
+
+def document(model: Model) -> dict[str, Any]:
+    """The structure as JSON."""
+    entry = entry_of(model.name)
+    return {
+        "schema": SCHEMA,
+        "model": model.name,
+        "family": model.family.name,
+        "parameters": model.num_parameters(),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "config": asdict(model.config),
+        "weights": [
+            {"path": w.path, "dims": w.dims, "shape": list(w.shape), "dtype": w.dtype, "count": w.count, "parameter": w.parameter}
+            for w in weights(model.module)
+        ],
+        "tied": tied(model),
+        "catalogue": None if entry is None else {name: entry.get(name) for name in PUBLIC},
+    }
+
+
+def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
+    """The structure as lines of a terminal."""
+    facts = [model.family.name, say("explain.layers", count=len(model.config.layers))]
+    facts += [say("explain.parameters", count=count(model.num_parameters())), str(model.dtype).removeprefix("torch.")]
+    out = [Text.assemble((model.name, "bold"), ("  " + " · ".join(facts), "dim")), Text()]
+    for sentence in (*settings(model, everything), *sources(model)):
+        out += prose(sentence, width)
+    out.append(Text())
+    columns = [Column(style="cyan"), Column(style="dim"), Column(">"), Column(">")]
+    titles: list[Cell] = [Text(t, "dim") for t in (say("show.weight"), say("explain.axes"), say("show.shape"), say("show.parameters"))]
+    entries: list[Text | list[Cell]] = [titles]
+    for g in groups(model, everything):
+        if g.paths:
+            entries.append(heading(g))
+        entries += [row(w, bool(g.paths)) for w in g.weights]
+    for again, first in tied(model).items():
+        entries.append([again, Text(say("show.tied", path=first), "dim"), "", ""])
+    sizes = widths([e for e in entries if not isinstance(e, Text)], columns)
+    out += [e if isinstance(e, Text) else line(e, columns, sizes, 2, 1) for e in entries]
+    total = say("show.total", count=count(model.num_parameters()))
+    return clipped([*out, Text(), Text(" " + total, "bold")], width)
+
+
+def heading(g: Group) -> Text:
+    """The line above a group of blocks: which, how many numbers in each and together."""
+    alike = len(g.paths)
+    name = g.paths[0] if alike == 1 else f"{g.paths[0]} … {g.paths[-1].rpartition('.')[2]}"
+    together = say("show.alike", blocks=alike, each=count(g.count), count=count(alike * g.count))
+    told = say("explain.parameters", count=count(g.count)) if alike == 1 else together
+    return Text.assemble((f" {name}", "bold"), (f"  {told}", "dim"))
+
+
+def row(w: Weight, inner: bool) -> list[Cell]:
+    """A weight's cells. What is no parameter, a buffer, has no count."""
+    name = f"  {block(w.path)[1]}" if inner else w.path
+    axes = "" if w.dims is None else w.dims
+    return [name, axes, shape(w.shape), count(w.count) if w.parameter else Text(say("show.buffer"), "dim")]
+
+
+def sources(model: Model) -> Iterator[str]:
+    """What the catalogue tells of a model by its name: who made it, where its configuration was read, what its makers said."""
+    if (entry := entry_of(model.name)) is None:
+        return
+    yield say("show.published", **{name: entry[name] for name in ("name", "organisation", "released", "source")})
+    if told := entry.get("published"):
+        yield say("show.stated", figures=", ".join(f"{name} {figure}" for name, figure in told.items()))
+    yield from entry.get("notes", ())
+
+
+def settings(model: Model, everything: bool = False) -> Iterator[str]:
+    """The configuration, plainly: whole-model fields on a line, then each run of like layers. everything: neutral fields too."""
+    config = model.config
+    yield fields(config, ("layers", "encoder", "ignored"), everything)
+    own = "layers" if config.encoder is None else "decoder.layers"
+    for name, layers in (("encoder.layers", config.encoder or ()), (own, config.layers)):
+        at = 0
+        for layer, same in groupby(layers):
+            n = len(list(same))
+            where = f"{name}.{at}" if n == 1 else f"{name}.{at} … {at + n - 1}"
+            parts = ((part, getattr(layer, part)) for part in ("attn", "cross", "ffn"))
+            told = [f"{part} {type(spec).__name__}({fields(spec, everything=everything)})" for part, spec in parts if spec is not None]
+            yield f"{where}: " + "; ".join([*told, *([] if layer.order == "pre" else [f"order {layer.order}"])])
+            at += n
+    if config.ignored:
+        yield say("show.ignored", fields=", ".join(config.ignored))
+
+
+def fields(spec: Any, leave: tuple[str, ...] = (), everything: bool = False) -> str:
+    """A dataclass's fields as "name value"; nested ones in brackets. Neutral ones are left out unless `everything` is asked for."""
+    told = []
+    for name, field in spec.__dataclass_fields__.items():
+        if everything and name not in leave:
+            value = getattr(spec, name)
+            inner = f"{type(value).__name__}({fields(value, everything=True)})" if is_dataclass(value) else plain(value)
+            told.append(f"{name} {inner}")
+            continue
+        value, neutral = getattr(spec, name), field.default in (True, 0, 1.0) and getattr(spec, name) == field.default
+        if name in leave or neutral or value is None or value == () or (value is False and field.default is not True):
+            continue
+        if value is False:
+            told.append(f"{name} false")
+        elif is_dataclass(value):
+            told.append(f"{name} {type(value).__name__}({fields(value)})")
+        else:
+            told.append(name if value is True else f"{name} {plain(value)}")
+    return ", ".join(told)
+
+
+def plain(value: object) -> str:
+    """A field's value."""
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if value is None or isinstance(value, bool) else str(value)

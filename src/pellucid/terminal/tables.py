@@ -1,0 +1,160 @@
+"""Tables of many models and of one: published configurations, a model block by block, GPT-2's four sizes, kinds of layers compared."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from pellucid import catalog
+from pellucid.api.count import described
+from pellucid.config import Attention, Config, Moe
+from pellucid.counting import Bill, Setting, weighed
+from pellucid.counting.complexity import compared
+from pellucid.counting.distinct import PLACE
+from pellucid.counting.variants import kinds
+from pellucid.errors import PellucidError, UseError
+from pellucid.messages import say
+from pellucid.terminal.columns import head_width, several
+from pellucid.terminal.sheet import Cell, Sheet
+
+KINDS = {
+    "attention": "count.table.attention", "recurrent": "count.table.recurrent", "convolution": "count.table.convolution",
+    "dilated": "count.table.dilated", "restricted": "count.table.restricted",
+}  # fmt: skip
+
+
+def table(name: str, n: int | None, bill: Callable[[], Bill]) -> Sheet:
+    """A table by its name: configurations, gpt2, complexity for n tokens, or of a model block by block, whose bill is made when needed."""
+    own = {"configurations": configurations, "gpt2": gpt2, "complexity": lambda: complexity(n or 512, 512)}
+    if name in own:
+        return own[name]()
+    try:
+        return blocks(bill())
+    except UseError as wrong:
+        if wrong.key != "count.unknown":
+            raise
+        near = catalog.nearest([*own, *catalog.models()], name)
+        raise UseError("count.table.unknown", found=name, allowed=", ".join(own), near=", ".join(near) or "-") from None
+
+
+def parameters(name: str) -> Bill:
+    """A model's parameters alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        family, cfg = described(name)
+    return weighed(cfg, name, family, Setting())
+
+
+def configurations() -> Sheet:
+    """Every model of the catalogue; those whose makers disclosed nothing, with what they stated and what is merely reported."""
+    header = [
+        say("count.table.model"), say("count.table.released"), say("count.row.attention"), say("count.row.layers"), say("count.row.width"),
+        say("count.row.heads"), say("count.row.kv_heads"), say("count.row.head_width"), say("count.row.ffn"), say("count.row.experts"),
+        say("count.row.vocabulary"), say("count.table.published"), say("count.table.computed"), say("count.active"),
+    ]  # fmt: skip
+    rows, notes = [], [say("count.table.disclosed")]
+    for entry in catalog.models().values():
+        rows.append([entry["name"], entry["released"], *configuration(entry)])
+        for told in entry.get("statements", ()):
+            notes.append(f"{entry['name']}: {told['claim']} [{told['status']}]")
+    return Sheet(say("count.table.configurations"), header, rows, notes)
+
+
+def configuration(entry: dict[str, Any]) -> list[Cell]:
+    """A row of the table; a model of no family here has its published count alone."""
+    nothing: list[Cell] = [None] * 9
+    if "statements" in entry:
+        return [*nothing, say("count.table.undisclosed"), None, None]
+    published = str(entry["published"]["total"]).partition(" (")[0].partition(";")[0] + ("" if "config" in entry else "*")
+    try:
+        bill = parameters(entry["id"])
+    except PellucidError:
+        return [*nothing, published, None, None]
+    cfg, active = bill.config, int(bill["parameters.active"])
+    every = int(bill["parameters.total"])
+    return [*row(cfg), published, every, None if active == every else active]
+
+
+def row(cfg: Config) -> list[Cell]:
+    """What a model is."""
+    sparse = [one.ffn for one in cfg.layers if isinstance(one.ffn, Moe)]
+    return [
+        kinds(cfg),
+        len(cfg.layers) if cfg.encoder is None else f"{len(cfg.encoder)}+{len(cfg.layers)}",
+        cfg.width,
+        several(one.attn.heads for one in cfg.layers),
+        several(one.attn.kv_heads for one in cfg.layers if isinstance(one.attn, Attention)),
+        several(head_width(one.attn) for one in cfg.layers),
+        several(one.ffn.width for one in cfg.layers),
+        several(f"{f.chosen}/{f.experts}" for f in sparse),
+        cfg.vocab,
+    ]
+
+
+def blocks(bill: Bill) -> Sheet:
+    """A model block by block: every part of every kind of layer, of one and of all of them."""
+    parts: dict[tuple[str, str, int], int] = {}
+    for c in bill.weights:
+        if c.weight.parameter:
+            key = where(bill, c.path), c.part, c.times  # a table that all layers share is there once
+            parts[key] = parts.get(key, 0) + c.weight.count
+    rows: list[list[Cell]] = [[place, part, times, n, times * n] for (place, part, times), n in parts.items()]
+    rows.append([say("count.total"), "", None, None, int(bill["parameters.total"])])
+    if int(bill["parameters.active"]) != int(bill["parameters.total"]):
+        rows.append([say("count.active"), "", None, None, int(bill["parameters.active"])])
+    header = [say("count.table.block"), say("count.table.part"), say("count.table.times"), say("count.table.one"), say("count.table.all")]
+    sparse = next((one.ffn for one in bill.config.layers if isinstance(one.ffn, Moe)), None)
+    notes = []
+    if sparse is not None:
+        matrices = 3 * bill.config.width * sparse.width
+        notes.append(say("count.table.expert", experts=sparse.experts, chosen=sparse.chosen, width=f"{matrices:,}"))
+    return Sheet(bill.model, header, rows, notes)
+
+
+def where(bill: Bill, path: str) -> str:
+    """The layers that a path stands for, "layers.3-60", or nothing outside of layers."""
+    found = PLACE.fullmatch(path)
+    if found is None:
+        return ""
+    kind = bill.reduced.kind(found)
+    first, last = kind.numbers[0], kind.numbers[-1]
+    if first == last:
+        run = str(first)
+    elif last - first + 1 == len(kind.numbers):
+        run = f"{first}-{last}"
+    else:
+        run = f"{first}, {kind.numbers[1]} ... {last}"
+    return f"{kind.stack}layers.{run}"
+
+
+def gpt2() -> Sheet:
+    """GPT-2's sizes, and the formula that everyone uses: V·d + 12·L·d², and what it leaves out."""
+    bills = [parameters(f"gpt2-{size}") for size in ("small", "medium", "large", "xl")]
+    shapes = [(len(b.config.layers), b.config.width, b.config.vocab, b.config.positions or 0) for b in bills]
+    parts = ("embed", "positions", "attn", "ffn", "norms")
+    by_part: list[list[Cell]] = [[part, *(int(b[f"parameters.by_part.{part}"]) for b in bills)] for part in parts]
+    rows: list[list[Cell]] = [
+        [say("count.row.layers"), *(n for n, *_ in shapes)],
+        [say("count.row.width"), *(d for _, d, *_ in shapes)],
+        [say("count.row.heads"), *(b.config.layers[0].attn.heads for b in bills)],
+        *by_part,
+        [say("count.total"), *(int(b["parameters.total"]) for b in bills)],
+        ["V·d + 12·L·d²", *(v * d + 12 * n * d * d for n, d, v, _ in shapes)],
+        [
+            say("count.table.missing"),
+            *(int(b["parameters.total"]) - v * d - 12 * n * d * d for b, (n, d, v, _) in zip(bills, shapes, strict=True)),
+        ],
+        ["P·d", *(p * d for _, d, _, p in shapes)],
+        ["9·L·d", *(9 * n * d for n, d, *_ in shapes)],
+        ["4·L·d + 2·d", *(4 * n * d + 2 * d for n, d, *_ in shapes)],
+    ]
+    return Sheet("GPT-2", ["", *(b.model.removeprefix("gpt2-") for b in bills)], rows, [say("count.table.gpt2")])
+
+
+def complexity(n: int, d: int) -> Sheet:
+    """Kinds of layers for n tokens of width d."""
+    counted = [say("count.table.work"), say("count.table.steps"), say("count.table.path")]
+    header = [say("count.table.layer"), *(name for of in counted for name in (of, say("count.table.here", of=of, n=n)))]
+    rows: list[list[Cell]] = [
+        [say(KINDS[k.name]), *(x for order, value in (k.work, k.steps, k.path) for x in (f"O({order})", value))] for k in compared(n, d)
+    ]
+    return Sheet(say("count.table.complexity", n=n, d=d), header, rows, [say("count.table.source")])

@@ -1,0 +1,133 @@
+"""Training and several devices, as lines of a terminal: what each takes, with its formula."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.text import Text
+
+from pellucid.counting import Bill, Number
+from pellucid.counting.bounds import parts
+from pellucid.counting.ranks import Split, ranks, spread
+from pellucid.counting.training_memory import Way, training
+from pellucid.documents.amount import Amount, scaled
+from pellucid.documents.count import View, device_of, over, trained_in
+from pellucid.documents.number import count
+from pellucid.messages import say
+from pellucid.terminal import bounds as drawing
+from pellucid.terminal.bounds import headed
+from pellucid.terminal.table import Cell, Column, prose, table
+
+MEMORY = {
+    "weights": "count.train.weights", "adapters": "count.train.adapters", "gradients": "count.train.gradients",
+    "moments": "count.train.moments", "master": "count.train.master", "activations": "count.train.activations",
+    "total": "count.train.memory",
+}  # fmt: skip
+FLOPS = {
+    "forward": "count.train.forward", "adapters": "count.train.adapting", "backward": "count.train.backward",
+    "recompute": "count.train.recompute", "total": "count.train.work", "textbook": "count.train.textbook",
+    "attention": "count.train.attention", "idle": "count.train.idle",
+}  # fmt: skip
+SENT = {
+    "all_reduce": "count.ranks.all_reduce", "all_to_all": "count.ranks.all_to_all", "pipeline": "count.ranks.pipeline",
+    "logits": "count.ranks.logits", "total": "count.ranks.sent",
+}  # fmt: skip
+PHASES = {"prefill": "count.prefill", "decode": "count.decode"}
+COLUMNS = [Column(), Column(">"), Column(style="dim")]
+
+
+def phase_of(phase: str) -> str:
+    """A phase, as people call it."""
+    return say(PHASES[phase])
+
+
+def row(name: str, n: Number, unit: str) -> list[Cell]:
+    """A name, an amount, its formula."""
+    amount = f"{n.value:,}" if n.value < 0 else scaled(n.value, unit)
+    return [name, amount, " = ".join(x for x in (n.symbols, n.filled) if x)]
+
+
+def trained(bill: Bill, way: Way, width: int) -> list[Text]:
+    """One step of training."""
+    found = training(bill, way)
+    s = bill.setting
+    out = [Text(say("count.train", context=count(s.context), batch=count(s.batch)), "bold")]
+    held = [row(held_as(bill, way, name), found[f"memory.{name}"], "B") for name in MEMORY if f"memory.{name}" in found]
+    worked = [row(say(FLOPS[name]), found[f"flops.{name}"], "FLOP") for name in FLOPS if f"flops.{name}" in found]
+    out += [
+        *table([*headed(say("count.head.memory"), say("count.head.amount"), say("count.head.formula")), *held], COLUMNS),
+        *table([*headed(say("count.head.work"), say("count.head.amount"), say("count.head.formula")), *worked], COLUMNS),
+    ]
+    out += [line for note in trained_in(bill, way) for line in prose(note, width)]
+    out += prose(say("count.train.note"), width, "dim")
+    return out + (prose(say("count.train.difference"), width, "dim") if "flops.idle" in found else [])
+
+
+def held_as(bill: Bill, way: Way, name: str) -> str:
+    """What a line of memory is: weights that are frozen lie as they are stored."""
+    if name == "weights" and way.rank is not None:
+        return say("count.train.frozen", dtype=bill.setting.weights)
+    if name == "weights" and "bytes.dequantised" in bill:
+        return say("count.train.plain", dtype=bill.setting.activations)
+    return say(MEMORY[name])
+
+
+def over_ranks(bill: Bill, view: View, split: Split, width: int) -> list[Text]:
+    """What ranks hold, and what they send."""
+    found = spread(bill, split)
+    out = [Text(say("count.over", ranks=split.ranks, tp=split.tp, pp=split.pp, ep=split.ep), "bold")]
+    rows = headed(say("count.head.rank"), say("count.ranks.parameters"), say("count.ranks.weights"), say("count.ranks.past"))
+    for stage in found.stages:
+        sizes = [count(stage.parameters), scaled(stage.weights, "B"), scaled(stage.cache, "B")]
+        rows.append([say("count.stage", **between(bill, stage.layers)), *sizes])
+    out += table(rows, [Column(), Column(">"), Column(">"), Column(">")])
+    ends = [found.stages[0], found.stages[-1]] if split.pp > 1 else found.stages
+    for phase in PHASES:
+        for stage in ends:
+            if sent := stage.sent.get(phase):
+                out.append(Text(" " + say("count.sent", phase=phase_of(phase), **between(bill, stage.layers))))
+                out += table([row(say(SENT[name]), n, "B") for name, n in sent.items()], COLUMNS, indent=2)
+    return out + over_device(bill, view, split, width) + prose(say("count.over.note"), width, "dim")
+
+
+def over_device(bill: Bill, view: View, split: Split, width: int) -> list[Text]:
+    """Whether each rank's share fits on the bill's device, how fast they can be at best, part by part, and what that costs."""
+    device, told = device_of(bill), over(bill, split, view.hour).get("bounds")
+    if device is None or told is None:
+        return []
+    sizes = {"device": device.name, "held": scaled(told["held"], "B"), "memory": scaled(int(device.memory), "B")}
+    out = prose(say("count.over.fits", **sizes) if told["fits"] else say("count.over.large", **sizes), width)
+    if told["fits"] and "largest_batch" in told:
+        out += largest(bill, told, width)
+    every = ranks(bill, split)
+    for phase in PHASES:
+        if phase not in told:
+            continue
+        rate, price = f"{told[phase]['tokens_per_second']:.4g}", told[phase].get("price_of_a_million_tokens")
+        title = say("count.over.pace", phase=phase_of(phase), ranks=split.ranks, seconds=Amount(told[phase]["seconds"], "s"), rate=rate)
+        out += prose(drawing.priced(title, price, view.hour), width)
+        for i, rank in enumerate(every):
+            least = Amount(told[phase]["stages"][i], "s")
+            own = say("count.over.stage", phase=phase_of(phase), seconds=least, **between(bill, rank.bounds))
+            if i in (0, len(every) - 1) and told[phase]["stages"][i]:  # an encoder's rank rests while a decoder writes
+                out += drawing.phase(own, parts(bill, phase, device, rank), width)
+    return out + drawing.sources(device, width)
+
+
+def largest(bill: Bill, told: Mapping[str, Any], width: int) -> list[Text]:
+    """The largest batch and the longest context, each where the other stays."""
+    batch, context = (any_of(told[name]) for name in ("largest_batch", "longest_context"))
+    at, of = count(bill.setting.context), count(bill.setting.batch)
+    return prose(say("count.largest", batch=batch, context=context, at=at, of=of), width)
+
+
+def any_of(n: int | None) -> str:
+    """A largest number, or that there is none."""
+    return say("count.any") if n is None else count(n)
+
+
+def between(bill: Bill, bounds: tuple[int, int]) -> dict[str, str]:
+    """A stage's first and last layer, as they are called."""
+    reads = bill.config.encoder
+    names = [f"encoder.{i}" for i in range(len(reads))] if reads else []
+    names += [f"decoder.{i}" if reads else str(i) for i in range(len(bill.config.layers))]
+    return {"first": names[bounds[0]], "last": names[bounds[1] - 1]}

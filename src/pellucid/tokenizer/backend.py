@@ -1,0 +1,122 @@
+"""The `tokenizers` library behind one door: in this process where a file's regular expressions are published ones, else in a worker.
+
+Its regular expressions backtrack: `(a+)+$` takes minutes for a line of a's, and nothing in this process could stop it.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import tokenizers
+
+from pellucid.errors import PellucidError, TokenizerError
+from pellucid.tokenizer.limited_process import Worker
+from pellucid.tokenizer.patterns import PUBLISHED
+
+SETTING_UP = 20.0  # seconds of a processor for a vocabulary of millions
+Spec = dict[str, Any]
+
+
+class Encoder(Protocol):
+    """What is asked of a tokenizer of the library."""
+
+    def encode(self, text: str, pair: str | None, special: bool) -> tuple[list[int], list[int]]:
+        """The ids of a text, and 1 for each that the post-processor added."""
+
+    def ids(self, tokens: Sequence[str]) -> list[int | None]:
+        """The id of each of these tokens."""
+
+    def pieces(self, ids: Sequence[int]) -> list[str | None]:
+        """What the library decodes each of these ids from."""
+
+
+def library(spec: Spec, file: str, parse: bool) -> Encoder:
+    """The library's tokenizer of a checked spec.  parse: control tokens are taken from text."""
+    setup = {"serve": "tokenizer", "spec": spec, "parse": parse}
+    if unpublished(spec):
+        return Distant(setup, file)
+    with guarded(file):
+        return Library(setup, file)
+
+
+def unpublished(spec: Any) -> list[str]:
+    """The regular expressions of a spec's normalizer and pre-tokenizer that are not known to be harmless."""
+    found, waiting = list[str](), [spec.get("normalizer"), spec.get("pre_tokenizer")]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            waiting += part.values()
+            pattern = part.get("Regex")
+            found += [pattern] if isinstance(pattern, str) and pattern not in PUBLISHED else []
+        elif isinstance(part, list):
+            waiting += part
+    return found
+
+
+class Library:
+    """In this process; also what a worker serves."""
+
+    def __init__(self, setup: Spec, file: str = "") -> None:
+        self.file, self.told = file, Spec()
+        self._made = tokenizers.Tokenizer.from_str(json.dumps(setup["spec"], ensure_ascii=False))
+        self._made.encode_special_tokens = not setup["parse"]
+
+    def encode(self, text: str, pair: str | None, special: bool) -> tuple[list[int], list[int]]:
+        with guarded(self.file):
+            encoding = self._made.encode(text, pair, add_special_tokens=special)
+            return encoding.ids, encoding.special_tokens_mask
+
+    def ids(self, tokens: Sequence[str]) -> list[int | None]:
+        return [self._made.token_to_id(token) for token in tokens]
+
+    def pieces(self, ids: Sequence[int]) -> list[str | None]:
+        return [self._made.id_to_token(id) for id in ids]
+
+    def __call__(self, request: Spec) -> Spec:
+        if "tokens" in request:
+            return {"ids": self.ids(request["tokens"])}
+        if "ids" in request:
+            return {"pieces": self.pieces(request["ids"])}
+        encoding = self._made.encode(request["text"], request["pair"], add_special_tokens=request["special"])
+        return {"ids": encoding.ids, "mask": encoding.special_tokens_mask}
+
+    @staticmethod
+    def fault(broken: BaseException) -> Spec:
+        """What went wrong."""
+        return {"fault": "memory"} if isinstance(broken, MemoryError) else {"fault": "library", "found": words(broken)}
+
+
+class Distant:
+    """In a worker."""
+
+    def __init__(self, setup: Spec, file: str) -> None:
+        self._worker = Worker(setup, file, SETTING_UP)
+
+    def encode(self, text: str, pair: str | None, special: bool) -> tuple[list[int], list[int]]:
+        answer = self._worker.ask({"text": text, "pair": pair, "special": special})
+        return answer["ids"], answer["mask"]
+
+    def ids(self, tokens: Sequence[str]) -> list[int | None]:
+        found: list[int | None] = self._worker.ask({"tokens": list(tokens)})["ids"]
+        return found
+
+    def pieces(self, ids: Sequence[int]) -> list[str | None]:
+        found: list[str | None] = self._worker.ask({"ids": list(ids)})["pieces"]
+        return found
+
+
+@contextmanager
+def guarded(file: str) -> Iterator[None]:
+    """The library's faults as a TokenizerError; a panic of its Rust code is no Exception to Python."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, PellucidError):
+        raise
+    except BaseException as broken:
+        raise TokenizerError("tokenizer.library", file=file, found=words(broken)) from None
+
+
+def words(broken: BaseException) -> str:
+    """What a fault says of itself, on one line."""
+    return " ".join(str(broken).split())[:1000] or type(broken).__name__

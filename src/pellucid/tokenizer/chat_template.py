@@ -1,0 +1,151 @@
+"""A checkpoint's chat template: where it is found, which of several is taken, and the prompt that it makes of messages.
+
+It is a program that came with the weights, so it runs in a worker (`rendering`). What it gives back says which stretches of the prompt
+it wrote itself: only there may a control token be read.
+"""
+
+import json
+import os
+import warnings
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from secrets import randbits
+from typing import Any
+
+from pellucid.checkpoint.disk import inside, read_text
+from pellucid.checkpoint.json_file import name_of, read_object
+from pellucid.errors import TokenizerError, UseError
+from pellucid.messages import say
+from pellucid.tokenizer import chat
+from pellucid.tokenizer.limited_process import Worker
+
+TEMPLATE_FILE, LEGACY_FILE, TEMPLATE_FOLDER = "chat_template.jinja", "chat_template.json", "additional_chat_templates"
+DEFAULT, TOOLS = "default", "tool_use"
+TEMPLATE_BYTES = 1_000_000
+LONGEST = 16_000_000  # characters of what a template is given
+ROOM = 1_000_000  # characters of a prompt, beside four for each that went in
+MOST = 16  # templates of one folder
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt.  own: start and stop of each stretch that the template wrote.  date: the time it was told, None where it never asks.
+
+    seed: what its random choices were drawn by, None where it makes none.
+    """
+
+    text: str
+    own: tuple[tuple[int, int], ...]
+    date: str | None
+    seed: int | None = None
+
+
+class Template:
+    """One template; `file` is what errors call it."""
+
+    def __init__(self, source: str, file: str) -> None:
+        if len(source.encode(errors="replace")) > TEMPLATE_BYTES:
+            raise TokenizerError("file.large", file=file, size=len(source), limit=TEMPLATE_BYTES)
+        self.source, self.file = source, file
+        self.dated, self.drawn = "strftime_now" in source, "random" in source
+        self._worker = Worker({"serve": "template", "source": source}, file)
+
+    @property
+    def literals(self) -> str:
+        """Every text that stands in the template, NUL between them."""
+        told: str = self._worker.ask()["literals"]
+        return told
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        documents: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        now: datetime | None = None,
+        settings: dict[str, Any] | None = None,
+        tokens: dict[str, str] | None = None,
+        seed: int | None = None,
+    ) -> Rendered:
+        """The prompt of these messages.
+
+        now: what strftime_now tells, this moment where None.  settings: enable_thinking and its like.  tokens: {"bos_token": "<s>"}.
+        seed: what the filter `random` draws by, a new one where None.
+        """
+        if type(add_generation_prompt) is not bool:
+            raise UseError("chat.kind", place="add_generation_prompt", found=name_of(add_generation_prompt), expected=name_of(True))
+        variables = {
+            **chat.settings(settings or {}),
+            "tools": chat.objects(tools, "tools"),
+            "documents": chat.objects(documents, "documents"),
+            "add_generation_prompt": add_generation_prompt,
+        }
+        request = {"messages": chat.checked(messages), "variables": variables, "tokens": tokens or {}}
+        size = len(json.dumps(request, ensure_ascii=False))
+        if size > LONGEST:
+            raise UseError("chat.large", size=size, limit=LONGEST)
+        date = (now or datetime.now()).isoformat()
+        seed = randbits(53) if seed is None else seed
+        answer = self._worker.ask({**request, "now": date, "seed": seed, "most": 4 * size + ROOM})
+        own = tuple((start, stop) for start, stop in answer["own"])
+        return Rendered(answer["text"], own, date if self.dated else None, seed if self.drawn else None)
+
+
+def templates(folder: Path, settings: dict[str, Any], settings_file: Path | None) -> dict[str, Template]:
+    """The chat templates of a folder by name.
+
+    Files of their own win over `chat_template` of tokenizer_config.json, and that over chat_template.json, as in transformers.
+    """
+    said = _from_settings(settings.get("chat_template"), settings_file)
+    alone = os.path.lexists(folder / TEMPLATE_FILE)
+    paths = {DEFAULT: inside(folder, TEMPLATE_FILE, TokenizerError)} if alone else {}
+    paths |= {path.stem: path for path in named_files(folder)}
+    found = {name: Template(read_text(path, TEMPLATE_BYTES, TokenizerError), str(path)) for name, path in paths.items()}
+    if found and (lost := [name for name in said if name not in found or found[name].source.rstrip() != said[name].source.rstrip()]):
+        where = ", ".join(Path(template.file).name for template in found.values())
+        warnings.warn(say("template.twice", file=settings_file, names=", ".join(lost), taken=where), stacklevel=4)
+    found = found or said
+    if not found and os.path.lexists(folder / LEGACY_FILE):
+        path = inside(folder, LEGACY_FILE, TokenizerError)
+        found = _from_settings(read_object(path, error=TokenizerError).get("chat_template"), path)
+    return found
+
+
+def named_files(folder: Path) -> list[Path]:
+    """The templates of a folder that have files named after them."""
+    if not os.path.lexists(folder / TEMPLATE_FOLDER):
+        return []
+    place = inside(folder, TEMPLATE_FOLDER, TokenizerError)
+    names = sorted(found.name for found in place.glob("*.jinja"))
+    if len(names) > MOST:
+        raise TokenizerError("template.many", folder=place, count=len(names), limit=MOST)
+    return [inside(place, name, TokenizerError) for name in names]
+
+
+def choose(found: dict[str, Template], file: str, name: str | None, tools: bool) -> Template:
+    """The template of this name, else the one for tools where there are some, else the default, else the only one."""
+    if not found:
+        raise TokenizerError("template.missing", file=file)
+    if name is not None and name not in found:
+        raise UseError("template.name", name=name, allowed=", ".join(found))
+    wanted = [name] if name else [TOOLS, DEFAULT] if tools else [DEFAULT]
+    taken = next((found[each] for each in wanted if each in found), None)
+    if taken is None and len(found) > 1:
+        raise UseError("template.name", name=DEFAULT, allowed=", ".join(found))
+    return taken or next(iter(found.values()))
+
+
+def _from_settings(held: Any, file: Path | None) -> dict[str, Template]:
+    if held is None:
+        return {}
+    if isinstance(held, str):
+        return {DEFAULT: Template(held, f"{file}: chat_template")}
+    found: dict[str, Template] = {}
+    for i, one in enumerate(held if isinstance(held, list) else [held]):
+        place = f"chat_template[{i}]" if isinstance(held, list) else "chat_template"
+        name, source = (one.get("name"), one.get("template")) if isinstance(one, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(source, str) or name in found or i >= MOST:
+            raise TokenizerError("template.kind", file=file, field=place)
+        found[name] = Template(source, f"{file}: {place}")
+    return found

@@ -1,0 +1,191 @@
+"""A chat template at work, inside a worker: Jinja's sandbox with what transformers gives its templates, and text that knows its origin.
+
+Every literal of the template is marked as its own (`written`). There is no loader: include, import and extends are refused by name.
+"""
+
+import json
+import traceback
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from random import Random
+from types import TracebackType
+from typing import Any
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_eval_context
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import do_join
+from jinja2.nodes import EvalContext
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+from pellucid.tokenizer.marked_text import Written, joined, spans, wrote
+
+NAME = "template"
+LONGEST = 1000  # characters of a fault
+_FROM_ELSEWHERE = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
+Reply = dict[str, Any]
+
+
+class RefusalError(TemplateError):
+    """What a template says through raise_exception."""
+
+
+class LengthError(Exception):
+    """A text longer than it may become."""
+
+
+FAULTS: tuple[tuple[type[BaseException], str], ...] = (
+    (TemplateSyntaxError, "syntax"), (RecursionError, "deep"), (MemoryError, "memory"), (LengthError, "output"),
+    (RefusalError, "refused"), (SecurityError, "unsafe"),
+)  # fmt: skip
+
+
+class Generation(Extension):
+    """`{% generation %}`: marks what an assistant said, for training; it writes its body."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class Tables:
+    """`dict` without its attributes."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+
+class Names(Namespace):
+    """`namespace` without names that begin with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # so that a name may be "self"
+        self, *given = args
+        table = dict(*given, **kwargs)
+        for name in table:
+            Names._allow(name)
+        Namespace.__init__(self, table)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        Names._allow(name)
+        super().__setitem__(name, value)
+
+    @staticmethod
+    def _allow(name: object) -> None:
+        if isinstance(name, str) and name.startswith("_"):
+            raise SecurityError(name)
+
+
+class Marking(NodeTransformer):
+    """Every literal as a text of the template's own, and `~` as a join that keeps origins.
+
+    Numbers too become names, so that nothing is computed before the template runs: `{{ 10 ** 10000000 }}` would be, by the compiler.
+    """
+
+    def __init__(self, env: "Environment") -> None:
+        self.env = env
+        self.literals: list[str] = []
+
+    def visit(self, node: nodes.Node, *rest: Any, **how: Any) -> Any:
+        if isinstance(node, nodes.TemplateData):
+            return self._own(node.data, node.lineno)
+        if isinstance(node, nodes.Const):
+            return self._own(node.value, node.lineno)
+        node = self.generic_visit(node)
+        if isinstance(node, nodes.Concat):
+            return nodes.Call(nodes.EnvironmentAttribute("tilde"), node.nodes, [], None, None, lineno=node.lineno)
+        return node
+
+    def _own(self, value: Any, line: int) -> nodes.Node:
+        name = f"literal_{len(self.literals)}"
+        setattr(self.env, name, wrote(value) if isinstance(value, str) else value)
+        self.literals.append(value if isinstance(value, str) else "")
+        return nodes.EnvironmentAttribute(name, lineno=line)
+
+
+class Environment(ImmutableSandboxedEnvironment):
+    """The sandbox of one template."""
+
+    most = 0  # characters of a text
+    now = datetime.min
+    draw = Random()
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+        del self.globals["lipsum"]
+        self.globals |= {"raise_exception": refuse, "strftime_now": self.strftime, "dict": Tables(), "namespace": Names}
+        self.filters |= {"tojson": to_json, "join": join, "random": self.chosen}
+
+    def concat(self, parts: Iterable[str]) -> str:
+        return joined(self._bounded(parts))
+
+    def tilde(self, *parts: Any) -> str:
+        return self.concat(map(str, parts))
+
+    def _bounded(self, parts: Iterable[str]) -> Iterable[str]:
+        room = self.most
+        for part in parts:
+            room -= len(part)
+            if room < 0:
+                raise LengthError
+            yield part
+
+    def chosen(self, among: Sequence[Any]) -> Any:
+        """One of these by the request's seed, so that what was chosen can be chosen again."""
+        return self.draw.choice(among) if among else self.undefined()
+
+    def strftime(self, form: str) -> str:
+        return self.now.strftime(form)
+
+
+def refuse(message: str) -> None:
+    raise RefusalError(message)
+
+
+def to_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+    """JSON as transformers writes it: nothing escaped for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+@pass_eval_context
+def join(context: EvalContext, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+    return do_join(context, value, d if isinstance(d, Written) else Written(d), attribute)  # type: ignore[no-any-return]
+
+
+class Rendering:
+    """One template. `told` is what setting up tells: its literals.  Calling it renders."""
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self.env = Environment()
+        tree = self.env.parse(setup["source"], NAME, NAME)
+        for node in tree.find_all(_FROM_ELSEWHERE):
+            raise SecurityError(type(node).__name__.lower())
+        marking = Marking(self.env)
+        self.template = self.env.from_string(marking.visit(tree))
+        self.told: Reply = {"literals": "\0".join(marking.literals)}
+
+    def __call__(self, request: dict[str, Any]) -> Reply:
+        self.env.most, self.env.now, self.env.draw = request["most"], datetime.fromisoformat(request["now"]), Random(request["seed"])
+        named = {name: wrote(token) for name, token in request["tokens"].items()}
+        messages = [{**message, "role": wrote(message["role"])} for message in request["messages"]]
+        text = self.template.render({**named, **request["variables"], "messages": messages})
+        text.encode()  # half of a surrogate pair is no text
+        return {"text": text, "own": spans(text)}
+
+    @staticmethod
+    def fault(broken: BaseException) -> Reply:
+        """What went wrong: its kind, where in the template, and in which words."""
+        line = broken.lineno if isinstance(broken, TemplateSyntaxError) else _line(broken.__traceback__)
+        words = str(broken.message) if isinstance(broken, TemplateError) else f"{type(broken).__name__}: {broken}"
+        kind = next((kind for sort, kind in FAULTS if isinstance(broken, sort)), "failed")
+        return {"fault": kind, "line": line, "found": words[:LONGEST]}
+
+
+def _line(trace: TracebackType | None) -> int:
+    """The line of the template that was at work; 0 where none is known."""
+    lines = [line for frame, line in traceback.walk_tb(trace) if frame.f_code.co_filename in (NAME, "<template>")]
+    return lines[-1] if lines else 0

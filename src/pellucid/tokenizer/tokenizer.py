@@ -1,0 +1,359 @@
+"""Text to ids and back. The `tokenizers` library encodes, from a file that was checked first; decoding joins each piece's exact bytes.
+
+Text is only ever text: "<|endoftext|>" typed by a person becomes ordinary pieces, unless the caller asks to `parse` control tokens.
+"""
+
+import json
+import os
+import re
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pellucid.checkpoint.disk import inside, read_text, replacing
+from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
+from pellucid.errors import TokenizerError
+from pellucid.messages import say
+from pellucid.tokenizer.backend import Encoder, library
+from pellucid.tokenizer.chat_template import Rendered, Template, choose, templates
+from pellucid.tokenizer.pieces import Piece, Stream, writing
+from pellucid.tokenizer.tokenizer_file import Spec, check, vocabulary
+from pellucid.tokenizer.wordpiece import wordpiece
+
+NAMED = ("bos", "eos", "pad", "unk", "sep", "cls", "mask")
+# Some files mark the tokens that divide a chat as ordinary added tokens; their shape tells them.
+_CONTROL = re.compile(r"<[|｜].+[|｜]>", re.DOTALL)
+_FENCE = "\U0010fffe"  # not a character: a fenced name of a control token is no text that anyone writes
+_END_OF_TEXT = "<|endoftext|>"
+LONGEST_TEXT = 32_000_000  # characters; a longer one is for the caller to cut
+
+
+class Tokenizer:
+    """A tokenizer from its files.
+
+    size: highest id + 1.  special: the ids of bos, eos, pad, unk, sep, cls and mask, those that the files name.
+    rows: of the embedding, which is often padded beyond the highest id; an id below it that no entry has writes nothing.
+    """
+
+    def __init__(
+        self, spec: Spec, file: str, named: dict[str, str] | None = None, chat_templates: dict[str, Template] | None = None
+    ) -> None:
+        self.file, self.templates = file, chat_templates or {}
+        self._spec = check(spec, file)
+        self._pieces = {id: piece for piece, id in vocabulary(self._spec["model"]).items()}
+        added = self._spec.get("added_tokens") or []
+        self._pieces |= {token["id"]: token["content"] for token in added}
+        self._specials = frozenset(token["id"] for token in added if token.get("special"))
+        self._control = self._specials | {token["id"] for token in added if _CONTROL.fullmatch(token["content"])}
+        self._control -= {_unknown(self._spec["model"])}
+        self._writing = writing(self._spec.get("decoder"), file)
+        self._literal = frozenset(token["id"] for token in added) if self._writing.lettered else frozenset()
+        if not self._pieces:
+            raise TokenizerError("tokenizer.empty", file=file)
+        self.size = self.rows = max(self._pieces) + 1
+        self.special = self._named(named or {})
+        self._parsing: Encoder | None = None
+        self._chats: dict[Template, Chat] = {}
+        self._lock = threading.Lock()
+        fenced = _fenced(self._spec, _fenceable(self._spec, self._control))
+        self._plain = library(fenced, file, parse=False)
+        self._refuse_renumbering(fenced)
+        # as the normalizer spells them: where it puts a "▁" before a text, the space before such a token is the token's own
+        spelled = [token["id"] for token in added if token.get("normalized")]
+        names = zip(spelled, self._plain.pieces(spelled) if spelled else (), strict=True)
+        self._spelled = self._pieces | {id: name.replace(_FENCE, "") for id, name in names if name is not None}
+
+    @classmethod
+    def from_file(cls, path: str | Path, named: dict[str, str] | None = None) -> "Tokenizer":
+        """A tokenizer.json; `named` gives the content of "bos", "eos", ... where other files tell it."""
+        return cls(read_object(Path(path), TABLE_BYTES, TokenizerError), str(path), named)
+
+    @classmethod
+    def from_vocab(
+        cls, vocab: str | Path, merges: str | Path, named: dict[str, str] | None = None, prefix_space: bool = False
+    ) -> "Tokenizer":
+        """GPT-2's byte-level BPE from vocab.json and merges.txt."""
+        pieces = read_object(Path(vocab), TABLE_BYTES, TokenizerError)
+        level = {"type": "ByteLevel", "add_prefix_space": prefix_space, "trim_offsets": False, "use_regex": True}
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        added = [{"id": pieces[_END_OF_TEXT], "content": _END_OF_TEXT, **flags}] if _END_OF_TEXT in pieces else []
+        model = {"type": "BPE", "vocab": pieces, "merges": _merge_lines(Path(merges))}
+        spec = {"version": "1.0", "added_tokens": added, "pre_tokenizer": level, "post_processor": level, "decoder": level, "model": model}
+        if named is None and added:
+            named = {"bos": _END_OF_TEXT, "eos": _END_OF_TEXT}
+        return cls(spec, str(vocab), named)
+
+    @classmethod
+    def from_wordpiece(cls, vocab: str | Path, settings: dict[str, Any] | None = None, named: dict[str, str] | None = None) -> "Tokenizer":
+        """BERT's WordPiece from vocab.txt, and what tokenizer_config.json says of it."""
+        spec, special = wordpiece(Path(vocab), settings or {}, named or {})
+        return cls(spec, str(vocab), special)
+
+    def encode(self, text: str, pair: str | None = None, *, special: bool = True, parse: bool = False) -> list[int]:
+        """The ids of a text, or of a text and its `pair`, with the special tokens that the file's post-processor adds.
+
+        parse: take "<|endoftext|>" and its like in the text for the control tokens they name; `chat` is the door for messages.
+        """
+        _refuse_text(text)
+        _refuse_text(pair or "")
+        ids, made = (self._parser() if parse else self._plain).encode(text, pair, special)
+        if not parse and not self._control.isdisjoint(ids):
+            self._refuse_control(id for id, added in zip(ids, made, strict=True) if not added)
+        return ids
+
+    def chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, **how: Any) -> list[int]:
+        """The ids of a conversation, [{"role": "user", "content": "Hello"}], ready for the reply; `how` as in `render`.
+
+        Only what the template itself wrote is read as control tokens: no content, name or tool can hold one.
+        """
+        template = choose(self.templates, self.file, how.pop("template", None), bool(tools))
+        return self._chat(template).ids(self.render(messages, tools, template=template, **how), (messages, tools, how))
+
+    def render(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, template: str | Template | None = None, **how: Any
+    ) -> Rendered:
+        """The prompt that the chat template makes of messages; `how` as in `Template.render` (now, settings, add_generation_prompt ...)."""
+        if not isinstance(template, Template):
+            template = choose(self.templates, self.file, template, bool(tools))
+        tokens = {f"{name}_token": self._pieces[id] for name, id in self.special.items()}
+        return template.render(messages, tools, tokens=tokens, **how)
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        """The text of these ids; bytes that are no UTF-8 become U+FFFD."""
+        return self.stream(skip_special).over(ids)
+
+    def stream(self, skip_special: bool = False) -> Stream:
+        """A stream for one request: `feed(id)` gives the text that is certain so far, `end()` the rest; their join is `decode` of all."""
+
+        def spoken(id: int, first: bool) -> bytes | None:
+            piece = self.spelled(id)
+            if piece is None or (skip_special and id in self._specials):
+                return None
+            return piece.encode() if id in self._literal else self._writing.spoken(piece, first)
+
+        return Stream(spoken, self._writing.strip)
+
+    def pieces(self, ids: Iterable[int]) -> list[Piece]:
+        """Each id with its text and its exact bytes; none of an id that no entry has."""
+        found = []
+        for id in ids:
+            piece = self.spelled(id) or ""
+            raw = piece.encode() if id in self._literal else self._writing.raw(piece)
+            found.append(Piece(id, raw.decode("utf-8", "replace"), raw, id in self._specials))
+        return found
+
+    def piece(self, id: int) -> str:
+        """What the vocabulary writes for this id: "ĠParis"; "" where no entry has it."""
+        return self.entry(self._pieces, id) or ""
+
+    def spelled(self, id: int) -> str | None:
+        """What this id adds to a text, in the vocabulary's writing."""
+        return self.entry(self._spelled, id)
+
+    def entry(self, table: dict[int, str], id: int) -> str | None:
+        """The entry of an id below `rows`, None where there is none."""
+        if type(id) is not int or not 0 <= id < self.rows:
+            raise TokenizerError("tokenizer.out_of_range", id=id, size=self.rows)
+        return table.get(id)
+
+    def write(self, path: str | Path) -> None:
+        """Write it as a tokenizer.json."""
+        with replacing(Path(path), TokenizerError) as part:
+            part.write_text(json.dumps(self._spec, ensure_ascii=False, indent=2), encoding="utf-8")
+
+    def fit(self, rows: int) -> "Tokenizer":
+        """This tokenizer for an embedding of `rows` rows: a piece beyond them is an error, an added token is dropped with a warning."""
+        if self.size <= rows:
+            self.rows = rows
+            return self
+        beyond = sorted(id for id in self._pieces if id >= rows)
+        held = set(vocabulary(self._spec["model"]).values())
+        if lost := [id for id in beyond if id in held]:
+            raise TokenizerError("tokenizer.rows", file=self.file, token=self._pieces[lost[0]], id=lost[0], rows=rows)
+        tokens = ", ".join(self._pieces[id] for id in beyond[:10])
+        warnings.warn(say("tokenizer.dropped", file=self.file, count=len(beyond), tokens=tokens, rows=rows), stacklevel=2)
+        kept = [token for token in self._spec["added_tokens"] if token["id"] < rows]
+        named = {name: self._pieces[id] for name, id in self.special.items() if id < rows}
+        return Tokenizer({**self._spec, "added_tokens": kept}, self.file, named, self.templates)
+
+    def _parser(self) -> Encoder:
+        """The library's tokenizer that takes control tokens from text: a second one, since switching one over would race with threads."""
+        with self._lock:
+            if self._parsing is None:
+                self._parsing = library(self._spec, self.file, parse=True)
+            return self._parsing
+
+    def _chat(self, template: Template) -> "Chat":
+        literals = template.literals
+        with self._lock:
+            if template not in self._chats:
+                added = self._spec.get("added_tokens") or []
+                # a plain added token that the template writes divides its prompts too: "<tool_call>"; but not a run of spaces
+                also = {token["id"] for token in added if token["content"].strip() and token["content"] in literals}
+                self._chats[template] = Chat(self._spec, self.file, {id: self._pieces[id] for id in self._control | also})
+            return self._chats[template]
+
+    def warn_of_frame(self, settings: Path | None) -> None:
+        """Say so where the file frames a text with tokens that the settings beside it do not name."""
+        ids, made = self._plain.encode("", None, True)
+        odd = [self._pieces[id] for id, added in zip(ids, made, strict=True) if added and id not in self.special.values()]
+        if odd and self.special:
+            warnings.warn(say("tokenizer.frame", file=self.file, tokens=", ".join(odd), settings=settings), stacklevel=3)
+
+    def _refuse_control(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            if id in self._control:
+                raise TokenizerError("tokenizer.control", file=self.file, token=self._pieces[id], id=id)
+
+    def _named(self, named: dict[str, str]) -> dict[str, int]:
+        ids = {piece: id for id, piece in self._pieces.items()}
+        lost = {name: token for name, token in named.items() if token not in ids}
+        for name, token in lost.items():
+            warnings.warn(say("tokenizer.unnamed", file=self.file, name=name, token=token), stacklevel=3)
+        return {name: ids[token] for name, token in named.items() if name not in lost}
+
+    def _refuse_renumbering(self, spec: Spec) -> None:
+        """The library numbers added tokens itself and says nothing where a file declares others."""
+        added = spec.get("added_tokens") or []
+        for token, found in zip(added, self._plain.ids([token["content"] for token in added]), strict=True):
+            if found != token["id"]:
+                raise TokenizerError("tokenizer.renumbered", file=self.file, token=self._pieces[token["id"]], id=token["id"], found=found)
+
+
+class Chat:
+    """Rendered prompts to ids: where the template itself wrote a control token's name it is put behind the fence, and read nowhere else.
+
+    control: the tokens that only a template may write, by id.
+    """
+
+    def __init__(self, spec: Spec, file: str, control: dict[int, str]) -> None:
+        self.file, self._control = file, control
+        self._fenced = _fenceable(spec, control)
+        names = sorted(control.values(), key=len, reverse=True)
+        self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
+        self._library = library(_fenced(spec, self._fenced), file, parse=True)
+
+    def ids(self, rendered: Rendered, given: Any) -> list[int]:
+        """The ids of a prompt; `given` is what it was made of."""
+        text = rendered.text.replace(_FENCE, "\ufffd")
+        _refuse_text(text)
+        parts, end, own = list[str](), 0, Counter[str]()
+
+        def fence(found: re.Match[str]) -> str:
+            own[found[0]] += 1
+            return f"{_FENCE}{found[0]}{_FENCE}" if found[0] in self._fenced else found[0]
+
+        for start, stop in rendered.own:
+            parts += [text[end:start], self._names.sub(fence, text[start:stop])]
+            end = stop
+        ids, _ = self._library.encode("".join([*parts, text[end:]]), None, special=False)
+        for id, count in Counter(id for id in ids if id in self._control).items():
+            if count > own[self._control[id]]:
+                raise TokenizerError("tokenizer.control", file=self.file, token=self._control[id], id=id)
+        self._warn(Counter(self._names.findall(text)) - own, given)
+        return ids
+
+    def _warn(self, unowned: Counter[str], given: Any) -> None:
+        """A control token that nobody typed and that yet is not known to be the template's was made in a way that loses its origin."""
+        said = json.dumps(given, ensure_ascii=False, default=str) if unowned else ""
+        if lost := [name for name in unowned if name not in said]:
+            warnings.warn(say("template.lost", file=self.file, tokens=", ".join(lost)), stacklevel=4)
+
+
+def load_tokenizer(folder: str | Path, model_vocab: int | None = None) -> Tokenizer | None:
+    """The tokenizer of a checkpoint folder, None where it has none; its ids must be below `model_vocab`, the embedding's rows."""
+    folder = Path(folder)
+
+    def there(name: str) -> Path | None:
+        return inside(folder, name, TokenizerError) if os.path.lexists(folder / name) else None
+
+    settings_file, map_file = there("tokenizer_config.json"), there("special_tokens_map.json")
+    settings = read_object(settings_file, error=TokenizerError) if settings_file else {}
+    mapped, named = _contents(read_object(map_file, error=TokenizerError) if map_file else {}), _contents(settings)
+    for name in mapped.keys() & named.keys():
+        if mapped[name] != named[name]:
+            warnings.warn(
+                say("tokenizer.disagree", file=map_file, name=name, token=mapped[name], winner=settings_file, taken=named[name]),
+                stacklevel=2,
+            )
+    named = mapped | named
+    whole, vocab, merges, words = there("tokenizer.json"), there("vocab.json"), there("merges.txt"), there("vocab.txt")
+    kind = settings.get("tokenizer_class")
+    if whole:
+        tokenizer = Tokenizer.from_file(whole, named)
+        tokenizer.warn_of_frame(settings_file or map_file)
+    elif vocab and merges:
+        if kind not in (None, "GPT2Tokenizer", "GPT2TokenizerFast"):
+            raise TokenizerError("tokenizer.class", file=settings_file, found=kind)
+        tokenizer = Tokenizer.from_vocab(vocab, merges, named or None, settings.get("add_prefix_space") is True)
+    elif words:
+        tokenizer = Tokenizer.from_wordpiece(words, settings, named)
+    else:
+        others = [name for name in ("tokenizer.model", "spiece.model", "vocab.json", "tokenizer.model.v3") if there(name)]
+        if others:
+            raise TokenizerError("tokenizer.files", file=folder, found=", ".join(others))
+        return None
+    tokenizer.templates = templates(folder, settings, settings_file)
+    return tokenizer if model_vocab is None else tokenizer.fit(model_vocab)
+
+
+def _contents(table: dict[str, Any]) -> dict[str, str]:
+    """The content of each special token that a settings file names: a string, or an object with `content`."""
+    found = {}
+    for name in NAMED:
+        token = table.get(f"{name}_token")
+        content = token.get("content") if isinstance(token, dict) else token
+        if isinstance(content, str) and content:
+            found[name] = content
+    return found
+
+
+def _unknown(model: Spec) -> int | None:
+    """The id that the model gives to what it does not know."""
+    found: int | None = model.get("unk_id") if model["type"] == "Unigram" else model["vocab"].get(model.get("unk_token"))
+    return found
+
+
+def _refuse_text(text: str) -> None:
+    """Text is characters, and not without end."""
+    if len(text) > LONGEST_TEXT:
+        raise TokenizerError("tokenizer.long", count=len(text), limit=LONGEST_TEXT)
+    try:
+        text.encode()
+    except UnicodeEncodeError as half:
+        raise TokenizerError("tokenizer.text", offset=half.start) from None
+
+
+def _fenceable(spec: Spec, control: Iterable[int]) -> set[str]:
+    """The names of control tokens that can be put behind a fence: not those that merges build, since the merges speak of them."""
+    ids = set(control)
+    merges = spec["model"].get("merges") or []
+    prefix = len(spec["model"].get("continuing_subword_prefix") or "")
+    built = {left + right[prefix:] for left, right in merges} | {half for pair in merges for half in pair}
+    return {token["content"] for token in spec.get("added_tokens") or [] if token["id"] in ids} - built
+
+
+def _fenced(spec: Spec, names: set[str]) -> Spec:
+    """The same tokenizer with these tokens under names that no text holds: else a unigram model finds "</s>" in a sentence.
+
+    Where a token keeps its name, `encode` and `chat` refuse a text that yields it.
+    """
+    model = spec["model"]
+
+    def fence(name: str) -> str:
+        return f"{_FENCE}{name}{_FENCE}" if name in names else name
+
+    if model["type"] == "Unigram":
+        vocab: Any = [[fence(piece), score] for piece, score in model["vocab"]]
+    else:
+        vocab = {fence(piece): id for piece, id in model["vocab"].items()}
+    added = [{**token, "content": fence(token["content"])} for token in spec.get("added_tokens") or []]
+    return {**spec, "added_tokens": added, "model": {**model, "vocab": vocab}}
+
+
+def _merge_lines(path: Path) -> list[str]:
+    lines = read_text(path, TABLE_BYTES, TokenizerError).split("\n")
+    return [line for number, line in enumerate(lines) if line and not (number == 0 and line.startswith("#version"))]

@@ -1,8 +1,0 @@
-"""Training: a recipe makes a corpus and its tokenizer, a model from nothing, and a folder that Hugging Face's tools read.
-
-pellucid train recipes/capitals.toml --out run
-"""
-
-from pellucid.train.apprentice import run_recipe
-
-__all__ = ["run_recipe"]

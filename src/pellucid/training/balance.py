@@ -1,0 +1,41 @@
+"""Experts loaded evenly without a loss of their own: after each step a router's correction moves towards the mean load (arXiv 2408.15664).
+
+correction += rate · sign(mean load - load)        loads 9, 1, 2 (mean 4)  ->  -rate, +rate, +rate
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.nn.moe import Moe
+from pellucid.tracing import watch
+from pellucid.watching.watch import Records
+
+
+class Balance:
+    """Watches whom a model's routers choose, and corrects them. A model without such routers is left alone."""
+
+    def __init__(self, model: nn.Module, rate: float) -> None:
+        self.model, self.rate, self.seen = model, rate, Records()
+        self.routers = {path: m for path, m in model.named_modules() if isinstance(m, Moe) and m.correction is not None}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """The forward in here is the one to correct by."""
+        if not self.routers:
+            yield
+            return
+        with watch(self.model, only=[f"{path}.chosen" for path in self.routers]) as self.seen:
+            yield
+
+    def correct(self, real: Tensor) -> dict[str, float]:
+        """Move every correction by one rate, by the loads of the real rows [B T]; returns the fullest expert's excess over the mean."""
+        excess = []
+        for path, router in self.routers.items():
+            chosen: Tensor = self.seen[f"{path}.chosen"].value
+            load = torch.bincount(chosen[real].flatten(), minlength=len(router.correction)).to(router.correction.dtype)
+            router.correction += self.rate * (load.mean() - load).sign()
+            excess.append(float(load.max() / load.mean()) - 1)
+        return {"overload": round(max(excess), 4)} if excess else {}

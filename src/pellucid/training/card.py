@@ -1,0 +1,38 @@
+"""The model card: what it is, how it was trained, and how it did on forms that it never saw, beside two things that know no language."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from pellucid.families import Family
+from pellucid.messages import phrases
+from pellucid.training.objectives import Objective
+from pellucid.training.quiz import Score
+from pellucid.training.recipe import Recipe
+
+TITLES = ("card.relation", "card.language", "card.asked", "card.accuracy", "card.chance", "card.bag")
+
+
+def card(recipe: Recipe, family: Family, model: nn.Module, objective: Objective, scores: Sequence[Score]) -> str:
+    """The card as Markdown, in English and Chinese; every figure is of the weights that are saved."""
+    s, count = recipe.train, sum(p.numel() for p in model.parameters())
+    facts = {
+        "family": family.name,
+        "parameters": f"{count:,}",
+        "steps": f"{s.steps:,}",
+        "batch": s.batch,
+        "seed": s.seed,
+        "recipe": recipe.path.name,
+    }
+    rows = [
+        f"| {r.relation} | {r.language} | {r.asked:,} | {r.accuracy:.2%} | {r.chance:.2%} | {r.bag_of_words:.2%} |"
+        for r in sorted(scores, key=lambda r: (r.relation, r.language))
+    ]
+    head = "---\nlicense: apache-2.0\nlanguage: [en, zh]\nlibrary_name: pellucid\n---\n"
+    parts = []
+    for language in ("en", "zh"):
+        say = phrases(language)
+        titles = " | ".join(say[key] for key in TITLES)
+        table = "\n".join([f"| {titles} |", "|---|---|---:|---:|---:|---:|", *rows])
+        parts.append(f"# {recipe.name}\n\n" + say["card.made"].format(**facts) + "\n\n" + say[objective.measured] + "\n\n" + table)
+    return head + "\n\n".join(parts) + "\n"

@@ -1,0 +1,218 @@
+"""The training loop: documents in a seeded order, the loss of their objective, AdamW, states from which a run goes on bit for bit.
+
+What a batch holds follows from the seed and the step alone, so a resumed run sees what an uninterrupted one would have seen.
+"""
+
+import inspect
+import json
+import math
+import os
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.checkpoint.disk import read_whole, reason, replacing
+from pellucid.checkpoint.fill import targets
+from pellucid.errors import TrainError
+from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.training.balance import Balance
+from pellucid.training.identity import identity, require
+from pellucid.training.objectives import IGNORED, Document, Objective, Sheet
+from pellucid.training.recipe import Settings
+from pellucid.training.saves import newest, read_state, save_state, set_aside
+from pellucid.watching.meta import untrace
+
+LOG_BYTES = 1 << 32
+STEP = re.compile(rb'\{"step": ([0-9]+)[,}].*\}$')
+
+
+def initialise(model: nn.Module, layers: int, spread: float, seed: int) -> None:
+    """First weights as GPT-2's: normal, those that write to the residual smaller by the root of twice the layers; biases zero."""
+    draw = torch.Generator().manual_seed(seed)
+    for path, p in model.named_parameters():
+        writes = path.removesuffix(".weight").endswith((".o", ".down"))
+        with torch.no_grad():
+            if p.ndim >= 2:
+                p.normal_(0.0, spread / math.sqrt(2 * layers) if writes else spread, generator=draw)
+            elif path.endswith("bias"):
+                p.zero_()
+
+
+def batches(documents: list[Document], s: Settings) -> Iterator[list[int]]:
+    """For ever: the numbers of the documents of each step. A pool of batches is sorted by length, so that little is padded."""
+    epoch = 0
+    while True:
+        order = list(range(len(documents)))
+        draw = random.Random(f"{s.seed}:{epoch}")
+        draw.shuffle(order)
+        for start in range(0, len(order), s.batch * s.pool):
+            pool = sorted(order[start : start + s.batch * s.pool], key=lambda i: sum(map(len, documents[i])))
+            cut = [pool[i : i + s.batch] for i in range(0, len(pool), s.batch)]
+            draw.shuffle(cut)
+            yield from cut
+        epoch += 1
+
+
+def learning_rate(step: int, s: Settings) -> float:
+    """Up in a line for `warmup` steps, then a cosine down to `floor` of the whole."""
+    if step < s.warmup:
+        return s.learning_rate * (step + 1) / s.warmup
+    part = (step - s.warmup) / max(1, s.steps - s.warmup)
+    return s.learning_rate * (s.floor + (1 - s.floor) * 0.5 * (1 + math.cos(math.pi * part)))
+
+
+if "torch._dynamo" not in sys.modules:  # as in meta: what torch wraps imports its compiler when first called
+    for method in vars(torch.optim.Optimizer).values():
+        untrace(method)
+
+
+class AdamW(torch.optim.AdamW):
+    """torch's AdamW with a step that leaves torch's compiler alone: theirs imports it, and triton, only to keep it out."""
+
+    taken = staticmethod(inspect.unwrap(torch.optim.AdamW.step))
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        return self.taken(self, closure)
+
+
+def optimizer(model: nn.Module, s: Settings) -> AdamW:
+    """AdamW (arXiv 1711.05101); matrices decay, norms and biases do not."""
+    decays = [p for p in model.parameters() if p.ndim >= 2]
+    stays = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decays, "weight_decay": s.weight_decay}, {"params": stays, "weight_decay": 0.0}]
+    return AdamW(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
+
+
+def loss_of(model: nn.Module, sheet: Sheet, smoothing: float = 0.0) -> Tensor:
+    """Mean over the real targets of -log p(target); smoothing is the part of it that all V ids share alike (arXiv 1512.00567)."""
+    logits = model(*sheet.inputs)
+    targets = sheet.targets.flatten()
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
+
+
+class Run:
+    """One training run in a folder of its own: log.jsonl, saves/."""
+
+    def __init__(self, model: Decoder | EncoderDecoder, objective: Objective, documents: list[Document], s: Settings, folder: Path) -> None:
+        check(objective, documents, model.config.vocab, model.config.positions)
+        self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
+        self.balance = Balance(model, s.correction)
+        self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
+        self.identity = identity(model.config, objective, documents, s)
+
+    def train(self, progress: Callable[[dict[str, Any]], None], stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Train to the last step; True when it is reached, False where `stopped` said to stop (the state is saved then)."""
+        feed = batches(self.documents, self.s)
+        for _ in range(self.step):
+            next(feed)
+        self.model.train()
+        started, before = time.monotonic(), self.tokens
+        while self.step < self.s.steps:
+            numbers = next(feed)
+            entry = self.one(numbers)
+            if self.step % self.s.log_every == 0 or self.step == self.s.steps:
+                entry["tokens_per_second"] = round((self.tokens - before) / (time.monotonic() - started), 1)
+                self.log(entry)
+                progress(entry)
+            halt = stopped()
+            if halt or self.step % self.s.save_every == 0 or self.step == self.s.steps:
+                self.save()
+            if halt:
+                return False
+        return True
+
+    def one(self, numbers: list[int]) -> dict[str, Any]:
+        """One step of the optimizer on these documents; a loss or gradient that is no number ends the run before it touches a weight."""
+        rate = learning_rate(self.step, self.s)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        sheet = self.objective.sheet([self.documents[i] for i in numbers])
+        real = sheet.targets != IGNORED
+        with self.balance.watching():
+            loss = loss_of(self.model, sheet, self.s.smoothing)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.s.clip))
+        if not math.isfinite(norm):
+            raise TrainError("train.gradient", step=self.step + 1, norm=norm, documents=", ".join(map(str, numbers[:8])))
+        self.optimizer.step()
+        load = self.balance.correct(real)
+        self.step += 1
+        self.tokens += int(real.sum())
+        return {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens, **load}
+
+    def log(self, entry: dict[str, Any]) -> None:
+        try:
+            with (self.folder / "log.jsonl").open("a", encoding="utf-8") as f:
+                f.write(json.dumps(entry) + "\n")
+        except OSError as fault:
+            raise TrainError("train.save", path=self.folder / "log.jsonl", reason=reason(fault)) from None
+
+    def unlog(self) -> None:
+        """Take back what the log tells of steps that were lost; a crash may have torn its last line. The new log is written beside the
+        old one and takes its name when it is on the disk; where nothing goes, nothing is written.
+        """
+        path = self.folder / "log.jsonl"
+        if not os.path.lexists(path):
+            return
+        whole = read_whole(path, LOG_BYTES, TrainError)
+        kept = b"".join(line + b"\n" for line in whole.split(b"\n")[:-1] if (found := STEP.match(line)) and int(found[1]) <= self.step)
+        if kept != whole:
+            with replacing(path, TrainError) as part:
+                part.write_bytes(kept)
+
+    def save(self) -> None:
+        """Keep everything that the next step depends on."""
+        state = self.optimizer.state
+        moments = {f"{path}:{k}": v for path, p in self.model.named_parameters() for k, v in state[p].items()}
+        weights = {path: t.detach() for path, t in targets(self.model).items()}
+        save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity})
+
+    def resume(self, restart: bool = False) -> list[str]:
+        """Go on from the newest state that verifies, or begin where none was saved; returns what was wrong with later states, which are
+        put aside. Where states were saved and none verifies, a TrainError, or with `restart` a beginning. A log without its state goes
+        aside with them.
+        """
+        found, faults = newest(self.folder / "saves")
+        told = list(faults.values())
+        if found is None:
+            if faults and not restart:
+                raise TrainError("train.lost", folder=self.folder / "saves", reason="; ".join(told), aside=self.folder / "aside")
+            for lost in (*faults, self.folder / "log.jsonl"):
+                if lost.exists():
+                    set_aside(self.folder, lost)
+            return told
+        weights, moments, state = read_state(found)
+        require(found, state["identity"], self.identity, state["step"])
+        for lost in faults:
+            set_aside(self.folder, lost)
+        with torch.no_grad():
+            for path, t in targets(self.model).items():
+                t.copy_(weights[path])
+            for path, p in self.model.named_parameters():
+                self.optimizer.state[p] = {k.split(":")[1]: v.clone() for k, v in moments.items() if k.split(":")[0] == path}
+        self.step, self.tokens = state["step"], state["tokens"]
+        self.unlog()
+        return told
+
+
+def check(objective: Objective, documents: list[Document], vocab: int, positions: int | None) -> None:
+    """Refuse documents that teach nothing or that the model cannot take: without a row, too long, with ids outside the vocabulary."""
+    if not documents:
+        raise TrainError("train.empty")
+    for number, document in enumerate(documents):
+        if not 1 <= (rows := objective.rows(document)) <= (positions or math.inf):
+            raise TrainError("train.length", number=number, rows=rows, most=positions or "∞")
+        if wrong := [i for ids in document for i in ids if not 0 <= i < vocab]:
+            raise TrainError("train.id", number=number, id=wrong[0], last=vocab - 1)

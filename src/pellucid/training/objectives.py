@@ -1,0 +1,269 @@
+"""What a model is trained to say, and how it is asked: an objective writes documents, lays a batch of them out, and completes prompts.
+
+causal                                | The capital of France is Paris.   every token from those before it
+prefix      The capital of France is  | Paris.                            the answer; the prompt is seen both ways (arXiv 1910.10683)
+translation The capital of France is Paris. | 法国的首都是巴黎。             the target, by a decoder whose encoder read the source
+masked      The capital of France is [MASK]. | Paris                      each blank, from both sides (arXiv 1810.04805)
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tokenizers import AddedToken, Tokenizer, processors
+from torch import Tensor, nn
+
+from pellucid.batch.mask import prefix
+from pellucid.batch.step import Step
+from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
+from pellucid.training.corpus import END_OF_TEXT, LEAD, STOP, Sentence, sentences, translations
+from pellucid.training.quiz import Complete, Question, by_length, greedy, questions
+
+IGNORED = -100  # a target that carries no loss: padding, and what the model was given
+
+
+class Document(NamedTuple):
+    """One example, as ids: what the model is given, and what it is to say."""
+
+    given: list[int]
+    said: list[int]
+
+
+class Sheet(NamedTuple):
+    """A batch: what the model is called with, and the targets [B T] of its logits, IGNORED where there is none."""
+
+    inputs: tuple[Any, ...]
+    targets: Tensor
+
+
+class Objective(ABC):
+    """One way to train and to ask.
+
+    kind: the models it fits.  special: the tokens of the vocabulary that are no text.  names: some of them by their roles in
+    tokenizer_config.json.  ids: those that config.json numbers.  last: what ends a text.  measured: the words of what the card's
+    accuracies are.
+    """
+
+    kind: type[nn.Module] = Decoder
+    special: tuple[str | AddedToken, ...] = (END_OF_TEXT,)
+    names = {"bos": END_OF_TEXT, "eos": END_OF_TEXT, "unk": END_OF_TEXT}
+    ids = {"bos": END_OF_TEXT, "eos": END_OF_TEXT}
+    last = END_OF_TEXT
+    measured = "card.measured"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.end = number(tokenizer, self.last)
+
+    def learnt(self, folder: Path, seed: int = 0) -> Iterator[tuple[str, str]]:
+        """Every trained prompt with its answer, in an order that the seed decides."""
+        for s in sentences(folder, seed=seed):
+            yield s.prompt, said(s)
+
+    def asked(self, folder: Path) -> list[Question]:
+        """Every held-out prompt once."""
+        return questions(folder)
+
+    @abstractmethod
+    def documents(self, folder: Path, seed: int) -> list[Document]:
+        """What is trained on."""
+
+    @abstractmethod
+    def rows(self, document: Document) -> int:
+        """How many positions a document takes of the model."""
+
+    @abstractmethod
+    def sheet(self, batch: Sequence[Document]) -> Sheet:
+        """A batch laid out."""
+
+    @abstractmethod
+    def complete(self, model: nn.Module) -> Complete:
+        """How the model answers prompts."""
+
+
+class Causal(Objective):
+    """Every token from those before it: a sentence, and the end of text."""
+
+    def documents(self, folder: Path, seed: int) -> list[Document]:
+        pairs = list(self.learnt(folder, seed))
+        prompts = self.tokenizer.encode_batch([prompt for prompt, _ in pairs])
+        whole = self.tokenizer.encode_batch([prompt + answer for prompt, answer in pairs])
+        return [self.document([*w.ids, self.end], len(p.ids)) for p, w in zip(prompts, whole, strict=True)]
+
+    def document(self, ids: list[int], prompt: int) -> Document:
+        """The document of a sentence whose first `prompt` ids are its prompt."""
+        return Document([], ids)
+
+    def rows(self, document: Document) -> int:
+        return len(document.given) + len(document.said) - 1
+
+    def sheet(self, batch: Sequence[Document]) -> Sheet:
+        whole = stacked([[*d.given, *d.said] for d in batch])
+        given = torch.tensor([len(d.given) for d in batch])
+        inputs, targets = whole[:, :-1].clamp(min=0), whole[:, 1:]
+        targets = targets.masked_fill(torch.arange(1, whole.shape[1]) < given[:, None], IGNORED)
+        return Sheet((inputs, self.step(inputs, given)), targets)
+
+    def step(self, tokens: Tensor, given: Tensor) -> Step:
+        """The step of tokens [B T] whose first given [B] are the prompt."""
+        return Step.plain(tokens)
+
+    def complete(self, model: nn.Module) -> Complete:
+        def logits(prompt: Tensor, written: Tensor) -> Tensor:
+            tokens = torch.cat([prompt, written], 1)
+            return last_logits(model, (tokens,), self.step(tokens, torch.full(tokens.shape[:1], prompt.shape[1])))
+
+        return greedy(logits, self.tokenizer)
+
+
+class Prefix(Causal):
+    """The answer after a prompt whose tokens see each other both ways; only the answer carries loss."""
+
+    def document(self, ids: list[int], prompt: int) -> Document:
+        return Document(ids[:prompt], ids[prompt:])
+
+    def step(self, tokens: Tensor, given: Tensor) -> Step:
+        return Step.plain(tokens, sight=prefix(given))
+
+
+class Translation(Objective):
+    """An English sentence in, the Chinese sentence of the same fact out. The decoder begins with the end of text."""
+
+    kind = EncoderDecoder
+    names = {"eos": END_OF_TEXT, "pad": END_OF_TEXT, "unk": END_OF_TEXT}
+    ids = {"decoder_start": END_OF_TEXT, "eos": END_OF_TEXT, "pad": END_OF_TEXT}
+    measured = "card.translated"
+
+    def learnt(self, folder: Path, seed: int = 0) -> Iterator[tuple[str, str]]:
+        for s, target in translations(folder, seed=seed):
+            yield s.text, target
+
+    def asked(self, folder: Path) -> list[Question]:
+        return [Question(s.text, (target,), s.relation, s.language) for s, target in translations(folder, held_out=True)]
+
+    def documents(self, folder: Path, seed: int) -> list[Document]:
+        pairs = list(self.learnt(folder, seed))
+        sources, targets = (self.tokenizer.encode_batch([pair[i] for pair in pairs]) for i in (0, 1))
+        return [Document(s.ids, [*t.ids, self.end]) for s, t in zip(sources, targets, strict=True)]
+
+    def rows(self, document: Document) -> int:
+        return max(len(document.given), len(document.said))
+
+    def sheet(self, batch: Sequence[Document]) -> Sheet:
+        source, targets = stacked([d.given for d in batch]), stacked([d.said for d in batch])
+        tokens = torch.cat([torch.full_like(targets[:, :1], self.end), targets[:, :-1]], 1).clamp(min=0)
+        return Sheet((source.clamp(min=0), tokens, Step.plain(tokens), Step.plain(source, source != IGNORED)), targets)
+
+    def complete(self, model: nn.Module) -> Complete:
+        def logits(prompt: Tensor, written: Tensor) -> Tensor:
+            tokens = torch.cat([torch.full_like(prompt[:, :1], self.end), written], 1)
+            return last_logits(model, (prompt, tokens), Step.plain(tokens))
+
+        return greedy(logits, self.tokenizer)
+
+
+MASK = "[MASK]"
+
+
+class Masked(Objective):
+    """The tokens of the answer, each blanked out, from what stands on both sides; [CLS] and [SEP] stand around a text as in BERT."""
+
+    kind = Encoder
+    special = ("[PAD]", "[CLS]", "[SEP]", AddedToken(MASK, lstrip=True, special=True))  # a blank is a word with its space
+    names = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": MASK}
+    ids = {"pad": "[PAD]"}
+    last = "[SEP]"
+    measured = "card.filled"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        around = [(name, number(tokenizer, name)) for name in ("[CLS]", "[SEP]")]
+        tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=around)
+        self.mask = number(tokenizer, MASK)
+
+    def blanked(self, found: list[Sentence]) -> Iterator[tuple[str, list[int], range]]:
+        """Each sentence as text with as many blanks as its answer has tokens, its own ids, and where the blanks are."""
+        stops = {language: len(self.tokenizer.encode(stop, add_special_tokens=False)) for language, stop in STOP.items()}
+        prompts = self.tokenizer.encode_batch([s.prompt for s in found])
+        whole = self.tokenizer.encode_batch([s.text for s in found])
+        for s, p, w in zip(found, prompts, whole, strict=True):
+            at = range(len(p.ids) - 1, len(w.ids) - 1 - stops[s.language])
+            yield s.prompt + (LEAD[s.language] + MASK) * len(at) + STOP[s.language], w.ids, at
+
+    def learnt(self, folder: Path, seed: int = 0) -> Iterator[tuple[str, str]]:
+        found = list(sentences(folder, seed=seed))
+        for s, (text, _, _) in zip(found, self.blanked(found), strict=True):
+            yield text, said(s)
+
+    def asked(self, folder: Path) -> list[Question]:
+        found = list(sentences(folder, held_out=True))
+        right = {q.prompt: q.right for q in questions(folder)}
+        told = zip(found, self.blanked(found), strict=True)
+        return list({text: Question(text, right[s.prompt], s.relation, s.language) for s, (text, _, _) in told}.values())
+
+    def documents(self, folder: Path, seed: int) -> list[Document]:
+        """An answer of several tokens is blanked out whole, then from its second token on, and so forth: blanks are filled in turn."""
+        return [
+            Document([*ids[:first], *[self.mask] * (at.stop - first), *ids[at.stop :]], ids[first : at.stop])
+            for _, ids, at in self.blanked(list(sentences(folder, seed=seed)))
+            for first in at
+        ]
+
+    def rows(self, document: Document) -> int:
+        return len(document.given)
+
+    def sheet(self, batch: Sequence[Document]) -> Sheet:
+        given = stacked([d.given for d in batch])
+        targets = torch.full_like(given, IGNORED)
+        targets[given == self.mask] = torch.tensor([i for d in batch for i in d.said])
+        return Sheet((given.clamp(min=0), Step.plain(given, given != IGNORED)), targets)
+
+    def complete(self, model: nn.Module) -> Complete:
+        """What it writes is the text from its first blank on, the blanks filled from the left, each with its likeliest token."""
+
+        def fill(prompts: list[str]) -> list[str]:
+            encoded: list[list[int]] = [e.ids for e in self.tokenizer.encode_batch(prompts)]
+            written = [""] * len(prompts)
+            with torch.no_grad():
+                for chunk in by_length(encoded, 512):
+                    ids = torch.tensor([encoded[i] for i in chunk])
+                    while (blank := ids == self.mask).any():
+                        best = model(ids).index_fill(-1, torch.tensor([self.mask]), float("-inf")).argmax(-1)
+                        ids = torch.where(blank & (blank.cumsum(1) == 1), best, ids)
+                    for i, row in zip(chunk, ids.tolist(), strict=True):
+                        written[i] = self.tokenizer.decode(row[encoded[i].index(self.mask) :])
+            return written
+
+        return fill
+
+
+OBJECTIVES: dict[str, type[Objective]] = {"causal": Causal, "prefix": Prefix, "translation": Translation, "masked": Masked}
+
+
+def said(s: Sentence) -> str:
+    """What follows a sentence's prompt: its answer and its stop."""
+    return s.answer + STOP[s.language]
+
+
+def stacked(rows: Sequence[list[int]]) -> Tensor:
+    """Rows of ids side by side, [B T]; shorter ones are filled up with IGNORED."""
+    out = torch.full((len(rows), max(map(len, rows))), IGNORED)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = torch.tensor(row)
+    return out
+
+
+def last_logits(model: nn.Module, tokens: tuple[Tensor, ...], step: Step) -> Tensor:
+    """The logits [B V] of the last row, and of no other."""
+    step.wanted = torch.tensor([tokens[-1].shape[1] - 1])
+    after: Tensor = model(*tokens, step)
+    return after[:, -1]
+
+
+def number(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a token of the vocabulary."""
+    found = tokenizer.token_to_id(token)
+    assert found is not None, token
+    return found

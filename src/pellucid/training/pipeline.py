@@ -1,0 +1,164 @@
+"""From a recipe to a model folder: corpus, tokenizer, training, examination, and the card that tells how it did."""
+
+import fcntl
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from pellucid.checkpoint.disk import reason
+from pellucid.checkpoint.fill import unfill
+from pellucid.checkpoint.folder import save_folder
+from pellucid.errors import CheckpointError, StoppedError, TrainError
+from pellucid.families import Family, understand
+from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
+from pellucid.training import corpus
+from pellucid.training.card import card
+from pellucid.training.loop import Run, initialise
+from pellucid.training.objectives import OBJECTIVES, Objective, number
+from pellucid.training.quiz import quiz
+from pellucid.training.recipe import Recipe, read_recipe
+
+LOCK = "lock"
+Progress = Callable[[dict[str, Any]], None]
+
+
+def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, progress: Progress, restart: bool = False) -> Path:
+    """Train what a recipe tells, and return the folder of the finished model, `out`/model.
+
+    out: the run's folder, runs/<name> where None.  resume: go on from its newest saved state.  progress: takes each log entry.
+    restart: resume, and begin at step 1 if states were saved there of which none is whole.
+
+    SIGINT or SIGTERM while it trains, or later, is a StoppedError with everything saved; earlier, or twice, it is a KeyboardInterrupt.
+    """
+    recipe, resume = read_recipe(path), resume or restart
+    folder = out or Path("runs") / recipe.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        used = any(f.name != LOCK for f in folder.iterdir())
+    except OSError as fault:
+        raise TrainError("train.folder", folder=folder, reason=reason(fault)) from None
+    if used and not resume:
+        raise TrainError("train.exists", folder=folder)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with stopping() as stop, alone(folder):
+        objective = prepare(recipe)
+        family, hf, model = fresh(recipe, objective)
+        run = Run(model, objective, objective.documents(recipe.data, recipe.train.seed), recipe.train, folder)
+        for warning in run.resume(restart) if resume else ():
+            progress({"warning": warning})
+        with stop.at_a_step():
+            run.train(progress, lambda: stop.heard)
+        try:
+            if not stop.heard:
+                return finish(recipe, folder / "model", family, hf, model, objective, progress)
+        except KeyboardInterrupt:
+            pass  # the state of the last step is saved, and a run that goes on from it finishes
+        raise StoppedError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)
+
+
+def prepare(recipe: Recipe) -> Objective:
+    """The recipe's objective, with a tokenizer of its corpus."""
+    kind = OBJECTIVES[recipe.objective]
+    return kind(corpus.train_tokenizer(corpus.pieces(recipe.data), recipe.tokenizer["size"], kind.special))
+
+
+def fresh(recipe: Recipe, objective: Objective) -> tuple[Family, dict[str, Any], Decoder | EncoderDecoder]:
+    """A model of the recipe's configuration with its first weights, in float32."""
+    hf = {**recipe.model, "vocab_size": objective.tokenizer.get_vocab_size(), **numbered(objective)}
+    family, cfg = understand(hf, str(recipe.path))
+    model = build(cfg)
+    if type(model) is not objective.kind:
+        raise TrainError("train.kind", path=recipe.path, found=hf.get("model_type"), objective=recipe.objective)
+    initialise(model, len(cfg.layers), recipe.train.spread, recipe.train.seed)
+    return family, hf, model
+
+
+def numbered(objective: Objective) -> dict[str, int]:
+    """The ids of an objective's tokens, as config.json and generation_config.json name them."""
+    return {f"{role}_token_id": number(objective.tokenizer, token) for role, token in objective.ids.items()}
+
+
+def finish(
+    recipe: Recipe,
+    folder: Path,
+    family: Family,
+    hf: dict[str, Any],
+    model: Decoder | EncoderDecoder,
+    objective: Objective,
+    progress: Progress,
+) -> Path:
+    """Round to bfloat16, examine what is saved, and write the folder with its card."""
+    cast(model.eval(), torch.bfloat16)
+    cast(model, torch.float32)
+    scores = quiz(objective.asked(recipe.data), objective.learnt(recipe.data), objective.complete(model), objective.tokenizer)
+    progress({"scores": {f"{s.relation}.{s.language}": round(s.accuracy, 4) for s in scores}})
+    cast(model, torch.bfloat16)
+    tensors = {name: t.clone() for name, t in unfill(model, family.rules(model.config))}
+    config = {"architectures": [family.architecture], **hf, "dtype": "bfloat16"}
+    named = {f"{role}_token": token for role, token in objective.names.items()}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.positions or model.config.context, **named}
+    copies = {
+        "tokenizer.json": objective.tokenizer.to_str(pretty=True).encode(),
+        "tokenizer_config.json": (json.dumps(about, indent=2) + "\n").encode(),
+        "README.md": card(recipe, family, model, objective, scores).encode(),
+    }
+    try:
+        save_folder(folder, config, tensors, None if isinstance(model, Encoder) else numbered(objective), copies, overwrite=True)
+    except CheckpointError as fault:
+        raise TrainError("train.folder", folder=folder, reason=fault) from None
+    return folder
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the run's folder: two runs in one would overwrite each other."""
+    try:
+        f = (folder / LOCK).open("w")
+    except OSError as fault:
+        raise TrainError("train.folder", folder=folder, reason=reason(fault)) from None
+    with f:
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise TrainError("train.locked", folder=folder) from None
+        yield
+
+
+class Stop:
+    """What SIGINT and SIGTERM do to a run: each is a KeyboardInterrupt, but the first `at_a_step` is only remembered in `heard`."""
+
+    def __init__(self) -> None:
+        self.heard = self.waits = False
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        if self.heard or not self.waits:
+            raise KeyboardInterrupt
+        self.heard = True
+
+    @contextmanager
+    def at_a_step(self) -> Iterator[None]:
+        """While steps are made: what is within ends at the border of a step, when its state is saved."""
+        self.waits = True
+        try:
+            yield
+        finally:
+            self.waits = False
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """Yields a Stop that hears SIGINT and SIGTERM; the handlers of before are set again in the end."""
+    stop = Stop()
+    before = {s: signal.signal(s, stop.hear) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)

@@ -1,0 +1,137 @@
+"""Does the model know the facts? It is asked every held-out form, and its own greedy completion is judged, word for word.
+
+    prompt "The capital of France is"  ->  " Paris." is right, whatever follows; " Paris Saint" and " Lyon." are wrong
+
+Beside each accuracy stand two that need no language model: chance, and naive Bayes over the prompt's pieces, which learns from the same
+sentences but does not see the order of words.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from pellucid.training.corpus import END_OF_TEXT, LEAD, STOP, answers, read, sentences
+
+Complete = Callable[[list[str]], list[str]]
+"""Prompts to what the model writes after each, greedily, up to the end-of-text token or at least as far as the longest answer."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One held-out prompt and its right answers, each with lead and stop, for instance (" Paris.",)."""
+
+    prompt: str
+    right: tuple[str, ...]
+    relation: str
+    language: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """The share of right completions for one relation in one language; `chance` and `bag_of_words` are shares of the same questions."""
+
+    relation: str
+    language: str
+    asked: int
+    right: int
+    chance: float
+    bag_of_words: float
+
+    @property
+    def accuracy(self) -> float:
+        """The share of questions answered right, 0 to 1."""
+        return self.right / self.asked
+
+
+def questions(folder: Path) -> list[Question]:
+    """Every held-out prompt once; a country with several neighbours has as many right answers."""
+    book, found = read(folder), {}
+    for asked in sentences(folder, held_out=True):
+        lead, stop = LEAD[asked.language], STOP[asked.language]
+        names = answers(book, book.countries[asked.country], asked.relation, asked.language)
+        found[asked.prompt] = Question(asked.prompt, tuple(lead + name + stop for name in names), asked.relation, asked.language)
+    return list(found.values())
+
+
+def quiz(asked: list[Question], learnt: Iterable[tuple[str, str]], complete: Complete, tokenizer: Tokenizer) -> list[Score]:
+    """Asks each question; a completion is right if it starts with a right answer and its stop, exactly.
+
+    learnt: the prompts and answers that were trained, for the bag of words.
+    """
+    written = complete([question.prompt for question in asked])
+    bag = BagOfWords(learnt, tokenizer)
+    groups: dict[tuple[str, str], list[tuple[Question, bool, bool]]] = defaultdict(list)
+    for question, text, guess in zip(asked, written, bag.answer([question.prompt for question in asked]), strict=True):
+        row = (question, text.startswith(question.right), guess in question.right)
+        groups[question.relation, question.language].append(row)
+    return [_score(relation, language, rows) for (relation, language), rows in sorted(groups.items())]
+
+
+def _score(relation: str, language: str, rows: list[tuple[Question, bool, bool]]) -> Score:
+    distinct = len({answer for question, _, _ in rows for answer in question.right})
+    chance = float(np.mean([len(question.right) / distinct for question, _, _ in rows]))
+    return Score(relation, language, len(rows), sum(right for _, right, _ in rows), chance, float(np.mean([known for _, _, known in rows])))
+
+
+class BagOfWords:
+    """Multinomial naive Bayes, 0.01 added to each count: the answer a with the largest log P(a) + sum of log P(p | a) over the pieces p.
+
+    It learns from the model's own prompts and answers. It cannot tell "Paris is the capital of" from another order of the same pieces.
+    """
+
+    def __init__(self, learnt: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        prompts, given = zip(*learnt, strict=True)
+        self.answers = sorted(set(given))
+        row = {answer: i for i, answer in enumerate(self.answers)}
+        counts = np.full((len(self.answers), tokenizer.get_vocab_size()), 0.01, dtype=np.float32)
+        seen = np.zeros(len(self.answers), dtype=np.float32)
+        for answer, encoding in zip(given, tokenizer.encode_batch(list(prompts)), strict=True):
+            np.add.at(counts[row[answer]], encoding.ids, 1)
+            seen[row[answer]] += 1
+        self.prior = np.log(seen / seen.sum())
+        self.likelihood = np.log(counts / counts.sum(1, keepdims=True))
+
+    def answer(self, prompts: list[str]) -> list[str]:
+        """The most probable answer of each prompt, with lead and stop."""
+        encoded = self.tokenizer.encode_batch(prompts)
+        return [self.answers[int(np.argmax(self.prior + self.likelihood[:, encoding.ids].sum(1)))] for encoding in encoded]
+
+
+def greedy(logits: Callable[[Tensor, Tensor], Tensor], tokenizer: Tokenizer, most: int = 16, batch: int = 512) -> Complete:
+    """A `Complete` from a model, at most `most` new tokens each: `logits(prompts [B S], written [B T])` are those of the next token [B V].
+
+    Prompts of the same length go together, so nothing is padded and nothing masked.
+    """
+    end = tokenizer.token_to_id(END_OF_TEXT)
+
+    def complete(prompts: list[str]) -> list[str]:
+        encoded: list[list[int]] = [encoding.ids for encoding in tokenizer.encode_batch(prompts)]
+        written = [""] * len(prompts)
+        with torch.no_grad():
+            for chunk in by_length(encoded, batch):
+                given = torch.tensor([encoded[i] for i in chunk])
+                ids, done = given[:, :0], torch.zeros(len(chunk), dtype=torch.bool)
+                while not done.all() and ids.shape[1] < most:
+                    new = logits(given, ids).argmax(-1)
+                    ids, done = torch.cat([ids, new[:, None]], 1), done | (new == end)
+                for i, row in zip(chunk, ids.tolist(), strict=True):
+                    written[i] = tokenizer.decode(row[: row.index(end)] if end in row else row)
+        return written
+
+    return complete
+
+
+def by_length(rows: Sequence[Sequence[int]], batch: int) -> Iterator[list[int]]:
+    """The numbers of the rows in batches of the same length."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        groups[len(row)].append(i)
+    for members in groups.values():
+        yield from (members[at : at + batch] for at in range(0, len(members), batch))

@@ -1,0 +1,107 @@
+"""A recipe: one TOML file that tells the model, its tokenizer, its data and how it is trained. Every field is checked by name."""
+
+import re
+import tomllib
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pellucid.checkpoint.disk import read_whole
+from pellucid.errors import TrainError
+from pellucid.training.objectives import OBJECTIVES
+
+RECIPE_BYTES = 1_000_000
+TABLES = {"data": {"folder"}, "tokenizer": {"size"}}
+FROM_ZERO = {"seed", "warmup", "weight_decay", "floor", "correction"}
+BELOW_ONE = {"beta1", "beta2", "smoothing"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train: AdamW with a warm-up and a cosine down to `floor` of the learning rate.
+
+    batch: documents a step.  pool: batches that are filled from one pool sorted by length, so that little is padded.
+    """
+
+    seed: int
+    steps: int
+    batch: int
+    learning_rate: float
+    warmup: int = 100
+    floor: float = 0.1
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip: float = 1.0
+    smoothing: float = 0.0  # of the targets, 0.1 in arXiv 1706.03762 §5.4
+    correction: float = 1e-3  # by how much a router's correction moves in a step, arXiv 2408.15664
+    pool: int = 16
+    spread: float = 0.02  # standard deviation of the first weights
+    save_every: int = 1000
+    log_every: int = 50
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole recipe; `model` are the fields of a Hugging Face config.json, `data` and `tokenizer` belong to the corpus.
+
+    objective: what is trained, one of `objectives.OBJECTIVES`.
+    """
+
+    path: Path
+    name: str
+    model: dict[str, Any]
+    tokenizer: dict[str, Any]
+    data: Path
+    objective: str
+    train: Settings
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read and check a recipe; data folders are relative to it."""
+    raw = read_whole(path, RECIPE_BYTES, TrainError)
+    try:
+        found = tomllib.loads(raw.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise TrainError("recipe.toml", path=path, reason=fault) from None
+    known(path, "", found, {"name", "objective", "model", "tokenizer", "data", "train"})
+    for field, kind in {"name": str, "model": dict, "tokenizer": dict, "data": dict, "train": dict}.items():
+        if not isinstance(found.get(field), kind):
+            raise TrainError("recipe.field", path=path, field=field, found=repr(found.get(field)), allowed=kind.__name__)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", found["name"]):  # it names the run's folder
+        raise TrainError("recipe.field", path=path, field="name", found=repr(found["name"]), allowed="A-Z a-z 0-9 . _ -")
+    objective = found.get("objective", "causal")
+    if not isinstance(objective, str) or objective not in OBJECTIVES:
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(OBJECTIVES))
+    for table, names in TABLES.items():
+        known(path, f"{table}.", found[table], names)
+    folder, size = found["data"].get("folder"), found["tokenizer"].get("size")
+    if not isinstance(folder, str):
+        raise TrainError("recipe.field", path=path, field="data.folder", found=repr(folder), allowed="str")
+    if type(size) is not int or not 257 <= size < 1 << 24:
+        raise TrainError("recipe.field", path=path, field="tokenizer.size", found=repr(size), allowed="int >= 257")
+    train = settings(path, found["train"])
+    return Recipe(path, found["name"], found["model"], found["tokenizer"], path.parent / folder, objective, train)
+
+
+def known(path: Path, table: str, found: dict[str, Any], allowed: set[str]) -> None:
+    """Refuse the first field of a table that is not one of these."""
+    for field in sorted(found.keys() - allowed):
+        raise TrainError("recipe.unknown", path=path, field=table + field, allowed=", ".join(sorted(allowed)))
+
+
+def settings(path: Path, found: dict[str, Any]) -> Settings:
+    """The [train] table with its bounds."""
+    known(path, "train.", found, {f.name for f in fields(Settings)})
+    for field in fields(Settings):
+        name, whole = field.name, field.type is int
+        value = found.get(name, field.default)
+        kind = "int" if whole else "number"
+        if value is MISSING:
+            raise TrainError("recipe.field", path=path, field=f"train.{name}", found="-", allowed=kind)
+        right = type(value) is int if whole else type(value) in (int, float)
+        high = 1.0 if name in BELOW_ONE else 2.0**63
+        if not right or not 0 <= value < high or (value == 0 and name not in FROM_ZERO | BELOW_ONE):
+            bound = f"{kind} {'>=' if name in FROM_ZERO | BELOW_ONE else '>'} 0" + (", < 1" if name in BELOW_ONE else "")
+            raise TrainError("recipe.field", path=path, field=f"train.{name}", found=repr(value), allowed=bound)
+    return Settings(**found)

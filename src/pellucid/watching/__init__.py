@@ -1,0 +1,1 @@
+"""Watching: name a tensor where it is made, record it, change it."""

@@ -1,0 +1,393 @@
+"""Record, and change, what `tap` names while this thread runs a model.
+
+    with watch(model, only="layers.*.attn.pattern") as seen:
+        model(ids)
+    seen["layers.0.attn.pattern"].value          # [batch, heads, tokens, tokens seen]
+
+While any thread watches, a frame stands around every module's forward; it leaves by `finally`. Nothing else of the model changes.
+"""
+
+import fnmatch
+import functools
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.axes import bind
+from pellucid.batch.step import Step, part_of, spans_of
+from pellucid.errors import ShapeError, TraceError, UseError
+from pellucid.notebook import Shown
+from pellucid.watching.eager import EAGER
+from pellucid.watching.tap import (
+    Call,
+    Flops,
+    Made,
+    Mark,
+    Settings,
+    Spot,
+    Weights,
+    aside,
+    described,
+    here,
+    matcher,
+    offered,
+    picked,
+    terms_of,
+)
+from pellucid.watching.terms import Index, Terms
+
+Edit = Callable[[Tensor], Tensor | None]
+Inside = Literal["beside", "listed", "reference"]
+Cut = tuple[object, tuple[Any, ...], Tensor | None]  # a request, the index of its part of a tensor, and the rows of that
+_serial = itertools.count()
+
+
+@dataclass(eq=False)
+class Seen(Shown):
+    """One tensor as it was: its path, its axes, its value and how it was made."""
+
+    path: str  # "layers.3.attn.q"
+    dims: str  # "B T H K"
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    value: Any  # whatever `keep` made of the tensor
+    step: int  # which call of the watched model, from 0
+    request: object
+    call: int  # which time in this step that the path was seen, from 0
+    rows: Tensor | None  # for routed rows: which of the request's tokens, counted from its first in this step
+    source: str = "executed"  # or "recomputed" beside the kernel, "reference" in its place, "edited"
+    error: float | None = None  # of recomputed values: the largest difference of the op's output from the kernel's
+    op: str | None = None
+    inputs: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    grad: Tensor | None = None
+    terms: Callable[[Index], Terms] | None = None
+    flops: int | None = 0  # of the op whose output this is, told by the first tensor that is a view of it; None: nobody told
+    settings: Settings = field(default_factory=dict)  # numbers of the op beside its operands: a scale, an eps, what a mask allows
+    later: Callable[[], "Seen"] | None = None  # of a tensor that is listed alone: the record with its value
+
+
+class Records(Shown):
+    """What was seen, in the order in which it was made. aliases: other names of paths, by which records are found too."""
+
+    aliases: Mapping[str, tuple[str, ...]] = {}
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+
+    def all(self, path: str) -> list[Seen]:
+        """Every record of this path; none is an error that offers the nearest paths."""
+        found = [s for s in self.seen if s.path in self.aliases.get(path, (path,))]
+        if not found:
+            raise TraceError("trace.unknown", path=path, near=offered(path, (s.path for s in self.seen), self.aliases))
+        return found
+
+    def __getitem__(self, path: str) -> Seen:
+        found = self.all(path)
+        if len(found) > 1:
+            raise TraceError("trace.many", path=path, count=len(found))
+        return found[0]
+
+    def __contains__(self, path: str) -> bool:
+        return any(s.path in self.aliases.get(path, (path,)) for s in self.seen)
+
+    def __iter__(self) -> Iterator[Seen]:
+        return iter(self.seen)
+
+    def __len__(self) -> int:
+        return len(self.seen)
+
+    def paths(self) -> list[str]:
+        """The paths that were seen, each once, in order."""
+        return list(dict.fromkeys(s.path for s in self.seen))
+
+
+class Watch(Records):
+    """One watcher of one model. See `watch` for its settings."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        only: str | Iterable[str] = "*",
+        keep: Callable[[Tensor], Any] | None = None,
+        edit: Mapping[str, Edit] | None = None,
+        grad: bool = False,
+        request: object = None,
+        inside: str = "beside",
+        terms: bool = False,
+        to: Callable[[Seen], None] | None = None,
+    ) -> None:
+        super().__init__()
+        if inside not in get_args(Inside):
+            raise UseError("watch.inside", found=repr(inside))
+        self.only = (only,) if isinstance(only, str) else tuple(only)
+        self.model, self.wants = model, matcher(self.only)
+        self.keep, self.edit, self.grad, self.request, self.inside, self.terms = keep, dict(edit or {}), grad, request, inside, terms
+        self.to = self.seen.append if to is None else functools.partial(aside, to)
+        self.serial = next(_serial)  # not id(self): a tensor outlives its watch, and ids come again
+        self.step, self.met = -1, False
+        self.count: dict[tuple[str, object], int] = {}
+        self.edited: set[str] = set()
+        self.recorded: set[str] = set()
+        self.inner: dict[str, None] = {}  # paths within ops, which only a watch that wants them records
+        self.given: tuple[tuple[Tensor, ...], tuple[Step, ...]] = (), ()  # what the running forward was called with: ids and steps
+        self.spots: dict[tuple[str, str], Spot] = {}
+        self.flops: dict[str, int] = {}
+        self.where: dict[nn.Module, list[str]] = {}
+        for path, m in model.named_modules(remove_duplicate=False):  # a shared module keeps every path
+            self.where.setdefault(m, []).append(path)
+        self.weights = Weights(self.where)
+
+    def edits(self, path: str) -> str | None:
+        """The key of `edit` that speaks of this path."""
+        return next((key for key in self.edit if fnmatch.fnmatchcase(path, key)), None)
+
+    def inside_of(self, names: tuple[str, ...]) -> str | None:
+        """What this watch asks of tensors inside the running op; see tap.inside."""
+        path = here.calls[-1].path.get(self)
+        if path is None or (self.request is not None and here.piece is not None and here.piece.request not in (None, self.request)):
+            return None
+        full = [f"{path}.{n}".lstrip(".") for n in names]
+        wanted = any(map(self.wants, full))
+        self.inner.update(dict.fromkeys(full))
+        if any(self.edits(p) for p in full) or (wanted and self.inside == "reference"):
+            return "reference"
+        return ("list" if self.inside == "listed" else "read") if wanted else None
+
+    def remember(self, names: tuple[str, ...], look: Callable[[], None]) -> None:
+        """A forward is watched while it runs; see engine.echo for who keeps what shows the inside of an op."""
+
+    def made(
+        self, storage: torch.UntypedStorage, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops,
+        settings: Callable[[], Settings],
+    ) -> None:  # fmt: skip
+        """Write on the storage what made it, for this watch."""
+        path = here.calls[-1].path.get(self)
+        if path is None:
+            return
+        n = 0 if here.marks is not None else flops if isinstance(flops, int) else flops()
+        if n:
+            self.flops[path] = self.flops.get(path, 0) + n
+        told, own = [name for t in inputs if (name := self.name_of(t))], dict(settings())
+        parts: list[str] = []
+        for w in (w for w in weights if w is not None):
+            if (names := self.weights.names(w)) == ():  # a matrix that was put together, whose parts and numbers its mark tells
+                made = self.mark(w.untyped_storage()).made
+                names, own = made.weights, {**made.settings, **own}
+            parts += names
+        mark = self.mark(storage)
+        mark.made, mark.flops = Made(op, tuple(told), tuple(parts), own), n
+
+    def mark(self, storage: torch.UntypedStorage) -> Mark:
+        """This watch's mark on a storage."""
+        marks: dict[int, Mark] = storage.__dict__.setdefault("pellucid", {})
+        if (found := marks.get(self.serial)) is None:
+            found = marks[self.serial] = Mark()
+        return found
+
+    def name_of(self, x: Tensor) -> str | None:
+        """The path under which an operand was seen; a view is known by the tap that starts where it does, or else by the last."""
+        mark: Mark | None = x.untyped_storage().__dict__.get("pellucid", {}).get(self.serial)
+        if mark is None:
+            return None
+        return mark.names.get(int(x.storage_offset())) or next(reversed(mark.names.values()), None)
+
+    def spot(self, outer: str, label: str) -> Spot:
+        name, dims = label.split(": ")
+        path = f"{outer}.{name}" if outer else name
+        found = self.spots[outer, label] = Spot(path, dims, dims.split(), self.wants(path), self.edits(path))
+        return found
+
+    def meet(self, x: Tensor, label: str) -> Spot | None:
+        """The tap at which the running part is, x checked against its axes; None where the part is no part of the watched model."""
+        call = here.calls[-1]
+        if (outer := call.path.get(self)) is None:
+            return None
+        spot = self.spots.get((outer, label)) or self.spot(outer, label)
+        if tuple(map(call.sizes.get, spot.letters)) != x.shape:
+            bind(spot.path, spot.dims, x.shape, call.sizes)
+        return spot
+
+    def alter(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
+        """What the user's functions make of one tapped tensor; x itself where none speaks of it."""
+        spot = self.meet(x, label)
+        if spot is None or spot.key is None or here.marks is not None:
+            return x
+        part = () if self.request is None else self.mine(x, spot.dims, rows)[0]
+        return x if part is None else self.change(x, part, spot)
+
+    def see(self, x: Tensor, label: str, rows: Tensor | None, edited: bool) -> Tensor:
+        """Record one tapped tensor, which a watch has edited or not; returns what the forward goes on with."""
+        if (spot := self.meet(x, label)) is None or not (cuts := self.cuts(x, spot.dims, rows)):
+            return x
+        self.met = True
+        mark = self.mark(x.untyped_storage())
+        flops, mark.flops = mark.flops, 0
+        mark.names[int(x.storage_offset())] = spot.path
+        if not spot.wanted:
+            return x
+        if self.grad and here.marks is None and torch.is_grad_enabled() and x.is_floating_point() and not x.requires_grad:
+            x = x.detach().requires_grad_()
+        made, told = Made("edit") if edited else mark.made, flops if len(cuts) == 1 else None
+        for request, part, rows in cuts:
+            self.record(spot, x, x[part] if part else x, part, rows, made, edited, told, request)
+        return x
+
+    def record(
+        self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool,
+        flops: int | None, request: object = None,
+    ) -> None:  # fmt: skip
+        """Keep what was seen of x: cut, a request's part of it, or all."""
+        self.recorded.add(spot.path)
+        which = spot.path, request
+        call = self.count.get(which, 0)
+        self.count[which] = call + 1
+        source = "edited" if edited else here.source if here.marks is None else "recomputed"
+        own = cut if self.grad and here.marks is None else cut.detach()
+        value = own if self.keep is None else aside(self.keep, own)
+        seen = Seen(
+            spot.path, spot.dims, tuple(cut.shape), x.dtype, value, self.step, request, call, rows, source, None,
+            made.op, made.inputs, made.weights, flops=flops, settings=made.settings,
+        )  # fmt: skip
+        if here.marks is not None:
+            here.marks.append(seen)
+        elif self.grad and x.requires_grad:
+            x.register_hook(functools.partial(take_gradient, weakref.ref(seen), part))
+        if here.again is not None:
+            seen.later = functools.partial(here.again.record, seen, part)
+        if self.terms and not edited:
+            seen.terms = terms_of(cut) or picked(terms_of(x), part)
+        self.to(seen)
+
+    def change(self, x: Tensor, part: tuple[Any, ...], spot: Spot) -> Tensor:
+        """x with the watched rows replaced by what the user's function makes of them; None from it leaves x as it is."""
+        before = x[part] if part else x
+        assert spot.key is not None
+        self.edited.add(spot.key)
+        new = aside(self.edit[spot.key], before.clone())
+        if new is None:
+            return x
+        if not isinstance(new, Tensor) or described(new) != described(before):
+            found = described(new) if isinstance(new, Tensor) else type(new).__name__
+            raise ShapeError("edit.shape", path=spot.path, found=found, allowed=described(before))
+        if not part:
+            return new
+        marks = x.untyped_storage().__dict__.get("pellucid", {})  # the other rows are what they were
+        x = x.clone()
+        x[part] = new
+        x.untyped_storage().__dict__["pellucid"] = {serial: Mark(m.made, m.flops) for serial, m in marks.items()}
+        return x
+
+    def cuts(self, x: Tensor, dims: str, rows: Tensor | None) -> list[Cut]:
+        """What of x is recorded: the watched request's part, or each request's where a step carries several, or all of it."""
+        if self.request is not None:
+            part, rows = self.mine(x, dims, rows)
+            return [] if part is None else [(self.request, part, rows)]
+        if here.piece is not None and here.piece.request is not None:
+            return [(here.piece.request, (), rows)]
+        spans = spans_of(here.calls[-1].steps, "T" if "T" in dims.split() or "S" not in dims.split() else "S")
+        if len(spans) < 2:
+            return [(spans[0].request if spans else None, (), rows)]
+        found = [(s.request, *self.mine(x, dims, rows, s.request)) for s in spans]
+        return [(r, part, own) for r, part, own in found if part is not None] or [(None, (), rows)]
+
+    def mine(self, x: Tensor, dims: str, rows: Tensor | None, request: object = None) -> tuple[tuple[Any, ...] | None, Tensor | None]:
+        """The index that cuts a request, or the watched one, out of x, () for all, and its rows from 0; None where x is another's."""
+        request = self.request if request is None else request
+        if here.piece is not None and here.piece.request is not None:
+            return (() if here.piece.request == request else None), None
+        call = here.calls[-1]
+        return part_of(call.steps, call.sizes, request, dims.split(), rows)
+
+    def close(self) -> None:
+        """An edit or a pattern that never met a tensor is a mistake in its path."""
+        missed = sorted(set(self.edit) - self.edited)
+        known = dict.fromkeys([*(s.path for s in self.spots.values()), *self.inner, *self.recorded])
+        if missed and self.met:
+            raise TraceError("edit.unmet", path=missed[0], near=offered(missed[0], known, self.aliases))
+        unmet = (only for only in self.only if not any(fnmatch.fnmatchcase(path, only) for path in self.recorded))
+        if self.met and (pattern := next(unmet, None)) is not None:
+            raise TraceError("watch.unmet", path=pattern, near=offered(pattern, known, self.aliases))
+
+
+def take_gradient(of: "weakref.ref[Seen]", part: tuple[Any, ...], gradient: Tensor) -> None:
+    """The hook of a watched tensor; weak, so that a graph keeps no record alive."""
+    if (seen := of()) is not None:
+        seen.grad = gradient[part] if part else gradient
+
+
+_lock = threading.Lock()
+_framed: dict[nn.Module, list[Any]] = {}  # how many watches, and the forward of the module's own that the frame hides
+
+
+def _frame(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+    """Runs in place of module.forward while any thread watches it; in a thread that watches nothing it is that forward."""
+    watches, calls, terms = here.watches, here.calls, here.terms
+    if not watches:
+        return forward(*args, **kw)
+    outer = calls[-1] if calls else None
+    paths: dict[Watch, str | None] = {}
+    steps = tuple([a for a in (*args, *kw.values()) if isinstance(a, Step)])
+    for w in watches:
+        options = w.where.get(module)
+        paths[w] = options[0] if options else None
+        if options and len(options) > 1 and outer is not None and (above := outer.path.get(w)):
+            paths[w] = next((p for p in options if p.startswith(above + ".")), options[0])
+        if module is w.model:
+            w.step, w.count, w.given = w.step + 1, {}, (tuple([a for a in args if isinstance(a, Tensor)]), steps)
+    sizes: dict[str, int] = {}
+    if outer is not None:
+        steps = steps or outer.steps
+        sizes = {d: outer.sizes[d] for d in "BT" if d in outer.sizes}
+    here.calls = (*calls, Call(module, paths, sizes, steps))
+    here.terms = terms if calls else {}
+    try:
+        return forward(*args, **kw)
+    finally:
+        here.calls, here.terms = calls, terms
+
+
+def _frames(modules: Iterable[nn.Module], change: int) -> None:
+    """Put a frame around every module's forward, or leave each as it was when the last watch of any thread ends."""
+    with _lock:
+        for m in modules:
+            if m not in _framed:
+                _framed[m] = [0, m.__dict__.get("forward")]
+                m.__dict__["forward"] = functools.partial(_frame, m, m.forward)
+            _framed[m][0] += change
+            if _framed[m][0] == 0:
+                _, own = _framed.pop(m)
+                del m.__dict__["forward"]
+                m.__dict__.update({} if own is None else {"forward": own})
+
+
+@contextmanager
+def watch(
+    model: nn.Module,
+    only: str | Iterable[str] = "*",
+    keep: Callable[[Tensor], Any] | None = None,
+    edit: Mapping[str, Edit] | None = None,
+    grad: bool = False,
+    request: object = None,
+    inside: Inside = "beside",
+    terms: bool = False,
+    to: Callable[[Seen], None] | None = None,
+) -> Iterator[Watch]:
+    """Record, and change, what `tap` names while this thread runs this module. to: takes each record; else see `pellucid.watch`."""
+    w = Watch(getattr(model, "_orig_mod", model), only, keep, edit, grad, request, inside, terms, to)
+    with EAGER:
+        _frames(w.where, +1)
+        here.watches = (*here.watches, w)
+        try:
+            yield w
+        finally:
+            here.watches = tuple(x for x in here.watches if x is not w)
+            _frames(w.where, -1)
+    w.close()

@@ -1,0 +1,91 @@
+"""What a name may be: a file, a folder with half of a model, one without a tokenizer. Each is told in a line what it is, or works."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from pellucid import count
+from pellucid.api.model import load
+from pellucid.commands import app
+from pellucid.errors import PellucidError
+
+SCHEMAS = Path(app.__file__ or "").parents[1] / "schemas"
+
+
+@pytest.fixture
+def wordless(folder: Path, tmp_path: Path) -> Path:
+    """A model without a tokenizer."""
+    shutil.copytree(folder, tmp_path / "wordless")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "wordless" / name).unlink()
+    return tmp_path / "wordless"
+
+
+def ran(*args: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
+    env = {**os.environ, "PELLUCID_LANG": "en", "COLUMNS": "300"}
+    return subprocess.run([sys.executable, "-m", "pellucid", *args], capture_output=True, text=True, timeout=300, env=env)
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "there.gguf", "owner/model.gguf"])
+def test_gguf_is_told_not_to_be_read_yet(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file that is there, as one that is not, as what looks like a hub id; and what is read instead."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.gguf").write_bytes(b"GGUF\3\0\0\0" + bytes(64))
+    for asked in (load, count):
+        with pytest.raises(PellucidError, match=r"GGUF is not read yet; read are a folder with config\.json"):
+            asked(name)
+
+
+def test_a_folder_of_gguf_alone_is_no_pickle(folder: Path, tmp_path: Path) -> None:
+    shutil.copy(folder / "config.json", tmp_path)
+    (tmp_path / "model-q8_0.gguf").write_bytes(b"GGUF")
+    with pytest.raises(PellucidError, match=r"holds no safetensors but model-q8_0\.gguf; GGUF is not read yet"):
+        load(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(PellucidError, match=r"model-q8_0\.gguf, pytorch_model\.bin; only safetensors are read"):
+        load(tmp_path)
+
+
+def test_a_file_is_no_model(folder: Path) -> None:
+    for name in ("model.safetensors", "config.json"):
+        with pytest.raises(PellucidError, match="is a file; a model is a folder"):
+            load(folder / name)
+
+
+def test_ids_need_no_tokenizer(wordless: Path, folder: Path) -> None:
+    """A model without a tokenizer goes on from ids with ids; one with a tokenizer with text, as before."""
+    new = load(wordless).generate([[1, 2, 3]], 5, eos=None)[0]
+    shown = ran("run", str(wordless), "1 2 3", "--ids", "--max-new-tokens", "5")
+    assert (shown.returncode, shown.stdout) == (0, " ".join(map(str, new)) + "\n")
+    told = ran("run", str(wordless), "1 2 3", "--ids", "--max-new-tokens", "5", "--json")
+    document = json.loads(told.stdout)
+    jsonschema.validate(document, json.loads((SCHEMAS / "run.json").read_text()))
+    assert document["new"] == new and document["text"] == shown.stdout.strip()
+    worded = ran("run", str(folder), "1 2 3", "--ids", "--max-new-tokens", "5")
+    assert worded.returncode == 0 and worded.stdout == load(folder).tokenizer.decode(new, skip_special=True) + "\n"
+    for more in (["--stop", "a"], []):
+        wanting = ran("run", str(wordless), *(["1 2", "--ids", *more] if more else ["a text"]))
+        assert wanting.returncode == 2 and "has no tokenizer files" in wanting.stderr and wanting.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "why"), [("nosuch", "is neither a folder nor a hub id"), ("model.gguf", "GGUF is not read yet")])
+def test_open_tells_no_address_of_a_name_of_nothing(name: str, why: str) -> None:
+    done = ran("open", name, "--no-browser")
+    assert done.returncode == 2 and done.stdout == "" and why in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("held", ["a tokenizer", "nothing"])
+def test_open_tells_no_address_of_what_cannot_be_opened(held: str, folder: Path, tmp_path: Path) -> None:
+    if held == "a tokenizer":
+        shutil.copy(folder / "tokenizer.json", tmp_path)
+    done = ran("open", str(tmp_path), "--no-browser")
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert "neither a model (config.json) nor a trace (index.jsonl)" in done.stderr
+    assert ("found: tokenizer.json" if held == "a tokenizer" else "found: nothing") in done.stderr

@@ -1,0 +1,305 @@
+"""The other commands, and what all have in common: exit codes, one line for each error, JSON that its schema judges, both languages."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import pellucid
+from pellucid import messages
+from pellucid.commands import app, main
+from pellucid.commands.screen import Screen, asked
+from pellucid.errors import UseError
+from pellucid.terminal import structure
+from pellucid.tracing import load_trace
+
+SCHEMAS = Path(pellucid.__file__).parent / "schemas"
+CHINESE = re.compile(r"[\u3400-\u9fff]")
+Captured = pytest.CaptureFixture[str]
+
+
+def run(capsys: Captured, *given: object) -> tuple[int, str, str]:
+    """What a command line gives: its exit code, stdout, stderr."""
+    capsys.readouterr()
+    code = main([str(word) for word in given])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def judged(capsys: Captured, *given: object) -> tuple[int, dict[str, Any]]:
+    """The JSON of a command line, which is one line that its schema takes."""
+    code, out, _ = run(capsys, *given, "--json")
+    assert out.count("\n") == 1
+    document: dict[str, Any] = json.loads(out)
+    schema = json.loads((SCHEMAS / f"{given[0]}.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(document, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document | {"schema": 2}, schema)
+    return code, document
+
+
+def wrong(capsys: Captured, *given: object) -> str:
+    """The one line of a wrong use, which exits 2 and prints nothing else."""
+    code, out, err = run(capsys, *given)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"pellucid: [^\n]+\n", err), err
+    return err
+
+
+def test_every_command_has_a_schema() -> None:
+    assert {p.stem for p in SCHEMAS.glob("*.json")} >= set(app.COMMANDS)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_help(language: str, capsys: Captured) -> None:
+    code, out, _ = run(capsys, "--help", "--lang", language)
+    assert code == 0
+    assert re.findall(r"^  ([a-z]+)  ", out, re.M) == list(app.COMMANDS)
+    for name in app.COMMANDS:
+        code, out, err = run(capsys, name, "--help", "--lang", language)
+        assert (code, err) == (0, "")
+        assert bool(CHINESE.search(out.replace("中文", ""))) == (language == "zh")
+        assert all(option in out for option in ("--json", "-q, --quiet", "--lang en|zh", "-h, --help"))
+    assert run(capsys)[0] == 2
+
+
+def imported(*lines: str, of: tuple[str, ...]) -> list[str]:
+    """Which of these modules are loaded by these commands in a process of their own."""
+    code = "import sys, contextlib\nfrom pellucid.commands import main\n"
+    code += "".join(f"with contextlib.suppress(SystemExit): main({line.split()})\n" for line in lines)
+    code += f"print(*[m for m in {of} if m in sys.modules], file=sys.stderr)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=True)
+    return done.stderr.splitlines()[-1].split()
+
+
+def test_help_is_quick_to_import() -> None:
+    """Neither torch nor rich is loaded by help, version or a wrong use."""
+    assert imported("--help", "explain --help", "nix", of=("torch", "rich", "numpy")) == []
+
+
+def test_nothing_is_compiled() -> None:
+    """Counting, explaining and running do without torch's compiler, a second to import; on meta torch itself would fetch it."""
+    compiler = ("torch", "torch._dynamo", "triton")
+    assert imported("count gpt2 deepseek-v3", "explain Hello", "run pellucid/capitals Hello --max-new-tokens 2", of=compiler) == ["torch"]
+    code = "import torch, sys; a = torch.empty(2, device='meta'); a + a; print('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True).stdout == "True\n"
+
+
+def test_version(capsys: Captured) -> None:
+    assert run(capsys, "--version") == (0, f"pellucid {pellucid.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["nix"], "nix"),
+        (["--nix"], "--nix"),
+        (["run"], "MODEL"),
+        (["run", "nix/da/x", "hi"], "nix/da/x"),
+        (["run", "{folder}", ""], "prompt"),
+        (["run", "{folder}", "hi", "--temperature", "-1"], "temperature"),
+        (["run", "{folder}", "hi", "--temperature", "warm"], "warm"),
+        (["run", "{folder}", "hi", "--max-new-tokens", "-1"], "max_new_tokens"),
+        (["run", "{folder}", "hi", "--max-new-tokens", "999"], "positions"),
+        (["trace", "{folder}", "hi"], "--save"),
+        (["trace", "{folder}", "hi", "--save", "{tmp}/t", "--only", "nix*"], "nix*"),
+        (["trace", "{folder}", "hi", "--save", "{folder}"], "gpt2"),
+        (["diff", "{tmp}/a", "{tmp}/b"], "index.jsonl"),
+        (["diff", "{tmp}/a"], "B"),
+        (["show"], "MODEL"),
+        (["show", "{tmp}"], "config.json"),
+        (["show", "{folder}", "--dtype", "int3"], "int3"),
+        (["train", "{tmp}/nix.toml"], "nix.toml"),
+        (["env", "--lang"], "--lang"),
+        (["env", "more"], "more"),
+    ],
+)
+def test_wrong_use(given: list[str], named: str, folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    filled = [word.format(folder=folder, tmp=tmp_path) for word in given]
+    assert named in wrong(capsys, *filled)
+    assert CHINESE.search(wrong(capsys, *filled, "--lang", "zh")) or "--lang" in given
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_stand_anywhere() -> None:
+    assert asked(["--json", "explain", "--lang", "zh", "x", "-q"])[0] == ["explain", "x"]
+    rest, settings = asked(["explain", "--lang=en", "--", "--json", "-q"])
+    assert rest == ["explain", "--", "--json", "-q"]
+    assert (settings.json, settings.quiet, settings.language) == (False, False, "en")
+    with pytest.raises(UseError):
+        asked(["--lang"])
+
+
+def test_run_streams_what_the_model_generates(folder: Path, capsys: Captured) -> None:
+    model = pellucid.load(folder)
+    ids = model.tokenizer.encode("The capital")
+    expected = model.generate([ids], max_new_tokens=6)[0]
+    code, out, err = run(capsys, "run", folder, "The capital", "--max-new-tokens", 6)
+    assert (code, out, err) == (
+        0,
+        model.tokenizer.decode(expected, skip_special=True) + "\n",
+        f"{folder} computes in float32, as stored.\n",
+    )
+    code, document = judged(capsys, "run", folder, "The capital", "--max-new-tokens", 6)
+    assert (document["ids"], document["new"]) == (ids, expected)
+    drawn = [judged(capsys, "run", folder, "1,2,3", "--ids", "--temperature", 2, "--seed", seed)[1]["new"] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(drawn[0]) == 64 - 3 or document["stopped"] or drawn[0][-1] in model.stops  # as many as the positions hold
+
+
+def test_run_reads_stdin(folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe is one prompt; a terminal gives one a line until Ctrl-D."""
+    _, whole, _ = run(capsys, "run", folder, "The capital", "--max-new-tokens", 4)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("The capital\n"))
+    assert run(capsys, "run", folder, "--max-new-tokens", 4)[:2] == (0, whole)
+    lines = iter(["The capital", "", "The capital"])
+
+    def typed(prompt: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", typed)
+    code, out, err = run(capsys, "run", folder, "--max-new-tokens", 4)
+    assert (code, out) == (0, whole + whole + "\n")
+    assert "Ctrl-D" in err
+
+
+def test_trace_and_diff(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    """A trace on disk is the trace of the API; diff names the first tensor that differs, its cell and both values."""
+    a, b, c, part = (tmp_path / name for name in ("a", "b", "c", "part"))
+    code, told = judged(capsys, "trace", folder, "The capital", "--save", a, "--steps", 2)
+    assert (code, told["steps"]) == (0, 2)
+    life = pellucid.trace(pellucid.load(folder), "The capital", 2)
+    assert pellucid.first_difference(load_trace(a), life) is None
+    assert told["tensors"] == len(life)
+    assert run(capsys, "trace", folder, "The capital", "--save", b, "--steps", 2)[0] == 0
+    assert run(capsys, "trace", folder, "The capitai", "--save", c)[0] == 0
+    assert run(capsys, "trace", folder, "The capital", "--save", part, "--only", "*.pattern", "--only", "logits", "-q")[1] == ""
+    assert load_trace(part).paths() == ["layers.0.attn.pattern", "layers.1.attn.pattern", "logits"]
+    code, same = judged(capsys, "diff", a, b)
+    assert (code, same["equal"], same["compared"], same["only_a"]) == (0, True, len(life), 0)
+    code, some = judged(capsys, "diff", a, part)
+    assert (code, some["compared"], some["only_a"]) == (0, 3, len(life) - 3)
+
+    changed = load_trace(a)
+    seen = next(s for s in changed if s.path == "layers.1.attn.q")
+    seen.value = seen.value.clone()
+    seen.value[0, 1, 2, 3] += 0.5
+    changed.save(tmp_path / "changed")
+    code, out, _ = run(capsys, "diff", a, tmp_path / "changed")
+    assert code == 1
+    assert out.startswith("layers.1.attn.q[0, 1, 2, 3] ")
+    assert f"{float(seen.value[0, 1, 2, 3]):.9g}" in out
+    code, told = judged(capsys, "diff", a, tmp_path / "changed")
+    assert (code, told["difference"]["index"]) == (1, [0, 1, 2, 3])
+    assert told["difference"]["values"][1] - told["difference"]["values"][0] == pytest.approx(0.5)
+    assert run(capsys, "diff", a, tmp_path / "changed", "--atol", 0.6)[0] == 0
+    code, told = judged(capsys, "diff", a, c)
+    assert code == 1 and told["difference"]["path"] == "embed"
+    assert told["difference"]["shapes"][0] != told["difference"]["shapes"][1]
+    assert CHINESE.search(run(capsys, "diff", a, c, "--lang", "zh")[1])
+
+
+def test_show_reads_no_weights(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    """The sum of what is shown is the model's own count, and a file whose bytes are gone but its header shows the same."""
+    model = pellucid.load(folder)
+    code, told = judged(capsys, "show", folder)
+    assert (code, told["parameters"]) == (0, model.num_parameters())
+    assert sum(w["count"] for w in told["weights"] if w["parameter"]) == model.num_parameters()
+    assert {w["path"]: w["shape"] for w in told["weights"]} == {p: list(w.shape) for p, w in model.module.named_parameters()}
+    assert told["tied"] == {"head.weight": "embed.weight"}
+    out = run(capsys, "show", folder)[1]
+    assert "2 alike" in out and "(H K) D" in out and f"{model.num_parameters():,} parameters" in out
+    assert run(capsys, "show", folder, "--all")[1].count("attn.q.weight") == 2
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_bytes((folder / "config.json").read_bytes())
+    whole = (folder / "model.safetensors").read_bytes()
+    head = 8 + int.from_bytes(whole[:8], "little")
+    with (bare / "model.safetensors").open("wb") as f:
+        f.write(whole[:head])
+        f.truncate(len(whole))  # zeros: a hole on disk
+    assert judged(capsys, "show", bare)[1]["weights"] == told["weights"]
+
+
+def test_show_counts_each_group(folder: Path) -> None:
+    model = pellucid.load(folder, device="meta")
+    groups = structure.groups(model)
+    assert sum(g.count * max(1, len(g.paths)) for g in groups) == model.num_parameters()
+    assert [g.paths for g in groups if g.paths] == [["layers.0", "layers.1"]]
+    assert len(structure.groups(model, everything=True)) == len(groups) + 1
+
+
+def test_env(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    code, told = judged(capsys, "env")
+    assert code == 0
+    assert told["packages"]["torch"] == version("torch")
+    assert told["settings"]["HF_TOKEN"] is True
+    out = run(capsys, "env", "--lang", "zh")[1]
+    assert "hf_secret" not in out and "hf_secret" not in json.dumps(told)
+    assert "zh" in out
+
+
+def test_train_calls_the_recipe(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings reach the run, progress goes to stderr, the folder to stdout."""
+    import pellucid.training
+
+    def made(path: Path, out: Path | None, resume: bool, threads: int | None, progress: Any, restart: bool) -> Path:
+        progress({"step": 3, "loss": 1.23456})
+        assert (path.name, out, resume, threads, restart) == ("r.toml", tmp_path, True, 2, False)
+        return tmp_path / "model"
+
+    monkeypatch.setattr(pellucid.training, "run_recipe", made)
+    code, out, err = run(capsys, "train", "r.toml", "--out", tmp_path, "--resume", "--threads", 2)
+    assert (code, out, err) == (0, f"{tmp_path / 'model'}\n", "step 3  loss 1.235\n")
+    assert run(capsys, "train", "r.toml", "--out", tmp_path, "--resume", "--threads", 2, "-q")[2] == ""
+    assert judged(capsys, "train", "r.toml", "--out", tmp_path, "--resume", "--threads", 2)[1]["model"] == str(tmp_path / "model")
+
+
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141)])
+def test_interrupts_are_quiet(raised: type[BaseException], code: int, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*given: object) -> None:
+        raise raised
+
+    closed: list[bool] = []
+    monkeypatch.setattr(Screen, "close", lambda self: closed.append(True))
+    monkeypatch.setattr(Screen, "text", stop)
+    got, out, err = run(capsys, "env")
+    assert (got, out, err.strip()) == (code, "", "")
+    assert bool(closed) == (raised is BrokenPipeError)
+
+
+def test_language_comes_back(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--lang holds for its command alone; without it the environment decides."""
+    monkeypatch.setenv("PELLUCID_LANG", "zh")
+    assert CHINESE.search(wrong(capsys, "nix"))
+    assert not CHINESE.search(wrong(capsys, "nix", "--lang", "en"))
+    assert messages.language() == "zh"
+
+
+def test_warnings_are_lines(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    """A warning of ours is one plain line on stderr, and -q leaves it out."""
+    import shutil
+
+    shutil.copytree(folder, tmp_path / "m")
+    about = json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())
+    (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps(about | {"pad_token": "<nix>"}))
+    code, _, err = run(capsys, "run", tmp_path / "m", "The", "--max-new-tokens", 1)
+    assert code == 0
+    assert err.count("\n") == 2 and "<nix>" in err.splitlines()[0] and "Warning" not in err
+    assert run(capsys, "run", tmp_path / "m", "The", "--max-new-tokens", 1, "-q")[2] == ""

@@ -1,0 +1,119 @@
+"""What is told of several devices is told of them together: parts add up to the headline, and the price is of what can hold the model."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pellucid
+from pellucid.commands import main
+from pellucid.counting import ranks
+from pellucid.counting.bounds import Part, parts
+from pellucid.counting.complexity import layers
+from pellucid.counting.ranks import Split, split_of
+from pellucid.counting.training_memory import Way, training
+from pellucid.documents import count
+from pellucid.documents.count import bounds, document, over, view
+
+Captured = pytest.CaptureFixture[str]
+LARGE: dict[str, Any] = {"context": 131072, "batch": 8, "dtype": "fp8", "cache": "bfloat16", "device": "h200"}
+SPLITS = ["tp=8", "tp=4,pp=2", "ep=8", "tp=2,pp=4"]
+
+
+def off(bill: Any, split: Split) -> float:
+    """By how much, at most, the parts of a phase differ from its headline, as a share."""
+    told = over(bill, split, 3.0)["bounds"]
+    return max(abs(sum(p["seconds"] for p in told[phase]["parts"]) / told[phase]["seconds"] - 1) for phase in ("prefill", "decode"))
+
+
+@pytest.mark.parametrize("asked", SPLITS)
+def test_parts_over_ranks_add_up_to_the_headline(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant gives the parts of one device that has it all."""
+    bill = pellucid.count("deepseek-v3", **LARGE)
+    assert off(bill, split_of(asked)) < 1e-12
+
+    def alone(bill: Any, phase: str, device: Any, holder: Any = None) -> list[Part]:
+        return parts(bill, phase, device)
+
+    monkeypatch.setattr(count, "parts", alone)
+    assert off(bill, split_of(asked)) > 0.5
+
+
+@pytest.mark.parametrize("asked", SPLITS)
+def test_the_largest_batch_and_context_over_ranks_are_the_last_that_fit(asked: str) -> None:
+    split = split_of(asked)
+    bill = pellucid.count("deepseek-v3", **LARGE)
+    told = over(bill, split)["bounds"]
+    assert told["fits"] == (told["largest_batch"] >= bill.setting.batch) == (told["longest_context"] >= bill.setting.context)
+    assert told["largest_batch"] > 0 and told["longest_context"] > 0
+    for more in (0, 1):
+        batch = pellucid.count("deepseek-v3", **LARGE | {"batch": told["largest_batch"] + more})
+        context = pellucid.count("deepseek-v3", **LARGE | {"context": told["longest_context"] + more})
+        assert [over(b, split)["bounds"]["fits"] for b in (batch, context)] == [not more] * 2
+
+
+def test_one_devices_numbers_are_not_told_beside_those_of_several(capsys: Captured) -> None:
+    """A price, a time and a verdict are there once, and are those of the ranks."""
+    bill = pellucid.count("deepseek-v3", **LARGE)
+    told = document(bill, view("h200", 3.5, ranks="tp=8"))
+    assert told["bounds"] == {"device": "NVIDIA H200 SXM", "memory": 150109945856}
+    price = told["ranks"]["bounds"]["decode"]["price_of_a_million_tokens"]
+    assert price == pytest.approx(ranks.pace(bill, Split(8), "decode", count.device_of(bill)).price(8, 3.5))  # type: ignore[arg-type]
+    given = ["deepseek-v3", "--dtype", "fp8", "--context", "4096", "--device", "h200", "--price", "3.5", "--ranks", "tp=8"]
+    assert main(["count", *given]) == 0
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"per\s+million\s+tokens", shown)) == 2 and "one NVIDIA H200" not in shown
+    assert main(["count", *given[:-2]]) == 0
+    shown = capsys.readouterr().out
+    assert "one NVIDIA H200" in shown and "enough" in shown and bounds(bill, 3.5)["fits"] is False
+
+
+def test_tokens_a_second_are_the_seconds() -> None:
+    told = bounds(pellucid.count("llama-3.1-8b", context=512, batch=4, device="h100"))
+    assert told["prefill"]["tokens_per_second"] == pytest.approx(4 * 512 / told["prefill"]["seconds"])
+    assert told["decode"]["tokens_per_second"] == pytest.approx(4 / told["decode"]["seconds"])
+
+
+# Training
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int4", "int8", "fp8"])
+def test_frozen_weights_lie_as_they_are_stored(dtype: str) -> None:
+    bill = pellucid.count("llama-3.1-8b", context=64, dtype=dtype)
+    assert int(training(bill, Way(rank=16))["memory.weights"]) == int(bill["bytes.total"])
+    told = document(bill, view(lora=16))
+    assert not [note for note in told["notes"] if dtype in note]
+
+
+@pytest.mark.parametrize("dtype", ["int4", "fp8"])
+def test_weights_that_take_no_gradient_are_trained_plain_and_it_is_said(dtype: str, capsys: Captured) -> None:
+    bill = pellucid.count("gpt2-small", context=64, dtype=dtype)
+    assert int(training(bill)["memory.weights"]) == int(bill["bytes.dequantised"]) > int(bill["bytes.total"])
+    (note,) = document(bill, view(train=True))["notes"]
+    assert dtype in note and "bfloat16" in note
+    assert main(["count", "gpt2-small", "--context", "64", "--dtype", dtype, "--train"]) == 0
+    assert " ".join(note.split()) in " ".join(capsys.readouterr().out.split())
+
+
+# Convolutions
+
+
+def reach(kernels: int, dilated: bool, n: int, kernel: int = 3) -> bool:
+    """Whether the last of n outputs of that many convolutions depends on the first input, by running them."""
+    x = torch.zeros(1, 1, n, dtype=torch.float64)
+    x[0, 0, 0] = 1
+    for i in range(kernels):
+        spread = kernel**i if dilated else 1
+        one = nn.functional.pad(x, ((kernel - 1) * spread, 0))
+        x = nn.functional.conv1d(one, torch.ones(1, 1, kernel, dtype=torch.float64), dilation=spread)
+    return bool(x[0, 0, -1] > 0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 9, 10, 27, 28, 81, 243, 244])
+def test_dilated_kernels_alone_reach_in_a_logarithm(n: int) -> None:
+    """As few dilated layers as the table says join the ends of a text, and one less does not; plain ones need more."""
+    few = layers(n, 3)
+    assert reach(few, True, n) and (few == 1 or not reach(few - 1, True, n))
+    assert n <= 5 or not reach(few, False, n)

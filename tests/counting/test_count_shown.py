@@ -1,0 +1,73 @@
+"""A bill shows itself in one line, in a few, and as a table, each number its own; README names as many families as there are."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import pellucid
+from pellucid import catalog
+from pellucid.api.model import specimens
+from pellucid.counting import summary
+from pellucid.families import known
+from test_commands import Captured, run
+
+ROOT = Path(__file__).parents[2]
+MODELS = ["deepseek-v3", "t5-small", "bert-base", "pellucid/capitals"]
+
+
+class Cells(HTMLParser):
+    """The cells of a table, row by row, and every tag."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("th", "td"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_bill_shows_itself_in_short(name: str) -> None:
+    bill = pellucid.count(name, context=32)
+    total = f"{int(bill['parameters.total']):,}"
+    assert "\n" not in repr(bill) and len(repr(bill)) < 150 and name in repr(bill) and total in repr(bill)
+    first, *lines = str(bill).splitlines()
+    assert first == repr(bill) and 3 <= len(lines) <= 7
+    shown = dict(re.fullmatch(r"(\S+) +([\d,]+)", one).groups() for one in lines)  # type: ignore[union-attr,misc]
+    table = Cells(bill._repr_html_())
+    for found in (shown, {row[0]: row[1] for row in table.rows}):
+        assert found == {path: f"{int(bill[path]):,}" for path in summary.MAIN if path in bill}
+    assert all("…" in formula or formula == bill[path].formula.rpartition(" = ")[0] for path, _, formula in table.rows)
+
+
+def test_a_name_is_not_markup() -> None:
+    bill = pellucid.count("gpt2-small", context=8)
+    bill.model, bill.notes = "<script>x</script>", ["<img src=x>"]
+    assert not {"script", "img"} & set(Cells(bill._repr_html_()).tags)
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh.md"])
+def test_readme_says_how_many_families_there_are(readme: str) -> None:
+    """And specimens and published models: as many as `pellucid models` lists."""
+    text = (ROOT / readme).read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if "`pellucid models`" in line and "hub" in line)
+    assert set(map(int, re.findall(r"\d+", line))) == {len(known()), len(catalog.models())} and len(specimens()) == 6
+
+
+def test_models_counts_what_it_lists(capsys: Captured) -> None:
+    told = json.loads(run(capsys, "models", "--json")[1])
+    assert told["families"] == known() == sorted(set(known())) and len(told["catalogue"]) == len(catalog.models())
+    assert f"{len(known())}" in run(capsys, "models")[1]

@@ -1,0 +1,118 @@
+"""What training takes: what a forward keeps for its backward is what autograd saves on a device, and a step's products are their sums."""
+
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import pytest
+import torch
+
+from pellucid.counting import training_memory
+from pellucid.counting.distinct import distinct
+from pellucid.counting.meta_run import ghost, run
+from pellucid.counting.training_memory import Way, kept
+from test_count_plans import bill_of
+from tiny import DECODERS, FAMILIES, LLAMA, tiny
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_kept_with_adapters_on_meta_is_kept_on_a_device(family: str) -> None:
+    """What autograd itself saves; and the adapters are as many as the bill has it."""
+    tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
+    real, told = tiny(family, torch.float32), ghost(FAMILIES[family], torch.float32)
+    for model in (real, told):
+        training_memory.adapt(model, 4)
+    assert kept(real, tokens, source) == kept(told, tokens.to("meta"), source.to("meta"))
+    assert sum(p.numel() for p in told.parameters() if p.requires_grad) == training_memory.adapters(bill_of(FAMILIES[family]), 4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_kept_by_two_layers_of_each_kind_is_kept_by_all(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What layers share is kept once; and before the first adapter nothing is kept, so that the first layer is no measure of the others."""
+    bill = bill_of(many := replace(FAMILIES[family], layers=FAMILIES[family].layers[-1:] * 5))
+    tokens, source = (torch.zeros(2, 20, dtype=torch.long, device="meta") for _ in range(2))
+    for rank in (None, 4):
+        model = ghost(many, torch.bfloat16)
+        model.requires_grad_(True) if rank is None else training_memory.adapt(model, rank)
+        whole = sum(kept(model, tokens, source).values())
+        assert whole == sum(times * int(n) for _, times, n in training_memory.saved(bill, rank))
+    monkeypatch.setattr(training_memory, "distinct", lambda cfg, copies: distinct(cfg))
+    assert whole != sum(times * int(n) for _, times, n in training_memory.saved(bill, 4))
+
+
+def test_adapters_keep_less_than_all() -> None:
+    """A frozen expert's rows are kept for no weight of its own: what both of its products read, and the mixed outputs."""
+    bill = bill_of(DECODERS["qwen2_moe"])
+    full, low = (sum(times * int(n) for _, times, n in training_memory.saved(bill, rank)) for rank in (None, 4))
+    found = training_memory.training(bill, Way(rank=4))
+    assert low < full and int(found["memory.activations"]) == low
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kept_on_meta_is_kept_on_a_device(family: str, dtype: torch.dtype) -> None:
+    """torch's LayerNorm keeps means and deviations in float32, but on a CPU in bfloat16: 2 bytes less, twice a row."""
+    tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
+    real = kept(learning(tiny(family, dtype)), tokens, source)
+    told = kept(learning(ghost(FAMILIES[family], dtype)), tokens.to("meta"), source.to("meta"))
+    if family == "gpt2" and dtype == torch.bfloat16:
+        told = {path: n - 2 * 2 * 48 * (1 if path == "" else 2) for path, n in told.items()}
+    assert real == told
+
+
+def learning(model: Any) -> Any:
+    for p in model.parameters():
+        p.requires_grad_(True)
+    return model
+
+
+def test_attention_on_meta_would_keep_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the stand-in, the count grows with the square of the context, as no kernel's memory does."""
+    tokens = torch.zeros(1, 64, dtype=torch.long, device="meta")
+    model = learning(ghost(LLAMA, torch.float32))
+    right = kept(model, tokens, tokens)["layers.1"]
+    monkeypatch.setattr(
+        training_memory.Flash, "__torch_function__", lambda self, func, types, args=(), kwargs=None: func(*args, **(kwargs or {}))
+    )
+    assert kept(model, tokens, tokens)["layers.1"] >= right + 4 * 64 * 64 * 4 - 4 * 64 * 4
+
+
+def test_a_step_of_training() -> None:
+    """Bytes by what they are; and 6·N·T with its difference, which attention and idle weights make up."""
+    bill = bill_of(LLAMA)
+    every = int(bill["parameters.total"])
+    found = training_memory.training(bill)
+    assert [int(found[f"memory.{n}"]) for n in ("weights", "gradients", "moments", "master")] == [
+        2 * every,
+        2 * every,
+        8 * every,
+        4 * every,
+    ]
+    assert int(found["flops.total"]) == 3 * int(bill["flops.prefill"])
+    assert int(found["flops.total"]) == sum(int(found[f"flops.{n}"]) for n in ("textbook", "attention", "idle"))
+    assert int(found["flops.attention"]) == 3 * 2 * 2 * 4 * 4 * 8 * 20 * 20
+    again = training_memory.training(bill, Way(recompute=True, shards=3))
+    assert int(again["memory.moments"]) == ceil(8 * every / 3)
+    each = {path: int(n) for path, _, n in training_memory.saved(bill)}
+    assert int(again["memory.activations"]) == 2 * 2 * 20 * 32 * 2 + each["layers.0"] + each["outside"]
+    assert int(found["memory.activations"]) == each["layers.0"] + each["layers.1"] + each["outside"]
+    assert int(again["flops.total"]) == 4 * int(bill["flops.prefill"])
+
+
+def test_a_step_of_an_encoder_decoder() -> None:
+    """Every row of the target is learned, of which a prefill has one; what is not kept is made again."""
+    cfg = FAMILIES["t5"]
+    found = training_memory.training(bill_of(cfg), Way(recompute=True))
+    forward = sum(run(ghost(cfg, torch.bfloat16), 20, 0, 2, 20).flops.values())
+    assert [int(found[f"flops.{n}"]) for n in ("forward", "recompute", "total")] == [forward, forward, 4 * forward]
+
+
+def test_adapters_train_little() -> None:
+    """Frozen matrices have no third product; attention and the adapters have all."""
+    bill = bill_of(LLAMA)
+    found = training_memory.training(bill, Way(rank=4))
+    inner = 2 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 48))
+    assert int(found["memory.adapters"]) == 4 * 4 * inner and "memory.master" not in found
+    assert int(found["flops.adapters"]) == 6 * 4 * inner * 40
+    mixing = 2 * 2 * 4 * 4 * 8 * 20 * 20
+    assert int(found["flops.backward"]) == int(bill["flops.prefill"]) - mixing + 2 * mixing

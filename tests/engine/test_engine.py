@@ -1,0 +1,323 @@
+"""The engine's texts are the plain loop's: whatever the pages, the chunks, the cache, the neighbours, and whoever is put off."""
+
+import itertools
+import os
+import random
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from lives import Life, drawn, lived
+from pellucid.batch.kv_cache import Pages
+from pellucid.engine import scheduler
+from pellucid.engine.engine import Engine
+from pellucid.engine.memory import Memory
+from pellucid.engine.requests import Request
+from pellucid.engine.scheduler import Limits
+from pellucid.errors import UseError
+from pellucid.ops.sampling.settings import Sampling
+from pellucid.watching.watch import watch
+from test_generate import PROMPTS, SOURCES, listens, loop, model_of
+from tiny import FAMILIES, swapped
+
+FULL = bool(os.environ.get("PELLUCID_FULL"))
+NEW = 6
+SHARED = [9, 9, 4, 7, 1, 2, 3, 60, 61]
+TEXTS = [*PROMPTS, [*SHARED, 5], [*SHARED, 6, 6], SHARED]
+SIZES, CHUNKS, CACHED = (1, 2, 16, 17), (1, 2, 3, 5, 7, 11, 16, 17, 64), (True, False)
+
+
+def asked(family: str) -> list[Request]:
+    if listens(family):
+        return [Request((0,), NEW, source=tuple(s)) for s in SOURCES]
+    return [Request(tuple(p), NEW) for p in TEXTS]
+
+
+WANTED: dict[str, list[list[int]]] = {}
+
+
+def wanted(family: str) -> list[list[int]]:
+    """What the plain loop gives, computed once."""
+    if family not in WANTED:
+        model = model_of(family)
+        WANTED[family] = [loop(model, r.prompt, NEW, (), r.source) for r in asked(family)]
+    return WANTED[family]
+
+
+def texts(engine: Engine, requests: Sequence[Request]) -> list[list[int]]:
+    """All of them at once."""
+    numbers, got = [engine.submit(r) for r in requests], dict[int, list[int]]()
+    for out in engine.outputs():
+        assert out.error is None
+        if out.token is not None:
+            got.setdefault(out.request, []).append(out.token.id)
+    return [got.get(n, []) for n in numbers]
+
+
+def built(family: str, size: int, rows: int, cached: bool, tokens: int = 400, running: int = 64) -> Engine:
+    return Engine.of(model_of(family).module, tokens, Limits(rows, running), size, cached)
+
+
+GRID = list(itertools.product(("gpt2", "gpt_oss", "deepseek_v3"), SIZES, range(1, 65) if FULL else CHUNKS, CACHED))
+
+
+@pytest.mark.parametrize(("family", "size", "rows", "cached"), GRID if FULL else random.Random(3).sample(GRID, 24))
+def test_pages_chunks_and_cache(family: str, size: int, rows: int, cached: bool) -> None:
+    """Twice over the same engine: the second time the cache, where there is one, knows the beginnings."""
+    engine = built(family, size, rows, cached)
+    assert texts(engine, asked(family)) == wanted(family)
+    assert texts(engine, asked(family)) == wanted(family)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family: str) -> None:
+    for size, rows, cached in ((1, 3, True), (17, 64, False), (16, 1, True)):
+        assert texts(built(family, size, rows, cached), asked(family)) == wanted(family)
+
+
+class Stingy(Memory):
+    """Says once, at a certain question, that there is no room."""
+
+    def __init__(self, inner: Memory, at: int) -> None:
+        self.__dict__ |= inner.__dict__
+        self.left = at
+
+    def room(self, key: Hashable, tokens: int) -> bool:
+        self.left -= 1
+        return self.left != 0 and super().room(key, tokens)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_oss", "deepseek_v3", "t5"])
+def test_put_off_at_every_step(family: str) -> None:
+    """Whichever question finds no room, the texts are the same."""
+    for cached in CACHED:
+        for at in itertools.count(1, 1 if FULL else 4):
+            engine = built(family, 2, 5, cached)
+            engine.storage = Stingy(engine.storage, at)  # type: ignore[arg-type]
+            assert texts(engine, asked(family)) == wanted(family), at
+            if engine.storage.left > 0:  # it was never asked so often
+                break
+        assert at > 20
+
+
+def test_few_pages() -> None:
+    """Texts that do not all fit at once; a text that never fits is refused, and so is a queue that is full."""
+    engine = built("gpt2", 2, 8, True, tokens=24)
+    assert texts(engine, asked("gpt2")) == wanted("gpt2")
+    with pytest.raises(UseError, match="24"):
+        engine.submit(Request((1,) * 20, 5))
+    engine.limits = Limits(8, 64, 2)
+    for _ in range(2):
+        engine.submit(Request((1,), 5))
+    with pytest.raises(UseError, match="2"):
+        engine.submit(Request((1,), 5))
+
+
+def test_a_prompt_longer_than_its_windows_pages() -> None:
+    """Layers with a window have pages for what they see, not for a whole prompt: it comes in all the same, chunk by chunk."""
+    model, prompt = model_of("gpt_oss"), tuple(range(80))
+    engine = Engine.of(model.module, 100, Limits(1, 8), 1)
+    assert min(group.count for group in engine.storage.pages.windows) < len(prompt)  # type: ignore[attr-defined]
+    engine.submit(Request(prompt, 2))
+    news = [out for _ in range(120) for out in engine.step()]
+    assert [out.token.id for out in news if out.token] == loop(model, prompt, 2)
+
+
+def test_one_forward_a_step() -> None:
+    """However many requests: each linear is called once a step."""
+    engine = built("gpt2", 16, 64, False)
+    module, calls = engine.storage.module, [0]  # type: ignore[attr-defined]
+    module.layers[1].ffn.down.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
+    for r in asked("gpt2"):
+        engine.submit(r)
+    for step in range(1, NEW + 1):
+        engine.step()
+        assert calls[0] == step
+    assert engine.idle
+
+
+def test_several_texts_of_one_prompt() -> None:
+    """n texts share the prompt's pages, draw by numbers of their own, and are what each is alone."""
+    model = model_of("llama")
+    how = Sampling(temperature=1.5, seed=11)
+    engine = Engine.of(model.module, 400, size=2)
+    got: dict[int, list[int]] = {}
+    number = engine.submit(Request(tuple(SHARED), 12, how, n=4))
+    engine.step()
+    assert engine.storage.pages.count - engine.storage.pages.free_pages == 5  # type: ignore[attr-defined]
+    engine = Engine.of(model.module, 400, size=2)
+    number = engine.submit(Request(tuple(SHARED), 12, how, n=4))
+    for out in engine.outputs():
+        assert out.request == number and out.token is not None
+        got.setdefault(out.index, []).append(out.token.id)
+    assert len({tuple(t) for t in got.values()}) == 4
+    again = Engine.of(model.module, 60, size=1, cached=False)
+    again.submit(Request(tuple(SHARED), 12, how, n=2))
+    assert [o.token.id for o in again.outputs() if o.index == 1 and o.token] == got[1]
+
+
+def test_scores() -> None:
+    """Log-probabilities of the prompt, in chunks, and of new tokens, with the likeliest beside them."""
+    model = model_of("llama")
+    ids = torch.tensor([TEXTS[4]])
+    full = model.logprobs(ids)[0]
+    for rows in (1, 3, 64):
+        engine = Engine.of(model.module, 100, Limits(rows), 4)
+        for _ in range(2):  # a cache that skips rows would skip scores
+            engine.submit(Request(tuple(TEXTS[4]), 2, logprobs=3, scored=True))
+            first, second = list(engine.outputs())
+            assert torch.allclose(torch.tensor(first.scores, dtype=torch.float64), full, rtol=0, atol=1e-10) and not second.scores
+    assert first.token is not None and second.token is not None
+    last = torch.tensor([[*TEXTS[4], first.token.id, second.token.id]])
+    assert [first.token.logprob, second.token.logprob] == pytest.approx(model.logprobs(last)[0, -2:].tolist(), abs=1e-10)
+    assert first.token.top[0] == (first.token.id, first.token.logprob) and len(first.token.top) == 3
+    assert first.token.top[0][1] >= first.token.top[1][1] >= first.token.top[2][1]
+
+
+def test_cancelled_at_any_moment() -> None:
+    """In the queue, in its prompt, while it decodes: the news says so once, and the others never notice."""
+    for at in range(12):
+        engine = built("gpt2", 2, 6, True)
+        numbers = [engine.submit(r) for r in asked("gpt2")]
+        got: dict[int, list[int]] = {n: [] for n in numbers}
+        ends: dict[int, list[str]] = {n: [] for n in numbers}
+        for step in itertools.count():
+            if step == at:
+                engine.cancel(numbers[2])
+            for out in engine.step():
+                got[out.request] += [out.token.id] if out.token else []
+                ends[out.request] += [out.ended] if out.ended else []
+            if engine.idle:
+                break
+        assert all(len(e) == 1 for e in ends.values())
+        for n, want in zip(numbers, wanted("gpt2"), strict=True):
+            assert got[n] == (want if ends[n] == ["length"] else want[: len(got[n])])
+        assert (ends[numbers[2]] == ["cancelled"]) == (len(got[numbers[2]]) < NEW)
+        pages = engine.storage.pages  # type: ignore[attr-defined]
+        engine.storage.cache.forget()  # type: ignore[attr-defined]
+        assert pages.free_pages == pages.count
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_oss", "deepseek_v3", "t5"])
+def test_watch_one_of_many(family: str) -> None:
+    """Its rows alone, cut from what the crowd's step computed; nobody's text changes, and no forward is added."""
+    requests, calls = asked(family), [0]
+    engine = built(family, 2, 7, True)
+    engine.module.embed.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
+    numbers = [engine.submit(r) for r in requests]
+    got: dict[int, list[int]] = {n: [] for n in numbers}
+    steps, batched = 0, list[torch.Tensor]()
+    named = dict(engine.module.named_modules())
+    path = "decoder.layers.1.ffn" if listens(family) else "layers.1.ffn"
+    named[path].register_forward_hook(lambda module, given, out: batched.append(out))
+    with engine.watch(numbers[2]) as seen:
+        while not engine.idle:
+            steps += 1
+            for out in engine.step():
+                assert out.token is not None
+                got[out.request].append(out.token.id)
+    assert [got[n] for n in numbers] == wanted(family)
+    assert calls[0] == steps or listens(family)  # an encoder looks at the same table
+    assert {s.request for s in seen} == {numbers[2]} and len(seen.all("sample.logits")) == NEW
+    rows = torch.cat([s.value for s in seen.all(path)], 1)
+    assert rows.shape[1] == len(requests[2].prompt) + NEW - 1
+    for s in seen.all(path):
+        n = s.value.shape[1]
+        assert any(torch.equal(whole[:, i : i + n], s.value) for whole in batched for i in range(whole.shape[1] - n + 1))
+    model = model_of(family)
+    text = torch.tensor([[*requests[2].prompt, *got[numbers[2]][:-1]]])
+    given = (text,) if requests[2].source is None else (torch.tensor([requests[2].source]), text)
+    with watch(model.module, only=path) as alone, torch.no_grad():
+        model.module(*given)
+    assert torch.allclose(rows, alone[path].value, rtol=0, atol=1e-10)
+
+
+def test_an_edit_is_one_request_s_own() -> None:
+    """Its text changes, nobody else's does, and what it stored serves nobody, nor did it use what others stored."""
+    engine = built("gpt2", 2, 64, True)
+    requests = [Request(tuple(SHARED), NEW)] * 3
+    assert texts(engine, requests) == [wanted("gpt2")[-1]] * 3
+    numbers = [engine.submit(r) for r in requests]
+    got: dict[int, list[int]] = {n: [] for n in numbers}
+    with engine.watch(numbers[1], edit={"layers.0.attn": lambda x: -3 * x}):
+        for out in engine.outputs():
+            got[out.request] += [out.token.id] if out.token else []
+    assert got[numbers[0]] == got[numbers[2]] == wanted("gpt2")[-1] != got[numbers[1]]
+    model = model_of("gpt2")
+    with watch(model.module, edit={"layers.0.attn": lambda x: -3 * x}):
+        assert loop(model, SHARED, NEW) == got[numbers[1]]
+    assert texts(engine, requests) == [wanted("gpt2")[-1]] * 3
+
+
+@pytest.mark.parametrize("seed", range(2000 if FULL else 40))
+def test_lives(seed: int) -> None:
+    life = lived(random.Random(f"life:{seed}"))
+    assert life.wrong() == ""
+
+
+def test_lives_replay() -> None:
+    a, b = (lived(random.Random("again")) for _ in range(2))
+    assert a.got == b.got and a.ended == b.ended and a.operations == b.operations and a.asked
+
+
+def test_lives_meet_what_they_are_for() -> None:
+    """Put off, cancelled, refused, shared, forked: a campaign that never meets them shows nothing."""
+    met = {"off": 0}
+    close = Memory.close
+
+    def noted(self: Memory, sequence: Any) -> None:
+        met["off"] += sequence.number in range(10**9) and sequence.owed > 0
+        close(self, sequence)
+
+    with swapped(Memory, "close", noted):
+        lives = [lived(random.Random(f"life:{seed}")) for seed in range(12)]
+    ends = [e for life in lives for e in life.ended.values()]
+    assert met["off"] and {"cancelled", "stop", "length"} <= set(ends) and sum(life.refused for life in lives)
+    assert sum(life.engine.storage.cache.hits for life in lives if life.engine.storage.cache)  # type: ignore[attr-defined]
+
+
+def leak(self: Memory, sequence: Any) -> None:
+    """Pages are not given back."""
+    self.pages.length.pop(sequence.key, None)
+
+
+def unshared(self: Pages, request: Hashable, new: Hashable) -> None:
+    """A sibling that begins with nothing."""
+    self.reserve(new, self.length[request])
+    self.length[new] = self.length[request]
+
+
+MUTANTS: list[tuple[Any, str, Any]] = [
+    (Memory, "close", leak),
+    (Pages, "fork", unshared),
+    (scheduler, "admit", lambda *given: None),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "value"), MUTANTS)
+def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
+    """A leak, siblings without their past, nobody admitted."""
+    requests = [Request(tuple(SHARED), NEW, n=2), *(Request(tuple(p), NEW) for p in TEXTS)]
+
+    def right() -> bool:
+        life = Life.of(40, 2, Limits(16, 8), True)
+        try:
+            for r in requests:
+                life.asked[life.engine.submit(r)] = r
+            for _ in range(200):
+                life.step()
+            return life.engine.idle and life.wrong() == ""
+        except (UseError, KeyError, AssertionError, RuntimeError):
+            return False
+
+    assert right()
+    with swapped(owner, name, value):
+        found = right()
+    assert not found
+
+
+def test_drawn_requests_are_refused_or_run() -> None:
+    draw = random.Random(1)
+    assert len({drawn(draw, 40).prompt for _ in range(50)}) > 30

@@ -1,0 +1,208 @@
+"""A step may fail at any call. No news is lost by it, told twice or late, every text is its own, and no page is left behind."""
+
+import os
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+
+from campaigns.soak import Soak
+from faulted import ENOUGH, Fault, FaultyLife, fault_at, lived_with_faults
+from lives import Life
+from pellucid.engine.engine import Engine, generate
+from pellucid.engine.memory import Memory
+from pellucid.engine.requests import Output, Request
+from pellucid.engine.scheduler import Limits
+from pellucid.ops.sampling.settings import Sampling
+from test_engine import NEW, SHARED, built, wanted
+from tiny import swapped
+
+FULL = bool(os.environ.get("PELLUCID_FULL"))
+ASKED = [
+    Request((0, 0, 0, 1, 2), 6, n=2), Request((0, 0, 0, 3), 4, scored=True), Request((0, 0, 0, 1), 7, Sampling(temperature=1.0, seed=3)),
+    Request((2,), 5, stops=frozenset(range(0, 64, 3))), Request((0, 0, 0, 1, 2, 3), 0),
+]  # fmt: skip
+NEVER_ENDS = 60
+
+
+def short(step: int = -1, at: int = ENOUGH) -> tuple[FaultyLife, list[int]]:
+    """One short life, which meets a fork, a score, a page that is too few, a cancelling in the queue and one of a text that runs. In one
+    step a fault; how many calls each step made.
+    """
+    made = Life.of(15, 2, Limits(6, 4), True)
+    life, counts = FaultyLife(made.pages, made.parrot, made.engine), list[int]()
+    for request in ASKED:
+        life.asked[life.engine.submit(request)] = request
+    for k in range(NEVER_ENDS):
+        if k in (1, 4):
+            life.engine.cancel(4 if k == 1 else 2)
+        counts.append(life.stepped(at if k == step else ENOUGH).count)
+        if life.engine.idle:
+            break
+    return life, counts
+
+
+def test_a_fault_at_every_call_of_every_step() -> None:
+    """One after another; what comes after it has the same texts, ends and scores."""
+    whole, counts = short()
+    assert whole.wrong() == "" and {"cancelled", "length", "stop"} <= set(whole.ended.values()) and len(whole.scores) == 2 - 1
+    moments = [(step, at) for step, n in enumerate(counts) for at in range(1, n + 1)]
+    assert len(moments) > 3000
+    ends = [(step, n - i) for step, n in enumerate(counts) for i in range(4)]  # where a step hands over what it has
+    for step, at in moments if FULL else ends + random.Random(1).sample(moments, 200):
+        life, _ = short(step, at)
+        told = {key: end for key, end in life.ended.items() if key[0] not in (2, 4)}  # whom a cancelling meets depends on the moment
+        assert life.wrong() == "" and told == {key: whole.ended[key] for key in told}, (step, at)
+        assert life.scores == whole.scores, (step, at)
+
+
+@pytest.mark.parametrize("seed", range(1000 if FULL else 25))
+def test_lives_with_faults(seed: int) -> None:
+    life, _ = lived_with_faults(random.Random(f"faulty:{seed}"))
+    assert life.wrong() == ""
+
+
+def test_lives_meet_faults() -> None:
+    lives = [lived_with_faults(random.Random(f"faulty:{seed}")) for seed in range(12)]
+    assert sum(failed for _, failed in lives) > 60 and {"cancelled", "stop", "length"} <= {
+        e for life, _ in lives for e in life.ended.values()
+    }
+
+
+# Ten thousand requests to a real model.
+
+
+class FaultySoak(Soak):
+    """A soak some of whose steps fail; see campaigns/soak.py. lost: what a step that failed did not tell."""
+
+    failed = 0
+
+    def live(self, requests: int) -> "FaultySoak":
+        honest, draw, last = Engine.step, random.Random(f"faults:{requests}"), [500]
+
+        def step(engine: Engine) -> list[Output]:
+            if draw.random() > 0.1:
+                return honest(engine)
+            news = None
+            with suppress(Fault), fault_at(draw.randint(1, last[0])) as calls:
+                news = honest(engine)
+            if news is None:
+                self.failed += 1
+                return []
+            last[0] = calls.count
+            return news
+
+        with swapped(Engine, "step", step):
+            super().live(requests)
+        return self
+
+
+def soaked(requests: int) -> tuple[FaultySoak, list[str]]:
+    """What went wrong in a soak of so many requests."""
+    soak = FaultySoak("llama", random.Random("faulty soak"))
+    soak.live(requests)
+    return soak, soak.faults + [name for name, n in soak.left().items() if n]
+
+
+def test_requests_lose_no_end() -> None:
+    """Each text that was asked for ends, once, and is what it is alone."""
+    soak, wrong = soaked(10_000 if FULL else 200)
+    assert wrong == [] and soak.failed > soak.told["steps"] // 30
+    assert min(soak.told[name] for name in ("finished", "cancelled", "put_off")) > 0
+
+
+# Mutants.
+
+
+def forgets_news(self: Engine) -> None:
+    """As it was: what a step had collected goes with it."""
+    self.news = []
+    recover(self)
+
+
+def goes_on(self: Engine) -> None:
+    """What a step has left half done is taken for done."""
+    self.torn = False
+
+
+recover, receive = Engine.recover, Engine.receive
+
+
+def heard_once(self: Engine) -> None:
+    """The cancelled are struck out before they are told."""
+    dropped, self.dropped = self.dropped, set()
+    try:
+        self.dropped = set(dropped)
+        receive(self)
+    except BaseException:
+        self.dropped = set()
+        raise
+
+
+MUTANTS: list[tuple[Any, str, Callable[..., Any]]] = [
+    (Engine, "recover", forgets_news),
+    (Engine, "recover", goes_on),
+    (Engine, "receive", heard_once),
+    (Memory, "recover", lambda self: None),
+]
+
+
+def seen(moments: list[tuple[int, int]]) -> bool:
+    """Whether a fault at one of these moments does harm."""
+    with suppress(KeyError, ValueError, IndexError, AssertionError, AttributeError):
+        lives = (short(step, at)[0] for step, at in moments)
+        return any(life.wrong() or life.ended[4, 0] != "cancelled" for life in lives)
+    return True
+
+
+@pytest.mark.parametrize(("owner", "name", "value"), MUTANTS, ids=["news", "half", "cancelled", "pages"])
+def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
+    moments = [(step, at) for step, n in enumerate(short()[1]) for at in range(1, n + 1)]
+    drawn = random.Random(2).sample(moments, 120) + [(k, at) for k in (1, 4) for at in range(1, 41, 3)]  # where it hears of cancelling
+    assert not seen(drawn)
+    with swapped(owner, name, value):
+        assert seen(drawn)
+
+
+# What fails for a user.
+
+
+def test_a_failing_watcher_loses_no_end() -> None:
+    """Cancelled in the very step in which a watcher fails: the next step says so."""
+    engine = built("gpt2", 2, 64, True)
+    numbers = [engine.submit(Request(tuple(SHARED), NEW)) for _ in range(3)]
+    first = engine.step()
+    engine.cancel(numbers[1])
+
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise MemoryError
+
+    with pytest.raises(MemoryError), engine.watch(numbers[0], keep=fails):
+        engine.step()
+    assert not engine.idle
+    rest = list(engine.outputs())
+    got = {n: [out.token.id for out in (*first, *rest) if out.request == n and out.token] for n in numbers}
+    assert [out.ended for out in rest if out.request == numbers[1]] == ["cancelled"]
+    assert got[numbers[0]] == got[numbers[2]] == wanted("gpt2")[-1]
+
+
+def test_who_stops_listening_loses_nothing() -> None:
+    """News of one step is told one by one; the rest of it waits for the next who listens."""
+    engine = built("gpt2", 2, 64, True)
+    numbers = [engine.submit(Request(tuple(SHARED), NEW)) for _ in range(3)]
+    got = [next(iter(engine.outputs())), *engine.outputs()]
+    assert [[out.token.id for out in got if out.request == n and out.token] for n in numbers] == [wanted("gpt2")[-1]] * 3
+
+
+def test_an_engine_that_failed_serves_the_next_call() -> None:
+    """What a caller was never told, because a step failed, is not told to the next one."""
+    engine, free = built("gpt2", 2, 64, True), list[Engine]()
+    free.append(engine)
+    for at in (5, 50, 400, 1500):
+        with suppress(Fault), fault_at(at):
+            list(generate(engine.module, [Request(tuple(SHARED), NEW)], free, True))  # type: ignore[arg-type]
+        told = list(generate(engine.module, [Request(tuple(SHARED), NEW)], free, True))  # type: ignore[arg-type]
+        assert [out.token.id for out in told if out.token] == wanted("gpt2")[-1]

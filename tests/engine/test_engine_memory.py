@@ -1,0 +1,165 @@
+"""The engine's memory: flat however many requests come, and of each text as many bytes as are counted."""
+
+import gc
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pellucid import config as c
+from pellucid.batch.kv_cache import Group, Pages
+from pellucid.counting import Setting, counted
+from pellucid.engine.engine import Engine
+from pellucid.engine.memory import Memory
+from pellucid.engine.requests import Request, Sequence
+from pellucid.engine.scheduler import Limits
+from tiny import DEEPSEEK_V3, GPT2, LLAMA, MLP, D, V, ids, swapped, tiny
+
+REQUESTS, RUNNING = 1000, 16
+PYTHON, RESIDENT = 40_000, 4 << 20  # bytes by which what is held may grow over a thousand requests: 40 each of Python's own
+
+
+def requests(count: int) -> list[Request]:
+    return [Request(tuple(ids(2 + i % 5, seed=i).tolist()), 2 + i % 3) for i in range(count)]
+
+
+def serve(engine: Engine, asked: list[Request]) -> None:
+    while asked or not engine.idle:
+        while asked and engine.waiting < RUNNING:
+            engine.submit(asked.pop())
+        engine.step()
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(o), Tensor) for o in gc.get_objects())
+
+
+def growth(cached: bool) -> dict[str, int]:
+    """What a thousand requests leave behind: tensors, bytes of Python's, and bytes of the process."""
+    engine = Engine.of(tiny("llama", torch.float32), 400, Limits(64, RUNNING), 4, cached)
+    tracemalloc.start()
+    try:
+        for n in range(1, RUNNING + 1):  # every plan is recorded, and the cache is full
+            serve(engine, requests(n))
+        serve(engine, requests(100))
+        before = tensors(), tracemalloc.get_traced_memory()[0], resident()
+        serve(engine, requests(REQUESTS))
+        after = tensors(), tracemalloc.get_traced_memory()[0], resident()
+    finally:
+        tracemalloc.stop()
+    return {name: y - x for name, x, y in zip(("tensors", "python", "resident"), before, after, strict=True)}
+
+
+def flat(found: dict[str, int]) -> bool:
+    return found["tensors"] <= 0 and found["python"] < PYTHON and found["resident"] < RESIDENT
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_thousand_requests_leave_nothing(cached: bool) -> None:
+    found = growth(cached)
+    assert flat(found), found
+
+
+KEPT: list[Any] = []
+close = Memory.close
+
+
+def keeps(what: Callable[[], object]) -> Callable[[Memory, Sequence], None]:
+    def closed(self: Memory, s: Sequence) -> None:
+        KEPT.append(what())
+        close(self, s)
+
+    return closed
+
+
+@pytest.mark.parametrize(
+    ("what", "seen"),
+    [
+        (lambda: torch.zeros(V), {"tensors", "python"}),
+        (lambda: torch.zeros(1 << 14).untyped_storage(), {"python", "resident"}),
+    ],
+)
+def test_a_leak_is_seen(what: Callable[[], object], seen: set[str]) -> None:
+    """A row of logits a request; a block of memory without its tensor."""
+    try:
+        with swapped(Memory, "close", keeps(what)):
+            found = growth(False)
+    finally:
+        KEPT.clear()
+    over = {name for name, most in (("tensors", 0), ("python", PYTHON), ("resident", RESIDENT)) if found[name] > most}
+    assert over == seen, found
+
+
+# What a text holds, beside what is counted.
+
+
+def windowed(window: int) -> c.Config:
+    """A layer that looks back `window` positions and one that sees all."""
+    near = c.Layer(c.Attention(4, 2, 8, c.Rope(8), window=window), MLP)
+    return c.Config(V, D, (near, c.Layer(c.Attention(4, 2, 8, c.Rope(8)), MLP)))
+
+
+CONFIGS = {"gpt2": GPT2, "llama": LLAMA, "windows": windowed(5), "deepseek_v3": DEEPSEEK_V3}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def measured(cfg: c.Config, dtype: str, tokens: int, size: int) -> int:
+    """Bytes of the pages that a text holds in an engine while the step runs that stores its last token."""
+    engine = Engine.of(tiny(cfg, DTYPES[dtype]), 200, Limits(7), size, cached=False)
+    inner, pages, held = engine.run, engine.storage.pages, dict[int, int]()  # type: ignore[attr-defined]
+
+    def heard(chunks: Any) -> Any:
+        for s, rows in chunks.items():
+            held[s.stored + rows] = pages.bytes_held(s.key) if pages.pools else 0
+        return inner(chunks)
+
+    engine.run = heard
+    engine.submit(Request(tuple(ids(tokens - 2).tolist()), 3))
+    assert [news.error for news in engine.outputs()] == [None] * 3
+    return held[tokens]
+
+
+def bill(cfg: c.Config, dtype: str, tokens: int) -> Any:
+    return counted(cfg, "tiny", "tiny", Setting(tokens, 1, None, dtype, dtype, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_bytes_of_the_past_are_those_counted(name: str, dtype: str) -> None:
+    """On pages of a row to the byte; on larger ones up to the rows of the last page, and under a window of the first."""
+    cfg = CONFIGS[name]
+    for tokens in (3, 12, 40):
+        told = bill(cfg, dtype, tokens)
+        assert measured(cfg, dtype, tokens, 1) == int(told["cache.bytes"])
+        whole = measured(cfg, dtype, tokens, 8)
+        assert int(told["cache.bytes"]) <= whole <= int(told["cache.bytes"]) + 2 * 8 * int(told["cache.bytes_per_token"])
+        if name != "windows":
+            assert whole == -(-tokens // 8) * 8 * int(told["cache.bytes_per_token"])
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "attribute", "value"),
+    [
+        ("windows", Group, "give_back", lambda self, request, length: None),
+        ("llama", Pages, "bytes_held", lambda self, r: sum(len(h) for h in self.groups[None].held.values())),
+        ("deepseek_v3", Pages, "of", lambda self, part: Group(80, 1, None, 80)),
+    ],
+)
+def test_other_bytes_are_seen(name: str, owner: Any, attribute: str, value: Any) -> None:
+    with swapped(owner, attribute, value):
+        try:
+            found = measured(CONFIGS[name], "float32", 12, 1)
+        except KeyError:
+            return
+    assert found != int(bill(CONFIGS[name], "float32", 12)["cache.bytes"])

@@ -1,0 +1,182 @@
+"""Pages: references, copies before writes, windows that give theirs back, and the prefix cache over them, beside a plain model of texts."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from paged_texts import SHAPES, OneBit, World
+from pellucid.batch.kv_cache import Group, Pages
+from pellucid.engine import prefix_cache
+from pellucid.engine.prefix_cache import PrefixCache
+from tiny import swapped
+
+
+class Texts(RuleBasedStateMachine):
+    """What may be done to a World, in any order."""
+
+    @initialize(shape=st.sampled_from(SHAPES), bits=st.booleans())
+    def made(self, shape: Any, bits: bool) -> None:
+        self.world = World(shape, lambda n: 0)
+        self.edge = prefix_cache.edge
+        prefix_cache.edge = OneBit if bits else self.edge  # type: ignore[assignment]
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.close()
+            prefix_cache.edge = self.edge
+
+    @invariant()
+    def checked(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+    def do(self, name: str, data: st.DataObject) -> None:
+        self.world.choose = lambda n: data.draw(st.integers(0, n - 1))
+        getattr(self.world, name)()
+
+
+for kind in ("begin", "write", "fork", "keep", "end", "look", "forget"):
+    setattr(Texts, kind, rule(data=st.data())(lambda self, data, kind=kind: self.do(kind, data)))  # type: ignore[misc]
+
+
+def test_texts_on_pages() -> None:
+    run_state_machine_as_test(Texts, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))  # type: ignore[no-untyped-call]
+
+
+def played(seed: int, acts: int = 80) -> World:
+    """A world in which a seed's acts are done."""
+    draw = random.Random(seed)
+    world = World(SHAPES[seed % len(SHAPES)], draw.randrange)
+    for i in range(acts):
+        world.act()
+        if i % 4 == 0:
+            world.check()
+    world.check()
+    return world
+
+
+def total(seeds: range, count: Callable[[World], int]) -> int:
+    found = 0
+    for seed in seeds:
+        world = played(seed)
+        found += count(world)
+        world.close()
+    return found
+
+
+@pytest.mark.parametrize("bits", [64, 1])
+def test_seeds(bits: int) -> None:
+    """The same with few hashes: tokens decide."""
+    with swapped(prefix_cache, "edge", OneBit if bits == 1 else prefix_cache.edge):
+        assert total(range(36), lambda w: w.found) > 100
+
+
+def test_seeds_do_all_there_is() -> None:
+    assert total(range(18), lambda w: w.cache.evictions) > 20
+    assert total(range(18), lambda w: w.refused) > 20
+
+
+def test_seeds_replay() -> None:
+    for seed in (3, 4):
+        a, b = played(seed), played(seed)
+        assert a.state() == b.state() and a.texts == b.texts and a.cache.hits == b.cache.hits
+
+
+def freed_early(self: Group, page: int) -> None:
+    """Free as soon as one lets go."""
+    self.references[page] -= 1
+    self.idle += self.references[page] == 1 and page in self.kept
+    self.free.append(page)
+
+
+def not_counted(self: Group, request: object, pages: Any, tokens: int) -> None:
+    """A table of pages that others filled, of which nobody knows."""
+    opened(self, request, pages, tokens)
+    for page in pages:
+        self.references[page] -= 1
+
+
+def never_freed(self: Group, request: object, length: int) -> None:
+    held, gone = self.held[request], max(0, self.oldest(length) - self.first[request])
+    del held[:gone]
+    self.first[request] += gone
+
+
+def in_use(self: PrefixCache, group: Group) -> None:
+    """The longest unused, whoever holds it."""
+    node = next(iter(self.recent[group.reach]))
+    page = node.pages[group.reach]
+    self.cut(node)
+    if group.references[page]:
+        group.references[page] = 0
+        group.free.append(page)
+
+
+def beginnings(self: PrefixCache, group: Group) -> None:
+    """Beginnings first: what comes after them is lost with them."""
+    recent = self.recent[group.reach]
+    self.evictions += self.cut(next(n for n in reversed(recent) if group.references[n.pages[group.reach]] == 1))
+
+
+def any_key(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
+    return max((found(self, k, tokens) for k in (key, *self.top.children)), key=len)
+
+
+def to_the_end(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
+    """The whole text, with no token left to compute."""
+    return found(self, key, [*tokens, 0])
+
+
+def past_windows(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
+    """The longest text, whatever its windows have lost."""
+    path, size = found(self, key, tokens), self.pages.size
+    node = path[-1] if path else self.top.children.get(key)
+    for i in range(len(path), (len(tokens) - 1) // size):
+        node = node and node.children.get(tuple(tokens[i * size : (i + 1) * size]))
+        if node is None:
+            break
+        path.append(node)
+    return path
+
+
+def not_stored_yet(self: PrefixCache, request: Any, key: Any, tokens: Any) -> None:
+    """Pages that are reserved, not filled."""
+    n, self.pages.length[request] = self.pages.length[request], sum(map(len, self.pages.held.values()))
+    self.pages.length[request] = min(len(self.pages.held[request]) * self.pages.size, len(tokens))
+    kept(self, request, key, tokens)
+    self.pages.length[request] = n
+
+
+opened, oldest, found, kept, missing = Group.open, Group.oldest, PrefixCache.find, PrefixCache.keep, Group.missing
+MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "no copy before a write": (Group, "missing", lambda self, r, n, tokens: ([], missing(self, r, n, tokens)[1])),
+    "a copy of nothing": (Pages, "copy", lambda self, g, r, places: [g.put(r, i, g.free.pop()) for i in places]),
+    "a copy that the table does not hold": (Pages, "copy", lambda self, group, request, places: None),
+    "freed early": (Group, "give", freed_early),
+    "not counted": (Group, "open", not_counted),
+    "never freed": (Group, "give_back", never_freed),
+    "given back too early": (Group, "oldest", lambda self, n: oldest(self, n + 2)),
+    "given back too late": (Group, "give_back", lambda self, request, length: None),
+    "found by its hash": (prefix_cache, "edge", lambda tokens: hash(OneBit(tokens))),
+    "another key": (PrefixCache, "find", any_key),
+    "nothing left to compute": (PrefixCache, "find", to_the_end),
+    "windows that are gone": (PrefixCache, "find", past_windows),
+    "kept before it is stored": (PrefixCache, "keep", not_stored_yet),
+    "evicted in use": (PrefixCache, "evict", in_use),
+    "beginnings first": (PrefixCache, "evict", beginnings),
+    "no use is noted": (PrefixCache, "use", lambda self, path, length: None),
+    "a tree that grows": (PrefixCache, "prune", lambda self, node: None),
+    "nothing is forgotten": (PrefixCache, "forget", lambda self, *keys: None),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutants(mutant: str) -> None:
+    """Each is seen by some seed of 36, as an assertion or by what it breaks."""
+    with swapped(*MUTANTS[mutant]), pytest.raises((AssertionError, IndexError, KeyError, StopIteration)):
+        total(range(36), lambda w: 0)

@@ -1,0 +1,190 @@
+"""Every family's decode step in a crowd: a plan that is its forward bit for bit, or refused for the reason that one table gives."""
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig
+
+from kinds import CASES, KINDS
+from pellucid import config as c
+from pellucid.batch.kv_cache import Pages, Span
+from pellucid.batch.step import Step
+from pellucid.engine.plans import Place, Plans
+from pellucid.families import understand
+from pellucid.nn.transformer import Encoder, EncoderDecoder
+from pellucid.ops import native
+from test_plan import needs_kernels
+from test_quant import pack
+from tiny import swapped, tiny
+
+# (family, quirk), or a family in all its quirks: what its step does that no kernel does yet
+REFUSED: dict[Any, str] = {"deepseek_v32": "the choice of keys"}
+LENGTHS = {"a": 7, "b": 21, "c": 1}
+FEED = [{"a": 5}, {"b": 9, "a": 4, "c": 3}, {"c": 1, "a": 2, "b": 3}, {"b": 8}, {"b": 4, "c": 6, "a": 90}]
+
+
+@cache
+def config(family: str, quirk: str) -> c.Config:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        raw = AutoConfig.for_model(family, **KINDS[family].tiny | KINDS[family].quirks[quirk]).to_dict()
+        return understand(raw)[1]
+
+
+def decodes(family: str) -> bool:
+    return KINDS[family].task in ("CausalLM", "Seq2SeqLM")
+
+
+DECODED = [(f, q) for f, q in CASES if decodes(f)]
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def prefilled(model: Any, planned: bool) -> Plans:
+    """Three requests that have read their prompts, each from a source of its own where there is an encoder."""
+    pages, draw = Pages(40, 4), torch.Generator().manual_seed(3)
+    for i, (request, n) in enumerate(LENGTHS.items()):
+        pages.together[request] = n + 12
+        step, tokens = Step.paged(pages, {request: n}), torch.randint(90, (1, n), generator=draw)
+        if isinstance(model, EncoderDecoder):
+            source = torch.randint(90, (1, 5 + i), generator=draw)
+            model(source, tokens, step, Step(torch.arange(5 + i)[None], (Span(request, 0, 5 + i),)))
+        else:
+            model(tokens, step)
+        step.advance()
+    return Plans(model, pages, planned)
+
+
+def steps(model: Any, planned: bool) -> tuple[list[Tensor], Plans]:
+    made = prefilled(model, planned)
+    return [made.step(feed).clone() for feed in FEED], made
+
+
+def same(model: Any) -> bool:
+    (got, made), (want, _) = steps(model, True), steps(model, False)
+    return all(torch.equal(a, b) and bool(a.isfinite().all()) for a, b in zip(got, want, strict=True)) and bool(made.places)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("family", "quirk"), DECODED)
+def test_a_family_is_planned_or_refused(family: str, quirk: str) -> None:
+    model = tiny(config(family, quirk), torch.float32, std=0.2)
+    assert not isinstance(model, Encoder)
+    (got, made), (want, _) = steps(model, True), steps(model, False)
+    assert all(torch.equal(a, b) and bool(a.isfinite().all()) for a, b in zip(got, want, strict=True))
+    why = REFUSED.get((family, quirk), REFUSED.get(family))
+    assert [(p.plan is not None, p.refused is not None) for p in made.places.values()] == [(why is None, why is not None)] * 2
+    with native.off():
+        theirs, _ = steps(model, True)
+    gap = max(float((a - b).abs().max()) for a, b in zip(got, theirs, strict=True))
+    assert gap < 2e-4 * max(float(b.abs().max()) for b in theirs)
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", sorted({f for f, _ in DECODED}))
+def test_in_bfloat16(family: str) -> None:
+    """And near the forward through torch: at most twice as far from float64, on the mean of all logits."""
+    cfg = config(family, "plain")
+    model = tiny(cfg, torch.bfloat16, std=0.2)
+    assert same(model)
+    truth, exact = tiny(cfg, torch.float64, std=0.2), []
+    for p, low in zip(truth.parameters(), model.parameters(), strict=True):
+        p.copy_(low)
+    exact = torch.cat(steps(truth, False)[0])
+    with native.off():
+        theirs = torch.cat(steps(model, True)[0])
+    ours = torch.cat(steps(model, True)[0])
+    gap, other = ((x.double() - exact).abs().mean() for x in (ours, theirs))
+    assert gap <= 2 * other + 1e-6
+
+
+HELD = sorted({f for f, q in DECODED if q == "plain"})
+
+
+def named(made: Plans) -> set[str]:
+    """The ops of its plans."""
+    return {line.op.name for place in made.places.values() if place.plan for line in place.plan.lines}
+
+
+@needs_kernels
+@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("family", HELD)
+def test_in_blocks(family: str, form: str) -> None:
+    """Planned as it is with plain weights, experts and latents too; no matrix is made plain, and none but a few is read as one."""
+    cfg = config(family, "plain")
+    model = pack(tiny(cfg, torch.float32, std=0.2), form)
+    (got, made), (want, _) = steps(model, True), steps(model, False)
+    assert all(torch.equal(a, b) and bool(a.isfinite().all()) for a, b in zip(got, want, strict=True))
+    assert all((place.plan is not None) == (family not in REFUSED) for place in made.places.values())
+    if family in REFUSED:
+        return
+    routed = [layer for layer in cfg.layers if isinstance(layer.ffn, c.Moe)]
+    assert (f"experts_{form}" in named(made)) == bool(routed) and "experts" not in named(made)
+    assert "linear" not in named(made)
+
+
+def test_the_table_names_what_is_there() -> None:
+    for key in REFUSED:
+        assert key in DECODED or key in KINDS
+
+
+def prefill(model: Any, pages: Pages, request: str, source: Tensor, tokens: Tensor) -> None:
+    pages.together[request] = 20
+    step = Step.paged(pages, {request: tokens.shape[1]})
+    model(source, tokens, step, Step(torch.arange(source.shape[1])[None], (Span(request, 0, source.shape[1]),)))
+    step.advance()
+
+
+def new_source_is_heard() -> bool:
+    """A request goes and another of its name comes, with another source: the plan meets the new memory."""
+    model, tokens, got = tiny(config("t5", "plain"), torch.float32, std=0.2), torch.tensor([[3, 4]]), []
+    for planned in (True, False):
+        pages = Pages(20, 4)
+        made, draw = Plans(model, pages, planned), torch.Generator().manual_seed(0)
+        for request in "ab":
+            prefill(model, pages, request, torch.randint(90, (1, 6), generator=draw), tokens)
+        made.step({"b": 5, "a": 6})
+        pages.release("a")
+        prefill(model, pages, "a", torch.randint(90, (1, 9), generator=draw), tokens)
+        got.append(made.step({"a": 7, "b": 8}).clone())
+    return torch.equal(*got)
+
+
+@needs_kernels
+def test_a_plan_meets_the_memory_of_those_who_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert new_source_is_heard()
+    heard, known = Plans.heard, {}
+    monkeypatch.setattr(Plans, "heard", lambda self, r: known.setdefault((id(self), r), heard(self, r)) if self.planned else heard(self, r))
+    assert not new_source_is_heard()  # a memory that is looked up once
+
+
+def by_length(quirk: str) -> float:
+    """How far a planned crowd of a long text and short ones is from the ordinary forward of any crowd, over the largest logit."""
+    model = tiny(config("llama", quirk), torch.float32, std=0.2)
+    pages, gaps, (got, _) = prefilled(model, False).pages, [], steps(model, True)
+    for feed, rows in zip(FEED, got, strict=True):
+        step = Step.paged(pages, dict.fromkeys(feed, 1))
+        with native.off():
+            want = model(torch.tensor([list(feed.values())]), step)[0]
+        step.advance()
+        gaps.append(float((rows - want).abs().max() / want.abs().max()))
+    return max(gaps)
+
+
+@needs_kernels
+@pytest.mark.parametrize("quirk", ["longrope", "dynamic"])
+def test_each_text_turns_by_its_own_length(quirk: str) -> None:
+    """One of the three is read as a text beyond the original context, and the others not."""
+    assert by_length(quirk) < 1e-4
+    real = Place.set
+    with swapped(Place, "set", lambda self, feed, at, together: real(self, feed, at, dict.fromkeys(feed, 1))):
+        assert by_length(quirk) > 1e-3

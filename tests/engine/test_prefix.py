@@ -1,0 +1,331 @@
+"""Models over shared pages: with and without the prefix cache, under windows that give pages back, with garbage in every free page."""
+
+import random
+from collections.abc import Hashable, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kinds import KINDS
+from pellucid.batch.kv_cache import Group, Paged, Pages, most_pages, reaches
+from pellucid.batch.step import Step
+from pellucid.config import Config
+from pellucid.counting import Setting, counted
+from pellucid.engine.prefix_cache import PrefixCache, below
+from pellucid.errors import UseError
+from pellucid.families import understand
+from tiny import DECODERS, V, far, ids, serve, swapped, tiny
+
+FAR = {"mistral": {6}, "gemma3_text": {8, None}, "llama4_text": {9, None}, "gpt_oss": {8, None}}
+WINDOWED = {f: understand(KINDS[f].tiny | {"model_type": f}, "config.json")[1] for f in FAR}
+MODELS: dict[str, Config] = {**DECODERS, **{f"{f}, read": cfg for f, cfg in WINDOWED.items()}}
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Any:
+    with torch.no_grad():
+        yield
+
+
+def pages_of(model: nn.Module, size: int, longest: int, texts: int = 1, chunk: int = 1) -> Pages:
+    """As many as so many texts need at most, in chunks of `chunk`."""
+    far_back = reaches(model)
+    counts = {n: texts * most_pages(n, chunk, size) for n in far_back if n is not None}
+    return Pages(texts * -(-longest // size) if None in far_back else 0, size, counts, longest)
+
+
+def poison(pages: Pages) -> None:
+    """NaN in every page that nobody holds, and another order of them."""
+    for group in pages.groups.values():
+        random.Random(str(group.free)).shuffle(group.free)
+    for part, pools in pages.pools.items():
+        for pool in pools:
+            pool.unflatten(0, (-1, pages.size))[pages.of(part).free] = float("nan")
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_how_far_back(family: str) -> None:
+    assert reaches(tiny(WINDOWED[family])) == FAR[family]
+
+
+def test_the_others_look_back_all_the_way() -> None:
+    assert all(reaches(tiny(f)) == {None} for f in ("llama", "deepseek_v3", "t5"))
+
+
+@cache
+def counted_bytes(family: str, context: int) -> int:
+    """What `pellucid count` says of a past in float64."""
+    return 2 * int(counted(WINDOWED[family], family, family, Setting(context=context, cache="float32"))["cache.bytes"])
+
+
+def grown(family: str, size: int, lengths: Sequence[int] = (5, 23)) -> tuple[float, list[int]]:
+    """One text, token by token: how far its logits are from the plain forward's, and bytes held beyond those counted at some lengths."""
+    model, text, over, out = tiny(WINDOWED[family]), ids(max(lengths)), [], []
+    pages = pages_of(model, size, len(text), 2)
+    for n in range(1, len(text) + 1):
+        step = Step.paged(pages, {0: 1})
+        out.append(model(text[None, n - 1 : n], step)[0])
+        if n in lengths:
+            over.append(pages.bytes_held(0) - counted_bytes(family, n))
+        step.advance()
+        poison(pages)
+    assert pages.sound()
+    return far(torch.cat(out), model(text[None])[0]), over
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_windows_stop_growing(family: str) -> None:
+    """Bytes held while a token is stored are those counted; with larger pages, up to what does not fill one."""
+    assert grown(family, 1) == (pytest.approx(0, abs=1e-11), [0, 0])
+    for size in (2, 5):
+        gap, over = grown(family, size)
+        row = 2 * tiny(WINDOWED[family]).layers[0].attn.k.weight.shape[0] * 8
+        assert gap < 1e-11 and all(0 <= n <= 2 * (size - 1) * row * len(WINDOWED[family].layers) for n in over)
+
+
+def early(self: Group, length: int) -> int:
+    return 0 if self.reach is None else max(0, length + 2 - self.reach) // self.size
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (Group, "give_back", lambda self, request, length: None),
+        (Group, "oldest", early),
+        (Paged, "blocks", lambda self: blocks(Paged(self.pools, self.table, self.size, self.end))),
+        (Pages, "of", lambda self, part: next(iter(self.groups.values()))),
+    ],
+)
+@pytest.mark.parametrize("family", WINDOWED)
+def test_windows_mutants(family: str, owner: Any, name: str, value: Any) -> None:
+    """Nothing given back, a page too early, pages read that were given back, one group for all."""
+    if name == "of" and len(FAR[family]) == 1:
+        return
+    with swapped(owner, name, value):
+        try:
+            gap, over = grown(family, 1)
+        except (UseError, AssertionError):
+            return
+    assert not gap < 1e-6 or any(over)
+
+
+blocks = Paged.blocks
+
+
+def test_what_others_were_given_is_not_read() -> None:
+    """Pages that were given back may be read, by whoever asks late what a row was made of, until somebody else has them."""
+    pages, part, told = Pages(4, 2), nn.Identity(), torch.arange(5.0)[None, :, None]
+    step = Step.paged(pages, {"a": 5})
+    (piece,) = step.store(part, told).pieces
+    step.advance()
+    pages.release("a")
+    assert torch.equal(piece.read()[0], told)
+    pages.reserve("b", 1)
+    with pytest.raises(UseError, match="request a had stored up to token 5"):
+        piece.read()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_most_pages(size: int) -> None:
+    """Enough for every length, and reached by some."""
+    for reach in (1, 2, 5, 8):
+        for rows in (1, 2, 7):
+            held = [-(-(n + rows) // size) - max(0, n + 1 - reach) // size for n in range(60)]
+            assert max(held) == most_pages(reach, rows, size)
+
+
+def read(model: nn.Module, cache: PrefixCache, name: object, tokens: Sequence[int], chunk: int, key: Hashable = 0, **told: Any) -> Tensor:
+    """Logits of the rows that are left to compute; after every chunk, what there is is kept."""
+    pages, out = cache.pages, list[Tensor]()
+    held = cache.start(name, key, tokens)
+    for start in range(held, len(tokens), chunk):
+        rows = tokens[start : start + chunk]
+        assert cache.room(name, start + len(rows))
+        step = Step.paged(pages, {name: len(rows)})
+        out.append(model(torch.tensor([rows]), step, **told)[0])
+        step.advance()
+        cache.keep(name, key, tokens)
+        poison(pages)
+        assert cache.sound()
+    return torch.cat(out)
+
+
+def texts(seed: int, most: int) -> list[list[int]]:
+    """Texts of a few beginnings, some of them again and again."""
+    draw = random.Random(seed)
+    trunk, found = [draw.randrange(V) for _ in range(most)], list[list[int]]()
+    for _ in range(10):
+        at = draw.randrange(most)
+        found.append(trunk[:at] + [draw.randrange(V) for _ in range(draw.randrange(1, most - at + 1))])
+    return [*found[:4], trunk, trunk, found[5], trunk, *found[4:], trunk[:8], trunk[:8]]
+
+
+def cached(cfg: Config | str, size: int, chunk: int, many: int, most: int = 24) -> tuple[float, int]:
+    """The largest difference of texts read over the cache from each alone, and how many tokens were not read again."""
+    model = tiny(cfg)
+    cache, worst = PrefixCache(pages_of(model, size, most, many, chunk)), 0.0
+    for name, text in enumerate(texts(size, most)):
+        got = read(model, cache, name, text, chunk)
+        worst = max(worst, far(got, model(torch.tensor([text]))[0, len(text) - len(got) :]))
+        if name % 2:
+            cache.pages.release(name - 1)
+            cache.pages.release(name)
+    assert cache.looked == sum(map(len, texts(size, most)))
+    return worst, cache.hits
+
+
+@pytest.mark.parametrize(("size", "chunk", "many"), [(1, 5, 2), (3, 64, 2), (4, 4, 9), (8, 3, 3)])
+@pytest.mark.parametrize("family", MODELS)
+def test_with_and_without_the_cache(family: str, size: int, chunk: int, many: int) -> None:
+    """In a pool that two texts fill, and in larger ones; logits of all rows that are computed."""
+    worst, hits = cached(MODELS[family], size, chunk, many)
+    assert worst < 1e-11 and hits > 5
+
+
+def test_a_prompt_of_whole_pages_is_read_for_its_last_page_alone() -> None:
+    model, text = tiny("llama"), ids(8).tolist()
+    cache = PrefixCache(Pages(8, 4))
+    whole = read(model, cache, 0, text, 64)
+    again = read(model, cache, 1, text, 64)
+    assert len(whole) == 8 and len(again) == 4 and cache.hits == 4
+    assert far(again, whole[4:]) < 1e-12
+
+
+def test_the_source_is_part_of_the_key() -> None:
+    """What a decoder stores depends on the source; its memory is read again, its pages are not."""
+    model, text, sources = tiny("t5"), ids(9).tolist(), [ids(5, seed=1), ids(6, seed=2)]
+
+    def gap(keys: Sequence[Hashable]) -> tuple[float, int]:
+        cache, worst = PrefixCache(Pages(16, 2)), 0.0
+        for name, (key, source) in enumerate(zip(keys, [*sources, sources[0]], strict=True)):
+            held, got = cache.start(name, key, text), list[Tensor]()
+            for i, t in enumerate(text[held:]):
+                step = Step.paged(cache.pages, {name: 1})
+                told = (source[None], Step.packed([len(source)], names=[name])) if i == 0 else (None, None)
+                got.append(model(told[0], torch.tensor([[t]]), step, told[1])[0])
+                step.advance()
+            cache.keep(name, key, text)
+            worst = max(worst, far(torch.cat(got), model(source[None], torch.tensor([text]))[0, held:]))
+        return worst, cache.hits
+
+    assert gap([("a", 1), ("b", 2), ("a", 1)]) == (pytest.approx(0, abs=1e-11), 8)
+    assert gap(["same"] * 3)[0] > 1e-3
+
+
+def test_the_longest_unused_goes_first() -> None:
+    pages = Pages(6, 2)
+    cache = PrefixCache(pages)
+
+    def stored(name: object, tokens: list[int]) -> None:
+        cache.start(name, "", tokens)
+        assert cache.room(name, len(tokens))
+        pages.reserve(name, len(tokens))
+        pages.advance(name, len(tokens))
+        cache.keep(name, "", tokens)
+        pages.release(name)
+
+    def there() -> list[int]:
+        return [2 * len(cache.find("", [*t, 0])) for t in ([1, 1, 2, 2], [1, 1, 3, 3], [4, 4, 5, 5])]
+
+    for tokens in ([1, 1, 2, 2], [1, 1, 3, 3], [4, 4, 5, 5]):
+        stored(tokens[2], tokens)
+    assert there() == [4, 4, 4] and pages.free_pages == 1
+    stored("x", [6, 6, 7, 7])
+    assert there() == [2, 4, 4] and cache.evictions == 1
+    assert cache.start("y", "", [1, 1, 3, 3, 9]) == 4  # in use from here on
+    stored("z", [8, 8, 8, 8])
+    assert there() == [2, 4, 0] and cache.evictions == 3
+    stored("w", [9, 9, 9, 9, 9, 9, 9, 9])
+    assert there() == [2, 4, 0] and not cache.room("v", 10) and cache.room("v", 8)
+    assert cache.sound()
+
+
+def test_nothing_grows() -> None:
+    """Thousands of texts that come once: tables, tree and keys stay as large as the pages allow."""
+    pages = Pages(8, 4, {6: 8}, 32)
+    cache = PrefixCache(pages)
+    for i in range(2000):
+        tokens = [i, *range(10)]
+        cache.start(i, i % 50, tokens)
+        assert cache.room(i, 11)
+        pages.reserve(i, 11)
+        pages.advance(i, 11)
+        cache.keep(i, i % 50, tokens)
+        pages.release(i)
+        assert sum(1 for n in below(cache.top) if n.pages) <= 8 and len(cache.top.children) <= 4
+    assert cache.sound() and not any((g.tables, g.held, g.first) != ({}, {}, {}) for g in pages.groups.values())
+    assert not pages.length and not pages.together
+    cache.forget("unknown")
+    assert cache.top.children
+    cache.forget()
+    assert pages.free_pages == pages.count == 16 and not cache.top.children
+
+
+def test_forgetting_a_key() -> None:
+    pages = Pages(8, 2)
+    cache = PrefixCache(pages)
+    for key in ("a", "b"):
+        cache.start(key, key, [1, 2, 3])
+        pages.reserve(key, 3)
+        pages.advance(key, 3)
+        cache.keep(key, key, [1, 2, 3])
+    cache.forget("a")
+    assert cache.start("c", "a", [1, 2, 3]) == 0 and cache.start("d", "b", [1, 2, 3]) == 2
+    assert cache.sound()
+
+
+# Pages alone
+
+
+def test_releasing_twice_is_releasing() -> None:
+    pages = Pages(4, 2)
+    pages.reserve("a", 3)
+    for _ in range(2):
+        pages.release("a")
+        pages.release("nobody")
+        assert pages.free_pages == 4 and pages.sound()
+
+
+def test_what_does_not_fit_changes_nothing() -> None:
+    pages = Pages(4, 2, {3: 2}, 6)
+    pages.reserve("a", 4)
+    for name, tokens in (("a", 5), ("b", 1), ("a", 7)):
+        assert not pages.fits(name, tokens)
+        with pytest.raises(UseError, match="no page is free"):
+            pages.reserve(name, tokens)
+        assert pages.sound() and pages.free_pages == 2 and list(pages.length) == ["a"]
+    pages.advance("a", 4)
+    assert pages.fits("a", 5)
+
+
+def test_a_fork_has_all_of_it() -> None:
+    """Pages, length, what was read together, and what is remembered of the encoder; then each goes its way."""
+    model, texts, sources = tiny("t5"), {"a": ids(9), "b": torch.cat([ids(5), ids(4, seed=3)])}, {"a": ids(7, seed=1)}
+    pages = Pages(8, 4)
+    serve(model, texts, [{"a": 5}], pages, sources=sources)
+    pages.together["a"] = 20
+    pages.fork("a", "b")
+    assert pages.together["b"] == 20 and pages.length["b"] == 5 and pages.free_pages == 6
+    got = serve(model, texts, [{"b": 1, "a": 2}, {"b": 3, "a": 2}], pages, lambda source, *rest: model(None, rest[0], rest[1]), sources)
+    assert pages.free_pages == 8 - 1 - 2 * 2 and pages.sound()
+    assert max(far(got[r], model(sources["a"][None], t[None])[0, 5:]) for r, t in texts.items()) < 1e-11
+    pages.release("a")
+    assert pages.sound() and {owner for _, owner in pages.memory} == {"b"}
+
+
+def test_a_table_stays_where_it_is() -> None:
+    """Recorded plans point to it: pages are copied, given back and exchanged, the table is the same memory."""
+    pages = Pages(8, 2, {3: 8}, 12)
+    pages.reserve("a", 3)
+    pages.advance("a", 3)
+    at = [g.tables["a"].data_ptr() for g in pages.groups.values()]
+    pages.fork("a", "b")
+    pages.reserve("a", 12)
+    pages.advance("a", 11)
+    cache = PrefixCache(pages)
+    cache.keep("a", "", list(range(11)))
+    assert at == [g.tables["a"].data_ptr() for g in pages.groups.values()] and all(len(g.tables["a"]) == 6 for g in pages.groups.values())
+    assert cache.sound()

@@ -1,0 +1,92 @@
+"""The soak in its quick form, and the faults that it must find."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from campaigns.soak import AT_ONCE, KINDS, campaign
+from pellucid.batch.kv_cache import Group, Pages
+from pellucid.engine import prefix_cache
+from pellucid.engine.engine import Engine
+from pellucid.engine.forward import Forward
+from pellucid.engine.memory import Memory
+from pellucid.engine.requests import Request, Sequence
+from tiny import swapped
+
+QUICK = 110
+
+
+def sound(told: Mapping[str, Any]) -> bool:
+    return not told["faults"] and not any(told["left"].values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_left_and_every_text_is_its_own(kind: str) -> None:
+    told = campaign(kind, QUICK, 2)
+    assert sound(told), told
+    assert min(told[name] for name in ("requests", "finished", "cancelled", "refused", "tokens_from_cache")) > 0
+    assert told["requests"] + told["refused"] == QUICK > AT_ONCE
+
+
+submit, receive, close, call = Engine.submit, Engine.receive, Memory.close, Forward.__call__
+
+
+def queued(self: Engine, request: Request) -> int:
+    """A refused request takes a number."""
+    try:
+        return submit(self, request)
+    except BaseException:
+        self.count += 1
+        raise
+
+
+def forgotten(self: Engine) -> None:
+    """Who is cancelled goes, and his pages stay."""
+    with swapped(Memory, "close", lambda memory, s: None):
+        receive(self)
+
+
+def opened(self: Forward, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
+    os.open(os.devnull, os.O_RDONLY)
+    return call(self, chunks)
+
+
+KEPT: list[Sequence] = []
+
+
+def remembered(self: Memory, s: Sequence) -> None:
+    KEPT.append(s)
+    close(self, s)
+
+
+def uncopied(self: Pages, group: Group, request: object, places: list[int]) -> None:
+    for i in places:
+        group.put(request, i, group.fresh())
+
+
+MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "a refused request counts": (Engine, "submit", queued),
+    "pages of the cancelled": (Engine, "receive", forgotten),
+    "a file a step": (Forward, "__call__", opened),
+    "texts that have ended": (Memory, "close", remembered),
+    "beginnings by their length": (prefix_cache, "edge", len),
+    "a copy without its rows": (Pages, "copy", uncopied),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_faults_are_found(mutant: str) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    with swapped(*MUTANTS[mutant]):
+        assert not sound(campaign("llama", QUICK, 2))
+    KEPT.clear()
+    for fd in set(os.listdir("/proc/self/fd")) - before:
+        if os.path.exists(f"/proc/self/fd/{fd}"):
+            os.close(int(fd))
+
+
+def test_it_is_the_same_every_time() -> None:
+    assert campaign("llama", 30, 3) == campaign("llama", 30, 3)

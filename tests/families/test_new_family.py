@@ -1,0 +1,102 @@
+"""A family that does not ship, in one file: explain, trace, count and parity come with it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import pellucid
+from pellucid import families
+from pellucid.analysis.verify import verify
+from pellucid.api.count import count
+from pellucid.commands import main
+
+ROOT = Path(__file__).parents[2]
+STARCODER2 = '''"""StarCoder2 (arXiv 2402.19173): rotary positions, windows, norms with a mean, a plain GELU network, biases everywhere."""
+
+from dataclasses import replace
+
+from pellucid import config as c
+from pellucid.families import llama
+from pellucid.families.acts import ACTS
+from pellucid.families.fields import Fields
+from pellucid.families.names import Rule
+
+
+def config(hf: Fields) -> c.Config:
+    bias = hf.flag("use_bias", True)
+    attn = replace(llama.attention(hf), bias=bias, out_bias=bias, window=hf.maybe("sliding_window"))
+    mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "gelu_pytorch_tanh"), gated=False, bias=bias)
+    hf.read |= {"embedding_dropout", "residual_dropout"}
+    return c.Config(
+        vocab=hf.whole("vocab_size"),
+        width=hf.whole("hidden_size"),
+        layers=(c.Layer(attn, mlp),) * hf.whole("num_hidden_layers"),
+        tied=hf.flag("tie_word_embeddings", True),
+        eps=hf.number("norm_epsilon", 1e-5),
+        norm="layer",
+        context=hf.maybe("max_position_embeddings"),
+    )
+
+
+MLP = (("c_fc", "up"), ("c_proj", "down"))
+RULES = (
+    *llama.ENDS,
+    *llama.NORMS,
+    *llama.ATTENTION,
+    *(Rule(f"model.layers.{{i}}.mlp.{theirs}.*", f"layers.{{i}}.ffn.{n}.*") for theirs, n in MLP),
+)
+'''
+
+
+@pytest.fixture
+def starcoder(tmp_path: Path) -> Iterator[Path]:
+    """A folder of transformers' own, and the family's file in a place where families are looked for."""
+    (tmp_path / "families").mkdir()
+    (tmp_path / "families" / "starcoder2.py").write_text(STARCODER2, encoding="utf-8")
+    families.__path__.append(str(tmp_path / "families"))
+    torch.manual_seed(0)
+    cfg = transformers.Starcoder2Config(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        sliding_window=7, use_bias=True, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    model = transformers.Starcoder2ForCausalLM(cfg)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.3 * torch.randn_like(p)
+    model.save_pretrained(tmp_path / "model")
+    yield tmp_path / "model"
+    families.__path__.pop()
+    sys.modules.pop("pellucid.families.starcoder2", None)
+
+
+def test_one_file_brings_everything(starcoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(STARCODER2.splitlines()) < 100
+    report = verify(starcoder)
+    assert report.agrees and report.logits < 1e-12
+    assert main(["explain", str(starcoder), "5 6 7", "--ids", "--all", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    model = pellucid.load(starcoder)
+    assert {w for t in told["tensors"] for w in t["weights"]} == {n for n, _ in model.module.named_parameters()}
+    life = pellucid.trace(model, [5, 6, 7])
+    assert life["layers.1.attn.pattern"].shape == (1, 4, 3, 3)
+    assert int(count(starcoder)["parameters.total"]) == model.num_parameters()
+    assert int(count(starcoder)["cache.bytes_per_token"]) == 2 * 2 * 2 * 8 * 2
+    model.save(tmp_path / "saved")
+    assert verify(tmp_path / "saved", starcoder).agrees
+    assert model.generate([[5, 6, 7]], 4, eos=None)[0] == [int(i) for i in greedy(starcoder, [5, 6, 7], 4)]
+
+
+def greedy(folder: Path, ids: list[int], new: int) -> torch.Tensor:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    out = model.generate(torch.tensor([ids]), max_new_tokens=new, do_sample=False, eos_token_id=None, pad_token_id=0)
+    return out[0, len(ids) :]
+
+
+def test_the_guide_shows_a_real_file() -> None:
+    guide = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
+    assert (ROOT / "src" / "pellucid" / "families" / "qwen3.py").read_text(encoding="utf-8") in guide

@@ -1,0 +1,191 @@
+"""What is printed of a cell: its factors and summands by names that the formula has, and numbers that come to the cell.
+
+60 random cells of every family, 1,000 with PELLUCID_FULL=1: the JSON to 1e-10, the terminal's lines and the numbers put into a formula
+as far as their figures go. The specimens are told in both languages.
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import torch
+
+import pellucid
+from formula_functions import UnresolvedError
+from formulas import TOKEN, Reader, Run
+from kinds import KINDS
+from pellucid.documents import cell as cells
+from pellucid.documents import summands as puts
+from pellucid.documents.cell import Cell, cell_of, document
+from pellucid.documents.formula import formula
+from pellucid.documents.notation import notes, sentences
+from pellucid.documents.summands import EXPERT, HIDDEN, put, template, values
+from pellucid.terminal import cell_lines as accounts
+from pellucid.terminal.cell_lines import account
+from pellucid.watching.terms import Terms
+from pellucid.watching.watch import Seen, watch
+from test_formulas import FULL, MADE, SPECIMENS, read
+from tiny import ids, swapped, tiny
+
+CELLS = 1000 if FULL else 60
+NAMELESS = {"exp", "inverse", "act", "row", "value", "summand", "factor", "weight", "x", "y", "expert"}
+ARITHMETIC = {"max", "min", "e", "cos", "sin", "n", "s", "t", "h"}
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def recorded(cfg: Any, length: int = 9) -> list[Seen]:
+    """A random model's records with the terms of their cells."""
+    model = tiny(cfg)
+    given = (ids(2, length),) if cfg.encoder is None else (ids(2, 7, seed=1), ids(2, length))
+    with watch(model, inside="reference", terms=True) as seen:
+        model(*given)
+    return list(seen)
+
+
+def some(records: list[Seen], count: int, seed: int = 0) -> Iterator[tuple[Seen, Cell]]:
+    """Random cells, as many of each tensor as come to `count` together, one of each at least."""
+    draw = random.Random(seed)
+    each = -(-count // len(records))
+    for s in records:
+        for _ in range(each):
+            yield s, cell_of(s, ",".join(str(draw.randrange(n)) for n in s.shape))
+
+
+def strays(s: Seen, dims: dict[str, str]) -> set[str]:
+    """Names of an account that neither the formula nor what is told of it has."""
+    text = formula(s, dims)
+    known = {*words(text), *words(" ".join(sentences(notes(s, dims)))), *(w.rpartition(".")[2] for w in s.inputs)} | ARITHMETIC
+    assert s.terms is not None
+    told = document(cell_of(s, ",".join("0" * len(s.shape))), dims)
+    return {w for label in (*told["factors"], *told["added"]) for w in words(label) - known} | (
+        NAMELESS & {*told["factors"], *told["added"]}
+    ) - known
+
+
+def words(text: str) -> set[str]:
+    """The names in a text."""
+    return {w for w in TOKEN.findall(text) if re.match(r"[A-Za-zμσ]", w)}
+
+
+def astray(records: list[Seen], count: int = CELLS) -> list[str]:
+    """Cells whose account does not come to the number that it is of."""
+    dims, wrong = {s.path: s.dims for s in records}, []
+    for s, c in some(records, count):
+        told, tell = document(c, dims), f"{s.path}{list(c.index)} = {formula(s, dims)}"
+        columns = [*told["factors"].values()]
+        products = [1.0] * len(columns[0]) if columns else []
+        for column in columns:
+            products = [p * f for p, f in zip(products, column, strict=True)]
+        summands = [*products, *told["added"].values()]
+        if any(x is None for x in (*summands, told["value"])):  # an infinity: what a mask hides, a token that was cut
+            continue
+        size = max([1.0, *map(abs, summands)])
+        if len(summands) != len(told["summands"]) or abs(sum(summands) - c.value) > 1e-10 * size:
+            wrong.append(f"{tell}: {sum(summands)} is not {c.value}")
+        if not abs(filled(s, c) - c.value) <= 1e-9 * size:
+            wrong.append(f"{tell}: {put(template(s), values(c.terms))} comes to {filled(s, c)}, not {c.value}")
+        wrong += [f"{tell}: {line}" for line in misprinted(c, dims)]
+    return wrong
+
+
+def filled(s: Seen, c: Cell) -> float:
+    """What the numbers put into the formula come to, read with all their figures; the value itself where no formula is filled."""
+    text = template(s)
+    if text in ("", EXPERT, HIDDEN) or values(c.terms).get("x") == float("-inf"):
+        return c.value
+    with swapped(puts, "number", repr):
+        parts = put(text, values(c.terms)).split(" = ")
+    try:
+        found = [float(Reader(Run({}, {}, {}), s, p).sum().x) for p in parts if "Σ e^…" not in p]
+    except UnresolvedError:  # a number that the terms do not tell
+        return float("nan")
+    assert max(found) - min(found) < 1e-9 * max([1.0, *map(abs, found)]), parts
+    return found[-1]
+
+
+def misprinted(c: Cell, dims: dict[str, str]) -> Iterator[str]:
+    """Lines of the terminal's account whose numbers do not go together, to the figures that they have."""
+    lines = [line.plain for line in account(c, dims, 400)]
+    for line in lines:
+        if found := re.fullmatch(r" +\d+ +(-?[\d.e-]+(?: +× +-?[\d.e-]+)*) += +(-?[\d.e-]+)", line):
+            factors = [float(x) for x in found[1].split("×")]
+            product, slack = 1.0, 0.0
+            for f in factors:
+                slack = slack * (abs(f) + figure(f)) + abs(product) * figure(f)
+                product *= f
+            if abs(product - float(found[2])) > slack + figure(float(found[2])):
+                yield line
+    totals = [float(found[1]) for line in lines[-2:] if (found := re.search(r"(?: to|holds) (-?\d[\d.]*(?:e[+-]?\d+)?)", line))]
+    if len(totals) == 2 and abs(totals[0] - totals[1]) > 1e-7 * max([1.0, *(abs(x) for _, x in c.rows)]):
+        yield lines[-2]
+
+
+def figure(x: float) -> float:
+    """What a printed number may be off by: half of its last figure, and of a small one of its second."""
+    a = abs(x)
+    return max(0.0005 if a < 10 else 0.005 if a < 100 else 0.05 if a < 1000 else 0.5, 0.05 * a if a < 0.0005 or a > 99999 else 0.0) * 1.01
+
+
+@pytest.mark.parametrize("name", [*MADE, *KINDS])
+def test_accounts_come_to_their_cells(name: str) -> None:
+    records = recorded(MADE[name] if name in MADE else read(name, "plain"))
+    assert not (wrong := astray(records)), wrong[:5]
+    dims = {s.path: s.dims for s in records}
+    assert not (found := {(s.path, w) for s in records for w in strays(s, dims)}), found
+
+
+@pytest.mark.parametrize("name", SPECIMENS)
+def test_accounts_of_specimens(name: str) -> None:
+    model = pellucid.load(f"pellucid/{name}", dtype="float64")
+    prompt = "The capital of France is [MASK]." if model.config.both_ways else "The capital of France is"
+    records = list(pellucid.trace(model, prompt, 1, inside="reference", terms=True))
+    assert not (wrong := astray(records)), wrong[:5]
+
+
+def test_what_is_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a softmax both sides of the quotient; what a mask hides is said; of a choice the expert and its score."""
+    records = {s.path: s for s in recorded(MADE["deepseek_v3"])}
+    pattern, chosen = records["layers.1.attn.pattern"], records["layers.1.ffn.chosen"]
+    hidden, seen = cell_of(pattern, "0,0,2,5"), cell_of(pattern, "0,0,5,2")
+    assert put(template(pattern), values(hidden.terms)) == "hidden by the mask"
+    assert re.fullmatch(r"e\^\(-?[\d.]+ [−+] [\d.]+\) / Σ e\^… = [\d.e-]+ / [\d.]+", put(template(pattern), values(seen.terms)))
+    first = cell_of(chosen, "0,3,0")
+    score = float(records["layers.1.ffn.corrected"].value[0, 3, int(first.value)])
+    assert put(template(chosen), values(first.terms)) == f"expert {int(first.value)}, score {score:.3f}"
+    monkeypatch.setenv("PELLUCID_LANG", "zh")
+    corrected = document(cell_of(records["layers.1.ffn.corrected"], "0,3,1"), {})
+    assert corrected["factors"] == {} and list(corrected["added"]) == ["layers.1.ffn.affinity".rpartition(".")[2], "correction"]
+
+
+MUTANTS: dict[str, Any] = {
+    "a summand that the document forgets": (Terms, "plus", lambda self, **added: self),
+    "a product of other rows": (cells, "finite", lambda x: None if x is None else x * 1.001),
+    "a template without its bias": (puts, "TEMPLATES", puts.TEMPLATES | {"layer norm": lambda m: "({x} − {mean}) / {deviation}"}),
+    "a printed product that is another's": (accounts, "number", lambda x: f"{x + 0.01:.3f}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutant_is_seen(mutant: str) -> None:
+    records = recorded(MADE["gpt2"])
+    with ExitStack() as both:
+        both.enter_context(swapped(*MUTANTS[mutant]))
+        if mutant == "a summand that the document forgets":
+            records = recorded(MADE["gpt2"])
+        assert astray(records)
+
+
+def test_a_factor_of_no_name_mutant() -> None:
+    """Factors called as the op calls them, not as their operands."""
+    records = recorded(MADE["gpt2"])
+    dims = {s.path: s.dims for s in records}
+    with swapped(cells, "labels", lambda seen, dims: lambda name: name):
+        assert {w for s in records for w in strays(s, dims)} >= {"x", "weight", "act"}

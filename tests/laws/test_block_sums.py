@@ -1,0 +1,182 @@
+"""A block's weights sum, tensor by tensor, to what `count` says of it: in the terminal, on the page and in JSON, in every family."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pellucid
+from judge import FAMILIES, judge
+from pellucid import catalog
+from pellucid.api.count import billed, described
+from pellucid.api.model import Model, specimens
+from pellucid.config import Config
+from pellucid.counting import Bill, Setting, weighed
+from pellucid.counting.distinct import PLACE, distinct
+from pellucid.counting.meta_run import ghost
+from pellucid.counting.weights import Weight
+from pellucid.documents import run
+from pellucid.documents.formula import block
+from pellucid.server import documents, runs
+from pellucid.server.asked import Asked
+from pellucid.server.limits import LIMITS
+from pellucid.server.shelf import Held
+from pellucid.server.worker import Stop
+from pellucid.terminal import run_lines, tables
+from pellucid.watching.watch import Seen
+from tiny import swapped
+
+Sums = dict[str, int]
+IDS = [3, 4, 5]
+
+
+def by_count(bill: Bill) -> Sums:
+    """The parameters of every block, from the bill's weights. What layers share stands in the first."""
+    sums: Sums = {}
+    for c in bill.weights:
+        place = PLACE.fullmatch(c.path)
+        if place is None or not c.weight.parameter:
+            continue
+        kind = bill.reduced.kind(place)
+        for n in kind.numbers if c.times == kind.count else kind.numbers[:1]:
+            path = f"{kind.stack}layers.{n}"
+            sums[path] = sums.get(path, 0) + c.weight.count
+    return sums
+
+
+def by_table(bill: Bill) -> int:
+    """What the rows of `count --table MODEL` say of all blocks together."""
+    return sum(int(row[4]) for row in tables.blocks(bill).rows if row[0] and row[3] is not None)  # type: ignore[call-overload]
+
+
+def by_page(held: Held, run: runs.Run) -> Sums:
+    """The tensors of the page's document of a run's first step."""
+    sums = Counter[str]()
+    for t in documents.tensors(run, 0):
+        sums[t["block"]] += t["parameters"] if t["block"] else 0
+    return {path: n for path, n in sums.items() if path}
+
+
+def by_json(told: dict[str, Any]) -> Sums:
+    """The tensors of `explain --json`, which also says the sums."""
+    sums = Counter[str]()
+    for t in told["tensors"]:
+        if t["step"] == 0 and block(t["path"])[0]:
+            sums[block(t["path"])[0]] += t["parameters"]
+    assert dict(sums) == {b["path"]: b["parameters"] for b in told["blocks"]}
+    return dict(sums)
+
+
+def by_terminal(found: run.Life) -> tuple[Sums, Sums]:
+    """Of `explain --all`: what stands in the headings of blocks, and the sum of the lines of single weights below."""
+    headings, lines, at = Sums(), Sums(), ""
+    buffers = {path for path, _ in found.model.module.named_buffers()}
+    for text in run_lines.story(found, run_lines.View(width=300, everything=True)):
+        if heading := re.fullmatch(r" ((?:\w+\.)?layers\.\d+)  ([\d,]+) parameters", text.plain):
+            at = heading[1]
+            headings[at] = int(heading[2].replace(",", ""))
+        elif (line := re.fullmatch(r" {6}([\w.]+)  .*  = ([\d,]+)  \w+", text.plain)) and line[1] not in buffers and block(line[1])[0]:
+            lines[at] = lines.get(at, 0) + int(line[2].replace(",", ""))
+    return headings, lines
+
+
+def lived(model: Model, prompt: str | list[int]) -> dict[str, Sums]:
+    """Every output's sums of a model that runs."""
+    found = run.live(model, prompt)
+    held = Held(model.name, model.family.name, model.module, model)
+    headings, lines = by_terminal(found)
+    bill = weighed(model.config, model.name, model.family.name, Setting())
+    counted = by_count(bill)
+    assert by_table(bill) == sum(counted.values())
+    page = by_page(held, runs.recorded(held, found.trace, LIMITS))
+    return {"count": counted, "page": page, "json": by_json(run.document(found)), "headings": headings, "lines": lines}
+
+
+def differing(found: dict[str, Sums]) -> list[str]:
+    """Outputs whose sums are not count's."""
+    return [name for name, sums in found.items() if sums != found["count"]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_familys_blocks_sum_to_their_count(family: str) -> None:
+    assert differing(lived(pellucid.load(judge(family, "plain").folder, dtype="float32"), IDS)) == []
+
+
+@pytest.mark.parametrize("name", specimens())
+def test_every_specimens_blocks_sum_to_their_count(name: str) -> None:
+    assert differing(lived(pellucid.load(name), IDS)) == []
+
+
+CATALOGUE = [e["id"] for e in catalog.models().values() if "statements" not in e]
+
+
+def drawn(cfg: Config, name: str, family: str) -> Sums:
+    """The page's sums of a model on meta."""
+    held = Held(name, family, ghost(cfg, torch.bfloat16), None)
+    asked = Asked(name, None, tuple(IDS))
+    return by_page(held, runs.live(held, asked, Stop(), LIMITS, lambda run, n: torch.empty(0)))
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_published_models_blocks_sum_to_their_count(name: str) -> None:
+    """Two layers of each kind, on meta."""
+    try:
+        family, whole = described(name)
+    except pellucid.PellucidError:
+        pytest.skip("no family here takes it")
+    cfg = distinct(whole, copies=2).config
+    assert drawn(cfg, name, family) == by_count(weighed(cfg, name, family, Setting()))
+
+
+def test_deepseek_v3s_layers() -> None:
+    """All 61, as published: kv_b once, and the router's correction not at all."""
+    family, cfg = described("deepseek-v3")
+    found = drawn(cfg, "deepseek-v3", family)
+    assert (found["layers.1"], found["layers.4"]) == (583_483_392, 11_507_286_016)
+    assert found == by_count(billed(cfg, family, "deepseek-v3", context=8))
+
+
+def test_t5s_table_of_distances_is_the_first_layers() -> None:
+    found = lived(pellucid.load("pellucid/capitals-t5"), IDS)
+    first, second = (found["headings"][f"decoder.layers.{n}"] for n in (0, 1))
+    assert first - second == pellucid.load("pellucid/capitals-t5").module.decoder.layers[0].attn.relative.weight.numel()
+
+
+def every_use(seen: Any, own: dict[str, Weight]) -> Any:
+    """A mutant: each record has all of its weights, whether an earlier one used them or not."""
+    s: Seen
+    for s in seen:
+        yield tuple(own[path] for path in s.weights if path in own)
+
+
+def with_buffers(held: Any) -> int:
+    """A mutant: what is no parameter counts as one."""
+    return sum(w.count for w in held)
+
+
+MUTANTS: dict[str, tuple[str, Callable[..., Any], str]] = {
+    "a weight counted twice": ("by_first_use", every_use, "deepseek_v3"),
+    "a table counted in each layer that reads it": ("by_first_use", every_use, "t5"),
+    "a buffer counted as weight": ("parameters", with_buffers, "deepseek_v3"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_law_sees(mutant: str) -> None:
+    name, stand_in, family = MUTANTS[mutant]
+    model = pellucid.load(judge(family, "plain").folder, dtype="float32")
+    with swapped(documents, name, stand_in):
+        assert "page" in differing(lived(model, IDS))
+    with swapped(run, name, stand_in):
+        assert {"json", "lines"} & set(differing_or_all(model))
+
+
+def differing_or_all(model: Model) -> list[str]:
+    """As `differing`; sums that contradict each other within one document count as all."""
+    try:
+        return differing(lived(model, IDS))
+    except AssertionError:
+        return ["json"]

@@ -1,0 +1,81 @@
+"""What the READMEs claim: how many model types and models, and speeds with the processor that gave them, from the newest results."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pellucid import catalog
+from pellucid.families import known
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+READMES = "README.md", "README.zh.md"
+CPU_LINE, FIRST = "pip install torch --index-url", "pip install . && pellucid explain"
+
+
+def newest() -> tuple[list[dict[str, Any]], set[str]]:
+    """The newest decode case of each shape and format, and the processors that they and the mixed requests ran on."""
+    cases = {}
+    for file in sorted(RESULTS.glob("decode-*.json")):
+        document = json.loads(file.read_text(encoding="utf-8"))
+        for case in document["cases"]:
+            if "shape" in case and "share_of_bound" in case:  # the first files had other fields
+                cases[case["shape"], case["held"]] = case, document["machine"]["cpu"]
+    crowd = json.loads((RESULTS / "serve.json").read_text(encoding="utf-8"))["crowd"]
+    return [case for case, _ in cases.values()], {cpu for _, cpu in cases.values()} | {crowd["machine"]["cpu"]}
+
+
+def claims() -> Iterator[str]:
+    """Each claim as its digits stand in both languages."""
+    cases, _ = newest()
+
+    def span(values: list[float]) -> str:
+        return rf"{min(values):.2f} [^ ]+ {max(values):.2f}"
+
+    yield span([case["share_of_bound"] for case in cases])
+    for peer in ("llama.cpp", "transformers"):
+        ratios = [case["ratio_per_pair_median"]["decode"] for case in cases]
+        yield span([ratio[peer] for ratio in ratios if peer in ratio])
+    crowd = json.loads((RESULTS / "serve.json").read_text(encoding="utf-8"))["crowd"]
+    yield rf" {crowd['ratio_per_pair_median']['llama-server']:.2f} "
+
+
+def wrong(text: str) -> Iterator[str]:
+    """What a README claims and the project does not hold."""
+    if not re.search(rf"\b{len(known())} (model types|种 model_type)", text):
+        yield "model types"
+    if not re.search(rf"\b{len(catalog.models())} (published models|个已公布的模型)", text):
+        yield "published models"
+    yield from (claim for claim in claims() if not re.search(claim, text))
+    _, processors = newest()
+    for cpu in processors:
+        maker, clock = re.findall(r"Intel|AMD|Apple", cpu), re.findall(r"[\d.]+ ?GHz", cpu)
+        yield from (word for word in (*maker, *(c.removesuffix("GHz").strip() for c in clock), "Linux") if word not in text)
+    if not 0 <= text.find(CPU_LINE) < text.find(FIRST):
+        yield "the line for a machine without a GPU"
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_what_a_readme_claims_holds(name: str) -> None:
+    assert list(wrong((ROOT / name).read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (f"{len(known())} ", f"{len(known()) - 1} "),
+        (" 1.83 ", " 1.93 "),
+        ("0.84 ", "0.85 "),
+        ("Xeon 3.00|Xeon at 3.00", "Xeon"),
+        (re.escape(CPU_LINE), "pip install torch"),
+    ],
+)
+@pytest.mark.parametrize("name", READMES)
+def test_a_wrong_claim_is_seen(name: str, old: str, new: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert (changed := re.sub(old, new, text)) != text
+    assert list(wrong(changed))

@@ -1,0 +1,235 @@
+"""Every formula that people are shown, read as it stands, comes to the tensor beside it: no term is missing, no number is unnamed.
+
+`formulas.py` reads the text and knows nothing of the ops; transformers gives the configs of all families and all their quirks. In the
+quick form every cell of every tensor of one forward is compared, in the full one (PELLUCID_FULL=1) of three longer ones.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+import formulas
+import pellucid
+import test_orders
+from formula_functions import UnresolvedError
+from formulas import Run, evaluated
+from kinds import CASES, KINDS
+from pellucid import config as c
+from pellucid.batch.mask import Band, Slope
+from pellucid.batch.step import Step
+from pellucid.counting.weights import weights
+from pellucid.documents import formula as texts
+from pellucid.documents.formula import formula
+from pellucid.documents.notation import notes, sentences
+from pellucid.families import known, understand
+from pellucid.watching.watch import Seen, Watch, watch
+from tiny import FAMILIES, GPT2, Mutant, far, swapped, tiny
+
+FULL = bool(os.environ.get("PELLUCID_FULL"))
+LENGTH, SEEDS = (37, (1, 2, 3)) if FULL else (19, (1,))
+WITHIN = {"gemma3": "gemma3_text", "llama4": "llama4_text", "kimi_k2": "deepseek_v3"}  # model types that are another's model
+DISTANT = replace(GPT2, positions=None, layers=(replace(GPT2.layers[0], attn=c.Attention(4, 4, 8, distances=True)),) * 2)
+MADE: dict[str, c.Config] = {**FAMILIES, **test_orders.SHAPES, "distant": DISTANT}
+SPECIMENS = ("capitals", "capitals-bert", "capitals-deepseek", "capitals-llama", "capitals-prefix", "capitals-t5")
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@cache
+def read(family: str, quirk: str) -> c.Config:
+    """The config of a case of the families' table."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        raw = AutoConfig.for_model(family, **KINDS[family].tiny | KINDS[family].quirks[quirk]).to_dict()
+        return understand(raw)[1]
+
+
+def held(module: nn.Module) -> dict[str, tuple[Tensor, str]]:
+    """Every weight by its path, with its axes; what no table tells of has its row's letter."""
+    of = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {w.path: (of[w.path], w.dims or "D") for w in weights(module)}
+
+
+def runs(cfg: c.Config, seed: int = 1) -> list[tuple[Run, list[Seen]]]:
+    """A random model's forward over two texts, and the records of each of its steps."""
+    model, draw = tiny(cfg), torch.Generator().manual_seed(seed)
+    tokens = torch.randint(cfg.vocab, (2, LENGTH), generator=draw)
+    source = torch.randint(cfg.vocab, (2, LENGTH - 4), generator=draw)
+    types = torch.randint(cfg.types, tokens.shape, generator=draw) if cfg.types else None
+    step = Step.plain(tokens)
+    step.types = types
+    given = (tokens, step) if cfg.encoder is None else (source, tokens)
+    with watch(model, inside="reference") as seen:
+        model(*given)
+    return [(Run({s.path: s for s in seen}, held(model), {"embed": tokens, "source": source}, types), list(seen))]
+
+
+Text = Callable[[Seen, Mapping[str, str]], str]
+
+
+def wrong(made: list[tuple[Run, list[Seen]]], text: Text = formula) -> dict[str, float]:
+    """Records whose text comes to something else than their tensor, and by how much; inf where it cannot be read."""
+    found = {}
+    for run, records in made:
+        dims = {s.path: s.dims for s in records}
+        for s in records:
+            try:
+                value = evaluated(run, s, text(s, dims))
+                gap = 0.0 if s.dtype == torch.bool and torch.equal(value, s.value) else apart(value, s.value)
+            except (UnresolvedError, KeyError, ValueError, RuntimeError, IndexError, StopIteration) as fault:
+                found[f"{s.path} = {text(s, dims)}: {fault}"] = float("inf")
+                continue
+            if not gap < 1e-10:
+                found[f"{s.path} = {text(s, dims)}"] = gap
+    return found
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    """The largest difference; numbers that are both −∞ do not differ."""
+    same = (a == b) & ~a.isfinite() if a.shape == b.shape else torch.zeros(())
+    return far(a.double().masked_fill(same, 0), b.double().masked_fill(same, 0)) if a.shape == b.shape else float("inf")
+
+
+# Every family, every quirk, every specimen
+
+
+def test_all_model_types_are_here() -> None:
+    assert {WITHIN.get(name, name) for name in known()} == {family for family, _ in CASES}
+
+
+@pytest.mark.parametrize(("family", "quirk"), CASES)
+def test_texts_come_to_their_tensors(family: str, quirk: str) -> None:
+    for seed in SEEDS:
+        made = runs(read(family, quirk), seed)
+        assert len(made[0][1]) > 20 and not (found := wrong(made)), found
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_texts_of_parts_that_no_family_has(name: str) -> None:
+    assert not (found := wrong(runs(MADE[name]))), found
+
+
+@pytest.mark.parametrize("name", SPECIMENS)
+def test_texts_of_specimens(name: str) -> None:
+    """The prompt and two steps after it, whose keys lie in the past."""
+    model = pellucid.load(f"pellucid/{name}", dtype="float64")
+    encodes = model.config.both_ways
+    prompt = "The capital of France is [MASK]." if encodes else "The capital of France is"
+    life = pellucid.trace(model, prompt, 1 if encodes else 3, inside="reference")
+    assert not (found := wrong(steps(model, life))), found
+
+
+def steps(model: Any, life: Any) -> list[tuple[Run, list[Seen]]]:
+    """A trace step by step, each with the records of those before it."""
+    out, past, before = list[tuple[Run, list[Seen]]](), dict[str, list[Seen]](), 0
+    own = held(model.module)
+    listens = model.config.encoder is not None
+    fed = [model.config.starts] if listens else life.ids
+    for n in range(life.steps):
+        records = [s for s in life if s.step == n]
+        by_path = {s.path: s for s in (*(r for _, seen in out for r in seen), *records)}
+        given = {"embed": torch.tensor([fed]), "source": torch.tensor([life.ids])}
+        out.append((Run(by_path, own, given, None, {p: list(x) for p, x in past.items()}, before), records))
+        for s in records:
+            past.setdefault(s.path, []).append(s)
+        before, fed = before + len(fed), life.new[n : n + 1]
+    return out
+
+
+# What is no operand is told
+
+
+def untold(made: list[tuple[Run, list[Seen]]]) -> set[str]:
+    """Signs of texts of which no sentence tells."""
+    found = set()
+    for run, records in made:
+        dims = {s.path: s.dims for s in records}
+        for s in records:
+            told = " ".join(sentences(notes(s, dims)))
+            for sign in formulas.signs(run, s, formula(s, dims)):
+                if sign not in told:
+                    found.add(f"{sign} of {formula(s, dims)}")
+    return found
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_signs_are_told(name: str) -> None:
+    assert not (found := untold(runs(MADE[name]))), found
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_signs_of_families_are_told(family: str) -> None:
+    for quirk in KINDS[family].quirks:
+        assert not (found := untold(runs(read(family, quirk)))), found
+
+
+def test_a_sign_of_which_nothing_is_told_mutant() -> None:
+    from pellucid.documents import notation
+
+    kept = {sign: told for sign, told in notation.SIGNS.items() if "mask" not in sign}
+    with swapped(notation, "SIGNS", kept):
+        assert untold(runs(FAMILIES["gpt2"]))
+
+
+# Mutants: a text that lacks something, or a record that names another operand, is seen
+
+
+def without_note(change: Callable[..., tuple[Any, ...]]) -> Mutant:
+    """A record of other operands: Watch.made is told what `change` makes of them."""
+    right = Watch.made
+    return Watch, "made", lambda self, storage, op, inputs, weights, *how: right(self, storage, *change(op, inputs, weights), *how)
+
+
+def swapped_inputs(*ops: str) -> Mutant:
+    return without_note(lambda op, inputs, weights: (op, inputs[::-1] if op in ops else inputs, weights))
+
+
+MUTANTS: dict[str, tuple[str, str, Mutant]] = {
+    "a dropped ALiBi term": ("bloom", "plain", (Slope, "told", lambda self: {})),
+    "ALiBi of another sign": ("bloom", "plain", (texts, "by_distance", lambda m: " + m[h] · |t − s|")),
+    "a dropped T5 bias": ("t5", "plain", (texts, "by_distance", lambda m: "")),
+    "a dropped bias": ("gpt2", "plain", (texts.Made, "bias", "")),
+    "a bias that the record forgets": ("gpt2", "plain", without_note(lambda op, i, w: (op, i, w[:1]))),
+    "a wrong scale": ("llama", "plain", (texts, "scaling", lambda scale: " / √9" if scale != 1 else "")),
+    "no scale": ("llama", "plain", (texts, "scaling", lambda scale: "")),
+    "no soft cap": ("gemma2", "plain", (texts.WRITTEN, "cap", lambda m: m.x)),
+    "a weight that counts from 0": ("gemma", "plain", (texts, "gain", lambda m: m.weights[0])),
+    "no mask": ("gpt2", "plain", (texts, "masked", lambda m: "")),
+    "a mask without its window": ("mistral", "plain", (Band, "told", lambda self: "s ≤ t")),
+    "forgotten sinks": ("gpt_oss", "plain", (texts, "softmax", lambda m: f"softmax({m.inputs[0]} + mask)")),
+    "swapped gate and up": ("llama", "plain", swapped_inputs("gate")),
+    "swapped query and key": ("qwen3", "plain", swapped_inputs("scores")),
+    "swapped affinity and choice": ("mixtral", "plain", swapped_inputs("share")),
+    "an untold activation": ("llama", "plain", (texts, "act", lambda m: f"relu({m.inputs[0]})")),
+    "another part of a sum": ("deepseek_v3", "plain", (texts, "cut", lambda name, have, want: name + f"[:{have[0]}]" * (len(have) == 2))),
+    "shares that are not normalised": ("glm4_moe", "plain", (texts, "share", lambda m: f"{m.x}[{m.inputs[1]}]")),
+    "no groups": ("deepseek_v3", "groups", (texts, "top", lambda m: f"top({m.x}, {m.setting('chosen')})")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutant_is_seen(mutant: str) -> None:
+    family, quirk, (owner, name, value) = MUTANTS[mutant]
+    quirk = quirk if quirk in KINDS[family].quirks else "plain"
+    with ExitStack() as both:
+        if isinstance(owner, dict):
+            both.enter_context(pytest.MonkeyPatch.context()).setitem(owner, name, value)
+        else:
+            both.enter_context(swapped(owner, name, value))
+            written = {op: getattr(texts, write.__name__, write) for op, write in texts.WRITTEN.items() if write.__name__ != "<lambda>"}
+            both.enter_context(swapped(texts, "WRITTEN", texts.WRITTEN | written))
+        found = wrong(runs(read(family, quirk)))
+    assert found and max(found.values()) > 1e-6

@@ -1,0 +1,363 @@
+"""Every sentence a person reads stands in messages/, in both languages, and every key is used.
+
+Each check is a function of a project's folder that yields complaints, as in test_structure.py.
+"""
+
+import ast
+import json
+import os
+import re
+import string
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pellucid import messages
+from pellucid.errors import PellucidError
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "src/pellucid"
+LANGUAGES = ("en", "zh")
+CHINESE = re.compile(r"[\u3400-\u9fff]")
+
+# Keys put together at run time: an f-string that begins with one of these, and what it goes on with.
+FAMILIES = {
+    "axis.": "a letter of the legend",
+    "precision.": "why a model is held in a dtype",
+    "formula.": "a sign of a formula",
+}
+# Field-standard words that Chinese texts leave as they are; names and code need no entry, for they have capitals, digits or signs.
+KEPT = {"logits", "softmax", "token", "tokens", "safetensors", "transformers", "pellucid", "torch"}
+# Texts that look like sentences for people and are not, or stay English on purpose.
+ALLOWED: dict[str, str] = {
+    "The capital of France is": "the prompt of the first example",
+}
+# Calls whose texts a person sees, and arguments of any call that are shown.
+SHOWN = {"print", "echo", "secho", "rule", "add_column", "add_row", "Panel", "Table", "Text", "Tree", "Markdown", "status", "write"}
+SHOWN |= {"warn", "exit", "fail", "prompt", "confirm", "PlainTextResponse", "JSONResponse", "HTTPException"}
+SHOWN_AS = {"help", "short_help", "epilog", "title", "caption", "subtitle", "description", "detail", "label", "prompt"}
+
+Check = Callable[[Path], Iterator[str]]
+Tree = tuple[Path, ast.Module]
+
+
+def sources(root: Path) -> list[Tree]:
+    """Every Python file of the package, and its tree, but for those that make sentences out of keys."""
+    found = sorted((root / PACKAGE).rglob("*.py"))
+    return [
+        (p.relative_to(root / PACKAGE), ast.parse(p.read_text(encoding="utf-8")))
+        for p in found
+        if "messages" not in p.parts and p.name != "errors.py"
+    ]
+
+
+def phrases(root: Path, language: str) -> dict[str, str]:
+    """The words of one language as the file has them."""
+    text = (root / PACKAGE / "messages" / f"{language}.json").read_text(encoding="utf-8")
+    found: dict[str, str] = json.loads(text)
+    return found
+
+
+def fields(sentence: str) -> set[str]:
+    """The placeholders of a sentence; anything but a bare name is kept with its braces, to be refused."""
+    parts = [(name, spec, how) for _, name, spec, how in string.Formatter().parse(sentence) if name is not None]
+    return {name if name.isidentifier() and not spec and not how else f"{{{name}!{how}:{spec}}}" for name, spec, how in parts}
+
+
+def unequal(root: Path) -> Iterator[str]:
+    """Keys that one language lacks, placeholders that differ, values of several lines, files that are not sorted."""
+    en, zh = (phrases(root, x) for x in LANGUAGES)
+    yield from (f"{key}: in one language only" for key in sorted(en.keys() ^ zh.keys()))
+    for key in sorted(en.keys() & zh.keys()):
+        if fields(en[key]) != fields(zh[key]):
+            yield f"{key}: en has {sorted(fields(en[key]))}, zh {sorted(fields(zh[key]))}"
+        if odd := [f for f in fields(en[key]) if not f.isidentifier()]:
+            yield f"{key}: a placeholder is a bare name, not {odd[0]}"
+    for language, said in zip(LANGUAGES, (en, zh), strict=True):
+        yield from (f"{language} {key}: more than one line" for key in said if "\n" in said[key] and not key.endswith(".lines"))
+        yield from (f"{language} {key}: empty or with space around" for key in said if said[key] != said[key].strip() or not said[key])
+        if (root / PACKAGE / "messages" / f"{language}.json").read_text(encoding="utf-8") != written(said):
+            yield f"{language}.json: not sorted, or not laid out as json.dumps does with indent 2"
+
+
+def written(said: dict[str, str]) -> str:
+    """How a file of messages is laid out, so that two changes meet in few lines."""
+    return json.dumps(dict(sorted(said.items())), ensure_ascii=False, indent=2) + "\n"
+
+
+def untranslated(root: Path) -> Iterator[str]:
+    """English sentences with Chinese in them, and Chinese entries without any that are more than symbols, names and code."""
+    for key, sentence in phrases(root, "en").items():
+        if CHINESE.search(sentence):
+            yield f"en {key}: {sentence}"
+    for key, sentence in phrases(root, "zh").items():
+        bare = re.sub(r"\{\w*\}|`[^`]*`", " ", sentence)
+        plain = [w for w in bare.split() if re.fullmatch(r"[^\w]*[A-Za-z]?[a-z]+[^\w]*", w) and w.strip(".,:;()?!") not in KEPT]
+        if not CHINESE.search(bare) and any(len(w) > 2 for w in plain):
+            yield f"zh {key}: {sentence}"
+
+
+def called(node: ast.Call) -> str:
+    """The last name of what a call calls."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def calls(tree: ast.AST, inside: tuple[ast.FunctionDef, ...] = ()) -> Iterator[tuple[ast.Call, tuple[ast.FunctionDef, ...]]]:
+    """Every call, with the functions around it, the innermost last."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Call):
+            yield node, inside
+        yield from calls(node, (*inside, node) if isinstance(node, ast.FunctionDef) else inside)
+
+
+def parameters(function: ast.FunctionDef) -> list[str]:
+    """The names of a function's parameters, as a caller counts them: without self."""
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    return names[names[:1] in (["self"], ["cls"]) :] + [a.arg for a in function.args.kwonlyargs]
+
+
+def key_of(call: ast.Call, at: int, name: str) -> ast.expr | None:
+    """The argument of a call that is a key: by its place or its name."""
+    named = next((k.value for k in call.keywords if k.arg == name), None)
+    return call.args[at] if len(call.args) > at else named
+
+
+def values(node: ast.expr | None, scopes: tuple[ast.AST, ...]) -> set[str] | None:
+    """The keys that an expression may be: literals, a choice of literals, a name or table given as such; None where that is not plain."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return {node.value}
+    several: list[ast.expr] = []
+    if isinstance(node, ast.IfExp):
+        several = [node.body, node.orelse]
+    elif isinstance(node, ast.Subscript):
+        return values(node.value, scopes)
+    elif isinstance(node, ast.Dict):
+        several = list(node.values)
+    elif isinstance(node, ast.Name):
+        for scope in reversed(scopes):
+            several = several or [
+                n.value
+                for n in ast.walk(scope)
+                if isinstance(n, ast.Assign | ast.AnnAssign)
+                and n.value
+                and node.id in map(ast.unparse, getattr(n, "targets", [getattr(n, "target", n)]))
+            ]
+    found = [values(n, scopes) for n in several]
+    return set().union(*(f for f in found if f)) if found and all(f is not None for f in found) else None
+
+
+def spoken(trees: list[Tree]) -> Iterator[tuple[Path, ast.Call, str, set[str] | None]]:
+    """Every call that says something: where, the call, the speaker, and the keys it may have (None: not plain).
+
+    A function that hands one of its parameters on as a key is a speaker too, and its own calls are judged instead.
+    """
+    speakers: dict[str, tuple[int, str, Path | None]] = dict.fromkeys(("say", *errors()), (0, "key", None))
+    grown = True
+    while grown:
+        grown, found = False, []
+        for path, tree in trees:
+            near = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+            near |= {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+            for call, inside in calls(tree):
+                at, name, home = speakers.get(called(call), (0, "", Path()))
+                owner = call.func.value.id if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) else ""
+                if not name or (home is not None and called(call) not in near and owner != home.stem):
+                    continue
+                key = key_of(call, at, name)
+                giver = next((f for f in reversed(inside) if isinstance(key, ast.Name) and key.id in parameters(f)), None)
+                if giver is None or not isinstance(key, ast.Name):
+                    found.append((path, call, called(call), prefixed(key) or values(key, (tree, *inside))))
+                elif giver.name not in speakers:
+                    speakers[giver.name], grown = (parameters(giver).index(key.id), key.id, path), True
+    yield from found
+
+
+def prefixed(node: ast.expr | None) -> set[str]:
+    """The family of keys that an f-string begins with, as "axis.*"; empty where it is no such f-string."""
+    first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else None
+    start = first.value if isinstance(first, ast.Constant) else ""
+    return {f"{family}*" for family in FAMILIES if str(start).startswith(family)}
+
+
+def errors(kind: type[PellucidError] = PellucidError) -> set[str]:
+    """The names of the classes of errors.py."""
+    return {kind.__name__}.union(*(errors(k) for k in kind.__subclasses__()))
+
+
+def unspoken(root: Path) -> Iterator[str]:
+    """Keys that are not plain in the code or stand in no file of messages, values that a sentence needs and a call does not give."""
+    trees, known = sources(root), phrases(root, "en")
+    for path, call, speaker, keys in spoken(trees):
+        where = f"{path}:{call.lineno}"
+        if keys is None:
+            yield f"{where}: the key of {speaker} is no literal, and no f-string that begins with one of {sorted(FAMILIES)}"
+        for key in sorted(keys or ()):
+            given = {k.arg for k in call.keywords}
+            if key not in known and not key.endswith("*"):
+                yield f"{where}: {key} is in no file of messages"
+            elif speaker in {"say", *errors()} and None not in given and (missing := fields(known.get(key, "")) - given):
+                yield f"{where}: {key} needs {sorted(missing)}"
+
+
+def unused(root: Path) -> Iterator[str]:
+    """Words that neither the package nor the page's sources name."""
+    said = {n.value for _, tree in sources(root) for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    for file in (root / "web" / "src").rglob("*"):
+        if file.suffix in {".ts", ".svelte"}:
+            said |= set(re.findall(r"""["'`]([\w.]+)["'`]""", file.read_text(encoding="utf-8")))
+    for key in phrases(root, "en"):
+        if key not in said and not key.startswith(tuple(FAMILIES)):
+            yield f"{key}: used nowhere"
+
+
+def run_of_words(text: str) -> int:
+    """How many words of two letters or more stand side by side; a Chinese character counts as a sentence."""
+    longest = run = 3 if CHINESE.search(text) else 0
+    for word in text.split():
+        run = run + 1 if re.fullmatch(r"[(\"'“]*[A-Za-z][a-z’'-]+[.,;:!?)\"'”]*", word) else 0
+        longest, run = max(longest, run), 0 if word.endswith(",") else run  # "true, false" is a list of values
+    return longest
+
+
+def outspoken(root: Path) -> Iterator[str]:
+    """Sentences outside messages/: two words side by side in what is shown or raised, three in any text that is no docstring."""
+    for path, tree in sources(root):
+        shown: set[int] = set()
+        quiet = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        for node in ast.walk(tree):
+            roots: list[ast.AST] = []
+            if isinstance(node, ast.Raise) and node.exc:
+                roots = [node.exc]
+            elif isinstance(node, ast.Call):
+                roots = [k.value for k in node.keywords if k.arg in SHOWN_AS]
+                roots += [*node.args, *node.keywords] if called(node) in SHOWN | errors() else []
+            shown |= {id(n) for r in roots for n in ast.walk(r)}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in quiet or node.value in ALLOWED:
+                continue
+            if run_of_words(node.value) >= (2 if id(node) in shown else 3):
+                yield f"{path}:{node.lineno}: {node.value!r}"
+
+
+EN, ZH, IN = f"{PACKAGE}/messages/en.json", f"{PACKAGE}/messages/zh.json", f"{PACKAGE}/"
+
+
+def both(en: dict[str, str], zh: dict[str, str], code: str = "", name: str = "model.py") -> dict[str, str]:
+    """A project with these words and one module."""
+    return {EN: written(en), ZH: written(zh), IN + name: code}
+
+
+ONE = {"a.b": "no {x}"}, {"a.b": "没有 {x}"}
+MUTANTS: list[tuple[Check, dict[str, str]]] = [
+    (unequal, both({"a": "one"}, {})),
+    (unequal, both({}, {"a": "一"})),
+    (unequal, both({"a": "one {x}"}, {"a": "一 {y}"})),
+    (unequal, both({"a": "one {x:.2f}"}, {"a": "一 {x:.2f}"})),
+    (unequal, both({"a": "one {}"}, {"a": "一 {}"})),
+    (unequal, both({"a": "one\ntwo"}, {"a": "一"})),
+    (unequal, both({"a": " one"}, {"a": "一"})),
+    (unequal, {EN: '{"b": "two", "a": "one"}', ZH: '{"b": "二", "a": "一"}'}),
+    (untranslated, both({"a": "the model"}, {"a": "the model"})),
+    (untranslated, both({"a": "Parameters"}, {"a": "Parameters"})),
+    (untranslated, both({"a": "模型"}, {"a": "模型"})),
+    (unspoken, both(*ONE, "raise UseError('a.c', x=1)\n")),
+    (unspoken, both(*ONE, "say('a.b')\n")),
+    (unspoken, both(*ONE, "def f(k):\n    say(f'a.{k}', x=1)\n")),
+    (unspoken, both(*ONE, "say(compute(), x=1)\n")),
+    (unspoken, both(*ONE, "key = 'a.b' if t else 'a.c'\nraise UseError(key, x=1)\n")),
+    (unspoken, both(*ONE, "def fail(key, at):\n    raise UseError(key, x=at)\nfail('a.c', 1)\n")),
+    (
+        unspoken,
+        both(
+            *ONE,
+            "class A:\n    def fail(self, at, key):\n        raise UseError(key, x=at)\n    def f(self):\n        self.fail(1, 'a.c')\n",
+        ),
+    ),
+    (unused, both(*ONE, "x = 'a.c'\n")),
+    (outspoken, both(*ONE, "print('not found')\n")),
+    (outspoken, both(*ONE, "raise ValueError(f'not found: {x}')\n")),
+    (outspoken, both(*ONE, "Option(help='the model')\n")),
+    (outspoken, both(*ONE, "raise UseError('a.b', x='a positive number')\n")),
+    (outspoken, both(*ONE, "lines.append('nothing was found')\n")),
+    (outspoken, both(*ONE, "lines.append('没有')\n")),
+]
+SOUND: list[tuple[Check, dict[str, str]]] = [
+    (untranslated, both({"a": "FLOPs", "b": "logits {x}"}, {"a": "FLOPs", "b": "logits {x}"})),
+    (unspoken, both(*ONE, "say('a.b', x=1)\nsay(f'axis.{letter}')\nkey = 'a.b'\nraise UseError(key, x=1)\n")),
+    (unspoken, both(*ONE, "K = {'u': 'a.b'}\ndef fail(key, at):\n    raise UseError(key, x=at)\nfail('a.b', 1)\nfail(K['u'], 2)\n")),
+    (unused, both(*ONE, "x = 'a.b'\n")),
+    (outspoken, both(*ONE, '"""No key may be here."""\nprint(say("a.b", x=1), "B T D", "layers.*.attn")\nnote(x, "layer norm")\n')),
+]
+
+
+def write(root: Path, texts: dict[str, str]) -> Path:
+    """A project of these files."""
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize("check", [unequal, untranslated, unspoken, unused, outspoken])
+def test_project(check: Check) -> None:
+    complaints = list(check(ROOT))
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+@pytest.mark.parametrize(("check", "texts"), MUTANTS)
+def test_mutant_is_seen(check: Check, texts: dict[str, str], tmp_path: Path) -> None:
+    assert list(check(write(tmp_path, texts)))
+
+
+@pytest.mark.parametrize(("check", "texts"), SOUND)
+def test_sound_project_passes(check: Check, texts: dict[str, str], tmp_path: Path) -> None:
+    assert list(check(write(tmp_path, texts))) == []
+
+
+def test_language_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting goes before PELLUCID_LANG, and that before LANG; both languages speak."""
+    monkeypatch.setattr(messages, "_chosen", None)
+    monkeypatch.delenv("PELLUCID_LANG", raising=False)
+    monkeypatch.setenv("LANG", "zh_CN.UTF-8")
+    assert messages.language() == "zh"
+    monkeypatch.setenv("PELLUCID_LANG", "en")
+    assert messages.language() == "en"
+    messages.use("zh")
+    assert messages.language() == "zh"
+    assert messages.say("axis.V") == phrases(ROOT, "zh")["axis.V"]
+    messages.use("en")
+    assert messages.say("axis.V") == phrases(ROOT, "en")["axis.V"]
+
+
+def test_values_cannot_reach_the_terminal() -> None:
+    """A control character of a file's field is escaped, and a long value is cut."""
+    messages.use("en")
+    said = str(PellucidError("trace.unknown", path="\x1b[31mred\n", near="x" * 500))
+    messages.use(None)
+    assert "\x1b" not in said
+    assert "\n" not in said
+    assert len(said) < 300
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_help_speaks_the_language(language: str) -> None:
+    """`--help` of every command: Chinese in Chinese, and nothing of it in English; no line of a library's own English remains."""
+    commands = sorted(p.stem for p in (ROOT / PACKAGE / "commands").glob("[a-z]*.py"))
+    listed = [name for name in commands if re.search(rf"^\W*{name}\b", shown(language), re.M)]
+    for text in [shown(language), *(shown(language, name) for name in listed)]:
+        if language == "en":
+            assert not CHINESE.search(text.replace("中文", ""))
+        else:
+            assert CHINESE.search(text)
+            assert [line for line in text.splitlines() if not CHINESE.search(line) and run_of_words(line) >= 3] == []
+
+
+def shown(language: str, *words: str) -> str:
+    """What a command's `--help` prints."""
+    code = f"import sys\nsys.argv = ['pellucid', *{words!r}, '--help']\nfrom pellucid.commands import main\nmain()"
+    env = {**os.environ, "PELLUCID_LANG": language, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout

@@ -1,0 +1,362 @@
+"""What every causal model must keep, whatever way its tokens come: cached, chunked, batched, padded, paged, packed; and who sees whom."""
+
+import importlib
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.batch.kv_cache import Group, Paged, Pages
+from pellucid.batch.mask import Sight, both_ways, causal, prefix
+from pellucid.batch.step import Step
+from pellucid.nn import latent as latent_part
+from pellucid.nn.attention import Attention
+from pellucid.nn.transformer import Decoder, Stack
+from tiny import DECODERS, LLAMA, V, far, ids, law, serve, tiny
+
+attend = importlib.import_module("pellucid.ops.attend")  # the package names the function so
+L = 11
+TOKENS = ids(L)
+LATE = Sight(lambda q, k: k <= q + 1)  # a mask shifted by one: every token sees the next
+BLIND = Sight(lambda q, k: k == q)
+HERE: Any = sys.modules[__name__]
+plain, packed, paged, slots, release, blocks = Step.plain, Step.packed, Step.paged, Group.slots, Pages.release, Paged.blocks
+
+
+def worst(gap: Any, families: Sequence[str] = tuple(DECODERS)) -> float:
+    """The largest gap(model) over families."""
+    with torch.no_grad():
+        return max(gap(tiny(f)) for f in families)
+
+
+def chunked(model: Decoder, chunks: Sequence[int], size: int = 4, tokens: Tensor = TOKENS) -> Tensor:
+    """Logits of a prompt that is read in these chunks."""
+    return serve(model, {0: tokens}, [{0: n} for n in chunks], Pages(len(tokens), size))[0]
+
+
+def splits() -> list[list[int]]:
+    """Every chunk size, and random splits."""
+    draw, found = random.Random(2), [[n] * (L // n) + [L % n] * (L % n > 0) for n in range(1, L + 1)]
+    for _ in range(3):
+        cuts = sorted(draw.sample(range(1, L), draw.randrange(1, 6)))
+        found.append([b - a for a, b in zip([0, *cuts], [*cuts, L], strict=True)])
+    return found
+
+
+def restarted(pages: Pages, chunks: Any) -> Step:
+    """Each chunk's positions from 0, as if nothing came before."""
+    step = paged(pages, chunks)
+    step.positions = torch.cat([torch.arange(s.stop - s.start) for s in step.spans])[None]
+    return step
+
+
+def upper_left(q: Tensor, k: Tensor, v: Tensor, piece: Any, sight: Sight, scale: float) -> Tensor:
+    """SDPA's is_causal for a cached chunk: aligned to the wrong corner."""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True).transpose(1, 2)
+
+
+@law(restarted=(Step, "paged", restarted), itself_unseen=(Paged, "blocks", lambda self: blocks(replace(self, end=max(1, self.end - 1)))))
+def test_01_cache_is_no_cache() -> float:
+    """One by one, every token's logits are those of the full forward."""
+    return worst(lambda m: far(chunked(m, [1] * L), m(TOKENS[None])[0]))
+
+
+@law(upper_left=(attend, "attend_sdpa", upper_left), restarted=(Step, "paged", restarted))
+def test_02_chunked_prefill() -> float:
+    """All chunk sizes and random splits; with pages of 4 their edges fall on and beside chunk edges."""
+    return worst(lambda m: max(far(chunked(m, s), m(TOKENS[None])[0]) for s in splits()))
+
+
+def padding(lengths: Sequence[int], left: bool) -> Tensor:
+    """The mask of a ragged batch."""
+    at, wide = torch.arange(max(lengths)), max(lengths)
+    return torch.stack([at >= wide - n if left else at < n for n in lengths]).long()
+
+
+def batched(model: Decoder, prompts: Sequence[Tensor], mask: Tensor, filler: int) -> list[Tensor]:
+    """The real rows' logits of prompts in one padded batch."""
+    tokens = torch.full(mask.shape, filler)
+    for row, real, p in zip(tokens, mask.bool(), prompts, strict=True):
+        row[real] = p
+    out = model(tokens, Step.plain(tokens, mask))
+    return [o[real] for o, real in zip(out, mask.bool(), strict=True)]
+
+
+def unmasked(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None) -> Step:
+    """Padding counted as tokens."""
+    return plain(tokens, None, sight)
+
+
+def counted(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None) -> Step:
+    """Padding not seen, but positions that count it."""
+    step = plain(tokens, mask, sight)
+    step.positions = torch.where(step.positions < 0, -1, torch.arange(tokens.shape[1]))
+    return step
+
+
+@law(padding_seen=(Step, "plain", unmasked))
+def test_03_batch_is_single() -> float:
+    """A ragged batch against each row alone; rows in another order, and twice."""
+    prompts = [ids(n, seed=n) for n in (3, 11, 1, 7)]
+
+    def gap(model: Decoder) -> float:
+        alone = [model(p[None])[0] for p in prompts]
+        found = 0.0
+        for order in ([0, 1, 2, 3], [2, 0, 3, 1], [1, 1, 0, 0]):
+            mask = padding([len(prompts[i]) for i in order], left=len(set(order)) == 4)
+            got = batched(model, [prompts[i] for i in order], mask, 0)
+            found = max([found, *(far(g, alone[i]) for g, i in zip(got, order, strict=True))])
+        return found
+
+    return worst(gap)
+
+
+@law(padding_seen=(Step, "plain", unmasked), padding_counted=(Step, "plain", counted))
+def test_04_padding() -> float:
+    """0 to 40 rows of padding on either side or amid, of any id."""
+
+    def gap(model: Decoder) -> float:
+        alone, found = model(TOKENS[None])[0], 0.0
+        for n, filler in ((0, 0), (1, 5), (7, V - 1), (40, 0)):
+            for mask in (padding([L, L + n], True), padding([L, L + n], False)):
+                found = max(found, far(batched(model, [TOKENS, ids(L + n)], mask, filler)[0], alone))
+        amid = torch.ones(1, L + 3, dtype=torch.long)
+        amid[0, 4:7] = 0
+        return max(found, far(batched(model, [TOKENS], amid, 3)[0], alone))
+
+    return worst(gap)
+
+
+@law(
+    in_order=(Group, "slots", lambda self, request, start, stop: torch.arange(start, stop)),
+    first_page=(Group, "slots", lambda self, r, a, b: slots(self, r, a, b) % self.size),
+)
+def test_05_paged_is_contiguous() -> float:
+    """Pages of 1, 2, 16 and 17 rows in any order, two requests that take turns."""
+
+    def gap(model: Decoder) -> float:
+        found = 0.0
+        for size in (1, 2, 16, 17):
+            pages = Pages(64, size)
+            random.Random(size).shuffle(pages.free)
+            got = serve(model, {0: TOKENS, 1: TOKENS.flip(0)}, [{0: 4, 1: 1}, {1: 3, 0: 1}, {0: 6, 1: 7}], pages)
+            found = max(found, far(got[0], model(TOKENS[None])[0]), far(got[1], model(TOKENS.flip(0)[None])[0]))
+        return found
+
+    return worst(gap)
+
+
+def freed_twice(self: Pages, request: object) -> None:
+    """Pages that come back twice are given to two."""
+    self.free += self.held[request]
+    release(self, request)
+
+
+@law(freed_twice=(Pages, "release", freed_twice))
+def test_06_preempt_and_recompute() -> float:
+    """A request that loses its pages, which another fills, and is read again, is as if never interrupted."""
+
+    def gap(model: Decoder) -> float:
+        pages, texts = Pages(8, 4), {"a": TOKENS, "b": ids(10, seed=3)}
+        serve(model, texts, [{"a": 6}, {"a": 1}], pages)
+        pages.release("a")
+        got = serve(model, texts, [{"b": 9}, {"a": 7}, {"b": 1, "a": 4}], pages)
+        return max(far(got[r], model(t[None])[0]) for r, t in texts.items())
+
+    return worst(gap)
+
+
+copy = Pages.copy
+
+
+def shared(self: Pages, group: Group, request: object, places: Sequence[int]) -> None:
+    """Each writes over the other's next rows."""
+
+
+def empty(self: Pages, group: Group, request: object, places: Sequence[int]) -> None:
+    """A page of its own, which was never filled."""
+    pools, self.pools = self.pools, {}
+    copy(self, group, request, places)
+    self.pools = pools
+
+
+@law(shared=(Pages, "copy", shared), empty=(Pages, "copy", empty))
+def test_06_fork() -> float:
+    """Two texts of one beginning, which is read once, then diverge in one crowd: each is as if alone."""
+
+    def gap(model: Decoder) -> float:
+        found = 0.0
+        for size, start in ((4, 6), (4, 8), (1, 5), (17, 3)):
+            texts = {"a": TOKENS, "b": torch.cat([TOKENS[:start], ids(7, seed=5)])}
+            pages = Pages(32, size)
+            read = serve(model, texts, [{"a": start}], pages)["a"]
+            pages.fork("a", "b")
+            assert pages.free_pages == 32 - -(-start // size)
+            got = serve(model, texts, [{"b": 1, "a": 1}, {"a": 2, "b": 3}, {"b": 3}], pages)
+            alone = {r: model(t[None])[0] for r, t in texts.items()}
+            found = max(
+                found, far(read, alone["a"][:start]), far(got["a"], alone["a"][start : start + 3]), far(got["b"], alone["b"][start:])
+            )
+        return found
+
+    return worst(gap)
+
+
+def moved(pages: Pages, rows: dict[Any, Any], at: Tensor) -> None:
+    """Rows that were put aside, back into the pools."""
+    for part, kept in rows.items():
+        for pool, k in zip(pages.pools[part], kept, strict=True):
+            pool[at] = k
+
+
+move = moved
+
+
+@law(forgotten=(HERE, "moved", lambda pages, rows, at: None), turned=(HERE, "moved", lambda p, rows, at: move(p, rows, at.flip(0))))
+def test_06_swap() -> float:
+    """A request whose rows are put aside while others use its pages, and come back to other pages, is as if never interrupted."""
+
+    def gap(model: Decoder) -> float:
+        pages, texts = Pages(9, 4), {"a": TOKENS, "b": ids(10, seed=3), "c": ids(5, seed=4)}
+        first = serve(model, texts, [{"c": 2, "a": 6}], pages)["a"]
+        at = pages.slots("a", 0, 6)
+        aside = {part: tuple(p[at] for p in pools) for part, pools in pages.pools.items()}
+        pages.release("a")
+        serve(model, texts, [{"b": 10, "c": 3}], pages)
+        pages.reserve("a", 6)
+        moved(pages, aside, pages.slots("a", 0, 6))
+        pages.length["a"] = 6
+        rest = serve(model, texts, [{"a": 3}, {"a": 2}], pages)["a"]
+        return max(far(torch.cat([first, rest]), model(TOKENS[None])[0]), float(torch.equal(at, pages.slots("a", 0, 6))))
+
+    return worst(gap)
+
+
+def leaks(model: Decoder, exact: bool) -> float:
+    """How far earlier logits move with a later token; infinite if the token itself or a later one does not see it."""
+    plain, found = model(TOKENS[None])[0], 0.0
+    for j in range(L):
+        other = TOKENS.clone()
+        other[j] = (other[j] + 1) % V
+        moved = model(other[None])[0]
+        if exact and not torch.equal(moved[:j], plain[:j]):
+            return float("inf")
+        seen = (moved[j:] - plain[j:]).abs().amax(-1) > 1e-9
+        found = max(found, far(moved[:j], plain[:j]), 0.0 if seen.all() else float("inf"))
+    return found
+
+
+SHIFTED: dict[str, Any] = {"late": (Attention, "sight", lambda self, step: LATE), "blind": (Attention, "sight", lambda self, step: BLIND)}
+
+
+@law(0.0, **SHIFTED)
+def test_07_no_leak_by_perturbation() -> float:
+    """Bit for bit."""
+    return worst(lambda m: leaks(m, True), ("gpt2", "llama", "qwen3"))
+
+
+@law(1e-12, late=(latent_part, "causal", LATE), blind=(latent_part, "causal", BLIND))
+def test_07_no_leak_by_perturbation_with_a_latent() -> float:
+    """A token may change how many rows an expert meets, and that the order of its sums: not bit for bit."""
+    return worst(lambda m: leaks(m, False), ("deepseek_v3",))
+
+
+@law(1e-12, late=SHIFTED["late"])
+def test_07_no_leak_by_perturbation_with_experts() -> float:
+    """With windows and sinks too; the second layer sees all."""
+    return worst(lambda m: leaks(m, False), ("gpt_oss",))
+
+
+def reach(model: Decoder, n: int = 9) -> Tensor:
+    """Whether the logits of row i have a gradient at the embedding of row j: [i j]."""
+    step = Step.plain(TOKENS[None, :n])
+    x = model.embed(TOKENS[None, :n]).detach().requires_grad_()
+    out = model.head(Stack.forward(model, x, step))[0]
+    return torch.stack([torch.autograd.grad(row.sum(), x, retain_graph=True)[0][0].abs().amax(-1) > 0 for row in out])
+
+
+@law(0.0, **SHIFTED)
+def test_08_no_leak_by_gradient() -> float:
+    """Exactly zero above the diagonal, nowhere zero on it and below."""
+    return float(sum((reach(tiny(f)) != torch.ones(9, 9).tril().bool()).sum() for f in DECODERS))
+
+
+@law(0.0, late=(Attention, "sight", lambda self, step: LATE), unlimited=(Attention, "sight", lambda self, step: causal))
+def test_08_windows_reach_by_layers() -> float:
+    """L layers of a window w see L (w - 1) back and no farther."""
+    found = 0
+    for w in (1, 2, 3):
+        layer = replace(LLAMA.layers[0], attn=replace(LLAMA.layers[0].attn, window=w))
+        back = torch.arange(9)[:, None] - torch.arange(9)
+        expected = (back >= 0) & (back <= 2 * (w - 1))
+        found += int((reach(tiny(replace(LLAMA, layers=(layer,) * 2))) != expected).sum())
+    return float(found)
+
+
+def seen_by(model: Decoder, sight: Sight, changed: int) -> Tensor:
+    """Which rows move when this token changes, under a caller's sight."""
+    other = TOKENS.clone()
+    other[changed] = (other[changed] + 1) % V
+    a, b = (model(t[None], Step.plain(t[None], sight=sight))[0] for t in (TOKENS, other))
+    return (a - b).abs().amax(-1) > 1e-9
+
+
+def ignored(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None) -> Step:
+    return plain(tokens, mask)
+
+
+def narrower(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None) -> Step:
+    return plain(tokens, mask, None if sight is None else sight & Sight(lambda q, k: (k <= q) | (k != 4)))
+
+
+@law(ignored=(Step, "plain", ignored), narrower=(Step, "plain", narrower))
+def test_09_prefix() -> float:
+    """The first n see each other both ways, the rest is causal; 0 is causal, all is both ways."""
+
+    def gap(model: Decoder) -> float:
+        run = lambda sight: model(TOKENS[None], Step.plain(TOKENS[None], sight=sight))  # noqa: E731
+        found = max(far(run(prefix(0)), model(TOKENS[None])), far(run(prefix(L)), run(both_ways)))
+        found = max(found, 0.0 if far(run(both_ways), model(TOKENS[None])) > 1e-3 else float("inf"))
+        for j, first in ((0, 0), (4, 0), (5, 5), (10, 10)):
+            found = max(found, float((seen_by(model, prefix(5), j) != (torch.arange(L) >= first)).sum()))
+        return found
+
+    return worst(gap, ("gpt2", "llama", "qwen3", "deepseek_v3"))
+
+
+def one_document(lengths: list[int], device: str = "cpu") -> Step:
+    """Spans forgotten: later documents see earlier ones."""
+    return replace(packed(lengths), spans=())
+
+
+def running(lengths: list[int], device: str = "cpu") -> Step:
+    """Positions that run on from one document to the next; only learned positions can tell."""
+    step = packed(lengths)
+    step.positions = torch.arange(sum(lengths))[None]
+    return step
+
+
+def loss(logits: Tensor, tokens: Tensor) -> Tensor:
+    """The sum over next tokens, so that documents add up."""
+    return torch.nn.functional.cross_entropy(logits[:-1], tokens[1:], reduction="sum")
+
+
+@law(one_document=(Step, "packed", one_document), running=(Step, "packed", running))
+def test_10_packing() -> float:
+    """Documents end to end are each as if alone: logits, loss and gradient."""
+    texts = [ids(n, seed=n) for n in (4, 1, 7, 3)]
+
+    def gap(model: Decoder) -> float:
+        with torch.enable_grad():
+            got = model(torch.cat(texts)[None], Step.packed([len(t) for t in texts]))[0].split([len(t) for t in texts])
+            alone = [model(t[None])[0] for t in texts]
+            losses = [sum(loss(out, t) for out, t in zip(outs, texts, strict=True)) for outs in (got, alone)]
+            grads = [torch.autograd.grad(value, model.layers[0].attn.o.weight)[0] for value in losses]
+        return max([far(*losses), far(*grads), *map(far, got, alone)])
+
+    return worst(gap)

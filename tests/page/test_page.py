@@ -1,0 +1,221 @@
+"""The page's Life and its tiles in a real Chromium, beside the Python API: the same ids, tensors, numbers, sums and bytes."""
+
+import hashlib
+
+import pytest
+import torch
+from playwright.sync_api import Browser
+
+import pellucid
+from pellucid.api.model import Model, specimens
+from pellucid.messages import phrases
+from pellucid.tracing import Trace
+from visits import Visit, visiting
+
+PROMPT = "The capital of France is"
+KINDS = ["embed", "layers.0.attn_norm", "layers.0.attn.q", "layers.1.attn.scores", "layers.1.attn.pattern", "layers.0.attn.z"]
+KINDS += ["layers.0.mid", "layers.1.ffn.neurons", "layers.1.ffn", "logits"]
+ROUTED = [
+    "layers.0.attn.latent",
+    "layers.0.attn.q_rot",
+    "layers.1.ffn.affinity",
+    "layers.1.ffn.share",
+    "layers.1.ffn.gate",
+    "layers.1.ffn.routed_out",
+]
+
+
+def same(name: str) -> tuple[Model, Trace]:
+    """What the server runs: the specimen as the page opens it, with its own example."""
+    model = pellucid.load(name, dtype="float32")
+    prompt = PROMPT if name != "pellucid/capitals-bert" else f"{PROMPT} ___."
+    return model, pellucid.trace(model, prompt, terms=True)
+
+
+@pytest.mark.parametrize("name", specimens())
+def test_life_shows_every_tensor_of_the_run(visit: Visit, name: str) -> None:
+    model, run = same(name)
+    visit.go(model=name, prompt=run.prompt)
+    page = visit.page
+    ids = [int(x) for x in page.locator(".token .id").all_inner_texts()]
+    blanks = dict(zip(run.blanks, run.new, strict=False))
+    filled = [i for at, id in enumerate(run.ids) for i in (id, *([blanks[at]] if at in blanks else []))]
+    assert ids == (filled if blanks else run.ids + run.new)
+    assert page.locator("[data-picked]").get_attribute("data-picked") == str(run.new[0])
+    for closed in iter(lambda: page.locator('[data-block][aria-expanded="false"]'), None):
+        if closed.count() == 0:
+            break
+        closed.first.click()
+    shown = page.locator(".river [data-path]").evaluate_all("cards => cards.map(c => c.dataset.path)")
+    assert sorted(shown) == sorted(s.path for s in run if s.step == 0)
+    for s in (run[p] for p in ("logits", next(s.path for s in run if "pattern" in s.path))):
+        sizes = page.locator(f'[data-path="{s.path}"] .axes span').all_inner_texts()
+        assert sizes == [f"{a}{n}" for a, n in zip(s.dims.split(), s.shape, strict=True) if (a, n) != ("B", 1)]
+    assert page.evaluate("document.querySelectorAll('*').length") < 5000
+    assert model.num_parameters() > 0
+
+
+def cells(run: Trace, path: str) -> tuple[tuple[int, ...], float]:
+    """A cell away from the edges, of the last token where there is one, and its value."""
+    s = run[path]
+    at = tuple(n - 1 if a == "T" else min(1, n - 1) if a in "BHGS" else n // 3 for a, n in zip(s.dims.split(), s.shape, strict=True))
+    return at, float(s.value[at])
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [*(("pellucid/capitals", p) for p in KINDS), *(("pellucid/capitals-deepseek", p) for p in ROUTED)]
+)
+def test_a_cell_its_sum_and_its_bytes_are_the_runs(visit: Visit, name: str, path: str, runs: dict[str, Trace]) -> None:
+    run = runs[name]
+    at, value = cells(run, path)
+    found = visit.cell(path, at, model=name, prompt=PROMPT)
+    assert float(torch.tensor(float(found.value), dtype=run[path].dtype)) == value
+    terms = run[path].terms
+    assert terms is not None
+    assert visit.total() == terms(at).total()
+    assert visit.total() == pytest.approx(value, rel=1e-4, abs=1e-5)
+    part = run[path].value[tuple(slice(*map(int, w.split(":"))) if ":" in w else int(w) for w in found.bytes["at"].split(","))]
+    assert found.bytes["level"] == "0"
+    assert found.bytes["received"] == found.bytes["source"] == hashlib.sha256(part.contiguous().numpy().tobytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, Trace]:
+    return {name: same(name)[1] for name in ("pellucid/capitals", "pellucid/capitals-deepseek")}
+
+
+def test_a_weight_opens_as_a_tile(visit: Visit) -> None:
+    weight = pellucid.load("pellucid/capitals", dtype="float32").module.get_parameter("layers.0.ffn.up.weight").detach()
+    found = visit.cell("layers.0.ffn.up.weight", (300, 77), prompt=PROMPT)
+    assert float(torch.tensor(float(found.value), dtype=torch.float32)) == float(weight[300, 77])
+    assert found.bytes["received"] == hashlib.sha256(weight.contiguous().numpy().tobytes()).hexdigest()
+
+
+def test_a_recomputed_tile_tells_its_largest_difference(visit: Visit, runs: dict[str, Trace]) -> None:
+    seen = runs["pellucid/capitals"]["layers.0.attn.pattern"]
+    assert seen.source == "recomputed" and seen.error is not None
+    visit.go(prompt=PROMPT, tensor="layers.0.attn.pattern")
+    from pellucid.documents.number import number
+
+    sentence = phrases("en")["page.recomputed"].format(error=number(seen.error))
+    assert sentence in visit.page.inner_text("aside dl")
+
+
+def test_another_prompt_and_enter_updates_everything(visit: Visit, runs: dict[str, Trace]) -> None:
+    visit.go(prompt=PROMPT)
+    visit.ask("The capital of Japan is")
+    model = pellucid.load("pellucid/capitals", dtype="float32")
+    run = pellucid.trace(model, "The capital of Japan is")
+    assert [int(x) for x in visit.page.locator(".token .id").all_inner_texts()] == run.ids + run.new
+    assert visit.page.locator("[data-picked]").get_attribute("data-picked") == str(run.new[0])
+
+
+def test_a_tile_by_keyboard_alone(visit: Visit, runs: dict[str, Trace]) -> None:
+    seen = runs["pellucid/capitals"]["layers.0.attn.scores"]
+    visit.go(prompt=PROMPT)
+    page = visit.page
+    page.focus('[data-path="layers.0.attn.scores"]')
+    page.keyboard.press("Enter")
+    page.wait_for_selector("aside .frame")
+    page.focus("aside .frame")
+    for key, cell in [("ArrowDown", (0, 0, 1, 0)), ("ArrowRight", (0, 0, 1, 1)), ("ArrowDown", (0, 0, 2, 1)), ("End", (0, 0, 2, 4))]:
+        page.keyboard.press(key)
+        page.wait_for_selector(f'#reading[data-cell="{",".join(map(str, cell))}"]:not([data-value=""])')
+        assert float(page.get_attribute("#reading", "data-value") or "nan") == pytest.approx(float(seen.value[cell]), rel=1e-6)
+    assert page.get_attribute("#reading", "aria-live") == "polite"
+    spot = page.evaluate("location.hash")
+    assert "cell=0%2C0%2C2%2C4" in spot
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("aside", state="detached")
+
+
+def test_the_table_reads_what_the_picture_shows(visit: Visit, runs: dict[str, Trace]) -> None:
+    seen = runs["pellucid/capitals"]["layers.0.attn.scores"]
+    visit.cell("layers.0.attn.scores", (0, 2, 0, 0), prompt=PROMPT)
+    visit.page.click(f"text={phrases('en')['page.table']}")
+    visit.page.wait_for_selector("aside .slice")
+    rows = visit.page.eval_on_selector_all(
+        "aside .slice tbody tr", "rows => rows.map(r => [...r.querySelectorAll('td')].map(c => Number(c.textContent)))"
+    )
+    assert torch.equal(torch.tensor(rows, dtype=torch.float32), seen.value[0, 2])
+
+
+def test_any_two_axes_may_be_rows_and_columns(visit: Visit, runs: dict[str, Trace]) -> None:
+    seen = runs["pellucid/capitals"]["layers.0.attn.q"]
+    visit.cell("layers.0.attn.q", (0, 1, 2, 3), prompt=PROMPT)
+    visit.page.locator(".axis").nth(1).locator("button").first.click()  # heads as rows; tokens become the slider
+    visit.page.click(f"text={phrases('en')['page.table']}")
+    visit.page.wait_for_selector("aside .slice")
+    rows = visit.page.eval_on_selector_all(
+        "aside .slice tbody tr", "rows => rows.map(r => [...r.querySelectorAll('td')].map(c => Number(c.textContent)))"
+    )
+    assert torch.equal(torch.tensor(rows, dtype=torch.float32), seen.value[0, 1][:, : len(rows[0])])
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_both_languages_say_all_of_it(visit: Visit, language: str) -> None:
+    visit.go(lang=language, prompt=PROMPT)
+    said = phrases(language)
+    assert visit.page.evaluate("document.documentElement.lang") == {"en": "en", "zh": "zh-Hans"}[language]
+    assert visit.page.locator("nav a").first.inner_text() == said["page.view.life"]
+    assert said["axis.D"] in visit.page.inner_text(".legend")
+    visit.page.click(f"[title='{said['page.language']}']")
+    other = phrases("zh" if language == "en" else "en")
+    assert visit.page.locator("nav a").first.inner_text() == other["page.view.life"]
+
+
+def test_without_webgl_the_pictures_are_the_same(browser: Browser, address: str) -> None:
+    """The pictures of a GPU, which is played here by the processor and which the page would leave aside, and those without one."""
+    own = "HTMLCanvasElement.prototype.getContext"
+    off = f"{own} = (get => function (kind, ...how) {{ return kind === 'webgl2' ? null : get.call(this, kind, ...how); }})({own})"
+    ask = "WebGL2RenderingContext.prototype.getParameter"
+    on = f"{ask} = (get => function (n) {{ const told = get.call(this, n); return typeof told === 'string' ? 'a GPU' : told; }})({ask})"
+    count = "WebGL2RenderingContext.prototype.drawArrays"
+    on += f"; {count} = (draw => function (...how) {{ window.__drawn = true; draw.apply(this, how); }})({count})"
+    drawn = []
+    for script in (on, off):
+        with visiting(browser, address) as visit:
+            visit.page.add_init_script(script)
+            visit.cell("layers.1.attn.scores", (0, 1, 2, 3), prompt=PROMPT)
+            visit.settle()
+            assert visit.page.evaluate("Boolean(window.__drawn)") == (script is on)
+            drawn.append(
+                visit.page.evaluate(
+                    "(c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data])(document.querySelector('aside canvas'))"
+                )
+            )
+    assert len(drawn[0]) == len(drawn[1]) > 10_000
+    assert max(abs(a - b) for a, b in zip(*drawn, strict=True)) <= 2
+
+
+def test_a_wrong_prompt_is_told_and_the_page_goes_on(visit: Visit) -> None:
+    visit.refusals = {400}
+    visit.go(prompt=PROMPT)
+    visit.ask("x " * 200)
+    assert visit.page.locator("[role=alert]").inner_text().strip()
+    visit.ask(PROMPT)
+    assert visit.page.locator("[role=alert]").count() == 0
+
+
+def test_a_link_gives_back_what_was_selected(visit: Visit) -> None:
+    visit.go(prompt="The capital of Japan is", view="attention", block="layers.3", head=2, position=1)
+    page = visit.page
+    page.wait_for_selector(".heads .chosen")
+    assert page.input_value("#prompt") == "The capital of Japan is"
+    assert page.locator(".block.chosen .path").inner_text() == "layers.3.attn"
+    assert page.locator(".heads .chosen").get_attribute("aria-label") == phrases("en")["page.head"].format(head=2)
+    assert page.locator(".token.chosen .at").inner_text() == "1"
+    page.click("nav a >> nth=0")
+    page.click('[data-path="layers.0.attn_norm"]')
+    page.go_back()
+    page.wait_for_selector("aside", state="detached")
+    page.go_back()
+    page.wait_for_selector(".heads .chosen")
+
+
+def test_the_token_leaves_the_address(visit: Visit) -> None:
+    visit.go(prompt=PROMPT)
+    assert "token=" not in visit.page.evaluate("location.href")
+    visit.page.reload()
+    visit.page.wait_for_selector("main nav")

@@ -1,0 +1,192 @@
+"""Who cannot see, use a mouse or bear motion: axe on every view in both themes, languages and widths; every control by keyboard alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from visits import Visit, visiting
+
+PROMPT = "The capital of France is"
+AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+FOUND = "async () => (await axe.run()).violations.map(v => [v.id, v.nodes.slice(0, 3).map(n => n.html + ' ' + n.failureSummary)])"
+ZERO = json.dumps([["layers.1.attn.z", "0,:,:,:", "to", "0"]])
+PLACES: dict[str, dict[str, Any]] = {
+    "life": {"steps": 2, "step": 1},
+    "tile": {"tensor": "layers.0.attn.scores", "cell": "0,1,1,1"},
+    "attention": {"view": "attention"},
+    "experts": {"view": "experts", "model": "pellucid/capitals-deepseek"},
+    "next": {"view": "next", "sampling": "temperature:2"},
+    "cache": {"view": "cache", "steps": 3, "step": 1},
+    "budget": {"view": "budget", "budget": "beside:gpt2-small device:h200"},
+    "change": {"view": "change", "edits": ZERO},
+    "tour": {"tour": 6},
+}
+WIDTHS = (1440, 390)
+# Both of every pair: each place in both themes, languages and widths, and over the places every mixture of the three.
+MIXED = [(name, i ^ t, i ^ (n & 1), i) for n, name in enumerate(PLACES) for t in (n >> 1 & 1,) for i in (0, 1)]
+# What can be used, numbered; and what has the focus: its number, whether that is marked, and whether it can be seen.
+NUMBER = """() => {
+  const all = [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")];
+  const shown = e => e.checkVisibility({ visibilityProperty: true }) && e.getClientRects().length > 0;
+  const usable = all.filter(e => !e.disabled && shown(e) && !e.closest("[inert]"));
+  usable.forEach((e, n) => { e.dataset.number = n; });
+  return usable.length;
+}"""
+FOCUSED = """() => { const e = document.activeElement, b = e.getBoundingClientRect(), style = getComputedStyle(e);
+  if (e === document.body) return null;
+  const x = Math.min(innerWidth - 2, Math.max(1, b.left + Math.min(b.width / 2, 30)));
+  const hit = [b.top + 3, b.top + b.height / 2, b.bottom - 3].some(y => {
+    const at = document.elementFromPoint(x, y);
+    return at && (e.contains(at) || (at.contains(e) && at.matches("label")));
+  });
+  const marked = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
+  return [Number(e.dataset.number ?? -1), marked, hit, e.outerHTML.slice(0, 100)]; }"""
+
+
+def arrive(visit: Visit, name: str, dark: int, chinese: int, narrow: int) -> Page:
+    visit.page.set_viewport_size({"width": WIDTHS[narrow], "height": 900})
+    visit.page.emulate_media(color_scheme="dark" if dark else "light")
+    visit.go(lang="zh" if chinese else "en", prompt=PROMPT, **PLACES[name])
+    visit.settle()
+    return visit.page
+
+
+def test_axe_finds_nothing(visit: Visit) -> None:
+    if not AXE.is_file():
+        pytest.skip("web/node_modules is not installed")
+    for factor in (1, 2, 3):  # of each place
+        assert {(m[0], m[factor]) for m in MIXED} == {(name, bit) for name in PLACES for bit in (0, 1)}
+    script, complaints = AXE.read_text(encoding="utf-8"), []
+    for mixed in MIXED:
+        page = arrive(visit, *mixed)
+        page.evaluate(script)
+        complaints += [(mixed, found) for found in page.evaluate(FOUND)]
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            complaints.append((mixed, "wider than the window"))
+    assert complaints == [], json.dumps(complaints, indent=1, ensure_ascii=False)
+
+
+def test_axe_is_there_to_find(visit: Visit) -> None:
+    if not AXE.is_file():
+        pytest.skip("web/node_modules is not installed")
+    page = arrive(visit, "life", 0, 0, 0)
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    page.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<img src=\"data:,\"><button></button>')")
+    assert {v[0] for v in page.evaluate(FOUND)} >= {"image-alt", "button-name"}
+    visit.told.clear()
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("narrow", [0, 1])
+def test_every_control_is_reached_by_tab(visit: Visit, name: str, narrow: int) -> None:
+    """In order, marked where the focus is, nowhere hidden under what floats, and out again at the end."""
+    page = arrive(visit, name, 0, 0, narrow)
+    page.evaluate("document.activeElement.blur()")
+    count, seen, wrong = page.evaluate(NUMBER), set[int](), list[object]()
+    for _ in range(2 * count + 20):
+        page.keyboard.press("Tab")
+        found = page.evaluate(FOCUSED)
+        if found is None:
+            if len(seen) == count:
+                break
+            continue
+        number, marked, hit, html = found
+        seen.add(number)
+        if not (marked and (hit or "hidden" in html)):
+            wrong.append(found)
+    assert wrong == []
+    assert [n for n in range(count) if n not in seen] == [], page.evaluate(
+        "all => all.map(n => document.querySelector(`[data-number='${n}']`)?.outerHTML.slice(0, 120))",
+        [n for n in range(count) if n not in seen],
+    )
+
+
+def press(page: Page, selector: str, *keys: str) -> None:
+    page.focus(selector)
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def test_every_view_by_keys_alone(visit: Visit) -> None:
+    page = arrive(visit, "life", 0, 0, 0)
+    press(page, '[data-block="layers.2"]', "Enter")
+    page.wait_for_selector('[data-path="layers.2.attn.q"]')
+    press(page, '[data-path="layers.0.attn.q"]', "Enter")
+    page.wait_for_selector("aside .frame")
+    press(page, "aside .roles button >> nth=0", "Space")
+    press(page, "aside header button", "Enter")
+    page.wait_for_selector("aside", state="detached")
+    assert page.evaluate("document.activeElement.dataset.path") == "layers.0.attn.q"  # back where it came from
+    press(page, ".token >> nth=2", "Enter")
+    assert "position=2" in page.evaluate("location.hash")
+
+    arrive(visit, "attention", 0, 0, 0)
+    press(page, ".heads button >> nth=6", "Enter")
+    assert "head=2" in page.evaluate("location.hash") and "block=layers.1" in page.evaluate("location.hash")
+    page.wait_for_selector("[data-weight]")
+    press(page, "section .frame", "ArrowDown", "ArrowDown", "ArrowDown")
+    assert "position=3" in page.evaluate("location.hash")
+
+    arrive(visit, "experts", 0, 0, 0)
+    press(page, ".loads button >> nth=1", "Enter")
+    press(page, "section .frame", "ArrowDown", "ArrowRight")
+    page.wait_for_selector("#reading b")
+
+    arrive(visit, "next", 0, 0, 0)
+    before = page.inner_text(".stages .formula")
+    press(page, "[data-setting=temperature]", *["ArrowRight"] * 9)
+    page.wait_for_function("b => document.querySelector('.stages .formula').innerText !== b", arg=before)
+
+    arrive(visit, "cache", 0, 0, 0)
+    press(page, ".scrub", "ArrowRight")
+    page.wait_for_selector("tr.here[data-step='2']")
+    press(page, "#edited", "Control+a", "x", "Enter")
+    page.wait_for_selector(".positions .stale")
+    press(page, ".play", "Space")
+    assert page.get_attribute(".play", "aria-pressed") == "true"
+    press(page, ".play", "Space")
+
+    arrive(visit, "budget", 0, 0, 0)
+    press(page, ".controls input[type=range]", "ArrowLeft")
+    page.wait_for_function("() => location.hash.includes('context')")
+    press(page, "td button >> nth=0", "Enter")
+    page.wait_for_selector("td .why")
+    press(page, ".map [data-part=attn]", "Enter")
+    page.wait_for_selector(".map [data-part*='attn.']")
+
+    arrive(visit, "change", 0, 0, 0)
+    press(page, "#change-value", "Control+a", "2", "Tab", "Enter")
+    page.wait_for_function("() => document.querySelectorAll('.edits li').length === 2")
+    press(page, ".edits button >> nth=0", "Enter")
+    page.wait_for_function("() => document.querySelectorAll('.edits li').length === 1")
+
+
+def test_a_narrow_tile_is_all_there_is(visit: Visit) -> None:
+    """It covers the page: the focus goes into it, stays, and comes back."""
+    page = arrive(visit, "life", 0, 0, 1)
+    press(page, '[data-path="layers.0.attn_norm"]', "Enter")
+    page.wait_for_selector("aside .frame")
+    assert page.evaluate("document.activeElement.closest('aside') !== null")
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement === document.body || document.activeElement.closest('aside') !== null")
+    press(page, "aside header button", "Escape")
+    page.wait_for_selector("aside", state="detached")
+    assert page.evaluate("document.activeElement.dataset.path") == "layers.0.attn_norm"
+
+
+MOVING = """() => [...document.querySelectorAll("*")].map(e => getComputedStyle(e)).filter(s => s.animationName !== "none"
+  || s.scrollBehavior === "smooth" || s.transitionDuration.split(",").some(t => parseFloat(t) > 0)).length"""
+
+
+def test_motion_is_left_out_where_it_is_not_wanted(browser: Browser, address: str) -> None:
+    for wish, moves in (("reduce", False), ("no-preference", True)):
+        with visiting(browser, address, reduced_motion=wish) as visit:
+            visit.go(prompt=PROMPT)
+            visit.page.hover('[data-path="layers.0.attn.q"]')
+            assert (visit.page.evaluate(MOVING) > 0) == moves
+            if not moves:
+                assert visit.page.evaluate("document.getAnimations().length") == 0

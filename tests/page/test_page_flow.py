@@ -1,0 +1,130 @@
+"""Life as a drawing of what flows where: every card has a line from what it was made from and one to what it went into.
+
+What a run tells of its tensors is the judge; what is drawn is measured in a real Chromium: a line counts where it can be seen and
+touches both of its cards, and the residual stream is one line from the first state to the last, through folded blocks too.
+"""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from pellucid.api.model import specimens
+from visits import Visit, desk, standing, visiting
+
+WIDTHS = (1440, 390)
+SHAPES = "gpt2-small"
+LAST = {"logits", "sample.logits"}
+DRAWN = """() => {
+  const river = document.querySelector(".river"), at = river.querySelector("svg").getBoundingClientRect();
+  const box = e => {
+    const b = e.getBoundingClientRect();
+    return { left: b.left - at.left, right: b.right - at.left, top: b.top - at.top, bottom: b.bottom - at.top };
+  };
+  const seen = p => { const s = getComputedStyle(p); return p.checkVisibility() && s.opacity > 0.15 && parseFloat(s.strokeWidth) >= 1; };
+  const point = (p, n) => { const { x, y } = p.getPointAtLength(n); return [x, y]; };
+  return {
+    cards: [...river.querySelectorAll("[data-path]")].map(e => ({ path: e.dataset.path, stem: e.closest(".stems") !== null, ...box(e) })),
+    lines: [...river.querySelectorAll("svg path")].filter(seen).map(p => ({
+      from: p.dataset.from, to: p.dataset.to, wide: p.classList.contains("wide"), ends: [point(p, 0), point(p, p.getTotalLength())],
+    })),
+  };
+}"""
+
+
+def apart(point: list[float], card: dict[str, Any]) -> float:
+    """Pixels from a point to a card's edge, 0 within it."""
+    x, y = point
+    return max(card["left"] - x, x - card["right"], card["top"] - y, y - card["bottom"], 0.0)
+
+
+def complaints(page: Page, made: dict[str, list[str]]) -> list[str]:
+    """What is wrong with the lines that are drawn. made: of each tensor of the run, what it was made from."""
+    page.wait_for_function("n => document.querySelectorAll('.river svg path').length >= n", arg=1)
+    found = page.evaluate(DRAWN)
+    cards = {c["path"]: c for c in found["cards"]}
+    wrong = [f"{line['from']} -> {line['to']} touches no card" for line in found["lines"] if not touches(line, cards)]
+    sources, consumers = {line["to"] for line in found["lines"]}, {line["from"] for line in found["lines"]}
+    wrong += [f"{path} has no source" for path in cards if made[path] and path not in sources]
+    return wrong + [f"{path} has no consumer" for path in cards if path not in LAST | consumers] + broken(found)
+
+
+def touches(line: dict[str, Any], cards: dict[str, dict[str, Any]]) -> bool:
+    pairs = zip(line["ends"], (line["from"], line["to"]), strict=True)
+    return all(path in cards and apart(end, cards[path]) < 3 for end, path in pairs)
+
+
+def broken(found: dict[str, Any]) -> list[str]:
+    """Gaps in the residual stream of each stack, from its first state to its last."""
+    gaps = []
+    for encoder in (True, False):
+        own = [c for c in found["cards"] if c["stem"] and (c["path"].startswith("encoder.") or c["path"] == "source") == encoder]
+        names = {c["path"] for c in own}
+        spans = [(c["top"], c["bottom"]) for c in own]
+        spans += [
+            tuple(sorted(y for _, y in line["ends"])) for line in found["lines"] if line["wide"] and {line["from"], line["to"]} <= names
+        ]
+        reached = None
+        for top, bottom in sorted(spans):
+            if reached is not None and top > reached + 2:
+                gaps.append(f"no residual line from {reached:.0f} to {top:.0f}")
+            reached = max(bottom, reached or bottom)
+    return gaps
+
+
+def run_of(visit: Visit, **place: Any) -> dict[str, list[str]]:
+    """Open a run; what each of its tensors was made from, as the server tells it."""
+    with visit.page.expect_response(lambda r: r.request.method == "POST" and r.url.split("?")[0].endswith("/api/runs")) as got:
+        visit.go(**place)
+    visit.settle()
+    return {t["path"]: t["inputs"] for t in got.value.json()["tensors"]}
+
+
+def fold(page: Page, opens: bool) -> None:
+    """Unfold or fold all blocks, one after the other."""
+    wanted = f"[data-block][aria-expanded='{str(not opens).lower()}']"
+    while (closed := page.locator(wanted)).count():
+        before = closed.count()
+        closed.first.click()
+        page.wait_for_function("([s, n]) => document.querySelectorAll(s).length < n", arg=[wanted, before])
+
+
+@pytest.mark.parametrize("name", specimens())
+def test_everything_comes_from_somewhere_and_goes_somewhere(visit: Visit, name: str) -> None:
+    for width in WIDTHS:
+        visit.page.set_viewport_size({"width": width, "height": 900})
+        made = run_of(visit, model=name)
+        assert complaints(visit.page, made) == [], width
+        fold(visit.page, True)
+        assert complaints(visit.page, made) == [], (width, "unfolded")
+        fold(visit.page, False)
+        assert complaints(visit.page, made) == [], (width, "folded")
+
+
+def test_so_it_does_where_there_are_shapes_alone(browser: Browser) -> None:
+    with standing(desk(SHAPES)) as address, visiting(browser, address) as visit:
+        for width in WIDTHS:
+            visit.page.set_viewport_size({"width": width, "height": 900})
+            made = run_of(visit)
+            assert len(made) > 100 and complaints(visit.page, made) == []
+
+
+MUTANTS = {
+    "lines end at folds": ("path.folded", "no residual line"),
+    "long lines are left out": ("path[data-from='encoder.norm']", "encoder.norm has no consumer"),
+    "the last row comes from nowhere": ("path[data-to='sample.logits']", "sample.logits has no source"),
+    "a line that goes astray": ("", "touches no card"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_line_that_is_missing_is_found(visit: Visit, mutant: str) -> None:
+    made = run_of(visit, model="pellucid/capitals-t5")
+    selector, complaint = MUTANTS[mutant]
+    if selector:
+        assert visit.page.evaluate(
+            "s => { const all = document.querySelectorAll(s); all.forEach(p => p.remove()); return all.length; }", selector
+        )
+    else:
+        visit.page.evaluate("document.querySelector('.river svg path:not(.wide)').setAttribute('d', 'M-50 -50L-60 -60')")
+    assert any(complaint in told for told in complaints(visit.page, made))

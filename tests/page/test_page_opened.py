@@ -1,0 +1,216 @@
+"""What opens without weights, and traces, in Chromium: shapes, counts and Budget, and in both languages that values need weights."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from playwright.sync_api import Browser, expect
+
+import pellucid
+from local_hub import Hub, serving
+from pellucid import families
+from pellucid.api.model import SPECIMENS, make
+from pellucid.documents.run import visible
+from pellucid.messages import phrases
+from visits import Visit, desk, opened, standing, visiting
+
+LLAMA = {
+    "model_type": "llama", "vocab_size": 320, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+LANTERN = """
+from dataclasses import replace
+
+from pellucid.families import llama
+from pellucid.families.names import Rule
+
+
+def config(hf):
+    cfg = llama.config(hf)
+    return replace(cfg, layers=tuple(replace(layer, order="sandwich") for layer in cfg.layers))
+
+
+RULES = (*llama.RULES, *(Rule(f"model.layers.{{i}}.after_{n}.*", f"layers.{{i}}.{n}_post_norm.*") for n in ("attn", "ffn")))
+IGNORED = llama.IGNORED
+"""
+EDITED = "layers.0.ffn.neurons"
+Opening = Callable[[Path, pytest.MonkeyPatch], Iterator[str]]
+
+
+def written(place: Path) -> Path:
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(LLAMA))
+    return place
+
+
+@contextmanager
+def by_name(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """Of the catalogue."""
+    yield "gpt2-small", []
+
+
+@contextmanager
+def by_folder(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """A folder with config.json alone."""
+    yield str(written(place / "bare")), []
+
+
+@contextmanager
+def by_file(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """A config.json."""
+    yield str(written(place / "bare") / "config.json"), []
+
+
+@contextmanager
+def by_tokenizer(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """A folder with config.json and a tokenizer, to which a text can be given."""
+    shutil.copytree(SPECIMENS / "capitals-llama", place / "m", ignore=shutil.ignore_patterns("*.safetensors"))
+    yield str(place / "m"), []
+
+
+@contextmanager
+def by_hub(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """A hub id with --device meta, of which nothing but config.json is fetched."""
+    with serving(Hub()) as hub:
+        hub.add("owner/capitals", SPECIMENS / "capitals")
+        patch.setenv("HF_ENDPOINT", hub.address)
+        patch.setenv("HF_HOME", str(place / "hf"))
+        patch.setenv("HF_HUB_OFFLINE", "0")
+        yield "owner/capitals", ["--device", "meta"]
+        assert set(hub.gets()) == {"config.json"}
+
+
+@pytest.mark.parametrize("way", [by_name, by_folder, by_file, by_tokenizer, by_hub])
+def test_shapes_counts_and_budget_without_weights(
+    way: Callable[..., Iterator[tuple[str, list[str]]]], browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with way(tmp_path, monkeypatch) as (name, more), opened(name, *more) as address, visiting(browser, address) as visit:  # type: ignore[attr-defined]
+        config = str(SPECIMENS / "capitals") if way is by_hub else name
+        looked_at(visit, name, pellucid.count(config))
+
+
+def looked_at(visit: Visit, name: str, bill: "pellucid.counting.Bill") -> None:
+    """Life has every tensor with its shape; a tile opens without values; the Budget is the bill."""
+    page = visit.page
+    for lang in ("en", "zh"):
+        visit.go(lang)
+        said = phrases(lang)
+        sentence = said["page.shapes"].format(model=name)
+        assert sentence in page.inner_text("[data-shapes]")
+        assert [a.split("=")[-1] for a in page.eval_on_selector_all("main nav a", "all => all.map(a => a.getAttribute('href'))")] == [
+            "life", "budget",
+        ]  # fmt: skip
+        attn = bill.config.layers[0].attn
+        tokens = int(page.locator(".token").count())
+        card = page.locator("[data-path='layers.0.attn.q'] .axes").inner_text().split()
+        told = "".join(card)
+        assert told == f"T{tokens}H{attn.heads}K{attn.width}" if hasattr(attn, "width") else told
+        page.click("[data-path='layers.0.attn.q']")
+        expect(page.locator("aside [data-shapes]")).to_have_text(said["page.shapes.tensor"])
+        page.keyboard.press("Escape")
+        page.locator("[data-shapes] button").first.click()
+        page.wait_for_selector("td[data-number='parameters.total'][data-value]")
+        for number in ("parameters.total", "bytes.total", "cache.bytes_per_token", "flops.prefill", "flops.decode"):
+            assert page.get_attribute(f"td[data-number='{number}']", "data-value") == str(int(bill[number])), number
+        assert sentence in page.inner_text("[data-shapes]")
+        assert said["page.measured.weights"] in page.inner_text("main") and page.locator("[data-measure]").count() == 0
+    page.click("[data-part='attn']")
+    page.wait_for_selector("[data-part='layers.0.attn.q.weight'], [data-part='layers.0.attn.q_b.weight']")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace of two steps, of a specimen that is not the first; one of its tensors was edited."""
+    place = tmp_path_factory.mktemp("trace") / "t"
+    model = pellucid.load("pellucid/capitals-llama")
+    pellucid.trace(model, "The capital of France is", 2, edit={EDITED: lambda x: x * 0.5}).save(place)
+    return place
+
+
+def test_a_trace_shows_its_own_values(recorded: Path, browser: Browser) -> None:
+    life, model = pellucid.load_trace(recorded), pellucid.load("pellucid/capitals-llama")
+    block = [s for s in pellucid.trace(model, "The capital of France is") if s.path.startswith("layers.1.")]
+    with opened(str(recorded)) as address, visiting(browser, address) as visit:
+        for lang in ("en", "zh"):
+            visit.go(lang)
+            page = visit.page
+            assert page.locator("#model").input_value() == "pellucid/capitals-llama"
+            assert page.locator("#prompt").input_value() == "The capital of France is"
+            assert [int(x) for x in page.locator(".token .id").all_inner_texts()] == life.ids + life.new
+            assert page.locator("[data-shapes]").count() == 0
+            line = page.locator('[data-block="layers.1"] [data-parameters]')
+            assert line.get_attribute("data-flops") == str(sum(s.flops for s in block)) and line.inner_text().endswith("FLOP")
+            assert line.get_attribute("data-parameters") == str(sum(p.numel() for p in model.module.layers[1].parameters()))
+        for path, at in (("layers.1.attn.q", (0, 2, 1, 3)), (EDITED, (0, 4, 7)), ("logits", (0, 4, 11))):
+            found = visit.cell(path, at)
+            value = life.all(path)[0].value[at]
+            assert torch.tensor(float(found.value), dtype=value.dtype) == value, path
+            assert found.bytes["received"] == found.bytes["source"]
+            says = "page.given" if path == EDITED else "page.unsummed"
+            expect(page.locator("aside > p.soft")).to_have_text(phrases("en")[says])
+        visit.go(view="next")
+        expect(page.locator("[data-pick]")).to_have_attribute("data-pick", str(life.new[0]))
+        visit.settle()
+        assert page.locator("tr[data-layer]").count() > 4
+        visit.go(view="budget")
+        bill = pellucid.count("pellucid/capitals-llama", dtype="float32", cache="float32")
+        page.wait_for_selector("td[data-number='parameters.total'][data-value]")
+        assert page.get_attribute("td[data-number='cache.bytes']", "data-value") == str(int(bill["cache.bytes"]))
+
+
+def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path, browser: Browser) -> None:
+    """Its values are shown; its Budget says that the model is not here, and the catalogue's models can be counted."""
+    pellucid.trace(pellucid.load(folder), "The").save(tmp_path / "t")
+    life = pellucid.load_trace(tmp_path / "t")
+    with opened(str(tmp_path / "t")) as address, visiting(browser, address, refusals=(400, 404)) as visit:
+        visit.go()
+        assert visit.page.locator("#model").input_value() == str(folder)
+        told = [visible(pellucid.load(folder).tokenizer.pieces([i])[0]) for i in life.ids + life.new]
+        assert visit.page.locator(".token .piece").all_inner_texts() == told
+        line = visit.page.locator('[data-block="layers.1"] [data-flops]')
+        assert line.get_attribute("data-parameters") is None and "FLOP" in line.inner_text() and "W" not in line.inner_text()
+        found = visit.cell("layers.0.attn.q", (0, 0, 1, 2))
+        assert float(found.value) == pytest.approx(float(life["layers.0.attn.q"].value[0, 0, 1, 2]), rel=1e-7)
+        visit.go(view="next")
+        visit.page.wait_for_selector(".stages tr[data-id]")
+        best = life.last_logits().argsort(descending=True, stable=True)[:5].tolist()
+        assert [int(row.get_attribute("data-id") or -1) for row in visit.page.locator(".stages tr[data-id]").all()[:5]] == best
+        visit.go(view="budget")
+        expect(visit.page.locator("[data-column]").first).to_contain_text(str(folder))
+        expect(visit.page.locator("[data-column]").first).to_contain_text("pellucid/capitals")
+        visit.page.click("[data-situation]")
+        visit.page.wait_for_selector("[data-ranks='8']")
+
+
+def test_a_family_that_the_page_was_built_without(tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file added to the families, after the build: its Life has every tensor of its run, and what it picks."""
+    (tmp_path / "families").mkdir()
+    (tmp_path / "families" / "lantern.py").write_text(LANTERN)
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path / "families")])
+    model = make({**LLAMA, "model_type": "lantern", "vocab_size": 8192}, dtype=torch.float32)
+    draw = torch.Generator().manual_seed(5)
+    for p in model.module.parameters():
+        p.data = torch.randn(p.shape, generator=draw) * 0.3
+    model.save(tmp_path / "m")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SPECIMENS / "capitals-llama" / name, tmp_path / "m")
+    life = pellucid.trace(pellucid.load(tmp_path / "m", dtype="float32"), "The capital of France is", terms=True)
+    with standing(desk(str(tmp_path / "m"))) as address, visiting(browser, address) as visit:
+        visit.go(prompt="The capital of France is")
+        page = visit.page
+        assert page.locator("[data-picked]").get_attribute("data-picked") == str(life.new[0])
+        for closed in iter(lambda: page.locator('[data-block][aria-expanded="false"]'), None):
+            if closed.count() == 0:
+                break
+            closed.first.click()
+        shown = page.locator(".river [data-path]").evaluate_all("cards => cards.map(c => c.dataset.path)")
+        assert sorted(shown) == sorted(s.path for s in life) and "layers.0.ffn_post_norm" in shown
+        seen = life["layers.2.ffn_post_norm"]
+        assert seen.terms is not None
+        found = visit.cell("layers.2.ffn_post_norm", (0, 4, 7))
+        assert float(found.value) == pytest.approx(float(seen.value[0, 4, 7]), rel=1e-6)
+        assert visit.total() == seen.terms((0, 4, 7)).total()

@@ -1,0 +1,371 @@
+"""A hundred hostile texts in eight places of the page and in a saved file, in a real Chromium: every one is shown, none is run.
+
+Places: the prompt, a token of the tokenizer, the model's folder, a field of config.json, a recorded trace's tensors, its prompt and its
+model, links, changes of a run. PELLUCID_FULL=1 also gives each text a prompt, a folder and a file of its own.
+"""
+
+import json
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import torch
+from playwright.sync_api import Browser, Error, Route
+
+from payloads import NAIVE, PAYLOADS, TEXTS, Payload
+from pellucid import messages
+from pellucid.api.model import make
+from pellucid.tokenizer.pieces import LETTERS
+from pellucid.tracing import Trace
+from pellucid.watching.watch import Seen
+from visits import READY, Visit, desk, standing, visiting
+
+FULL = bool(os.environ.get("PELLUCID_FULL"))
+ALL = " ".join(TEXTS)
+TYPED = ALL.replace("\r", "").replace("\n", "")  # a field of one line
+VIEWS = ("life", "attention", "next", "cache", "budget", "change", "experts", "nowhere")
+KEYS = ("block", "tensor", "cell", "sampling", "budget", "steps", "step", "head", "position", "tour", "edits", "unknown")
+REFUSED = (400, 404)  # what a server answers that does not have what a link names; the console tells it, which is right
+SETTLED = 150  # ms for what a view asks for
+# What no text may become: an element or attribute that the page has no use for, or a sign that hides or turns others.
+HARM = r"""() => {
+  const found = [], hidden = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u;
+  const bad = ["script:not([src$='page.js']):not(#recorded):not([type=module])", "img, iframe, object, embed, base, video, audio, source",
+    "math, template, textarea, noscript, plaintext, xmp, foreignObject, animate, set, image, use, body style, body link, body meta",
+    "form[action], [srcdoc], [srcset], [background], a[href]:not([href^='#'], nav [href^='/']), [href^='//']"];
+  if (window.__pwned !== undefined) found.push("it ran");
+  for (const e of document.querySelectorAll(bad.join())) found.push(e.outerHTML.slice(0, 90));
+  for (const e of document.querySelectorAll("*")) for (const { name, value } of e.attributes) {
+    const read = ["title", "aria-label", "placeholder", "alt"].includes(name);
+    if (/^on/i.test(name) || (read && hidden.test(value))) found.push(`${e.tagName} ${name} ${JSON.stringify(value.slice(0, 60))}`);
+  }
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let t = texts.nextNode(); t; t = texts.nextNode())
+    if (t.parentElement.tagName !== "SCRIPT" && t.data.trim() && hidden.test(t.data)) found.push(JSON.stringify(t.data.slice(0, 60)));
+  if (hidden.test(document.title)) found.push("the title");
+  return found.slice(0, 8);
+}"""
+# All that a person can read: texts, names for screen readers, what fields hold.
+READ = """() => { const all = [document.title], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let t = walk.nextNode(); t; t = walk.nextNode()) if (t.parentElement?.tagName !== "SCRIPT") all.push(t.data);
+  for (const e of document.querySelectorAll("input")) all.push(e.value);
+  return all.join("\\n"); }"""
+
+
+def spelled(text: str) -> str:
+    """As the page writes a text: signs that hide or turn others by their numbers."""
+    return "".join(f"\\u{{{ord(c):x}}}" if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") else c for c in text)
+
+
+def piece(text: str) -> str:
+    """As the server writes a token."""
+    return "".join("·" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def unseen(visit: Visit, texts: Iterable[str]) -> list[str]:
+    """The texts that nobody can read on the page."""
+    found = visit.page.evaluate(READ)
+    return [t for t in texts if t not in found]
+
+
+def look(visit: Visit, **place: object) -> None:
+    """Go to a place of the open page by its address alone, and look at what became of the texts there."""
+    visit.page.evaluate("h => { location.hash = h }", "&".join(f"{k}={quote(str(v), safe='')}" for k, v in place.items()))
+    visit.page.wait_for_function(READY)
+    visit.page.wait_for_timeout(SETTLED)
+    assert visit.page.evaluate(HARM) == [] and not visit.faults, (place, visit.faults)
+
+
+def model(path: Path) -> Path:
+    """A random model whose tokenizer's last tokens are the texts."""
+    hf: dict[str, Any] = {"model_type": "gpt2", "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 512, "tie_word_embeddings": False}
+    made = make({**hf, "vocab_size": 256 + len(TEXTS), "bos_token_id": 0, "eos_token_id": 0}, dtype=torch.float32)
+    draw = torch.Generator().manual_seed(1)
+    for name, p in made.module.named_parameters():
+        p.data = torch.randn(p.shape, generator=draw) * 0.3 + (p.ndim == 1 and "norm" in name)
+    made.module.head.weight.data[256:] *= 4  # so that they are the likeliest
+    made.save(path)
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+    letters = {c: i for i, c in enumerate(LETTERS)}
+    spec = {
+        "version": "1.0", "pre_tokenizer": level, "decoder": level,
+        "model": {"type": "BPE", "vocab": letters, "merges": []},
+        "added_tokens": [{"id": 256 + i, "content": t, **flags} for i, t in enumerate(TEXTS)],
+    }  # fmt: skip
+    (path / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
+    return path
+
+
+def named(folder: Path, texts: list[str], target: Path) -> str:
+    """The model under a name of all these texts, which the page shows as it was typed."""
+    name = "/".join([*texts, "model"])
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).symlink_to(target)
+    return name
+
+
+def groups(texts: Iterable[str], room: int, between: str) -> list[list[str]]:
+    """The texts in as few groups as have room when they are written one after the other."""
+    found = [list[str]()]
+    for text in texts:
+        if found[-1] and len(between.join(map(messages.plain, [*found[-1], text])).encode()) >= room:
+            found.append([])
+        found[-1].append(text)
+    return found
+
+
+FOLDERS = groups((t for t in TEXTS if "\0" not in t), 2400, "/")  # no folder can be called what holds a NUL
+
+
+def recorded(path: Path) -> Path:
+    """A trace of which the model, the prompt and every tensor, its op and what it was made from, bear these names."""
+    draw = torch.Generator().manual_seed(2)
+    seen = list[Seen]()
+
+    def add(name: str, dims: str, op: str | None, *inputs: str) -> None:
+        value = torch.randn([2 if a in "TSH" else 1 if a == "B" else 4 for a in dims.split()], generator=draw)
+        value = value.softmax(-1) if op == "softmax" else value
+        value = value.argsort(-1) if dims.endswith("A") else value
+        seen.append(Seen(name, dims, tuple(value.shape), value.dtype, value, 0, None, 0, None, "executed", None))
+        seen[-1].op, seen[-1].inputs, seen[-1].weights = op, inputs, inputs[:1]
+
+    for i, text in enumerate(TEXTS):
+        add(text, "B T D", text, TEXTS[i - 1])
+        if i % 18 == 0:
+            parts = {"attn.k": "B T G K", "attn.v": "B T G K", "attn.pattern": "B H T S", "ffn.affinity": "B T E", "ffn.chosen": "B T A"}
+            for name, dims in parts.items():
+                add(f"{text}.{name}", dims, "softmax" if "S" in dims else None, text)
+            add(f"{text}.affinity", "B T E", "linear", text)
+            add(f"{text}.chosen", "B T A", "top", text)
+            add(f"layers.{i}.{text}", "B T D", "add", text)
+    pieces = {i: text.encode(errors="replace") for i, text in enumerate(TEXTS)}
+    Trace(" ".join(TEXTS[::4]), ALL, list(range(len(TEXTS))), [3], seen, pieces=pieces).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def desks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Addresses: of the model under its first name and its second, and of the trace."""
+    folder, before = tmp_path_factory.mktemp("hostile"), os.getcwd()
+    made, (first, second) = model(folder / "model"), FOLDERS
+    os.chdir(folder)  # a name is shown as it is typed, from here
+    try:
+        with (
+            standing(desk(named(folder, first, made))) as one,
+            standing(desk(named(folder, second, made))) as two,
+            standing(desk(str(recorded(folder / "trace")))) as trace,
+        ):
+            yield {"first": one, "second": two, "trace": trace}
+    finally:
+        os.chdir(before)
+
+
+def test_each_text_works_on_a_careless_page(browser: Browser) -> None:
+    """Otherwise it would prove nothing that the page shows it unharmed."""
+    context, asked, written = browser.new_context(), list[str](), ""
+    assert len(set(TEXTS)) == len(TEXTS) >= 100
+
+    def answer(route: Route) -> None:
+        if route.request.url == "http://careless.example/":
+            return route.fulfill(body=written, content_type="text/html; charset=utf-8")
+        asked.append(route.request.url)
+        route.fulfill(status=204)  # which leads nowhere
+
+    context.route("**/*", answer)
+    page = context.new_page()
+
+    def works(p: Payload) -> bool:
+        nonlocal written
+        written = f"<!doctype html><meta charset=utf-8><body>{NAIVE[p.sink].replace('{}', p.text)}"
+        asked.clear()
+        page.goto("http://careless.example/", wait_until="commit")
+        page.wait_for_function("document.readyState !== 'loading'")  # asked of the page itself: an event may have come before
+        if p.sink == "link":
+            page.evaluate("document.querySelector('a').click()")
+        elif p.sink in ("inner", "twice"):
+            clean = (
+                "t => { const b = new DOMParser().parseFromString(t, 'text/html').body; return b.querySelector('img') ? '' : b.innerHTML }"
+            )
+            text = page.evaluate(clean, p.text) if p.sink == "twice" else p.text
+            page.evaluate("t => { document.querySelector('div').innerHTML = t }", text)
+        elif p.sink == "key":
+            return bool(page.evaluate("t => ({})[t] !== undefined", p.text))
+        swallows = " || document.getElementById('after') === null" if "id=after" in NAIVE[p.sink] else ""
+        did = f"window.__pwned === 1{swallows}"
+        for _ in range(100):
+            with suppress(Error):  # it went elsewhere, which is told below
+                if page.evaluate(did):
+                    return True
+            if any("evil.example" in url for url in asked):
+                return True
+            page.wait_for_timeout(20)
+        return False
+
+    assert [p for p in PAYLOADS if p.sink not in ("hides", "engine") and not works(p)] == []
+    assert all(spelled(p.text) != p.text for p in PAYLOADS if p.sink == "hides")
+    context.close()
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_prompt_its_tokens_and_the_models_name(browser: Browser, desks: dict[str, str], lang: str) -> None:
+    with visiting(browser, desks["first"], refusals=REFUSED) as visit:
+        visit.go(lang, prompt=ALL)
+        pieces = visit.page.locator(".token .piece").all_inner_texts()
+        assert visit.page.input_value("#prompt") == TYPED and len(pieces) == 160
+        assert unseen(visit, map(spelled, FOLDERS[0])) == []
+        for view in VIEWS:
+            look(visit, view=view, prompt=ALL)
+        ids = "#" + " ".join(str(256 + i) for i in range(len(TEXTS)))  # the tokens by themselves
+        for view in ("life", "next", "attention", "cache"):
+            look(visit, view=view, prompt=ids, steps=2, position=7)
+            assert unseen(visit, (spelled(piece(t)) for t in TEXTS)) == []
+        for tensor in ("layers.1.attn.scores", "layers.1.attn.pattern", "logits"):
+            look(visit, tensor=tensor, prompt=ids, steps=2, cell="0,1,40,3" if tensor != "logits" else "0,40,300")
+    with visiting(browser, desks["second"], refusals=REFUSED) as visit:
+        visit.go(lang, prompt=ids)
+        for view in ("life", "budget"):
+            look(visit, view=view, prompt=ids)
+            assert unseen(visit, map(spelled, FOLDERS[1])) == []
+
+
+def test_a_recorded_traces_tensors_model_and_prompt(browser: Browser, desks: dict[str, str]) -> None:
+    with visiting(browser, desks["trace"], refusals=REFUSED) as visit:
+        visit.go()
+        assert not visit.faults
+        look(visit, view="life")
+        assert unseen(visit, map(spelled, (*TEXTS, *map(piece, TEXTS)))) == []
+        assert spelled(ALL) in visit.page.title() and visit.page.input_value("#prompt") == TYPED
+        for view in VIEWS:
+            look(visit, view=view)
+        for tour in range(1, 12, 1 if FULL else 3):
+            look(visit, tour=tour)
+        for text in TEXTS if FULL else TEXTS[::5]:
+            look(visit, tensor=text, cell="0,1,2")
+            assert spelled(text) in visit.page.inner_text("aside h2")
+            visit.page.wait_for_selector('#reading[data-cell="0,1,2"]:not([data-value=""])')
+        look(visit, tensor=f"{TEXTS[0]}.attn.pattern")
+        visit.page.click("aside .acts button")  # as a table
+
+
+def test_fields_of_config(browser: Browser, tmp_path: Path) -> None:
+    """The bill tells which fields were left aside."""
+    made = model(tmp_path / "made")
+    plain = json.loads((made / "config.json").read_text(encoding="utf-8"))
+    for some in groups(TEXTS, messages.LONGEST, ", "):
+        (made / "config.json").write_text(json.dumps(plain | {t: t for t in some}), encoding="utf-8")
+        with standing(desk(str(made), ignore_fields=tuple(some))) as address, visiting(browser, address, refusals=REFUSED) as visit:
+            visit.go(prompt="x")
+            look(visit, view="budget", prompt="x")
+            told = [messages.plain(t) for t in some if t[0] != "_"]  # of others nothing is said
+            visit.page.wait_for_function("t => document.querySelector('main').textContent.includes(t)", arg=told[0])
+            assert unseen(visit, told) == []
+
+
+def test_links(browser: Browser, desks: dict[str, str]) -> None:
+    """In every field of a link, in each view: what it says is used where it makes sense, and nothing of it is run."""
+    with visiting(browser, desks["first"], refusals=REFUSED) as visit:
+        for lang in (*TEXTS[:: 1 if FULL else 20], ALL[:900]):
+            visit.page.goto("about:blank")
+            base, token = visit.address.split("#")
+            visit.page.goto(f"{base}?lang={quote(lang)}#{token}&prompt=x")
+            visit.page.wait_for_function(READY)
+            assert visit.page.evaluate(HARM) == [] and visit.page.evaluate("document.documentElement.lang") == "en"
+        for i, text in enumerate(TEXTS):
+            where = dict.fromkeys(KEYS, text) | ({"view": VIEWS[i // 2 % len(VIEWS)]} if i % 2 else {"view": text, "model": text})
+            link = "&".join(f"{k}={quote(v, safe='')}" for k, v in where.items())
+            visit.page.evaluate("h => { location.hash = h }", f"prompt=x&{link}")
+            visit.page.wait_for_function(READY)
+            assert visit.page.evaluate(HARM) == [] and not visit.faults, (text, visit.faults)
+            assert visit.page.locator("nav [aria-current]").count() <= 1 and visit.page.locator("main > :nth-child(3)").count() == 1
+
+
+def test_a_token_that_is_none_is_told(browser: Browser, desks: dict[str, str]) -> None:
+    for text in (TEXTS[0], "\u202etxt", "a\r\nb"):
+        with visiting(browser, desks["first"], refusals=(401,)) as visit:
+            visit.page.goto(f"{visit.address.split('#')[0]}#token={quote(text)}&prompt=x")
+            visit.page.wait_for_selector("[role=alert]")
+            assert "pellucid open" in visit.page.inner_text("[role=alert]")
+
+
+def test_changes(browser: Browser, desks: dict[str, str]) -> None:
+    """A path that no tensor has, which the server refuses by name; a prompt whose tensor is put in."""
+    with visiting(browser, desks["first"], refusals=REFUSED) as visit:
+        visit.go(prompt="x", view="change")
+        for text in TEXTS:
+            visit.page.evaluate("h => { location.hash = h }", f"view=change&prompt=x&edits={quote(json.dumps([[text, '0', 'to', '0']]))}")
+            visit.page.wait_for_selector("main .fault")
+            assert visit.page.evaluate(HARM) == [] and spelled(text) in visit.page.inner_text(".edits")
+        for start in range(0, len(TEXTS), 16):
+            some = TEXTS[start : start + 16]
+            edits = json.dumps([["layers.0.attn.q", "0,0,:,:", "prompt", t] for t in some])
+            visit.page.evaluate("h => { location.hash = h }", f"view=change&prompt=x&edits={quote(edits)}")
+            visit.page.wait_for_function("n => document.querySelectorAll('.edits li').length === n", arg=len(some))
+            visit.page.wait_for_selector(".picks")
+            assert visit.page.evaluate(HARM) == [] and unseen(visit, map(spelled, some)) == []
+
+
+@pytest.mark.parametrize("which", ["first", "trace"])
+def test_a_saved_file(browser: Browser, desks: dict[str, str], tmp_path: Path, which: str) -> None:
+    ids = "#" + " ".join(str(256 + i) for i in range(len(TEXTS)))
+    with visiting(browser, desks[which], refusals=REFUSED) as visit:
+        visit.go(**({"prompt": ids} if which == "first" else {}))
+        if which == "first":
+            look(visit, view="budget", prompt=ids)
+        with visit.page.expect_download() as got:
+            visit.page.click("nav .save")
+        file = tmp_path / "saved.html"
+        assert re.fullmatch(r"[\w.-]+\.html", got.value.suggested_filename)
+        got.value.save_as(file)
+    with visiting(browser, f"{file.as_uri()}#", offline=True) as visit:
+        visit.page.goto(file.as_uri())
+        visit.page.wait_for_function(READY)
+        for view in ("life", "attention", "next", "cache", "budget"):
+            look(visit, view=view)
+            if view == "life":
+                assert unseen(visit, (spelled(piece(t) if which == "first" else t) for t in TEXTS)) == []
+        for text in TEXTS:
+            link = "&".join(f"{k}={quote(text, safe='')}" for k in (*KEYS, "view", "model"))
+            visit.page.evaluate("h => { location.hash = h }", link)
+        visit.page.wait_for_timeout(SETTLED)
+        assert visit.page.evaluate(HARM) == [] and not visit.faults
+        assert {r.split("#")[0].split("?")[0] for r in visit.requests} == {file.as_uri()}
+
+
+def test_the_watch_sees_a_page_that_makes_markup_of_texts(browser: Browser, desks: dict[str, str]) -> None:
+    with visiting(browser, desks["first"]) as visit:
+        visit.go(prompt=ALL)
+        careless = "document.querySelectorAll('.piece').forEach(e => { e.innerHTML = e.textContent.replaceAll('·', ' ') })"
+        found = visit.page.evaluate(f"() => {{ {careless}; return ({HARM})(); }}")
+        assert len(found) == 8 and "it ran" not in found  # the policy held
+        visit.page.wait_for_timeout(SETTLED)
+        assert any("Content Security Policy" in f for f in visit.faults)
+        visit.told.clear()
+    with visiting(browser, desks["first"]) as visit:  # the first may still be led away by what it made
+        for harm in ("e.textContent = 'a\\u202eb'", "e.title = '\\u200b'", "e.setAttribute('onclick', '1')", "document.title = '\\u2066'"):
+            visit.go(prompt="x")
+            visit.page.evaluate(f"(e => {{ {harm} }})(document.querySelector('.piece'))")
+            assert len(visit.page.evaluate(HARM)) == 1, harm
+        visit.told.clear()
+
+
+@pytest.mark.skipif(not FULL, reason="PELLUCID_FULL=1 gives each text a visit of its own")
+@pytest.mark.parametrize("text", TEXTS)
+def test_each_by_itself(browser: Browser, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = named(tmp_path, [text], model(tmp_path / "made")) if "\0" not in text else str(model(tmp_path / "made"))
+    with standing(desk(name)) as address, visiting(browser, address, refusals=REFUSED) as visit:
+        visit.go(prompt="x")
+        visit.page.fill("#prompt", text)
+        visit.page.keyboard.press("Enter")
+        visit.page.wait_for_function(READY)
+        typed = text.replace("\r", "").replace("\n", "")
+        for view in VIEWS:
+            look(visit, view=view, prompt=typed)
+        assert visit.page.input_value("#prompt") == typed and unseen(visit, [spelled(name)]) == []

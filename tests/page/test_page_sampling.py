@@ -1,0 +1,59 @@
+"""The page's sampler is the engine's: numbers of the engine, which the page's own tests hold its twin to (web/src/sampling)."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pellucid.ops.sampling.settings import Sampling
+from pellucid.ops.sampling.stages import choose, stages
+from pellucid.ops.sampling.uniform import uniform
+
+VECTORS = Path(__file__).parents[2] / "web" / "src" / "sampling" / "vectors.json"
+PROMPT, OUTPUT = [3, 7, 7, 19], [7, 21, 21, 40]
+SETTINGS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.0, "repetition": 1.7, "frequency": 0.9},
+    {"temperature": 1.0, "seed": 0},
+    {"temperature": 0.7, "seed": 1},
+    {"temperature": 1.3, "top_k": 5, "seed": 2},
+    {"temperature": 1.0, "top_k": 3, "seed": 2},
+    {"temperature": 0.9, "top_p": 0.8, "seed": 3},
+    {"temperature": 2.0, "min_p": 0.1, "seed": 4},
+    {"temperature": 1.1, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "repetition": 1.2, "presence": 0.5, "frequency": 0.3, "seed": 5},
+    {"temperature": 0.5, "presence": -1.5, "frequency": -0.25, "seed": 2**53 - 1},
+    {"temperature": 1e-9, "seed": 6},
+]
+
+
+def vectors() -> dict[str, Any]:
+    """Logits with ties, and what every setting makes of them."""
+    logits = torch.randn(48, generator=torch.Generator().manual_seed(11)).mul(3)
+    logits[[9, 30]] = logits[4].item()
+    logits[[12, 13]] = logits.max().item()
+    cases = []
+    for told in SETTINGS:
+        s = Sampling.of({"seed": 0} | told)
+        made = [
+            {"name": name, "values": [None if x == float("-inf") else x for x in values.tolist()]}
+            for name, values in stages(logits, s, PROMPT, OUTPUT)
+        ]
+        cases.append({"sampling": told, "stages": made, "picks": [choose(logits, s, PROMPT, OUTPUT[:n]) for n in range(len(OUTPUT) + 1)]})
+    seeds = [(0, 0), (0, 1), (1, 0), (7, 300), (2**53 - 1, 12)]
+    return {
+        "prompt": PROMPT,
+        "output": OUTPUT,
+        "logits": logits.tolist(),
+        "cases": cases,
+        "uniform": [{"seed": seed, "step": step, "value": uniform(seed, step)} for seed, step in seeds],
+    }
+
+
+def test_the_pages_vectors_are_the_engines() -> None:
+    assert json.loads(VECTORS.read_text(encoding="utf-8")) == json.loads(json.dumps(vectors()))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(vectors()) + "\n")

@@ -1,0 +1,163 @@
+"""The page at scale: a long prompt, a large matrix, a model of many blocks and heads. Few nodes, and what is pooled says so.
+
+How long a frame takes is measured by benchmarks/page.py.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import torch
+from playwright.sync_api import Browser, Route
+
+from pellucid.api.model import make
+from pellucid.tracing import Trace
+from pellucid.watching.watch import Seen
+from visits import READY, Visit, desk, standing, visiting
+
+TOKENS, SIDE, MOST = 2048, 4096, 5000
+IDS = "#" + " ".join(str(17 * i % 5000) for i in range(TOKENS))
+LONG = {"model_type": "gpt2", "vocab_size": 5000, "n_embd": 48, "n_head": 12, "n_layer": 16, "n_positions": 2 * TOKENS}
+LARGE = {
+    "model_type": "llama", "vocab_size": 16, "hidden_size": SIDE, "intermediate_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 32, "num_key_value_heads": 1, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+def model(path: Path, hf: dict[str, object]) -> str:
+    """A random model without a tokenizer; of bfloat16, as large ones are."""
+    made = make({**hf, "bos_token_id": 0, "eos_token_id": 0}, dtype=torch.bfloat16)
+    draw = torch.Generator().manual_seed(0)
+    for name, p in made.module.named_parameters():
+        p.data.normal_(0, 0.1, generator=draw).add_(p.ndim == 1 and "norm" in name)
+    made.save(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with standing(desk(model(tmp_path_factory.mktemp("long"), LONG))) as address:
+        yield address
+
+
+def nodes(visit: Visit) -> int:
+    return int(visit.page.evaluate("document.querySelectorAll('*').length"))
+
+
+def turn(visit: Visit, ready: str, **place: object) -> None:
+    """Go to a place of the open page, until something is there."""
+    visit.page.evaluate("h => { location.hash = h }", "&".join(f"{k}={quote(str(v))}" for k, v in place.items()))
+    visit.page.wait_for_function(READY)
+    visit.page.wait_for_selector(ready)
+    assert nodes(visit) < MOST, (place, nodes(visit))
+
+
+def test_a_long_prompt(browser: Browser, long: str) -> None:
+    with visiting(browser, long) as visit:
+        page = visit.page
+        page.set_default_timeout(60_000)
+        visit.go(prompt=IDS)
+        assert page.locator(".token").count() == 160
+        scores = page.locator('[data-path="layers.0.attn.scores"]')
+        scores.scroll_into_view_if_needed()
+        marked = scores.locator("[data-pooled]")
+        marked.wait_for()
+        assert marked.get_attribute("data-pooled") == "4" and "16×16" in (marked.get_attribute("title") or "")
+        assert page.locator('[data-path="layers.0.attn.q"] [data-pooled]').count() == 0  # whole
+        for block in range(1, 16):
+            page.locator(f'[data-block="layers.{block}"]').click()
+            assert page.locator(f'[data-path="layers.{block}.attn.q"]').count() == 1 and nodes(visit) < MOST
+        assert 3 < page.locator('[data-block][aria-expanded="true"]').count() < 16  # the first ones made room
+        turn(visit, "[data-weight]", view="attention", prompt=IDS)
+        page.wait_for_selector('.heads[data-pooled="4"] .pooled')
+        for view, there in (("next", "[data-pick]"), ("cache", ".positions"), ("budget", "td .value")):
+            turn(visit, there, view=view, prompt=IDS)
+
+
+def test_small_pictures_of_tables_hold_up_no_tile(browser: Browser, long: str) -> None:
+    """What has to be computed anew comes one tensor after another, its first head first, and not when nobody looks any more."""
+    heads = re.compile(r"/tensors/(\d+)\?at=0%2C\d+%2C%3A%2C%3A&")  # of scores and patterns, as a card asks for them
+    with visiting(browser, long) as visit:
+        page, held, free = visit.page, list[Route](), list[bool]()
+        page.set_default_timeout(60_000)
+        page.route(heads, lambda route: route.fallback() if free else held.append(route))
+        visit.go(prompt=IDS)
+        for name in ("scores", "pattern"):
+            page.locator(f'[data-path="layers.0.attn.{name}"]').scroll_into_view_if_needed()
+        page.wait_for_selector('[data-drawn="layers.0.attn.q"]')
+        page.wait_for_timeout(500)
+        assert len(held) == 1
+        turn(visit, 'aside[aria-label="layers.0.attn.pattern"] .frame[data-level]', tensor="layers.0.attn.pattern", prompt=IDS)
+        assert len(held) == 1
+        turn(visit, "td .value", view="budget", prompt=IDS)
+        free.append(True)
+        with page.expect_response(lambda r: "at=0%2C11%2C%3A%2C%3A&" in r.url):
+            held[0].continue_()
+        page.wait_for_timeout(500)
+        assert len({found[1] for url in visit.requests if (found := heads.search(url))}) == 1
+        turn(visit, '[data-drawn="layers.0.attn.scores"]', view="life", prompt=IDS)
+
+
+def test_a_table_of_scores_pans_and_zooms_from_pooled_to_exact(browser: Browser, long: str) -> None:
+    with visiting(browser, long) as visit:
+        page = visit.page
+        page.set_default_timeout(60_000)
+        visit.go(prompt=IDS)
+        pools(visit, "layers.1.attn.pattern", "0,3,2000,5", prompt=IDS)
+
+
+def pools(visit: Visit, path: str, cell: str, **place: object) -> None:
+    """Opened whole a tile is pooled and says so, at the picture and at the cell; zoomed in it is exact, and says nothing."""
+    page = visit.page
+    turn(visit, "aside .frame[data-level]", tensor=path, cell=cell, **place)
+    level = int(page.get_attribute("aside .frame", "data-level") or "0")
+    size = f"{2**level}×{2**level}"
+    assert level > 0 and size in page.inner_text("aside .tools .pooled")
+    page.wait_for_selector('#reading:not([data-value=""])')
+    assert size in page.inner_text("#reading .warn")
+    pooled = page.get_attribute("#reading", "data-value")
+    for _ in range(9):
+        page.click("aside .tools button >> nth=0")
+    page.wait_for_selector('aside .frame[data-level="0"]')
+    page.wait_for_selector('#reading:not([data-value=""])')
+    assert page.locator("aside .tools .pooled, #reading .warn").count() == 0
+    assert page.get_attribute("#reading", "data-value") == pooled  # a cell has one number, however the picture is drawn
+    assert nodes(visit) < MOST
+
+
+def test_a_large_matrix(browser: Browser, tmp_path: Path) -> None:
+    with standing(desk(model(tmp_path / "large", LARGE))) as address, visiting(browser, address) as visit:
+        visit.page.set_default_timeout(60_000)
+        visit.go(prompt="#1 2 3")
+        visit.page.wait_for_function("() => document.querySelector('[data-path]')")
+        pools(visit, "layers.0.attn.q.weight", "2222,3333", prompt="#1 2 3")
+
+
+def test_many_blocks_of_many_heads(browser: Browser, tmp_path: Path) -> None:
+    """As a run of the largest models would be: a thousand blocks, 128 heads, and tensors outside of blocks without number."""
+    seen = list[Seen]()
+
+    def add(path: str, dims: str, op: str | None, *sizes: int) -> None:
+        value = torch.full(sizes, 0.5)
+        seen.append(Seen(path, dims, sizes, value.dtype, value, 0, None, 0, None, "executed", None))
+        seen[-1].op = op
+
+    for i in range(1000):
+        add(f"layers.{i}.mid", "B T D", "add", 1, 2, 4)
+        if i < 100:
+            add(f"layers.{i}.attn.pattern", "B H T S", "softmax", 1, 128, 2, 2)
+    for i in range(1000):
+        add(f"other{i}", "B T D", None, 1, 2, 4)
+    Trace("m", "x", [1, 2], [3], seen).save(tmp_path / "trace")
+    with standing(desk(str(tmp_path / "trace"))) as address, visiting(browser, address) as visit:
+        visit.go()
+        visit.told.clear()  # no weights of this model are here
+        turn(visit, ".river .card")
+        assert "…" in visit.page.inner_text("main")
+        turn(visit, ".heads button", view="attention")
+        visit.page.mouse.wheel(0, 3000)
+        visit.page.wait_for_timeout(300)
+        assert visit.page.locator(".heads button").count() > 0 and nodes(visit) < MOST
+        visit.told.clear()

@@ -1,0 +1,169 @@
+"""The page's tour in a real Chromium: every station is there to be seen, and says the numbers of the very run."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import pellucid
+from pellucid.api.model import specimens
+from pellucid.documents.number import number
+from pellucid.messages import phrases
+from pellucid.tracing import Trace
+from visits import Visit
+
+PROMPT = "The capital of France is"
+BLOCK = "layers.0"
+
+
+def station(visit: Visit) -> tuple[str, dict[str, Any], str]:
+    """What the station is, its numbers, and its sentence; its place is framed."""
+    visit.page.wait_for_selector(".tour .says")
+    visit.page.wait_for_selector("[data-toured]")
+    assert "{" not in visit.page.inner_text(".tour")
+    key = visit.page.get_attribute(".tour", "data-station") or ""
+    return key, json.loads(visit.page.get_attribute(".says", "data-said") or "{}"), visit.page.inner_text(".says")
+
+
+def walk(visit: Visit) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Every station from this one on, by the button."""
+    at = visit.page.locator(".tour .at")
+    count = int(at.inner_text().split("/")[1])
+    for n in range(1, count + 1):
+        assert at.inner_text().endswith(f" {n}/{count}")
+        yield station(visit)
+        visit.page.click(".tour .next")
+    visit.page.wait_for_selector(".tour", state="detached")
+
+
+def percent(x: float) -> str:
+    return f"{number(100 * x)}%"
+
+
+def strongest(pattern: torch.Tensor) -> tuple[int, int, float]:
+    """Of the last token: the head and the other token that it takes most from, and how much."""
+    others = pattern[0, :, -1, :-1]
+    head, seen = divmod(int(others.argmax()), others.shape[1])
+    return head, seen, float(others[head, seen])
+
+
+def expected(run: Trace) -> dict[str, dict[str, Any]]:
+    """The numbers of every station, from the Python API."""
+    value = {s.path: s.value for s in run if s.step == 0}
+    pieces = ["The", "·capital", "·of", "·France", "·is"]
+    head, seen, share = strongest(value[f"{BLOCK}.attn.pattern"])
+    late_head, late_seen, late_share = strongest(value["layers.3.attn.pattern"])
+    logits, pick = value["logits"][0, -1].double(), run.new[0]
+    vocab, terms = f"{len(logits):,}", run[f"{BLOCK}.attn.scores"].terms
+    assert terms is not None
+    look = {"head": head, "token": pieces[-1], "seen": pieces[seen]}
+    cell = {"cell": f"0,{head},4,{seen}"}
+
+    def first(path: str) -> str:
+        return number(float(value[path][0, -1, 0]))
+
+    def largest(path: str) -> str:
+        return number(float(value[path].abs().max()))
+
+    def chance(temperature: float) -> str:
+        return percent(float((logits / temperature).softmax(0)[pick]))
+
+    best = {"vocab": vocab, "piece": "·Paris"}
+    return {
+        "ids": {"count": len(run.ids), "piece": pieces[-1], "id": run.ids[-1]},
+        "embed": {"token": pieces[-1], "width": 128, "value": first("embed")},
+        "stream": {"tokens": 5, "width": 128},
+        "norm": {"before": largest("start"), "after": largest(f"{BLOCK}.attn_norm")},
+        "query": {"heads": 4, "width": 32},
+        "scores": look
+        | cell
+        | {"count": len(terms((0, head, 4, seen)).summands), "value": number(float(value[f"{BLOCK}.attn.scores"][0, head, 4, seen]))},
+        "pattern": look | cell | {"share": percent(share)},
+        "mix": {"head": head, "token": pieces[-1], "width": 32, "value": number(float(value[f"{BLOCK}.attn.z"][0, -1, head, 0]))},
+        "sum": {"token": pieces[-1], "before": first("start"), "added": first(f"{BLOCK}.attn"), "after": first(f"{BLOCK}.mid")},
+        "neurons": {"width": 512, "token": pieces[-1], "count": int((value[f"{BLOCK}.ffn.neurons"][0, -1] > 0).sum())},
+        "blocks": {"count": 4, "before": largest(f"{BLOCK}.out"), "after": largest("layers.3.out")},
+        "logits": best | {"value": number(float(logits[pick]))},
+        "answer": best | {"probability": chance(1)},
+        "next": best | {"hot": 2, "probability": chance(2)},
+        "heads": look | {"block": "layers.3", "count": 4, "head": late_head, "seen": pieces[late_seen], "share": percent(late_share)},
+        "change": {"piece": "·Paris", "value": number(float(logits[pick]))},
+    }
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_tour_says_the_numbers_of_the_run(visit: Visit, lang: str) -> None:
+    run = pellucid.trace(pellucid.load("pellucid/capitals", dtype="float32"), PROMPT, terms=True)
+    told = expected(run)
+    visit.go(lang=lang, prompt=PROMPT)
+    visit.page.click("header .touring")
+    seen = []
+    for key, numbers, sentence in walk(visit):
+        name = key.removeprefix("page.tour.")
+        assert numbers == told[name], name
+        assert sentence == phrases(lang)[key].format(**numbers)
+        seen.append(name)
+    assert seen == list(told)
+
+
+def test_what_a_station_says_is_what_its_place_shows(visit: Visit) -> None:
+    visit.go(prompt=PROMPT)
+    visit.page.click("header .touring")
+    for key, numbers, _ in walk(visit):
+        if key == "page.tour.scores":
+            visit.page.wait_for_selector(f'#reading[data-cell="{numbers["cell"]}"]:not([data-value=""])')
+            assert number(float(visit.page.get_attribute("#reading", "data-value") or "nan")) == numbers["value"]
+        if key == "page.tour.answer":
+            assert numbers["probability"] in visit.page.inner_text("tr.picked")
+        if key == "page.tour.next":
+            visit.page.wait_for_selector("[data-pick]")
+            assert numbers["probability"] in visit.page.inner_text("tr[data-id] >> nth=0")
+        if key == "page.tour.heads":
+            visit.page.wait_for_selector("[data-weight]")
+            assert visit.page.locator(".block.chosen .path").inner_text() == f"{numbers['block']}.attn"
+
+
+@pytest.mark.parametrize("name", [n for n in specimens() if n != "pellucid/capitals"])
+def test_every_model_has_its_tour(visit: Visit, name: str) -> None:
+    visit.go(model=name)
+    visit.page.click("header .touring")
+    keys = []
+    for key, numbers, sentence in walk(visit):
+        assert numbers and not re.search(r"NaN|undefined|∞|–|\{", sentence), sentence
+        assert all(n != "" and (not isinstance(n, float) or math.isfinite(n)) for n in numbers.values())
+        keys.append(key)
+    assert len(keys) >= 15
+    assert ("page.tour.experts" in keys) == (name == "pellucid/capitals-deepseek")
+
+
+def test_the_tour_is_left_and_taken_up_again(visit: Visit) -> None:
+    visit.go(prompt=PROMPT)
+    page = visit.page
+    page.click("header .touring")
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    assert station(visit)[0] == "page.tour.scores"
+    page.keyboard.press("ArrowLeft")
+    assert station(visit)[0] == "page.tour.query"
+    page.keyboard.press("Enter")
+    page.wait_for_selector('[data-station="page.tour.scores"]')
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".tour[data-station]", state="detached")
+    assert page.locator("[data-toured]").count() == 0
+    visit.go(prompt="The capital of Japan is", view="budget")
+    resume = page.locator("header .touring")
+    assert resume.get_attribute("title") == phrases("en")["page.tour.resume"].format(n=6)
+    resume.click()
+    key, numbers, _ = station(visit)
+    assert key == "page.tour.scores" and numbers["token"] == "·is"
+
+
+def test_a_link_opens_the_tour_where_it_says(visit: Visit) -> None:
+    visit.go(prompt=PROMPT, tour=1)
+    assert station(visit)[0] == "page.tour.ids"
+    visit.ask("The capital of Japan is")
+    assert station(visit)[1]["id"] == pellucid.load("pellucid/capitals").tokenizer.encode("The capital of Japan is")[-1]

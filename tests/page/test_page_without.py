@@ -1,0 +1,75 @@
+"""What was added directly stands beside what is measured: the logit of an actual run with a head or a part switched off."""
+
+import pytest
+import torch
+from playwright.sync_api import expect
+from torch import Tensor
+
+import pellucid
+from pellucid.api.model import Model
+from visits import Visit
+
+PROMPT = "The capital of France is"
+
+
+def without(model: Model, ids: list[int], row: int, id: int, path: str, head: int | None) -> float:
+    """How far a logit moves in a forward in which zeros stand in the place of a head or a part."""
+
+    def zero(x: Tensor) -> Tensor:
+        (x if head is None else x[:, :, head]).zero_()
+        return x
+
+    key = path if head is None else f"{path}.z"
+    with torch.no_grad():
+        whole = model(torch.tensor([ids]))
+        with pellucid.watch(model, edit={key: zero}):
+            return float((model(torch.tensor([ids])) - whole)[0, row, id])
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "steps", "step"),
+    [
+        ("pellucid/capitals", "layers.0", 1, 0),
+        ("pellucid/capitals", "layers.2", 2, 1),
+        ("pellucid/capitals-llama", "layers.1", 1, 0),
+        ("pellucid/capitals-bert", "layers.0", 1, 0),
+    ],
+)
+def test_the_measured_effect_is_that_of_a_run(visit: Visit, name: str, block: str, steps: int, step: int) -> None:
+    model = pellucid.load(name, dtype="float32")
+    prompt = f"{PROMPT} ___." if name.endswith("bert") else PROMPT
+    run = pellucid.trace(model, prompt, steps)
+    row, id = (run.blanks[0], run.new[0]) if run.blanks else (-1, run.new[step])
+    visit.go(view="next", model=name, prompt=prompt, block=block, steps=steps, step=step)
+    if name.endswith("bert"):
+        expect(visit.page.locator("[data-measure-added]")).to_have_count(0)  # no sum there, so nothing is compared
+        return
+    visit.page.click("[data-measure-added]")
+    heads = model.config.layers[0].attn.heads
+    visit.page.wait_for_function("n => document.querySelectorAll('[data-measured]').length === n", arg=heads + 1)
+    told = dict(visit.page.locator("[data-without]").evaluate_all("all => all.map(e => [e.dataset.without, Number(e.dataset.measured)])"))
+    ids = [*run.ids, *run.new[:step]]
+    for head in range(heads):
+        assert told[f"{block}.attn {head}"] == pytest.approx(without(model, ids, row, id, f"{block}.attn", head), abs=2e-4)
+    assert told[f"{block}.ffn"] == pytest.approx(without(model, ids, row, id, f"{block}.ffn", None), abs=2e-4)
+    direct = visit.page.locator("[data-head='0'][data-added]").first
+    if block == "layers.0" and name == "pellucid/capitals":  # the two are far apart: the direct effect is not what the head does
+        assert abs(told["layers.0.attn 0"]) > 5 > 10 * abs(float(direct.get_attribute("data-added") or "nan"))
+
+
+def test_another_token_knows_nothing_of_what_was_measured(visit: Visit) -> None:
+    visit.go(view="next", prompt=PROMPT, block="layers.3")
+    visit.page.click("[data-measure-added]")
+    visit.page.wait_for_selector("[data-measured]")
+    visit.page.locator("[data-layer] .cell:not(.followed)").first.click()
+    expect(visit.page.locator("[data-measured]")).to_have_count(0)
+    visit.settle()
+    assert visit.page.locator("[data-measured]").count() == 0
+
+
+def test_a_measured_number_opens_its_run(visit: Visit) -> None:
+    visit.go(view="next", prompt=PROMPT, block="layers.0")
+    visit.page.click("[data-measure-added]")
+    visit.page.locator("[data-without='layers.0.attn 0'] button").click()
+    expect(visit.page.locator(".edits li")).to_contain_text("layers.0.attn.z")
+    visit.page.wait_for_selector("[data-differ]")

@@ -1,0 +1,305 @@
+"""Values reach a browser: what Python writes as one HTML file, in a real Chromium without a network, beside Python's numbers."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Browser, expect
+from torch import Tensor
+
+from pellucid import saved as written_page
+from pellucid.api.model import Model, load
+from pellucid.api.trace import trace
+from pellucid.documents.number import number
+from pellucid.html import file as pages
+from pellucid.html.recording import recording
+from pellucid.html.shown import subject
+from pellucid.messages import phrases
+from pellucid.server.columns import Columns
+from pellucid.tracing import Trace
+from pellucid.watching.watch import Seen
+from visits import Visit, offline, saved, shown, visiting
+
+PROMPT = "The capital of France is"
+KINDS = ["embed", "layers.0.attn_norm", "layers.0.attn.q", "layers.1.attn.scores", "layers.1.attn.pattern", "layers.0.attn.z"]
+KINDS += ["layers.0.mid", "layers.1.ffn.neurons", "layers.1.ffn", "logits"]
+ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-7}  # of a sum, beside the sum of magnitudes
+LISTED = 200  # terms that the page lists; it adds up the rest
+PAYLOADS = [
+    "<img src=x onerror=window.__pwned=1>",
+    "</script><script>window.__pwned=1</script>",
+    "--></style><svg onload=window.__pwned=1>",
+    "<!--<script>window.__pwned=1//",
+    "javascript:window.__pwned=1",
+    '"><iframe srcdoc="<script>parent.__pwned=1</script>">',
+    "'><iframe srcdoc='<script>parent.__pwned=1</script>'>",
+    "{{script}} {{7*7}} ${window.__pwned=1} `${1}`",
+    "&lt;b&gt; &amp; \u2028 \\u003cscript\\u003e",
+    "'-window.__pwned=1-'",
+    "a\u202egnp.exe\u200b\x07",
+]
+
+
+@pytest.fixture(scope="module")
+def life() -> Trace:
+    """The prompt's life in float32, with the terms of its cells."""
+    return trace(load("pellucid/capitals", dtype="float32"), PROMPT, 2, terms=True)
+
+
+@pytest.fixture(scope="module")
+def file(life: Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("life") / "life.html"
+    life.save_html(path, cells=4000)
+    return path
+
+
+def recorded(text: str) -> dict[str, Any]:
+    """What a page carries."""
+    found = re.search(r'<script type="application/json" id="recorded">(.*?)</script>', text, re.S)
+    assert found is not None
+    told: dict[str, Any] = json.loads(found[1])
+    return told
+
+
+def greatest(seen: Seen) -> tuple[int, ...]:
+    """The last token's greatest cell."""
+    axes = seen.dims.split()
+    last = [slice(n - 1, n) if a == "T" else slice(0, n) for a, n in zip(axes, seen.shape, strict=True)]
+    cut = seen.value[tuple(last)]
+    at = torch.unravel_index(cut.argmax(), cut.shape)
+    return tuple(n - 1 if a == "T" else int(i) for a, n, i in zip(axes, seen.shape, at, strict=True))
+
+
+def read(visit: Visit) -> str:
+    """The number that the page gives for the cell under the cursor."""
+    return visit.page.get_attribute("#reading", "data-value") or ""
+
+
+def check(visit: Visit, file: Path, seen: Seen) -> None:
+    """One cell of a tensor: the value on the page is Python's to the last bit, and so are the terms that sum to it."""
+    index = greatest(seen)
+    cell = ",".join(map(str, index))
+    shown(visit, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', tensor=seen.path, cell=cell)
+    value = seen.value[index]
+    assert torch.equal(torch.tensor(float(read(visit)), dtype=seen.dtype), value), (read(visit), value)
+    assert seen.terms is not None
+    told = seen.terms(index)
+    assert visit.total() == told.total()
+    products = told.summands.tolist()
+    if len(products) > 1:
+        visit.page.click("aside details summary")
+        visit.page.wait_for_selector("aside details tbody tr")
+        rows = visit.page.eval_on_selector_all("aside details tbody tr", "rows => rows.map(r => Array.from(r.cells, c => c.textContent))")
+        count = len(products) - len(told.added)  # behind the products stands what is added, by its name
+        if count:
+            factors = torch.stack(list(told.factors.values()), 1)[:LISTED]
+            assert torch.equal(torch.tensor([[float(x) for x in row[1:-2]] for row in rows[:count]]), factors.float())
+        assert all(len(row) == 4 for row in rows[count:])
+        assert [row[-2] for row in rows] == [number(p) for p in products[:LISTED]]
+    assert abs(math.fsum(products) - float(value)) <= ROUNDING[seen.dtype] * sum(map(abs, products))
+
+
+def test_it_is_the_file_that_the_page_writes(browser: Browser, address: str, life: Trace, tmp_path: Path) -> None:
+    """Byte for byte but for what is recorded; and of that the same answers, the same bytes, under the same names."""
+    place = {"tensor": "layers.0.attn.scores", "cell": "0,1,4,3"}
+    theirs = saved(browser, address, tmp_path, prompt=PROMPT, steps=2, **place).read_text(encoding="utf-8")
+    ours = written_page.html(life, cells=0)
+    outer = [re.sub(r'id="recorded">.*?</script>', "", text, count=1, flags=re.S) for text in (ours, theirs)]
+    assert outer[0] == outer[1]
+    a, b = (recorded(text) for text in (ours, theirs))
+    runs = [r["answers"]["models"]["run"] for r in (a, b)]
+    ours, theirs = (json.dumps(r["answers"]).replace(run, "RUN") for r, run in zip((a, b), runs, strict=True))
+    mine, other = json.loads(ours), json.loads(theirs)
+    assert other["runs/RUN"].pop("sampling")["temperature"] == 0 and mine["runs/RUN"].pop("sampling") == {}
+    for document in (mine, other):  # why it computes in float32: one was asked to, the other has the room
+        assert "float32" in document["models"]["models"][0].pop("held")
+    assert {k: v for k, v in other.items() if "/terms?" not in k} == mine
+    assert a["tensors"] == b["tensors"] and len(a["tensors"]) == len(life)
+    assert set(a) == set(b) and a["terms"]["told"] == 0 < b["terms"]["told"] < b["terms"]["cells"] == a["terms"]["cells"]
+
+
+def test_terms_sum_to_the_cell(browser: Browser, life: Trace, file: Path) -> None:
+    """One cell each of several kinds of tensors: read off the page, term by term."""
+    with offline(browser, file) as visit:
+        for path in KINDS:
+            check(visit, file, life.all(path)[0])
+        assert visit.page.evaluate("document.querySelectorAll('*').length") < 5000
+
+
+def test_terms_of_bfloat16(browser: Browser, specimen: Model, tmp_path: Path) -> None:
+    """The specimen as it is stored."""
+    life = trace(specimen, PROMPT, terms=True)
+    life.save_html(tmp_path / "life.html", cells=600)
+    with offline(browser, tmp_path / "life.html") as visit:
+        for path in ("layers.0.attn.q", "layers.1.ffn.neurons", "logits"):
+            check(visit, tmp_path / "life.html", life[path])
+
+
+def test_a_cell_under_the_mouse_tells_its_sum(browser: Browser, life: Trace, file: Path) -> None:
+    """Point at the last token's row: the cell that the page names has Python's value and Python's sum."""
+    seen, found = life.all("layers.1.attn.pattern")[0], set()
+    with offline(browser, file) as visit:
+        shown(visit, file, "aside .frame[data-cells]:not([data-cells='0'])", tensor=seen.path, head=1)
+        box = visit.page.locator("aside .frame").bounding_box()
+        assert box is not None and seen.terms is not None
+        for share in (0.1, 0.5, 0.9):
+            visit.page.mouse.move(box["x"] + 92 + share * (box["width"] - 92), box["y"] + box["height"] - 6)
+            visit.page.wait_for_selector("[data-sum]")
+            index = tuple(map(int, (visit.page.get_attribute("#reading", "data-cell") or "").split(",")))
+            assert float(torch.tensor(float(read(visit)))) == float(seen.value[index])
+            assert visit.total() == seen.terms(index).total()
+            found.add(index)
+            visit.page.mouse.move(box["x"] + 10, box["y"] - 300)
+            visit.page.reload()
+            visit.page.wait_for_selector("aside .frame[data-cells]:not([data-cells='0'])")
+    assert found == {(0, 1, 4, 0), (0, 1, 4, 2), (0, 1, 4, 4)}
+
+
+def test_cells_without_terms_say_so(browser: Browser, specimen: Model, life: Trace, file: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain.html"
+    trace(specimen, PROMPT).save_html(plain)
+    told = recorded(file.read_text(encoding="utf-8"))["terms"]
+    cells = sum(s.value.numel() for s in life)
+    assert (told["told"], told["cells"]) == (4000, cells)
+    beyond = phrases("en")["page.beyond"].format(told=4000, cells=cells)
+    for path, says in ((plain, phrases("en")["page.untold"]), (file, beyond)):
+        with offline(browser, path) as visit:
+            shown(visit, path, '#reading[data-cell="0,0,0"]:not([data-value=""])', tensor="embed", cell="0,0,0")
+            expect(visit.page.locator("aside > p.soft")).to_have_text(says)
+
+
+def test_all_views_of_the_life(browser: Browser, life: Trace, file: Path) -> None:
+    """Tokens, cards, candidates; the next token from the logits; a head's weights; the cache; later steps."""
+    with offline(browser, file) as visit:
+        shown(visit, file, "[data-picked]")
+        assert [int(x) for x in visit.page.locator(".token .id").all_inner_texts()] == life.ids + life.new
+        assert visit.page.input_value("#prompt") == PROMPT
+        assert visit.page.get_attribute("[data-picked]", "data-picked") == str(life.new[0])
+        assert visit.page.locator("nav a").all_inner_texts() == ["Life", "Attention", "Next token", "Cache"]
+        shown(visit, file, "[data-weight]", view="attention", block="layers.2", head=1, position=3)
+        weights = visit.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
+        assert torch.equal(torch.tensor(weights), life.all("layers.2.attn.pattern")[0].value[0, 1, 3])
+        shown(visit, file, "tr[data-id]", view="next")
+        best = int(life.all("logits")[0].value[0, -1].argmax())
+        assert visit.page.get_attribute("tr[data-id] >> nth=0", "data-id") == str(best)
+        shown(visit, file, "tr[data-step='1'] [data-total]", view="cache")
+        cell = '#reading[data-cell="0,0,7"]:not([data-value=""])'
+        shown(visit, file, cell, step=1, tensor="layers.3.out", cell="0,0,7")
+        assert float(torch.tensor(float(read(visit)))) == float(life.all("layers.3.out")[1].value[0, 0, 7])
+
+
+def record(path: str, value: Tensor, dims: str = "T D", op: str = "linear") -> Seen:
+    """A record made by hand."""
+    s = Seen(path, dims, tuple(value.shape), value.dtype, value, 0, None, 0, None)
+    s.op, s.inputs, s.weights = op, (path,), (f"{path}.weight",)
+    return s
+
+
+def test_all_dtypes(browser: Browser, tmp_path: Path) -> None:
+    """Every dtype's cells by the keyboard, special values too."""
+    draw = torch.Generator().manual_seed(5)
+    special = [0.0, -0.0, 1.0, float("inf"), float("-inf"), float("nan")]
+    values: list[Tensor] = []
+    for dtype, least in ((torch.bfloat16, 1e-39), (torch.float16, 6e-8), (torch.float32, 1e-45), (torch.float64, 5e-324)):
+        values.append(torch.tensor([*special, least, *torch.randn(5, generator=draw, dtype=torch.float64).tolist()], dtype=dtype))
+    values += [torch.tensor([0, -1, 2**53 - 1]), torch.tensor([3, -4], dtype=torch.int32), torch.tensor([True, False])]
+    words, path = {"∞": "inf", "-∞": "-inf", "NaN": "nan"}, tmp_path / "t.html"
+    Trace("m", seen=[record(f"t{i}", v, "V") for i, v in enumerate(values)]).save_html(path)
+    with offline(browser, path) as visit:
+        for i, value in enumerate(values):
+            shown(visit, path, "aside .frame[data-cells]:not([data-cells='0'])", tensor=f"t{i}")
+            visit.page.focus("aside .frame")
+            read_off = []
+            for k in range(value.numel()):
+                visit.page.keyboard.press("Home" if k == 0 else "ArrowRight")
+                visit.page.wait_for_selector(f'#reading[data-cell="{k}"]:not([data-value=""])')
+                read_off.append(read(visit))
+            if value.is_floating_point():
+                back = torch.tensor([float(words.get(x, x)) for x in read_off], dtype=torch.float64).to(value.dtype)
+                assert torch.equal(back.nan_to_num(7.0), value.nan_to_num(7.0)) and (back.isnan() == value.isnan()).all()
+                assert [x.startswith("-") for x, v in zip(read_off, value.tolist(), strict=True) if v == 0] == [
+                    math.copysign(1, v) < 0 for v in value.tolist() if v == 0
+                ]
+            else:
+                assert [int(x) for x in read_off] == value.long().tolist()
+
+
+def visible(text: str) -> str:
+    """A text as the page shows it."""
+    return re.sub("[\u2028\u202e\u200b\x07]", lambda c: f"\\u{{{ord(c[0]):x}}}", text)
+
+
+def hostile() -> dict[str, Any]:
+    """What a trace whose every text is a payload gives; its pieces are some too."""
+    seen = [record(p, torch.ones(2, 2), op=p) for p in PAYLOADS]
+    run, place = subject(Trace(PAYLOADS[1], "".join(PAYLOADS), [1, 2], [3], seen))
+    told = recording(run, place, written_page.LIMITS)
+    told["answers"][f"runs/{run.id}"] |= {"pieces": PAYLOADS[:2], "new_pieces": PAYLOADS[2:3], "torn": PAYLOADS, "text": PAYLOADS[0]}
+    return told
+
+
+def test_text_stays_text(browser: Browser, tmp_path: Path) -> None:
+    """Payloads as model name, prompt, tokens, paths, ops and formulas are shown, and none runs."""
+    path = tmp_path / "p.html"
+    path.write_text(pages.written(hostile()), encoding="utf-8")
+    with offline(browser, path) as visit:
+        for payload in PAYLOADS:
+            shown(visit, path, '#reading[data-cell="1,1"]:not([data-value=""])', tensor=payload, cell="1,1")
+            assert visit.page.text_content("aside h2") == visible(payload) and read(visit) == "1"
+        assert visit.page.input_value("#prompt") == "".join(PAYLOADS)
+        assert visit.page.locator(".token bdi").all_inner_texts() == [visible(p) for p in PAYLOADS[:3]]
+        visit.page.wait_for_timeout(200)
+        assert visit.page.evaluate("window.__pwned") is None
+        assert visit.page.evaluate("document.querySelectorAll('img, iframe, object, embed').length") == 0
+        assert visit.page.evaluate("document.scripts.length") == 2
+
+
+def test_mutants_are_seen(browser: Browser, life: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that differs from what ran, terms that do, text that ends its element, a script put in: each is seen."""
+    seen = life.all("layers.0.attn.q")[0]
+    run, place = subject(life)
+    sound = recording(run, place, written_page.LIMITS.__class__(10_000_000, 50_000, 300))
+    column = Columns.column
+    with monkeypatch.context() as m:
+        m.setattr(Columns, "column", lambda self, f: column(self, f * 1.001))
+        bent = recording(run, place, written_page.LIMITS.__class__(10_000_000, 50_000, 300))
+    n = life.seen.index(seen)
+    tampered = json.loads(json.dumps(sound))
+    raw = bytearray(seen.value.numpy().tobytes())
+    raw[4 * int(torch.tensor(seen.value.shape).prod() - seen.value.shape[-1] * seen.value.shape[-2])] ^= 1
+    tampered["tensors"][str(n)]["bytes"] = pages.packed(bytes(raw))
+    index = greatest(seen)
+    cell = ",".join(map(str, index))
+    for told, fails in ((sound, ""), (tampered, "hash"), (bent, "terms")):
+        path = tmp_path / f"{fails or 'sound'}.html"
+        path.write_text(pages.written(told), encoding="utf-8")
+        with offline(browser, path) as visit:
+            shown(visit, path, "[data-received]:not([data-received=''])", tensor=seen.path, cell=cell)
+            hashed = visit.page.locator("[data-received]")
+            assert (hashed.get_attribute("data-received") == hashed.get_attribute("data-source")) is (fails != "hash")
+            visit.page.wait_for_selector("[data-sum]")
+            visit.page.click("aside details summary")
+            visit.page.wait_for_selector("aside details tbody tr")
+            first = visit.page.eval_on_selector("aside details tbody tr", "row => Array.from(row.cells, c => c.textContent)")
+            assert seen.terms is not None
+            ours = torch.stack([f[0] for f in seen.terms(index).factors.values()]).float()
+            assert torch.equal(torch.tensor([float(x) for x in first[1:-2]]), ours) is (fails != "terms")
+    added = tmp_path / "added.html"
+    added.write_text("<script>window.__pwned=1</script></body>".join(pages.written(sound).rsplit("</body>", 1)), encoding="utf-8")
+    with visiting(browser, f"{added.as_uri()}#", offline=True) as visit:
+        shown(visit, added, "main nav")
+        assert visit.page.evaluate("window.__pwned") is None
+        assert visit.faults and all("Content Security Policy" in f for f in visit.faults)
+        visit.told.clear()
+    broken = tmp_path / "broken.html"
+    monkeypatch.setattr(pages, "inert", json.dumps)
+    broken.write_text(pages.written(hostile()), encoding="utf-8")
+    with visiting(browser, f"{broken.as_uri()}#", offline=True) as visit:
+        visit.page.goto(broken.as_uri())
+        visit.page.wait_for_timeout(300)
+        assert visit.faults
+        visit.told.clear()

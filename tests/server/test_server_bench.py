@@ -1,0 +1,168 @@
+"""A measurement through the page's server: the command's document of the open model, one at a time, ended when its asker goes, refused
+by name where it cannot be. No time is asserted."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+
+import pellucid
+from pellucid import catalog
+from pellucid.bench import idle, last_measured, limits, timing
+from pellucid.counting.fit import seconds
+from pellucid.errors import RequestError
+from pellucid.server.bench import Bench
+from pellucid.server.limits import LIMITS, Limits
+from pellucid.server.worker import Stop
+from served import Served, judge, served
+
+SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "bench.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small products and few runs, of which a verdict is told whatever else this machine does."""
+    monkeypatch.setattr(idle, "MOST", 1.0)
+    monkeypatch.setattr(idle, "LEAST", 0.0)
+    monkeypatch.setattr(limits, "SHAPES", ((2, 16, 16),))
+    monkeypatch.setattr(limits, "A_RUN", 1 << 20)
+    monkeypatch.setattr(timing, "SPENT", 0.0)
+
+
+def post(api: Served, **body: Any) -> Any:
+    return api.client.post("/api/bench", json=body)
+
+
+def test_a_measurement_is_the_commands(api: Served) -> None:
+    """Its schema; the parts and bounds of the bill that the Python API counts; and it is told again."""
+    reply = post(api, model="pellucid/capitals", context=12, new=2)
+    assert reply.status_code == 200, reply.text
+    told = reply.json()
+    jsonschema.validate(told, SCHEMA)
+    assert told["setting"] == {"context": 12, "dtype": "float32", "random_weights": False}
+    assert [len(p["parts"]) > 3 for p in told["phases"].values()] == [True, True] and told["phases"]["decode"]["planned"]
+    held = api.desk.shelf["pellucid/capitals"]
+    bill = api.desk.bench.bill(held, 12, 2)
+    assert bill.setting.context == 12
+    device = last_measured.parsed({"schema": 1, **told["limits"]}).device
+    for phase, found in told["phases"].items():
+        bounds = {p.path: p.seconds for p in timing.parts(bill, phase, device)}
+        assert {p["path"]: p["bound"] for p in found["parts"] if p["bound"]} == pytest.approx({k: v for k, v in bounds.items() if v})
+        assert all(p["ratio"] == p["seconds"] / p["bound"] for p in found["parts"] if p["bound"])
+    after = judge(api.client.get("/api/bench").json(), "bench")
+    assert after["running"] is None and after["latest"]["pellucid/capitals"] == told
+
+
+def test_an_encoder_has_one_phase(api: Served) -> None:
+    assert list(post(api, model="pellucid/capitals-bert", context=8).json()["phases"]) == ["prefill"]
+
+
+NAME = "pellucid/capitals"
+REFUSED: list[tuple[dict[str, Any], int, str]] = [
+    ({"model": "pellucid/capitals-t5"}, 400, "bench.encoder"), ({"model": "gpt2-small"}, 404, "server.model"),
+    ({"model": NAME, "context": 100_000}, 400, "server.field"), ({"model": NAME, "new": 0}, 400, "server.field"),
+    ({"model": NAME, "context": 60, "new": 32}, 400, "bench.context"), ({"model": NAME, "x": 1}, 400, "server.unknown"),
+    ({"model": NAME, "context": True}, 400, "server.field"), ({"model": "../x"}, 404, "server.model"), ({}, 400, "server.field"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "status", "code"), REFUSED)
+def test_what_cannot_be_measured_is_one_line(api: Served, body: dict[str, Any], status: int, code: str) -> None:
+    reply = post(api, **body)
+    error = judge(reply.json(), "error")["error"]
+    assert (reply.status_code, error["code"]) == (status, code) and "\n" not in error["message"]
+    assert api.client.get("/api/bench").json()["running"] is None
+
+
+def test_a_model_without_weights_is_not_measured() -> None:
+    with served("gpt2-small") as api:
+        assert judge(post(api, model="gpt2-small").json(), "error")["error"]["code"] == "server.weightless"
+
+
+def test_the_context_is_what_is_quick() -> None:
+    """Halved until one prefill is within the limit; one that was asked for is refused instead."""
+    with served(limits=Limits(bench_work=40_000_000)) as api:
+        held = api.desk.shelf["pellucid/capitals"]
+        most = timing.WARM + 4
+        whole = Bench(LIMITS).bill(held, 0, 4).setting.context
+        assert whole == held.config.positions - most
+        found = api.desk.bench.bill(held, 0, 4)
+        assert found.setting.context < whole and int(found["flops.prefill"]) <= 40_000_000
+        assert int(api.desk.bench.bill(held, found.setting.context, 4)["flops.prefill"]) <= 40_000_000
+        with pytest.raises(RequestError) as refused:
+            api.desk.bench.bill(held, whole, 4)
+        assert (refused.value.key, refused.value.status) == ("server.bench.work", 413)
+
+
+def test_this_machine_is_a_device_where_it_was_measured(api: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert [d["id"] for d in api.get("/api/catalog", "catalog")["devices"]] == list(catalog.devices())
+    last_measured.keep(limits.Gauge(1, 1 << 20).measure(1).limits)
+    own = api.get("/api/catalog", "catalog")["devices"][0]
+    device = last_measured.kept().device
+    assert (own["id"], own["name"], own["bandwidth"], own["peak"]) == ("cpu", device.name, device.bandwidth, dict(device.peak))
+    told = api.client.get("/api/count", params={"model": "gpt2-small", "device": "cpu", "context": 64}).json()
+    assert told["bounds"]["decode"]["seconds"] == seconds(pellucid.count("gpt2-small", context=64, device="cpu"), "decode", device)
+
+
+def test_one_goes_at_a_time(api: Served) -> None:
+    bench = Bench(LIMITS)
+    with bench.taken("a"):
+        bench.tell(3, 7)
+        assert bench.told()["running"] == {"model": "a", "done": 3, "of": 7}
+        with pytest.raises(RequestError) as busy, bench.taken("b"):
+            pass
+        assert busy.value.status == 429 and bench.running is not None and bench.running["model"] == "a"
+    assert bench.running is None
+    with pytest.raises(KeyError), bench.taken("a"):
+        raise KeyError
+    assert bench.running is None
+    api.desk.bench.running = {"model": "x", "done": 0, "of": 1}
+    try:
+        assert judge(post(api, model="pellucid/capitals").json(), "error")["error"]["code"] == "server.measuring"
+    finally:
+        api.desk.bench.running = None
+
+
+def test_it_ends_when_its_asker_goes(api: Served) -> None:
+    """At the next reading of its clock, and the next one may begin."""
+    bench, stop = Bench(LIMITS), Stop()
+    held, told = api.desk.shelf["pellucid/capitals"], list[tuple[int, int]]()
+
+    def tell(done: int, whole: int) -> None:
+        told.append((done, whole))
+        if done >= 100:  # the machine is measured, the model's turn comes
+            stop.set()
+
+    bench.tell = tell  # type: ignore[method-assign]
+    with pytest.raises(RequestError) as ended:
+        bench.run(held, 12, 2, stop)
+    assert ended.value.key == "server.stopped" and told[-1][0] == 100 and not bench.latest
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in held.module.modules())
+    assert torch.get_num_threads() == 1
+
+
+def test_its_place_is_given_back_when_the_browser_is_closed(api: Served) -> None:
+    """Through the worker, as a request has it: the asker leaves while it runs."""
+
+    class Gone:
+        async def receive(self) -> dict[str, str]:
+            await asyncio.sleep(0.05)
+            return {"type": "http.disconnect"}
+
+    async def scene() -> None:
+        def run(stop: Stop) -> None:
+            while True:
+                time.sleep(0.002)
+                stop.check()
+
+        with pytest.raises(RequestError), api.desk.bench.taken("pellucid/capitals"):
+            await api.api.worker.run(Gone(), run)  # type: ignore[arg-type]
+
+    asyncio.run(scene())
+    assert api.desk.bench.running is None and post(api, model="pellucid/capitals", context=4, new=1).status_code == 200

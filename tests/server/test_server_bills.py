@@ -1,0 +1,190 @@
+"""The page's bills beside the Python API: ranks, training and price, the reasons of numbers, single tensors, one setting over its range."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+
+import pellucid
+from pellucid import catalog
+from pellucid.api.count import described
+from pellucid.counting.meta_run import ghost
+from pellucid.counting.ranks import Split, pace, split_of, spread
+from pellucid.counting.training_memory import Way, training
+from pellucid.counting.weights import weights
+from pellucid.documents import count
+from pellucid.server import bills, formulas
+from pellucid.server.limits import Limits
+from served import Served, judge, served
+
+SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "count.json").read_text(encoding="utf-8"))
+V3: dict[str, Any] = {"context": 131072, "batch": 8, "dtype": "fp8", "cache": "bfloat16", "device": "h200"}
+ASKED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("deepseek-v3", V3, {"ranks": "ep=8", "price": 3.5}),
+    ("llama-3.1-70b", {"context": 2048, "device": "h100"}, {"ranks": "tp=4,pp=2"}),
+    ("gpt2-small", {"context": 64, "batch": 2}, {"train": True}),
+    ("gpt2-small", {"context": 64}, {"lora": 8, "recompute": True, "shards": 2}),
+    ("t5-small", {"context": 64, "device": "h100"}, {"ranks": "tp=2", "price": 1, "train": True}),
+    ("pellucid/capitals", {"context": 30, "device": "h100"}, {"ranks": "pp=2"}),
+]
+
+
+def asked(api: Served, name: str, how: dict[str, Any], viewed: dict[str, Any]) -> dict[str, Any]:
+    """A bill's document, if its schema takes it."""
+    given = {k: str(v).lower() if isinstance(v, bool) else v for k, v in {**how, **viewed}.items()}
+    reply = api.client.get("/api/count", params={"model": name, **given})
+    assert reply.status_code == 200, reply.text
+    told: dict[str, Any] = reply.json()
+    jsonschema.validate({k: v for k, v in told.items() if k != "formulas"}, SCHEMA)
+    return told
+
+
+@pytest.mark.parametrize(("name", "how", "viewed"), ASKED)
+def test_what_is_asked_beside_a_bill_is_the_commands(api: Served, name: str, how: dict[str, Any], viewed: dict[str, Any]) -> None:
+    told = asked(api, name, how, viewed)
+    found = judge(told.pop("formulas"), "formulas")
+    bill = pellucid.count(name, **how)
+    view = count.view(how.get("device"), **viewed)
+    assert told == json.loads(json.dumps(count.document(bill, view)))
+    if "training" in told:
+        way = Way(viewed.get("lora"), viewed.get("recompute", False), viewed.get("shards", 1))
+        assert {k: v["value"] for k, v in told["training"].items()} == {k: int(n) for k, n in training(bill, way).items()}
+    if "ranks" in told:
+        split = split_of(viewed["ranks"])
+        for one, stage in zip(told["ranks"]["stages"], spread(bill, split).stages, strict=True):
+            assert (one["parameters"], one["weights"], one["cache"]) == (stage.parameters, stage.weights, stage.cache)
+        assert ends(told, found) == []
+        if "bounds" in told["ranks"]:
+            assert (" ≤ " in found["ranks.bounds.fits"]) == told["ranks"]["bounds"]["fits"]
+            assert told["bounds"].keys() == {"device", "memory"} and not any(path.startswith("bounds.") for path in found)
+
+
+def ends(told: dict[str, Any], found: dict[str, str]) -> list[str]:
+    """Paths of the numbers of ranks and prices whose formula does not end in them."""
+    wrong = []
+    for path, text in found.items():
+        if not re.match(r"ranks\.|bounds\..*price", path) or path.endswith("fits"):
+            continue
+        value: Any = told
+        for word in path.split("."):
+            value = value[int(word) if isinstance(value, list) else word]
+        figure = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+        wrong += [] if re.search(rf"= {re.escape(figure)}( s)?$", text) else [path]
+    return wrong
+
+
+def test_formulas_of_ranks_see_another_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    bill, view = pellucid.count("gpt2-small", device="h100"), count.view("h100", 2.0, ranks="tp=2")
+    told = count.document(bill, view)
+    assert ends(told, formulas.formulas(bill, view)) == []
+    monkeypatch.setattr(formulas, "pace", lambda bill, split, phase, device: pace(bill, Split(), phase, device))
+    assert "ranks.bounds.decode.tokens_per_second" in ends(told, formulas.formulas(bill, view))
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"ranks": "tp=5", "context": 8}, "count.ranks.even"), ({"ranks": "x"}, "count.ranks"), ({"ranks": ""}, "count.ranks"),
+    ({"ranks": "pp=99", "context": 8}, "count.ranks.layers"), ({"price": "1"}, "count.price.device"), ({"price": "-1"}, "server.field"),
+    ({"price": "1e999", "device": "h100"}, "server.field"), ({"price": "9" * 12, "device": "h100"}, "count.price.device"),
+    ({"lora": "0"}, "count.number"), ({"shards": "0"}, "count.number"), ({"lora": "1.5"}, "server.field"), ({"train": "1"}, "server.field"),
+    ({"recompute": "yes"}, "server.field"), ({"lora": str(2**21)}, "count.number"), ({"ranks": "tp=4,ep=6"}, "count.ranks.together"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "code"), REFUSED)
+def test_what_cannot_be_is_one_line(api: Served, how: dict[str, Any], code: str) -> None:
+    error = api.wrong("/api/count", 400, code, model="gpt2-small", **how)
+    assert "\n" not in error["message"] and len(error["message"]) < 300
+
+
+def test_reasons_lead_to_single_tensors(api: Served) -> None:
+    """Every number that a formula is made of has a formula of its own, down to products of the config's fields."""
+    bill, seen = pellucid.count("deepseek-v3", context=1024), set[str]()
+
+    def walk(path: str) -> int:
+        told = api.get("/api/count/why", "why", model="deepseek-v3", context=1024, path=path)
+        first, *rest = told["why"]
+        assert first == {"path": path, "value": bill[path].value, "formula": bill[path].formula}
+        assert [r["path"] for r in rest] == [p for p in bill[path].of if p in bill]
+        seen.add(path)
+        return sum(walk(r["path"]) for r in rest if r["path"] not in seen and path.count("layers.3") < 2) + 1
+
+    assert walk("parameters.total") > 20 and "parameters.layers.3.attn.q_b.weight" in seen
+    last = bill["parameters.layers.3.attn.q_b.weight"].formula
+    assert last == "(H·K + H·R)·Q = 24,576·1,536 = 37,748,736" or "1,536" in last
+    walk("cache.bytes_per_token")
+    assert "cache.layers.3.attn" in seen
+    api.wrong("/api/count/why", 400, "count.path", model="gpt2-small", path="parameters.nix")
+    api.wrong("/api/count/why", 404, "server.model", model="/etc/passwd", path="parameters.total")
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "t5-small", "gpt-oss-20b", "pellucid/capitals"])
+def test_every_single_tensor_is_told(api: Served, name: str) -> None:
+    """As many tensors as the whole model has, each with its shape; and their numbers add up to the bill."""
+    told = api.get("/api/count/weights", "counted", model=name)["weights"]
+    bill, every = pellucid.count(name), {w.path: w for w in weights(ghost(described(name)[1], torch.bfloat16))}
+    single = {}
+    for w in told:
+        for n in [None] if w["layers"] is None else w["layers"]:
+            path = w["path"] if n is None else re.sub(r"layers\.\d+", f"layers.{n}", w["path"], count=1)
+            single[path] = tuple(w["shape"])
+        assert w["formulas"]["count"].endswith(f"{w['count']:,}") and w["formulas"]["bytes"].endswith(f"{w['bytes']:,}")
+    assert single == {path: w.shape for path, w in every.items()}
+    assert sum(w["times"] * w["count"] for w in told if w["parameter"]) == int(bill["parameters.total"])
+    assert sum(w["times"] * w["bytes"] for w in told) == int(bill["bytes.total"])
+    parts: dict[str, int] = {}
+    for w in told:
+        parts[w["part"]] = parts.get(w["part"], 0) + w["times"] * w["count"] * w["parameter"]
+    assert {k: n for k, n in parts.items() if n} == {k: int(n) for k, n in bill.within("parameters.by_part")}
+
+
+@pytest.mark.parametrize("along", bills.ALONG)
+def test_points_are_bills(api: Served, along: str) -> None:
+    """Every point is the Python API's own bill of that setting."""
+    how: dict[str, Any] = {"context": 512, "batch": 2, "dtype": "bfloat16", "cache": "bfloat16", "device": "h100"}
+    told = api.get("/api/count/along", "along", model="gpt2-small", along=along, ranks="tp=2", **how)
+    ats = [p["at"] for p in told["points"]]
+    ranges = {"context": [128, 256, 512, 1024], "batch": [1 << i for i in range(11)]}
+    ranges |= {"dtype": list(bills.DTYPES), "device": list(catalog.devices())}  # type: ignore[dict-item]
+    assert ats == ranges[along]
+    for p in told["points"]:
+        bill = pellucid.count("gpt2-small", **how | {along: p["at"]})
+        assert (p["cache"], p["bytes"]) == (int(bill["cache.bytes"]), int(bill["bytes.total"]))
+        assert (p["prefill"], p["decode"]) == (int(bill["flops.prefill"]), int(bill["flops.decode"]))
+        device = count.device_of(bill)
+        assert device and (p["first"], p["next"]) == tuple(pace(bill, Split(2), phase, device).seconds for phase in ("prefill", "decode"))
+
+
+def test_ranges_end_where_a_model_does(api: Served) -> None:
+    def ats(name: str) -> list[int]:
+        return [p["at"] for p in api.get("/api/count/along", "along", model=name, along="context")["points"]]
+
+    positions = pellucid.load("pellucid/capitals").config.positions
+    assert ats("pellucid/capitals")[-1] == positions and ats("gpt2-small")[-1] == 1024
+    assert ats("deepseek-v3")[-1] == (described("deepseek-v3")[1].positions or 1 << 20)
+    told = api.get("/api/count/along", "along", model="bert-base", along="context")["points"]
+    assert all(p["cache"] is None and p["decode"] is None and p["first"] is None for p in told)
+    api.wrong("/api/count/along", 400, "server.field", model="gpt2-small", along="layers")
+    api.wrong("/api/count/along", 400, "count.ranks", model="gpt2-small", ranks="tp=0")
+
+
+def test_situations_can_be_counted(api: Served) -> None:
+    """Each names a model and a device of the catalogue, and a split that the model takes."""
+    found = api.get("/api/catalog", "catalog")["situations"]
+    assert found == list(catalog.situations().values()) and len(found) >= 5
+    for s in found:
+        how = {k: s[k] for k in ("context", "batch", "dtype", "cache", "device")}
+        bill = pellucid.count(s["model"], **how)
+        assert count.over(bill, Split(**s["split"]))["ranks"] == s["split"]["pp"] * max(s["split"]["tp"], s["split"]["ep"])
+    first = found[0]
+    assert (first["model"], first["context"], first["device"], Split(**first["split"]).ranks) == ("deepseek-v3", 131072, "h200", 8)
+
+
+def test_the_latest_bills_are_kept() -> None:
+    with served(limits=Limits(bills=2)) as api:
+        for context in (8, 9, 10):
+            asked(api, "gpt2-small", {"context": context}, {})
+        assert [dict(k[3:])["context"] for k in api.desk.bills.found] == [9, 10]

@@ -1,0 +1,230 @@
+"""What is large on the page: tables of scores that are listed, tensors measured when asked, ids without a piece, formulas of numbers."""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+import pellucid
+from pellucid.documents import count
+from pellucid.documents.cell import cell_of
+from pellucid.server import formulas, runs
+from pellucid.server.desk import Desk
+from pellucid.server.limits import Limits
+from pellucid.server.stats import stats_of
+from pellucid.server.worker import Stop
+from served import Served, judge, raw, served
+from tiny import swapped
+
+attend = import_module("pellucid.ops.attend")
+CAPITAL = "The capital of France is"
+SMALL = Limits(tables=0, measured=100)  # every table is listed, and hardly a tensor is measured with the run
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Served]:
+    with served(limits=SMALL) as found:
+        yield found
+
+
+def tensors(api: Served, run: dict[str, Any]) -> list[dict[str, Any]]:
+    return [t for k in range(len(run["steps"])) for t in api.get(f"/api/runs/{run['run']}/steps/{k}", "step")["tensors"]]
+
+
+@pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-deepseek", "pellucid/capitals-t5", "pellucid/capitals-bert"])
+def test_a_listed_table_is_the_one_of_a_small_run(name: str, api: Served) -> None:
+    """Its place, its values, its measures, its difference and a cell's terms."""
+    row = next(r for r in api.get("/api/models", "models")["models"] if r["name"] == name)
+    new = 1 if row["kind"] == "encoder" else 2
+    with served(name) as other:
+        small, run = (own.run(name, row["prompt"], new=new) for own in (other, api))
+        assert run["steps"] == small["steps"] and run["new"] == small["new"]
+        listed = 0
+        for mine, its in zip(tensors(api, run), tensors(other, small), strict=True):
+            same = mine.keys() - {"stats", "kept", "error"}
+            assert {k: mine[k] for k in same} == {k: its[k] for k in same}
+            found = api.get(f"/api/runs/{run['run']}/tensors/{mine['n']}/stats", "stats")
+            assert found["stats"] == its["stats"] and (found["error"], found["path"]) == (its["error"], its["path"])
+            little = mine["kept"] and mine["bytes"] <= 4 * SMALL.measured
+            assert mine["stats"] == (its["stats"] if little else None)
+            if mine["kept"]:
+                continue
+            listed += 1
+            assert its["kept"] and mine["source"] == "recomputed"
+            assert raw(api.tensor(run["run"], mine["n"])[0]) == raw(other.tensor(small["run"], its["n"])[0])
+            cell = ",".join(str(n - 1) for n in mine["shape"])
+            seen = other.desk.runs[small["run"]].trace.seen[its["n"]]
+            if seen.terms is not None:
+                told = api.get(f"/api/runs/{run['run']}/tensors/{mine['n']}/terms", "terms", cell=cell)
+                assert told["summands"] == cell_of(seen, cell).terms.summands.tolist()
+        assert listed >= 2 * row["layers"]
+
+
+def references(api: Served) -> tuple[int, int]:
+    """How often the open form of attention ran for a run, and then for a part of one pattern."""
+    calls, reference = [0], attend.attend_reference
+
+    def counted(*given: Any, **more: Any) -> Any:
+        calls[0] += 1
+        return reference(*given, **more)
+
+    with swapped(attend, "attend_reference", counted):
+        run = api.run("pellucid/capitals", CAPITAL)
+        before = calls[0]
+        n = next(t["n"] for t in run["tensors"] if t["path"] == "layers.2.attn.pattern")
+        for head in range(3):
+            api.tensor(run["run"], n, at=f"0,{head},:,:")
+    return before, calls[0] - before
+
+
+def test_a_table_is_computed_once_when_asked_for(api: Served) -> None:
+    assert references(api) == (0, 1)
+    with served() as other:  # the mutant: as a small run is told
+        assert references(other)[0] > 0
+
+
+@contextmanager
+def occupied(api: Served) -> Iterator[None]:
+    """The thread in which models run, busy."""
+    over = threading.Event()
+    api.api.worker.jobs.put((over.wait, Stop(), Future()))
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def test_a_table_waits_for_no_model(api: Served) -> None:
+    """Its values, its measures and its terms come while another run's model runs; of a value that was let go they wait for it."""
+    run = api.run("pellucid/capitals", CAPITAL)
+    at = f"/api/runs/{run['run']}/tensors/{next(t['n'] for t in run['tensors'] if t['path'] == 'layers.1.attn.pattern')}"
+    asked = [at, f"{at}/stats", f"{at}/terms?cell=0,1,4,2"]
+
+    def status(place: str) -> int:
+        return api.client.get(place).status_code
+
+    with ThreadPoolExecutor() as pool:
+        for place in asked:
+            api.desk.runs[run["run"]].again.clear()
+            with occupied(api):
+                assert pool.submit(status, place).result(60) == 200
+        api.desk.runs[run["run"]].again.clear()
+        with swapped(Desk, "ready", lambda *given: False), occupied(api):  # the mutant: in its turn
+            late = pool.submit(status, at)
+            with pytest.raises(TimeoutError):
+                late.result(0.3)
+        assert late.result(60) == 200
+
+
+def together(api: Served, path: str) -> int:
+    """How often the open form of attention runs when all heads of a table are asked for at once."""
+    calls, reference = list[int](), attend.attend_reference
+
+    def slow(*given: Any, **more: Any) -> Any:
+        calls.append(1)
+        time.sleep(0.1)
+        return reference(*given, **more)
+
+    with swapped(attend, "attend_reference", slow), ThreadPoolExecutor() as pool:
+        run = api.run("pellucid/capitals", CAPITAL)
+        n = next(t["n"] for t in run["tensors"] if t["path"] == path)
+        found = list(pool.map(lambda head: api.tensor(run["run"], n, at=f"0,{head},:,:")[0].shape, range(4)))
+    assert found == [(5, 5)] * 4
+    return len(calls)
+
+
+def test_heads_asked_for_at_once_are_computed_once(api: Served) -> None:
+    assert together(api, "layers.2.attn.pattern") == 1
+    with swapped(runs, "TABLE", nullcontext()):  # the mutant: each by itself
+        assert together(api, "layers.2.attn.pattern") > 1
+
+
+def test_cells_of_a_listed_run_need_no_model(api: Served) -> None:
+    """Terms come from what the run keeps; a tensor whose operands were let go has them from a run of its own."""
+    run = api.run("pellucid/capitals", CAPITAL)
+    seen = api.desk.runs[run["run"]].trace.seen
+    for path in ("layers.1.attn.q", "layers.1.attn.z", "layers.1.mid", "logits"):
+        n = next(n for n, s in enumerate(seen) if s.path == path)
+        assert api.desk.ready(api.desk.runs[run["run"]], n, True)
+    with served(limits=Limits(value=400, tables=0)) as tight:
+        run = tight.run("pellucid/capitals", CAPITAL)
+        seen = tight.desk.runs[run["run"]].trace.seen
+        assert all(s.terms is None for s in seen if s.path == "layers.1.attn.q")
+
+
+def test_a_table_that_is_too_large_is_refused() -> None:
+    with served(limits=Limits(tables=0, table=399)) as api:  # 4 x 5 x 5 float32 are 400 bytes
+        run = api.run("pellucid/capitals", CAPITAL)
+        n = next(t["n"] for t in run["tensors"] if t["path"] == "layers.0.attn.scores")
+        for more in ("", "/stats"):
+            assert "400" in api.wrong(f"/api/runs/{run['run']}/tensors/{n}{more}", 413, "server.table")["message"]
+        shorter = api.run("pellucid/capitals", "The capital")
+        assert api.tensor(shorter["run"], n)[0].shape[-1] == 2
+
+
+def test_large_tensors_are_measured_once(api: Served) -> None:
+    run = api.run("pellucid/capitals", CAPITAL)["run"]
+    calls = [0]
+
+    def counted(x: Any) -> Any:
+        calls[0] += 1
+        return stats_of(x)
+
+    with swapped(runs, "stats_of", counted):
+        first, again = (api.get(f"/api/runs/{run}/tensors/3/stats", "stats") for _ in range(2))
+    assert first == again and calls == [1]
+    api.wrong(f"/api/runs/{run}/tensors/99999/stats", 404, "server.tensor")
+    api.wrong(f"/api/runs/{run}/tensors/3/stats", 400, "server.unknown", at="0")
+
+
+def test_an_id_without_a_piece_is_empty(api: Served) -> None:
+    """A table of embeddings is often padded to more rows than there are pieces."""
+    tokenizer = api.desk.shelf["pellucid/capitals"].model.tokenizer
+    piece, spelled = tokenizer._pieces.pop(17), tokenizer._spelled.pop(17)
+    try:
+        run = api.run("pellucid/capitals", CAPITAL, new=2, sampling={"bias": {"17": 1000}})
+        assert run["new"] == [17, 17] and run["new_pieces"] == ["", ""] and run["text"] == ""
+        assert api.run("pellucid/capitals", [17, 5])["pieces"][0] == ""
+        assert api.get(f"/api/runs/{run['run']}", "run")["steps"][0]["answers"][0]["picked"]["piece"] == ""
+    finally:
+        tokenizer._pieces[17], tokenizer._spelled[17] = piece, spelled
+    assert api.run("pellucid/capitals", CAPITAL, sampling={"bias": {"17": 1000}})["text"] == tokenizer.decode([17]) != ""
+
+
+SHOWN = {
+    "parameters.total", "parameters.active", "bytes.total", "cache.bytes_per_token", "cache.bytes", "flops.prefill", "flops.decode",
+    "bounds.devices", "bounds.largest_batch", "bounds.longest_context", "bounds.prefill.seconds", "bounds.decode.seconds",
+}  # fmt: skip
+
+
+def ends(told: dict[str, Any], found: dict[str, str]) -> list[str]:
+    """Paths of the document's numbers whose formula does not end in them."""
+    wrong = []
+    for path in SHOWN:
+        value: Any = told
+        for word in path.split("."):
+            value = value[word]
+        (last,) = re.findall(r"[=→] ([0-9.,e+-]+)(?: s)?$", found[path]) or [""]
+        figure = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+        wrong += [] if last == figure else [path]
+    return wrong
+
+
+def test_formulas_end_in_the_numbers(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, how in [
+        ("gpt-oss-120b", {"device": "h200", "context": "4096", "batch": "2"}),
+        ("llama-2-7b", {"device": "h200", "dtype": "int8"}),
+    ]:
+        reply = api.client.get("/api/count", params={"model": name, **how}).json()
+        found = judge(reply["formulas"], "formulas")
+        assert ends(reply, found) == [] and all("=" in found[path] or "→" in found[path] for path in SHOWN)
+    bill = pellucid.count("llama-2-7b", device="h200")
+    assert ends(count.document(bill), formulas.formulas(bill)) == []
+    monkeypatch.setattr(formulas, "devices", lambda bill, device: 77)  # the mutant: another number than the document's
+    assert ends(count.document(bill), formulas.formulas(bill)) == ["bounds.devices"]

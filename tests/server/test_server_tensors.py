@@ -1,0 +1,383 @@
+"""Tensors on their way to the page: their parts, pooled, measured; weights; counts; what opens without weights or without a model."""
+
+import hashlib
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import pellucid
+from pellucid import catalog
+from pellucid.api.model import SPECIMENS, specimens
+from pellucid.documents import count
+from pellucid.errors import TraceError, UseError
+from pellucid.server import tensors
+from pellucid.server.desk import Desk
+from pellucid.server.limits import LIMITS, Limits
+from pellucid.server.stats import STRIP, stats_of
+from pellucid.tracing import Trace
+from pellucid.watching.watch import Seen
+from served import Served, judge, raw, served
+from tiny import swapped
+
+CAPITAL = "The capital of France is"
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, pellucid.Model]:
+    return {name: pellucid.load(name, dtype="float32") for name in specimens()}
+
+
+def test_measures_are_the_tensors(api: Served) -> None:
+    for t in api.run("pellucid/capitals-deepseek", CAPITAL)["tensors"]:
+        run = api.desk.runs.found[next(reversed(api.desk.runs.found))]
+        wide, found = run.trace.seen[t["n"]].value.double(), t["stats"]
+        assert (found["min"], found["max"], found["absmax"]) == (float(wide.min()), float(wide.max()), float(wide.abs().max()))
+        assert found["mean"] == pytest.approx(float(wide.mean()), rel=1e-12, abs=1e-13)
+        assert found["std"] == pytest.approx(float(wide.std(correction=0)), rel=1e-9, abs=1e-13) and found["nan"] == found["inf"] == 0
+
+
+def test_measures_of_numbers_that_are_none() -> None:
+    found = stats_of(torch.tensor([1.0, float("nan"), float("inf"), -3.0, float("-inf")]))
+    assert (found.min, found.max, found.mean, found.std, found.absmax, found.nan, found.inf) == (-3.0, 1.0, -1.0, 2.0, 3.0, 1, 2)
+    assert np.isnan(stats_of(torch.tensor([float("nan")])).min) and stats_of(torch.empty(0)).nan == 0
+
+
+def repooled(x: Tensor, level: int, across: int | None = None) -> Tensor:
+    """Block by block, in plain Python; level: of both axes, or of the rows where the columns have one of their own."""
+    flat, across = x if x.ndim > 1 else x[None], level if across is None else across
+    down, step = 1 << level if x.ndim > 1 else 1, 1 << across
+    out = []
+    for plane in flat.reshape(-1, *flat.shape[-2:]):
+        for i in range(0, plane.shape[0], down):
+            for j in range(0, plane.shape[1], step):
+                block = plane[i : i + down, j : j + step].reshape(-1)
+                values = block.tolist()
+                odd = [v for v in values if v != v]
+                far = max(map(abs, values)) if not odd else None
+                out.append(odd[0] if odd else far if far in values else -far)
+    return torch.tensor(out, dtype=x.dtype).reshape(
+        [*x.shape[:-2], *([-(-x.shape[-2] // down)] if x.ndim > 1 else []), -(-x.shape[-1] // step)]
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool])
+def test_pooled_is_pooled_again(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    for shape in [(7,), (8, 8), (5, 9), (2, 3, 6, 7), (1, 1), (3, 1), (1, 13)]:
+        x = torch.randint(0, 2, shape, generator=draw).bool() if dtype == torch.bool else torch.randn(shape, generator=draw) * 40
+        x = (x.abs() if dtype == torch.uint8 else x).to(dtype)
+        for level in range(5):
+            found = tensors.pooled(x, (level, level))
+            assert found.dtype == dtype and torch.equal(found, repooled(x, level)), (shape, level)
+            for across in (0, 1, 3):
+                assert torch.equal(tensors.pooled(x, (level, across)), repooled(x, level, across)), (shape, level, across)
+    with swapped(tensors, "pooled", lambda x, level: x[..., :: 1 << level[0], :: 1 << level[1]]):  # the mutant: every other cell
+        x = torch.arange(16.0).reshape(4, 4)
+        assert not torch.equal(tensors.pooled(x, (1, 1)), repooled(x, 1))
+
+
+def test_what_is_no_number_wins_its_block() -> None:
+    x = torch.tensor([[1.0, -2.0, 5.0, 5.0], [0.5, float("nan"), -7.0, 1.0]])
+    found = tensors.pooled(x, (1, 1))
+    assert found.isnan().tolist() == [[True, False]] and found[0, 1] == -7.0
+
+
+def test_a_level_for_each_axis(api: Served) -> None:
+    """Five rows of logits keep their rows; one number is that of both axes, and of a single axis the second counts."""
+    run = api.run("pellucid/capitals", CAPITAL)["run"]
+    n, s = next((n, s) for n, s in enumerate(api.desk.runs[run].trace) if s.path == "logits")
+    x, about = api.tensor(run, n, at="0,:,:", level="0,4")
+    assert torch.equal(x, repooled(s.value[0], 0, 4)) and x.shape[0] == 5 and about["level"] == "0,4"
+    assert about["sha256"] == hashlib.sha256(raw(s.value)).hexdigest()
+    with pytest.raises(AssertionError):  # the mutant: the levels the other way round
+        assert torch.equal(api.tensor(run, n, at="0,:,:", level="4,0")[0], repooled(s.value[0], 0, 4))
+    same, about = api.tensor(run, n, at="0,:,:", level="3,3")
+    assert torch.equal(same, api.tensor(run, n, at="0,:,:", level=3)[0]) and about["level"] == "3"
+    assert torch.equal(api.tensor(run, n, at="0,4,:", level="9,2")[0], repooled(s.value[0, 4], 2))
+    place = f"/api/runs/{run}/tensors/{n}"
+    tags = {level: api.client.get(place, params={"level": level}).headers["etag"] for level in ("2", "2,2", "0,2", "2,0")}
+    assert tags["2"] == tags["2,2"] and len(set(tags.values())) == 3
+
+
+def test_a_pooled_part_tells_its_source(api: Served) -> None:
+    run = api.run("pellucid/capitals", CAPITAL)
+    for n, s in enumerate(api.desk.runs[run["run"]].trace):
+        x, about = api.tensor(run["run"], n, level=2)
+        assert torch.equal(x, repooled(s.value, 2)) and about["level"] == "2"
+        assert about["sha256"] == hashlib.sha256(raw(s.value)).hexdigest()
+    logits = next(t["n"] for t in run["tensors"] if t["path"] == "logits")
+    x, about = api.tensor(run["run"], logits, at="0,4,16:80", level=3)
+    assert x.shape == (8,) and about["at"] == "0,4,16:80"
+
+
+def test_parts_that_are_none(api: Served) -> None:
+    run = api.run("pellucid/capitals", CAPITAL)["run"]
+    place = f"/api/runs/{run}/tensors/0"  # 1 x 5 x 128
+    for at, code in [
+        ("0,1", "server.axes"), ("0,1,2,3", "server.axes"), ("", "server.axes"), ("0,5,0", "server.outside"), ("1,0,0", "server.outside"),
+        ("0,0,-1", "server.part"), ("0,a,0", "server.part"), ("0,3:3,0", "server.outside"), ("0,4:2,0", "server.outside"),
+        ("0,0:6,0", "server.outside"), ("0,1:2:3,0", "server.part"), ("0,٣,0", "server.part"), ("0,0,99999999999999999", "server.part"),
+    ]:  # fmt: skip
+        assert api.wrong(place, 400, code, at=at)["param"] == "at"
+    for level in ("31", "-1", "1.0", "", "9" * 30, "1,", ",1", "1,31", "1,2,3", "1, 2"):
+        assert api.wrong(place, 400, "server.field", level=level)["param"] == "level"
+    api.wrong(place, 400, "server.unknown", rows="0:2")
+    api.wrong(f"/api/runs/{run}/tensors/99999", 404, "server.tensor")
+    api.wrong(f"/api/runs/{'0' * 32}/tensors/0", 404, "server.run")
+    for cell, code in [
+        ("", "cell.index"),
+        ("0,5,0", "cell.range"),
+        ("0,0,0,0", "cell.count"),
+        ("x", "cell.index"),
+        ("1,1,1;", "cell.index"),
+    ]:
+        api.wrong(f"{place}/terms", 400, code, cell=cell)
+
+
+def test_the_browser_keeps_what_it_has(api: Served) -> None:
+    run = api.run("pellucid/capitals", CAPITAL)["run"]
+    reply = api.client.get(f"/api/runs/{run}/tensors/3", params={"at": "0,:,0:8"})
+    assert (
+        reply.headers["cache-control"] == "private, max-age=31536000, immutable"
+        and reply.headers["content-type"] == "application/octet-stream"
+    )
+    again = api.client.get(f"/api/runs/{run}/tensors/3", params={"at": "0,:,0:8"}, headers={"if-none-match": reply.headers["etag"]})
+    assert again.status_code == 304 and again.content == b""
+    other = api.client.get(f"/api/runs/{run}/tensors/3", params={"at": "0,:,1:9"}, headers={"if-none-match": reply.headers["etag"]})
+    assert other.status_code == 200 and other.headers["etag"] != reply.headers["etag"]
+    assert api.client.get("/api/models").headers["cache-control"] == "no-store"
+
+
+def test_weights(api: Served, models: dict[str, pellucid.Model]) -> None:
+    model = models["pellucid/capitals-deepseek"]
+    told = api.get("/api/weights", "weights", model=model.name)["weights"]
+    held = {**dict(model.module.named_parameters()), **dict(model.module.named_buffers())}
+    assert {w["path"] for w in told} == set(held) and sum(w["count"] for w in told if w["parameter"]) == model.num_parameters()
+    for w in told:
+        x, about = api.values("/api/weights/tensor", model=model.name, path=w["path"])
+        assert raw(x) == raw(held[w["path"]]) and about["sha256"] == hashlib.sha256(raw(x)).hexdigest()
+    x, _ = api.values("/api/weights/tensor", model=model.name, path="embed.weight", at="16:48,:", level=2)
+    assert torch.equal(x, repooled(model.module.embed.weight.detach()[16:48], 2))
+    api.wrong("/api/weights/tensor", 404, "server.weight", model=model.name, path="embed")
+    api.wrong("/api/weights/tensor", 404, "server.model", model="/etc/passwd", path="embed.weight")
+    api.wrong("/api/weights", 400, "server.field")
+
+
+def test_measures_of_weights(api: Served, models: dict[str, pellucid.Model]) -> None:
+    name = "pellucid/capitals-llama"
+    for path in ("embed.weight", "layers.1.attn.k.weight", "norm.weight"):
+        told = api.get("/api/weights/tensor/stats", "weight_stats", model=name, path=path)
+        wide, found = dict(models[name].module.named_parameters())[path].detach().double(), told["stats"]
+        assert (told["path"], found["min"], found["max"], found["absmax"]) == (
+            path,
+            float(wide.min()),
+            float(wide.max()),
+            float(wide.abs().max()),
+        )
+        assert found["std"] == pytest.approx(float(wide.std(correction=0)), rel=1e-9)
+    api.wrong("/api/weights/tensor/stats", 404, "server.weight", model=name, path="embed")
+    api.wrong("/api/weights/tensor/stats", 400, "server.unknown", model=name, path="embed.weight", at="0,:")
+
+
+def test_count_is_the_commands(api: Served) -> None:
+    schema = json.loads((Path(pellucid.__file__).parent / "schemas" / "count.json").read_text(encoding="utf-8"))
+    for name, how in [("pellucid/capitals", {}), ("gpt2-small", {"context": 64, "batch": 3, "device": "h200", "dtype": "float32"})]:
+        reply = api.client.get("/api/count", params={"model": name, **how})
+        told = reply.json()
+        formulas = judge(told.pop("formulas"), "formulas")
+        assert formulas["parameters.total"] == pellucid.count(name, **how)["parameters.total"].formula
+        jsonschema.validate(told, schema)
+        assert told == json.loads(json.dumps(count.document(pellucid.count(name, **how))))
+    api.wrong("/api/count", 404, "server.model", model="meta-llama/Llama-3.1-8B")
+    api.wrong("/api/count", 400, "server.field", model="gpt2-small", context="1e3")
+    api.wrong("/api/count", 400, "count.device", model="gpt2-small", device="../x")
+    found = api.get("/api/catalog", "catalog")
+    assert [m["id"] for m in found["models"]] == list(catalog.models()) and [d["id"] for d in found["devices"] if d["id"] != "cpu"] == list(
+        catalog.devices()
+    )
+    assert [m["id"] for m in found["models"] if not m["disclosed"]] == [e["id"] for e in catalog.models().values() if "statements" in e]
+
+
+def test_tokens(api: Served, models: dict[str, pellucid.Model]) -> None:
+    for name, text in (("pellucid/capitals", "法国的首都是"), ("pellucid/capitals-bert", "The capital of France is ___.")):
+        reply = judge(api.client.post("/api/tokens", json={"model": name, "prompt": text}).json(), "tokens")
+        assert reply["ids"] == models[name].ids(text) and len(reply["pieces"]) == len(reply["ids"])
+
+
+def test_shapes_without_weights() -> None:
+    """A model of the catalogue: as many tensors, of the same shapes and products, as the model itself has; no value, and that is said."""
+    with served("gpt2-small") as api:
+        first = api.get("/api/models", "models")
+        assert first["current"] == "gpt2-small" and not first["models"][0]["weights"] and first["models"][0]["prompt"] is None
+        assert first["models"][0]["parameters"] == 124_439_808
+        run = api.run("gpt2-small", [0] * 7)
+        logits = run["tensors"][-1]  # nothing is sampled
+        assert not run["values"] and (logits["path"], logits["shape"], logits["stats"]) == ("logits", [1, 7, 50257], None)
+        assert run["steps"][0]["count"] == len(run["tensors"]) and logits["flops"] == 2 * 7 * 768 * 50257
+        place = f"/api/runs/{run['run']}/tensors/3"
+        assert "layers.0" in api.wrong(place, 400, "server.meta")["message"]
+        api.wrong(f"{place}/terms", 400, "server.meta", cell="0,0,0")
+        api.wrong(f"{place}/stats", 400, "server.meta")
+        api.wrong("/api/weights/tensor", 400, "server.meta", model="gpt2-small", path="embed.weight", at="0,:")
+        api.wrong("/api/weights/tensor/stats", 400, "server.meta", model="gpt2-small", path="embed.weight")
+        shapes = {w["path"]: w["shape"] for w in api.get("/api/weights", "weights", model="gpt2-small")["weights"]}
+        assert shapes["embed.weight"] == [50257, 768]
+        reply = api.client.post("/api/runs", json={"model": "gpt2-small", "prompt": "a"})
+        assert judge(reply.json(), "error")["error"]["code"] == "server.shapes"
+
+
+def test_whether_terms_are_told(tmp_path: Path, models: dict[str, pellucid.Model]) -> None:
+    """Of every tensor: of a run whose values are kept, let go, listed or edited, of a trace from a file, and of shapes."""
+
+    def judged(api: Served, run: dict[str, Any]) -> dict[bool, set[str]]:
+        found: dict[bool, set[str]] = {True: set(), False: set()}
+        for t in run["tensors"]:
+            cell = ",".join("0" for _ in t["shape"])
+            reply = api.client.get(f"/api/runs/{run['run']}/tensors/{t['n']}/terms", params={"cell": cell})
+            assert t["terms"] == (reply.status_code == 200), (t, reply.text)
+            found[t["terms"]].add(t["path"])
+        return found
+
+    edited = [{"path": "layers.2.ffn", "times": 2}]
+    for name, limits in itertools.product(models, (LIMITS, Limits(value=400, kept=4_000), Limits(tables=0))):
+        with served(name, limits) as api:
+            run = api.run(name, CAPITAL if name != "pellucid/capitals-bert" else f"{CAPITAL} ___.")
+            assert judged(api, run)[False] == set()
+    with served() as api:
+        assert judged(api, api.run("pellucid/capitals", CAPITAL, edits=edited))[False] == {"layers.2.ffn"}
+    pellucid.trace(models["pellucid/capitals"], CAPITAL, terms=True).save(tmp_path / "t")
+    with served(str(tmp_path / "t")) as api:
+        assert judged(api, api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run"))[True] == set()
+    with served("gpt2-small") as api:
+        assert judged(api, api.run("gpt2-small", [1, 2, 3]))[True] == set()
+
+
+def test_a_recorded_trace(tmp_path: Path, models: dict[str, pellucid.Model]) -> None:
+    model = models["pellucid/capitals"]
+    life_ = pellucid.trace(model, CAPITAL, 2)
+    life_.save(tmp_path / "t")
+    with served(str(tmp_path / "t")) as api:
+        first = api.get("/api/models", "models")
+        run = api.get(f"/api/runs/{first['run']}", "run")
+        assert (run["ids"], run["new"], run["text"]) == (life_.ids, life_.new, " Paris.")
+        assert raw(api.tensor(run["run"], 5)[0]) == raw(life_.seen[5].value)
+        api.wrong(f"/api/runs/{run['run']}/tensors/5/terms", 400, "page.unsummed", cell="0,0,0,0")
+        assert api.run(model.name, CAPITAL)["new"] == life_.new[:1]
+
+
+def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path) -> None:
+    """Its name is a path, and nobody follows it: ids stand for pieces."""
+    pellucid.trace(pellucid.load(folder), "The").save(tmp_path / "t")
+    with served(str(tmp_path / "t")) as api:
+        run = api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run")
+        assert run["kind"] is None and run["text"] is None and run["model"] == str(folder)
+        assert api.tensor(run["run"], 0)[0].shape[0] == 1
+        api.wrong("/api/weights", 404, "server.model", model=str(folder))
+
+
+@pytest.mark.parametrize("name", specimens())
+def test_a_traces_file_tells_what_its_run_did(name: str, tmp_path: Path) -> None:
+    """Where the model is not here, and where it is: pieces, kinds, what was fed, and what could have come next."""
+    shutil.copytree(SPECIMENS / name.split("/")[1], tmp_path / "model")
+    prompt = CAPITAL if name != "pellucid/capitals-bert" else f"{CAPITAL} ___."
+    new = 1 if name == "pellucid/capitals-bert" else 3
+    with served(name) as api:
+        live = api.run(name, prompt, new=new)
+    for model in (str(tmp_path / "model"), name):
+        place = tmp_path / str(model == name)
+        pellucid.trace(pellucid.load(model, dtype="float32"), prompt, new).save(place)
+        with served(str(place)) as api:
+            run = api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run")
+            told = [k for k in ("ids", "pieces", "new", "new_pieces", "steps") if run[k] != live[k]]
+            assert told == []
+            assert run["kind"] == (None if model != name and live["kind"] in ("decoder", "prefix") else live["kind"])
+
+
+def test_a_trace_beside_its_model(folder: Path, tmp_path: Path) -> None:
+    """What needs weights is told; another model, one without weights, and a model beside no trace are refused."""
+    model = pellucid.load(folder)
+    life = pellucid.trace(model, "The capital")
+    life.model = "elsewhere"
+    life.save(tmp_path / "t")
+    with served(str(tmp_path / "t"), beside=str(folder)) as api:
+        first = api.get("/api/models", "models")
+        run = api.get(f"/api/runs/{first['run']}", "run")
+        assert first["current"] == run["model"] == str(folder)
+        told = api.get(f"/api/runs/{first['run']}/steps/0/lens", "lens")
+        assert told["layers"][-1]["followed"]["logit"] == pytest.approx(float(life.last_logits().max()), rel=1e-5)
+        assert api.get(f"/api/runs/{first['run']}/steps/0/attribution", "attribution")["id"] == life.new[0]
+        assert api.run(str(folder), "The capital")["steps"] == run["steps"]
+    for opened, beside, key in (
+        (tmp_path / "t", "pellucid/capitals", "open.fits"),
+        (tmp_path / "t", "gpt2-small", "open.weights"),
+        (folder, "pellucid/capitals", "open.beside"),
+    ):
+        with pytest.raises(UseError) as wrong:
+            Desk(str(opened), LIMITS, beside)
+        assert wrong.value.key == key
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_a_traces_model_stands_beside_it_in_its_type(dtype: str, tmp_path: Path) -> None:
+    """So that what is computed from both is of one run; a model that only has the name is not taken for it."""
+    life = pellucid.trace(pellucid.load("pellucid/capitals", dtype=dtype), CAPITAL)
+    life.save(tmp_path / "t")
+    with served(str(tmp_path / "t")) as api:
+        models = api.get("/api/models", "models")
+        assert {m["name"]: m["dtype"] for m in models["models"]}["pellucid/capitals"] == dtype
+        told = api.get(f"/api/runs/{models['run']}/steps/0/lens", "lens")
+        assert told["layers"][-1]["followed"]["logit"] == pytest.approx(float(life.last_logits().max()), rel=1e-6)
+        assert api.run("pellucid/capitals", CAPITAL)["steps"] == api.get(f"/api/runs/{models['run']}", "run")["steps"]
+    life.model = "pellucid/capitals-deepseek"
+    life.save(tmp_path / "other")
+    with served(str(tmp_path / "other")) as api:
+        run = api.get("/api/models", "models")["run"]
+        assert api.get(f"/api/runs/{run}", "run")["kind"] is None
+        api.wrong(f"/api/runs/{run}/steps/0/lens", 400, "server.alone")
+
+
+def test_answers_of_a_hostile_trace(tmp_path: Path) -> None:
+    """Logits that are none, and ids beyond them: nothing is told of these steps, and the rest is."""
+    sizes = [(1, 2, 5), (5,), (0, 1, 5), (1, 0, 5), (1, 1, 0), (1, 1, 2), (1, 1, 5)]
+    values = [torch.ones(n) for n in sizes] + [torch.ones(1, 1, 5, dtype=torch.long)]
+    dims = {1: "V", 3: "B T V"}
+    seen = [Seen("logits", dims[v.ndim], tuple(v.shape), v.dtype, v, k, None, 0, None) for k, v in enumerate(values)]
+    Trace("m", "x", [1, 2], [3] * len(seen), seen).save(tmp_path / "t")
+    with served(str(tmp_path / "t")) as api:
+        run = api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run")
+        assert [len(s["answers"]) for s in run["steps"]] == [1, 0, 0, 0, 0, 0, 1, 0]
+    seen[-1].step = 10**15
+    Trace("m", "x", [1, 2], [3], seen).save(tmp_path / "far")
+    with pytest.raises(TraceError) as wrong:
+        Desk(str(tmp_path / "far"), LIMITS)
+    assert wrong.value.key == "trace.steps" and str(tmp_path / "far") in str(wrong.value)
+
+
+def test_a_folder(folder: Path) -> None:
+    with served(str(folder)) as api:
+        assert api.get("/api/models", "models")["current"] == str(folder)
+        run = api.run(str(folder), "The capital", new=2)
+        assert run["new"] == pellucid.trace(pellucid.load(folder), "The capital", 2).new
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_measures_of_several_strips(dtype: torch.dtype) -> None:
+    """Three strips and a rest, far from 0 and growing, so that merging their means matters; some values are no numbers."""
+    n = 3 * STRIP + 7
+    x = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + torch.linspace(50, 90, n, dtype=torch.float64)
+    x = (x > 70 if dtype == torch.bool else x).to(dtype)
+    if dtype.is_floating_point:
+        x[5], x[STRIP + 9], x[-1] = float("nan"), float("inf"), float("-inf")
+    found, wide = stats_of(x.view(-1, 1).T), x.double()
+    wide = wide[wide.isfinite()]
+    assert (found.min, found.max, found.nan + found.inf) == (float(wide.min()), float(wide.max()), n - len(wide))
+    assert found.mean == pytest.approx(float(wide.mean()), rel=1e-12)
+    assert found.std == pytest.approx(float(wide.std(correction=0)), rel=1e-11)

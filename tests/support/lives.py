@@ -1,0 +1,182 @@
+"""A whole life of the engine with a model whose past is the tokens themselves, so that what a text reads is compared with what it is.
+
+The fake model's next logits follow from every token that it read from the pages: one wrong row, stale page or early write changes the
+text. A life is drawn from one seed: requests come, are cancelled, end; pages are few, so that texts are put off and begun again.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.batch.kv_cache import Pages
+from pellucid.batch.step import Step
+from pellucid.engine.engine import Engine
+from pellucid.engine.forward import wants
+from pellucid.engine.memory import Memory
+from pellucid.engine.requests import Output, Request, Sequence, check
+from pellucid.engine.scheduler import Limits
+from pellucid.errors import UseError
+from pellucid.nn.transformer import Decoder, build
+from pellucid.ops.sampling.settings import Sampling
+from pellucid.ops.sampling.stages import choose
+from tiny import LLAMA
+
+V = LLAMA.vocab
+SEED = 5  # of requests that name none
+
+
+def following(tokens: list[int]) -> Tensor:
+    """Logits [V] that any change of any token changes."""
+    mixed = 7
+    for t in tokens:
+        mixed = (mixed * 31 + t + 1) % 1_000_003
+    return (torch.arange(V) * (mixed % 89 + 1) + mixed) % V * 0.5
+
+
+class Parrot(nn.Module):
+    """Stores tokens, and reads them back from the pages."""
+
+    reach = None
+
+    def __init__(self, pages: Pages) -> None:
+        super().__init__()
+        self.pages, self.rows, self.faults = pages, 0, list[str]()
+
+    def run(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
+        step = Step.paged(self.pages, {s.key: n for s, n in chunks.items()})
+        tokens = torch.tensor([[[t] for s, n in chunks.items() for t in s.tokens[s.stored : s.stored + n]]])
+        past = step.store(self, tokens)
+        out: dict[Sequence, Tensor] = {}
+        for (s, n), piece in zip(chunks.items(), past.pieces, strict=True):
+            read = piece.read()[0][0, :, 0].tolist()
+            if read != s.tokens[: s.stored + n]:
+                self.faults.append(f"{s.key}: {s.tokens[: s.stored + n]} reads {read}")
+            wanted = wants(s, n)
+            out[s] = (
+                torch.stack([following(read[:i]) for i in range(len(read) - wanted + 1, len(read) + 1)]) if wanted else torch.empty(0, V)
+            )
+        step.advance()
+        self.rows += sum(chunks.values())
+        return out
+
+
+@dataclass
+class Life:
+    """One simulated engine, and what was asked of it and came out."""
+
+    pages: Pages
+    parrot: Parrot
+    engine: Engine
+    asked: dict[int, Request] = field(default_factory=dict)
+    got: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    scores: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    ended: dict[tuple[int, int], str] = field(default_factory=dict)
+    operations: int = 0
+    refused: int = 0
+
+    @staticmethod
+    def of(count: int, size: int, limits: Limits, cached: bool) -> "Life":
+        pages = Pages(count, size)
+        parrot, module = Parrot(pages), skeleton()
+        memory = Memory(module, pages, cached)
+        return Life(pages, parrot, Engine(parrot.run, memory, limits, count * size, lambda r: check(module, r), entropy=lambda: SEED))
+
+    def note(self, news: list[Output]) -> None:
+        for out in news:
+            key = out.request, out.index
+            if key in self.ended:
+                self.parrot.faults.append(f"{key}: news after its end")
+            if out.token is not None:
+                self.got.setdefault(key, []).append(out.token.id)
+            if out.scores:
+                self.scores[out.request] = out.scores
+            if out.ended:
+                self.ended[key] = out.ended
+
+    def step(self) -> None:
+        self.note(self.engine.step())
+        self.pages.sound()
+        self.operations += 1
+
+    def wrong(self) -> str:
+        """What is not as it should be after all have ended; empty if nothing is."""
+        faults = list(self.parrot.faults)
+        for number, request in self.asked.items():
+            for index in range(request.n):
+                whole, got = lone(request, index), self.got.get((number, index), [])
+                ended = self.ended.get((number, index))
+                right = got == whole[: len(got)] if ended == "cancelled" else got == whole and ended in ("stop", "length")
+                if not right:
+                    faults.append(f"{number}.{index} {ended}: {got} is not {whole}")
+        cache = self.engine.storage.cache  # type: ignore[attr-defined]
+        if cache is not None:
+            cache.forget()
+        if self.pages.free_pages != self.pages.count or self.pages.tables or self.pages.together or self.pages.length:
+            faults.append(f"{self.pages.count - self.pages.free_pages} pages are left behind, {list(self.pages.tables)}")
+        return "; ".join(faults[:3])
+
+
+MODULES: list[Decoder] = []
+
+
+def skeleton() -> Decoder:
+    """The model whose name the pages go by; it never runs."""
+    if not MODULES:
+        module = build(LLAMA)
+        assert isinstance(module, Decoder)
+        MODULES.append(module)
+    return MODULES[0]
+
+
+def lone(request: Request, index: int) -> list[int]:
+    """What a request's text is when nobody else runs and nothing is kept."""
+    out: list[int] = []
+    while len(out) < request.new and not (out and out[-1] in request.stops):
+        how = replace(request.sampling, seed=SEED) if request.sampling.seed is None else request.sampling
+        out.append(choose(following([*request.prompt, *out]), how, request.prompt, out, index))
+    return out
+
+
+def drawn(draw: random.Random, most: int) -> Request:
+    """A request whose prompt often begins as others do. Some are malformed."""
+    start = [draw.randrange(3)] * draw.choice([0, 3, 8, 17])
+    prompt = tuple(start + [draw.randrange(4) for _ in range(draw.randint(1, 9))])
+    if draw.random() < 0.05:
+        prompt = draw.choice([(), (V,), (-1, 2), (0,) * (most + 1)])
+    sampling = Sampling() if draw.random() < 0.5 else Sampling(temperature=1.0, seed=draw.randrange(9))
+    stops = frozenset(draw.sample(range(V), 12)) if draw.random() < 0.5 else frozenset[int]()
+    return Request(prompt, draw.randint(0, 12), sampling, stops, draw.choice([1, 1, 1, 2, 3]), scored=draw.random() < 0.1)
+
+
+def asking(draw: random.Random, life: Life) -> None:
+    """Submit a few requests to a life, and now and then cancel one."""
+    for _ in range(draw.choice([0, 0, 1, 1, 4])):
+        request = drawn(draw, life.engine.capacity)
+        life.operations += 1
+        try:
+            life.asked[life.engine.submit(request)] = request
+        except UseError:
+            life.refused += 1
+    if life.asked and draw.random() < 0.15:
+        life.engine.cancel(draw.randrange(-1, life.engine.count + 1))
+
+
+def lived(draw: random.Random, steps: int = 60) -> Life:
+    """Run a life of `steps` steps, and on until it ends."""
+    size = draw.choice([1, 2, 3, 4, 16])
+    limits = Limits(draw.choice([1, 2, 5, 16, 64]), draw.choice([3, 4, 8]), draw.choice([2, 50]), draw.random() < 0.1)
+    life = Life.of(-(-48 // size) + draw.randint(0, 20), size, limits, draw.random() < 0.7)
+    for _ in range(steps):
+        asking(draw, life)
+        life.step()
+    left = 10_000
+    while not life.engine.idle and left:
+        left -= 1
+        life.step()
+    if not left:
+        life.parrot.faults.append("it never ends")
+    life.operations += life.parrot.rows
+    return life

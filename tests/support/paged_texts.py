@@ -1,0 +1,266 @@
+"""A world of texts on pages, in which what is stored for a token tells its whole history: any wrong page is seen by whoever reads it.
+
+Rows hold a number made of the key and of all tokens up to their own. Beside the pages stands a plain model, lists of tokens, which tells
+what every read must give, how many pages are needed and how many could be freed. Free pages hold POISON.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.batch.kv_cache import Group, Pages, most_pages
+from pellucid.batch.step import Step
+from pellucid.engine.prefix_cache import PrefixCache
+from pellucid.errors import UseError
+
+POISON = -1
+WORDS, KEYS = 2, 2  # few of each, so that texts share much
+CHUNK, LOOKS = 7, 10
+Choose = Callable[[int], int]  # a number below its argument
+
+
+class Part(nn.Module):
+    """What stores: a layer without anything to compute."""
+
+    def __init__(self, reach: int | None) -> None:
+        super().__init__()
+        self.reach = reach
+
+
+@dataclass
+class Text:
+    key: Hashable
+    tokens: list[int]
+    stored: int = 0
+
+
+def history(key: Hashable, tokens: list[int]) -> list[int]:
+    """What is stored for each token."""
+    h, out = 7 + int(str(key)), []
+    for t in tokens:
+        h = (h * 1_000_003 + t + 1) % (2**61 - 1)
+        out.append(h)
+    return out
+
+
+class OneBit(tuple[int, ...]):
+    """Tokens whose hash is 0 or 1."""
+
+    def __hash__(self) -> int:
+        return sum(self) & 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many pages there are, how large, and for whom."""
+
+    count: int = 9
+    size: int = 2
+    counts: tuple[tuple[int, int], ...] = ()  # (reach, pages)
+    longest: int = 18
+
+
+SHAPES = (
+    Shape(), Shape(6, 1, (), 6), Shape(12, 3, (), 36), Shape(9, 2, ((3, 9),), 18), Shape(10, 2, ((1, 5), (5, 8)), 20),
+    Shape(0, 2, ((4, 9),), 40), Shape(12, 1, ((2, 10),), 12), Shape(5, 4, ((6, 8),), 20), Shape(0, 3, ((2, 6), (9, 8)), 30),
+)  # fmt: skip
+
+
+class World:
+    """Texts come, grow, part, stay for others and go; `act` does one thing, all of it by `choose`."""
+
+    def __init__(self, shape: Shape, choose: Choose) -> None:
+        self.shape, self.choose = shape, choose
+        self.pages = Pages(shape.count, shape.size, dict(shape.counts), shape.longest)
+        self.cache = PrefixCache(self.pages)
+        self.parts = [Part(reach) for reach in (*self.pages.groups, *[99] * (shape.count > 0))]  # 99: a window that has no group of its own
+        self.texts: dict[int, Text] = {}
+        self.ended: list[Text] = []  # texts of before, to come again
+        self.names = self.lookups = self.found = self.refused = 0  # found: pages
+        self.kinds = (self.begin, self.begin, self.write, self.write, self.write, self.fork, self.keep, self.keep, self.end, self.look,
+                      self.forget)  # fmt: skip
+
+    def act(self) -> None:
+        self.kinds[self.choose(len(self.kinds))]()
+
+    def some(self) -> int | None:
+        return list(self.texts)[self.choose(len(self.texts))] if self.texts else None
+
+    def begin(self) -> None:
+        """A new text."""
+        text, self.names = self.asked(), self.names + 1
+        before = self.cache.looked, self.cache.hits
+        text.stored = self.cache.start(self.names, text.key, text.tokens)
+        self.lookups, self.found = self.lookups + 1, self.found + text.stored // self.shape.size
+        assert (self.cache.looked - before[0], self.cache.hits - before[1]) == (len(text.tokens), text.stored)
+        assert text.stored < len(text.tokens) and text.stored % self.shape.size == 0
+        self.texts[self.names] = text
+        self.same(self.names)
+
+    def asked(self) -> Text:
+        """At random, or like one of before up to somewhere."""
+        old = self.ended[-8:] + list(self.texts.values())
+        like = old[self.choose(len(old))] if old and self.choose(4) else Text(self.choose(KEYS), [])
+        tokens = like.tokens[: self.choose(len(like.tokens) + 1)] if self.choose(3) else list(like.tokens)
+        tokens += [self.choose(WORDS) for _ in range(self.choose(4) or not tokens)]
+        return Text(like.key if self.choose(4) else self.choose(KEYS), tokens[: self.pages.longest])
+
+    def write(self) -> None:
+        """A step: a chunk of one, two or three texts, of those for whom there is room."""
+        chunks: dict[int, int] = {}
+        for _ in range(1 + self.choose(3)):
+            name = self.some()
+            if name is None or name in chunks:
+                continue
+            text, rows = self.texts[name], 1 + self.choose(CHUNK)
+            rows = min(rows, len(text.tokens) - text.stored) or 1
+            if self.room(name, text.stored + rows):
+                chunks[name] = rows
+                self.pages.reserve(name, text.stored + rows)
+            elif self.choose(3) and (other := self.some()) not in chunks:
+                self.end(other)
+        if chunks:
+            self.step(chunks)
+
+    def room(self, name: int, tokens: int) -> bool:
+        """Room is what the plain model says. What is freed for it is no more than is needed; without room nothing changes."""
+        needs, fitted, before = self.needs(name, tokens), self.pages.fits(name, tokens), self.state()
+        could = tokens <= self.shape.longest and all(n <= g.count - len(set().union(*g.held.values())) for g, n in needs)
+        least, evicted = [max(n, len(g.free)) for g, n in needs], self.cache.evictions
+        assert fitted == (could and least == [len(g.free) for g, _ in needs])
+        assert self.cache.room(name, tokens) == could
+        if could:
+            assert self.pages.fits(name, tokens) and fitted == (self.cache.evictions == evicted)
+            assert all(len(g.free) == n or g.reach is not None for (g, _), n in zip(needs, least, strict=True))
+            return True
+        self.refused += 1
+        try:
+            self.pages.reserve(name, tokens)
+        except UseError:
+            assert self.state() == before
+            return False
+        raise AssertionError("pages that are not there")
+
+    def needs(self, name: int, tokens: int) -> list[tuple[Group, int]]:
+        """How many pages of each group the text lacks for so many tokens: new ones, and its own for those that it would write into."""
+        size, found = self.shape.size, []
+        for group in self.pages.groups.values():
+            own, first = group.held[name], group.first[name]
+            others = group.kept.union(*(pages for other, pages in group.held.items() if other != name))
+            written = [own[i - first] for i in range(self.texts[name].stored // size, first + len(own)) if i * size < tokens]
+            found.append((group, sum(page in others for page in written) + max(0, -(-tokens // size) - first - len(own))))
+        return found
+
+    def state(self) -> object:
+        return [(list(g.free), list(g.references), {k: list(v) for k, v in g.held.items()}) for g in self.pages.groups.values()]
+
+    def step(self, chunks: dict[int, int]) -> None:
+        """One forward: every part stores, and reads back what each query may see, which must be its own text."""
+        for name, rows in chunks.items():
+            text = self.texts[name]
+            text.tokens += [self.choose(WORDS) for _ in range(text.stored + rows - len(text.tokens))]
+        step = Step.paged(self.pages, chunks)
+        told = {name: history(self.texts[name].key, self.texts[name].tokens) for name in chunks}
+        rows = torch.tensor([h for s in step.spans for h in told[s.request][s.before : s.end]])[None, :, None]
+        for part in self.parts:
+            for s, piece in zip(step.spans, step.store(part, rows, rows * 2).pieces, strict=True):
+                self.meets(part, s.before, s.end, told[s.request], piece.k_at[0], *(r[0, :, 0] for r in piece.read()))
+                if piece.paged is None or self.choose(4):
+                    continue
+                met = [(at[0], *(b[:, 0] for b in block)) for block, at in piece.paged.blocks()]
+                self.meets(part, s.before, s.end, told[s.request], *map(torch.cat, zip(*met, strict=True)))
+        held = {name: {r: len(g.held[name]) for r, g in self.pages.groups.items()} for name in chunks}
+        step.advance()
+        for name, n in chunks.items():
+            self.texts[name].stored += n
+            for reach, group in self.pages.groups.items():
+                if reach is not None:
+                    assert held[name][reach] <= most_pages(reach, n, self.shape.size)
+                    assert len(group.held[name]) <= most_pages(reach, 0, self.shape.size) or reach == 1
+
+    def meets(self, part: Part, before: int, end: int, told: list[int], at: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Positions without a gap up to the last, from the first that some query of this chunk sees; and at each the right rows."""
+        reach = part.reach if part.reach in self.pages.groups else None
+        first = int(at[0])
+        assert at.tolist() == list(range(first, end)) and first <= (0 if reach is None else max(0, before - reach + 1))
+        assert keys.tolist() == told[first:end] and values.tolist() == [2 * h for h in told[first:end]]
+
+    def fork(self) -> None:
+        if (name := self.some()) is not None:
+            self.names += 1
+            text = self.texts[name]
+            tokens = list(text.tokens) if self.choose(2) else text.tokens[: text.stored]
+            self.texts[self.names] = Text(text.key, tokens, text.stored)
+            self.pages.fork(name, self.names)
+            self.same(self.names)
+
+    def keep(self) -> None:
+        """Kept, a text is found again at once, as far as windows have not cut it."""
+        if (name := self.some()) is None:
+            return
+        text, size = self.texts[name], self.shape.size
+        self.cache.keep(name, text.key, text.tokens)
+        before = self.state()
+        self.cache.keep(name, text.key, text.tokens)
+        assert self.state() == before
+        whole = text.stored // size
+        found = len(self.cache.find(text.key, [*text.tokens[: text.stored], 0]))
+        assert found <= whole
+        if all(g.first[name] <= g.oldest(whole * size) for g in self.pages.groups.values()):
+            assert found == whole
+
+    def end(self, name: int | None = None) -> None:
+        """A text goes, twice; what it was may be asked for again."""
+        if (name := name or self.some()) is not None:
+            if self.choose(2):
+                self.cache.keep(name, self.texts[name].key, self.texts[name].tokens)
+            self.pages.release(name)
+            self.pages.release(name)
+            self.ended = [*self.ended[-8:], self.texts.pop(name)]
+
+    def look(self) -> None:
+        """Whatever is asked for, what is found was stored for just these tokens after just these, under this key."""
+        size, last = self.shape.size, dict[int | None, list[int]]()
+        for part, (keys, _) in self.pages.pools.items():
+            last[part.reach if part.reach in self.pages.groups else None] = keys.flatten().tolist()  # type: ignore[index]
+        for _ in range(LOOKS):
+            text = self.asked()
+            path, told = self.cache.find(text.key, text.tokens), history(text.key, text.tokens)
+            self.lookups, self.found = self.lookups + 1, self.found + len(path)
+            for i, node in enumerate(path, 1):
+                assert all(last[reach][(page + 1) * size - 1] == told[i * size - 1] for reach, page in node.pages.items())
+
+    def forget(self) -> None:
+        if not self.choose(8):
+            self.cache.forget(*([self.choose(KEYS)] if self.choose(2) else []))
+
+    def same(self, name: int) -> None:
+        """Every row that a text still has is its own."""
+        text = self.texts[name]
+        told = history(text.key, text.tokens[: text.stored])
+        assert self.pages.length[name] == text.stored
+        for part, (keys, values) in self.pages.pools.items():
+            group = self.pages.of(part)
+            first, size = group.first[name] * group.size, group.size
+            at = [page * size + i for page in group.held[name] for i in range(size)][: max(0, text.stored - first)]
+            key, value = keys.flatten().tolist(), values.flatten().tolist()
+            assert [key[i] for i in at] == told[first:] and [value[i] for i in at] == [2 * h for h in told[first:]]
+
+    def check(self) -> None:
+        """Every text and every page is as it should be; then free pages are poisoned."""
+        for name in self.texts:
+            self.same(name)
+        assert self.cache.sound()
+        for part, pools in self.pages.pools.items():
+            for pool in pools:
+                pool.unflatten(0, (-1, self.shape.size))[self.pages.of(part).free] = POISON
+
+    def close(self) -> None:
+        """Nothing is left when all have gone."""
+        for name in self.texts:
+            self.pages.release(name)
+        self.cache.forget()
+        assert self.cache.sound() and self.pages.free_pages == self.pages.count and not self.cache.top.children
+        assert not self.pages.length and not any(g.tables or g.first or g.kept or g.idle for g in self.pages.groups.values())

@@ -1,0 +1,181 @@
+"""What training rests on: the loss by hand, micro-batches that add up, gradients by finite differences, and layers that are run again."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import CheckpointError, checkpoint
+
+from pellucid import config as c
+from pellucid import ops
+from pellucid.batch.step import Step
+from pellucid.nn.attention import Attention
+from pellucid.training.loop import loss_of
+from pellucid.training.objectives import IGNORED, Causal, Document, Sheet
+from test_symmetries import right_gradients
+from tiny import DEEPSEEK_V3, EXPERTS, FAMILIES, GPT_OSS, LLAMA, T5, D, far, inputs, law, swapped, tiny
+from training import DOCUMENTS, SETTINGS, WORDS, fresh, run_of
+
+HERE = sys.modules[__name__]
+attention = importlib.import_module("pellucid.nn.attention")
+cross_entropy, gated, relative, tanh, rms, add = F.cross_entropy, ops.gated, attention.relative, torch.tanh, ops.rms, ops.add
+CHOSEN = [DOCUMENTS[i] for i in (0, 5, 8, 7)]
+
+
+def sheet(documents: list[Document] = CHOSEN) -> Sheet:
+    return Causal(WORDS).sheet(documents)
+
+
+def told(logits: Tensor, targets: Tensor, smoothing: float) -> float:
+    """-mean over real targets of (1 - smoothing)·log p(target) + smoothing·mean over V of log p, one number at a time."""
+    total, count = 0.0, 0
+    for row, target in zip(logits.flatten(0, 1), targets.flatten().tolist(), strict=True):
+        if target != IGNORED:
+            logs = row - row.max() - (row - row.max()).exp().sum().log()
+            total -= (1 - smoothing) * float(logs[target]) + smoothing * sum(logs.tolist()) / len(logs)
+            count += 1
+    return total / count
+
+
+def padding_smoothed(x: Tensor, t: Tensor, ignore_index: int, label_smoothing: float) -> Tensor:
+    """What all ids share, over padding too."""
+    return (1 - label_smoothing) * cross_entropy(x, t, ignore_index=ignore_index) - label_smoothing * x.log_softmax(-1).mean()
+
+
+@law(
+    padding_counts=(F, "cross_entropy", lambda x, t, ignore_index, **how: cross_entropy(x, t.clamp(min=0), **how)),
+    padding_smoothed=(F, "cross_entropy", padding_smoothed),
+    next_but_one=(F, "cross_entropy", lambda x, t, **how: cross_entropy(x, t.roll(-1), **how)),
+    not_smoothed=(F, "cross_entropy", lambda x, t, label_smoothing, **how: cross_entropy(x, t, **how)),
+)
+def test_29_loss_by_hand() -> float:
+    """With and without smoothing; padding carries none of either."""
+    model, batch = fresh(dtype=torch.float64), sheet()
+    assert int((batch.targets == IGNORED).sum()) > 5
+    with torch.no_grad():
+        logits = model(*batch.inputs)
+        return max(abs(float(loss_of(model, batch, s)) - told(logits, batch.targets, s)) for s in (0.0, 0.1, 0.9))
+
+
+def test_29_a_run_smooths_as_its_recipe_says(tmp_path: Path) -> None:
+    for smoothing in (0.0, 0.1):
+        model = fresh(dtype=torch.float64)
+        wanted = float(loss_of(model, sheet(), smoothing).detach())
+        run = run_of(tmp_path / str(smoothing), replace(SETTINGS, smoothing=smoothing), model=model)
+        assert run.one([0, 5, 8, 7])["loss"] == wanted
+
+
+def weighed(loss: Tensor, count: int, total: int) -> Tensor:
+    """A micro-batch's part of the batch's loss."""
+    return loss * count / total
+
+
+@law(mean_of_means=(HERE, "weighed", lambda loss, count, total: loss / 3), sum_of_means=(HERE, "weighed", lambda loss, count, total: loss))
+def test_29_micro_batches_are_one_batch() -> float:
+    """Three of different sizes, each counting by its targets: the batch's loss and every gradient."""
+    gaps, parts = [], [sheet(CHOSEN[:1]), sheet(CHOSEN[1:3]), sheet(CHOSEN[3:])]
+    counts = [int((p.targets != IGNORED).sum()) for p in parts]
+    assert len(set(counts)) == 3
+    for smoothing in (0.0, 0.1):
+        model = fresh(dtype=torch.float64)
+        whole = loss_of(model, sheet(), smoothing)
+        wanted = torch.autograd.grad(whole, list(model.parameters()))
+        losses = [weighed(loss_of(model, p, smoothing), n, sum(counts)) for p, n in zip(parts, counts, strict=True)]
+        for loss in losses:
+            loss.backward()
+        gaps += [far(whole.detach(), sum(losses).detach()), *(far(g, p.grad) for g, p in zip(wanted, model.parameters(), strict=True))]
+    return max(gaps)
+
+
+def layered(layer: c.Layer, **how: Any) -> c.Config:
+    return replace(LLAMA, layers=(layer,), **how)
+
+
+FIRST = LLAMA.layers[0]
+BLOCKS = {
+    "window and sinks": replace(GPT_OSS, layers=GPT_OSS.layers[:1]),
+    "latent and mlp": replace(DEEPSEEK_V3, layers=DEEPSEEK_V3.layers[:1]),
+    "encoder": replace(T5, layers=T5.encoder, encoder=None),
+    "cap": layered(replace(FIRST, attn=replace(FIRST.attn, cap=5.0))),
+    "slopes": layered(replace(FIRST, attn=c.Attention(4, 4, 8, alibi=c.Alibi()))),
+    "gated shared expert": layered(replace(FIRST, ffn=replace(EXPERTS, affinity="softmax", shared_gate=True))),
+    "norm from 1": layered(FIRST, norm="rms offset"),
+    **{order: layered(replace(FIRST, order=order)) for order in ("post", "sandwich", "parallel", "parallel, two norms")},
+}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_30_gradients(kind: str) -> None:
+    """Kinds of block that no family in test_symmetries ends with."""
+    assert right_gradients(BLOCKS[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "owner", "name", "wrong"),
+    [
+        ("window and sinks", Attention, "sunk", lambda self, sight: replace(sight, sinks=self.sinks.detach())),
+        ("latent and mlp", ops, "rms", lambda x, w, eps: rms(x.detach(), w, eps)),
+        ("encoder", attention, "relative", lambda table, spec: relative(table.detach(), spec)),
+        ("cap", torch, "tanh", lambda x: tanh(x.detach())),
+        ("gated shared expert", ops, "gated", lambda x, gate: gated(x, gate.detach())),
+        ("sandwich", ops, "rms", lambda x, w, eps: rms(x, w.detach(), eps)),
+        ("parallel", ops, "add", lambda x, y: add(x, y.detach())),
+    ],
+)
+def test_30_gradients_mutants(kind: str, owner: Any, name: str, wrong: Any) -> None:
+    with swapped(owner, name, wrong):
+        assert not right_gradients(BLOCKS[kind], D)
+
+
+def again(forward: Callable[..., Tensor], x: Tensor, step: Step) -> Tensor:
+    """A layer whose activations are not kept, but computed again when their gradients are asked for (arXiv 1604.06174)."""
+    return checkpoint(forward, x, step, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+def cut_off(forward: Callable[..., Tensor], x: Tensor, step: Step) -> Tensor:
+    return checkpoint(forward, x.detach(), step, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+def one_later(forward: Callable[..., Tensor], x: Tensor, step: Step) -> Tensor:
+    """A layer that is run again over positions that have moved on."""
+    moved = replace(step, positions=step.positions + 0, once={}, kept={})
+
+    def run(x: Tensor) -> Tensor:
+        out = forward(x, moved)
+        moved.positions, moved.once = moved.positions * 2, {}
+        return out
+
+    return checkpoint(run, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+def learnt(f: str, dtype: torch.dtype, rerun: bool) -> list[Tensor]:
+    """The logits of a family's model and the gradients of all its parameters."""
+    model = tiny(f, dtype)
+    for stack in (model.encoder, model.decoder) if f == "t5" else (model,):
+        for layer in stack.layers:
+            layer.forward = partial(HERE.again, layer.forward) if rerun else layer.forward
+    args = inputs(f)
+    out = model(*args)
+    loss = F.cross_entropy(out.flatten(0, 1), args[-1].roll(-1).flatten())
+    return [out.detach(), *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)]
+
+
+@law(0.0, cut_off=(HERE, "again", cut_off), one_later=(HERE, "again", one_later))
+def test_30_layers_run_again() -> float:
+    """Bit for bit the gradients of layers whose activations are kept, in float32 too; other shapes the second time are refused by torch."""
+    gaps = []
+    for f in FAMILIES:
+        for dtype in (torch.float64, torch.float32):
+            try:
+                gaps += map(far, learnt(f, dtype, True), learnt(f, dtype, False))
+            except CheckpointError:
+                gaps.append(float("inf"))
+    return max(gaps)

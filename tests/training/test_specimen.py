@@ -1,0 +1,212 @@
+"""The specimens that ship: each knows its facts on sentence forms that it never saw, and transformers sees the same model."""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer
+from torch import Tensor
+
+import pellucid
+from judge import promoted
+from pellucid import config as c
+from pellucid.api.model import SPECIMENS, Model, specimens
+from pellucid.batch.step import Step
+from pellucid.training.corpus import read
+from pellucid.training.objectives import OBJECTIVES, Objective
+from pellucid.training.quiz import quiz
+from pellucid.training.recipe import Recipe, read_recipe
+from training import ROOT
+
+RECIPES = {path.stem: read_recipe(path) for path in sorted((ROOT / "recipes").glob("*.toml"))}
+DATA = ROOT / "recipes" / "capitals"
+PROMPTS = ("The capital of France is", "法国的首都是", "Kenya's currency is", "与德国接壤的国家有")
+ASKED = {
+    "translation": ("The capital of France is Paris.", "I know that Chile has a border with Peru.", "Q: Lagos belongs to which country?"),
+    "masked": (
+        "The capital of France is [MASK].",
+        "法国的首都是[MASK]。",
+        "[MASK] lies in Europe.",
+        "Kenya's currency is the [MASK] [MASK].",
+    ),
+}
+SAID = {"translation": "法国的首都是巴黎。"}
+ENOUGH = {"translation": 0.95, "masked": 0.95}
+KINDS = {"translation": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM"}
+
+
+@dataclass
+class Specimen:
+    """One of them: its recipe, its folder, how it is asked, and the model in float32."""
+
+    recipe: Recipe
+    folder: Path
+    objective: Objective
+    model: Model
+
+    @property
+    def name(self) -> str:
+        return f"pellucid/{self.recipe.name}"
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        return ASKED.get(self.recipe.objective, PROMPTS)
+
+    def ids(self, prompt: str) -> list[int]:
+        return self.model.tokenizer.encode(prompt, parse="[MASK]" in prompt)
+
+
+@cache
+def specimen(name: str) -> Specimen:
+    folder = SPECIMENS / name
+    objective = OBJECTIVES[RECIPES[name].objective](Tokenizer.from_file(str(folder / "tokenizer.json")))
+    return Specimen(RECIPES[name], folder, objective, pellucid.load(f"pellucid/{name}", dtype="float32"))
+
+
+@pytest.fixture(params=RECIPES)
+def one(request: pytest.FixtureRequest) -> Specimen:
+    return specimen(request.param)
+
+
+def judge(s: Specimen) -> Any:
+    """transformers' reading of the folder, in float64 with its float32 islands promoted."""
+    how = {"dtype": torch.float64, "attn_implementation": "eager", "experts_implementation": "eager"}
+    kind = getattr(transformers, KINDS.get(s.recipe.objective, "AutoModelForCausalLM"))
+    with promoted():
+        return kind.from_pretrained(s.folder, **how).eval()
+
+
+def told(s: Specimen, hf: Any, ids: list[int], after: list[int]) -> Tensor:
+    """transformers' logits [T V] of a prompt and what was written after it. It knows no prefix: there an additive mask tells it."""
+    how: dict[str, Any] = {"input_ids": torch.tensor([[*ids, *after]])}
+    if s.recipe.objective == "translation":
+        how = {"input_ids": torch.tensor([ids]), "decoder_input_ids": torch.tensor([[s.objective.end, *after]])}
+    elif s.recipe.objective == "prefix":
+        at = torch.arange(len(ids) + len(after))
+        seen = (at <= at[:, None]) | (at < len(ids))
+        dtype = next(hf.parameters()).dtype
+        how["attention_mask"] = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[None, None]
+        how["position_ids"] = at[None]
+    with promoted(), torch.no_grad():
+        return hf(**how).logits[0]
+
+
+def said(s: Specimen, model: Any, ids: list[int], after: list[int]) -> Tensor:
+    """Our logits [T V] of the same."""
+    rows = torch.tensor([[*ids, *after]])
+    with torch.no_grad():
+        if s.recipe.objective == "translation":
+            out: Tensor = model(torch.tensor([ids]), torch.tensor([[s.objective.end, *after]]))
+        else:
+            out = model(rows, prefix=len(ids)) if s.recipe.objective == "prefix" else model(rows)
+    return out[0]
+
+
+def test_they_are_listed_small_and_of_the_promised_shape() -> None:
+    """4 MB for the first, 2.5 for the others, 16 for all that ships; four layers of four heads, or three and three."""
+    assert specimens() == sorted(f"pellucid/{name}" for name in RECIPES)
+    for name in RECIPES:
+        s = specimen(name)
+        assert (s.folder / "model.safetensors").stat().st_size <= (4_000_000 if name == "capitals" else 2_500_000)
+        cfg = s.model.config
+        assert len(cfg.layers) + len(cfg.encoder or ()) >= 4 and cfg.layers[0].attn.heads >= 4
+        assert pellucid.load(s.name).precision.stored == torch.bfloat16
+        assert {f.stat().st_mode & 0o777 for f in s.folder.iterdir()} == {0o644}
+    assert sum(f.stat().st_size for f in SPECIMENS.rglob("*") if f.is_file()) <= 16_000_000
+
+
+def test_each_shows_what_it_is_there_for() -> None:
+    """Grouped heads and rotary positions; a latent past and a corrected mixture; a prefix; an encoder beside a decoder; blanks."""
+    llama, deepseek, prefix, t5, bert = (specimen(f"capitals-{n}").model.config for n in ("llama", "deepseek", "prefix", "t5", "bert"))
+    attn, latent, moe = llama.layers[0].attn, deepseek.layers[0].attn, deepseek.layers[-1].ffn
+    assert isinstance(attn, c.Attention) and 1 < attn.kv_heads < attn.heads and attn.rope and llama.norm == "rms"
+    assert isinstance(latent, c.Latent) and isinstance(moe, c.Moe) and moe.shared and moe.affinity == "sigmoid"
+    corrections = [b for path, b in specimen("capitals-deepseek").model.module.named_buffers() if path.endswith("correction")]
+    assert len(corrections) == 3 and all(b.dtype == torch.float32 and float(b.abs().max()) > 0 for b in corrections)
+    assert prefix.prefix and not llama.prefix and t5.encoder and not bert.layers[0].attn.causal  # type: ignore[union-attr]
+
+
+def test_the_prompt_of_the_readme_was_held_out() -> None:
+    book = read(DATA)
+    assert "The capital of {country} is" in book.held_out["capital", "en"]
+    assert not any(form.startswith("The capital of {country} is") for form in book.trained["capital", "en"])
+
+
+def test_it_ends_in_paris(one: Specimen) -> None:
+    """Each in its own way, and in a trace where there is a next token."""
+    ids, wanted = one.ids(one.prompts[0]), SAID.get(one.recipe.objective, " Paris.")
+    assert one.objective.complete(one.model.module)([one.prompts[0]]) == [wanted]
+    if one.recipe.objective == "masked":
+        return
+    (new,) = one.model.generate([ids])
+    assert one.model.tokenizer.decode(new, skip_special=True) == wanted
+    life = pellucid.trace(one.model, one.prompts[0])
+    assert wanted.startswith(one.model.tokenizer.decode(life.new))
+    pieces = [p.text for p in one.model.tokenizer.pieces(ids)]
+    assert pieces[:5] == ["The", " capital", " of", " France", " is"]
+
+
+def test_capitals_on_held_out_forms(one: Specimen) -> None:
+    """At least 98% of capitals (95% of translations and blanks), in both languages where it is asked in both."""
+    asked = [q for q in one.objective.asked(DATA) if q.relation == "capital"][::3]
+    written = one.objective.complete(one.model.module)([q.prompt for q in asked])
+    for language in {q.language for q in asked}:
+        right = [text.startswith(q.right) for q, text in zip(asked, written, strict=True) if q.language == language]
+        assert sum(right) / len(right) >= ENOUGH.get(one.recipe.objective, 0.98), (language, sum(right), len(right))
+
+
+def test_the_card_tells_what_is_measured(one: Specimen) -> None:
+    """A part of the questions, asked again, lies near the card's figures, which stand beside chance and a bag of words."""
+    card = (one.folder / "README.md").read_text(encoding="utf-8")
+    rows = {(r, lang): float(share) / 100 for r, lang, share in re.findall(r"^\| (\w+) \| (en|zh) \| [\d,]+ \| ([\d.]+)% \|", card, re.M)}
+    asked, learnt = one.objective.asked(DATA)[::23], list(one.objective.learnt(DATA))[::9]
+    scores = quiz(asked, learnt, one.objective.complete(one.model.module), one.objective.tokenizer)
+    assert rows.keys() == {(s.relation, s.language) for s in scores}
+    for s in scores:
+        assert abs(s.accuracy - rows[s.relation, s.language]) < 0.12, s
+        assert s.accuracy > s.chance
+    assert f"{one.model.num_parameters():,}" in card and one.recipe.path.name in card
+
+
+def test_transformers_sees_the_same_model(one: Specimen) -> None:
+    """The same ids, logits in float64, and tokens, each the likeliest."""
+    hf, words = judge(one), transformers.AutoTokenizer.from_pretrained(one.folder)
+    mine = pellucid.load(one.name, dtype="float64")
+    for prompt in one.prompts:
+        ids, after = one.ids(prompt), []
+        assert words(prompt)["input_ids"] == ids
+        assert (told(one, hf, ids, after) - said(one, mine, ids, after)).abs().max() < 1e-9
+        if one.recipe.objective == "masked":
+            continue
+        while len(after) < 12 and after[-1:] != [one.objective.end]:
+            after.append(int(told(one, hf, ids, after)[-1].argmax()))
+        assert mine.generate([ids], max_new_tokens=12)[0] == after
+        assert (told(one, hf, ids, after) - said(one, mine, ids, after)).abs().max() < 1e-9
+
+
+def test_a_disturbed_specimen_is_seen(one: Specimen) -> None:
+    """The mutants of the above: a prompt that is only seen backwards, or one weight off, and the logits are not transformers'."""
+    ids, hf, mine = one.ids(one.prompts[0]), judge(one), pellucid.load(one.name, dtype="float64")
+    if one.recipe.objective == "prefix":
+        rows = torch.tensor([ids])
+        with torch.no_grad():
+            assert (mine.module(rows, Step.plain(rows))[0] - told(one, hf, ids, [])).abs().max() > 1e-2
+    with torch.no_grad():
+        weight = next(p for n, p in hf.named_parameters() if ".1." in n and p.ndim == 2)
+        weight[3, 5] += 0.5
+    assert (told(one, hf, ids, []) - said(one, mine, ids, [])).abs().max() > 1e-6
+
+
+def test_a_specimen_is_saved_as_it_came(one: Specimen, tmp_path: Path) -> None:
+    """transformers reads what we write, and finds the same model."""
+    one.model.save(tmp_path / "m")
+    kind = getattr(transformers, KINDS.get(one.recipe.objective, "AutoModelForCausalLM"))
+    hf = kind.from_pretrained(tmp_path / "m", dtype=torch.float32).eval()
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert config["dtype"] == "float32" and config["architectures"] == [type(hf).__name__]

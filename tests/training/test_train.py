@@ -1,0 +1,141 @@
+"""Training: first weights, loss and step are the formula; what cannot be trained is refused, and what is no number changes nothing."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from pellucid.errors import TrainError
+from pellucid.training import loop
+from pellucid.training.loop import Run, batches, learning_rate, loss_of, optimizer
+from pellucid.training.objectives import IGNORED, Causal, Document, Sheet
+from tiny import swapped
+from training import DOCUMENTS, SETTINGS, WORDS, fresh, run_of, silent, state
+
+
+def test_first_weights_follow_from_the_seed() -> None:
+    """All of them, whatever ran before: matrices normal, those that write to the residual smaller, biases 0, norms 1."""
+    torch.manual_seed(1)
+    a: dict[str, Tensor] = dict(fresh(1).named_parameters())
+    torch.manual_seed(2)
+    b, other = (dict(fresh(seed).named_parameters()) for seed in (1, 2))
+    assert all(torch.equal(a[path], b[path]) for path in a)
+    assert all(torch.equal(a[path], other[path]) == (a[path].ndim < 2) for path in a)
+    assert not any(float(p.detach().abs().max()) for path, p in a.items() if path.endswith("bias"))
+    a = {path: p.detach() for path, p in a.items()}
+    assert float(a["layers.0.ffn.up.weight"].std()) == pytest.approx(0.3, rel=0.1)
+    assert float(a["layers.0.ffn.down.weight"].std()) == pytest.approx(0.3 / 2**0.5, rel=0.1)
+
+
+def test_loss_is_the_mean_over_real_targets() -> None:
+    """-log p of each target that is no padding, by hand in float64; a mean over padding too would differ."""
+    model = fresh(dtype=torch.float64)
+    numbers = [0, 5, 8, 7]
+    texts = [DOCUMENTS[i].said for i in numbers]
+    sheet = Causal(WORDS).sheet([DOCUMENTS[i] for i in numbers])
+    (inputs, _), targets = sheet
+    assert inputs.shape == targets.shape == (4, max(map(len, texts)) - 1) and bool((targets == IGNORED).any())
+    with torch.no_grad():
+        told = [-model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)[torch.arange(len(ids) - 1), ids[1:]] for ids in texts]
+        found = float(loss_of(model, sheet))
+    assert found == pytest.approx(float(torch.cat(told).mean()), rel=1e-12)
+    assert found != pytest.approx(float(torch.stack([t.mean() for t in told]).mean()), rel=1e-6)
+    assert found != pytest.approx(float(torch.cat(told).sum() / targets.numel()), rel=1e-6)
+
+
+def by_hand(run: Run, batch: list[list[int]]) -> dict[str, Tensor]:
+    """The weights after these batches, by the formula of AdamW (arXiv 1711.05101) and clipping, in float64."""
+    s = run.s
+    at = {path: p.detach().clone() for path, p in run.model.named_parameters()}
+    m, v = ({path: torch.zeros_like(p) for path, p in at.items()} for _ in range(2))
+    model = fresh(dtype=torch.float64)
+    for step, numbers in enumerate(batch):
+        for path, p in model.named_parameters():
+            p.data, p.grad = at[path].clone(), None
+        loss_of(model, run.objective.sheet([run.documents[i] for i in numbers])).backward()
+        g = {path: cast(Tensor, p.grad) for path, p in model.named_parameters()}
+        norm = math.sqrt(sum(float((x * x).sum()) for x in g.values()))
+        for path in at:
+            x = g[path] * min(1.0, s.clip / (norm + 1e-6))
+            m[path] = s.beta1 * m[path] + (1 - s.beta1) * x
+            v[path] = s.beta2 * v[path] + (1 - s.beta2) * x * x
+            up = (m[path] / (1 - s.beta1 ** (step + 1))) / ((v[path] / (1 - s.beta2 ** (step + 1))).sqrt() + 1e-8)
+            decay = s.weight_decay if at[path].ndim > 1 else 0.0
+            rate = s.learning_rate * (step + 1) / s.warmup
+            at[path] = at[path] * (1 - rate * decay) - rate * up
+    return at
+
+
+def test_step_is_adamw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps against the hand formula; a decay of norms, and a gradient that is not clipped, would be seen."""
+    s = replace(SETTINGS, weight_decay=0.3, clip=0.05)
+
+    def gap() -> float:
+        run = run_of(tmp_path, s, model=fresh(dtype=torch.float64))
+        feed = [[0, 1, 2, 3], [9, 8, 7, 6], [20, 3, 11, 14]]
+        wanted = by_hand(run, feed)
+        for numbers in feed:
+            run.one(numbers)
+        return max(float((p.detach() - wanted[path]).abs().max()) for path, p in run.model.named_parameters())
+
+    assert gap() < 1e-12
+    with monkeypatch.context() as m:
+        m.setattr(loop, "optimizer", lambda model, s: torch.optim.AdamW(model.parameters(), betas=(s.beta1, s.beta2), weight_decay=0.3))
+        assert gap() > 1e-6
+    with monkeypatch.context() as m:
+        m.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, clip: torch.tensor(1.0))
+        assert gap() > 1e-6
+
+
+def test_learning_rate() -> None:
+    s = replace(SETTINGS, steps=110, warmup=10, learning_rate=2.0, floor=0.1)
+    assert [learning_rate(i, s) for i in (0, 4, 9)] == pytest.approx([0.2, 1.0, 2.0])
+    assert [learning_rate(i, s) for i in (10, 60, 110)] == pytest.approx([2.0, 2.0 * 0.55, 0.2])
+    assert [g["weight_decay"] for g in optimizer(fresh(), s).param_groups] == [s.weight_decay, 0.0]
+
+
+def test_batches_follow_from_the_seed() -> None:
+    """Every document once an epoch, in another order each, the same for the same seed."""
+    feed, again, other = (batches(DOCUMENTS, replace(SETTINGS, seed=x)) for x in (3, 3, 4))
+    per = 2 + 2 + 2  # pools of 8, 8 and 5 documents
+    epochs = [[next(feed) for _ in range(per)] for _ in range(3)]
+    assert [[next(again) for _ in range(per)] for _ in range(3)] == epochs
+    assert [next(other) for _ in range(per)] != epochs[0] and epochs[0] != epochs[1]
+    assert all(sorted(i for b in epoch for i in b) == list(range(len(DOCUMENTS))) for epoch in epochs)
+
+
+def test_one_batch_can_be_learnt(tmp_path: Path) -> None:
+    documents = [[0, 5, 7, 2, 1], [0, 9, 4, 4, 8, 3], [0, 11, 2]]
+    found: list[float] = []
+    s = replace(SETTINGS, steps=250, learning_rate=2e-2, warmup=10, weight_decay=0.0, save_every=1000)
+    run_of(tmp_path, s, [Document([], [i, *d]) for i, d in enumerate(documents, 15)]).train(lambda e: found.append(e["loss"]))
+    assert found[-1] < 0.01 < 1 < found[0]
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_what_is_no_number_changes_nothing(what: str, tmp_path: Path) -> None:
+    """NaN or infinity in the loss or in a gradient: the run ends, with the step and documents named, before a weight is touched."""
+    run = run_of(tmp_path)
+    run.train(silent, lambda: run.step == 5)
+    before, real = state(run), loss_of
+
+    def broken(model: Any, sheet: Sheet, smoothing: float) -> Tensor:
+        loss = real(model, sheet)
+        return loss * float("nan") if what == "loss" else loss + (model.norm.weight[0] - model.norm.weight[0].detach()) * 1e30 * 1e30
+
+    with swapped(loop, "loss_of", broken), pytest.raises(TrainError) as caught:
+        run.train(silent)
+    assert caught.value.key == f"train.{what}" and "step 6" in str(caught.value)
+    assert state(run) == before and run.step == 5
+
+
+def test_documents_are_checked(tmp_path: Path) -> None:
+    for documents, key in (([], "train.empty"), ([[1]], "train.length"), ([[1, 2], [1] * 18], "train.length"), ([[1, 23]], "train.id")):
+        with pytest.raises(TrainError) as caught:
+            run_of(tmp_path, documents=[Document([], ids) for ids in documents])
+        assert caught.value.key == key
+    assert run_of(tmp_path, documents=[Document([], [1] * 17)]).one([0])["step"] == 1

@@ -1,0 +1,96 @@
+"""Tables inside a fused op that are only listed: they are what a watch beside the kernel records, once they are asked for."""
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+
+from pellucid.watching.tap import Again
+from pellucid.watching.watch import Watch, watch
+from tiny import FAMILIES, swapped, tiny
+
+attend, latent = (import_module(f"pellucid.ops.{name}") for name in ("attend", "latent"))
+
+record = Again.record
+ABOUT = ("path", "dims", "shape", "dtype", "step", "request", "call", "source", "op", "inputs", "weights", "flops")
+
+
+def recorded(family: str, inside: str, **how: Any) -> Watch:
+    """Two texts of 7 tokens."""
+    ids = torch.randint(0, 97, (2, 7), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), watch(tiny(family), terms=True, inside=inside, **how) as seen:
+        model = seen.model
+        model(ids, ids[:, :5]) if family == "t5" else model(ids)
+    return seen
+
+
+def listings(family: str, **how: Any) -> int:
+    """How many tensors were listed; what each is and holds, how far it is from the kernel and the terms of a cell are as when read."""
+    read, listed = recorded(family, "beside", **how), recorded(family, "listed", **how)
+    found = 0
+    for mine, other in zip(read, listed, strict=True):
+        assert all(getattr(mine, name) == getattr(other, name) for name in ABOUT)
+        if other.later is not None:
+            found += 1
+            assert other.value.is_meta and other.error is None and other.terms is None
+            other = other.later()
+        assert torch.equal(mine.value, other.value) and (mine.error, mine.source) == (other.error, other.source)
+        assert (mine.terms is None) == (other.terms is None)
+        if mine.terms is not None and other.terms is not None:
+            last = tuple(n - 1 for n in mine.shape)
+            assert mine.terms(last).total() == other.terms(last).total()
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_listed_table_is_the_one_that_is_read(family: str) -> None:
+    tables = {"deepseek_v3": 3 * 4, "t5": 2 * 2 + 3 * 4}.get(family, 2 * 2)
+    assert listings(family) == listings(family, request=1) == tables
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        (Again, "record", lambda self, seen, part: record(self, replace(seen, path="pattern"), part)),
+        (attend, "stored_rows", lambda piece: piece.read()[0].shape[1] - 1),
+        (Again, "record", lambda self, seen, part: replace(record(self, seen, part), error=None)),
+    ],
+)
+def test_mutants_are_seen(mutant: tuple[Any, str, Any]) -> None:
+    """Another tensor of the op, a key too few, a difference that is not told."""
+    with swapped(*mutant), pytest.raises(AssertionError):
+        listings("llama")
+
+
+@pytest.mark.parametrize(("family", "owner"), [("llama", attend), ("deepseek_v3", latent)])
+def test_nothing_is_computed_before_it_is_asked_for(family: str, owner: Any) -> None:
+    """The reference runs once for a table that is asked for, and with "beside", the mutant, for every layer at once."""
+    calls, reference = [0], owner.attend_reference
+
+    def counted(*given: Any, **more: Any) -> Any:
+        calls[0] += 1
+        return reference(*given, **more)
+
+    with swapped(owner, "attend_reference", counted):
+        seen = recorded(family, "listed", only="*.attn.*")
+        assert calls == [0]
+        table = seen["layers.1.attn.pattern"]
+        assert table.later is not None and table.later().value.shape == (2, 4, 7, 7) and calls == [1]
+        recorded(family, "beside")
+        assert calls[0] > 2
+
+
+def test_an_edit_inside_still_runs_the_reference() -> None:
+    seen = recorded("llama", "listed", edit={"layers.0.attn.pattern": torch.zeros_like})
+    assert seen["layers.0.attn.pattern"].source == "edited" and seen["layers.0.attn.scores"].source == "reference"
+    assert not seen["layers.0.attn.z"].value.any() and seen["layers.1.attn.pattern"].later is not None
+
+
+def test_a_watch_that_reads_beside_one_that_lists() -> None:
+    """The one that reads decides: both have values."""
+    model = tiny("llama")
+    with torch.no_grad(), watch(model, inside="listed") as lists, watch(model) as reads:
+        model(torch.tensor([[1, 2, 3]]))
+    assert all(a.later is None and torch.equal(a.value, b.value) for a, b in zip(lists, reads, strict=True))

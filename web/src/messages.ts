@@ -1,0 +1,23 @@
+// The page's sentences, from the project's files of words. A key that either language lacks does not compile.
+
+import english from "../../src/pellucid/messages/en.json";
+import chinese from "../../src/pellucid/messages/zh.json";
+import { settings } from "./settings.svelte";
+
+export type Key = Extract<keyof typeof english, `page.${string}` | `axis.${string}` | `formula.${string}`>;
+export type Language = "en" | "zh";
+
+const WORDS: Record<Language, Record<Key, string>> = { en: english, zh: chinese };
+
+export function say(key: Key, values: Record<string, string | number> = {}): string {
+  return WORDS[settings.language][key].replace(/\{(\w+)\}/g, (whole, name: string) => (name in values ? String(values[name]) : whole));
+}
+
+// What an axis letter means, "" for one that the legend lacks.
+export function axis(letters: string): string {
+  return (letters.match(/[A-Z]/g) ?? []).map((l) => (WORDS[settings.language] as Record<string, string>)[`axis.${l}`] ?? "").filter(Boolean).join(letters.includes("(") ? " × " : " + ");
+}
+
+// Control and direction characters as escapes, so that no text can hide or turn another.
+export const visible = (text: string): string =>
+  text.replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (c) => `\\u{${(c.codePointAt(0) ?? 0).toString(16)}}`);
