@@ -28,7 +28,7 @@ from decode import machine
 from llama_server import Server, serving
 from shapes import Qwen2, gguf_file
 
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.bench.batch_load import first, mixed
 from pellucid.bench.limits import Gauge, timed
@@ -167,7 +167,7 @@ def prefix(model: Decoder, net: Any, llama: Server | None, known: int, new: int,
     ours = first(model, known + new, runs=pairs)
     draw = torch.Generator().manual_seed(1)
     ids = torch.randint(model.config.vocab, (1, known + new), generator=draw)
-    pages = Pages(-(-(known + new) // PAGE), PAGE)
+    pages = PagedCache(-(-(known + new) // PAGE), PAGE)
     with torch.no_grad():
         step = Step.paged(pages, {0: known})
         step.wanted = torch.tensor([known - 1])

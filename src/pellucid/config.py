@@ -75,7 +75,7 @@ class Buckets:
 
     count: int
     reach: int
-    both_ways: bool
+    bidirectional: bool
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class Config:
     ignored: tuple[str, ...] = ()  # fields of config.json that were asked to be ignored
 
     @property
-    def both_ways(self) -> bool:
+    def bidirectional(self) -> bool:
         """Whether every token sees every other: of a model without an encoder beside it, the first layer tells."""
         first = self.layers[0].attn
         return self.encoder is None and isinstance(first, Attention) and not first.causal

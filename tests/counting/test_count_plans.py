@@ -17,7 +17,7 @@ from pellucid.counting.bounds import Device, parts, unit
 from pellucid.counting.distinct import Kind
 from pellucid.counting.fit import held, largest, largest_batch, longest_context, price, seconds
 from pellucid.counting.formats import FORMATS, size
-from pellucid.counting.meta_run import ghost
+from pellucid.counting.meta_run import meta_model
 from pellucid.counting.number import Number
 from pellucid.counting.ranks import Split, cuts, split_of, spread
 from pellucid.counting.textbook import beside
@@ -246,7 +246,7 @@ def stage_of(cfg: Config, layers: tuple[int, int]) -> list[tuple[str, torch.Tens
     """The weights of a stage, of the module itself: an encoder's layers and then its decoder's, whose table is the encoder's too."""
     reads, out = len(cfg.encoder or ()), []
     every = {"encoder": range(reads), "decoder": range(reads, reads + len(cfg.layers))}
-    for path, p in ghost(cfg, torch.bfloat16).named_parameters():
+    for path, p in meta_model(cfg, torch.bfloat16).named_parameters():
         side, words = path.partition(".")[0], path.removeprefix("encoder.").removeprefix("decoder.").split(".")
         ends = [reads - 1 if side == "encoder" else reads + len(cfg.layers) - 1]
         if words[0] == "layers":

@@ -9,7 +9,7 @@ import torch
 
 from pellucid.counting import training_memory
 from pellucid.counting.distinct import distinct
-from pellucid.counting.meta_run import ghost, run
+from pellucid.counting.meta_run import meta_model, run
 from pellucid.counting.training_memory import Way, kept
 from test_count_plans import bill_of
 from tiny import DECODERS, FAMILIES, LLAMA, tiny
@@ -19,7 +19,7 @@ from tiny import DECODERS, FAMILIES, LLAMA, tiny
 def test_kept_with_adapters_on_meta_is_kept_on_a_device(family: str) -> None:
     """What autograd itself saves; and the adapters are as many as the bill has it."""
     tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
-    real, told = tiny(family, torch.float32), ghost(FAMILIES[family], torch.float32)
+    real, told = tiny(family, torch.float32), meta_model(FAMILIES[family], torch.float32)
     for model in (real, told):
         training_memory.adapt(model, 4)
     assert kept(real, tokens, source) == kept(told, tokens.to("meta"), source.to("meta"))
@@ -32,7 +32,7 @@ def test_kept_by_two_layers_of_each_kind_is_kept_by_all(family: str, monkeypatch
     bill = bill_of(many := replace(FAMILIES[family], layers=FAMILIES[family].layers[-1:] * 5))
     tokens, source = (torch.zeros(2, 20, dtype=torch.long, device="meta") for _ in range(2))
     for rank in (None, 4):
-        model = ghost(many, torch.bfloat16)
+        model = meta_model(many, torch.bfloat16)
         model.requires_grad_(True) if rank is None else training_memory.adapt(model, rank)
         whole = sum(kept(model, tokens, source).values())
         assert whole == sum(times * int(n) for _, times, n in training_memory.saved(bill, rank))
@@ -54,7 +54,7 @@ def test_kept_on_meta_is_kept_on_a_device(family: str, dtype: torch.dtype) -> No
     """torch's LayerNorm keeps means and deviations in float32, but on a CPU in bfloat16: 2 bytes less, twice a row."""
     tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
     real = kept(learning(tiny(family, dtype)), tokens, source)
-    told = kept(learning(ghost(FAMILIES[family], dtype)), tokens.to("meta"), source.to("meta"))
+    told = kept(learning(meta_model(FAMILIES[family], dtype)), tokens.to("meta"), source.to("meta"))
     if family == "gpt2" and dtype == torch.bfloat16:
         told = {path: n - 2 * 2 * 48 * (1 if path == "" else 2) for path, n in told.items()}
     assert real == told
@@ -69,7 +69,7 @@ def learning(model: Any) -> Any:
 def test_attention_on_meta_would_keep_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the stand-in, the count grows with the square of the context, as no kernel's memory does."""
     tokens = torch.zeros(1, 64, dtype=torch.long, device="meta")
-    model = learning(ghost(LLAMA, torch.float32))
+    model = learning(meta_model(LLAMA, torch.float32))
     right = kept(model, tokens, tokens)["layers.1"]
     monkeypatch.setattr(
         training_memory.Flash, "__torch_function__", lambda self, func, types, args=(), kwargs=None: func(*args, **(kwargs or {}))
@@ -103,7 +103,7 @@ def test_a_step_of_an_encoder_decoder() -> None:
     """Every row of the target is learned, of which a prefill has one; what is not kept is made again."""
     cfg = FAMILIES["t5"]
     found = training_memory.training(bill_of(cfg), Way(recompute=True))
-    forward = sum(run(ghost(cfg, torch.bfloat16), 20, 0, 2, 20).flops.values())
+    forward = sum(run(meta_model(cfg, torch.bfloat16), 20, 0, 2, 20).flops.values())
     assert [int(found[f"flops.{n}"]) for n in ("forward", "recompute", "total")] == [forward, forward, 4 * forward]
 
 

@@ -13,13 +13,13 @@ import torch
 
 from pellucid import catalog
 from pellucid.api.count import count, described
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.config import Attention, Config, Latent, Mlp, Moe
 from pellucid.counting import Number, Setting, counted
 from pellucid.counting.bill import pairs
 from pellucid.counting.closed import booked
-from pellucid.counting.meta_run import ghost, run
+from pellucid.counting.meta_run import meta_model, run
 from pellucid.errors import UseError
 from pellucid.families import known
 from tiny import DECODERS, FAMILIES, ids, serve, tiny
@@ -96,7 +96,7 @@ def test_each_distinct_layer_once_is_the_whole(family: str) -> None:
     """A model of many layers, reduced and whole: the same parameters, products, and bytes; what layers share is counted once."""
     cfg = FAMILIES[family]
     cfg = replace(cfg, layers=cfg.layers * 3, encoder=None if cfg.encoder is None else cfg.encoder * 2)
-    whole = ghost(cfg, torch.bfloat16)
+    whole = meta_model(cfg, torch.bfloat16)
     bill = counted(cfg, family, family, Setting(context=20, batch=2))
     assert int(bill["parameters.total"]) == sum(p.numel() for p in whole.parameters())
     full = run(whole, 1, 0, 2, 20) if cfg.encoder else run(whole, 20, 0, 2)
@@ -146,7 +146,7 @@ def closed(cfg: Config, rows: int, before: int, batch: int, absorbed: bool) -> i
 @pytest.mark.parametrize(("rows", "before", "batch"), [(1, 0, 1), (1, 31, 3), (9, 0, 2), (5, 12, 1)])
 def test_products_are_the_closed_form(family: str, rows: int, before: int, batch: int) -> None:
     cfg = DECODERS[family]
-    found = sum(run(ghost(cfg, torch.bfloat16), rows, before, batch).flops.values())
+    found = sum(run(meta_model(cfg, torch.bfloat16), rows, before, batch).flops.values())
     assert found in {closed(cfg, rows, before, batch, absorbed) for absorbed in (True, False)}
     assert found != closed(cfg, rows, before + 1, batch, False)
 
@@ -154,7 +154,7 @@ def test_products_are_the_closed_form(family: str, rows: int, before: int, batch
 def test_both_forms_of_mla_are_counted_as_they_ran() -> None:
     """One row is absorbed, many are expanded."""
     cfg = DECODERS["deepseek_v3"]
-    model = ghost(cfg, torch.bfloat16)
+    model = meta_model(cfg, torch.bfloat16)
     assert sum(run(model, 1, 500, 1).flops.values()) == closed(cfg, 1, 500, 1, True)
     assert sum(run(model, 400, 0, 1).flops.values()) == closed(cfg, 400, 0, 1, False)
 
@@ -173,7 +173,7 @@ def test_pairs_are_those_of_the_mask(window: int | None, rows: int, before: int)
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_cache_is_what_a_real_past_holds(family: str) -> None:
-    pages, prompt = Pages(8, 4), {"a": ids(1, 9)[0]}
+    pages, prompt = PagedCache(8, 4), {"a": ids(1, 9)[0]}
     sources = {"a": ids(1, 7)[0]} if family == "t5" else None
     serve(tiny(family, torch.float32), prompt, [{"a": 9}], pages, sources=sources)
     bill = counted(FAMILIES[family], family, family, Setting(context=9, cache="float32"))
@@ -264,7 +264,7 @@ def test_wrong_use(how: dict[str, Any], key: str) -> None:
 
 def test_steps_that_are_counted_are_ordinary_steps() -> None:
     """A ghost's step is a Step: the same model on a plain one has the same products."""
-    model = ghost(DECODERS["llama"], torch.bfloat16)
+    model = meta_model(DECODERS["llama"], torch.bfloat16)
     tokens = torch.zeros(2, 9, dtype=torch.long, device="meta")
     from pellucid.watching.watch import watch
 

@@ -12,7 +12,7 @@ import torch
 from pellucid import catalog
 from pellucid.api.count import described
 from pellucid.counting import Setting, counted
-from pellucid.counting.meta_run import ghost, run
+from pellucid.counting.meta_run import meta_model, run
 
 COUNTED = [name for name, entry in catalog.models().items() if "config" in entry or "literal" in entry]
 ASKED = COUNTED if os.environ.get("PELLUCID_FULL") else COUNTED[::7]
@@ -29,6 +29,6 @@ def test_the_reduced_model_is_the_whole(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         family, cfg = described(name, {})
-    bill, whole = counted(cfg, name, family, Setting(context=3)), ghost(cfg, torch.bfloat16)
+    bill, whole = counted(cfg, name, family, Setting(context=3)), meta_model(cfg, torch.bfloat16)
     assert int(bill["parameters.total"]) == sum(p.numel() for p in whole.parameters())
     assert int(bill["flops.prefill"]) == sum(run(whole, 3 if cfg.encoder is None else 1, 0, 1, 3).flops.values())

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import campaigns.deterministic as campaign
 from pellucid import ops
-from pellucid.batch.kv_cache import Past, Piece
-from pellucid.batch.mask import Sight, both_ways, causal, prefix, relative, window
+from pellucid.batch.kv_cache import KVCache, Segment
+from pellucid.batch.mask import Mask, bidirectional, causal, prefix, relative, window
 from pellucid.config import Buckets
 from pellucid.engine import determinism
 from pellucid.engine.engine import Engine, generate
@@ -103,12 +103,12 @@ def test_what_a_row_meets_does_not_go_by_its_neighbours(dtype: torch.dtype) -> N
                 assert torch.equal(f(slice(64 - rows, 64)), single[:, 64 - rows :])
 
 
-def piece_of(dtype: torch.dtype, seen: int, rows: int) -> tuple[Tensor, Piece]:
+def piece_of(dtype: torch.dtype, seen: int, rows: int) -> tuple[Tensor, Segment]:
     """The last rows of a document, against all of it."""
     at = torch.arange(seen)[None]
     k, v = rand(1, seen, 2, 24, dtype=dtype), rand(1, seen, 2, 9, dtype=dtype, seed=1)
     q = rand(1, seen, 4, 24, dtype=dtype, seed=2)[:, seen - rows :]
-    return q, Piece(None, slice(None), at[:, seen - rows :], lambda: at, lambda: (k, v), True)
+    return q, Segment(None, slice(None), at[:, seen - rows :], lambda: at, lambda: (k, v), True)
 
 
 @needs_kernels
@@ -116,17 +116,17 @@ def piece_of(dtype: torch.dtype, seen: int, rows: int) -> tuple[Tensor, Piece]:
 @pytest.mark.parametrize("name", ["both ways", "prefix", "prefix under a window", "buckets both ways", "causal"])
 def test_documents_and_rows_that_see_ahead(name: str, dtype: torch.dtype) -> None:
     table = rand(8, 4, dtype=dtype, seed=9, scale=2)
-    sights: dict[str, Sight] = {
-        "both ways": both_ways, "prefix": prefix(20), "prefix under a window": prefix(20) & window(11),
-        "buckets both ways": Sight(both_ways.allowed, relative(table, Buckets(8, 16, True))), "causal": causal,
+    sights: dict[str, Mask] = {
+        "both ways": bidirectional, "prefix": prefix(20), "prefix under a window": prefix(20) & window(11),
+        "buckets both ways": Mask(bidirectional.allowed, relative(table, Buckets(8, 16, True))), "causal": causal,
     }  # fmt: skip
     for seen, rows in ((1, 1), (33, 33), (40, 7)):
         q, piece = piece_of(dtype, seen, rows)
         want = truth(q, piece, sights[name], 0.4)
         with native.any_rows():
-            z = ops.attend(q, Past([piece]), sights[name], 0.4)
+            z = ops.attend(q, KVCache([piece]), sights[name], 0.4)
             with determinism.Numbers():  # the table of buckets is there now
-                assert torch.equal(z, ops.attend(q, Past([piece]), sights[name], 0.4))
+                assert torch.equal(z, ops.attend(q, KVCache([piece]), sights[name], 0.4))
         assert near(z, want), (seen, rows)
 
 
@@ -223,7 +223,7 @@ def by_many(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def split(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Attention that takes the keys before this chunk and the chunk's own apart, and joins the two."""
 
-    def made(q: Tensor, pools: Any, table: Tensor, at: Tensor, size: int, scale: float, sight: Sight, end: int = 0) -> Tensor:
+    def made(q: Tensor, pools: Any, table: Tensor, at: Tensor, size: int, scale: float, sight: Mask, end: int = 0) -> Tensor:
         if table.ndim == 2 or q.shape[1] == 1:
             return attend(q, pools, table, at, size, scale, sight, end)
         place = table[torch.arange(end) // size] * size + torch.arange(end) % size

@@ -167,7 +167,7 @@ def another(self: replay_trace.Tapped, w: Any, cuts: Any) -> None:
     w.record(self.spot, self.x, self.x[:, :1].clone(), (), None, self.made, False, 0)
 
 
-def unmade(self: replay_trace.Scribe, *given: Any) -> None:
+def unmade(self: replay_trace.TapRecorder, *given: Any) -> None:
     """Nobody knows what made it."""
     self.mark(given[0]).made = Made("tap")
 
@@ -179,7 +179,7 @@ def unmade(self: replay_trace.Scribe, *given: Any) -> None:
         (replay_trace.Tapped, "tell", uncopied),
         (replay_trace.Tapped, "tell", another),
         (replay_trace.Within, "tell", lambda self, w, cuts: None),
-        (replay_trace.Scribe, "made", unmade),
+        (replay_trace.TapRecorder, "made", unmade),
         (Rows, "now", lambda self, spans: setattr(self, "spans", spans)),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lives import Life, drawn, lived
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.engine import scheduler
 from pellucid.engine.engine import Engine
 from pellucid.engine.memory import Memory
@@ -283,7 +283,7 @@ def leak(self: Memory, sequence: Any) -> None:
     self.pages.length.pop(sequence.key, None)
 
 
-def unshared(self: Pages, request: Hashable, new: Hashable) -> None:
+def unshared(self: PagedCache, request: Hashable, new: Hashable) -> None:
     """A sibling that begins with nothing."""
     self.reserve(new, self.length[request])
     self.length[new] = self.length[request]
@@ -291,7 +291,7 @@ def unshared(self: Pages, request: Hashable, new: Hashable) -> None:
 
 MUTANTS: list[tuple[Any, str, Any]] = [
     (Memory, "close", leak),
-    (Pages, "fork", unshared),
+    (PagedCache, "fork", unshared),
     (scheduler, "admit", lambda *given: None),
 ]
 

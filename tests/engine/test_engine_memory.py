@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pellucid import config as c
-from pellucid.batch.kv_cache import Group, Pages
+from pellucid.batch.kv_cache import PagedCache, PagePool
 from pellucid.counting import Setting, counted
 from pellucid.engine.engine import Engine
 from pellucid.engine.memory import Memory
@@ -151,9 +151,9 @@ def test_bytes_of_the_past_are_those_counted(name: str, dtype: str) -> None:
 @pytest.mark.parametrize(
     ("name", "owner", "attribute", "value"),
     [
-        ("windows", Group, "give_back", lambda self, request, length: None),
-        ("llama", Pages, "bytes_held", lambda self, r: sum(len(h) for h in self.groups[None].held.values())),
-        ("deepseek_v3", Pages, "of", lambda self, part: Group(80, 1, None, 80)),
+        ("windows", PagePool, "give_back", lambda self, request, length: None),
+        ("llama", PagedCache, "bytes_held", lambda self, r: sum(len(h) for h in self.groups[None].held.values())),
+        ("deepseek_v3", PagedCache, "of", lambda self, part: PagePool(80, 1, None, 80)),
     ],
 )
 def test_other_bytes_are_seen(name: str, owner: Any, attribute: str, value: Any) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import judge as judges
 from pellucid.api.model import Model, load
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.engine import engine as driving
 from pellucid.engine.engine import Engine, generate
@@ -101,7 +101,7 @@ def test_greedy_of_every_family_of_files(family: str) -> None:
     ("owner", "name", "value"),
     [
         (Step, "advance", lambda self: None),  # the past is never counted
-        (Pages, "release", lambda self, request: self.tables.clear()),
+        (PagedCache, "release", lambda self, request: self.tables.clear()),
         (driving, "choose", lambda logits, *rest: int(logits.argmin())),
     ],
 )

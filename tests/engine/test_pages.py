@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from paged_texts import SHAPES, OneBit, World
-from pellucid.batch.kv_cache import Group, Pages
+from pellucid.batch.kv_cache import PagedCache, PagePool
 from pellucid.engine import prefix_cache
 from pellucid.engine.prefix_cache import PrefixCache
 from tiny import swapped
@@ -87,27 +87,27 @@ def test_seeds_replay() -> None:
         assert a.state() == b.state() and a.texts == b.texts and a.cache.hits == b.cache.hits
 
 
-def freed_early(self: Group, page: int) -> None:
+def freed_early(self: PagePool, page: int) -> None:
     """Free as soon as one lets go."""
     self.references[page] -= 1
     self.idle += self.references[page] == 1 and page in self.kept
     self.free.append(page)
 
 
-def not_counted(self: Group, request: object, pages: Any, tokens: int) -> None:
+def not_counted(self: PagePool, request: object, pages: Any, tokens: int) -> None:
     """A table of pages that others filled, of which nobody knows."""
     opened(self, request, pages, tokens)
     for page in pages:
         self.references[page] -= 1
 
 
-def never_freed(self: Group, request: object, length: int) -> None:
+def never_freed(self: PagePool, request: object, length: int) -> None:
     held, gone = self.held[request], max(0, self.oldest(length) - self.first[request])
     del held[:gone]
     self.first[request] += gone
 
 
-def in_use(self: PrefixCache, group: Group) -> None:
+def in_use(self: PrefixCache, group: PagePool) -> None:
     """The longest unused, whoever holds it."""
     node = next(iter(self.recent[group.reach]))
     page = node.pages[group.reach]
@@ -117,7 +117,7 @@ def in_use(self: PrefixCache, group: Group) -> None:
         group.free.append(page)
 
 
-def beginnings(self: PrefixCache, group: Group) -> None:
+def beginnings(self: PrefixCache, group: PagePool) -> None:
     """Beginnings first: what comes after them is lost with them."""
     recent = self.recent[group.reach]
     self.evictions += self.cut(next(n for n in reversed(recent) if group.references[n.pages[group.reach]] == 1))
@@ -152,16 +152,16 @@ def not_stored_yet(self: PrefixCache, request: Any, key: Any, tokens: Any) -> No
     self.pages.length[request] = n
 
 
-opened, oldest, found, kept, missing = Group.open, Group.oldest, PrefixCache.find, PrefixCache.keep, Group.missing
+opened, oldest, found, kept, missing = PagePool.open, PagePool.oldest, PrefixCache.find, PrefixCache.keep, PagePool.missing
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
-    "no copy before a write": (Group, "missing", lambda self, r, n, tokens: ([], missing(self, r, n, tokens)[1])),
-    "a copy of nothing": (Pages, "copy", lambda self, g, r, places: [g.put(r, i, g.free.pop()) for i in places]),
-    "a copy that the table does not hold": (Pages, "copy", lambda self, group, request, places: None),
-    "freed early": (Group, "give", freed_early),
-    "not counted": (Group, "open", not_counted),
-    "never freed": (Group, "give_back", never_freed),
-    "given back too early": (Group, "oldest", lambda self, n: oldest(self, n + 2)),
-    "given back too late": (Group, "give_back", lambda self, request, length: None),
+    "no copy before a write": (PagePool, "missing", lambda self, r, n, tokens: ([], missing(self, r, n, tokens)[1])),
+    "a copy of nothing": (PagedCache, "copy", lambda self, g, r, places: [g.put(r, i, g.free.pop()) for i in places]),
+    "a copy that the table does not hold": (PagedCache, "copy", lambda self, group, request, places: None),
+    "freed early": (PagePool, "give", freed_early),
+    "not counted": (PagePool, "open", not_counted),
+    "never freed": (PagePool, "give_back", never_freed),
+    "given back too early": (PagePool, "oldest", lambda self, n: oldest(self, n + 2)),
+    "given back too late": (PagePool, "give_back", lambda self, request, length: None),
     "found by its hash": (prefix_cache, "edge", lambda tokens: hash(OneBit(tokens))),
     "another key": (PrefixCache, "find", any_key),
     "nothing left to compute": (PrefixCache, "find", to_the_end),

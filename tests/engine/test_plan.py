@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid import config as c
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.engine.plans import Plans
 from pellucid.nn.transformer import Decoder
@@ -46,7 +46,7 @@ class Alone:
     """One text on pages of its own: its prompt by the forward, then token after token by its plan. planned: False never records."""
 
     def __init__(self, model: Decoder, capacity: int, size: int = 64, planned: bool = True) -> None:
-        self.model, self.pages = model, Pages(-(-capacity // size), size)
+        self.model, self.pages = model, PagedCache(-(-capacity // size), size)
         self.plans = Plans(model, self.pages, planned)
 
     @property

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 
 from kinds import CASES, KINDS
 from pellucid import config as c
-from pellucid.batch.kv_cache import Pages, Span
+from pellucid.batch.kv_cache import PagedCache, Span
 from pellucid.batch.step import Step
 from pellucid.engine.plans import Place, Plans
 from pellucid.families import understand
@@ -51,7 +51,7 @@ def _no_grad() -> Iterator[None]:
 
 def prefilled(model: Any, planned: bool) -> Plans:
     """Three requests that have read their prompts, each from a source of its own where there is an encoder."""
-    pages, draw = Pages(40, 4), torch.Generator().manual_seed(3)
+    pages, draw = PagedCache(40, 4), torch.Generator().manual_seed(3)
     for i, (request, n) in enumerate(LENGTHS.items()):
         pages.together[request] = n + 12
         step, tokens = Step.paged(pages, {request: n}), torch.randint(90, (1, n), generator=draw)
@@ -137,7 +137,7 @@ def test_the_table_names_what_is_there() -> None:
         assert key in DECODED or key in KINDS
 
 
-def prefill(model: Any, pages: Pages, request: str, source: Tensor, tokens: Tensor) -> None:
+def prefill(model: Any, pages: PagedCache, request: str, source: Tensor, tokens: Tensor) -> None:
     pages.together[request] = 20
     step = Step.paged(pages, {request: tokens.shape[1]})
     model(source, tokens, step, Step(torch.arange(source.shape[1])[None], (Span(request, 0, source.shape[1]),)))
@@ -148,7 +148,7 @@ def new_source_is_heard() -> bool:
     """A request goes and another of its name comes, with another source: the plan meets the new memory."""
     model, tokens, got = tiny(config("t5", "plain"), torch.float32, std=0.2), torch.tensor([[3, 4]]), []
     for planned in (True, False):
-        pages = Pages(20, 4)
+        pages = PagedCache(20, 4)
         made, draw = Plans(model, pages, planned), torch.Generator().manual_seed(0)
         for request in "ab":
             prefill(model, pages, request, torch.randint(90, (1, 6), generator=draw), tokens)

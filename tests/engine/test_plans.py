@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pellucid import config as c
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.engine import plans
 from pellucid.engine.plans import Plans, Rows
@@ -33,7 +33,7 @@ def steps(vocab: int, count: int = 24, seed: int = 0) -> Steps:
 
 def prefilled(model: Decoder, size: int, planned: bool, seed: int = 0, skip: int = 0) -> Plans:
     """Requests that have read their prompts, on pages in a shuffled order."""
-    pages = Pages(200 // size + 8, size)
+    pages = PagedCache(200 // size + 8, size)
     random.Random(seed).shuffle(pages.free)
     draw = random.Random(1)
     for request, n in LENGTHS.items():
@@ -172,7 +172,7 @@ def test_pools_that_are_made_anew_drop_the_plans(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("n", [16, 17])
 def test_more_rows_than_the_kernels_take(n: int) -> None:
     """One more row runs the forward; both are each request alone, but for rounding."""
-    model, pages = model_of(GPT2, torch.float32), Pages(40, 4)
+    model, pages = model_of(GPT2, torch.float32), PagedCache(40, 4)
     made = Plans(model, pages)
     for i in range(n):
         step = Step.paged(pages, {i: 3})

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kinds import KINDS
-from pellucid.batch.kv_cache import Group, Paged, Pages, most_pages, reaches
+from pellucid.batch.kv_cache import Paged, PagedCache, PagePool, most_pages, reaches
 from pellucid.batch.step import Step
 from pellucid.config import Config
 from pellucid.counting import Setting, counted
@@ -30,14 +30,14 @@ def _no_grad() -> Any:
         yield
 
 
-def pages_of(model: nn.Module, size: int, longest: int, texts: int = 1, chunk: int = 1) -> Pages:
+def pages_of(model: nn.Module, size: int, longest: int, texts: int = 1, chunk: int = 1) -> PagedCache:
     """As many as so many texts need at most, in chunks of `chunk`."""
     far_back = reaches(model)
     counts = {n: texts * most_pages(n, chunk, size) for n in far_back if n is not None}
-    return Pages(texts * -(-longest // size) if None in far_back else 0, size, counts, longest)
+    return PagedCache(texts * -(-longest // size) if None in far_back else 0, size, counts, longest)
 
 
-def poison(pages: Pages) -> None:
+def poison(pages: PagedCache) -> None:
     """NaN in every page that nobody holds, and another order of them."""
     for group in pages.groups.values():
         random.Random(str(group.free)).shuffle(group.free)
@@ -86,17 +86,17 @@ def test_windows_stop_growing(family: str) -> None:
         assert gap < 1e-11 and all(0 <= n <= 2 * (size - 1) * row * len(WINDOWED[family].layers) for n in over)
 
 
-def early(self: Group, length: int) -> int:
+def early(self: PagePool, length: int) -> int:
     return 0 if self.reach is None else max(0, length + 2 - self.reach) // self.size
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "value"),
     [
-        (Group, "give_back", lambda self, request, length: None),
-        (Group, "oldest", early),
+        (PagePool, "give_back", lambda self, request, length: None),
+        (PagePool, "oldest", early),
         (Paged, "blocks", lambda self: blocks(Paged(self.pools, self.table, self.size, self.end))),
-        (Pages, "of", lambda self, part: next(iter(self.groups.values()))),
+        (PagedCache, "of", lambda self, part: next(iter(self.groups.values()))),
     ],
 )
 @pytest.mark.parametrize("family", WINDOWED)
@@ -117,7 +117,7 @@ blocks = Paged.blocks
 
 def test_what_others_were_given_is_not_read() -> None:
     """Pages that were given back may be read, by whoever asks late what a row was made of, until somebody else has them."""
-    pages, part, told = Pages(4, 2), nn.Identity(), torch.arange(5.0)[None, :, None]
+    pages, part, told = PagedCache(4, 2), nn.Identity(), torch.arange(5.0)[None, :, None]
     step = Step.paged(pages, {"a": 5})
     (piece,) = step.store(part, told).pieces
     step.advance()
@@ -187,7 +187,7 @@ def test_with_and_without_the_cache(family: str, size: int, chunk: int, many: in
 
 def test_a_prompt_of_whole_pages_is_read_for_its_last_page_alone() -> None:
     model, text = tiny("llama"), ids(8).tolist()
-    cache = PrefixCache(Pages(8, 4))
+    cache = PrefixCache(PagedCache(8, 4))
     whole = read(model, cache, 0, text, 64)
     again = read(model, cache, 1, text, 64)
     assert len(whole) == 8 and len(again) == 4 and cache.hits == 4
@@ -199,7 +199,7 @@ def test_the_source_is_part_of_the_key() -> None:
     model, text, sources = tiny("t5"), ids(9).tolist(), [ids(5, seed=1), ids(6, seed=2)]
 
     def gap(keys: Sequence[Hashable]) -> tuple[float, int]:
-        cache, worst = PrefixCache(Pages(16, 2)), 0.0
+        cache, worst = PrefixCache(PagedCache(16, 2)), 0.0
         for name, (key, source) in enumerate(zip(keys, [*sources, sources[0]], strict=True)):
             held, got = cache.start(name, key, text), list[Tensor]()
             for i, t in enumerate(text[held:]):
@@ -216,7 +216,7 @@ def test_the_source_is_part_of_the_key() -> None:
 
 
 def test_the_longest_unused_goes_first() -> None:
-    pages = Pages(6, 2)
+    pages = PagedCache(6, 2)
     cache = PrefixCache(pages)
 
     def stored(name: object, tokens: list[int]) -> None:
@@ -245,7 +245,7 @@ def test_the_longest_unused_goes_first() -> None:
 
 def test_nothing_grows() -> None:
     """Thousands of texts that come once: tables, tree and keys stay as large as the pages allow."""
-    pages = Pages(8, 4, {6: 8}, 32)
+    pages = PagedCache(8, 4, {6: 8}, 32)
     cache = PrefixCache(pages)
     for i in range(2000):
         tokens = [i, *range(10)]
@@ -265,7 +265,7 @@ def test_nothing_grows() -> None:
 
 
 def test_forgetting_a_key() -> None:
-    pages = Pages(8, 2)
+    pages = PagedCache(8, 2)
     cache = PrefixCache(pages)
     for key in ("a", "b"):
         cache.start(key, key, [1, 2, 3])
@@ -281,7 +281,7 @@ def test_forgetting_a_key() -> None:
 
 
 def test_releasing_twice_is_releasing() -> None:
-    pages = Pages(4, 2)
+    pages = PagedCache(4, 2)
     pages.reserve("a", 3)
     for _ in range(2):
         pages.release("a")
@@ -290,7 +290,7 @@ def test_releasing_twice_is_releasing() -> None:
 
 
 def test_what_does_not_fit_changes_nothing() -> None:
-    pages = Pages(4, 2, {3: 2}, 6)
+    pages = PagedCache(4, 2, {3: 2}, 6)
     pages.reserve("a", 4)
     for name, tokens in (("a", 5), ("b", 1), ("a", 7)):
         assert not pages.fits(name, tokens)
@@ -304,7 +304,7 @@ def test_what_does_not_fit_changes_nothing() -> None:
 def test_a_fork_has_all_of_it() -> None:
     """Pages, length, what was read together, and what is remembered of the encoder; then each goes its way."""
     model, texts, sources = tiny("t5"), {"a": ids(9), "b": torch.cat([ids(5), ids(4, seed=3)])}, {"a": ids(7, seed=1)}
-    pages = Pages(8, 4)
+    pages = PagedCache(8, 4)
     serve(model, texts, [{"a": 5}], pages, sources=sources)
     pages.together["a"] = 20
     pages.fork("a", "b")
@@ -318,7 +318,7 @@ def test_a_fork_has_all_of_it() -> None:
 
 def test_a_table_stays_where_it_is() -> None:
     """Recorded plans point to it: pages are copied, given back and exchanged, the table is the same memory."""
-    pages = Pages(8, 2, {3: 8}, 12)
+    pages = PagedCache(8, 2, {3: 8}, 12)
     pages.reserve("a", 3)
     pages.advance("a", 3)
     at = [g.tables["a"].data_ptr() for g in pages.groups.values()]

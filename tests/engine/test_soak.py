@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 from campaigns.soak import AT_ONCE, KINDS, campaign
-from pellucid.batch.kv_cache import Group, Pages
+from pellucid.batch.kv_cache import PagedCache, PagePool
 from pellucid.engine import prefix_cache
 from pellucid.engine.engine import Engine
 from pellucid.engine.forward import Forward
@@ -62,7 +62,7 @@ def remembered(self: Memory, s: Sequence) -> None:
     close(self, s)
 
 
-def uncopied(self: Pages, group: Group, request: object, places: list[int]) -> None:
+def uncopied(self: PagedCache, group: PagePool, request: object, places: list[int]) -> None:
     for i in places:
         group.put(request, i, group.fresh())
 
@@ -73,7 +73,7 @@ MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a file a step": (Forward, "__call__", opened),
     "texts that have ended": (Memory, "close", remembered),
     "beginnings by their length": (prefix_cache, "edge", len),
-    "a copy without its rows": (Pages, "copy", uncopied),
+    "a copy without its rows": (PagedCache, "copy", uncopied),
 }
 
 

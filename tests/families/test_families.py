@@ -91,7 +91,7 @@ def test_what_published_configs_say() -> None:
     assert getattr(qwen.layers[0].attn, "width") == 128 and qwen.tied  # noqa: B009
     assert flan.logit_scale == 1.0 and reads(T5_SMALL).logit_scale == 512**-0.5
     assert flan.layers[0].ffn == Mlp(1024, "gelu_tanh", gated=True)
-    assert getattr(flan.layers[0].attn, "buckets") == Buckets(32, 128, both_ways=False)  # noqa: B009
+    assert getattr(flan.layers[0].attn, "buckets") == Buckets(32, 128, bidirectional=False)  # noqa: B009
 
 
 # Fields

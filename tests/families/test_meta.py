@@ -112,16 +112,16 @@ def trace(model: Any, arguments: tuple[Tensor, ...]) -> list[tuple[Any, ...]]:
 def traces(family: str, dtype: torch.dtype) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """The real one, and that of the same model without numbers."""
     with torch.device("meta"):
-        ghost = cast(build(FAMILIES[family]), dtype)
-    return trace(tiny(family, dtype), inputs(family)), trace(ghost, tuple(a.to("meta") for a in inputs(family)))
+        meta_model = cast(build(FAMILIES[family]), dtype)
+    return trace(tiny(family, dtype), inputs(family)), trace(meta_model, tuple(a.to("meta") for a in inputs(family)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_meta_trace_is_the_real_one(family: str, dtype: torch.dtype) -> None:
     """By path, axes, shape, dtype, source, op, operands and weights, in order."""
-    real, ghost = traces(family, dtype)
-    assert len(real) > 20 and real == ghost
+    real, meta_model = traces(family, dtype)
+    assert len(real) > 20 and real == meta_model
 
 
 def test_a_branch_on_the_device_mutant() -> None:
@@ -133,8 +133,8 @@ def test_a_branch_on_the_device_mutant() -> None:
         return tap(ops.add(x, getattr(self, part)(getattr(self, f"{part}_norm")(x), step)), f"{total}: B T D")
 
     with swapped(Block, "sum", shorter):
-        real, ghost = traces("llama", torch.float32)
-    assert real != ghost
+        real, meta_model = traces("llama", torch.float32)
+    assert real != meta_model
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -17,7 +17,7 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder, build
 from test_families import old
 
 
-class Held:
+class LoadedModel:
     """Tensors in memory, as a source for `fill`."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
@@ -45,7 +45,7 @@ def filled(family: str, tensors: dict[str, Tensor], quirk: str = "plain", **conf
     kind, cfg = understand(judge(family, quirk).config | config)
     with torch.device("meta"):
         model = build(cfg)
-    fill(model, kind, Held(tensors), "weights")
+    fill(model, kind, LoadedModel(tensors), "weights")
     return model.eval()
 
 
@@ -146,7 +146,7 @@ def test_a_wrong_line_in_a_table_is_seen(family: str, left: str, right: str, mon
     rules = tuple(replace(r, ours=tuple(map(exchanged, r.names))) for r in kind.rules(cfg))
     with torch.device("meta"):
         model = build(cfg)
-    fill(model, replace(kind, rules=lambda _: rules), Held(disk(family)), "weights")
+    fill(model, replace(kind, rules=lambda _: rules), LoadedModel(disk(family)), "weights")
     with torch.no_grad():
         error = (model.eval()(*ids) - j.logits(*ids)).abs().max().item()
     assert error > 1e-3

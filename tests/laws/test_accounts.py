@@ -145,7 +145,7 @@ def test_accounts_come_to_their_cells(name: str) -> None:
 @pytest.mark.parametrize("name", SPECIMENS)
 def test_accounts_of_specimens(name: str) -> None:
     model = pellucid.load(f"pellucid/{name}", dtype="float64")
-    prompt = "The capital of France is [MASK]." if model.config.both_ways else "The capital of France is"
+    prompt = "The capital of France is [MASK]." if model.config.bidirectional else "The capital of France is"
     records = list(pellucid.trace(model, prompt, 1, inside="reference", terms=True))
     assert not (wrong := astray(records)), wrong[:5]
 

@@ -16,14 +16,14 @@ from pellucid.api.model import Model, specimens
 from pellucid.config import Config
 from pellucid.counting import Bill, Setting, weighed
 from pellucid.counting.distinct import PLACE, distinct
-from pellucid.counting.meta_run import ghost
+from pellucid.counting.meta_run import meta_model
 from pellucid.counting.weights import Weight
 from pellucid.documents import run
 from pellucid.documents.formula import block
 from pellucid.server import documents, runs
 from pellucid.server.asked import Asked
 from pellucid.server.limits import LIMITS
-from pellucid.server.shelf import Held
+from pellucid.server.shelf import LoadedModel
 from pellucid.server.worker import Stop
 from pellucid.terminal import run_lines, tables
 from pellucid.watching.watch import Seen
@@ -52,7 +52,7 @@ def by_table(bill: Bill) -> int:
     return sum(int(row[4]) for row in tables.blocks(bill).rows if row[0] and row[3] is not None)  # type: ignore[call-overload]
 
 
-def by_page(held: Held, run: runs.Run) -> Sums:
+def by_page(held: LoadedModel, run: runs.Run) -> Sums:
     """The tensors of the page's document of a run's first step."""
     sums = Counter[str]()
     for t in documents.tensors(run, 0):
@@ -86,7 +86,7 @@ def by_terminal(found: run.Life) -> tuple[Sums, Sums]:
 def lived(model: Model, prompt: str | list[int]) -> dict[str, Sums]:
     """Every output's sums of a model that runs."""
     found = run.live(model, prompt)
-    held = Held(model.name, model.family.name, model.module, model)
+    held = LoadedModel(model.name, model.family.name, model.module, model)
     headings, lines = by_terminal(found)
     bill = weighed(model.config, model.name, model.family.name, Setting())
     counted = by_count(bill)
@@ -115,7 +115,7 @@ CATALOGUE = [e["id"] for e in catalog.models().values() if "statements" not in e
 
 def drawn(cfg: Config, name: str, family: str) -> Sums:
     """The page's sums of a model on meta."""
-    held = Held(name, family, ghost(cfg, torch.bfloat16), None)
+    held = LoadedModel(name, family, meta_model(cfg, torch.bfloat16), None)
     asked = Asked(name, None, tuple(IDS))
     return by_page(held, runs.live(held, asked, Stop(), LIMITS, lambda run, n: torch.empty(0)))
 

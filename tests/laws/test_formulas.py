@@ -24,7 +24,7 @@ from formula_functions import UnresolvedError
 from formulas import Run, evaluated
 from kinds import CASES, KINDS
 from pellucid import config as c
-from pellucid.batch.mask import Band, Slope
+from pellucid.batch.mask import AlibiBias, Band
 from pellucid.batch.step import Step
 from pellucid.counting.weights import weights
 from pellucid.documents import formula as texts
@@ -126,7 +126,7 @@ def test_texts_of_parts_that_no_family_has(name: str) -> None:
 def test_texts_of_specimens(name: str) -> None:
     """The prompt and two steps after it, whose keys lie in the past."""
     model = pellucid.load(f"pellucid/{name}", dtype="float64")
-    encodes = model.config.both_ways
+    encodes = model.config.bidirectional
     prompt = "The capital of France is [MASK]." if encodes else "The capital of France is"
     life = pellucid.trace(model, prompt, 1 if encodes else 3, inside="reference")
     assert not (found := wrong(steps(model, life))), found
@@ -198,7 +198,7 @@ def swapped_inputs(*ops: str) -> Mutant:
 
 
 MUTANTS: dict[str, tuple[str, str, Mutant]] = {
-    "a dropped ALiBi term": ("bloom", "plain", (Slope, "told", lambda self: {})),
+    "a dropped ALiBi term": ("bloom", "plain", (AlibiBias, "told", lambda self: {})),
     "ALiBi of another sign": ("bloom", "plain", (texts, "by_distance", lambda m: " + m[h] · |t − s|")),
     "a dropped T5 bias": ("t5", "plain", (texts, "by_distance", lambda m: "")),
     "a dropped bias": ("gpt2", "plain", (texts.Made, "bias", "")),

@@ -295,7 +295,7 @@ SOUND: list[tuple[Check, dict[str, str]]] = [
     (
         climbs,
         {
-            IN + "batch/step.py": "from pellucid.batch.kv_cache import Past\n",
+            IN + "batch/step.py": "from pellucid.batch.kv_cache import KVCache\n",
             IN + "batch/kv_cache.py": "",
             IN + "ops/norm.py": "from pellucid.watching import tap\n",
         },

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.ops import native
 from pellucid.watching.watch import watch
 from tiny import DECODERS, FAMILIES, LLAMA, far, ids, inputs, law, serve, swapped, tiny
@@ -57,7 +57,7 @@ def test_26_pages_are_open() -> float:
     gaps = []
     for f in DECODERS:
         model = tiny(f)
-        rows = serve(model, {0: TOKENS}, [{0: 1}] * len(TOKENS), Pages(8, 2))[0]
+        rows = serve(model, {0: TOKENS}, [{0: 1}] * len(TOKENS), PagedCache(8, 2))[0]
         gaps.append(far(rows, opened(model, TOKENS[None])[0]))
     return max(gaps)
 
@@ -77,7 +77,7 @@ def test_26_kernels_are_open() -> float:
     gaps = []
     for f in DECODERS:
         model = tiny(f, torch.float32)
-        each = serve(model, {0: TOKENS}, [{0: 1}] * len(TOKENS), Pages(8, 2))[0]
+        each = serve(model, {0: TOKENS}, [{0: 1}] * len(TOKENS), PagedCache(8, 2))[0]
         gaps += [error(f, x) for x in (model(TOKENS[None])[0], each, opened(model, TOKENS[None])[0])]
     return max(gaps)
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pellucid.batch import mask
-from pellucid.batch.kv_cache import Pages, Past, Piece
+from pellucid.batch.kv_cache import KVCache, PagedCache, Segment
 from pellucid.batch.step import Step
 from pellucid.errors import ShapeError, TraceError
 from pellucid.nn.attention import Attention
@@ -35,7 +35,7 @@ def crowd(model: nn.Module, size: int = 4) -> tuple[float, dict[str, int]]:
         for path, m in model.named_modules()
         if path.endswith(("cross.k", "cross.v"))
     ]
-    got = serve(model, TARGETS, PLAN, Pages(64, size), sources=SOURCES)
+    got = serve(model, TARGETS, PLAN, PagedCache(64, size), sources=SOURCES)
     for hook in hooks:
         hook.remove()
     return max(far(got[r], alone[r]) for r in TARGETS), calls
@@ -56,7 +56,7 @@ def test_cached_decoding_is_the_full_run(target: int, source: int) -> None:
     full = model(read[None], wanted[None])[0]
     encoded: list[int] = []
     hook = model.encoder.register_forward_hook(lambda *_: encoded.append(1))
-    got = serve(model, {"a": wanted}, [{"a": 1}] * target, Pages(64, 3), sources={"a": read})["a"]
+    got = serve(model, {"a": wanted}, [{"a": 1}] * target, PagedCache(64, 3), sources={"a": read})["a"]
     hook.remove()
     assert far(got, full) < 1e-11 and len(encoded) == 1
 
@@ -162,10 +162,10 @@ def test_bias_is_the_table(side: str) -> None:
 def test_first_memory_for_everybody_mutant() -> None:
     right = Step.memory
 
-    def first(self: Step, part: nn.Module, make: Any) -> Past:
+    def first(self: Step, part: nn.Module, make: Any) -> KVCache:
         past = right(self, part, make)
         lead = past.pieces[0]
-        return Past([Piece(p.request, p.rows, p.q_at, lambda: lead.k_at, lead.read) for p in past.pieces], past.new)
+        return KVCache([Segment(p.request, p.rows, p.q_at, lambda: lead.k_at, lead.read) for p in past.pieces], past.new)
 
     with swapped(Step, "memory", first):
         assert crowd(tiny("t5"))[0] > 1e-3
@@ -184,7 +184,7 @@ def test_memory_not_under_the_part_mutant() -> None:
 def test_memory_not_kept_mutant() -> None:
     """Reading the source again at every step gives the same logits; only the count tells."""
     model, plan = tiny("t5"), [{"a": 1}] * 4
-    pages, calls = Pages(), []
+    pages, calls = PagedCache(), []
     hook = model.decoder.layers[0].cross.k.register_forward_hook(lambda *_: calls.append(1))
     for i, chunks in enumerate(plan):
         step = Step.paged(pages, chunks)
@@ -212,7 +212,7 @@ def test_cross_keys_labelled_t_mutant() -> None:
 
 def test_release_forgets_the_memory() -> None:
     """A name that comes again with another source does not read the old one's."""
-    model, pages = tiny("t5"), Pages(8, 4)
+    model, pages = tiny("t5"), PagedCache(8, 4)
     serve(model, TARGETS, [{"a": 4}], pages, sources=SOURCES)
     pages.release("a")
     assert not pages.memory and len(pages.free) == 8

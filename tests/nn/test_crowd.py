@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid import ops
-from pellucid.batch.kv_cache import Group, Paged, Pages, Piece, Span, Stored
+from pellucid.batch.kv_cache import Paged, PagedCache, PagePool, Segment, Span, Stored
 from pellucid.batch.step import Step
 from pellucid.nn.latent import Latent
 from pellucid.nn.moe import Moe
@@ -35,7 +35,7 @@ def _no_grad() -> Any:
 
 def gap(model: nn.Module, size: int = 4, feed: Callable[..., Tensor] | None = None) -> float:
     """The largest difference between a request in the crowd and alone."""
-    got = serve(model, PROMPTS, PLAN, Pages(64, size), feed)
+    got = serve(model, PROMPTS, PLAN, PagedCache(64, size), feed)
     return max(far(got[r], model(p[None])[0]) for r, p in PROMPTS.items())
 
 
@@ -47,7 +47,7 @@ def test_crowd_is_each_alone(family: str, size: int) -> None:
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_shuffled_pages(family: str) -> None:
-    model, pages = tiny(family), Pages(64, 2)
+    model, pages = tiny(family), PagedCache(64, 2)
     pages.free[:] = torch.randperm(64, generator=torch.Generator().manual_seed(0)).tolist()
     got = serve(model, PROMPTS, PLAN, pages)
     assert max(far(got[r], model(p[None])[0]) for r, p in PROMPTS.items()) < 1e-11
@@ -55,11 +55,11 @@ def test_shuffled_pages(family: str) -> None:
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_a_request_reads_every_page_mutant(family: str) -> None:
-    def leak(self: Step, pages: Group, pools: Stored, s: Span) -> Piece:
+    def leak(self: Step, pages: PagePool, pools: Stored, s: Span) -> Segment:
         rows, everything = slice(s.start, s.stop), pages.count * pages.size
         paged = Paged(pools, torch.arange(pages.count), pages.size, everything)
         at = lambda: torch.arange(everything)[None]  # noqa: E731
-        return Piece(s.request, rows, self.positions[:, rows], at, lambda: tuple(p[None] for p in pools), False, paged)
+        return Segment(s.request, rows, self.positions[:, rows], at, lambda: tuple(p[None] for p in pools), False, paged)
 
     with swapped(Step, "_page", leak):
         assert gap(tiny(family)) > 1e-3
@@ -117,7 +117,7 @@ def watched(model: nn.Module, who: str, plan: list[dict[str, int]], size: int) -
         steps.append(list(seen))
         return out
 
-    serve(model, PROMPTS, plan, Pages(64, size), feed)
+    serve(model, PROMPTS, plan, PagedCache(64, size), feed)
     return steps
 
 
@@ -208,7 +208,7 @@ def test_watching_one_request_changes_nobody(family: str) -> None:
 @pytest.mark.parametrize("family", ["qwen3", "gpt_oss"])
 def test_decoding_reads_pages_where_they_lie(family: str) -> None:
     """A decoding step copies nothing of the past: the blocks are views of the pools."""
-    model, read, pages, spied = tiny(family), Paged.blocks, Pages(64, 4), []
+    model, read, pages, spied = tiny(family), Paged.blocks, PagedCache(64, 4), []
 
     def spy(self: Paged) -> Any:
         for stored, at in read(self):

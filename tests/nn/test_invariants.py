@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.batch.kv_cache import Group, Paged, Pages
-from pellucid.batch.mask import Sight, both_ways, causal, prefix
+from pellucid.batch.kv_cache import Paged, PagedCache, PagePool
+from pellucid.batch.mask import Mask, bidirectional, causal, prefix
 from pellucid.batch.step import Step
 from pellucid.nn import latent as latent_part
 from pellucid.nn.attention import Attention
@@ -21,10 +21,10 @@ from tiny import DECODERS, LLAMA, V, far, ids, law, serve, tiny
 attend = importlib.import_module("pellucid.ops.attend")  # the package names the function so
 L = 11
 TOKENS = ids(L)
-LATE = Sight(lambda q, k: k <= q + 1)  # a mask shifted by one: every token sees the next
-BLIND = Sight(lambda q, k: k == q)
+LATE = Mask(lambda q, k: k <= q + 1)  # a mask shifted by one: every token sees the next
+BLIND = Mask(lambda q, k: k == q)
 HERE: Any = sys.modules[__name__]
-plain, packed, paged, slots, release, blocks = Step.plain, Step.packed, Step.paged, Group.slots, Pages.release, Paged.blocks
+plain, packed, paged, slots, release, blocks = Step.plain, Step.packed, Step.paged, PagePool.slots, PagedCache.release, Paged.blocks
 
 
 def worst(gap: Any, families: Sequence[str] = tuple(DECODERS)) -> float:
@@ -35,7 +35,7 @@ def worst(gap: Any, families: Sequence[str] = tuple(DECODERS)) -> float:
 
 def chunked(model: Decoder, chunks: Sequence[int], size: int = 4, tokens: Tensor = TOKENS) -> Tensor:
     """Logits of a prompt that is read in these chunks."""
-    return serve(model, {0: tokens}, [{0: n} for n in chunks], Pages(len(tokens), size))[0]
+    return serve(model, {0: tokens}, [{0: n} for n in chunks], PagedCache(len(tokens), size))[0]
 
 
 def splits() -> list[list[int]]:
@@ -47,14 +47,14 @@ def splits() -> list[list[int]]:
     return found
 
 
-def restarted(pages: Pages, chunks: Any) -> Step:
+def restarted(pages: PagedCache, chunks: Any) -> Step:
     """Each chunk's positions from 0, as if nothing came before."""
     step = paged(pages, chunks)
     step.positions = torch.cat([torch.arange(s.stop - s.start) for s in step.spans])[None]
     return step
 
 
-def upper_left(q: Tensor, k: Tensor, v: Tensor, piece: Any, sight: Sight, scale: float) -> Tensor:
+def upper_left(q: Tensor, k: Tensor, v: Tensor, piece: Any, sight: Mask, scale: float) -> Tensor:
     """SDPA's is_causal for a cached chunk: aligned to the wrong corner."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True).transpose(1, 2)
@@ -87,12 +87,12 @@ def batched(model: Decoder, prompts: Sequence[Tensor], mask: Tensor, filler: int
     return [o[real] for o, real in zip(out, mask.bool(), strict=True)]
 
 
-def unmasked(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None) -> Step:
+def unmasked(tokens: Tensor, mask: Tensor | None = None, sight: Mask | None = None) -> Step:
     """Padding counted as tokens."""
     return plain(tokens, None, sight)
 
 
-def counted(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None) -> Step:
+def counted(tokens: Tensor, mask: Tensor | None = None, sight: Mask | None = None) -> Step:
     """Padding not seen, but positions that count it."""
     step = plain(tokens, mask, sight)
     step.positions = torch.where(step.positions < 0, -1, torch.arange(tokens.shape[1]))
@@ -133,8 +133,8 @@ def test_04_padding() -> float:
 
 
 @law(
-    in_order=(Group, "slots", lambda self, request, start, stop: torch.arange(start, stop)),
-    first_page=(Group, "slots", lambda self, r, a, b: slots(self, r, a, b) % self.size),
+    in_order=(PagePool, "slots", lambda self, request, start, stop: torch.arange(start, stop)),
+    first_page=(PagePool, "slots", lambda self, r, a, b: slots(self, r, a, b) % self.size),
 )
 def test_05_paged_is_contiguous() -> float:
     """Pages of 1, 2, 16 and 17 rows in any order, two requests that take turns."""
@@ -142,7 +142,7 @@ def test_05_paged_is_contiguous() -> float:
     def gap(model: Decoder) -> float:
         found = 0.0
         for size in (1, 2, 16, 17):
-            pages = Pages(64, size)
+            pages = PagedCache(64, size)
             random.Random(size).shuffle(pages.free)
             got = serve(model, {0: TOKENS, 1: TOKENS.flip(0)}, [{0: 4, 1: 1}, {1: 3, 0: 1}, {0: 6, 1: 7}], pages)
             found = max(found, far(got[0], model(TOKENS[None])[0]), far(got[1], model(TOKENS.flip(0)[None])[0]))
@@ -151,18 +151,18 @@ def test_05_paged_is_contiguous() -> float:
     return worst(gap)
 
 
-def freed_twice(self: Pages, request: object) -> None:
+def freed_twice(self: PagedCache, request: object) -> None:
     """Pages that come back twice are given to two."""
     self.free += self.held[request]
     release(self, request)
 
 
-@law(freed_twice=(Pages, "release", freed_twice))
+@law(freed_twice=(PagedCache, "release", freed_twice))
 def test_06_preempt_and_recompute() -> float:
     """A request that loses its pages, which another fills, and is read again, is as if never interrupted."""
 
     def gap(model: Decoder) -> float:
-        pages, texts = Pages(8, 4), {"a": TOKENS, "b": ids(10, seed=3)}
+        pages, texts = PagedCache(8, 4), {"a": TOKENS, "b": ids(10, seed=3)}
         serve(model, texts, [{"a": 6}, {"a": 1}], pages)
         pages.release("a")
         got = serve(model, texts, [{"b": 9}, {"a": 7}, {"b": 1, "a": 4}], pages)
@@ -171,21 +171,21 @@ def test_06_preempt_and_recompute() -> float:
     return worst(gap)
 
 
-copy = Pages.copy
+copy = PagedCache.copy
 
 
-def shared(self: Pages, group: Group, request: object, places: Sequence[int]) -> None:
+def shared(self: PagedCache, group: PagePool, request: object, places: Sequence[int]) -> None:
     """Each writes over the other's next rows."""
 
 
-def empty(self: Pages, group: Group, request: object, places: Sequence[int]) -> None:
+def empty(self: PagedCache, group: PagePool, request: object, places: Sequence[int]) -> None:
     """A page of its own, which was never filled."""
     pools, self.pools = self.pools, {}
     copy(self, group, request, places)
     self.pools = pools
 
 
-@law(shared=(Pages, "copy", shared), empty=(Pages, "copy", empty))
+@law(shared=(PagedCache, "copy", shared), empty=(PagedCache, "copy", empty))
 def test_06_fork() -> float:
     """Two texts of one beginning, which is read once, then diverge in one crowd: each is as if alone."""
 
@@ -193,7 +193,7 @@ def test_06_fork() -> float:
         found = 0.0
         for size, start in ((4, 6), (4, 8), (1, 5), (17, 3)):
             texts = {"a": TOKENS, "b": torch.cat([TOKENS[:start], ids(7, seed=5)])}
-            pages = Pages(32, size)
+            pages = PagedCache(32, size)
             read = serve(model, texts, [{"a": start}], pages)["a"]
             pages.fork("a", "b")
             assert pages.free_pages == 32 - -(-start // size)
@@ -207,7 +207,7 @@ def test_06_fork() -> float:
     return worst(gap)
 
 
-def moved(pages: Pages, rows: dict[Any, Any], at: Tensor) -> None:
+def moved(pages: PagedCache, rows: dict[Any, Any], at: Tensor) -> None:
     """Rows that were put aside, back into the pools."""
     for part, kept in rows.items():
         for pool, k in zip(pages.pools[part], kept, strict=True):
@@ -222,7 +222,7 @@ def test_06_swap() -> float:
     """A request whose rows are put aside while others use its pages, and come back to other pages, is as if never interrupted."""
 
     def gap(model: Decoder) -> float:
-        pages, texts = Pages(9, 4), {"a": TOKENS, "b": ids(10, seed=3), "c": ids(5, seed=4)}
+        pages, texts = PagedCache(9, 4), {"a": TOKENS, "b": ids(10, seed=3), "c": ids(5, seed=4)}
         first = serve(model, texts, [{"c": 2, "a": 6}], pages)["a"]
         at = pages.slots("a", 0, 6)
         aside = {part: tuple(p[at] for p in pools) for part, pools in pages.pools.items()}
@@ -298,7 +298,7 @@ def test_08_windows_reach_by_layers() -> float:
     return float(found)
 
 
-def seen_by(model: Decoder, sight: Sight, changed: int) -> Tensor:
+def seen_by(model: Decoder, sight: Mask, changed: int) -> Tensor:
     """Which rows move when this token changes, under a caller's sight."""
     other = TOKENS.clone()
     other[changed] = (other[changed] + 1) % V
@@ -306,12 +306,12 @@ def seen_by(model: Decoder, sight: Sight, changed: int) -> Tensor:
     return (a - b).abs().amax(-1) > 1e-9
 
 
-def ignored(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None) -> Step:
+def ignored(tokens: Tensor, mask: Tensor | None = None, sight: Mask | None = None) -> Step:
     return plain(tokens, mask)
 
 
-def narrower(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None) -> Step:
-    return plain(tokens, mask, None if sight is None else sight & Sight(lambda q, k: (k <= q) | (k != 4)))
+def narrower(tokens: Tensor, mask: Tensor | None = None, sight: Mask | None = None) -> Step:
+    return plain(tokens, mask, None if sight is None else sight & Mask(lambda q, k: (k <= q) | (k != 4)))
 
 
 @law(ignored=(Step, "plain", ignored), narrower=(Step, "plain", narrower))
@@ -320,8 +320,8 @@ def test_09_prefix() -> float:
 
     def gap(model: Decoder) -> float:
         run = lambda sight: model(TOKENS[None], Step.plain(TOKENS[None], sight=sight))  # noqa: E731
-        found = max(far(run(prefix(0)), model(TOKENS[None])), far(run(prefix(L)), run(both_ways)))
-        found = max(found, 0.0 if far(run(both_ways), model(TOKENS[None])) > 1e-3 else float("inf"))
+        found = max(far(run(prefix(0)), model(TOKENS[None])), far(run(prefix(L)), run(bidirectional)))
+        found = max(found, 0.0 if far(run(bidirectional), model(TOKENS[None])) > 1e-3 else float("inf"))
         for j, first in ((0, 0), (4, 0), (5, 5), (10, 10)):
             found = max(found, float((seen_by(model, prefix(5), j) != (torch.arange(L) >= first)).sum()))
         return found

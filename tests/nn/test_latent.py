@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid.axes import bind
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.errors import ShapeError
 from pellucid.nn.latent import Latent
@@ -133,7 +133,7 @@ def test_one_token_over_many() -> None:
 
 def test_the_past_is_the_latent() -> None:
     """Under each part, rows of C and of R; nothing else is stored, and nothing by head."""
-    model, pages = tiny("deepseek_v3"), Pages(16, 4)
+    model, pages = tiny("deepseek_v3"), PagedCache(16, 4)
     serve(model, PROMPTS, PLAN[:2], pages)
     assert [type(part) for part in pages.pools] == [Latent] * 3 and not pages.memory
     for pools in pages.pools.values():
@@ -145,7 +145,7 @@ def test_bytes_per_token_of_v3() -> None:
     """Measured from what 61 layers of its widths store on meta: 70,272 bytes in bfloat16, where heads would take 4,997,120."""
     cfg = c.Config(97, 7168, (c.Layer(V3, c.Mlp(64)),) * 61)
     with torch.device("meta"):
-        model, pages = cast(build(cfg), torch.bfloat16), Pages(2, 16)
+        model, pages = cast(build(cfg), torch.bfloat16), PagedCache(2, 16)
         step = Step.paged(pages, {"a": 5})
         model(torch.zeros(1, 5, dtype=torch.long), step)
     assert pages.bytes_per_token() == 61 * (512 + 64) * 2 == 70_272
@@ -154,7 +154,7 @@ def test_bytes_per_token_of_v3() -> None:
 
 def test_pages_hold_whole_latents() -> None:
     """The stored rows are the recorded ones: the latent after its norm, the shared key after its turn."""
-    model, pages = tiny("deepseek_v3"), Pages(16, 4)
+    model, pages = tiny("deepseek_v3"), PagedCache(16, 4)
     step = Step.paged(pages, {"a": 6})
     with watch(model) as seen:
         model(ids(1, 6), step)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from judge import make, ours, prompts
 from pellucid import config as c
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request
@@ -140,7 +140,7 @@ def test_crowd_is_lone(scaling: str) -> None:
 
 def test_what_was_read_together_goes_with_its_request() -> None:
     """What held it may serve another: nothing of an old request is left."""
-    pages = Pages(8, 4)
+    pages = PagedCache(8, 4)
     pages.together["a"] = 30
     step = Step.paged(pages, {"a": 3, "b": 2})
     assert step.totals().tolist() == [[30, 30, 30, 2, 2]]

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import test_generate
 import tiny
 from pellucid import config as c
-from pellucid.batch.mask import Sight
+from pellucid.batch.mask import Mask
 from pellucid.counting import Setting, counted
 from pellucid.counting.bill import limits, pairs, rows_kept
 from pellucid.families import known
@@ -77,7 +77,7 @@ MUTANTS: list[tuple[str, tuple[Any, str, Any]]] = [
     ("llama4_text", (Moe, "weighted", Moe.unweighted)),
     ("deepseek_v32", (latent, "limited", lambda sight, past, chosen: sight)),
     ("deepseek_v32", (indexer.ops, "choose", lambda q, w, past, sight, most: choose(q, -w, past, sight, most))),
-    ("deepseek_v32", (Sight, "of", lambda self, piece: self)),
+    ("deepseek_v32", (Mask, "of", lambda self, piece: self)),
     ("chinchilla", (DistantAttention, "seen", Attention.seen)),
     ("palm", (PlainLayerNorm, "forward", lambda self, x: x)),
 ]

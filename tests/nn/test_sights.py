@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pellucid.batch.kv_cache import Paged, Piece
-from pellucid.batch.mask import Sight, alibi, both_ways, causal, chunk, document, prefix, relative, window
+from pellucid.batch.kv_cache import Paged, Segment
+from pellucid.batch.mask import Mask, alibi, bidirectional, causal, chunk, document, prefix, relative, window
 from pellucid.config import Buckets
 from test_cross import EDGES
 from tiny import far, law, swapped
@@ -31,7 +31,7 @@ OF = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2])
 NOTHING = causal & window(0)
 
 
-def by_hand(first: int) -> dict[str, tuple[Sight, Tensor, Tensor | float]]:
+def by_hand(first: int) -> dict[str, tuple[Mask, Tensor, Tensor | float]]:
     """Each sight with its mask [T S] and its bias, for queries that stand at first, first + 1, ..."""
     row, col = torch.arange(first, S)[:, None], torch.arange(S)[None]
     seen, back = col <= row, row - col
@@ -39,7 +39,7 @@ def by_hand(first: int) -> dict[str, tuple[Sight, Tensor, Tensor | float]]:
     slanted = -SLOPES[:, None, None] * back.abs()
     return {
         "causal": (causal, seen, 0.0),
-        "both ways": (both_ways, seen | True, 0.0),
+        "both ways": (bidirectional, seen | True, 0.0),
         "prefix 5": (prefix(5), seen | (col < 5), 0.0),
         "window 3": (causal & window(3), seen & (back < 3), 0.0),
         "chunk 4": (causal & chunk(4), seen & (row // 4 == col // 4), 0.0),
@@ -54,7 +54,7 @@ def by_hand(first: int) -> dict[str, tuple[Sight, Tensor, Tensor | float]]:
     }
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, sight: Sight, allowed: Tensor, bias: Tensor | float) -> Tensor:
+def attended(q: Tensor, k: Tensor, v: Tensor, sight: Mask, allowed: Tensor, bias: Tensor | float) -> Tensor:
     """softmax(q k^T) v written out: q [B T H K], allowed [B 1 T S]."""
     s = torch.einsum("bthk,bshk->bhts", q, k.repeat_interleave(2, 2)) * SCALE
     s = (s if sight.cap is None else sight.cap * (s / sight.cap).tanh()) + bias
@@ -67,7 +67,7 @@ def case(first: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor
     return tuple(rows(B, n, heads, width, seed=3).to(dtype) for n, heads, width in ((S - first, H, K), (S, G, K), (S, G, W)))  # type: ignore
 
 
-def a_piece(first: int, k: Tensor, v: Tensor, holes: Tensor | None = None, size: int = 0) -> Piece:
+def a_piece(first: int, k: Tensor, v: Tensor, holes: Tensor | None = None, size: int = 0) -> Segment:
     """A piece over whole rows, over rows with padding, or over pages of a size in a shuffled order."""
     q_at = torch.arange(first, S).expand(len(k), -1)
     k_at = torch.arange(S).expand(len(k), -1) if holes is None else holes
@@ -78,7 +78,7 @@ def a_piece(first: int, k: Tensor, v: Tensor, holes: Tensor | None = None, size:
         for pool, t in zip(pools, (k, v), strict=True):
             pool[torch.tensor([int(table[s // size]) * size + s % size for s in range(S)])] = t[0]
         paged = Paged(pools, table, size, S)
-    return Piece(None, slice(None), q_at, lambda: k_at, lambda: (k, v), holes is None, paged)
+    return Segment(None, slice(None), q_at, lambda: k_at, lambda: (k, v), holes is None, paged)
 
 
 def worst(ways: Any = ("reference", "sdpa", "pages", "op")) -> float:
@@ -102,23 +102,23 @@ def worst(ways: Any = ("reference", "sdpa", "pages", "op")) -> float:
     return max(gaps)
 
 
-def upper_left(q: Tensor, k: Tensor, v: Tensor, piece: Piece, sight: Sight, scale: float) -> Tensor:
+def upper_left(q: Tensor, k: Tensor, v: Tensor, piece: Segment, sight: Mask, scale: float) -> Tensor:
     """is_causal for a cached chunk, which torch aligns to the upper left."""
     whole = sight is causal and piece.whole
     return sdpa(q, k[:, : q.shape[1]], v[:, : q.shape[1]], piece, sight, scale) if whole else sdpa(q, k, v, piece, sight, scale)
 
 
-def unshrunk(q: Tensor, piece: Piece, sight: Sight, scale: float) -> Tensor:
+def unshrunk(q: Tensor, piece: Segment, sight: Mask, scale: float) -> Tensor:
     """Each page's own softmax, averaged: the running sum not carried."""
     assert piece.paged is not None
     each = []
     for (k, v), at in piece.paged.blocks():
-        block = Piece(None, slice(None), piece.q_at, lambda at=at: at, lambda k=k, v=v: (k[None], v[None]))
+        block = Segment(None, slice(None), piece.q_at, lambda at=at: at, lambda k=k, v=v: (k[None], v[None]))
         each.append(reference(q, block, sight, scale))
     return torch.stack(each).mean(0)
 
 
-def padding_seen(self: Sight, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor | None]:
+def padding_seen(self: Mask, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor | None]:
     q, k = q_at[:, None, :, None], k_at[:, None, None, :]
     return self.allowed(q, k), None if self.bias is None else self.bias(q, k)
 
@@ -127,8 +127,8 @@ def padding_seen(self: Sight, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tenso
     1e-12,
     upper_left=(attend, "attend_sdpa", upper_left),
     unshrunk=(attend, "attend_pages", unshrunk),
-    padding_seen=(Sight, "mask", padding_seen),
-    no_bias=(Sight, "mask", lambda self, q, k, right=Sight.mask: (right(self, q, k)[0], None)),
+    padding_seen=(Mask, "mask", padding_seen),
+    no_bias=(Mask, "mask", lambda self, q, k, right=Mask.mask: (right(self, q, k)[0], None)),
 )
 def test_26_twins_by_hand() -> float:
     """Twelve sights, each as a prompt, a cached chunk and a decoding step, with and without padding: reference = SDPA = pages = by hand."""

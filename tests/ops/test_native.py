@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid import ops
-from pellucid.batch.kv_cache import Paged, Past, Piece
+from pellucid.batch.kv_cache import KVCache, Paged, Segment
 from pellucid.batch.mask import causal
 from pellucid.config import Rope
 from pellucid.ops import native
@@ -152,12 +152,12 @@ def paged(dtype: torch.dtype, seen: int, rows: int, heads: int, groups: int, key
     pools = rand(pages * size, groups, key, dtype=dtype, seed=1), rand(pages * size, groups, value, dtype=dtype, seed=2)
     at = torch.arange(seen - rows, seen)[None]
     slots = table[torch.arange(seen) // size] * size + torch.arange(seen) % size
-    piece = Piece(0, slice(0, rows), at, lambda: torch.arange(seen)[None], lambda: tuple(p[slots][None] for p in pools), True,
+    piece = Segment(0, slice(0, rows), at, lambda: torch.arange(seen)[None], lambda: tuple(p[slots][None] for p in pools), True,
                   Paged(pools, table, size, seen))  # fmt: skip
     return rand(1, rows, heads, key, dtype=dtype), piece
 
 
-def attend_truth(q: Tensor, piece: Piece, scale: float) -> Tensor:
+def attend_truth(q: Tensor, piece: Segment, scale: float) -> Tensor:
     k, v = (t[0].double().repeat_interleave(q.shape[2] // t.shape[2], 1) for t in piece.read())
     scores = torch.einsum("thk,shk->hts", q[0].double(), k) * scale
     hidden = torch.arange(k.shape[0])[None] > piece.q_at[0][:, None]
@@ -171,9 +171,9 @@ def attend_truth(q: Tensor, piece: Piece, scale: float) -> Tensor:
 def test_attend(dtype: torch.dtype, heads: int, groups: int, key: int, value: int, size: int) -> None:
     for seen, rows in ((1, 1), (2, 2), (16, 16), (17, 3), (130, 1), (301, 9)):
         q, piece = paged(dtype, seen, rows, heads, groups, key, value, size)
-        z, truth = ops.attend(q, Past([piece]), causal, key**-0.5), attend_truth(q, piece, key**-0.5)
+        z, truth = ops.attend(q, KVCache([piece]), causal, key**-0.5), attend_truth(q, piece, key**-0.5)
         with native.off():
-            theirs = ops.attend(q, Past([piece]), causal, key**-0.5)
+            theirs = ops.attend(q, KVCache([piece]), causal, key**-0.5)
         assert z.shape == truth.shape and near(z, truth) and no_worse(z, theirs, truth), (seen, rows)
         if native.available():
             pool, at = piece.paged.pools, piece.q_at

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pellucid import ops
-from pellucid.batch.kv_cache import Abreast, Apart, Paged, Past, Piece
-from pellucid.batch.mask import Sight, both_ways, causal, chunk, relative, window
+from pellucid.batch.kv_cache import KVCache, Paged, PagedRows, ScatteredRows, Segment
+from pellucid.batch.mask import Mask, bidirectional, causal, chunk, relative, window
 from pellucid.config import Buckets, Dynamic, LongRope, Rope
 from pellucid.ops import latent, native
 from pellucid.ops.native import attention
@@ -33,7 +33,7 @@ def latent_case(dtype: torch.dtype, seen: int, h: int, k: int, r: int, w: int, c
     table = torch.randperm(-(-seen // size) + 2, generator=torch.Generator().manual_seed(seen))
     pools = rand(len(table) * size, c, dtype=dtype), rand(len(table) * size, r, dtype=dtype, seed=1)
     slots, at = table[torch.arange(seen) // size] * size + torch.arange(seen) % size, torch.tensor([[seen - 1]])
-    piece = Piece(0, slice(0, 1), at, lambda: torch.arange(seen)[None], lambda: tuple(p[slots][None] for p in pools), True,
+    piece = Segment(0, slice(0, 1), at, lambda: torch.arange(seen)[None], lambda: tuple(p[slots][None] for p in pools), True,
                   Paged(pools, table, size, seen))  # fmt: skip
     up_k, up_v = rand(h, k + w, c, dtype=dtype, seed=2, scale=c**-0.5).split([k, w], 1)
     q = rand(1, 1, h, k + r, dtype=dtype, seed=3)[..., :k]
@@ -44,7 +44,7 @@ def latents(dtype: torch.dtype) -> None:
     for sight in (causal, causal & window(7), causal & chunk(5)):
         for seen, sizes in ((1, (2, 3, 2, 5, 9)), (40, (4, 16, 8, 12, 20)), (130, (3, 33, 16, 40, 100))):
             q, q_rot, piece, up_k, up_v = latent_case(dtype, seen, *sizes)
-            run = lambda: ops.attend_latent(q, q_rot, Past([piece]), up_k, up_v, sight, 0.3)  # noqa: E731
+            run = lambda: ops.attend_latent(q, q_rot, KVCache([piece]), up_k, up_v, sight, 0.3)  # noqa: E731
             low, shared = (t.double() for t in piece.read())
             grown = latent.with_shared(latent.grow(low, up_k.double()), shared), latent.grow(low, up_v.double())
             want = ops.attend.__globals__["attend_reference"](torch.cat([q, q_rot], -1).double(), piece, sight, 0.3, (), grown)
@@ -52,8 +52,8 @@ def latents(dtype: torch.dtype) -> None:
                 theirs = run()
             z = run()
             assert near(z, want, 2) and no_worse(z, theirs, want), (seen, sizes)
-            a = Abreast(piece.paged.pools, torch.stack([piece.paged.table] * 2), 3, piece.q_at.expand(1, 2).contiguous())
-            two = ops.attend_latent(q.expand(1, 2, -1, -1), q_rot.repeat(1, 2, 1, 1), Past([], (), a), up_k, up_v, sight, 0.3)
+            a = PagedRows(piece.paged.pools, torch.stack([piece.paged.table] * 2), 3, piece.q_at.expand(1, 2).contiguous())
+            two = ops.attend_latent(q.expand(1, 2, -1, -1), q_rot.repeat(1, 2, 1, 1), KVCache([], (), a), up_k, up_v, sight, 0.3)
             assert torch.equal(two, z.expand(1, 2, -1, -1))
 
 
@@ -66,15 +66,15 @@ def memories(dtype: torch.dtype) -> None:
     """Rows of two requests, each against its own encoder's rows."""
     kept = [(rand(1, s, 2, 24, dtype=dtype, seed=s), rand(1, s, 2, 9, dtype=dtype, seed=s + 1)) for s in (1, 37)]
     q, at = rand(1, 2, 4, 24, dtype=dtype), torch.tensor([[3, 5]])
-    pieces = [Piece(i, slice(i, i + 1), at[:, i : i + 1], lambda s=s: torch.arange(s[0].shape[1])[None], lambda s=s: s, kept=s)
+    pieces = [Segment(i, slice(i, i + 1), at[:, i : i + 1], lambda s=s: torch.arange(s[0].shape[1])[None], lambda s=s: s, kept=s)
               for i, s in enumerate(kept)]  # fmt: skip
-    want = torch.cat([truth(q[:, i : i + 1], p, both_ways, 0.4) for i, p in enumerate(pieces)], 1)
+    want = torch.cat([truth(q[:, i : i + 1], p, bidirectional, 0.4) for i, p in enumerate(pieces)], 1)
     with native.off():
-        theirs = ops.attend(q, Past(pieces), both_ways, 0.4)
-    z = ops.attend(q, Past(pieces), both_ways, 0.4)
+        theirs = ops.attend(q, KVCache(pieces), bidirectional, 0.4)
+    z = ops.attend(q, KVCache(pieces), bidirectional, 0.4)
     assert near(z, want) and no_worse(z, theirs, want)
     places = torch.tensor([native.whereabouts(s) for s in kept])
-    assert torch.equal(ops.attend(q, Past(pieces, kept[0], Apart(kept[0], places)), both_ways, 0.4), z)
+    assert torch.equal(ops.attend(q, KVCache(pieces, kept[0], ScatteredRows(kept[0], places)), bidirectional, 0.4), z)
     assert native.listen(q, kept[0], torch.tensor([[0, 0, 0]] * 2), 0.4).eq(0).all()
 
 
@@ -85,11 +85,11 @@ def test_memories_of_two_requests(dtype: torch.dtype) -> None:
 
 def test_a_memory_with_padding_or_a_sight_has_no_kernel() -> None:
     k, v, q = (rand(1, n, 2, 8, dtype=torch.float32) for n in (5, 5, 1))
-    assert native.fits_listen(q, (k, v), both_ways)
-    for sight in (causal, both_ways & window(3), replace(both_ways, cap=1.0), both_ways & Sight(lambda q, k: k > 0)):
+    assert native.fits_listen(q, (k, v), bidirectional)
+    for sight in (causal, bidirectional & window(3), replace(bidirectional, cap=1.0), bidirectional & Mask(lambda q, k: k > 0)):
         assert not native.fits_listen(q, (k, v), sight)
-    piece = Piece(0, slice(0, 1), torch.tensor([[0]]), lambda: torch.tensor([[-1, 0, 1, 2, 3]]), lambda: (k, v))
-    assert near(ops.attend(q, Past([piece]), both_ways, 0.4), truth(q, piece, both_ways, 0.4))
+    piece = Segment(0, slice(0, 1), torch.tensor([[0]]), lambda: torch.tensor([[-1, 0, 1, 2, 3]]), lambda: (k, v))
+    assert near(ops.attend(q, KVCache([piece]), bidirectional, 0.4), truth(q, piece, bidirectional, 0.4))
 
 
 def buckets(dtype: torch.dtype) -> None:
@@ -98,12 +98,12 @@ def buckets(dtype: torch.dtype) -> None:
         for seen, rows in ((1, 1), (17, 3), (301, 9)):
             q, piece = paged(dtype, seen, rows, 4, 2, 24, 9, 3)
             z, want = (
-                ops.attend(q, Past([piece]), sight, 0.4),
+                ops.attend(q, KVCache([piece]), sight, 0.4),
                 truth(q, piece, replace(sight, bias=relative(sight.bias.table.double(), spec)), 0.4),
             )
             assert native.fits_attend(q, piece.paged.pools, piece.paged.table, piece.q_at, sight)
             with native.off():
-                theirs = ops.attend(q, Past([piece]), sight, 0.4)
+                theirs = ops.attend(q, KVCache([piece]), sight, 0.4)
             assert near(z, want) and no_worse(z, theirs, want), (spec, seen)
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid import ops
-from pellucid.batch.kv_cache import Abreast, Past
-from pellucid.batch.mask import Band, Sight, alibi, both_ways, causal, chunk, prefix, window
+from pellucid.batch.kv_cache import KVCache, PagedRows
+from pellucid.batch.mask import Band, Mask, alibi, bidirectional, causal, chunk, prefix, window
 from pellucid.config import Alibi, Temper
 from pellucid.ops import native
 from pellucid.ops.native import twins
@@ -21,7 +21,7 @@ from test_native import DTYPES, WIDTHS, near, no_worse, paged, rand
 SINKS, SLOPES = [0.5, -3.0, 2.0, 0.0], [0.7, 0.1, 2.0, 0.02]
 
 
-def sights(dtype: torch.dtype) -> dict[str, Sight]:
+def sights(dtype: torch.dtype) -> dict[str, Mask]:
     sinks = torch.tensor(SINKS, dtype=dtype)
     return {
         "causal": causal,
@@ -39,7 +39,7 @@ def sights(dtype: torch.dtype) -> dict[str, Sight]:
     }
 
 
-def truth(q: Tensor, piece: Any, sight: Sight, scale: float) -> Tensor:
+def truth(q: Tensor, piece: Any, sight: Mask, scale: float) -> Tensor:
     """Attention in float64, by the sight's functions."""
     sight = replace(sight, sinks=None if sight.sinks is None else sight.sinks.double())
     k, v = (t.double() for t in piece.read())
@@ -52,9 +52,9 @@ def check(name: str, dtype: torch.dtype, heads: int = 4, groups: int = 2, key: i
         q, piece = paged(dtype, seen, rows, heads, groups, key, value, size)
         paged_at = piece.paged
         assert native.fits_attend(q, paged_at.pools, paged_at.table, piece.q_at, sight)
-        z, want = ops.attend(q, Past([piece]), sight, 0.4), truth(q, piece, sight, 0.4)
+        z, want = ops.attend(q, KVCache([piece]), sight, 0.4), truth(q, piece, sight, 0.4)
         with native.off():
-            theirs = ops.attend(q, Past([piece]), sight, 0.4)
+            theirs = ops.attend(q, KVCache([piece]), sight, 0.4)
         assert near(z, want) and no_worse(z, theirs, want), (name, seen, rows)
         single = native.attend(q[:, -1:], paged_at.pools, paged_at.table, piece.q_at[:, -1:].contiguous(), size, 0.4, sight)
         assert torch.equal(single, z[:, -1:])
@@ -71,7 +71,7 @@ def test_attention_under_every_sight(name: str, dtype: torch.dtype) -> None:
     check(name, dtype)
 
 
-def broken(of: Callable[[Sight], Sight]) -> Callable[..., Tensor]:
+def broken(of: Callable[[Mask], Mask]) -> Callable[..., Tensor]:
     real = native.attend
     return lambda *a: real(*a[:6], of(a[6]), *a[7:])
 
@@ -94,7 +94,7 @@ def broken(of: Callable[[Sight], Sight]) -> Callable[..., Tensor]:
         ("all", lambda s: replace(s, bias=alibi(SLOPES))),
     ],
 )
-def test_a_sight_told_wrong_is_seen(name: str, wrong: Callable[[Sight], Sight], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sight_told_wrong_is_seen(name: str, wrong: Callable[[Mask], Mask], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "attend", broken(wrong))
     with pytest.raises(AssertionError):
         check(name, torch.float32)
@@ -114,7 +114,7 @@ def test_rows_of_several_requests_in_one_call(dtype: torch.dtype) -> None:
                 native.attend(q[:, r : r + 1], pools, tables[r], at[:, r : r + 1].contiguous(), 3, 0.4, sight), z[:, r : r + 1]
             )
         assert z[:, 2].eq(0).all()
-        assert torch.equal(ops.attend(q, Past([], (q,), Abreast(pools, tables, 3, at)), sight, 0.4), z)
+        assert torch.equal(ops.attend(q, KVCache([], (q,), PagedRows(pools, tables, 3, at)), sight, 0.4), z)
         assert not torch.equal(native.attend(q, pools, tables.flip(0).contiguous(), at, 3, 0.4, sight), z)
 
 
@@ -137,17 +137,17 @@ def test_a_sight_that_is_more_than_data_does_not_fit() -> None:
     q, piece = paged(torch.float32, 9, 2, 4, 2, 24, 9, 3)
     at, pools = piece.q_at, piece.paged.pools
     unknown = [
-        both_ways, window(4), prefix(3), causal & Sight(lambda q, k: k != 3), replace(causal, bias=lambda q, k: (k - q).double()),
+        bidirectional, window(4), prefix(3), causal & Mask(lambda q, k: k != 3), replace(causal, bias=lambda q, k: (k - q).double()),
         replace(causal, within=lambda s, p: s), replace(causal, sinks=torch.zeros(4).double()), causal & chunk(3) & chunk(4),
     ]  # fmt: skip
     assert not any(native.fits_attend(q, pools, piece.paged.table, at, s) for s in unknown)
     for sight in unknown[:-2]:  # and runs through torch, right
-        assert near(ops.attend(q, Past([piece]), sight, 0.4), truth(q, piece, sight, 0.4))
+        assert near(ops.attend(q, KVCache([piece]), sight, 0.4), truth(q, piece, sight, 0.4))
 
 
 def test_bands_meet_as_functions_do() -> None:
     q, k = torch.arange(30)[:, None], torch.arange(30)[None]
-    parts = [causal, window(4), window(9), chunk(5), chunk(7), both_ways, prefix(3)]
+    parts = [causal, window(4), window(9), chunk(5), chunk(7), bidirectional, prefix(3)]
     for a in parts:
         for b in parts:
             assert torch.equal((a & b).allowed(q, k) | (q < 0), a.allowed(q, k) & b.allowed(q, k))

@@ -12,8 +12,8 @@ from torch import Tensor
 from pellucid import config as c
 from pellucid import ops
 from pellucid.api.model import Model
-from pellucid.batch.kv_cache import Pages
-from pellucid.batch.mask import alibi, both_ways, causal
+from pellucid.batch.kv_cache import PagedCache
+from pellucid.batch.mask import alibi, bidirectional, causal
 from pellucid.batch.step import Step
 from pellucid.errors import UseError
 from pellucid.families import family
@@ -208,7 +208,7 @@ def test_15_alibi() -> float:
 def test_15_learned_positions() -> float:
     """start = embed + the table's row of each position; a cached step takes its own row."""
     model, tokens, gaps = tiny("gpt2"), ids(1, 9), []
-    pages = Pages(8, 4)
+    pages = PagedCache(8, 4)
     for step in (Step.plain(tokens), Step.paged(pages, {0: 9})):
         with torch.no_grad(), watch(model) as seen:
             model(tokens, step)
@@ -232,7 +232,7 @@ def test_15_ids_out_of_range(wrong: int) -> None:
         model(torch.zeros(1, 3))
 
 
-@law(positioned=(Attention, "sight", lambda self, step: replace(both_ways, bias=alibi(hand_slopes(4)))))
+@law(positioned=(Attention, "sight", lambda self, step: replace(bidirectional, bias=alibi(hand_slopes(4)))))
 def test_15_no_positions() -> float:
     """Without any, and both ways, a model does not know the order of its tokens: A(x[p]) = A(x)[p]. Under a causal mask it does."""
     model = tiny(replace(LLAMA, layers=(c.Layer(c.Attention(4, 2, 8, causal=False), c.Mlp(48)),) * 2))
@@ -268,7 +268,7 @@ def test_16_windows() -> float:
         wrong += float((seen_there != ((back >= 0) & (back < n))).sum())
         with torch.no_grad():
             wrong += far(out, windowed(None)(tokens)) > 1e-10 if n >= 9 else far(out, windowed(None)(tokens)) < 1e-6
-            wrong += far(out[0], serve(model, {0: tokens[0]}, [{0: 2}, *[{0: 1}] * 7], Pages(8, 2))[0]) > 1e-10
+            wrong += far(out[0], serve(model, {0: tokens[0]}, [{0: 2}, *[{0: 1}] * 7], PagedCache(8, 2))[0]) > 1e-10
             wrong += n == 1 and not torch.equal(seen["layers.1.attn.z"].value[0], seen["layers.1.attn.v"].value[0].repeat_interleave(2, 1))
     return float(wrong)
 
@@ -277,7 +277,7 @@ def sunk(model: Decoder, value: float, tokens: Tensor) -> Tensor:
     """Logits with every sink at this value, plainly and over pages."""
     for layer in model.layers:
         layer.attn.sinks.data.fill_(value)
-    return torch.stack([model(tokens)[0], serve(model, {0: tokens[0]}, [{0: 2}, *[{0: 1}] * 7], Pages(8, 2))[0]])
+    return torch.stack([model(tokens)[0], serve(model, {0: tokens[0]}, [{0: 2}, *[{0: 1}] * 7], PagedCache(8, 2))[0]])
 
 
 @law(dropped=(Attention, "sunk", lambda self, sight: sight), wider=wider)

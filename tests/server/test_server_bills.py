@@ -12,7 +12,7 @@ import torch
 import pellucid
 from pellucid import catalog
 from pellucid.api.count import described
-from pellucid.counting.meta_run import ghost
+from pellucid.counting.meta_run import meta_model
 from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.counting.weights import weights
@@ -125,7 +125,7 @@ def test_reasons_lead_to_single_tensors(api: Served) -> None:
 def test_every_single_tensor_is_told(api: Served, name: str) -> None:
     """As many tensors as the whole model has, each with its shape; and their numbers add up to the bill."""
     told = api.get("/api/count/weights", "counted", model=name)["weights"]
-    bill, every = pellucid.count(name), {w.path: w for w in weights(ghost(described(name)[1], torch.bfloat16))}
+    bill, every = pellucid.count(name), {w.path: w for w in weights(meta_model(described(name)[1], torch.bfloat16))}
     single = {}
     for w in told:
         for n in [None] if w["layers"] is None else w["layers"]:

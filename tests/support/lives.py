@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.engine.engine import Engine
 from pellucid.engine.forward import wants
@@ -41,7 +41,7 @@ class Parrot(nn.Module):
 
     reach = None
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: PagedCache) -> None:
         super().__init__()
         self.pages, self.rows, self.faults = pages, 0, list[str]()
 
@@ -67,7 +67,7 @@ class Parrot(nn.Module):
 class Life:
     """One simulated engine, and what was asked of it and came out."""
 
-    pages: Pages
+    pages: PagedCache
     parrot: Parrot
     engine: Engine
     asked: dict[int, Request] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Life:
 
     @staticmethod
     def of(count: int, size: int, limits: Limits, cached: bool) -> "Life":
-        pages = Pages(count, size)
+        pages = PagedCache(count, size)
         parrot, module = Parrot(pages), skeleton()
         memory = Memory(module, pages, cached)
         return Life(pages, parrot, Engine(parrot.run, memory, limits, count * size, lambda r: check(module, r), entropy=lambda: SEED))

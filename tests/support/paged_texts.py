@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import Group, Pages, most_pages
+from pellucid.batch.kv_cache import PagedCache, PagePool, most_pages
 from pellucid.batch.step import Step
 from pellucid.engine.prefix_cache import PrefixCache
 from pellucid.errors import UseError
@@ -73,7 +73,7 @@ class World:
 
     def __init__(self, shape: Shape, choose: Choose) -> None:
         self.shape, self.choose = shape, choose
-        self.pages = Pages(shape.count, shape.size, dict(shape.counts), shape.longest)
+        self.pages = PagedCache(shape.count, shape.size, dict(shape.counts), shape.longest)
         self.cache = PrefixCache(self.pages)
         self.parts = [Part(reach) for reach in (*self.pages.groups, *[99] * (shape.count > 0))]  # 99: a window that has no group of its own
         self.texts: dict[int, Text] = {}
@@ -143,7 +143,7 @@ class World:
             return False
         raise AssertionError("pages that are not there")
 
-    def needs(self, name: int, tokens: int) -> list[tuple[Group, int]]:
+    def needs(self, name: int, tokens: int) -> list[tuple[PagePool, int]]:
         """How many pages of each group the text lacks for so many tokens: new ones, and its own for those that it would write into."""
         size, found = self.shape.size, []
         for group in self.pages.groups.values():

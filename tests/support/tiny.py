@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pellucid import config as c
-from pellucid.batch.kv_cache import Pages, Span
+from pellucid.batch.kv_cache import PagedCache, Span
 from pellucid.batch.step import Step
 from pellucid.nn.transformer import Decoder, EncoderDecoder, build
 
@@ -126,12 +126,12 @@ def serve(
     model: Model,
     prompts: Mapping[Any, Tensor],
     plan: Sequence[Mapping[Any, int]],
-    pages: Pages | None = None,
+    pages: PagedCache | None = None,
     feed: Feed | None = None,
     sources: Mapping[Any, Tensor] | None = None,
 ) -> dict[Any, Tensor]:
     """Run a plan's steps, {request: new rows} each; every request's logits [T V]. feed(*arguments) stands for the model."""
-    pages, feed, got = pages or Pages(), feed or model, dict[Any, list[Tensor]]()
+    pages, feed, got = pages or PagedCache(), feed or model, dict[Any, list[Tensor]]()
     for chunks in plan:
         new = [r for r in chunks if r not in pages.length]
         step = Step.paged(pages, chunks)

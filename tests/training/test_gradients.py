@@ -19,7 +19,7 @@ from pellucid import ops
 from pellucid.batch.step import Step
 from pellucid.nn.attention import Attention
 from pellucid.training.loop import loss_of
-from pellucid.training.objectives import IGNORED, Causal, Document, Sheet
+from pellucid.training.objectives import IGNORED, Batch, Causal, Document
 from test_symmetries import right_gradients
 from tiny import DEEPSEEK_V3, EXPERTS, FAMILIES, GPT_OSS, LLAMA, T5, D, far, inputs, law, swapped, tiny
 from training import DOCUMENTS, SETTINGS, WORDS, fresh, run_of
@@ -30,7 +30,7 @@ cross_entropy, gated, relative, tanh, rms, add = F.cross_entropy, ops.gated, att
 CHOSEN = [DOCUMENTS[i] for i in (0, 5, 8, 7)]
 
 
-def sheet(documents: list[Document] = CHOSEN) -> Sheet:
+def sheet(documents: list[Document] = CHOSEN) -> Batch:
     return Causal(WORDS).sheet(documents)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from pellucid.errors import TrainError
 from pellucid.training import loop
 from pellucid.training.loop import Run, batches, learning_rate, loss_of, optimizer
-from pellucid.training.objectives import IGNORED, Causal, Document, Sheet
+from pellucid.training.objectives import IGNORED, Batch, Causal, Document
 from tiny import swapped
 from training import DOCUMENTS, SETTINGS, WORDS, fresh, run_of, silent, state
 
@@ -123,7 +123,7 @@ def test_what_is_no_number_changes_nothing(what: str, tmp_path: Path) -> None:
     run.train(silent, lambda: run.step == 5)
     before, real = state(run), loss_of
 
-    def broken(model: Any, sheet: Sheet, smoothing: float) -> Tensor:
+    def broken(model: Any, sheet: Batch, smoothing: float) -> Tensor:
         loss = real(model, sheet)
         return loss * float("nan") if what == "loss" else loss + (model.norm.weight[0] - model.norm.weight[0].detach()) * 1e30 * 1e30
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid import ops
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.nn.block import Block
 from pellucid.ops.sampling.stages import logprobs
@@ -220,7 +220,7 @@ def test_32_log_likelihoods() -> float:
         for family in DECODERS:
             model = tiny(family)
             whole = sample.logprobs(model(TOKENS))[0, :-1].gather(-1, TOKENS[0, 1:, None]).sum()
-            rows = serve(model, {0: TOKENS[0]}, [{0: 1}] * 9, Pages(8, 2))[0]
+            rows = serve(model, {0: TOKENS[0]}, [{0: 1}] * 9, PagedCache(8, 2))[0]
             streamed = sum(float(sample.logprobs(rows[t : t + 1])[0, TOKENS[0, t + 1]]) for t in range(8))
             gaps.append(abs(float(whole) - streamed))
             gaps.append(abs(float(logprobs(rows).exp().sum(-1).sub(1).abs().max())))

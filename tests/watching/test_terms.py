@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.watching import watch as watching
 from pellucid.watching.tap import Weights
 from pellucid.watching.terms import Terms
@@ -45,7 +45,7 @@ def crowd(family: str, **how: Any) -> list[Seen]:
         with watch(model, to=records.append, **how):
             return model(*arguments)  # type: ignore[no-any-return]
 
-    serve(model, PROMPTS, PLAN, Pages(64, 4), feed, SOURCES if listens(family) else None)
+    serve(model, PROMPTS, PLAN, PagedCache(64, 4), feed, SOURCES if listens(family) else None)
     return records
 
 
@@ -243,7 +243,7 @@ def test_flops_are_twice_the_products(family: str, only: str) -> None:
 
         feed(ids(2, 11))
         alone, total[0] = total[0], 0
-        serve(model, PROMPTS, PLAN, Pages(64, 4), feed)
+        serve(model, PROMPTS, PLAN, PagedCache(64, 4), feed)
         return alone, total[0]
 
     ends, pairs = dict.fromkeys(PROMPTS, 0), 0

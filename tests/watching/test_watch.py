@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid import ops
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.nn.attention import Attention
 from pellucid.watching import tap
@@ -31,7 +31,7 @@ def _no_grad(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def crowd(family: str, model: Any, feed: Callable[..., Tensor]) -> dict[Any, Tensor]:
-    return serve(model, PROMPTS, PLAN, Pages(64, 4), feed, SOURCES if family == "t5" else None)
+    return serve(model, PROMPTS, PLAN, PagedCache(64, 4), feed, SOURCES if family == "t5" else None)
 
 
 def same(a: dict[Any, Tensor], b: dict[Any, Tensor], but: str = "") -> bool:
@@ -196,10 +196,10 @@ def test_a_request_of_an_encoder_decoder_is_its_lone_run() -> None:
 
     def gap() -> float:
         records.clear()
-        serve(model, PROMPTS, PLAN[1:2], Pages(64, 4), feed, SOURCES)
+        serve(model, PROMPTS, PLAN[1:2], PagedCache(64, 4), feed, SOURCES)
         mine = {(s.path, s.call): s for s in records}
         records.clear()
-        serve(model, PROMPTS, [{"c": 6}], Pages(64, 4), feed, SOURCES)
+        serve(model, PROMPTS, [{"c": 6}], PagedCache(64, 4), feed, SOURCES)
         if list(mine) != [(s.path, s.call) for s in records] or "source" not in {p for p, _ in mine}:
             return float("inf")
         return max(far(mine[s.path, s.call].value, s.value) for s in records)

@@ -1,6 +1,6 @@
 """What earlier steps have stored, and where it lies.
 
-A part stores through its Step and gets back a Past: a list of pieces, one a request. A plain batch, packed documents, pages and the
+A part stores through its Step and gets back a KVCache: a list of segments, one a request. A plain batch, packed documents, pages and the
 memory of an encoder are all pieces, and an op reads each where it lies.
 
     pages of 4 rows     pool  | 0 1 2 3 | 4 5 6 7 | 8 9 . . |        request "a" of 6 tokens holds pages [2, 0]:
@@ -58,7 +58,7 @@ class Paged:
             yield tuple(p[a : a + n] for p in self.pools), at[None]
 
 
-class Piece:
+class Segment:
     """One request's queries and the keys they may meet.
 
     rows cuts T; q_at [B T] and k_at [B S] are positions, -1 for padding; read() gives the stored tensors, [B S ...] each. whole: the keys
@@ -86,7 +86,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Abreast:
+class PagedRows:
     """The pieces of a past at once, one row each, in the same pools: row r of T stands at positions[0, r], under tables[r]."""
 
     pools: Stored
@@ -96,7 +96,7 @@ class Abreast:
 
 
 @dataclass(frozen=True)
-class Apart:
+class ScatteredRows:
     """The pieces of a past at once, one row each, that lie wherever they lie: row r of T meets the keys and values of places[r]."""
 
     like: Stored  # of their kind
@@ -104,15 +104,15 @@ class Apart:
 
 
 @dataclass
-class Past:
+class KVCache:
     """A handle on what a part stored. `pieces` is all that an op reads; only an op decides how to read a piece."""
 
-    pieces: list[Piece]
+    pieces: list[Segment]
     new: Stored = ()  # what this step added
-    abreast: Abreast | Apart | None = None
+    abreast: PagedRows | ScatteredRows | None = None
 
 
-class Group:
+class PagePool:
     """The page numbers of parts that look equally far back, and who holds them.
 
     A page is free, or has as many references as tables and prefix caches hold it.  reach: how many positions a query sees at most, itself
@@ -238,7 +238,7 @@ class Group:
         )
 
 
-class Pages:
+class PagedCache:
     """Storage in pages of a few rows. A request holds a table of pages; every part has its own pools, addressed by the same tables.
 
     count: pages of the parts that see everything, 0 where there are none.  size: rows a page.  counts: by `reach`, pages of the parts that
@@ -250,7 +250,7 @@ class Pages:
         each.update((counts or {}).items())
         self.size = size
         self.longest = max(each.values()) * size if longest is None else longest
-        self.groups = {reach: Group(n, size, reach, -(-self.longest // size)) for reach, n in each.items()}
+        self.groups = {reach: PagePool(n, size, reach, -(-self.longest // size)) for reach, n in each.items()}
         self.windows = [group for reach, group in self.groups.items() if reach is not None]
         self.count = sum(each.values())
         first = next(iter(self.groups.values()))
@@ -265,7 +265,7 @@ class Pages:
         """How many pages nobody holds."""
         return sum(len(group.free) for group in self.groups.values())
 
-    def missing(self, request: object, tokens: int) -> list[tuple[Group, list[int], int]]:
+    def missing(self, request: object, tokens: int) -> list[tuple[PagePool, list[int], int]]:
         """What reserve would do: in which groups it would copy the pages in these places, and add so many."""
         length = self.length.get(request, 0)
         lack = ((group, *group.missing(request, length, tokens)) for group in self.groups.values())
@@ -293,7 +293,7 @@ class Pages:
             for i in range(have, have + new):
                 group.put(request, i, group.fresh())
 
-    def copy(self, group: Group, request: object, places: Sequence[int]) -> None:
+    def copy(self, group: PagePool, request: object, places: Sequence[int]) -> None:
         """Pages of the request's own for those in these places of its table, with the same rows."""
         old, new = [group.held[request][i - group.first[request]] for i in places], [group.fresh() for _ in places]
         for part, pools in self.pools.items():
@@ -349,7 +349,7 @@ class Pages:
         for book in (self.length, self.together, self.memory):
             book.clear()
 
-    def of(self, part: nn.Module) -> Group:
+    def of(self, part: nn.Module) -> PagePool:
         """The group of a part, by its `reach`."""
         return self.groups.get(getattr(part, "reach", None)) or self.groups[None]
 
@@ -376,7 +376,7 @@ class Pages:
         texts = all(g.oldest(n) >= g.first[r] and -(-n // g.size) <= g.first[r] + len(g.held[r]) for g, r, n in self._texts())
         return texts and all(group.sound((kept or {}).get(reach, ())) for reach, group in self.groups.items())
 
-    def _texts(self) -> Iterator[tuple[Group, object, int]]:
+    def _texts(self) -> Iterator[tuple[PagePool, object, int]]:
         return ((g, r, n) for g in self.groups.values() for r, n in self.length.items())
 
 

@@ -66,7 +66,7 @@ def both(a: Allowed, b: Allowed) -> Allowed:
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class Mask:
     """allowed and bias take q [B 1 T 1] and k [B 1 1 S] and broadcast to [B H T S]; cap is a soft limit of scores, sinks [H] an extra key.
 
     weights, inputs: the parameters and the tensors that take part, for whoever asks what made a pattern.
@@ -79,17 +79,17 @@ class Sight:
     sinks: Tensor | None = None
     weights: tuple[Tensor, ...] = ()
     inputs: tuple[Tensor, ...] = ()
-    within: "Callable[[Sight, Any], Sight] | None" = None
+    within: "Callable[[Mask, Any], Mask] | None" = None
 
-    def of(self, piece: Any) -> "Sight":
+    def of(self, piece: Any) -> "Mask":
         """The sight of one piece of the past, whole: positions say the rest."""
         return self if self.within is None else self.within(self, piece)
 
     def told(self) -> Settings:
         """The numbers of what distance adds to scores, where it is known by numbers."""
-        return self.bias.told() if isinstance(self.bias, Slope | Learned) else {}
+        return self.bias.told() if isinstance(self.bias, AlibiBias | RelativeBias) else {}
 
-    def __and__(self, other: "Sight") -> "Sight":
+    def __and__(self, other: "Mask") -> "Mask":
         return replace(self, allowed=both(self.allowed, other.allowed))
 
     def mask(self, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -98,31 +98,31 @@ class Sight:
         return self.allowed(q, k) & (k >= 0) & (q >= 0), None if self.bias is None else self.bias(q, k)
 
 
-causal = Sight(Band(causal=True))
-both_ways = Sight(Band())
+causal = Mask(Band(causal=True))
+bidirectional = Mask(Band())
 
 
-def window(n: int) -> Sight:
+def window(n: int) -> Mask:
     """The last n positions, itself included."""
-    return Sight(Band(window=n))
+    return Mask(Band(window=n))
 
 
-def chunk(n: int) -> Sight:
+def chunk(n: int) -> Mask:
     """The same chunk of n positions: 0 to n - 1, n to 2n - 1, and so on."""
-    return Sight(Band(chunk=n))
+    return Mask(Band(chunk=n))
 
 
-def prefix(n: int | Tensor) -> Sight:
+def prefix(n: int | Tensor) -> Mask:
     """The first n positions see each other both ways; what follows is causal. n may differ from row to row: [B]."""
     if isinstance(n, int):
-        return Sight(Band(causal=True, until=n))
+        return Mask(Band(causal=True, until=n))
     until = n[:, None, None, None]
-    return Sight(lambda q, k: (k <= q) | (k < until))
+    return Mask(lambda q, k: (k <= q) | (k < until))
 
 
-def document(of: Tensor) -> Sight:
+def document(of: Tensor) -> Mask:
     """Only what belongs to the same document; of [rows] numbers the document of each position."""
-    return Sight(lambda q, k: of[q] == of[k])
+    return Mask(lambda q, k: of[q] == of[k])
 
 
 PLAIN = Alibi()
@@ -139,7 +139,7 @@ def slopes(heads: int) -> list[float]:
 
 
 @dataclass(frozen=True, eq=False)
-class Slope:
+class AlibiBias:
     """A bias that falls with distance, one slope a head: slopes [H] in float64."""
 
     slopes: Tensor
@@ -157,9 +157,9 @@ class Slope:
         return {"slopes": held.double().tolist(), "slope_scale": self.spec.scale, "rounded": self.spec.rounded}
 
 
-def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> Slope:
+def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> AlibiBias:
     """The bias of slopes [H], by what the config says of it."""
-    return Slope(torch.as_tensor(slopes, dtype=torch.float64, device="cpu"), spec)
+    return AlibiBias(torch.as_tensor(slopes, dtype=torch.float64, device="cpu"), spec)
 
 
 def bucket(distance: Tensor, count: int, reach: int, two_sided: bool) -> Tensor:
@@ -180,19 +180,19 @@ def bucket(distance: Tensor, count: int, reach: int, two_sided: bool) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class RelativeBias:
     """A learned bias for each bucket of distance and head; table [U H]."""
 
     table: Tensor
     spec: Buckets
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
-        buckets = bucket(k - q, self.spec.count, self.spec.reach, self.spec.both_ways)
+        buckets = bucket(k - q, self.spec.count, self.spec.reach, self.spec.bidirectional)
         return F.embedding(buckets, self.table).movedim(-1, 1).squeeze(2)
 
     def told(self) -> Settings:
         """How distances fall into buckets."""
-        return {"buckets": self.spec.count, "reach": self.spec.reach, "both_ways": self.spec.both_ways}
+        return {"buckets": self.spec.count, "reach": self.spec.reach, "both_ways": self.spec.bidirectional}
 
 
-relative = Learned
+relative = RelativeBias

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import Group, Paged, Pages, Past, Piece, Span, Stored
-from pellucid.batch.mask import Sight
+from pellucid.batch.kv_cache import KVCache, Paged, PagedCache, PagePool, Segment, Span, Stored
+from pellucid.batch.mask import Mask
 from pellucid.errors import UseError
 
 
@@ -29,17 +29,17 @@ class Step:
 
     positions: Tensor
     spans: tuple[Span, ...] = ()
-    pages: Pages | None = None
+    pages: PagedCache | None = None
     source: "tuple[Tensor, Step] | None" = None
     padded: bool = False
-    sight: Sight | None = None
+    sight: Mask | None = None
     wanted: Tensor | None = None
     types: Tensor | None = None
     kept: dict[Any, Any] = field(default_factory=dict)  # memory of this forward, when nothing outlives it
     once: dict[Any, Any] = field(default_factory=dict)  # what all layers share: angles, slots
 
     @staticmethod
-    def plain(tokens: Tensor, mask: Tensor | None = None, sight: Sight | None = None, types: Tensor | None = None) -> "Step":
+    def plain(tokens: Tensor, mask: Tensor | None = None, sight: Mask | None = None, types: Tensor | None = None) -> "Step":
         """Positions 0, 1, 2 ... of tokens [B T]; where mask [B T] is 0 there is no token, its position is -1 and does not count."""
         if mask is None:
             return Step(torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape), sight=sight, types=types)
@@ -56,7 +56,7 @@ class Step:
         return Step(torch.cat([torch.arange(n, device=device) for n in lengths])[None], tuple(spans))
 
     @staticmethod
-    def paged(pages: Pages, chunks: Mapping[Any, int]) -> "Step":
+    def paged(pages: PagedCache, chunks: Mapping[Any, int]) -> "Step":
         """The step of a crowd: {request: how many new rows}. Pages are taken here, so that a forward allocates nothing."""
         spans, at, start = [], [], 0
         for request, n in chunks.items():
@@ -93,29 +93,29 @@ class Step:
             self.once[key] = make()
         return self.once[key]
 
-    def store(self, part: nn.Module, *new: Tensor) -> Past:
+    def store(self, part: nn.Module, *new: Tensor) -> KVCache:
         """Append this step's rows, [B T ...] each, under the part, and return a handle on all that its requests have stored."""
         if self.pages is not None:
             return self._append(self.pages.of(part), self.pages.pool(part, new), new)
         at = self.positions
         if not self.spans:
-            return Past([Piece(None, slice(None), at, lambda: at, lambda: new, not self.padded)], new)
-        return Past([self._document(s, new) for s in self.spans], new)
+            return KVCache([Segment(None, slice(None), at, lambda: at, lambda: new, not self.padded)], new)
+        return KVCache([self._document(s, new) for s in self.spans], new)
 
-    def _document(self, s: Span, new: Stored) -> Piece:
+    def _document(self, s: Span, new: Stored) -> Segment:
         rows = slice(s.start, s.stop)
         at = self.positions[:, rows]
-        return Piece(s.request, rows, at, lambda: at, lambda: tuple(n[:, rows] for n in new), True)
+        return Segment(s.request, rows, at, lambda: at, lambda: tuple(n[:, rows] for n in new), True)
 
-    def _append(self, group: Group, pools: Stored, new: Stored) -> Past:
+    def _append(self, group: PagePool, pools: Stored, new: Stored) -> KVCache:
         device = self.positions.device
         spans = self.spans
         slots = self.shared((group, "new"), lambda: torch.cat([group.slots(s.request, s.before, s.end) for s in spans]).to(device))
         for pool, n in zip(pools, new, strict=True):
             pool.index_copy_(0, slots, n[0])
-        return Past([self._page(group, pools, s) for s in spans], new)
+        return KVCache([self._page(group, pools, s) for s in spans], new)
 
-    def _page(self, group: Group, pools: Stored, s: Span) -> Piece:
+    def _page(self, group: PagePool, pools: Stored, s: Span) -> Segment:
         device, start = self.positions.device, group.first[s.request] * group.size
         held, clock = self.shared((group, s.request), lambda: (list(group.held[s.request]), group.clock))
 
@@ -130,9 +130,9 @@ class Step:
             return tuple(p[at][None] for p in pools)
 
         rows, paged = slice(s.start, s.stop), Paged(pools, group.tables[s.request], group.size, s.end, start)
-        return Piece(s.request, rows, self.positions[:, rows], lambda: torch.arange(start, s.end, device=device)[None], read, True, paged)
+        return Segment(s.request, rows, self.positions[:, rows], lambda: torch.arange(start, s.end, device=device)[None], read, True, paged)
 
-    def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> Past:
+    def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
         """What `make(encoder's rows)` gives, [B S ...] each, computed once for each request and kept under the part."""
         kept = self.kept if self.pages is None else self.pages.memory
         if self.source is not None:
@@ -143,11 +143,11 @@ class Step:
                 for s in spans:
                     kept[part, s.request] = tuple(m[:, s.start : s.stop] for m in made), step.positions[:, s.start : s.stop], step.padded
         own = self.spans or (Span(None, 0, self.positions.shape[1]),)
-        return Past([self._remembered(s, *kept[part, s.request]) for s in own], kept[part, own[0].request][0])
+        return KVCache([self._remembered(s, *kept[part, s.request]) for s in own], kept[part, own[0].request][0])
 
-    def _remembered(self, s: Span, stored: Stored, at: Tensor, padded: bool) -> Piece:
+    def _remembered(self, s: Span, stored: Stored, at: Tensor, padded: bool) -> Segment:
         rows = slice(s.start, s.stop)
-        return Piece(s.request, rows, self.positions[:, rows], lambda: at, lambda: stored, kept=() if padded else stored)
+        return Segment(s.request, rows, self.positions[:, rows], lambda: at, lambda: stored, kept=() if padded else stored)
 
 
 def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:

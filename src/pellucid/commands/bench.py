@@ -149,7 +149,7 @@ def subject(
     from pellucid.checkpoint.default_dtype import precision
     from pellucid.checkpoint.packing import check_quant
     from pellucid.counting import Setting, counted
-    from pellucid.counting.meta_run import ghost
+    from pellucid.counting.meta_run import meta_model
 
     check_quant(quant)
     if has_weights(name):
@@ -157,7 +157,7 @@ def subject(
         family, cfg, held = loaded.family.name, loaded.config, loaded.dtype
     else:
         family, cfg = described(name, ignore=ignore)
-        loaded, held = None, precision(dtype, torch.bfloat16, sum(p.numel() for p in ghost(cfg, torch.bfloat16).parameters())).dtype
+        loaded, held = None, precision(dtype, torch.bfloat16, sum(p.numel() for p in meta_model(cfg, torch.bfloat16).parameters())).dtype
     context = reach(cfg, context, new + WARM)
     check(name, cfg, context, new + WARM, held)
     spelled = str(held).removeprefix("torch.")

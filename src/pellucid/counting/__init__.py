@@ -13,7 +13,7 @@ from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, pairs
 from pellucid.counting.closed import booked
 from pellucid.counting.distinct import PLACE, distinct
 from pellucid.counting.formats import add_bytes
-from pellucid.counting.meta_run import Ran, ghost, run
+from pellucid.counting.meta_run import Ran, meta_model, run
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.weights import Weight, weights
 from pellucid.nn.transformer import Encoder, EncoderDecoder
@@ -24,7 +24,7 @@ __all__ = ["Bill", "Number", "Setting", "counted", "weighed"]
 def counted(cfg: Config, name: str, family: str, setting: Setting = Setting()) -> Bill:  # noqa: B008
     """The bill of a config."""
     bill = weighed(cfg, name, family, setting)
-    model = ghost(bill.reduced.config, torch.bfloat16)
+    model = meta_model(bill.reduced.config, torch.bfloat16)
     source = setting.source if setting.source is not None else setting.context
     if isinstance(model, EncoderDecoder):
         prefill, decode = run(model, 1, 0, setting.batch, source), run(model, 1, setting.context, setting.batch, source)
@@ -49,7 +49,7 @@ def weighed(cfg: Config, name: str, family: str, setting: Setting) -> Bill:
 def add_parameters(bill: Bill) -> None:
     """Every weight with its formula; sums by layer, by part, in all; what works for one token."""
     reduced = distinct(bill.config, copies=2)
-    held = {w.path: w for w in weights(ghost(reduced.config, torch.bfloat16))}
+    held = {w.path: w for w in weights(meta_model(reduced.config, torch.bfloat16))}
     for w in held.values():
         if (place := reduced.place(w.path)) is None:
             continue
@@ -118,7 +118,7 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
         if path in ran.stored:  # its own attention
             reads = whole.startswith("encoder.")
             side, old = (source or rows, 0) if reads else (rows, before)
-            share = Fraction(pairs(bill.viewer(whole), side, old, reads or bill.config.both_ways), side * (old + side))
+            share = Fraction(pairs(bill.viewer(whole), side, old, reads or bill.config.bidirectional), side * (old + side))
             left = Number(int(flops * share), f"{whole} · {share}")
         seen.append((whole, times, left))
     bill.numbers[f"flops.{phase}"] = total(square, f"flops.{phase}")

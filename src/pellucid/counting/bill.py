@@ -133,9 +133,9 @@ def limits(layer: Layer) -> tuple[int | None, int | None]:
     return (None, None) if attn.index is None else (attn.index.chosen, None)
 
 
-def pairs(layer: Layer, rows: int, before: int, both_ways: bool = False) -> int:
+def pairs(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> int:
     """How many (query, key) pairs a layer's own attention sees, of `rows` new tokens after `before`: what a mask leaves of the square."""
-    if both_ways:
+    if bidirectional:
         return rows * (before + rows)
     most, chunk = limits(layer)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import Past, Piece, Stored
+from pellucid.batch.kv_cache import KVCache, Segment, Stored
 from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.config import Config
@@ -26,13 +26,13 @@ class Ghost(Step):
     before: int = 0
     stored: dict[nn.Module, Stored] = field(default_factory=dict)
 
-    def store(self, part: nn.Module, *new: Tensor) -> Past:
+    def store(self, part: nn.Module, *new: Tensor) -> KVCache:
         """What the part stores is remembered by its shape; what it gets back is as long as it would be."""
         self.stored[part] = new
         rows = self.before + new[0].shape[1]
         k_at = torch.arange(rows, device=META).expand(new[0].shape[0], -1)
         whole = tuple(n.new_empty(n.shape[0], rows, *n.shape[2:]) for n in new)
-        return Past([Piece(None, slice(None), self.positions, lambda: k_at, lambda: whole, True)], new)
+        return KVCache([Segment(None, slice(None), self.positions, lambda: k_at, lambda: whole, True)], new)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Ran:
 PRODUCTS = {"linear", "experts", "attend", "attend latent", "scores", "look", "pick", "merged", None}
 
 
-def ghost(cfg: Config, dtype: torch.dtype) -> Decoder | EncoderDecoder:
+def meta_model(cfg: Config, dtype: torch.dtype) -> Decoder | EncoderDecoder:
     """A model on meta."""
     with META:
         model = build(cfg)

@@ -8,7 +8,7 @@ import torch
 
 from pellucid import catalog, families
 from pellucid.catalog.literal import literal
-from pellucid.counting.meta_run import ghost
+from pellucid.counting.meta_run import meta_model
 from pellucid.errors import UseError
 from pellucid.families import Family
 from pellucid.nn.transformer import Decoder, EncoderDecoder
@@ -35,6 +35,6 @@ def published(
     file = f"catalogue: {entry['id']}"
     if "literal" in entry:
         cfg = literal(entry["literal"], file)
-        return ghost(cfg, dtype), families.unpublished(entry["family"], cfg), {}
+        return meta_model(cfg, dtype), families.unpublished(entry["family"], cfg), {}
     kind, cfg = families.understand(entry["config"], file, ignore)
-    return ghost(cfg, dtype), kind, entry["config"]
+    return meta_model(cfg, dtype), kind, entry["config"]

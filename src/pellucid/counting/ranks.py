@@ -323,7 +323,7 @@ def sent(bill: Bill, split: Split, phase: str, bounds: tuple[int, int]) -> Itera
     if end < len(layers):
         found["pipeline"] = Number(source + own * (end > reads), "X")
     elif (n := split.tp) > 1 and cfg.head:
-        drawn = requests(bill, split) * (s.context if cfg.both_ways else 1)
+        drawn = requests(bill, split) * (s.context if cfg.bidirectional else 1)
         found["logits"] = ring(n - 1, n, "B·V·b", {drawn * size: cfg.vocab})
     found = {name: number for name, number in found.items() if number.value}
     yield from found.items()

@@ -18,7 +18,7 @@ from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.counting.bill import BYTES, Bill
 from pellucid.counting.distinct import distinct
-from pellucid.counting.meta_run import ghost, run
+from pellucid.counting.meta_run import meta_model, run
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
 from pellucid.counting.weights import axes_of
@@ -112,7 +112,7 @@ def forward_of(bill: Bill) -> Number:
     if bill.config.encoder is None:
         return Number(bill["flops.prefill"].value, "prefill")
     s = bill.setting
-    ran = run(ghost(bill.reduced.config, torch.bfloat16), s.context, 0, s.batch, s.source or s.context)
+    ran = run(meta_model(bill.reduced.config, torch.bfloat16), s.context, 0, s.batch, s.source or s.context)
     places = ((bill.reduced.place(path), n) for path, n in ran.flops.items())
     return Number(sum(place[1] * n for place, n in places if place is not None))
 
@@ -140,7 +140,7 @@ def saved(bill: Bill, rank: int | None = None) -> list[tuple[str, int, Number]]:
     """
     s = bill.setting
     reduced = distinct(bill.config, copies=2)
-    model = ghost(reduced.config, getattr(torch, s.activations))
+    model = meta_model(reduced.config, getattr(torch, s.activations))
     model.requires_grad_(True) if rank is None else adapt(model, rank)
     tokens = torch.zeros(s.batch, s.context, dtype=torch.long, device=META)
     source = torch.zeros(s.batch, s.source or s.context, dtype=torch.long, device=META)

@@ -14,7 +14,7 @@ import torch
 from pellucid.config import Attention, Config, Latent, Layer, Mlp, Moe, Rope
 from pellucid.counting import Bill, add_cache
 from pellucid.counting.distinct import distinct
-from pellucid.counting.meta_run import ghost, run
+from pellucid.counting.meta_run import meta_model, run
 from pellucid.errors import UseError
 
 GROUPS = 8  # of most models with GQA
@@ -135,5 +135,5 @@ def cache_of(cfg: Config, like: Bill) -> Bill:
     cfg = replace(cfg, vocab=1, layers=small(cfg.layers), encoder=None if cfg.encoder is None else small(cfg.encoder))
     bill = Bill(like.model, like.family, cfg, like.setting, distinct(cfg))
     s = like.setting
-    add_cache(bill, run(ghost(bill.reduced.config, torch.bfloat16), 1, s.context, s.batch, s.source or s.context))
+    add_cache(bill, run(meta_model(bill.reduced.config, torch.bfloat16), 1, s.context, s.batch, s.source or s.context))
     return bill

@@ -99,7 +99,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepView:
     """One step: what was fed, how many rows the past held before, its tensors, and its answers: one, or as many as there are blanks."""
 
     fed: list[int]
@@ -115,7 +115,7 @@ class Life:
     model: Model
     trace: Trace
     pieces: list[Piece]
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[StepView] = field(default_factory=list)
 
     @property
     def heads(self) -> int:
@@ -155,7 +155,7 @@ def told(model: Model, run: Trace, best: int = 5) -> Life:
         rows = [] if model.device.type == "meta" else rows
         picks = run.new if isinstance(model.module, Encoder) else run.new[number : number + 1]
         answers = [answer(tokenizer, run.last_logits(step, row), row, pick, best) for row, pick in zip(rows, picks, strict=True)]
-        life.moments.append(Moment(feed, before, lines, answers))
+        life.moments.append(StepView(feed, before, lines, answers))
         before, feed = before + len(feed), picks
     return life
 

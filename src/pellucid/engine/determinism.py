@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.engine.forward import Forward
 from pellucid.engine.requests import Request
 from pellucid.engine.requests import Sequence as Text
@@ -126,7 +126,7 @@ def read(module: Decoder | EncoderDecoder, requests: list[Request], rows: int, t
     texts = [Text(i, 0, r, list(r.prompt)) for i, r in enumerate(requests)]
     got: list[list[Tensor]] = [[] for _ in texts]
     for crowd in [texts] if together else [[t] for t in texts]:
-        pages = Pages(sum(-(-t.request.budget // size) for t in crowd), size)
+        pages = PagedCache(sum(-(-t.request.budget // size) for t in crowd), size)
         forward = Forward(module, pages, deterministic=True)
         for t in crowd:
             pages.together[t.key] = len(t.request.prompt)

@@ -26,12 +26,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import Pages, most_pages, reaches
+from pellucid.batch.kv_cache import PagedCache, most_pages, reaches
 from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward
 from pellucid.engine.memory import Memory, bounds, changed
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
-from pellucid.engine.scheduler import Limits, Line, Storage, schedule
+from pellucid.engine.scheduler import Limits, Queue, Storage, schedule
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.sampling.stages import choose, likeliest, logprobs, top
@@ -74,7 +74,7 @@ class Engine:
         self.run, self.storage, self.limits, self.capacity = run, storage, limits, capacity
         self.admit, self.why, self.entropy, self.choose = admit, why, entropy, choose
         self.lock, self.count, self.arrived, self.dropped, self.closed = Lock(), 0, list[Sequence](), set[int](), False
-        self.line, self.news = Line(), list[News]()
+        self.line, self.news = Queue(), list[News]()
         self.torn = False  # a step has begun and not ended
         self.deterministic = False
         self.module = nn.Module()  # the watched one; a simulation has none
@@ -100,7 +100,7 @@ class Engine:
         seen = {None} if every else reaches(module)  # a watcher may ask late what a row was made of
         short = {r: min(whole, limits.running * most_pages(r, limits.rows, size)) for r in seen if r is not None}
         again = sum(-(-bound // size) for bound in bounds(module)) if every else 0  # what a text may outgrow
-        pages = Pages(whole + again if None in seen else 0, size, short, whole * size)
+        pages = PagedCache(whole + again if None in seen else 0, size, short, whole * size)
         engine = Engine(
             Forward(module, pages, every, deterministic),
             Memory(module, pages, cached, every),
@@ -212,7 +212,7 @@ class Engine:
         for s in texts:
             s.stored, s.scores, s.best = 0, [], None
         self.storage.recover()
-        self.line = Line(waiting=deque(texts))
+        self.line = Queue(waiting=deque(texts))
         self.torn = False
 
     def tell(self, s: Sequence, *told: Output) -> None:

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.engine.plans import Plans
@@ -24,7 +24,7 @@ class Forward:
     every: the model computes the logits of all rows, for whoever watches them.  deterministic: a row has the same bits in any company.
     """
 
-    def __init__(self, module: Decoder | EncoderDecoder, pages: Pages, every: bool = False, deterministic: bool = False) -> None:
+    def __init__(self, module: Decoder | EncoderDecoder, pages: PagedCache, every: bool = False, deterministic: bool = False) -> None:
         self.module, self.pages, self.every = module, pages, every
         self.around = native.any_rows if deterministic else nullcontext
         self.plans = Plans(module, pages)

@@ -10,7 +10,7 @@ Rotary positions may turn by the text's length. A prompt is read as one text, an
 
 from collections.abc import Hashable, Iterator
 
-from pellucid.batch.kv_cache import Pages
+from pellucid.batch.kv_cache import PagedCache
 from pellucid.config import Dynamic, LongRope
 from pellucid.engine.plans import addresses, memory
 from pellucid.engine.prefix_cache import PrefixCache
@@ -25,7 +25,7 @@ class Memory:
     every: what a text has outgrown stays where it lies, for a watcher who asks late what a row was made of.
     """
 
-    def __init__(self, module: Decoder | EncoderDecoder, pages: Pages, cached: bool = True, every: bool = False) -> None:
+    def __init__(self, module: Decoder | EncoderDecoder, pages: PagedCache, cached: bool = True, every: bool = False) -> None:
         self.module, self.pages, self.every = module, pages, every
         self.cache = PrefixCache(pages) if cached and not module.config.prefix else None  # a prefix sees what comes after it
         self.dynamic = sorted({s.original for s in scalings(module) if isinstance(s, Dynamic)})

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import Abreast, Apart, Group, Pages, Past, Span, Stored
+from pellucid.batch.kv_cache import KVCache, PagedCache, PagedRows, PagePool, ScatteredRows, Span, Stored
 from pellucid.batch.step import Step
-from pellucid.engine.replay_trace import Scribe
+from pellucid.engine.replay_trace import TapRecorder
 from pellucid.nn.attention import CrossAttention
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import native
@@ -32,22 +32,22 @@ from pellucid.watching.tap import here, seen_by
 class Rows(Step):
     """The step of one new row of each request, whose positions and tables of pages a plan may point to."""
 
-    tables: Mapping[Group, Tensor] = field(default_factory=dict)
+    tables: Mapping[PagePool, Tensor] = field(default_factory=dict)
     lengths: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
     memories: Tensor = field(default_factory=lambda: torch.empty(0, 0, 3, dtype=torch.long))
     listeners: tuple[nn.Module, ...] = ()
-    pasts: list[tuple[Past, Group, Stored]] = field(default_factory=list)
+    pasts: list[tuple[KVCache, PagePool, Stored]] = field(default_factory=list)
 
     def totals(self) -> Tensor:
         return self.lengths
 
-    def _append(self, group: Group, pools: Stored, new: Stored) -> Past:
+    def _append(self, group: PagePool, pools: Stored, new: Stored) -> KVCache:
         tables, size = self.tables[group], group.size
         if not all(native.fits_store(n, pool, tables, self.positions) for pool, n in zip(pools, new, strict=True)):
             return super()._append(group, pools, new)
         for pool, n in zip(pools, new, strict=True):
             native.store(n, pool, tables, self.positions, size)
-        past = Past([self._page(group, pools, s) for s in self.spans], new, Abreast(pools, tables, size, self.positions))
+        past = KVCache([self._page(group, pools, s) for s in self.spans], new, PagedRows(pools, tables, size, self.positions))
         self.pasts.append((past, group, pools))
         return past
 
@@ -57,23 +57,23 @@ class Rows(Step):
         for past, group, pools in self.pasts:
             past.pieces[:] = [self._page(group, pools, s) for s in spans]
 
-    def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> Past:
+    def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
         past = super().memory(part, make)
         if part in self.listeners and all(p.kept for p in past.pieces):
-            past.abreast = Apart(past.new, self.memories[:, self.listeners.index(part)])
+            past.abreast = ScatteredRows(past.new, self.memories[:, self.listeners.index(part)])
         return past
 
 
 class Place:
     """Where a step of n rows reads what changes from step to step, and what was recorded there."""
 
-    def __init__(self, n: int, pages: Pages, listeners: int) -> None:
+    def __init__(self, n: int, pages: PagedCache, listeners: int) -> None:
         self.tokens, self.positions = torch.zeros(1, n, dtype=torch.long), torch.zeros(1, n, dtype=torch.long)
         self.lengths = torch.zeros(1, n, dtype=torch.long)
         self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.groups.values()}
         self.memories = torch.zeros(n, listeners, 3, dtype=torch.long)
         self.plan: native.Plan | None = None
-        self.scribe: Scribe | None = None  # of a plan that was recorded while somebody watched
+        self.scribe: TapRecorder | None = None  # of a plan that was recorded while somebody watched
         self.step: Rows | None = None  # the step that was recorded
         self.refused: str | None = None  # why the model's step is no plan
         self.logits, self.best = torch.empty(0), torch.empty(0)
@@ -95,7 +95,7 @@ class Plans:
     planned: False never records.  best: LongTensor [n], the likeliest token after each row of the last step.
     """
 
-    def __init__(self, model: Decoder | EncoderDecoder, pages: Pages, planned: bool = True) -> None:
+    def __init__(self, model: Decoder | EncoderDecoder, pages: PagedCache, planned: bool = True) -> None:
         self.model, self.pages, self.planned = model, pages, planned
         self.device = next(model.parameters()).device
         self.places: dict[int, Place] = {}
@@ -200,7 +200,7 @@ class Plans:
 
     def record(self, place: Place, spans: tuple[Span, ...]) -> None:
         """The model's own step, heard; where it does what no plan can hold, why. While somebody watches, a scribe watches in his place."""
-        scribes, step = [Scribe(self.model)] if here.watches else [], self.rows(place, spans)
+        scribes, step = [TapRecorder(self.model)] if here.watches else [], self.rows(place, spans)
         try:
             with native.record() as recording, seen_by(*scribes):
                 place.logits, place.best = self.forward(place, step)

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
-from pellucid.batch.kv_cache import Group, Pages
+from pellucid.batch.kv_cache import PagedCache, PagePool
 
 Reach = int | None
 
@@ -35,7 +35,7 @@ class Node:
 class PrefixCache:
     """The tree over some Pages. Counted: `looked` tokens asked for, `hits` tokens of them found, `evictions` of pages."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: PagedCache) -> None:
         self.pages, self.top = pages, Node()
         self.recent = {reach: OrderedDict[Node, None]() for reach in pages.groups}  # who holds a page, the longest unused first
         self.looked = self.hits = self.evictions = 0
@@ -76,7 +76,7 @@ class PrefixCache:
         self.use(path[1:], length)
         self.prune(node)
 
-    def share(self, node: Node, group: Group, request: object, i: int, own: int | None, recent: OrderedDict[Node, None]) -> None:
+    def share(self, node: Node, group: PagePool, request: object, i: int, own: int | None, recent: OrderedDict[Node, None]) -> None:
         """One page of the request and the node of its tokens: hold it there, or point the request to the one that is there."""
         kept = node.pages.get(group.reach)
         if own is None or own == kept:
@@ -105,7 +105,7 @@ class PrefixCache:
                 self.evict(group)
         return True
 
-    def evict(self, group: Group) -> None:
+    def evict(self, group: PagePool) -> None:
         """Free one page of a group that only the tree holds."""
         recent = self.recent[group.reach]
         passed = list(takewhile(lambda n: group.references[n.pages[group.reach]] > 1, recent))

@@ -68,7 +68,7 @@ class Within:
         self.look()
 
 
-class Scribe(Watch):
+class TapRecorder(Watch):
     """Stands where a watch does while a step is recorded."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -59,18 +59,18 @@ class Storage(Protocol):
 
 
 @dataclass
-class Line:
+class Queue:
     """Who runs, oldest first, and who waits, next first."""
 
     running: list[Sequence] = field(default_factory=list)
     waiting: deque[Sequence] = field(default_factory=deque)
 
 
-def schedule(line: Line, storage: Storage, limits: Limits) -> dict[Sequence, int]:
+def schedule(line: Queue, storage: Storage, limits: Limits) -> dict[Sequence, int]:
     """The rows of the next step, {text: how many}, with pages reserved for them. Moves texts between running and waiting."""
     chunks, left = dict[Sequence, int](), limits.rows
 
-    def put_off() -> Sequence:
+    def preempt() -> Sequence:
         """The youngest that runs waits again, first in the queue; what it stored is computed again."""
         nonlocal left
         last = line.running[-1]
@@ -84,7 +84,7 @@ def schedule(line: Line, storage: Storage, limits: Limits) -> dict[Sequence, int
     def bring(s: Sequence, rows: int) -> None:
         nonlocal left
         while not storage.room(s.key, s.stored + rows):
-            if put_off() is s:
+            if preempt() is s:
                 return
         storage.reserve(s.key, s.stored + rows)
         chunks[s], left = rows, left - rows
@@ -104,7 +104,7 @@ def schedule(line: Line, storage: Storage, limits: Limits) -> dict[Sequence, int
     return chunks
 
 
-def admit(line: Line, storage: Storage, limits: Limits, chunks: dict[Sequence, int]) -> None:
+def admit(line: Queue, storage: Storage, limits: Limits, chunks: dict[Sequence, int]) -> None:
     """Those that wait join, in their order, while there is room for all they have and one more token; of one alone, for its next rows,
     since layers with a window give pages back from chunk to chunk.
     """

@@ -9,13 +9,13 @@ from dataclasses import replace
 from torch import Tensor
 
 from pellucid.api.model import Model
-from pellucid.counting.meta_run import ghost
+from pellucid.counting.meta_run import meta_model
 from pellucid.documents.run import tokenizer_of
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.server.asked import Asked
 from pellucid.server.limits import LIMITS
 from pellucid.server.runs import Run, recorded, shapes
-from pellucid.server.shelf import EXAMPLES, Held
+from pellucid.server.shelf import EXAMPLES, LoadedModel
 from pellucid.server.worker import Stop
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Records, Seen, Watch
@@ -46,16 +46,16 @@ def title(thing: Subject) -> str:
     return f"{type(thing).__name__}({thing.path!r})" if isinstance(thing, Seen) else f"{type(thing).__name__}({len(thing)})"
 
 
-def held_by(runner: object, name: str) -> Held | None:
+def held_by(runner: object, name: str) -> LoadedModel | None:
     """What ran: a model, or a module alone; None where it is not at hand."""
     if isinstance(runner, Model):
-        return Held(runner.name, runner.family.name, runner.module, runner)
-    return Held(name, "", runner, None) if isinstance(runner, Decoder | EncoderDecoder) else None
+        return LoadedModel(runner.name, runner.family.name, runner.module, runner)
+    return LoadedModel(name, "", runner, None) if isinstance(runner, Decoder | EncoderDecoder) else None
 
 
 def of_model(model: Model) -> Run:
     """A model's shapes, by one forward on meta of the example that its kind begins with."""
-    held = Held(model.name, model.family.name, ghost(model.config, model.dtype), model)
+    held = LoadedModel(model.name, model.family.name, meta_model(model.config, model.dtype), model)
     text = EXAMPLES[held.kind] if tokenizer_of(model) is not None else None
     rows = ROWS[: model.config.positions or len(ROWS)]
     return shapes(held, Asked(model.name, text, None if text is not None else rows), Stop(), LIMITS)

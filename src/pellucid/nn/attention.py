@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
-from pellucid.batch.kv_cache import Past, Piece
-from pellucid.batch.mask import Sight, alibi, both_ways, causal, chunk, relative, slopes, window
+from pellucid.batch.kv_cache import KVCache, Segment
+from pellucid.batch.mask import Mask, alibi, bidirectional, causal, chunk, relative, slopes, window
 from pellucid.batch.step import Step
 from pellucid.nn.linear import Embedding, Linear
 from pellucid.nn.norm import NORMS
@@ -34,7 +34,7 @@ class Attention(nn.Module):
         self.sinks = nn.Parameter(torch.zeros(spec.heads)) if spec.sinks else None
         self.relative, self.rope, self.buckets, self.cap = table, spec.rope, spec.buckets, spec.cap
         self.slope = alibi(slopes(spec.heads), spec.alibi) if spec.alibi else None
-        self.base = causal if spec.causal else both_ways
+        self.base = causal if spec.causal else bidirectional
         self.limits = [make(n) for make, n in ((window, spec.window), (chunk, spec.chunk)) if n is not None]
         self.reach = min((n for n in (spec.window, spec.chunk) if n is not None), default=None)  # how many positions a query sees at most
         self.temper, self.eps = spec.temper, cfg.eps
@@ -49,7 +49,7 @@ class Attention(nn.Module):
         z = tap(ops.attend(q, past, self.seen(q, step), self.scale), "z: B T H K")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]
 
-    def look_back(self, q: Tensor, x: Tensor, step: Step) -> tuple[Tensor, Past]:
+    def look_back(self, q: Tensor, x: Tensor, step: Step) -> tuple[Tensor, KVCache]:
         """The queries as they will meet keys, and all keys and values that this layer has stored."""
         k, v = self.keys(x, "T")
         for change in self.changes:
@@ -79,11 +79,11 @@ class Attention(nn.Module):
         assert self.temper is not None
         return tap(ops.tempered(q, step.places, self.temper), "q_grown: B T H K"), k
 
-    def seen(self, q: Tensor, step: Step) -> Sight:
+    def seen(self, q: Tensor, step: Step) -> Mask:
         """The sight of these queries."""
         return self.sight(step)
 
-    def sight(self, step: Step) -> Sight:
+    def sight(self, step: Step) -> Mask:
         """What this layer's queries may see in this step."""
         sight = step.sight or self.base
         for limit in self.limits:
@@ -92,17 +92,17 @@ class Attention(nn.Module):
             sight = extra(sight)
         return sight
 
-    def capped(self, sight: Sight) -> Sight:
+    def capped(self, sight: Mask) -> Mask:
         return replace(sight, cap=self.cap)
 
-    def sunk(self, sight: Sight) -> Sight:
+    def sunk(self, sight: Mask) -> Mask:
         assert self.sinks is not None
         return replace(sight, sinks=self.sinks, weights=(self.sinks,))
 
-    def sloped(self, sight: Sight) -> Sight:
+    def sloped(self, sight: Mask) -> Mask:
         return replace(sight, bias=self.slope)
 
-    def biased(self, sight: Sight) -> Sight:
+    def biased(self, sight: Mask) -> Mask:
         assert self.relative is not None and self.buckets is not None
         table = self.relative.weight
         return replace(sight, bias=relative(table, self.buckets), weights=(*sight.weights, table))
@@ -117,8 +117,8 @@ class DistantAttention(Attention):
         super().__init__(cfg, spec, table)
         self.distance = Linear(cfg.width, spec.heads * spec.width, False)
 
-    def seen(self, q: Tensor, step: Step) -> Sight:
-        def within(sight: Sight, piece: Piece) -> Sight:
+    def seen(self, q: Tensor, step: Step) -> Mask:
+        def within(sight: Mask, piece: Segment) -> Mask:
             by_distance = ops.distances(q[:, piece.rows] * self.scale, self.distance.matrix(), piece.k_at.shape[1])
             last = by_distance.shape[-1] - 1
 
@@ -135,8 +135,8 @@ class DistantAttention(Attention):
 class CrossAttention(Attention):
     """Queries from the decoder; keys and values from the encoder's rows, computed once for each request."""
 
-    def look_back(self, q: Tensor, x: Tensor, step: Step) -> tuple[Tensor, Past]:
+    def look_back(self, q: Tensor, x: Tensor, step: Step) -> tuple[Tensor, KVCache]:
         return q, step.memory(self, lambda rows: self.keys(rows, "S"))
 
-    def sight(self, step: Step) -> Sight:
-        return both_ways
+    def sight(self, step: Step) -> Mask:
+        return bidirectional

@@ -4,8 +4,8 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
-from pellucid.batch.kv_cache import Past
-from pellucid.batch.mask import Sight, causal
+from pellucid.batch.kv_cache import KVCache
+from pellucid.batch.mask import Mask, causal
 from pellucid.batch.step import Step
 from pellucid.nn.linear import Linear, WideLinear
 from pellucid.nn.norm import LayerNorm
@@ -35,11 +35,11 @@ class Indexer(nn.Module):
         return ops.choose(q, weights, step.store(self, k), step.sight or causal, self.chosen)
 
 
-def limited(sight: Sight, past: Past, chosen: list[Tensor]) -> Sight:
+def limited(sight: Mask, past: KVCache, chosen: list[Tensor]) -> Mask:
     """The sight of which each piece of the past keeps the keys that were chosen."""
     kept = dict(zip(past.pieces, chosen, strict=True))
-    return Sight(
+    return Mask(
         sight.allowed,
         inputs=tuple(chosen),
-        within=lambda whole, piece: whole & Sight(lambda q, k: kept[piece][:, None]),
+        within=lambda whole, piece: whole & Mask(lambda q, k: kept[piece][:, None]),
     )

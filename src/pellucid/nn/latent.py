@@ -4,8 +4,8 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
-from pellucid.batch.kv_cache import Past
-from pellucid.batch.mask import Sight, causal
+from pellucid.batch.kv_cache import KVCache
+from pellucid.batch.mask import Mask, causal
 from pellucid.batch.step import Step
 from pellucid.nn.indexer import Indexer, limited
 from pellucid.nn.linear import Linear
@@ -43,10 +43,10 @@ class Latent(nn.Module):
         low = tap(self.q_norm(tap(self.q_a(x), "q_a: B T Q")), "q_norm: B T Q")
         return self.q_b(low), low
 
-    def whole(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], past: Past, step: Step) -> Sight:
+    def whole(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], past: KVCache, step: Step) -> Mask:
         return step.sight or causal
 
-    def chosen(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], past: Past, step: Step) -> Sight:
+    def chosen(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], past: KVCache, step: Step) -> Mask:
         assert self.indexer is not None
         return limited(step.sight or causal, past, self.indexer(x, low, turn, self.spec.rope, step))
 

@@ -176,7 +176,7 @@ def letter(model: nn.Module, cfg: c.Config) -> str:
 
 def build(cfg: c.Config) -> Decoder | EncoderDecoder:
     """The module of a config, with unset weights on the default device."""
-    kind = EncoderDecoder if cfg.encoder is not None else Encoder if cfg.both_ways else Decoder
+    kind = EncoderDecoder if cfg.encoder is not None else Encoder if cfg.bidirectional else Decoder
     try:
         return kind(cfg)
     except RuntimeError as broken:  # more bytes than 63 bits count, or than the machine has

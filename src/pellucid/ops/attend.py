@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pellucid.batch.kv_cache import Apart, Paged, Past, Piece
-from pellucid.batch.mask import Sight, causal, told
+from pellucid.batch.kv_cache import KVCache, Paged, ScatteredRows, Segment
+from pellucid.batch.mask import Mask, causal, told
 from pellucid.ops import native
 from pellucid.ops.gate import bounded, part_of_row
 from pellucid.ops.precision import wide
@@ -23,7 +23,7 @@ from pellucid.watching.terms import Index, Terms
 WITHIN = "scores", "pattern"
 
 
-def attend(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
+def attend(q: Tensor, past: KVCache, sight: Mask, scale: float) -> Tensor:
     """q [B T H K] against each request's own keys and values -> z [B T H W]. FLOPs: 2·H·(K + W) for each pair of the full square."""
     named = (q, *past.new[:1])
     if inside(*WITHIN) != "reference" and fits_abreast(q, past, sight):
@@ -39,12 +39,12 @@ def attend(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
     return note(z, "attend", (q, *past.new, *sight.inputs), sight.weights, pattern_terms(q, past, sight, scale), flops)
 
 
-def stored_rows(piece: Piece) -> int:
+def stored_rows(piece: Segment) -> int:
     """S of a piece."""
     return piece.paged.end - piece.paged.start if piece.paged is not None else piece.read()[0].shape[1]
 
 
-def walk(q: tuple[Tensor, ...], past: Past, one: Callable[[Piece, tuple[Tensor, ...]], Tensor]) -> Tensor:
+def walk(q: tuple[Tensor, ...], past: KVCache, one: Callable[[Segment, tuple[Tensor, ...]], Tensor]) -> Tensor:
     """one(piece, its rows of every q), for each piece of the past; side by side again along T."""
     z = []
     for piece in past.pieces:
@@ -53,24 +53,24 @@ def walk(q: tuple[Tensor, ...], past: Past, one: Callable[[Piece, tuple[Tensor, 
     return (z[0] if len(z) == 1 else torch.cat(z, 1)).contiguous()
 
 
-def fits_abreast(q: Tensor, past: Past, sight: Sight) -> bool:
+def fits_abreast(q: Tensor, past: KVCache, sight: Mask) -> bool:
     """Whether one native call serves all pieces."""
     a = past.abreast
-    if isinstance(a, Apart):
+    if isinstance(a, ScatteredRows):
         return native.fits_listen(q, a.like, sight)
     return a is not None and native.fits_attend(q, a.pools, a.tables, a.positions, sight)
 
 
-def abreast(q: Tensor, past: Past, sight: Sight, scale: float) -> Tensor:
+def abreast(q: Tensor, past: KVCache, sight: Mask, scale: float) -> Tensor:
     """Rows of many requests in one call; each has the bits that it has alone."""
     a = past.abreast
     assert a is not None
-    if isinstance(a, Apart):
+    if isinstance(a, ScatteredRows):
         return native.listen(q, a.like, a.places, scale)
     return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, sight)
 
 
-def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple[Tensor, ...]) -> Tensor:
+def attend_one(q: Tensor, piece: Segment, sight: Mask, scale: float, named: tuple[Tensor, ...]) -> Tensor:
     """The choice of a twin, and what a watcher asked for. named: the operands that scores come from, as they were tapped."""
     sight = sight.of(piece)
     asked = inside(*WITHIN)
@@ -96,7 +96,7 @@ def attend_one(q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple
     return z
 
 
-def shown(asked: str, q: Tensor, z: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple[Tensor, ...]) -> None:
+def shown(asked: str, q: Tensor, z: Tensor, piece: Segment, sight: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
     """What lies within, beside the kernel's z: its tables, or their shapes."""
     reference = partial(attend_reference, q, piece, sight, scale, named)
     if asked == "read":
@@ -107,7 +107,7 @@ def shown(asked: str, q: Tensor, z: Tensor, piece: Piece, sight: Sight, scale: f
             outline(q, piece, sight, scale, q.shape[3], named)
 
 
-def one_page(piece: Piece) -> Paged | None:
+def one_page(piece: Segment) -> Paged | None:
     """The keys and values of a document as a page of their own, of one that stands alone."""
     k, v = piece.read()
     return Paged((k[0], v[0]), torch.zeros(1, dtype=torch.long), k.shape[1], k.shape[1]) if k.shape[0] == 1 else None
@@ -119,7 +119,7 @@ def gap(a: Tensor, b: Tensor) -> float | None:
 
 
 def attend_reference(
-    q: Tensor, piece: Piece, sight: Sight, scale: float, named: tuple[Tensor, ...] = (), stored: tuple[Tensor, ...] | None = None
+    q: Tensor, piece: Segment, sight: Mask, scale: float, named: tuple[Tensor, ...] = (), stored: tuple[Tensor, ...] | None = None
 ) -> Tensor:
     """softmax(q k^T) v, every step in the open; stored: the keys and values, where they are not the piece's own."""
     k, v = stored or piece.read()
@@ -153,7 +153,7 @@ def attend_reference(
 
 
 def tap_scores(
-    scores: Tensor, named: tuple[Tensor, ...], sight: Sight, scale: float, width: int, terms: Callable[[Index], Terms] | None = None
+    scores: Tensor, named: tuple[Tensor, ...], sight: Mask, scale: float, width: int, terms: Callable[[Index], Terms] | None = None
 ) -> Tensor:
     """The table [B H T S] by its name."""
     biases = sight.weights[1:] if sight.sinks is not None else sight.weights
@@ -164,20 +164,20 @@ def tap_scores(
     )
 
 
-def tap_pattern(pattern: Tensor, scores: Tensor, sight: Sight, terms: Callable[[Index], Terms] | None = None) -> Tensor:
+def tap_pattern(pattern: Tensor, scores: Tensor, sight: Mask, terms: Callable[[Index], Terms] | None = None) -> Tensor:
     """What the softmax made of it [B H T S], by its name."""
     weights = () if sight.sinks is None else (sight.sinks,)
     mask = "chosen" if sight.inputs else told(sight.allowed)
     return tap(note(pattern, "softmax", (scores, *sight.inputs), weights, terms, settings=lambda: {"mask": mask}), "pattern: B H T S")
 
 
-def outline(q: Tensor, piece: Piece, sight: Sight, scale: float, width: int, named: tuple[Tensor, ...]) -> None:
+def outline(q: Tensor, piece: Segment, sight: Mask, scale: float, width: int, named: tuple[Tensor, ...]) -> None:
     """The reference's tables as shapes alone."""
     table = q.new_empty((q.shape[0], q.shape[2], q.shape[1], stored_rows(piece)), device=META)
     tap_pattern(torch.empty_like(table), tap_scores(table, named, sight, scale, width), sight)
 
 
-def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, piece: Piece, sight: Sight, scale: float) -> Tensor:
+def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, piece: Segment, sight: Mask, scale: float) -> Tensor:
     """torch's fused kernel. A sink is one more key with no content and no value, whose bias is the sink."""
     mask = None
     if not (
@@ -204,7 +204,7 @@ def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, piece: Piece, sight: Sight, sca
     return z.transpose(1, 2)
 
 
-def attend_pages(q: Tensor, piece: Piece, sight: Sight, scale: float) -> Tensor:
+def attend_pages(q: Tensor, piece: Segment, sight: Mask, scale: float) -> Tensor:
     """One pass over the pages where they lie, with a running maximum, sum and output (arXiv 1805.02867): nothing of the past is copied.
 
     A block whose scores are 1, 3 after one of 2: the old sum shrinks by exp(2 - 3), and the new terms join it.
@@ -230,7 +230,7 @@ def attend_pages(q: Tensor, piece: Piece, sight: Sight, scale: float) -> Tensor:
 
 
 def pattern_terms(
-    q: Tensor, past: Past, sight: Sight, scale: float, read: Callable[[Piece], tuple[Tensor, ...]] = lambda p: p.read()
+    q: Tensor, past: KVCache, sight: Mask, scale: float, read: Callable[[Segment], tuple[Tensor, ...]] = lambda p: p.read()
 ) -> Callable[[Index], Terms]:
     """The terms of a cell of z are pattern times v, over S: found from z's own inputs, so that no kernel need keep a pattern."""
 

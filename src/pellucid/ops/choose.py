@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.batch.kv_cache import Past, Piece
-from pellucid.batch.mask import Sight, told
+from pellucid.batch.kv_cache import KVCache, Segment
+from pellucid.batch.mask import Mask, told
 from pellucid.ops.precision import wide
 from pellucid.watching.tap import note, tap, within
 from pellucid.watching.terms import Index, Terms
 
 
-def choose(q: Tensor, weights: Tensor, past: Past, sight: Sight, most: int) -> list[Tensor]:
+def choose(q: Tensor, weights: Tensor, past: KVCache, sight: Mask, most: int) -> list[Tensor]:
     """q [B T H K] and weights [B T H] against keys [B S K] -> of each piece, who is seen [B T S]: at most so many of those in sight.
 
     A score is the sum over heads of weight · max(q · k, 0) / √(H·K); of equal ones the earlier key wins. FLOPs: 2·H·(K + 1) a pair.
@@ -30,7 +30,7 @@ def choose(q: Tensor, weights: Tensor, past: Past, sight: Sight, most: int) -> l
             match = torch.einsum("bthk,bsk->bths", rows, k.to(w)).relu()
             scores = torch.einsum("bth,bths->bts", counts, match)
 
-            def terms(i: Index, piece: Piece = piece, match: Tensor = match) -> Terms:
+            def terms(i: Index, piece: Segment = piece, match: Tensor = match) -> Terms:
                 return Terms(weights=weights[:, piece.rows][i[:2]], match=match[i[0], i[1], :, i[2]], scale=scale)
 
             flops = 2 * scores.numel() * q.shape[2] * (q.shape[3] + 1)

@@ -7,8 +7,8 @@ alone. One token over 4,096 absorbs, a prompt of 4,096 expands: the op counts th
 import torch
 from torch import Tensor
 
-from pellucid.batch.kv_cache import Abreast, Past, Piece
-from pellucid.batch.mask import Sight
+from pellucid.batch.kv_cache import KVCache, PagedRows, Segment
+from pellucid.batch.mask import Mask
 from pellucid.ops import native
 from pellucid.ops.attend import attend_reference, attend_sdpa, gap, outline, pattern_terms, stored_rows, walk
 from pellucid.watching.meta import META
@@ -34,26 +34,26 @@ def grow(latent: Tensor, up: Tensor, named: Tensor | None = None) -> Tensor:
     return note(y, "linear", (latent if named is None else named,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
 
 
-def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tensor, sight: Sight, scale: float) -> Tensor:
+def attend_latent(q: Tensor, q_rot: Tensor, past: KVCache, up_k: Tensor, up_v: Tensor, sight: Mask, scale: float) -> Tensor:
     """q [B T H K] and q_rot [B T H R] over a past of (latent [B S C], shared key [B S R]); up_k [H K C], up_v [H W C] -> z [B T H W]."""
 
     ups, a = (up_k, up_v), past.abreast
 
-    def fits(content: Tensor, turned: Tensor, pools: tuple[Tensor, ...], table: Tensor, at: Tensor, seen: Sight) -> bool:
+    def fits(content: Tensor, turned: Tensor, pools: tuple[Tensor, ...], table: Tensor, at: Tensor, seen: Mask) -> bool:
         return FORM != "expanded" and native.fits_latent(content, turned, pools, ups, table, at, seen)
 
-    def alone(piece: Piece, seen: Sight) -> bool:
+    def alone(piece: Segment, seen: Mask) -> bool:
         """Whether the kernel takes a piece: absorbed, over pages, and but one row unless it is to take any number."""
         p = piece.paged
         if p is None or piece.q_at.shape[1] > native.most(1):
             return False
         return fits(q[:, piece.rows], q_rot[:, piece.rows], p.pools, p.table, piece.q_at, seen)
 
-    def grown(piece: Piece) -> tuple[Tensor, Tensor]:
+    def grown(piece: Segment) -> tuple[Tensor, Tensor]:
         latent, shared = piece.read()
         return with_shared(grow(latent, up_k), shared), grow(latent, up_v)
 
-    def one(piece: Piece, cut: tuple[Tensor, ...]) -> Tensor:
+    def one(piece: Segment, cut: tuple[Tensor, ...]) -> Tensor:
         content, turned = cut
         seen, asked, paged = sight.of(piece), inside(*WITHIN), piece.paged
         if asked == "reference":
@@ -74,10 +74,10 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
             shown(asked, piece, content, turned, z)
         return z
 
-    def reference(piece: Piece, content: Tensor, turned: Tensor) -> Tensor:
+    def reference(piece: Segment, content: Tensor, turned: Tensor) -> Tensor:
         return in_the_open(torch.cat([content, turned], -1), named, piece, up_k, up_v, sight.of(piece), scale)
 
-    def shown(asked: str, piece: Piece, content: Tensor, turned: Tensor, z: Tensor) -> None:
+    def shown(asked: str, piece: Segment, content: Tensor, turned: Tensor, z: Tensor) -> None:
         if asked == "read":
             with beside() as found:
                 found(gap(reference(piece, content, turned), z))
@@ -87,7 +87,7 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: Past, up_k: Tensor, up_v: Tens
                 outline(content, piece, sight.of(piece), scale, content.shape[3] + turned.shape[3], (*named[:2], k, *named[3:]))
 
     named = q, q_rot, *past.new
-    if isinstance(a, Abreast) and inside(*WITHIN) != "reference" and fits(q, q_rot, a.pools, a.tables, a.positions, sight):
+    if isinstance(a, PagedRows) and inside(*WITHIN) != "reference" and fits(q, q_rot, a.pools, a.tables, a.positions, sight):
         z = native.attend_latent(q, q_rot, a.pools, ups, a.tables, a.positions, a.size, scale, sight)
         deeper(past.pieces, WITHIN, lambda asked, p: shown(asked, p, q[:, p.rows], q_rot[:, p.rows], z[:, p.rows]))
     else:
@@ -109,7 +109,7 @@ def widths(q: torch.Size, q_rot: torch.Size, up_v: Tensor) -> tuple[int, int, in
     return q[2], q[3], q_rot[3], up_v.shape[1], up_v.shape[2]
 
 
-def form(q: torch.Size, q_rot: torch.Size, piece: Piece, up_v: Tensor) -> str:
+def form(q: torch.Size, q_rot: torch.Size, piece: Segment, up_v: Tensor) -> str:
     """The form with fewer products for this piece."""
     absorbed, expanded = products(piece.q_at.shape[1], stored_rows(piece), *widths(q, q_rot, up_v))
     return FORM or ("absorbed" if absorbed < expanded else "expanded")
@@ -125,7 +125,7 @@ def tap_grown(latent: Tensor, up_k: Tensor, up_v: Tensor, named: tuple[Tensor, .
     return tap(grow(latent, up_k, named[2]), "k: B S H K"), tap(grow(latent, up_v, named[2]), "v: B S H W")
 
 
-def in_the_open(q: Tensor, named: tuple[Tensor, ...], piece: Piece, up_k: Tensor, up_v: Tensor, sight: Sight, scale: float) -> Tensor:
+def in_the_open(q: Tensor, named: tuple[Tensor, ...], piece: Segment, up_k: Tensor, up_v: Tensor, sight: Mask, scale: float) -> Tensor:
     """The reference: expanded, with the grown keys and values tapped."""
     latent, shared = piece.read()
     k, v = tap_grown(latent, up_k, up_v, named)

@@ -22,7 +22,7 @@ from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bounds import moved
 from pellucid.errors import RequestError
 from pellucid.server.limits import Limits
-from pellucid.server.shelf import Held
+from pellucid.server.shelf import LoadedModel
 from pellucid.server.worker import Stop
 from pellucid.terminal import bench as drawing
 
@@ -56,7 +56,7 @@ class Bench:
         if self.running is not None:
             self.running = self.running | {"done": done, "of": whole}
 
-    def run(self, held: Held, context: int, new: int, stop: Stop) -> dict[str, Any]:
+    def run(self, held: LoadedModel, context: int, new: int, stop: Stop) -> dict[str, Any]:
         """A measurement. context: tokens read before, 0 for as many as are quick."""
         if not held.has_weights:
             raise RequestError("server.weightless", 400, "model", model=held.name)
@@ -80,7 +80,7 @@ class Bench:
         self.latest[held.name] = {"schema": drawing.SCHEMA, "limits": last_measured.document(limits), **told}
         return self.latest[held.name]
 
-    def bill(self, held: Held, context: int, new: int) -> Bill:
+    def bill(self, held: LoadedModel, context: int, new: int) -> Bill:
         """The model's bill for the context, refused where one prefill is more than the limit allows."""
         dtype = held.module.embed.weight.dtype
         spelled = str(dtype).removeprefix("torch.")

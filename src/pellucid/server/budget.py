@@ -27,7 +27,7 @@ from pellucid.watching.watch import Seen
 TABLES = 5  # times its own bytes that a table of scores takes while it is computed: scores, masked, softmax, a copy for the product
 TENSORS = 3  # times its largest tensor that a forward takes
 Key = tuple[str, int | None]  # a run; or one of its values, by its number
-Held = Mapping[int, int]  # bytes by address
+LoadedModel = Mapping[int, int]  # bytes by address
 PLAIN = frozenset((str, bytes, int, float, bool, type(None), slice, torch.dtype, torch.device, torch.Size))  # hold nothing
 APART = (type, ModuleType, nn.Module, nn.Parameter, Model)  # hold no tensor but a model's weights
 
@@ -84,11 +84,11 @@ class Budget:
 
     def __init__(self, limit: int) -> None:
         self.limit, self.lock = limit, threading.RLock()
-        self.entries: OrderedDict[Key, tuple[Held, Callable[[], object]]] = OrderedDict()
+        self.entries: OrderedDict[Key, tuple[LoadedModel, Callable[[], object]]] = OrderedDict()
         self.holders: dict[int, int] = {}  # entries by address
         self.total = 0
 
-    def put(self, key: Key, held: Held, drop: Callable[[], object]) -> None:
+    def put(self, key: Key, held: LoadedModel, drop: Callable[[], object]) -> None:
         """Count what a new entry holds; others go, and if that is not enough itself, unless it is a run. drop: lets it go."""
         with self.lock:
             if key[1] is not None and (key[0], None) not in self.entries:  # its run has gone meanwhile

@@ -19,7 +19,7 @@ from pellucid.server.lenses import attribution_document, lens_document, model_of
 from pellucid.server.limits import Limits
 from pellucid.server.reuse import reuse_document
 from pellucid.server.runs import Run, Runs, kept
-from pellucid.server.shelf import Held, Shelf
+from pellucid.server.shelf import LoadedModel, Shelf
 from pellucid.server.stats import stats_of, told
 from pellucid.server.terms import terms_document
 from pellucid.server.turns import turns_document
@@ -172,7 +172,7 @@ class Desk:
         return {"schema": SCHEMA, **told}
 
 
-def alike(held: Held | None, life: Trace, asked: bool) -> Held | None:
+def alike(held: LoadedModel | None, life: Trace, asked: bool) -> LoadedModel | None:
     """A trace's model, if it can be that: one that was asked for must be, and one of the same name may be another."""
     if held is None:
         return None

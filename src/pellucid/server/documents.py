@@ -18,7 +18,7 @@ from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import choose, stages
 from pellucid.server.runs import LetGo, Run, kept, summed
 from pellucid.server.settings import routings, sights
-from pellucid.server.shelf import Held
+from pellucid.server.shelf import LoadedModel
 from pellucid.server.stats import Stats, told
 from pellucid.watching.watch import Seen
 
@@ -113,7 +113,7 @@ def sample_document(run: Run, k: int, row: int, logits: Tensor, given: dict[str,
     }
 
 
-def weights_document(held: Held) -> dict[str, Any]:
+def weights_document(held: LoadedModel) -> dict[str, Any]:
     """Every weight of a model."""
     told = [{f: getattr(w, f) for f in ("path", "dims", "axes", "shape", "dtype", "count", "parameter")} for w in held.weights.values()]
     return {"schema": SCHEMA, "model": held.name, "weights": told}

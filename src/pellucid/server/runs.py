@@ -28,7 +28,7 @@ from pellucid.ops.sampling.stages import choose
 from pellucid.server.asked import Asked, Edit
 from pellucid.server.budget import TABLES, TENSORS, Budget, held_by, largest, require, weights_of
 from pellucid.server.limits import LIMITS, Limits
-from pellucid.server.shelf import Held
+from pellucid.server.shelf import LoadedModel
 from pellucid.server.stats import Stats, stats_of
 from pellucid.server.tensors import part_of
 from pellucid.server.worker import Stop
@@ -52,7 +52,7 @@ class LetGo:
 class Run:
     """A run under its id. held: its model, None where only tensors were opened.  answers: of each step.  asked: as it was asked for."""
 
-    held: Held | None
+    held: LoadedModel | None
     trace: Trace
     answers: list[list[Answer]] = field(default_factory=list)
     asked: Asked | None = None
@@ -212,7 +212,7 @@ class Keeping:
         return x.detach()
 
 
-def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[[str, int], Tensor]) -> Run:
+def live(held: LoadedModel, asked: Asked, stop: Stop, limits: Limits, values: Callable[[str, int], Tensor]) -> Run:
     """Run a prompt, watched; tables of scores are listed alone where they are large. values: another run's tensor, for patches."""
     if held.model is None or not held.has_weights:
         return shapes(held, asked, stop, limits)
@@ -246,7 +246,7 @@ def live(held: Held, asked: Asked, stop: Stop, limits: Limits, values: Callable[
     return run
 
 
-def recorded(held: Held | None, life: Trace, limits: Limits, folder: object = None) -> Run:
+def recorded(held: LoadedModel | None, life: Trace, limits: Limits, folder: object = None) -> Run:
     """The run of a trace: what could come next at every step whose logits were recorded, and what did. folder: where it was read from."""
     if life.steps > limits.steps:
         raise TraceError("trace.steps", folder=folder or life.model, found=life.steps, most=limits.steps)
@@ -280,13 +280,13 @@ def forget(life: Trace) -> None:
             s.terms = None
 
 
-def square(held: Held, tokens: int) -> int:
+def square(held: LoadedModel, tokens: int) -> int:
     """About how many bytes the tables of scores and their patterns take."""
     layers = (*held.config.layers, *(held.config.encoder or ()))
     return sum(8 * one.attn.heads * tokens * tokens for one in layers)
 
 
-def choosing(held: Held, asked: Asked, ids: Sequence[int]) -> Callable[[Tensor], int]:
+def choosing(held: LoadedModel, asked: Asked, ids: Sequence[int]) -> Callable[[Tensor], int]:
     """What picks the tokens of a run, one after another; begun again it picks the same."""
     sampling = Sampling.of(asked.sampling)
     sampling.check(held.config.vocab)
@@ -345,7 +345,7 @@ def check_number(number: float, name: str, dtype: torch.dtype) -> None:
         raise RequestError("server.field", 400, "edits", name=name, found=number, allowed=f"{least}..{most}, {dtype}".replace("torch.", ""))
 
 
-def shapes(held: Held, asked: Asked, stop: Stop, limits: Limits) -> Run:
+def shapes(held: LoadedModel, asked: Asked, stop: Stop, limits: Limits) -> Run:
     """One forward on meta: every tensor's shape and products, and no number."""
     if asked.ids is None and held.model is None:
         raise RequestError("server.shapes", 400, "prompt", model=held.name)

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from pellucid.batch.mask import Band, Sight, both_ways, causal, prefix
+from pellucid.batch.mask import Band, Mask, bidirectional, causal, prefix
 from pellucid.nn.attention import Attention, CrossAttention
 from pellucid.nn.latent import Latent
 from pellucid.nn.moe import Moe
@@ -22,11 +22,11 @@ def sights(run: Run) -> dict[str, Any]:
     return {path: sight(m, b) for path, (m, b) in found.items()}
 
 
-def band(m: nn.Module, before: Sight | None) -> Band:
+def band(m: nn.Module, before: Mask | None) -> Band:
     """Which keys a query of this part sees, by their positions."""
     seen = before or (m.base if isinstance(m, Attention) else causal)
     if isinstance(m, CrossAttention):
-        seen = both_ways
+        seen = bidirectional
     elif isinstance(m, Attention):
         for limit in m.limits:
             seen = seen & limit

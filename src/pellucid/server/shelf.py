@@ -21,7 +21,7 @@ from pellucid.checkpoint.default_dtype import Precision, name_of, precision
 from pellucid.checkpoint.folder import bare
 from pellucid.checkpoint.hub import is_hub_id
 from pellucid.config import Config
-from pellucid.counting.meta_run import ghost
+from pellucid.counting.meta_run import meta_model
 from pellucid.counting.weights import Weight, weights
 from pellucid.errors import RequestError
 from pellucid.families import understand
@@ -34,7 +34,7 @@ EXAMPLES = {"decoder": EXAMPLE, "prefix": EXAMPLE, "encoder": f"{EXAMPLE} ___.",
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class LoadedModel:
     """A model in memory. model: with its tokenizer; None of a catalogue's entry, which has shapes alone.  measures: of its weights."""
 
     name: str
@@ -93,11 +93,11 @@ class Shelf:
     def __init__(self, opened: str | None, most: int, **how: Any) -> None:
         self.opened, self.most, self.how = opened, most, how
         self.names = list(dict.fromkeys([*([opened] if opened else []), *specimens()]))
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, LoadedModel] = {}
         self.rows: dict[str, tuple[dict[str, Any], Precision | None]] = {}
         self.lock = threading.Lock()
 
-    def __getitem__(self, name: str) -> Held:
+    def __getitem__(self, name: str) -> LoadedModel:
         """The model of a name, loaded where it is not yet."""
         self.require(name)
         with self.lock:
@@ -129,25 +129,25 @@ def unread(name: str) -> tuple[dict[str, Any], Precision]:
     shapes = load(name, device="meta")
     will = precision(None, shapes.precision.stored, shapes.num_parameters())
     cast(shapes.module, will.dtype)
-    return Held(name, shapes.family.name, shapes.module, shapes).row() | {"weights": True, "device": "cpu"}, will
+    return LoadedModel(name, shapes.family.name, shapes.module, shapes).row() | {"weights": True, "device": "cpu"}, will
 
 
-def opened(name: str, progress: Callable[[int, int], None] = lambda done, whole: None, **how: Any) -> Held:
+def opened(name: str, progress: Callable[[int, int], None] = lambda done, whole: None, **how: Any) -> LoadedModel:
     """The model of a name: the catalogue's where no folder is called so, a config.json's where that is all, else as `load` has it."""
     dtype = DTYPES.get(how.get("dtype") or "", torch.bfloat16)
     if not Path(name).exists() and catalog.find(catalog.models(), name) is not None:
         family, cfg = described(name)
-        return Held(name, family, ghost(cfg, dtype), None)
+        return LoadedModel(name, family, meta_model(cfg, dtype), None)
     if Path(name).is_file() or bare(Path(name)) or (how.get("device") == "meta" and is_hub_id(name) and not name.startswith("pellucid/")):
         return shape(name, dtype, how.get("ignore_fields", ()))
     model = load(name, progress=progress, **how)
-    return Held(name, model.family.name, model.module, model)
+    return LoadedModel(name, model.family.name, model.module, model)
 
 
-def shape(name: str, dtype: torch.dtype, ignore: Iterable[str]) -> Held:
+def shape(name: str, dtype: torch.dtype, ignore: Iterable[str]) -> LoadedModel:
     """What a config.json describes, a folder's or a hub id's, without values; with a tokenizer where its folder has one."""
     values, file = config_of(name)
     kind, cfg = understand(values, file, ignore)
     tokenizer = load_tokenizer(name, cfg.vocab) if Path(name).is_dir() else None
-    module = ghost(cfg, dtype)
-    return Held(name, kind.name, module, Model(name, module, kind, values, tokenizer))
+    module = meta_model(cfg, dtype)
+    return LoadedModel(name, kind.name, module, Model(name, module, kind, values, tokenizer))

@@ -14,7 +14,7 @@ from pellucid.checkpoint.default_dtype import name_of
 from pellucid.counting.weights import Weight, legend, parameters
 from pellucid.documents.notation import notes, sentences
 from pellucid.documents.number import count, number, shape
-from pellucid.documents.run import Answer, Life, Line, Moment, folded, held, piece_of, tokenizer_of, visible
+from pellucid.documents.run import Answer, Life, Line, StepView, folded, held, piece_of, tokenizer_of, visible
 from pellucid.errors import UseError
 from pellucid.messages import say
 from pellucid.terminal.heatmap import heat
@@ -86,7 +86,7 @@ def pieces(life: Life, view: View) -> list[Text]:
     return table([[Text(t, DIM) for t in titles], *every], columns)
 
 
-def fed(life: Life, moment: Moment, step: int) -> Text:
+def fed(life: Life, moment: StepView, step: int) -> Text:
     """What a further step was given."""
     tokens = " ".join(named(life, i) for i in moment.fed)
     told = say("explain.fed", token=tokens, before=moment.before, after=moment.before + len(moment.fed))
@@ -99,7 +99,7 @@ def named(life: Life, id: int) -> str:
     return f"{text} ({id})" if text else f"({id})"
 
 
-def rows(life: Life, moment: Moment, hidden: set[str], view: View) -> Iterator[Entry]:
+def rows(life: Life, moment: StepView, hidden: set[str], view: View) -> Iterator[Entry]:
     """The table's rows in order, blocks under headings, hidden blocks as the line of their output."""
     for block, group in groupby(moment.lines, key=lambda one: one.block):
         lines = list(group)
@@ -196,7 +196,7 @@ def column_titles() -> list[str]:
     ]  # fmt: skip
 
 
-def patterns(life: Life, moment: Moment, hidden: set[str], view: View) -> list[Text]:
+def patterns(life: Life, moment: StepView, hidden: set[str], view: View) -> list[Text]:
     """What one head of the unfolded blocks looks at: a table of shares, queries down, keys across."""
     out: list[Text] = []
     for one in moment.lines:
@@ -212,7 +212,7 @@ def patterns(life: Life, moment: Moment, hidden: set[str], view: View) -> list[T
     return out
 
 
-def verdict(life: Life, moment: Moment, view: View) -> Iterator[Text]:
+def verdict(life: Life, moment: StepView, view: View) -> Iterator[Text]:
     """What may come next, or stand in each blank; a model without either says so."""
     if life.model.device.type == "meta":
         yield from prose(say("explain.shapes"), view.width, DIM)

@@ -24,7 +24,7 @@ from pellucid.errors import TrainError
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.training.balance import Balance
 from pellucid.training.identity import identity, require
-from pellucid.training.objectives import IGNORED, Document, Objective, Sheet
+from pellucid.training.objectives import IGNORED, Batch, Document, Objective
 from pellucid.training.recipe import Settings
 from pellucid.training.saves import newest, read_state, save_state, set_aside
 from pellucid.watching.meta import untrace
@@ -91,7 +91,7 @@ def optimizer(model: nn.Module, s: Settings) -> AdamW:
     return AdamW(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
 
 
-def loss_of(model: nn.Module, sheet: Sheet, smoothing: float = 0.0) -> Tensor:
+def loss_of(model: nn.Module, sheet: Batch, smoothing: float = 0.0) -> Tensor:
     """Mean over the real targets of -log p(target); smoothing is the part of it that all V ids share alike (arXiv 1512.00567)."""
     logits = model(*sheet.inputs)
     targets = sheet.targets.flatten()

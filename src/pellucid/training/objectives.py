@@ -31,7 +31,7 @@ class Document(NamedTuple):
     said: list[int]
 
 
-class Sheet(NamedTuple):
+class Batch(NamedTuple):
     """A batch: what the model is called with, and the targets [B T] of its logits, IGNORED where there is none."""
 
     inputs: tuple[Any, ...]
@@ -75,7 +75,7 @@ class Objective(ABC):
         """How many positions a document takes of the model."""
 
     @abstractmethod
-    def sheet(self, batch: Sequence[Document]) -> Sheet:
+    def sheet(self, batch: Sequence[Document]) -> Batch:
         """A batch laid out."""
 
     @abstractmethod
@@ -99,12 +99,12 @@ class Causal(Objective):
     def rows(self, document: Document) -> int:
         return len(document.given) + len(document.said) - 1
 
-    def sheet(self, batch: Sequence[Document]) -> Sheet:
+    def sheet(self, batch: Sequence[Document]) -> Batch:
         whole = stacked([[*d.given, *d.said] for d in batch])
         given = torch.tensor([len(d.given) for d in batch])
         inputs, targets = whole[:, :-1].clamp(min=0), whole[:, 1:]
         targets = targets.masked_fill(torch.arange(1, whole.shape[1]) < given[:, None], IGNORED)
-        return Sheet((inputs, self.step(inputs, given)), targets)
+        return Batch((inputs, self.step(inputs, given)), targets)
 
     def step(self, tokens: Tensor, given: Tensor) -> Step:
         """The step of tokens [B T] whose first given [B] are the prompt."""
@@ -151,10 +151,10 @@ class Translation(Objective):
     def rows(self, document: Document) -> int:
         return max(len(document.given), len(document.said))
 
-    def sheet(self, batch: Sequence[Document]) -> Sheet:
+    def sheet(self, batch: Sequence[Document]) -> Batch:
         source, targets = stacked([d.given for d in batch]), stacked([d.said for d in batch])
         tokens = torch.cat([torch.full_like(targets[:, :1], self.end), targets[:, :-1]], 1).clamp(min=0)
-        return Sheet((source.clamp(min=0), tokens, Step.plain(tokens), Step.plain(source, source != IGNORED)), targets)
+        return Batch((source.clamp(min=0), tokens, Step.plain(tokens), Step.plain(source, source != IGNORED)), targets)
 
     def complete(self, model: nn.Module) -> Complete:
         def logits(prompt: Tensor, written: Tensor) -> Tensor:
@@ -214,11 +214,11 @@ class Masked(Objective):
     def rows(self, document: Document) -> int:
         return len(document.given)
 
-    def sheet(self, batch: Sequence[Document]) -> Sheet:
+    def sheet(self, batch: Sequence[Document]) -> Batch:
         given = stacked([d.given for d in batch])
         targets = torch.full_like(given, IGNORED)
         targets[given == self.mask] = torch.tensor([i for d in batch for i in d.said])
-        return Sheet((given.clamp(min=0), Step.plain(given, given != IGNORED)), targets)
+        return Batch((given.clamp(min=0), Step.plain(given, given != IGNORED)), targets)
 
     def complete(self, model: nn.Module) -> Complete:
         """What it writes is the text from its first blank on, the blanks filled from the left, each with its likeliest token."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pellucid.batch.kv_cache import Stored
-from pellucid.batch.mask import Band, Learned, Sight, Slope, bucket
+from pellucid.batch.mask import AlibiBias, Band, Mask, RelativeBias, bucket
 from pellucid.config import Alibi, Buckets
 from pellucid.ops.native.library import ATTEND, HALF, LATENT, LISTEN, STORE, call, constant, fresh
 from pellucid.ops.native.twins import address, few, fits, numbers, slices
@@ -34,12 +34,12 @@ def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) 
     call(STORE, HALF[x.dtype], (x, table, positions), (pool,), *words)
 
 
-def fits_sight(sight: Sight, end: int | None = None) -> bool:
+def fits_sight(sight: Mask, end: int | None = None) -> bool:
     """Whether a kernel can be told what is seen. Ahead of itself a row sees only where it is known where the keys end."""
     band = sight.allowed
     if not isinstance(band, Band) or (ahead(band) and (end is None or band.chunk is not None)):
         return False
-    return sight.within is None and (sight.bias is None or isinstance(sight.bias, Slope | Learned))
+    return sight.within is None and (sight.bias is None or isinstance(sight.bias, AlibiBias | RelativeBias))
 
 
 def ahead(band: Band) -> bool:
@@ -51,17 +51,17 @@ def ahead(band: Band) -> bool:
 def around(spec: Buckets) -> Tensor:
     """The bucket of a key `reach` tokens ahead, and so on to `reach` tokens back; beyond, it stays."""
     with constant():
-        return bucket(-torch.arange(-spec.reach, spec.reach + 1), spec.count, spec.reach, spec.both_ways)
+        return bucket(-torch.arange(-spec.reach, spec.reach + 1), spec.count, spec.reach, spec.bidirectional)
 
 
-def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, sight: Sight, end: int | None = None) -> bool:
+def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, sight: Mask, end: int | None = None) -> bool:
     if not (fits_sight(sight, end) and len(pools) == 2 and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
         return False
-    return numbers(table, positions) and fits(q, *pools, sight.sinks, sight.bias.table if isinstance(sight.bias, Learned) else None)
+    return numbers(table, positions) and fits(q, *pools, sight.sinks, sight.bias.table if isinstance(sight.bias, RelativeBias) else None)
 
 
 def attend(
-    q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, sight: Sight, end: int = 0
+    q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, sight: Mask, end: int = 0
 ) -> Tensor:
     """q [1 T H K] at positions [1 T] against keys [rows G K] and values [rows G W] in pages, up to `end`: [1 T H W]."""
     (k, v), (_, rows, heads, key) = pools, q.shape
@@ -69,8 +69,8 @@ def attend(
     z = fresh((1, rows, heads, value), q.dtype)
     band, bias = sight.allowed, sight.bias
     assert isinstance(band, Band)
-    slopes, spec = (bias.slopes, bias.spec) if isinstance(bias, Slope) else (None, UNTURNED)
-    learned, buckets = (bias.table, around(bias.spec)) if isinstance(bias, Learned) else (None, None)
+    slopes, spec = (bias.slopes, bias.spec) if isinstance(bias, AlibiBias) else (None, UNTURNED)
+    learned, buckets = (bias.table, around(bias.spec)) if isinstance(bias, RelativeBias) else (None, None)
     reach = 0 if buckets is None else buckets.shape[0] // 2
     pointers = [address(t) for t in (q, k, v, table, positions, z, sight.sinks, slopes, learned)]
     pointers.append(0 if buckets is None else buckets[reach:].data_ptr())
@@ -82,7 +82,7 @@ def attend(
 
 
 def fits_latent(
-    q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, sight: Sight
+    q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, sight: Mask
 ) -> bool:
     """q and the two halves of kv_b's matrix may be slices, whose last axis lies in one piece."""
     if not (fits_sight(sight) and sight.bias is None and sight.sinks is None and sight.cap is None and q.shape[0] == 1 and few(q)):
@@ -93,7 +93,7 @@ def fits_latent(
 
 def attend_latent(
     q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, size: int,
-    scale: float, sight: Sight,
+    scale: float, sight: Mask,
 ) -> Tensor:  # fmt: skip
     """q [1 T H K] and q_rot [1 T H R] against latents [rows C] and shared keys [rows R] in pages; ups [H K C], [H W C]: [1 T H W]."""
     (up_k, up_v), (latent, shared), (_, rows, heads, key), band = ups, pools, q.shape, sight.allowed
@@ -110,7 +110,7 @@ def attend_latent(
 WHOLE = Band()
 
 
-def fits_listen(q: Tensor, like: Stored, sight: Sight) -> bool:
+def fits_listen(q: Tensor, like: Stored, sight: Mask) -> bool:
     """Whether keys and values [1 S G .] of this kind, all of which are seen, have a kernel."""
     open_ = sight.allowed == WHOLE and sight.bias is None and sight.sinks is None and sight.cap is None and sight.within is None
     return (
