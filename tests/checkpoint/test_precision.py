@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pellucid
-from pellucid.checkpoint import precision as rule
+from pellucid.checkpoint import default_dtype as rule
 from pellucid.checkpoint.default_dtype import machine_memory, precision
 from pellucid.commands import main
 from pellucid.errors import UseError

@@ -15,7 +15,7 @@ import torch
 from playwright.sync_api import Browser, Error, Frame
 
 import pellucid
-from pellucid import saved
+from pellucid import html as saved_page
 from pellucid.api.model import Model, load, make, specimens
 from pellucid.errors import TraceError
 from pellucid.html import frame
@@ -39,7 +39,7 @@ def life(specimen: Model) -> Trace:
     return pellucid.trace(specimen, PROMPT, terms=True)
 
 
-def carried(thing: Any, limits: Limits = saved.LIMITS) -> dict[str, Any]:
+def carried(thing: Any, limits: Limits = saved_page.LIMITS) -> dict[str, Any]:
     """What a page of a thing carries."""
     run, place = subject(thing)
     told = json.loads(json.dumps(recording(run, place, limits)))
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_left_out_and_told(browser: Browser, life: Trace, s
     steps = len(long["run"]["steps"])
     assert 1 < steps < 20 and long["left"]["steps"] == 20 - steps
     for limit in (10, 200_000, 400_000, 2_000_000):
-        assert len(saved.html(life, limit)) < limit + PAGE + 200_000  # the documents of the first step
+        assert len(saved_page.html(life, limit)) < limit + PAGE + 200_000  # the documents of the first step
     file, absent = tmp_path / "small.html", phrases("en")["page.saved.absent"]
     life.save_html(file, most=200_000)
     with offline(browser, file) as visit:

@@ -11,7 +11,7 @@ import torch
 from playwright.sync_api import Browser, expect
 from torch import Tensor
 
-from pellucid import saved as written_page
+from pellucid import html as written_page
 from pellucid.api.model import Model, load
 from pellucid.api.trace import trace
 from pellucid.documents.number import number
