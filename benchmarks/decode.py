@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import torch
 import transformers
-from shapes import GGUF, SHAPES, LoadedModel, gguf_file
+from shapes import GGUF, SHAPES, WeightFormat, gguf_file
 
 from pellucid.bench.limits import reading, timed
 from pellucid.bench.machine import cpu
@@ -81,7 +81,7 @@ def outside(engine: Engine, plan: Plan, ids: list[int], new: int) -> float:
     return statistics.median(beside)
 
 
-def case(shape: Any, held: LoadedModel, pairs: int, threads: int, new: int, folder: Path) -> dict[str, Any]:
+def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, folder: Path) -> dict[str, Any]:
     net = shape.theirs(held.dtype)
     model = shape.ours(net, held.dtype)
     draw, missing = torch.Generator().manual_seed(7), None
@@ -178,7 +178,7 @@ def main() -> None:
     report["machine"] = machine(a.threads)
     with tempfile.TemporaryDirectory() as folder:
         for shape, name in product(a.shape, a.held):
-            result = case(SHAPES[shape], LoadedModel(name), a.pairs, a.threads, a.new, Path(folder))
+            result = case(SHAPES[shape], WeightFormat(name), a.pairs, a.threads, a.new, Path(folder))
             report["cases"].append(result)
             told(result)
     a.out.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 SHAPE = {"vocab_size": 8192, "hidden_size": 2560, "intermediate_size": 6912, "num_attention_heads": 20, "num_key_value_heads": 20}
 SHARDS = 4
 KINDS = ("pellucid", "safetensors", "bound")
-LoadedModel = dict[str, Any]  # whatever a turn has read, by name on disk
+Tensors = dict[str, Any]  # whatever a turn has read, by name on disk
 
 
 def make(folder: Path, gb: float) -> None:
@@ -42,16 +42,16 @@ def make(folder: Path, gb: float) -> None:
     print(json.dumps({"layers": layers, "bytes": size, "largest": max(p.nbytes for p in model.module.parameters())}), flush=True)
 
 
-def ours(folder: Path) -> Callable[[], LoadedModel]:
+def ours(folder: Path) -> Callable[[], Tensors]:
     from pellucid.api.model import load
 
     return lambda: load(folder).tensors()
 
 
-def theirs(folder: Path) -> Callable[[], LoadedModel]:
+def theirs(folder: Path) -> Callable[[], Tensors]:
     from safetensors import safe_open
 
-    def read() -> LoadedModel:
+    def read() -> Tensors:
         held = {}
         for shard in sorted(folder.glob("*.safetensors")):
             with safe_open(shard, "pt") as file:
@@ -61,12 +61,12 @@ def theirs(folder: Path) -> Callable[[], LoadedModel]:
     return read
 
 
-def bound(folder: Path) -> Callable[[], LoadedModel]:
+def bound(folder: Path) -> Callable[[], Tensors]:
     import torch
 
     from pellucid.checkpoint.disk import read_at, regular
 
-    def read() -> LoadedModel:
+    def read() -> Tensors:
         held = {}
         for shard in sorted(folder.glob("*.safetensors")):
             held[shard.name] = torch.empty(shard.stat().st_size, dtype=torch.uint8)

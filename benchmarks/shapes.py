@@ -129,7 +129,7 @@ SHAPES = {shape.name: shape for shape in (Gpt2(), Qwen2())}
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class WeightFormat:
     """How weights are held, and what dtype they compute in: in int8 and int4 in float32, where their sums end."""
 
     name: str
