@@ -116,17 +116,17 @@ def piece_of(dtype: torch.dtype, seen: int, rows: int) -> tuple[Tensor, Segment]
 @pytest.mark.parametrize("name", ["both ways", "prefix", "prefix under a window", "buckets both ways", "causal"])
 def test_documents_and_rows_that_see_ahead(name: str, dtype: torch.dtype) -> None:
     table = rand(8, 4, dtype=dtype, seed=9, scale=2)
-    sights: dict[str, Mask] = {
+    masks: dict[str, Mask] = {
         "both ways": bidirectional, "prefix": prefix(20), "prefix under a window": prefix(20) & window(11),
         "buckets both ways": Mask(bidirectional.allowed, relative(table, Buckets(8, 16, True))), "causal": causal,
     }  # fmt: skip
     for seen, rows in ((1, 1), (33, 33), (40, 7)):
         q, piece = piece_of(dtype, seen, rows)
-        want = truth(q, piece, sights[name], 0.4)
+        want = truth(q, piece, masks[name], 0.4)
         with native.any_rows():
-            z = ops.attend(q, KVCache([piece]), sights[name], 0.4)
+            z = ops.attend(q, KVCache([piece]), masks[name], 0.4)
             with determinism.Numbers():  # the table of buckets is there now
-                assert torch.equal(z, ops.attend(q, KVCache([piece]), sights[name], 0.4))
+                assert torch.equal(z, ops.attend(q, KVCache([piece]), masks[name], 0.4))
         assert near(z, want), (seen, rows)
 
 
@@ -223,9 +223,9 @@ def by_many(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def split(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Attention that takes the keys before this chunk and the chunk's own apart, and joins the two."""
 
-    def made(q: Tensor, pools: Any, table: Tensor, at: Tensor, size: int, scale: float, sight: Mask, end: int = 0) -> Tensor:
+    def made(q: Tensor, pools: Any, table: Tensor, at: Tensor, size: int, scale: float, mask: Mask, end: int = 0) -> Tensor:
         if table.ndim == 2 or q.shape[1] == 1:
-            return attend(q, pools, table, at, size, scale, sight, end)
+            return attend(q, pools, table, at, size, scale, mask, end)
         place = table[torch.arange(end) // size] * size + torch.arange(end) % size
         k, v = (p[place].repeat_interleave(q.shape[2] // p.shape[1], 1) for p in pools)
         scores = torch.einsum("thk,shk->hts", q[0] * scale, k).masked_fill(torch.arange(end) > at[0][:, None], -torch.inf)

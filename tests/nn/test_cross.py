@@ -64,9 +64,9 @@ def test_cached_decoding_is_the_full_run(target: int, source: int) -> None:
 def test_padded_sources() -> None:
     """Sources of different lengths as one padded batch: each as if alone, whatever the padding holds."""
     model, read, wanted = tiny("t5"), ids(2, 9, seed=5), ids(2, 6)
-    mask = torch.ones(2, 9, dtype=torch.long)
-    mask[0, 5:], mask[1, :2] = 0, 0
-    got = model(read, wanted, None, Step.plain(read, mask))
+    padding = torch.ones(2, 9, dtype=torch.long)
+    padding[0, 5:], padding[1, :2] = 0, 0
+    got = model(read, wanted, None, Step.plain(read, padding))
     assert far(got[:1], model(read[:1, :5], wanted[:1])) < 1e-11
     assert far(got[1:], model(read[1:, 2:], wanted[1:])) < 1e-11
     assert far(got, model(read, wanted)) > 1e-3

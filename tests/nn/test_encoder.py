@@ -135,7 +135,7 @@ MUTANTS = {
 
 
 def blinded(self: Encoder, x: Tensor, step: Step) -> Tensor:
-    step.sight = causal
+    step.mask = causal
     return transformer.Decoder.forward(self, x, step)
 
 

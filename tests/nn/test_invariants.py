@@ -54,7 +54,7 @@ def restarted(pages: PagedCache, chunks: Any) -> Step:
     return step
 
 
-def upper_left(q: Tensor, k: Tensor, v: Tensor, piece: Any, sight: Mask, scale: float) -> Tensor:
+def upper_left(q: Tensor, k: Tensor, v: Tensor, piece: Any, mask: Mask, scale: float) -> Tensor:
     """SDPA's is_causal for a cached chunk: aligned to the wrong corner."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True).transpose(1, 2)
@@ -72,29 +72,29 @@ def test_02_chunked_prefill() -> float:
     return worst(lambda m: max(far(chunked(m, s), m(TOKENS[None])[0]) for s in splits()))
 
 
-def padding(lengths: Sequence[int], left: bool) -> Tensor:
+def ragged(lengths: Sequence[int], left: bool) -> Tensor:
     """The mask of a ragged batch."""
     at, wide = torch.arange(max(lengths)), max(lengths)
     return torch.stack([at >= wide - n if left else at < n for n in lengths]).long()
 
 
-def batched(model: Decoder, prompts: Sequence[Tensor], mask: Tensor, filler: int) -> list[Tensor]:
+def batched(model: Decoder, prompts: Sequence[Tensor], padding: Tensor, filler: int) -> list[Tensor]:
     """The real rows' logits of prompts in one padded batch."""
-    tokens = torch.full(mask.shape, filler)
-    for row, real, p in zip(tokens, mask.bool(), prompts, strict=True):
+    tokens = torch.full(padding.shape, filler)
+    for row, real, p in zip(tokens, padding.bool(), prompts, strict=True):
         row[real] = p
-    out = model(tokens, Step.plain(tokens, mask))
-    return [o[real] for o, real in zip(out, mask.bool(), strict=True)]
+    out = model(tokens, Step.plain(tokens, padding))
+    return [o[real] for o, real in zip(out, padding.bool(), strict=True)]
 
 
-def unmasked(tokens: Tensor, mask: Tensor | None = None, sight: Mask | None = None) -> Step:
+def unmasked(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = None) -> Step:
     """Padding counted as tokens."""
-    return plain(tokens, None, sight)
+    return plain(tokens, None, mask)
 
 
-def counted(tokens: Tensor, mask: Tensor | None = None, sight: Mask | None = None) -> Step:
+def counted(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = None) -> Step:
     """Padding not seen, but positions that count it."""
-    step = plain(tokens, mask, sight)
+    step = plain(tokens, padding, mask)
     step.positions = torch.where(step.positions < 0, -1, torch.arange(tokens.shape[1]))
     return step
 
@@ -108,8 +108,8 @@ def test_03_batch_is_single() -> float:
         alone = [model(p[None])[0] for p in prompts]
         found = 0.0
         for order in ([0, 1, 2, 3], [2, 0, 3, 1], [1, 1, 0, 0]):
-            mask = padding([len(prompts[i]) for i in order], left=len(set(order)) == 4)
-            got = batched(model, [prompts[i] for i in order], mask, 0)
+            padding = ragged([len(prompts[i]) for i in order], left=len(set(order)) == 4)
+            got = batched(model, [prompts[i] for i in order], padding, 0)
             found = max([found, *(far(g, alone[i]) for g, i in zip(got, order, strict=True))])
         return found
 
@@ -123,8 +123,8 @@ def test_04_padding() -> float:
     def gap(model: Decoder) -> float:
         alone, found = model(TOKENS[None])[0], 0.0
         for n, filler in ((0, 0), (1, 5), (7, V - 1), (40, 0)):
-            for mask in (padding([L, L + n], True), padding([L, L + n], False)):
-                found = max(found, far(batched(model, [TOKENS, ids(L + n)], mask, filler)[0], alone))
+            for padding in (ragged([L, L + n], True), ragged([L, L + n], False)):
+                found = max(found, far(batched(model, [TOKENS, ids(L + n)], padding, filler)[0], alone))
         amid = torch.ones(1, L + 3, dtype=torch.long)
         amid[0, 4:7] = 0
         return max(found, far(batched(model, [TOKENS], amid, 3)[0], alone))
@@ -251,7 +251,7 @@ def leaks(model: Decoder, exact: bool) -> float:
     return found
 
 
-SHIFTED: dict[str, Any] = {"late": (Attention, "sight", lambda self, step: LATE), "blind": (Attention, "sight", lambda self, step: BLIND)}
+SHIFTED: dict[str, Any] = {"late": (Attention, "mask", lambda self, step: LATE), "blind": (Attention, "mask", lambda self, step: BLIND)}
 
 
 @law(0.0, **SHIFTED)
@@ -286,7 +286,7 @@ def test_08_no_leak_by_gradient() -> float:
     return float(sum((reach(tiny(f)) != torch.ones(9, 9).tril().bool()).sum() for f in DECODERS))
 
 
-@law(0.0, late=(Attention, "sight", lambda self, step: LATE), unlimited=(Attention, "sight", lambda self, step: causal))
+@law(0.0, late=(Attention, "mask", lambda self, step: LATE), unlimited=(Attention, "mask", lambda self, step: causal))
 def test_08_windows_reach_by_layers() -> float:
     """L layers of a window w see L (w - 1) back and no farther."""
     found = 0
@@ -298,20 +298,20 @@ def test_08_windows_reach_by_layers() -> float:
     return float(found)
 
 
-def seen_by(model: Decoder, sight: Mask, changed: int) -> Tensor:
-    """Which rows move when this token changes, under a caller's sight."""
+def seen_by(model: Decoder, mask: Mask, changed: int) -> Tensor:
+    """Which rows move when this token changes, under a caller's mask."""
     other = TOKENS.clone()
     other[changed] = (other[changed] + 1) % V
-    a, b = (model(t[None], Step.plain(t[None], sight=sight))[0] for t in (TOKENS, other))
+    a, b = (model(t[None], Step.plain(t[None], mask=mask))[0] for t in (TOKENS, other))
     return (a - b).abs().amax(-1) > 1e-9
 
 
-def ignored(tokens: Tensor, mask: Tensor | None = None, sight: Mask | None = None) -> Step:
-    return plain(tokens, mask)
+def ignored(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = None) -> Step:
+    return plain(tokens, padding)
 
 
-def narrower(tokens: Tensor, mask: Tensor | None = None, sight: Mask | None = None) -> Step:
-    return plain(tokens, mask, None if sight is None else sight & Mask(lambda q, k: (k <= q) | (k != 4)))
+def narrower(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = None) -> Step:
+    return plain(tokens, padding, None if mask is None else mask & Mask(lambda q, k: (k <= q) | (k != 4)))
 
 
 @law(ignored=(Step, "plain", ignored), narrower=(Step, "plain", narrower))
@@ -319,7 +319,7 @@ def test_09_prefix() -> float:
     """The first n see each other both ways, the rest is causal; 0 is causal, all is both ways."""
 
     def gap(model: Decoder) -> float:
-        run = lambda sight: model(TOKENS[None], Step.plain(TOKENS[None], sight=sight))  # noqa: E731
+        run = lambda mask: model(TOKENS[None], Step.plain(TOKENS[None], mask=mask))  # noqa: E731
         found = max(far(run(prefix(0)), model(TOKENS[None])), far(run(prefix(L)), run(bidirectional)))
         found = max(found, 0.0 if far(run(bidirectional), model(TOKENS[None])) > 1e-3 else float("inf"))
         for j, first in ((0, 0), (4, 0), (5, 5), (10, 10)):

@@ -57,16 +57,16 @@ def test_equal_in_float64(family: str, quirk: str) -> None:
 def test_equal_where_rows_are_padded(family: str) -> None:
     j = judge(family)
     ids, (_, model) = given(j), ours(j.folder)
-    mask = torch.ones_like(ids[0])
-    mask[0, 29:] = 0
-    mask[1, : 0 if family in SEQ2SEQ else 5] = 0  # T5's buckets know no padding before
-    step = Step.plain(ids[0], mask)
+    padding = torch.ones_like(ids[0])
+    padding[0, 29:] = 0
+    padding[1, : 0 if family in SEQ2SEQ else 5] = 0  # T5's buckets know no padding before
+    step = Step.plain(ids[0], padding)
     if family in SEQ2SEQ:
-        a, b = model(*ids, None, step), j.logits(*ids, attention_mask=mask)
+        a, b = model(*ids, None, step), j.logits(*ids, attention_mask=padding)
     else:
-        a, b = model(*ids, step), j.logits(*ids, attention_mask=mask, position_ids=step.places)
-        a, b = a[mask.bool()], b[mask.bool()]
-    error, blind = gap(a, b), gap(model(*ids)[mask.bool()] if family not in SEQ2SEQ else model(*ids), b)
+        a, b = model(*ids, step), j.logits(*ids, attention_mask=padding, position_ids=step.places)
+        a, b = a[padding.bool()], b[padding.bool()]
+    error, blind = gap(a, b), gap(model(*ids)[padding.bool()] if family not in SEQ2SEQ else model(*ids), b)
     assert error < EXACT
     assert blind > 1e-3, "without the mask it would be the same"
 

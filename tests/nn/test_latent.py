@@ -48,11 +48,11 @@ def test_forms_agree_in_a_crowd(form: str | None) -> None:
 def lone_gap(form: str) -> float:
     """Prefill of a padded batch, of packed documents, and decoding token by token, against the expanded prefill."""
     model, tokens = tiny("deepseek_v3"), ids(2, 9)
-    mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1], [1] * 9])
+    padding = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1], [1] * 9])
     with swapped(latent, "FORM", "expanded"):
         whole, short = model(tokens), model(tokens[:1, 3:])
     with swapped(latent, "FORM", form):
-        padded = model(tokens, Step.plain(tokens, mask))
+        padded = model(tokens, Step.plain(tokens, padding))
         packed = model(torch.cat([tokens[:1, 3:], tokens[1:]], 1), Step.packed([6, 9]))
         decoded = serve(model, {"a": tokens[1]}, [{"a": 1}] * 9)["a"]
         gaps = [far(model(tokens), whole), far(padded[:1, 3:], short), far(padded[1:], whole[1:])]

@@ -152,9 +152,9 @@ def test_what_was_read_together_goes_with_its_request() -> None:
 def test_padded_rows_have_lengths_of_their_own() -> None:
     """Padding does not count, and a short row beside a long one stays short."""
     model, tokens = built("longrope"), ids(2, 20)
-    mask = torch.ones_like(tokens)
-    mask[0, 11:] = 0
-    step = Step.plain(tokens, mask)
+    padding = torch.ones_like(tokens)
+    padding[0, 11:] = 0
+    step = Step.plain(tokens, padding)
     assert step.totals().tolist() == [[11], [20]]
     out = model(tokens, step)
     assert far(out[0, :11], model(tokens[:1, :11])[0]) < 1e-10 and far(out[1], model(tokens[1:])[0]) < 1e-10

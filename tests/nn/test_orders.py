@@ -78,7 +78,7 @@ def logits(shape: str) -> torch.Tensor:
     ("owner", "name", "value"),
     [
         (SandwichBlock, "sum", Block.sum),  # no norm behind
-        (Attention, "capped", lambda self, sight: sight),
+        (Attention, "capped", lambda self, mask: mask),
         (ops, "capped", lambda x, cap: x),
         (Stack, "scaled", lambda self, x, step: x),
     ],

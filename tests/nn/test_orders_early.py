@@ -87,7 +87,7 @@ def logits(shape: str, monkeypatch: pytest.MonkeyPatch) -> Tensor:
 
 
 MUTANTS: list[tuple[str, tuple[Any, str, Any]]] = [
-    ("bloom", (Attention, "sloped", lambda self, sight: sight)),
+    ("bloom", (Attention, "sloped", lambda self, mask: mask)),
     ("bloom", (Stack, "smoothed", lambda self, x, step: x)),
     ("bloom", (GATE, "ACTS", GATE.ACTS | {"gelu_bloom": torch.relu})),
     ("falcon", (ParallelBlock, "normed", lambda self, norm, x: x)),

@@ -71,12 +71,12 @@ def logits(shape: str) -> Tensor:
 
 
 MUTANTS: list[tuple[str, tuple[Any, str, Any]]] = [
-    ("llama4_text", (Attention, "sight", lambda self, step: self.base)),
+    ("llama4_text", (Attention, "mask", lambda self, step: self.base)),
     ("llama4_text", (Attention, "evened", lambda self, q, k, step: (q, k))),
     ("llama4_text", (Attention, "tempered", lambda self, q, k, step: (q, k))),
     ("llama4_text", (Moe, "weighted", Moe.unweighted)),
-    ("deepseek_v32", (latent, "limited", lambda sight, past, chosen: sight)),
-    ("deepseek_v32", (indexer.ops, "choose", lambda q, w, past, sight, most: choose(q, -w, past, sight, most))),
+    ("deepseek_v32", (latent, "limited", lambda mask, past, chosen: mask)),
+    ("deepseek_v32", (indexer.ops, "choose", lambda q, w, past, mask, most: choose(q, -w, past, mask, most))),
     ("deepseek_v32", (Mask, "of", lambda self, piece: self)),
     ("chinchilla", (DistantAttention, "seen", Attention.seen)),
     ("palm", (PlainLayerNorm, "forward", lambda self, x: x)),

@@ -41,19 +41,19 @@ def latent_case(dtype: torch.dtype, seen: int, h: int, k: int, r: int, w: int, c
 
 
 def latents(dtype: torch.dtype) -> None:
-    for sight in (causal, causal & window(7), causal & chunk(5)):
+    for mask in (causal, causal & window(7), causal & chunk(5)):
         for seen, sizes in ((1, (2, 3, 2, 5, 9)), (40, (4, 16, 8, 12, 20)), (130, (3, 33, 16, 40, 100))):
             q, q_rot, piece, up_k, up_v = latent_case(dtype, seen, *sizes)
-            run = lambda: ops.attend_latent(q, q_rot, KVCache([piece]), up_k, up_v, sight, 0.3)  # noqa: E731
+            run = lambda: ops.attend_latent(q, q_rot, KVCache([piece]), up_k, up_v, mask, 0.3)  # noqa: E731
             low, shared = (t.double() for t in piece.read())
             grown = latent.with_shared(latent.grow(low, up_k.double()), shared), latent.grow(low, up_v.double())
-            want = ops.attend.__globals__["attend_reference"](torch.cat([q, q_rot], -1).double(), piece, sight, 0.3, (), grown)
+            want = ops.attend.__globals__["attend_reference"](torch.cat([q, q_rot], -1).double(), piece, mask, 0.3, (), grown)
             with native.off():
                 theirs = run()
             z = run()
             assert near(z, want, 2) and no_worse(z, theirs, want), (seen, sizes)
             a = PagedRows(piece.paged.pools, torch.stack([piece.paged.table] * 2), 3, piece.q_at.expand(1, 2).contiguous())
-            two = ops.attend_latent(q.expand(1, 2, -1, -1), q_rot.repeat(1, 2, 1, 1), KVCache([], (), a), up_k, up_v, sight, 0.3)
+            two = ops.attend_latent(q.expand(1, 2, -1, -1), q_rot.repeat(1, 2, 1, 1), KVCache([], (), a), up_k, up_v, mask, 0.3)
             assert torch.equal(two, z.expand(1, 2, -1, -1))
 
 
@@ -83,27 +83,27 @@ def test_memories_of_two_requests(dtype: torch.dtype) -> None:
     memories(dtype)
 
 
-def test_a_memory_with_padding_or_a_sight_has_no_kernel() -> None:
+def test_a_memory_with_padding_or_a_mask_has_no_kernel() -> None:
     k, v, q = (rand(1, n, 2, 8, dtype=torch.float32) for n in (5, 5, 1))
     assert native.fits_listen(q, (k, v), bidirectional)
-    for sight in (causal, bidirectional & window(3), replace(bidirectional, cap=1.0), bidirectional & Mask(lambda q, k: k > 0)):
-        assert not native.fits_listen(q, (k, v), sight)
+    for mask in (causal, bidirectional & window(3), replace(bidirectional, cap=1.0), bidirectional & Mask(lambda q, k: k > 0)):
+        assert not native.fits_listen(q, (k, v), mask)
     piece = Segment(0, slice(0, 1), torch.tensor([[0]]), lambda: torch.tensor([[-1, 0, 1, 2, 3]]), lambda: (k, v))
     assert near(ops.attend(q, KVCache([piece]), bidirectional, 0.4), truth(q, piece, bidirectional, 0.4))
 
 
 def buckets(dtype: torch.dtype) -> None:
     for spec in (Buckets(8, 16, False), Buckets(32, 128, False), Buckets(32, 128, True)):
-        sight = replace(causal, bias=relative(rand(spec.count, 4, dtype=dtype, seed=7), spec))
+        mask = replace(causal, bias=relative(rand(spec.count, 4, dtype=dtype, seed=7), spec))
         for seen, rows in ((1, 1), (17, 3), (301, 9)):
             q, piece = paged(dtype, seen, rows, 4, 2, 24, 9, 3)
             z, want = (
-                ops.attend(q, KVCache([piece]), sight, 0.4),
-                truth(q, piece, replace(sight, bias=relative(sight.bias.table.double(), spec)), 0.4),
+                ops.attend(q, KVCache([piece]), mask, 0.4),
+                truth(q, piece, replace(mask, bias=relative(mask.bias.table.double(), spec)), 0.4),
             )
-            assert native.fits_attend(q, piece.paged.pools, piece.paged.table, piece.q_at, sight)
+            assert native.fits_attend(q, piece.paged.pools, piece.paged.table, piece.q_at, mask)
             with native.off():
-                theirs = ops.attend(q, KVCache([piece]), sight, 0.4)
+                theirs = ops.attend(q, KVCache([piece]), mask, 0.4)
             assert near(z, want) and no_worse(z, theirs, want), (spec, seen)
 
 

@@ -1,4 +1,4 @@
-"""The small kernels that single families ask for, and attention under every sight that is plain data: against float64 and torch."""
+"""The small kernels that single families ask for, and attention under every mask that is plain data: against float64 and torch."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from test_native import DTYPES, WIDTHS, near, no_worse, paged, rand
 SINKS, SLOPES = [0.5, -3.0, 2.0, 0.0], [0.7, 0.1, 2.0, 0.02]
 
 
-def sights(dtype: torch.dtype) -> dict[str, Mask]:
+def masks(dtype: torch.dtype) -> dict[str, Mask]:
     sinks = torch.tensor(SINKS, dtype=dtype)
     return {
         "causal": causal,
@@ -39,24 +39,24 @@ def sights(dtype: torch.dtype) -> dict[str, Mask]:
     }
 
 
-def truth(q: Tensor, piece: Any, sight: Mask, scale: float) -> Tensor:
-    """Attention in float64, by the sight's functions."""
-    sight = replace(sight, sinks=None if sight.sinks is None else sight.sinks.double())
+def truth(q: Tensor, piece: Any, mask: Mask, scale: float) -> Tensor:
+    """Attention in float64, by the mask's functions."""
+    mask = replace(mask, sinks=None if mask.sinks is None else mask.sinks.double())
     k, v = (t.double() for t in piece.read())
-    return ops.attend.__globals__["attend_reference"](q.double(), piece, sight, scale, (), (k, v))
+    return ops.attend.__globals__["attend_reference"](q.double(), piece, mask, scale, (), (k, v))
 
 
 def check(name: str, dtype: torch.dtype, heads: int = 4, groups: int = 2, key: int = 24, value: int = 9, size: int = 3) -> None:
-    sight = sights(dtype)[name]
+    mask = masks(dtype)[name]
     for seen, rows in ((1, 1), (16, 16), (17, 3), (130, 1), (301, 9)):
         q, piece = paged(dtype, seen, rows, heads, groups, key, value, size)
         paged_at = piece.paged
-        assert native.fits_attend(q, paged_at.pools, paged_at.table, piece.q_at, sight)
-        z, want = ops.attend(q, KVCache([piece]), sight, 0.4), truth(q, piece, sight, 0.4)
+        assert native.fits_attend(q, paged_at.pools, paged_at.table, piece.q_at, mask)
+        z, want = ops.attend(q, KVCache([piece]), mask, 0.4), truth(q, piece, mask, 0.4)
         with native.off():
-            theirs = ops.attend(q, KVCache([piece]), sight, 0.4)
+            theirs = ops.attend(q, KVCache([piece]), mask, 0.4)
         assert near(z, want) and no_worse(z, theirs, want), (name, seen, rows)
-        single = native.attend(q[:, -1:], paged_at.pools, paged_at.table, piece.q_at[:, -1:].contiguous(), size, 0.4, sight)
+        single = native.attend(q[:, -1:], paged_at.pools, paged_at.table, piece.q_at[:, -1:].contiguous(), size, 0.4, mask)
         assert torch.equal(single, z[:, -1:])
 
 
@@ -66,8 +66,8 @@ def kernels(test: Callable[..., None]) -> Callable[..., None]:
 
 @kernels
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", sights(torch.float32))
-def test_attention_under_every_sight(name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", masks(torch.float32))
+def test_attention_under_every_mask(name: str, dtype: torch.dtype) -> None:
     check(name, dtype)
 
 
@@ -94,7 +94,7 @@ def broken(of: Callable[[Mask], Mask]) -> Callable[..., Tensor]:
         ("all", lambda s: replace(s, bias=alibi(SLOPES))),
     ],
 )
-def test_a_sight_told_wrong_is_seen(name: str, wrong: Callable[[Mask], Mask], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_told_wrong_is_seen(name: str, wrong: Callable[[Mask], Mask], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "attend", broken(wrong))
     with pytest.raises(AssertionError):
         check(name, torch.float32)
@@ -107,15 +107,15 @@ def test_rows_of_several_requests_in_one_call(dtype: torch.dtype) -> None:
     pools = rand(60, 2, 24, dtype=dtype), rand(60, 2, 9, dtype=dtype, seed=1)
     q, at = rand(1, 4, 4, 24, dtype=dtype, seed=2), torch.tensor([[13, 0, -1, 29]])
     tables = torch.stack([torch.randperm(20, generator=torch.Generator().manual_seed(i))[:10] for i in range(4)])
-    for sight in sights(dtype).values():
-        z = native.attend(q, pools, tables, at, 3, 0.4, sight)
+    for mask in masks(dtype).values():
+        z = native.attend(q, pools, tables, at, 3, 0.4, mask)
         for r in (0, 1, 3):
             assert torch.equal(
-                native.attend(q[:, r : r + 1], pools, tables[r], at[:, r : r + 1].contiguous(), 3, 0.4, sight), z[:, r : r + 1]
+                native.attend(q[:, r : r + 1], pools, tables[r], at[:, r : r + 1].contiguous(), 3, 0.4, mask), z[:, r : r + 1]
             )
         assert z[:, 2].eq(0).all()
-        assert torch.equal(ops.attend(q, KVCache([], (q,), PagedRows(pools, tables, 3, at)), sight, 0.4), z)
-        assert not torch.equal(native.attend(q, pools, tables.flip(0).contiguous(), at, 3, 0.4, sight), z)
+        assert torch.equal(ops.attend(q, KVCache([], (q,), PagedRows(pools, tables, 3, at)), mask, 0.4), z)
+        assert not torch.equal(native.attend(q, pools, tables.flip(0).contiguous(), at, 3, 0.4, mask), z)
 
 
 @kernels
@@ -133,7 +133,7 @@ def test_rows_of_several_requests_are_stored_under_their_tables() -> None:
 
 
 @kernels
-def test_a_sight_that_is_more_than_data_does_not_fit() -> None:
+def test_a_mask_that_is_more_than_data_does_not_fit() -> None:
     q, piece = paged(torch.float32, 9, 2, 4, 2, 24, 9, 3)
     at, pools = piece.q_at, piece.paged.pools
     unknown = [
@@ -141,8 +141,8 @@ def test_a_sight_that_is_more_than_data_does_not_fit() -> None:
         replace(causal, within=lambda s, p: s), replace(causal, sinks=torch.zeros(4).double()), causal & chunk(3) & chunk(4),
     ]  # fmt: skip
     assert not any(native.fits_attend(q, pools, piece.paged.table, at, s) for s in unknown)
-    for sight in unknown[:-2]:  # and runs through torch, right
-        assert near(ops.attend(q, KVCache([piece]), sight, 0.4), truth(q, piece, sight, 0.4))
+    for mask in unknown[:-2]:  # and runs through torch, right
+        assert near(ops.attend(q, KVCache([piece]), mask, 0.4), truth(q, piece, mask, 0.4))
 
 
 def test_bands_meet_as_functions_do() -> None:

@@ -178,21 +178,21 @@ def hand_slopes(heads: int) -> Tensor:
     return torch.tensor([2 ** (-8 * (h + 1) / heads) for h in range(heads)], dtype=torch.float64)
 
 
-sight_module = importlib.import_module("pellucid.batch.mask")
+mask_module = importlib.import_module("pellucid.batch.mask")
 
 
 def attended(tokens: Tensor, at: Tensor | None = None) -> dict[str, Tensor]:
     """Recorded tensors of a model of one layer with ALiBi's bias."""
     model = tiny(replace(LLAMA, layers=(c.Layer(c.Attention(4, 2, 8), c.Mlp(48)),)))
-    slanted = replace(causal, bias=sight_module.alibi(hand_slopes(4)))
+    slanted = replace(causal, bias=mask_module.alibi(hand_slopes(4)))
     with torch.no_grad(), watch(model) as seen:
-        model(tokens, Step(torch.arange(tokens.shape[1])[None] if at is None else at, sight=slanted))
+        model(tokens, Step(torch.arange(tokens.shape[1])[None] if at is None else at, mask=slanted))
     return {s.path: s.value for s in seen}
 
 
 @law(
-    rising=(sight_module, "alibi", lambda slopes: alibi(-slopes)),
-    one_slope=(sight_module, "alibi", lambda slopes: alibi(slopes[:1].expand(4))),
+    rising=(mask_module, "alibi", lambda slopes: alibi(-slopes)),
+    one_slope=(mask_module, "alibi", lambda slopes: alibi(slopes[:1].expand(4))),
 )
 def test_15_alibi() -> float:
     """Scores are q·k / √K less slope times distance; the kernel agrees with the reference beside it."""
@@ -232,14 +232,14 @@ def test_15_ids_out_of_range(wrong: int) -> None:
         model(torch.zeros(1, 3))
 
 
-@law(positioned=(Attention, "sight", lambda self, step: replace(bidirectional, bias=alibi(hand_slopes(4)))))
+@law(positioned=(Attention, "mask", lambda self, step: replace(bidirectional, bias=alibi(hand_slopes(4)))))
 def test_15_no_positions() -> float:
     """Without any, and both ways, a model does not know the order of its tokens: A(x[p]) = A(x)[p]. Under a causal mask it does."""
     model = tiny(replace(LLAMA, layers=(c.Layer(c.Attention(4, 2, 8, causal=False), c.Mlp(48)),) * 2))
     tokens, order = ids(1, 9), torch.randperm(9, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         assert (
-            far(*(model(tokens[:, order], Step.plain(tokens, sight=causal)), model(tokens, Step.plain(tokens, sight=causal))[:, order]))
+            far(*(model(tokens[:, order], Step.plain(tokens, mask=causal)), model(tokens, Step.plain(tokens, mask=causal))[:, order]))
             > 1e-3
         )
         return far(model(tokens[:, order]), model(tokens)[:, order])
@@ -280,7 +280,7 @@ def sunk(model: Decoder, value: float, tokens: Tensor) -> Tensor:
     return torch.stack([model(tokens)[0], serve(model, {0: tokens[0]}, [{0: 2}, *[{0: 1}] * 7], PagedCache(8, 2))[0]])
 
 
-@law(dropped=(Attention, "sunk", lambda self, sight: sight), wider=wider)
+@law(dropped=(Attention, "sunk", lambda self, mask: mask), wider=wider)
 def test_16_sinks() -> float:
     """A sink of -inf is none; one far above all scores takes everything; and it is kept whatever the window lets go."""
     tokens, model, plain = ids(1, 9), windowed(3, sinks=True), windowed(3)

@@ -1,4 +1,4 @@
-"""What the API tells beyond a run's tensors: the lens, attributions, turns, sights, routers, what of a past serves, what differs."""
+"""What the API tells beyond a run's tensors: the lens, attributions, turns, masks, routers, what of a past serves, what differs."""
 
 from typing import Any
 
@@ -140,7 +140,7 @@ def test_angles_that_go_by_the_length_of_a_text(api: Served, monkeypatch: pytest
     assert slow < 0.9 * 10_000 ** (-(part.rope.width - 2) / part.rope.width)
 
 
-def test_sights_are_what_queries_see(api: Served) -> None:
+def test_masks_are_what_queries_see(api: Served) -> None:
     at = torch.arange(5)
     for name in (*ALL, "capitals-bert"):
         run = api.run(f"pellucid/{name}", CAPITAL)
@@ -157,7 +157,7 @@ def test_sights_are_what_queries_see(api: Served) -> None:
     with swapped(module, "limits", [window(3)]):
         told = api.run("pellucid/capitals", CAPITAL)["sights"]["layers.1.attn"]
         assert told == {"causal": True, "window": 3, "chunk": None, "until": 0, "source": False, "chosen": None}
-        seen = module.sight(Step.plain(at[None])).mask(at[None], at[None])[0][0, 0]
+        seen = module.mask(Step.plain(at[None])).materialize(at[None], at[None])[0][0, 0]
         assert torch.equal(seen, (at[None] <= at[:, None]) & (at[:, None] - at[None] < told["window"]))
         both = (prefix(4) & window(3)).allowed
         assert torch.equal(both(at[:, None], at[None]), ((at[None] <= at[:, None]) | (at[None] < 4)) & (at[:, None] - at[None] < 3))

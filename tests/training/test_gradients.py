@@ -121,7 +121,7 @@ def test_30_gradients(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "owner", "name", "wrong"),
     [
-        ("window and sinks", Attention, "sunk", lambda self, sight: replace(sight, sinks=self.sinks.detach())),
+        ("window and sinks", Attention, "sunk", lambda self, mask: replace(mask, sinks=self.sinks.detach())),
         ("latent and mlp", ops, "rms", lambda x, w, eps: rms(x.detach(), w, eps)),
         ("encoder", attention, "relative", lambda table, spec: relative(table.detach(), spec)),
         ("cap", torch, "tanh", lambda x: tanh(x.detach())),

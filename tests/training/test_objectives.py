@@ -66,7 +66,7 @@ def test_neighbours_in_a_batch_change_nothing(name: str) -> None:
     plain, prefix = Step.plain, mask.prefix
     mutants: dict[str, tuple[Any, str, Any]] = {
         "prefix": (objectives, "prefix", lambda n: prefix(int(n.max()))),
-        "translation": (objectives.Step, "plain", staticmethod(lambda tokens, mask=None, sight=None: plain(tokens, None, sight))),
+        "translation": (objectives.Step, "plain", staticmethod(lambda tokens, padding=None, mask=None: plain(tokens, None, mask))),
     }
     mutants["masked"] = mutants["translation"]
     if name in mutants:

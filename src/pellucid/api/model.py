@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from pellucid.batch.mask import prefix as prefix_sight
+from pellucid.batch.mask import prefix as prefix_mask
 from pellucid.batch.step import Step
 from pellucid.checkpoint.default_dtype import DTYPES as DTYPES
 from pellucid.checkpoint.default_dtype import Precision, named, precision
@@ -109,15 +109,15 @@ class Model(Placed, Adapting, Shown):
         prefix = ids.shape[1] if prefix is None and self.config.prefix else prefix
         if prefix is not None and (type(prefix) is not int or prefix < 0):
             raise UseError("model.prefix", found=prefix)
-        sight = None if prefix is None else prefix_sight(prefix)
+        mask = None if prefix is None else prefix_mask(prefix)
         if isinstance(self.module, Decoder):
             if target_ids is not None:
                 raise UseError("model.target", model=self.name)
-            return self.module(ids, Step.plain(ids, padding, sight, types))  # type: ignore[no-any-return]
+            return self.module(ids, Step.plain(ids, padding, mask, types))  # type: ignore[no-any-return]
         if target_ids is None:
             raise UseError("model.source", model=self.name)
         self.check(target_ids)
-        return self.module(ids, target_ids, None, Step.plain(ids, padding, sight))  # type: ignore[no-any-return]
+        return self.module(ids, target_ids, None, Step.plain(ids, padding, mask))  # type: ignore[no-any-return]
 
     def check(self, ids: Tensor) -> None:
         """Ids are a LongTensor [B T] within the vocabulary, no longer than learned positions reach."""

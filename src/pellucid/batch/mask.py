@@ -82,7 +82,7 @@ class Mask:
     within: "Callable[[Mask, Any], Mask] | None" = None
 
     def of(self, piece: Any) -> "Mask":
-        """The sight of one piece of the past, whole: positions say the rest."""
+        """The mask of one piece of the past, whole: positions say the rest."""
         return self if self.within is None else self.within(self, piece)
 
     def told(self) -> Settings:
@@ -92,7 +92,7 @@ class Mask:
     def __and__(self, other: "Mask") -> "Mask":
         return replace(self, allowed=both(self.allowed, other.allowed))
 
-    def mask(self, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor | None]:
+    def materialize(self, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor | None]:
         """Positions q_at [B T] and k_at [B S] -> (who sees whom [B 1 T S], the bias or None)."""
         q, k = q_at[:, None, :, None], k_at[:, None, None, :]
         return self.allowed(q, k) & (k >= 0) & (q >= 0), None if self.bias is None else self.bias(q, k)

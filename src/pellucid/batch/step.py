@@ -22,7 +22,7 @@ from pellucid.errors import UseError
 class Step:
     """One forward's knowledge. positions: LongTensor [B T], -1 for padding.
 
-    spans: empty for the B rows of a plain batch.  sight: what the caller lets queries see instead of the model's own, a prefix say.
+    spans: empty for the B rows of a plain batch.  mask: what the caller lets queries see instead of the model's own, a prefix say.
     types: token types [B T], 0 where None.  source: the encoder's rows and the Step that made them, where a request is new.
     wanted: the rows of T whose logits are asked for.
     """
@@ -32,19 +32,19 @@ class Step:
     pages: PagedCache | None = None
     source: "tuple[Tensor, Step] | None" = None
     padded: bool = False
-    sight: Mask | None = None
+    mask: Mask | None = None
     wanted: Tensor | None = None
     types: Tensor | None = None
     kept: dict[Any, Any] = field(default_factory=dict)  # memory of this forward, when nothing outlives it
     once: dict[Any, Any] = field(default_factory=dict)  # what all layers share: angles, slots
 
     @staticmethod
-    def plain(tokens: Tensor, mask: Tensor | None = None, sight: Mask | None = None, types: Tensor | None = None) -> "Step":
-        """Positions 0, 1, 2 ... of tokens [B T]; where mask [B T] is 0 there is no token, its position is -1 and does not count."""
-        if mask is None:
-            return Step(torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape), sight=sight, types=types)
-        real = mask.bool()
-        return Step(torch.where(real, real.cumsum(-1) - 1, -1), padded=True, sight=sight, types=types)
+    def plain(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = None, types: Tensor | None = None) -> "Step":
+        """Positions 0, 1, 2 ... of tokens [B T]; where padding [B T] is 0 there is no token, its position is -1 and does not count."""
+        if padding is None:
+            return Step(torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape), mask=mask, types=types)
+        real = padding.bool()
+        return Step(torch.where(real, real.cumsum(-1) - 1, -1), padded=True, mask=mask, types=types)
 
     @staticmethod
     def packed(lengths: list[int], device: torch.device | str = "cpu", names: Sequence[object] | None = None) -> "Step":

@@ -135,11 +135,11 @@ def repeated(run: Callable[[], object], clock: Clock) -> list[float]:
 def prefill(model: Decoder, bill: Bill, clock: Clock = time.perf_counter) -> Timed:
     """One forward over the bill's context, with the logits of every row."""
     ids = torch.tensor([tokens(bill)])
-    sight = prefix(ids.shape[1]) if model.config.prefix else None
+    mask = prefix(ids.shape[1]) if model.config.prefix else None
 
     def run() -> None:
         with torch.no_grad():
-            model(ids, Step.plain(ids, sight=sight))
+            model(ids, Step.plain(ids, mask=mask))
 
     whole = repeated(run, clock)
     with Stopwatch(bill, model, clock) as watch:

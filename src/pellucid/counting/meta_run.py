@@ -62,7 +62,7 @@ def meta_model(cfg: Config, dtype: torch.dtype) -> Decoder | EncoderDecoder:
 def run(model: Decoder | EncoderDecoder, rows: int, before: int, batch: int, source: int | None = None) -> Ran:
     """One forward of `rows` new tokens after `before` stored ones, for each of `batch` requests; source: tokens that an encoder reads."""
     at = torch.arange(before, before + rows, device=META).expand(batch, -1)
-    step = Ghost(at, before=before, sight=prefix(rows) if model.config.prefix and not before else None)
+    step = Ghost(at, before=before, mask=prefix(rows) if model.config.prefix and not before else None)
     tokens = torch.zeros(batch, rows, dtype=torch.long, device=META)
     told = torch.zeros(batch, source or 1, dtype=torch.long, device=META)
     if isinstance(model, EncoderDecoder) and before:

@@ -172,7 +172,7 @@ def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> dic
 
     with Flash(), layers(model, where), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.enable_grad():
         if isinstance(model, Decoder):
-            model(tokens, Step.plain(tokens, sight=prefix(tokens.shape[1]) if model.config.prefix else None))
+            model(tokens, Step.plain(tokens, mask=prefix(tokens.shape[1]) if model.config.prefix else None))
         else:
             model(source, tokens)
     sums: dict[str, int] = {}

@@ -56,7 +56,7 @@ class Forward:
         """The model's own forward of these rows."""
         if isinstance(self.module, Decoder):
             if self.module.config.prefix and (fresh := [s for s in sequences if not s.stored and not s.request.scored]):
-                step.sight = prefix(len(fresh[0].request.prompt))  # of a row that only decodes it takes nothing away
+                step.mask = prefix(len(fresh[0].request.prompt))  # of a row that only decodes it takes nothing away
             return self.module(tokens, step)  # type: ignore[no-any-return]
         told = {s.key: list(s.request.source or ()) for s in sequences if not self.heard(s)}
         if not told:

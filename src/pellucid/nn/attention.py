@@ -80,32 +80,32 @@ class Attention(nn.Module):
         return tap(ops.tempered(q, step.places, self.temper), "q_grown: B T H K"), k
 
     def seen(self, q: Tensor, step: Step) -> Mask:
-        """The sight of these queries."""
-        return self.sight(step)
+        """The mask of these queries."""
+        return self.mask(step)
 
-    def sight(self, step: Step) -> Mask:
+    def mask(self, step: Step) -> Mask:
         """What this layer's queries may see in this step."""
-        sight = step.sight or self.base
+        mask = step.mask or self.base
         for limit in self.limits:
-            sight = sight & limit
+            mask = mask & limit
         for extra in self.extras:
-            sight = extra(sight)
-        return sight
+            mask = extra(mask)
+        return mask
 
-    def capped(self, sight: Mask) -> Mask:
-        return replace(sight, cap=self.cap)
+    def capped(self, mask: Mask) -> Mask:
+        return replace(mask, cap=self.cap)
 
-    def sunk(self, sight: Mask) -> Mask:
+    def sunk(self, mask: Mask) -> Mask:
         assert self.sinks is not None
-        return replace(sight, sinks=self.sinks, weights=(self.sinks,))
+        return replace(mask, sinks=self.sinks, weights=(self.sinks,))
 
-    def sloped(self, sight: Mask) -> Mask:
-        return replace(sight, bias=self.slope)
+    def sloped(self, mask: Mask) -> Mask:
+        return replace(mask, bias=self.slope)
 
-    def biased(self, sight: Mask) -> Mask:
+    def biased(self, mask: Mask) -> Mask:
         assert self.relative is not None and self.buckets is not None
         table = self.relative.weight
-        return replace(sight, bias=relative(table, self.buckets), weights=(*sight.weights, table))
+        return replace(mask, bias=relative(table, self.buckets), weights=(*mask.weights, table))
 
 
 class DistantAttention(Attention):
@@ -118,7 +118,7 @@ class DistantAttention(Attention):
         self.distance = Linear(cfg.width, spec.heads * spec.width, False)
 
     def seen(self, q: Tensor, step: Step) -> Mask:
-        def within(sight: Mask, piece: Segment) -> Mask:
+        def within(mask: Mask, piece: Segment) -> Mask:
             by_distance = ops.distances(q[:, piece.rows] * self.scale, self.distance.matrix(), piece.k_at.shape[1])
             last = by_distance.shape[-1] - 1
 
@@ -126,10 +126,10 @@ class DistantAttention(Attention):
                 back = (q_at - k_at).clamp(0, last)
                 return by_distance.gather(-1, back.expand(*by_distance.shape[:3], -1))
 
-            return replace(sight, bias=bias)
+            return replace(mask, bias=bias)
 
-        sight = self.sight(step)
-        return replace(sight, within=within, weights=(*sight.weights, self.distance.weight))
+        mask = self.mask(step)
+        return replace(mask, within=within, weights=(*mask.weights, self.distance.weight))
 
 
 class CrossAttention(Attention):
@@ -138,5 +138,5 @@ class CrossAttention(Attention):
     def look_back(self, q: Tensor, x: Tensor, step: Step) -> tuple[Tensor, KVCache]:
         return q, step.memory(self, lambda rows: self.keys(rows, "S"))
 
-    def sight(self, step: Step) -> Mask:
+    def mask(self, step: Step) -> Mask:
         return bidirectional

@@ -32,14 +32,14 @@ class Indexer(nn.Module):
         q = tap(ops.rotate(q, turn, False, rope), "q_rot: B T H K")
         k = tap(ops.rotate(k.unsqueeze(2), turn, False, rope).squeeze(2), "k_rot: B T K")
         weights = tap(self.weights(x), "weights: B T H")
-        return ops.choose(q, weights, step.store(self, k), step.sight or causal, self.chosen)
+        return ops.choose(q, weights, step.store(self, k), step.mask or causal, self.chosen)
 
 
-def limited(sight: Mask, past: KVCache, chosen: list[Tensor]) -> Mask:
-    """The sight of which each piece of the past keeps the keys that were chosen."""
+def limited(mask: Mask, past: KVCache, chosen: list[Tensor]) -> Mask:
+    """The mask of which each piece of the past keeps the keys that were chosen."""
     kept = dict(zip(past.pieces, chosen, strict=True))
     return Mask(
-        sight.allowed,
+        mask.allowed,
         inputs=tuple(chosen),
         within=lambda whole, piece: whole & Mask(lambda q, k: kept[piece][:, None]),
     )

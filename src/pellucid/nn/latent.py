@@ -34,7 +34,7 @@ class Latent(nn.Module):
         self.o = Linear(spec.heads * spec.value, cfg.width, spec.bias)
         self.scale = (spec.key + turned) ** -0.5 if spec.scale is None else spec.scale
         self.indexer = Indexer(cfg, spec.index, spec.q_rank or cfg.width) if spec.index else None
-        self.sight = self.whole if spec.index is None else self.chosen
+        self.mask = self.whole if spec.index is None else self.chosen
 
     def direct(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.q(x), x
@@ -44,11 +44,11 @@ class Latent(nn.Module):
         return self.q_b(low), low
 
     def whole(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], past: KVCache, step: Step) -> Mask:
-        return step.sight or causal
+        return step.mask or causal
 
     def chosen(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], past: KVCache, step: Step) -> Mask:
         assert self.indexer is not None
-        return limited(step.sight or causal, past, self.indexer(x, low, turn, self.spec.rope, step))
+        return limited(step.mask or causal, past, self.indexer(x, low, turn, self.spec.rope, step))
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s, rope = self.spec, self.spec.rope
@@ -62,6 +62,6 @@ class Latent(nn.Module):
         k_shared = tap(ops.rotate(shared.unsqueeze(2), turn, rope.interleaved, rope).squeeze(2), "k_shared: B T R")
         past = step.store(self, latent, k_shared)
         up_k, up_v = self.kv_b.matrix().unflatten(0, (-1, s.key + s.value)).split([s.key, s.value], 1)
-        sight = self.sight(x, low, turn, past, step)
-        z = tap(ops.attend_latent(content, q_rot, past, up_k, up_v, sight, self.scale), "z: B T H W")
+        mask = self.mask(x, low, turn, past, step)
+        z = tap(ops.attend_latent(content, q_rot, past, up_k, up_v, mask, self.scale), "z: B T H W")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]

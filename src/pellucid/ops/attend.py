@@ -1,4 +1,4 @@
-"""Attention: softmax(q·k / √K + what sight adds) · v, each request against its own past.
+"""Attention: softmax(q·k / √K + what mask adds) · v, each request against its own past.
 
 The reference does every step in the open and taps inside. The twins give the same without the table of scores: torch's fused kernel,
 and one pass over the pages where they lie. Only this op chooses; while somebody reads, the reference runs beside the twin.
@@ -23,20 +23,20 @@ from pellucid.watching.terms import Index, Terms
 WITHIN = "scores", "pattern"
 
 
-def attend(q: Tensor, past: KVCache, sight: Mask, scale: float) -> Tensor:
+def attend(q: Tensor, past: KVCache, mask: Mask, scale: float) -> Tensor:
     """q [B T H K] against each request's own keys and values -> z [B T H W]. FLOPs: 2·H·(K + W) for each pair of the full square."""
     named = (q, *past.new[:1])
-    if inside(*WITHIN) != "reference" and fits_abreast(q, past, sight):
-        z = abreast(q, past, sight, scale)
-        deeper(past.pieces, WITHIN, lambda asked, p: shown(asked, q[:, p.rows], z[:, p.rows], p, sight.of(p), scale, named))
+    if inside(*WITHIN) != "reference" and fits_abreast(q, past, mask):
+        z = abreast(q, past, mask, scale)
+        deeper(past.pieces, WITHIN, lambda asked, p: shown(asked, q[:, p.rows], z[:, p.rows], p, mask.of(p), scale, named))
     else:
-        z = walk((q,), past, lambda p, cut: attend_one(cut[0], p, sight, scale, named))
+        z = walk((q,), past, lambda p, cut: attend_one(cut[0], p, mask, scale, named))
 
     def flops() -> int:
         seen = sum((p.q_at.shape[1]) * stored_rows(p) * q.shape[0] for p in past.pieces)
         return 2 * seen * q.shape[2] * (q.shape[3] + z.shape[3])
 
-    return note(z, "attend", (q, *past.new, *sight.inputs), sight.weights, pattern_terms(q, past, sight, scale), flops)
+    return note(z, "attend", (q, *past.new, *mask.inputs), mask.weights, pattern_terms(q, past, mask, scale), flops)
 
 
 def stored_rows(piece: Segment) -> int:
@@ -53,58 +53,58 @@ def walk(q: tuple[Tensor, ...], past: KVCache, one: Callable[[Segment, tuple[Ten
     return (z[0] if len(z) == 1 else torch.cat(z, 1)).contiguous()
 
 
-def fits_abreast(q: Tensor, past: KVCache, sight: Mask) -> bool:
+def fits_abreast(q: Tensor, past: KVCache, mask: Mask) -> bool:
     """Whether one native call serves all pieces."""
     a = past.abreast
     if isinstance(a, ScatteredRows):
-        return native.fits_listen(q, a.like, sight)
-    return a is not None and native.fits_attend(q, a.pools, a.tables, a.positions, sight)
+        return native.fits_listen(q, a.like, mask)
+    return a is not None and native.fits_attend(q, a.pools, a.tables, a.positions, mask)
 
 
-def abreast(q: Tensor, past: KVCache, sight: Mask, scale: float) -> Tensor:
+def abreast(q: Tensor, past: KVCache, mask: Mask, scale: float) -> Tensor:
     """Rows of many requests in one call; each has the bits that it has alone."""
     a = past.abreast
     assert a is not None
     if isinstance(a, ScatteredRows):
         return native.listen(q, a.like, a.places, scale)
-    return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, sight)
+    return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, mask)
 
 
-def attend_one(q: Tensor, piece: Segment, sight: Mask, scale: float, named: tuple[Tensor, ...]) -> Tensor:
+def attend_one(q: Tensor, piece: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> Tensor:
     """The choice of a twin, and what a watcher asked for. named: the operands that scores come from, as they were tapped."""
-    sight = sight.of(piece)
+    mask = mask.of(piece)
     asked = inside(*WITHIN)
     if asked == "reference":
         with instead():
-            return attend_reference(q, piece, sight, scale, named)
+            return attend_reference(q, piece, mask, scale, named)
     paged = piece.paged
     if paged is None and piece.whole and not piece.kept and q.shape[1] <= native.most(0):
         paged = one_page(piece)
-    if paged is not None and native.fits_attend(q, paged.pools, paged.table, piece.q_at, sight, paged.end):
-        z = native.attend(q, paged.pools, paged.table, piece.q_at, paged.size, scale, sight, paged.end)
-    elif piece.kept and native.fits_listen(q, piece.kept, sight):
+    if paged is not None and native.fits_attend(q, paged.pools, paged.table, piece.q_at, mask, paged.end):
+        z = native.attend(q, paged.pools, paged.table, piece.q_at, paged.size, scale, mask, paged.end)
+    elif piece.kept and native.fits_listen(q, piece.kept, mask):
         z = native.listen(q, piece.kept, torch.tensor([native.whereabouts(piece.kept)]).expand(q.shape[1], -1), scale)
-    elif sight.cap is not None:
-        return attend_reference(q, piece, sight, scale, named)
+    elif mask.cap is not None:
+        return attend_reference(q, piece, mask, scale, named)
     elif piece.paged is not None and q.shape[1] == 1:
-        z = attend_pages(q, piece, sight, scale)
+        z = attend_pages(q, piece, mask, scale)
     else:
         k, v = piece.read()
-        z = attend_sdpa(q, k, v, piece, sight, scale)
+        z = attend_sdpa(q, k, v, piece, mask, scale)
     if asked is not None:
-        shown(asked, q, z, piece, sight, scale, named)
+        shown(asked, q, z, piece, mask, scale, named)
     return z
 
 
-def shown(asked: str, q: Tensor, z: Tensor, piece: Segment, sight: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
+def shown(asked: str, q: Tensor, z: Tensor, piece: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
     """What lies within, beside the kernel's z: its tables, or their shapes."""
-    reference = partial(attend_reference, q, piece, sight, scale, named)
+    reference = partial(attend_reference, q, piece, mask, scale, named)
     if asked == "read":
         with beside() as found:
             found(gap(reference(), z))
     else:
         with listed(lambda: gap(reference(), z)):
-            outline(q, piece, sight, scale, q.shape[3], named)
+            outline(q, piece, mask, scale, q.shape[3], named)
 
 
 def one_page(piece: Segment) -> Paged | None:
@@ -119,92 +119,90 @@ def gap(a: Tensor, b: Tensor) -> float | None:
 
 
 def attend_reference(
-    q: Tensor, piece: Segment, sight: Mask, scale: float, named: tuple[Tensor, ...] = (), stored: tuple[Tensor, ...] | None = None
+    q: Tensor, piece: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...] = (), stored: tuple[Tensor, ...] | None = None
 ) -> Tensor:
     """softmax(q k^T) v, every step in the open; stored: the keys and values, where they are not the piece's own."""
     k, v = stored or piece.read()
     groups = k.shape[2]
     split = q.unflatten(2, (groups, -1))
-    allowed, bias = sight.mask(piece.q_at, piece.k_at)
+    allowed, bias = mask.materialize(piece.q_at, piece.k_at)
     raw = torch.einsum("btgrk,bsgk->bgrts", split * scale, k).flatten(1, 2)
-    scores = raw if sight.cap is None else sight.cap * torch.tanh(raw / sight.cap)
+    scores = raw if mask.cap is None else mask.cap * torch.tanh(raw / mask.cap)
     scores = scores if bias is None else scores + bias.to(scores.dtype)
 
     def score_terms(i: Index) -> Terms:
         b, h, t, s = i
         key = k[b, s, h // (q.shape[2] // groups)]
-        found = Terms(q=q[b, t, h], k=key, **({} if scale == 1 else {"scale": scale})) if sight.cap is None else bounded(raw[i], sight.cap)
+        found = Terms(q=q[b, t, h], k=key, **({} if scale == 1 else {"scale": scale})) if mask.cap is None else bounded(raw[i], mask.cap)
         return found.plus(distance=None if bias is None else bias.expand_as(scores)[i])
 
-    scores = tap_scores(scores, named, sight, scale, q.shape[3], score_terms)
+    scores = tap_scores(scores, named, mask, scale, q.shape[3], score_terms)
     w = torch.where(allowed, scores, float("-inf"))
-    sink = None if sight.sinks is None else sight.sinks.to(w.dtype)[:, None, None]
+    sink = None if mask.sinks is None else mask.sinks.to(w.dtype)[:, None, None]
     w = w if sink is None else torch.cat([w, sink.expand(*w.shape[:-1], 1)], -1)
     pattern = w.softmax(-1, dtype=wide(w.dtype)).to(q.dtype)[..., : k.shape[1]]
-    if not (piece.whole and sight is causal):  # there every row sees itself
+    if not (piece.whole and mask is causal):  # there every row sees itself
         pattern = pattern.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
 
     def pattern_cell(i: Index) -> Terms:
         row = scores[i[:-1]].double().masked_fill(~allowed.expand_as(scores)[i[:-1]], float("-inf"))
         return part_of_row(row if sink is None else torch.cat([row, sink[i[1]].double().reshape(1)]), i[-1])
 
-    pattern = tap_pattern(pattern, scores, sight, pattern_cell)
+    pattern = tap_pattern(pattern, scores, mask, pattern_cell)
     return torch.einsum("bgrts,bsgw->btgrw", pattern.unflatten(1, (groups, -1)), v).flatten(2, 3)
 
 
 def tap_scores(
-    scores: Tensor, named: tuple[Tensor, ...], sight: Mask, scale: float, width: int, terms: Callable[[Index], Terms] | None = None
+    scores: Tensor, named: tuple[Tensor, ...], mask: Mask, scale: float, width: int, terms: Callable[[Index], Terms] | None = None
 ) -> Tensor:
     """The table [B H T S] by its name."""
-    biases = sight.weights[1:] if sight.sinks is not None else sight.weights
-    cap = {} if sight.cap is None else {"cap": sight.cap}
+    biases = mask.weights[1:] if mask.sinks is not None else mask.weights
+    cap = {} if mask.cap is None else {"cap": mask.cap}
     return tap(
-        note(scores, "scores", named, biases, terms, settings=lambda: {"scale": scale, "width": width, **cap, **sight.told()}),
+        note(scores, "scores", named, biases, terms, settings=lambda: {"scale": scale, "width": width, **cap, **mask.told()}),
         "scores: B H T S",
     )
 
 
-def tap_pattern(pattern: Tensor, scores: Tensor, sight: Mask, terms: Callable[[Index], Terms] | None = None) -> Tensor:
+def tap_pattern(pattern: Tensor, scores: Tensor, mask: Mask, terms: Callable[[Index], Terms] | None = None) -> Tensor:
     """What the softmax made of it [B H T S], by its name."""
-    weights = () if sight.sinks is None else (sight.sinks,)
-    mask = "chosen" if sight.inputs else told(sight.allowed)
-    return tap(note(pattern, "softmax", (scores, *sight.inputs), weights, terms, settings=lambda: {"mask": mask}), "pattern: B H T S")
+    weights = () if mask.sinks is None else (mask.sinks,)
+    rule = "chosen" if mask.inputs else told(mask.allowed)
+    return tap(note(pattern, "softmax", (scores, *mask.inputs), weights, terms, settings=lambda: {"mask": rule}), "pattern: B H T S")
 
 
-def outline(q: Tensor, piece: Segment, sight: Mask, scale: float, width: int, named: tuple[Tensor, ...]) -> None:
+def outline(q: Tensor, piece: Segment, mask: Mask, scale: float, width: int, named: tuple[Tensor, ...]) -> None:
     """The reference's tables as shapes alone."""
     table = q.new_empty((q.shape[0], q.shape[2], q.shape[1], stored_rows(piece)), device=META)
-    tap_pattern(torch.empty_like(table), tap_scores(table, named, sight, scale, width), sight)
+    tap_pattern(torch.empty_like(table), tap_scores(table, named, mask, scale, width), mask)
 
 
-def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, piece: Segment, sight: Mask, scale: float) -> Tensor:
+def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, piece: Segment, mask: Mask, scale: float) -> Tensor:
     """torch's fused kernel. A sink is one more key with no content and no value, whose bias is the sink."""
-    mask = None
-    if not (
-        piece.whole and sight is causal and q.shape[1] in (1, k.shape[1])
-    ):  # is_causal aligns upper-left: a cached chunk needs the mask
-        allowed, bias = sight.mask(piece.q_at, piece.k_at)
-        mask = allowed
-        if bias is not None or sight.sinks is not None:
+    attn_mask = None
+    if not (piece.whole and mask is causal and q.shape[1] in (1, k.shape[1])):  # is_causal aligns upper-left: a cached chunk needs the mask
+        allowed, bias = mask.materialize(piece.q_at, piece.k_at)
+        attn_mask = allowed
+        if bias is not None or mask.sinks is not None:
             shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
             added = torch.zeros((), dtype=q.dtype, device=q.device) if bias is None else bias.to(q.dtype)
-            mask = torch.where(allowed, added, float("-inf")).expand(shape)
-        if sight.sinks is not None:
-            mask = torch.cat([sight.sinks.to(q.dtype)[None, :, None, None].expand(*mask.shape[:3], 1), mask], -1)
+            attn_mask = torch.where(allowed, added, float("-inf")).expand(shape)
+        if mask.sinks is not None:
+            attn_mask = torch.cat([mask.sinks.to(q.dtype)[None, :, None, None].expand(*attn_mask.shape[:3], 1), attn_mask], -1)
             k, v = F.pad(k, (0, 0, 0, 0, 1, 0)), F.pad(v, (0, 0, 0, 0, 1, 0))
     z = F.scaled_dot_product_attention(
         q.transpose(1, 2),
         k.transpose(1, 2),
         v.transpose(1, 2),
-        attn_mask=mask,
-        is_causal=mask is None and q.shape[1] > 1,
+        attn_mask=attn_mask,
+        is_causal=attn_mask is None and q.shape[1] > 1,
         scale=scale,
         enable_gqa=q.shape[2] != k.shape[2],
     )
     return z.transpose(1, 2)
 
 
-def attend_pages(q: Tensor, piece: Segment, sight: Mask, scale: float) -> Tensor:
+def attend_pages(q: Tensor, piece: Segment, mask: Mask, scale: float) -> Tensor:
     """One pass over the pages where they lie, with a running maximum, sum and output (arXiv 1805.02867): nothing of the past is copied.
 
     A block whose scores are 1, 3 after one of 2: the old sum shrinks by exp(2 - 3), and the new terms join it.
@@ -213,12 +211,12 @@ def attend_pages(q: Tensor, piece: Segment, sight: Mask, scale: float) -> Tensor
     w = wide(q.dtype)
     top = q.new_full((1, q.shape[2], q.shape[1], 1), float("-inf"), dtype=w)
     total, z = torch.zeros_like(top), torch.zeros_like(top)
-    if sight.sinks is not None:
-        top, total = sight.sinks.to(w)[None, :, None, None].expand_as(top), torch.ones_like(top)
+    if mask.sinks is not None:
+        top, total = mask.sinks.to(w)[None, :, None, None].expand_as(top), torch.ones_like(top)
     for (k, v), k_at in piece.paged.blocks():
         split = q.unflatten(2, (k.shape[1], -1))
         scores = torch.einsum("btgrk,sgk->bgrts", split * scale, k).flatten(1, 2).to(w)
-        allowed, bias = sight.mask(piece.q_at, k_at)
+        allowed, bias = mask.materialize(piece.q_at, k_at)
         scores = (scores if bias is None else scores + bias.to(w)).masked_fill(~allowed, float("-inf"))
         peak = torch.maximum(top, scores.amax(-1, keepdim=True))
         safe = peak.masked_fill(peak == float("-inf"), 0.0)
@@ -230,23 +228,23 @@ def attend_pages(q: Tensor, piece: Segment, sight: Mask, scale: float) -> Tensor
 
 
 def pattern_terms(
-    q: Tensor, past: KVCache, sight: Mask, scale: float, read: Callable[[Segment], tuple[Tensor, ...]] = lambda p: p.read()
+    q: Tensor, past: KVCache, mask: Mask, scale: float, read: Callable[[Segment], tuple[Tensor, ...]] = lambda p: p.read()
 ) -> Callable[[Index], Terms]:
     """The terms of a cell of z are pattern times v, over S: found from z's own inputs, so that no kernel need keep a pattern."""
 
     def terms(i: Index) -> Terms:
         b, t, h, w = i
         piece = next(p for p in past.pieces if t in range(q.shape[1])[p.rows])
-        own = sight.of(piece)
+        own = mask.of(piece)
         j, (k, v) = t - range(q.shape[1])[piece.rows].start, read(piece)
         g = h // (q.shape[2] // k.shape[2])
-        allowed, bias = own.mask(piece.q_at, piece.k_at)
+        allowed, bias = own.materialize(piece.q_at, piece.k_at)
         s = (k[b, :, g].double() @ q[b, t, h].double()) * scale
-        s = s if sight.cap is None else sight.cap * torch.tanh(s / sight.cap)
+        s = s if mask.cap is None else mask.cap * torch.tanh(s / mask.cap)
         full = (k.shape[0], q.shape[2], piece.q_at.shape[1], k.shape[1])
         s = s if bias is None else s + bias.expand(full)[b, h, j].double()
         s = s.masked_fill(~allowed.expand(full)[b, h, j], float("-inf"))
-        s = s if sight.sinks is None else torch.cat([s, sight.sinks[h, None].double()])
+        s = s if mask.sinks is None else torch.cat([s, mask.sinks[h, None].double()])
         return Terms(pattern=s.softmax(0).nan_to_num(0.0)[: k.shape[1]], v=v[b, :, g, w])
 
     return terms

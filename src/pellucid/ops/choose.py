@@ -16,8 +16,8 @@ from pellucid.watching.tap import note, tap, within
 from pellucid.watching.terms import Index, Terms
 
 
-def choose(q: Tensor, weights: Tensor, past: KVCache, sight: Mask, most: int) -> list[Tensor]:
-    """q [B T H K] and weights [B T H] against keys [B S K] -> of each piece, who is seen [B T S]: at most so many of those in sight.
+def choose(q: Tensor, weights: Tensor, past: KVCache, mask: Mask, most: int) -> list[Tensor]:
+    """q [B T H K] and weights [B T H] against keys [B S K] -> of each piece, which keys are seen [B T S]: at most `most` of those allowed.
 
     A score is the sum over heads of weight · max(q · k, 0) / √(H·K); of equal ones the earlier key wins. FLOPs: 2·H·(K + 1) a pair.
     """
@@ -35,13 +35,13 @@ def choose(q: Tensor, weights: Tensor, past: KVCache, sight: Mask, most: int) ->
 
             flops = 2 * scores.numel() * q.shape[2] * (q.shape[3] + 1)
             scores = tap(note(scores, "index", (q, weights, *past.new), (), terms, flops), "scores: B T S")
-            allowed = sight.mask(piece.q_at, piece.k_at)[0][:, 0]
+            allowed = mask.materialize(piece.q_at, piece.k_at)[0][:, 0]
             best = torch.where(allowed, scores, float("-inf")).sort(stable=True, dim=-1, descending=True)[1][..., :most]
             chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True) & allowed
 
             def kept(i: Index, scores: Tensor = scores, chosen: Tensor = chosen, allowed: Tensor = allowed) -> Terms:
                 return Terms(chosen=chosen[i].double()).of(score=scores[i], allowed=allowed.expand_as(scores)[i])
 
-            settings = partial(dict[str, Any], chosen=most, mask=told(sight.allowed))
+            settings = partial(dict[str, Any], chosen=most, mask=told(mask.allowed))
             out.append(tap(note(chosen, "top", (scores,), (), kept, settings=settings), "chosen: B T S"))
     return out

@@ -34,7 +34,7 @@ def grow(latent: Tensor, up: Tensor, named: Tensor | None = None) -> Tensor:
     return note(y, "linear", (latent if named is None else named,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
 
 
-def attend_latent(q: Tensor, q_rot: Tensor, past: KVCache, up_k: Tensor, up_v: Tensor, sight: Mask, scale: float) -> Tensor:
+def attend_latent(q: Tensor, q_rot: Tensor, past: KVCache, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float) -> Tensor:
     """q [B T H K] and q_rot [B T H R] over a past of (latent [B S C], shared key [B S R]); up_k [H K C], up_v [H W C] -> z [B T H W]."""
 
     ups, a = (up_k, up_v), past.abreast
@@ -55,7 +55,7 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: KVCache, up_k: Tensor, up_v: T
 
     def one(piece: Segment, cut: tuple[Tensor, ...]) -> Tensor:
         content, turned = cut
-        seen, asked, paged = sight.of(piece), inside(*WITHIN), piece.paged
+        seen, asked, paged = mask.of(piece), inside(*WITHIN), piece.paged
         if asked == "reference":
             with instead():
                 return reference(piece, content, turned)
@@ -75,7 +75,7 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: KVCache, up_k: Tensor, up_v: T
         return z
 
     def reference(piece: Segment, content: Tensor, turned: Tensor) -> Tensor:
-        return in_the_open(torch.cat([content, turned], -1), named, piece, up_k, up_v, sight.of(piece), scale)
+        return in_the_open(torch.cat([content, turned], -1), named, piece, up_k, up_v, mask.of(piece), scale)
 
     def shown(asked: str, piece: Segment, content: Tensor, turned: Tensor, z: Tensor) -> None:
         if asked == "read":
@@ -84,24 +84,24 @@ def attend_latent(q: Tensor, q_rot: Tensor, past: KVCache, up_k: Tensor, up_v: T
         else:
             with listed(lambda: gap(reference(piece, content, turned), z)):
                 k, _ = tap_grown(piece.read()[0].to(META), up_k, up_v, named)
-                outline(content, piece, sight.of(piece), scale, content.shape[3] + turned.shape[3], (*named[:2], k, *named[3:]))
+                outline(content, piece, mask.of(piece), scale, content.shape[3] + turned.shape[3], (*named[:2], k, *named[3:]))
 
     named = q, q_rot, *past.new
-    if isinstance(a, PagedRows) and inside(*WITHIN) != "reference" and fits(q, q_rot, a.pools, a.tables, a.positions, sight):
-        z = native.attend_latent(q, q_rot, a.pools, ups, a.tables, a.positions, a.size, scale, sight)
+    if isinstance(a, PagedRows) and inside(*WITHIN) != "reference" and fits(q, q_rot, a.pools, a.tables, a.positions, mask):
+        z = native.attend_latent(q, q_rot, a.pools, ups, a.tables, a.positions, a.size, scale, mask)
         deeper(past.pieces, WITHIN, lambda asked, p: shown(asked, p, q[:, p.rows], q_rot[:, p.rows], z[:, p.rows]))
     else:
         z = walk((q, q_rot), past, one)
 
     def flops() -> int:
         sizes = [products(p.q_at.shape[1], stored_rows(p), *widths(q.shape, q_rot.shape, up_v)) for p in past.pieces]
-        chosen = [not alone(p, sight.of(p)) and form(q.shape, q_rot.shape, p, up_v) == "expanded" for p in past.pieces]
+        chosen = [not alone(p, mask.of(p)) and form(q.shape, q_rot.shape, p, up_v) == "expanded" for p in past.pieces]
         return 2 * q.shape[0] * sum(pair[c] for pair, c in zip(sizes, chosen, strict=True))
 
     def terms(i: Index) -> Terms:
-        return pattern_terms(torch.cat([q, q_rot], -1), past, sight, scale, grown)(i)
+        return pattern_terms(torch.cat([q, q_rot], -1), past, mask, scale, grown)(i)
 
-    return note(z, "attend latent", (q, q_rot, *past.new, *sight.inputs), (up_k,), terms, flops)
+    return note(z, "attend latent", (q, q_rot, *past.new, *mask.inputs), (up_k,), terms, flops)
 
 
 def widths(q: torch.Size, q_rot: torch.Size, up_v: Tensor) -> tuple[int, int, int, int, int]:
@@ -125,8 +125,8 @@ def tap_grown(latent: Tensor, up_k: Tensor, up_v: Tensor, named: tuple[Tensor, .
     return tap(grow(latent, up_k, named[2]), "k: B S H K"), tap(grow(latent, up_v, named[2]), "v: B S H W")
 
 
-def in_the_open(q: Tensor, named: tuple[Tensor, ...], piece: Segment, up_k: Tensor, up_v: Tensor, sight: Mask, scale: float) -> Tensor:
+def in_the_open(q: Tensor, named: tuple[Tensor, ...], piece: Segment, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float) -> Tensor:
     """The reference: expanded, with the grown keys and values tapped."""
     latent, shared = piece.read()
     k, v = tap_grown(latent, up_k, up_v, named)
-    return attend_reference(q, piece, sight, scale, (*named[:2], k, *named[3:]), (with_shared(k, shared), v))
+    return attend_reference(q, piece, mask, scale, (*named[:2], k, *named[3:]), (with_shared(k, shared), v))

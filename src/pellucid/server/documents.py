@@ -17,7 +17,7 @@ from pellucid.nn.transformer import Encoder
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import choose, stages
 from pellucid.server.runs import LetGo, Run, kept, summed
-from pellucid.server.settings import routings, sights
+from pellucid.server.settings import masks, routings
 from pellucid.server.shelf import LoadedModel
 from pellucid.server.stats import Stats, told
 from pellucid.watching.watch import Seen
@@ -45,7 +45,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "sampling": drawn(run),
         "edited": [] if asked is None else [e.path for e in asked.edits],
         "torn": run.trace.torn,
-        "sights": sights(run),
+        "sights": masks(run),
         "routings": routings(run),
         "steps": [step(run, k) for k in range(run.trace.steps)],
         "tensors": tensors(run, 0) if run.trace.steps else [],

@@ -11,7 +11,7 @@ from pellucid.nn.moe import Moe
 from pellucid.server.runs import Run
 
 
-def sights(run: Run) -> dict[str, Any]:
+def masks(run: Run) -> dict[str, Any]:
     """Of each attention: causal but for keys before `until`, the last `window` positions, the own chunk; whether it reads a source, and how
     many keys an indexer leaves.
     """
@@ -19,7 +19,7 @@ def sights(run: Run) -> dict[str, Any]:
         return {}
     before = prefix(len(run.trace.ids)) if run.held.config.prefix else None
     found = {path: (m, band(m, before)) for path, m in run.held.module.named_modules() if isinstance(m, Attention | Latent)}
-    return {path: sight(m, b) for path, (m, b) in found.items()}
+    return {path: mask(m, b) for path, (m, b) in found.items()}
 
 
 def band(m: nn.Module, before: Mask | None) -> Band:
@@ -34,7 +34,7 @@ def band(m: nn.Module, before: Mask | None) -> Band:
     return seen.allowed
 
 
-def sight(m: nn.Module, b: Band) -> dict[str, Any]:
+def mask(m: nn.Module, b: Band) -> dict[str, Any]:
     index = m.spec.index if isinstance(m, Latent) else None
     told = {"causal": b.causal, "window": b.window, "chunk": b.chunk, "until": b.until}
     return told | {"source": isinstance(m, CrossAttention), "chosen": None if index is None else index.chosen}

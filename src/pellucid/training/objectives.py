@@ -125,7 +125,7 @@ class Prefix(Causal):
         return Document(ids[:prompt], ids[prompt:])
 
     def step(self, tokens: Tensor, given: Tensor) -> Step:
-        return Step.plain(tokens, sight=prefix(given))
+        return Step.plain(tokens, mask=prefix(given))
 
 
 class Translation(Objective):

@@ -1,6 +1,6 @@
 """Attention's fast twins on a CPU: rows into pages, and a few queries over the pages where they lie.
 
-A table is [pages], of the one request that all rows belong to, or [rows pages], one for each row's own. A sight fits if it is plain data:
+A table is [pages], of the one request that all rows belong to, or [rows pages], one for each row's own. A mask fits if it is plain data:
 a causal band, a slope, a cap, sinks.
 """
 
@@ -34,12 +34,12 @@ def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) 
     call(STORE, HALF[x.dtype], (x, table, positions), (pool,), *words)
 
 
-def fits_sight(sight: Mask, end: int | None = None) -> bool:
+def fits_mask(mask: Mask, end: int | None = None) -> bool:
     """Whether a kernel can be told what is seen. Ahead of itself a row sees only where it is known where the keys end."""
-    band = sight.allowed
+    band = mask.allowed
     if not isinstance(band, Band) or (ahead(band) and (end is None or band.chunk is not None)):
         return False
-    return sight.within is None and (sight.bias is None or isinstance(sight.bias, AlibiBias | RelativeBias))
+    return mask.within is None and (mask.bias is None or isinstance(mask.bias, AlibiBias | RelativeBias))
 
 
 def ahead(band: Band) -> bool:
@@ -54,38 +54,38 @@ def around(spec: Buckets) -> Tensor:
         return bucket(-torch.arange(-spec.reach, spec.reach + 1), spec.count, spec.reach, spec.bidirectional)
 
 
-def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, sight: Mask, end: int | None = None) -> bool:
-    if not (fits_sight(sight, end) and len(pools) == 2 and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
+def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, mask: Mask, end: int | None = None) -> bool:
+    if not (fits_mask(mask, end) and len(pools) == 2 and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
         return False
-    return numbers(table, positions) and fits(q, *pools, sight.sinks, sight.bias.table if isinstance(sight.bias, RelativeBias) else None)
+    return numbers(table, positions) and fits(q, *pools, mask.sinks, mask.bias.table if isinstance(mask.bias, RelativeBias) else None)
 
 
 def attend(
-    q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, sight: Mask, end: int = 0
+    q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, mask: Mask, end: int = 0
 ) -> Tensor:
     """q [1 T H K] at positions [1 T] against keys [rows G K] and values [rows G W] in pages, up to `end`: [1 T H W]."""
     (k, v), (_, rows, heads, key) = pools, q.shape
     groups, value = v.shape[1:]
     z = fresh((1, rows, heads, value), q.dtype)
-    band, bias = sight.allowed, sight.bias
+    band, bias = mask.allowed, mask.bias
     assert isinstance(band, Band)
     slopes, spec = (bias.slopes, bias.spec) if isinstance(bias, AlibiBias) else (None, UNTURNED)
     learned, buckets = (bias.table, around(bias.spec)) if isinstance(bias, RelativeBias) else (None, None)
     reach = 0 if buckets is None else buckets.shape[0] // 2
-    pointers = [address(t) for t in (q, k, v, table, positions, z, sight.sinks, slopes, learned)]
+    pointers = [address(t) for t in (q, k, v, table, positions, z, mask.sinks, slopes, learned)]
     pointers.append(0 if buckets is None else buckets[reach:].data_ptr())
     until = min(band.until, end) if band.causal else end
     sizes = rows, heads, groups, key, value, size, apart(table), band.window or 0, band.chunk or 0, until, int(spec.rounded)
-    reads = tuple(t for t in (q, k, v, table, positions, sight.sinks, slopes, learned, buckets) if t is not None)
-    call(ATTEND, HALF[q.dtype], reads, (z,), *pointers, *sizes, reach, scale, sight.cap or 0.0, spec.scale)
+    reads = tuple(t for t in (q, k, v, table, positions, mask.sinks, slopes, learned, buckets) if t is not None)
+    call(ATTEND, HALF[q.dtype], reads, (z,), *pointers, *sizes, reach, scale, mask.cap or 0.0, spec.scale)
     return z
 
 
 def fits_latent(
-    q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, sight: Mask
+    q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, mask: Mask
 ) -> bool:
     """q and the two halves of kv_b's matrix may be slices, whose last axis lies in one piece."""
-    if not (fits_sight(sight) and sight.bias is None and sight.sinks is None and sight.cap is None and q.shape[0] == 1 and few(q)):
+    if not (fits_mask(mask) and mask.bias is None and mask.sinks is None and mask.cap is None and q.shape[0] == 1 and few(q)):
         return False
     even = len(pools) == 2 and pools[0].ndim == 2 and all(t.stride()[:2] == (ups[0].stride(0), pools[0].shape[1]) for t in ups)
     return even and q.dtype is q_rot.dtype and numbers(table, positions) and slices(q, *ups) and fits(q_rot, *pools)
@@ -93,10 +93,10 @@ def fits_latent(
 
 def attend_latent(
     q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, size: int,
-    scale: float, sight: Mask,
+    scale: float, mask: Mask,
 ) -> Tensor:  # fmt: skip
     """q [1 T H K] and q_rot [1 T H R] against latents [rows C] and shared keys [rows R] in pages; ups [H K C], [H W C]: [1 T H W]."""
-    (up_k, up_v), (latent, shared), (_, rows, heads, key), band = ups, pools, q.shape, sight.allowed
+    (up_k, up_v), (latent, shared), (_, rows, heads, key), band = ups, pools, q.shape, mask.allowed
     assert isinstance(band, Band)
     value, width = up_v.shape[1:]
     z = fresh((1, rows, heads, value), q.dtype)
@@ -110,9 +110,9 @@ def attend_latent(
 WHOLE = Band()
 
 
-def fits_listen(q: Tensor, like: Stored, sight: Mask) -> bool:
+def fits_listen(q: Tensor, like: Stored, mask: Mask) -> bool:
     """Whether keys and values [1 S G .] of this kind, all of which are seen, have a kernel."""
-    open_ = sight.allowed == WHOLE and sight.bias is None and sight.sinks is None and sight.cap is None and sight.within is None
+    open_ = mask.allowed == WHOLE and mask.bias is None and mask.sinks is None and mask.cap is None and mask.within is None
     return (
         open_
         and len(like) == 2

@@ -32,7 +32,7 @@ NOTHING = causal & window(0)
 
 
 def by_hand(first: int) -> dict[str, tuple[Mask, Tensor, Tensor | float]]:
-    """Each sight with its mask [T S] and its bias, for queries that stand at first, first + 1, ..."""
+    """Each Mask with its table [T S] and its bias, for queries that stand at first, first + 1, ..."""
     row, col = torch.arange(first, S)[:, None], torch.arange(S)[None]
     seen, back = col <= row, row - col
     buckets = sum((back.clamp(min=0) >= e).long() for e in EDGES[8, 16])
@@ -54,12 +54,12 @@ def by_hand(first: int) -> dict[str, tuple[Mask, Tensor, Tensor | float]]:
     }
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, sight: Mask, allowed: Tensor, bias: Tensor | float) -> Tensor:
+def attended(q: Tensor, k: Tensor, v: Tensor, mask: Mask, allowed: Tensor, bias: Tensor | float) -> Tensor:
     """softmax(q k^T) v written out: q [B T H K], allowed [B 1 T S]."""
     s = torch.einsum("bthk,bshk->bhts", q, k.repeat_interleave(2, 2)) * SCALE
-    s = (s if sight.cap is None else sight.cap * (s / sight.cap).tanh()) + bias
+    s = (s if mask.cap is None else mask.cap * (s / mask.cap).tanh()) + bias
     e = torch.where(allowed, s.exp(), 0.0)
-    below = e.sum(-1, keepdim=True) + (0 if sight.sinks is None else sight.sinks.exp()[:, None, None])
+    below = e.sum(-1, keepdim=True) + (0 if mask.sinks is None else mask.sinks.exp()[:, None, None])
     return torch.einsum("bhts,bshk->bthk", (e / below).nan_to_num(0.0), v.repeat_interleave(2, 2))
 
 
@@ -82,39 +82,39 @@ def a_piece(first: int, k: Tensor, v: Tensor, holes: Tensor | None = None, size:
 
 
 def worst(ways: Any = ("reference", "sdpa", "pages", "op")) -> float:
-    """The largest difference from the hand's z, over sights, chunks, padding and twins."""
+    """The largest difference from the hand's z, over masks, chunks, padding and twins."""
     gaps = [0.0]
     for first in FIRST.values():
         q, k, v = case(first)
-        for sight, seen, bias in by_hand(first).values():
+        for mask, seen, bias in by_hand(first).values():
             for holes in (None, torch.where(torch.arange(S) < torch.tensor([[2], [5]]), -1, torch.arange(S))):
                 allowed = (seen & (torch.arange(S) >= 0))[None, None] if holes is None else seen & (holes >= 0)[:, None, None]
-                want, piece = attended(q, k, v, sight, allowed, bias), a_piece(first, k, v, holes)
+                want, piece = attended(q, k, v, mask, allowed, bias), a_piece(first, k, v, holes)
                 if "reference" in ways:
-                    gaps.append(far(attend.attend_reference(q, piece, sight, SCALE), want))
-                if "sdpa" in ways and sight.cap is None:
-                    gaps.append(far(attend.attend_sdpa(q, k, v, piece, sight, SCALE), want))
+                    gaps.append(far(attend.attend_reference(q, piece, mask, SCALE), want))
+                if "sdpa" in ways and mask.cap is None:
+                    gaps.append(far(attend.attend_sdpa(q, k, v, piece, mask, SCALE), want))
                 if "op" in ways:
-                    gaps.append(far(attend.attend_one(q, piece, sight, SCALE, ()), want))
-            for size in (1, 2, 4, 17) if "pages" in ways and sight.cap is None and first == S - 1 else ():
-                want = attended(q[:1], k[:1], v[:1], sight, seen[None, None], bias)
-                gaps.append(far(attend.attend_pages(q[:1], a_piece(first, k[:1], v[:1], size=size), sight, SCALE), want))
+                    gaps.append(far(attend.attend_one(q, piece, mask, SCALE, ()), want))
+            for size in (1, 2, 4, 17) if "pages" in ways and mask.cap is None and first == S - 1 else ():
+                want = attended(q[:1], k[:1], v[:1], mask, seen[None, None], bias)
+                gaps.append(far(attend.attend_pages(q[:1], a_piece(first, k[:1], v[:1], size=size), mask, SCALE), want))
     return max(gaps)
 
 
-def upper_left(q: Tensor, k: Tensor, v: Tensor, piece: Segment, sight: Mask, scale: float) -> Tensor:
+def upper_left(q: Tensor, k: Tensor, v: Tensor, piece: Segment, mask: Mask, scale: float) -> Tensor:
     """is_causal for a cached chunk, which torch aligns to the upper left."""
-    whole = sight is causal and piece.whole
-    return sdpa(q, k[:, : q.shape[1]], v[:, : q.shape[1]], piece, sight, scale) if whole else sdpa(q, k, v, piece, sight, scale)
+    whole = mask is causal and piece.whole
+    return sdpa(q, k[:, : q.shape[1]], v[:, : q.shape[1]], piece, mask, scale) if whole else sdpa(q, k, v, piece, mask, scale)
 
 
-def unshrunk(q: Tensor, piece: Segment, sight: Mask, scale: float) -> Tensor:
+def unshrunk(q: Tensor, piece: Segment, mask: Mask, scale: float) -> Tensor:
     """Each page's own softmax, averaged: the running sum not carried."""
     assert piece.paged is not None
     each = []
     for (k, v), at in piece.paged.blocks():
         block = Segment(None, slice(None), piece.q_at, lambda at=at: at, lambda k=k, v=v: (k[None], v[None]))
-        each.append(reference(q, block, sight, scale))
+        each.append(reference(q, block, mask, scale))
     return torch.stack(each).mean(0)
 
 
@@ -127,11 +127,11 @@ def padding_seen(self: Mask, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor
     1e-12,
     upper_left=(attend, "attend_sdpa", upper_left),
     unshrunk=(attend, "attend_pages", unshrunk),
-    padding_seen=(Mask, "mask", padding_seen),
-    no_bias=(Mask, "mask", lambda self, q, k, right=Mask.mask: (right(self, q, k)[0], None)),
+    padding_seen=(Mask, "materialize", padding_seen),
+    no_bias=(Mask, "materialize", lambda self, q, k, right=Mask.materialize: (right(self, q, k)[0], None)),
 )
 def test_26_twins_by_hand() -> float:
-    """Twelve sights, each as a prompt, a cached chunk and a decoding step, with and without padding: reference = SDPA = pages = by hand."""
+    """Twelve masks, each as a prompt, a cached chunk and a decoding step, with and without padding: reference = SDPA = pages = by hand."""
     return worst()
 
 
