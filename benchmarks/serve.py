@@ -111,11 +111,17 @@ def bound(model: Decoder, asked: Sequence[Request], gauge: Gauge) -> dict[str, f
     cfg, held = model.config, next(model.parameters())
     weights = sum(p.nbytes for p in model.parameters())
     row = sum(2 * layer.attn.kv_heads * layer.attn.width for layer in cfg.layers) * held.element_size()  # type: ignore[union-attr]
-    past = sum(row * (len(r.prompt) + i) for r in asked for i in range(r.new))
+    cache = sum(row * (len(r.prompt) + i) for r in asked for i in range(r.new))
     flops = 2 * sum(p.numel() for n, p in model.named_parameters() if n.startswith("layers.")) * sum(r.budget for r in asked)
     device = gauge.limits.device
-    seconds = (weights * max(r.new for r in asked) + past) / device.bandwidth + flops / device.peak["bfloat16"]
-    return {"weights": weights, "past": past, "flops": flops, "seconds": seconds, "tokens_per_second": sum(r.new for r in asked) / seconds}
+    seconds = (weights * max(r.new for r in asked) + cache) / device.bandwidth + flops / device.peak["bfloat16"]
+    return {
+        "weights": weights,
+        "past": cache,
+        "flops": flops,
+        "seconds": seconds,
+        "tokens_per_second": sum(r.new for r in asked) / seconds,
+    }
 
 
 def alternating(turns: dict[str, Turn], pairs: int) -> dict[str, list[float]]:
@@ -176,13 +182,13 @@ def prefix(model: Decoder, net: Any, llama: Server | None, known: int, new: int,
         step = Step.paged(pages, {0: new})
         step.wanted = torch.tensor([new - 1])
         bare = [timed(lambda: model(ids[:, known:], step)) for _ in range(pairs + 1)][1:]
-        past = net(ids[:, :known], logits_to_keep=1).past_key_values
+        cache = net(ids[:, :known], logits_to_keep=1).past_key_values
         theirs: dict[str, list[float]] = {"cold": [], "warm": []}
         served: dict[str, list[float]] = {"cold": [], "warm": []}
         other = torch.randint(model.config.vocab, (pairs, new), generator=draw).tolist()  # a warm turn must not know its last rows
         for i in range(pairs):
             theirs["cold"].append(timed(lambda: net(ids, logits_to_keep=1)))
-            again = copy.deepcopy(past)
+            again = copy.deepcopy(cache)
             theirs["warm"].append(timed(lambda again=again: net(ids[:, known:], past_key_values=again, logits_to_keep=1)))  # type: ignore[misc]
             if llama is not None:
                 begin = ids[0, :known].tolist()

@@ -182,7 +182,7 @@ def test_ratios_are_measured_over_bound() -> None:
     assert timing.beside(bill, timed, twice)[0].bound == pytest.approx(whole.bound / 2)
 
 
-def test_a_step_reads_its_weights_and_its_past() -> None:
+def test_a_step_reads_its_weights_and_its_cache() -> None:
     """The block to measure with is as large as that: tied, the embedding is read once, as the head; positions are not read."""
     bill = bill_of("gpt2")
     weights = sum(p.numel() for n, p in tiny("gpt2").named_parameters() if n != "positions.weight")

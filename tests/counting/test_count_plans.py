@@ -144,12 +144,12 @@ def test_the_largest_that_fits_is_the_largest(family: str) -> None:
     assert batch is not None and held(bill, 9, batch) <= device.memory < held(bill, 9, batch + 1)
     assert context is not None and context == max(n for n in range(1000) if held(bill, n, 2) <= device.memory)
     assert held(bill, 9, 2) == int(bill["bytes.total"]) + int(bill["cache.bytes"])
-    own = sum(int(n) * len(kind.numbers) * rows_kept(layer, 9) for kind, layer, n in past_of(bill))
+    own = sum(int(n) * len(kind.numbers) * rows_kept(layer, 9) for kind, layer, n in cached_layers(bill))
     assert int(bill["cache.bytes"]) == 2 * own + source_bytes(bill)
 
 
-def past_of(bill: Bill) -> Iterator[tuple[Kind, Layer, Number]]:
-    """Every kind of layer that keeps a past, with the bytes of one of its rows."""
+def cached_layers(bill: Bill) -> Iterator[tuple[Kind, Layer, Number]]:
+    """Every kind of layer that keeps a cache, with the bytes of one of its rows."""
     for kind, layer in bill.layers():
         found = bill.numbers.get(f"cache.{kind.stack}layers.{kind.first}.attn")
         if found is not None:

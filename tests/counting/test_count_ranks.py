@@ -82,16 +82,18 @@ def test_stages_follow_one_another() -> None:
 
 
 def test_a_latent_is_on_every_rank() -> None:
-    """DeepSeek-V3 at 131,072 tokens on 8 H200: by heads every rank reads the whole past, by experts each its own requests'."""
+    """DeepSeek-V3 at 131,072 tokens on 8 H200: by heads every rank reads the whole cache, by experts each its own requests'."""
     bill = count("deepseek-v3", context=131072, batch=8, dtype="fp8", cache="bfloat16", device="h200")
     heads, experts = (bill_json.over(bill, split) for split in (Split(8, 1, 8), Split(1, 1, 8)))
     assert heads["stages"][0]["cache"] == int(bill["cache.bytes"]) == 8 * experts["stages"][0]["cache"]
     assert not heads["bounds"]["fits"] and experts["bounds"]["fits"]
     assert experts["bounds"]["decode"]["tokens_per_second"] > heads["bounds"]["decode"]["tokens_per_second"]
-    past = 131073 * 61 * (512 + 64) * 2
+    cache = 131073 * 61 * (512 + 64) * 2
     (rank,) = ranks(bill, Split(1, 1, 8))
     attn = [p for p in parts(bill, "decode", H200, rank) if p.path.endswith(".attn")]
-    assert sum(p.moved for p in attn) == past + sum(rank.copies(c.path, c.times) * rank.bytes(c) for c in bill.weights if ".attn" in c.path)
+    assert sum(p.moved for p in attn) == cache + sum(
+        rank.copies(c.path, c.times) * rank.bytes(c) for c in bill.weights if ".attn" in c.path
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -119,7 +121,7 @@ MUTANTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "work of nobody": ("work", lambda self, path: 0.0),
     "everybody's work": ("work", lambda self, path: 2.0),
     "no weights": ("bytes", lambda self, c: 0.0),
-    "no past": ("past", lambda self, path: 0.0),
+    "no cache": ("cache_bytes", lambda self, path: 0.0),
     "all layers": ("copies", lambda self, path, times: 2 * times),
 }
 

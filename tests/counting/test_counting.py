@@ -172,7 +172,7 @@ def test_pairs_are_those_of_the_mask(window: int | None, rows: int, before: int)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_cache_is_what_a_real_past_holds(family: str) -> None:
+def test_the_cache_is_what_a_real_cache_holds(family: str) -> None:
     pages, prompt = PagedCache(8, 4), {"a": ids(1, 9)[0]}
     sources = {"a": ids(1, 7)[0]} if family == "t5" else None
     serve(tiny(family, torch.float32), prompt, [{"a": 9}], pages, sources=sources)

@@ -103,7 +103,7 @@ def test_what_a_row_meets_does_not_go_by_its_neighbours(dtype: torch.dtype) -> N
                 assert torch.equal(f(slice(64 - rows, 64)), single[:, 64 - rows :])
 
 
-def piece_of(dtype: torch.dtype, seen: int, rows: int) -> tuple[Tensor, Segment]:
+def segment_of(dtype: torch.dtype, seen: int, rows: int) -> tuple[Tensor, Segment]:
     """The last rows of a document, against all of it."""
     at = torch.arange(seen)[None]
     k, v = rand(1, seen, 2, 24, dtype=dtype), rand(1, seen, 2, 9, dtype=dtype, seed=1)
@@ -121,12 +121,12 @@ def test_documents_and_rows_that_see_ahead(name: str, dtype: torch.dtype) -> Non
         "buckets both ways": Mask(bidirectional.allowed, relative(table, Buckets(8, 16, True))), "causal": causal,
     }  # fmt: skip
     for seen, rows in ((1, 1), (33, 33), (40, 7)):
-        q, piece = piece_of(dtype, seen, rows)
-        want = truth(q, piece, masks[name], 0.4)
+        q, segment = segment_of(dtype, seen, rows)
+        want = truth(q, segment, masks[name], 0.4)
         with native.any_rows():
-            z = ops.attend(q, KVCache([piece]), masks[name], 0.4)
+            z = ops.attend(q, KVCache([segment]), masks[name], 0.4)
             with determinism.Numbers():  # the table of buckets is there now
-                assert torch.equal(z, ops.attend(q, KVCache([piece]), masks[name], 0.4))
+                assert torch.equal(z, ops.attend(q, KVCache([segment]), masks[name], 0.4))
         assert near(z, want), (seen, rows)
 
 

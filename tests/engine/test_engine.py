@@ -298,7 +298,7 @@ MUTANTS: list[tuple[Any, str, Any]] = [
 
 @pytest.mark.parametrize(("owner", "name", "value"), MUTANTS)
 def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
-    """A leak, siblings without their past, nobody admitted."""
+    """A leak, siblings without their cache, nobody admitted."""
     requests = [Request(tuple(SHARED), NEW, n=2), *(Request(tuple(p), NEW) for p in TEXTS)]
 
     def right() -> bool:

@@ -136,7 +136,7 @@ def bill(cfg: c.Config, dtype: str, tokens: int) -> Any:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_bytes_of_the_past_are_those_counted(name: str, dtype: str) -> None:
+def test_bytes_of_the_cache_are_those_counted(name: str, dtype: str) -> None:
     """On pages of a row to the byte; on larger ones up to the rows of the last page, and under a window of the first."""
     cfg = CONFIGS[name]
     for tokens in (3, 12, 40):

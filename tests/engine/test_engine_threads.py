@@ -105,7 +105,7 @@ class Crowd:
 
 
 def simulated(seed: int, waiting: int = 1000) -> Crowd:
-    """Askers beside a model whose past is its own tokens, over few pages."""
+    """Askers beside a model whose cache is its own tokens, over few pages."""
     life = Life.of(40, 2, Limits(16, 8, waiting), True)
     crowd = Crowd(life.engine, lone)
     return crowd.live([lambda i=i: crowd.ask(10 * seed + i, lambda draw: drawn(draw, 60)) for i in range(ASKERS)])  # type: ignore[misc]

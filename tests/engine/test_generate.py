@@ -35,7 +35,7 @@ def model_of(family: str, dtype: torch.dtype = torch.float64) -> Model:
 
 
 def plain(model: Model, ids: Sequence[int], source: Sequence[int] | None = None) -> Tensor:
-    """The last logits of one full forward without any past, [V]."""
+    """The last logits of one full forward without any cache, [V]."""
     tokens = torch.tensor([list(ids)])
     with torch.no_grad():
         logits: Tensor = model.module(tokens) if source is None else model.module(torch.tensor([list(source)]), tokens)
@@ -100,13 +100,13 @@ def test_greedy_of_every_family_of_files(family: str) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "value"),
     [
-        (Step, "advance", lambda self: None),  # the past is never counted
+        (Step, "advance", lambda self: None),  # the cache is never counted
         (PagedCache, "release", lambda self, request: self.tables.clear()),
         (driving, "choose", lambda logits, *rest: int(logits.argmin())),
     ],
 )
 def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
-    """A past that does not grow, a release that takes all, the unlikeliest token."""
+    """A cache that does not grow, a release that takes all, the unlikeliest token."""
     model, found = model_of("llama"), None
     stop = loop(model, PROMPTS[0], NEW)[3]
     wanted = [loop(model, p, NEW, [stop]) for p in PROMPTS]

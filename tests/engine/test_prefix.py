@@ -57,7 +57,7 @@ def test_the_others_look_back_all_the_way() -> None:
 
 @cache
 def counted_bytes(family: str, context: int) -> int:
-    """What `pellucid count` says of a past in float64."""
+    """What `pellucid count` says of a cache in float64."""
     return 2 * int(counted(WINDOWED[family], family, family, Setting(context=context, cache="float32"))["cache.bytes"])
 
 
@@ -119,13 +119,13 @@ def test_what_others_were_given_is_not_read() -> None:
     """Pages that were given back may be read, by whoever asks late what a row was made of, until somebody else has them."""
     pages, part, told = PagedCache(4, 2), nn.Identity(), torch.arange(5.0)[None, :, None]
     step = Step.paged(pages, {"a": 5})
-    (piece,) = step.store(part, told).pieces
+    (segment,) = step.store(part, told).segments
     step.advance()
     pages.release("a")
-    assert torch.equal(piece.read()[0], told)
+    assert torch.equal(segment.read()[0], told)
     pages.reserve("b", 1)
     with pytest.raises(UseError, match="request a had stored up to token 5"):
-        piece.read()
+        segment.read()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])

@@ -124,7 +124,7 @@ def test_texts_of_parts_that_no_family_has(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPECIMENS)
 def test_texts_of_specimens(name: str) -> None:
-    """The prompt and two steps after it, whose keys lie in the past."""
+    """The prompt and two steps after it, whose keys lie in the cache."""
     model = pellucid.load(f"pellucid/{name}", dtype="float64")
     encodes = model.config.bidirectional
     prompt = "The capital of France is [MASK]." if encodes else "The capital of France is"
@@ -134,7 +134,7 @@ def test_texts_of_specimens(name: str) -> None:
 
 def steps(model: Any, life: Any) -> list[tuple[Run, list[Seen]]]:
     """A trace step by step, each with the records of those before it."""
-    out, past, before = list[tuple[Run, list[Seen]]](), dict[str, list[Seen]](), 0
+    out, kv_cache, before = list[tuple[Run, list[Seen]]](), dict[str, list[Seen]](), 0
     own = held(model.module)
     listens = model.config.encoder is not None
     fed = [model.config.starts] if listens else life.ids
@@ -142,9 +142,9 @@ def steps(model: Any, life: Any) -> list[tuple[Run, list[Seen]]]:
         records = [s for s in life if s.step == n]
         by_path = {s.path: s for s in (*(r for _, seen in out for r in seen), *records)}
         given = {"embed": torch.tensor([fed]), "source": torch.tensor([life.ids])}
-        out.append((Run(by_path, own, given, None, {p: list(x) for p, x in past.items()}, before), records))
+        out.append((Run(by_path, own, given, None, {p: list(x) for p, x in kv_cache.items()}, before), records))
         for s in records:
-            past.setdefault(s.path, []).append(s)
+            kv_cache.setdefault(s.path, []).append(s)
         before, fed = before + len(fed), life.new[n : n + 1]
     return out
 

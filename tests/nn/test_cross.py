@@ -163,9 +163,9 @@ def test_first_memory_for_everybody_mutant() -> None:
     right = Step.memory
 
     def first(self: Step, part: nn.Module, make: Any) -> KVCache:
-        past = right(self, part, make)
-        lead = past.pieces[0]
-        return KVCache([Segment(p.request, p.rows, p.q_at, lambda: lead.k_at, lead.read) for p in past.pieces], past.new)
+        kv_cache = right(self, part, make)
+        lead = kv_cache.segments[0]
+        return KVCache([Segment(p.request, p.rows, p.q_at, lambda: lead.k_at, lead.read) for p in kv_cache.segments], kv_cache.new)
 
     with swapped(Step, "memory", first):
         assert crowd(tiny("t5"))[0] > 1e-3

@@ -207,7 +207,7 @@ def test_watching_one_request_changes_nobody(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt_oss"])
 def test_decoding_reads_pages_where_they_lie(family: str) -> None:
-    """A decoding step copies nothing of the past: the blocks are views of the pools."""
+    """A decoding step copies nothing of the cache: the blocks are views of the pools."""
     model, read, pages, spied = tiny(family), Paged.blocks, PagedCache(64, 4), []
 
     def spy(self: Paged) -> Any:

@@ -54,7 +54,7 @@ def restarted(pages: PagedCache, chunks: Any) -> Step:
     return step
 
 
-def upper_left(q: Tensor, k: Tensor, v: Tensor, piece: Any, mask: Mask, scale: float) -> Tensor:
+def upper_left(q: Tensor, k: Tensor, v: Tensor, segment: Any, mask: Mask, scale: float) -> Tensor:
     """SDPA's is_causal for a cached chunk: aligned to the wrong corner."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True).transpose(1, 2)

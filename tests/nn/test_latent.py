@@ -1,4 +1,4 @@
-"""MLA: two forms of one mathematics, over a past that holds the latent and one shared rotary key."""
+"""MLA: two forms of one mathematics, over a cache that holds the latent and one shared rotary key."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ def _no_grad() -> Any:
 
 
 def crowd_gap(form: str | None) -> float:
-    """How far the crowd, every piece in this form, is from each request alone and expanded."""
+    """How far the crowd, every segment in this form, is from each request alone and expanded."""
     model = tiny("deepseek_v3")
     with swapped(latent, "FORM", "expanded"):
         alone = {r: model(p[None])[0] for r, p in PROMPTS.items()}
@@ -87,7 +87,7 @@ def test_scaled_by_its_own_width_mutant() -> None:
 
 
 def spied(run: Callable[[], object]) -> list[tuple[int, int, str]]:
-    """T, S and the form of every piece that ran: the absorbed one meets keys of C + R."""
+    """T, S and the form of every segment that ran: the absorbed one meets keys of C + R."""
     met, right = [], latent.attend_sdpa
 
     def spy(q: Tensor, k: Tensor, *rest: Any) -> Tensor:
@@ -110,7 +110,7 @@ def multiplied(form: str, t: int, s: int, spec: c.Latent) -> int:
 
 
 def test_choice_by_counts() -> None:
-    """Every piece runs in the form of fewer products, and both forms occur."""
+    """Every segment runs in the form of fewer products, and both forms occur."""
     model = tiny("deepseek_v3")
     met = spied(lambda: (serve(model, PROMPTS, PLAN), model(ids(1, 40)), serve(model, {0: ids(40)}, [{0: 38}, {0: 1}, {0: 1}])))
     assert {form for *_, form in met} == set(FORMS)
@@ -131,7 +131,7 @@ def test_one_token_over_many() -> None:
     assert latent.products(1, 4096, 128, 128, 64, 128, 512) == (587_202_560, 68_887_248_896)
 
 
-def test_the_past_is_the_latent() -> None:
+def test_the_cache_is_the_latent() -> None:
     """Under each part, rows of C and of R; nothing else is stored, and nothing by head."""
     model, pages = tiny("deepseek_v3"), PagedCache(16, 4)
     serve(model, PROMPTS, PLAN[:2], pages)

@@ -99,7 +99,7 @@ def longest(self: Step) -> Tensor:
 
 
 def truth(model: Decoder, scaling: str, text: Tensor) -> Tensor:
-    """The logits of each step by forwards without a past, [NEW V].
+    """The logits of each step by forwards without a cache, [NEW V].
 
     longrope: one over the text as long as it was then.  dynamic: one whose rows are turned as they were when they were read.
     """
@@ -111,7 +111,7 @@ def truth(model: Decoder, scaling: str, text: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_generation_is_forwards_without_a_past(scaling: str) -> None:
+def test_generation_is_forwards_without_a_cache(scaling: str) -> None:
     model = built(scaling)
 
     def gap() -> float:

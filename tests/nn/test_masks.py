@@ -67,8 +67,8 @@ def case(first: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor
     return tuple(rows(B, n, heads, width, seed=3).to(dtype) for n, heads, width in ((S - first, H, K), (S, G, K), (S, G, W)))  # type: ignore
 
 
-def a_piece(first: int, k: Tensor, v: Tensor, holes: Tensor | None = None, size: int = 0) -> Segment:
-    """A piece over whole rows, over rows with padding, or over pages of a size in a shuffled order."""
+def a_segment(first: int, k: Tensor, v: Tensor, holes: Tensor | None = None, size: int = 0) -> Segment:
+    """A segment over whole rows, over rows with padding, or over pages of a size in a shuffled order."""
     q_at = torch.arange(first, S).expand(len(k), -1)
     k_at = torch.arange(S).expand(len(k), -1) if holes is None else holes
     paged = None
@@ -89,31 +89,31 @@ def worst(ways: Any = ("reference", "sdpa", "pages", "op")) -> float:
         for mask, seen, bias in by_hand(first).values():
             for holes in (None, torch.where(torch.arange(S) < torch.tensor([[2], [5]]), -1, torch.arange(S))):
                 allowed = (seen & (torch.arange(S) >= 0))[None, None] if holes is None else seen & (holes >= 0)[:, None, None]
-                want, piece = attended(q, k, v, mask, allowed, bias), a_piece(first, k, v, holes)
+                want, segment = attended(q, k, v, mask, allowed, bias), a_segment(first, k, v, holes)
                 if "reference" in ways:
-                    gaps.append(far(attend.attend_reference(q, piece, mask, SCALE), want))
+                    gaps.append(far(attend.attend_reference(q, segment, mask, SCALE), want))
                 if "sdpa" in ways and mask.cap is None:
-                    gaps.append(far(attend.attend_sdpa(q, k, v, piece, mask, SCALE), want))
+                    gaps.append(far(attend.attend_sdpa(q, k, v, segment, mask, SCALE), want))
                 if "op" in ways:
-                    gaps.append(far(attend.attend_one(q, piece, mask, SCALE, ()), want))
+                    gaps.append(far(attend.attend_one(q, segment, mask, SCALE, ()), want))
             for size in (1, 2, 4, 17) if "pages" in ways and mask.cap is None and first == S - 1 else ():
                 want = attended(q[:1], k[:1], v[:1], mask, seen[None, None], bias)
-                gaps.append(far(attend.attend_pages(q[:1], a_piece(first, k[:1], v[:1], size=size), mask, SCALE), want))
+                gaps.append(far(attend.attend_pages(q[:1], a_segment(first, k[:1], v[:1], size=size), mask, SCALE), want))
     return max(gaps)
 
 
-def upper_left(q: Tensor, k: Tensor, v: Tensor, piece: Segment, mask: Mask, scale: float) -> Tensor:
+def upper_left(q: Tensor, k: Tensor, v: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:
     """is_causal for a cached chunk, which torch aligns to the upper left."""
-    whole = mask is causal and piece.whole
-    return sdpa(q, k[:, : q.shape[1]], v[:, : q.shape[1]], piece, mask, scale) if whole else sdpa(q, k, v, piece, mask, scale)
+    whole = mask is causal and segment.whole
+    return sdpa(q, k[:, : q.shape[1]], v[:, : q.shape[1]], segment, mask, scale) if whole else sdpa(q, k, v, segment, mask, scale)
 
 
-def unshrunk(q: Tensor, piece: Segment, mask: Mask, scale: float) -> Tensor:
+def unshrunk(q: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:
     """Each page's own softmax, averaged: the running sum not carried."""
-    assert piece.paged is not None
+    assert segment.paged is not None
     each = []
-    for (k, v), at in piece.paged.blocks():
-        block = Segment(None, slice(None), piece.q_at, lambda at=at: at, lambda k=k, v=v: (k[None], v[None]))
+    for (k, v), at in segment.paged.blocks():
+        block = Segment(None, slice(None), segment.q_at, lambda at=at: at, lambda k=k, v=v: (k[None], v[None]))
         each.append(reference(q, block, mask, scale))
     return torch.stack(each).mean(0)
 
@@ -138,10 +138,10 @@ def test_26_twins_by_hand() -> float:
 def test_a_row_that_sees_nothing_is_zero() -> None:
     """Not NaN, which a plain softmax over nothing gives."""
     q, k, v = case(0)
-    whole = a_piece(0, k, v)
+    whole = a_segment(0, k, v)
     for twin in (attend.attend_reference(q, whole, NOTHING, SCALE), attend.attend_sdpa(q, k, v, whole, NOTHING, SCALE)):
         assert not twin.any() and twin.isfinite().all()
-    last = attend.attend_pages(q[:1, -1:], a_piece(S - 1, k[:1], v[:1], size=4), NOTHING, SCALE)
+    last = attend.attend_pages(q[:1, -1:], a_segment(S - 1, k[:1], v[:1], size=4), NOTHING, SCALE)
     assert not last.any() and last.isfinite().all()
     assert torch.full((3,), -math.inf).softmax(-1).isnan().all()
 
@@ -154,11 +154,11 @@ def ratio(twin: str, dtype: torch.dtype) -> float:
         truth = attended(
             *(t.double() for t in (q, k, v)), causal, (torch.arange(S)[None] <= torch.arange(first, S)[:, None])[None, None], 0.0
         )
-        plain = far(attend.attend_reference(q, a_piece(first, k, v), causal, SCALE), truth)
+        plain = far(attend.attend_reference(q, a_segment(first, k, v), causal, SCALE), truth)
         if twin == "sdpa":
-            got = attend.attend_sdpa(q, k, v, a_piece(first, k, v), causal, SCALE)
+            got = attend.attend_sdpa(q, k, v, a_segment(first, k, v), causal, SCALE)
         else:
-            each = [a_piece(first, k[b : b + 1], v[b : b + 1], size=4) for b in range(B)]
+            each = [a_segment(first, k[b : b + 1], v[b : b + 1], size=4) for b in range(B)]
             got = torch.cat([attend.attend_one(q[b : b + 1], p, causal, SCALE, ()) for b, p in enumerate(each)])
         assert got.dtype == dtype
         found = max(found, far(got, truth) / (2 * plain + 2 * torch.finfo(dtype).eps))

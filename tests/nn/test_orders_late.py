@@ -75,9 +75,9 @@ MUTANTS: list[tuple[str, tuple[Any, str, Any]]] = [
     ("llama4_text", (Attention, "evened", lambda self, q, k, step: (q, k))),
     ("llama4_text", (Attention, "tempered", lambda self, q, k, step: (q, k))),
     ("llama4_text", (Moe, "weighted", Moe.unweighted)),
-    ("deepseek_v32", (latent, "limited", lambda mask, past, chosen: mask)),
-    ("deepseek_v32", (indexer.ops, "choose", lambda q, w, past, mask, most: choose(q, -w, past, mask, most))),
-    ("deepseek_v32", (Mask, "of", lambda self, piece: self)),
+    ("deepseek_v32", (latent, "limited", lambda mask, kv_cache, chosen: mask)),
+    ("deepseek_v32", (indexer.ops, "choose", lambda q, w, kv_cache, mask, most: choose(q, -w, kv_cache, mask, most))),
+    ("deepseek_v32", (Mask, "of", lambda self, segment: self)),
     ("chinchilla", (DistantAttention, "seen", Attention.seen)),
     ("palm", (PlainLayerNorm, "forward", lambda self, x: x)),
 ]
@@ -146,7 +146,7 @@ def test_pairs_of_chunks_are_those_of_the_mask(chunk: int, window: int | None, r
 
 
 def test_an_indexer_is_counted_as_what_it_reads_and_stores() -> None:
-    """It scores every key, and attention sees three; both pasts grow."""
+    """It scores every key, and attention sees three; both caches grow."""
     bill = counted(SHAPES["deepseek_v32"], "tiny", "deepseek_v32", Setting(context=40, cache="float32"))
     assert int(bill["cache.bytes_per_token"]) == 2 * (20 + 8 + 12) * 4
     assert int(bill["cache.bytes"]) == 40 * int(bill["cache.bytes_per_token"])

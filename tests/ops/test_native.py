@@ -152,15 +152,15 @@ def paged(dtype: torch.dtype, seen: int, rows: int, heads: int, groups: int, key
     pools = rand(pages * size, groups, key, dtype=dtype, seed=1), rand(pages * size, groups, value, dtype=dtype, seed=2)
     at = torch.arange(seen - rows, seen)[None]
     slots = table[torch.arange(seen) // size] * size + torch.arange(seen) % size
-    piece = Segment(0, slice(0, rows), at, lambda: torch.arange(seen)[None], lambda: tuple(p[slots][None] for p in pools), True,
+    segment = Segment(0, slice(0, rows), at, lambda: torch.arange(seen)[None], lambda: tuple(p[slots][None] for p in pools), True,
                   Paged(pools, table, size, seen))  # fmt: skip
-    return rand(1, rows, heads, key, dtype=dtype), piece
+    return rand(1, rows, heads, key, dtype=dtype), segment
 
 
-def attend_truth(q: Tensor, piece: Segment, scale: float) -> Tensor:
-    k, v = (t[0].double().repeat_interleave(q.shape[2] // t.shape[2], 1) for t in piece.read())
+def attend_truth(q: Tensor, segment: Segment, scale: float) -> Tensor:
+    k, v = (t[0].double().repeat_interleave(q.shape[2] // t.shape[2], 1) for t in segment.read())
     scores = torch.einsum("thk,shk->hts", q[0].double(), k) * scale
-    hidden = torch.arange(k.shape[0])[None] > piece.q_at[0][:, None]
+    hidden = torch.arange(k.shape[0])[None] > segment.q_at[0][:, None]
     return torch.einsum("hts,shw->thw", scores.masked_fill(hidden, -math.inf).softmax(-1), v)[None]
 
 
@@ -170,15 +170,15 @@ def attend_truth(q: Tensor, piece: Segment, scale: float) -> Tensor:
 )
 def test_attend(dtype: torch.dtype, heads: int, groups: int, key: int, value: int, size: int) -> None:
     for seen, rows in ((1, 1), (2, 2), (16, 16), (17, 3), (130, 1), (301, 9)):
-        q, piece = paged(dtype, seen, rows, heads, groups, key, value, size)
-        z, truth = ops.attend(q, KVCache([piece]), causal, key**-0.5), attend_truth(q, piece, key**-0.5)
+        q, segment = paged(dtype, seen, rows, heads, groups, key, value, size)
+        z, truth = ops.attend(q, KVCache([segment]), causal, key**-0.5), attend_truth(q, segment, key**-0.5)
         with native.off():
-            theirs = ops.attend(q, KVCache([piece]), causal, key**-0.5)
+            theirs = ops.attend(q, KVCache([segment]), causal, key**-0.5)
         assert z.shape == truth.shape and near(z, truth) and no_worse(z, theirs, truth), (seen, rows)
         if native.available():
-            pool, at = piece.paged.pools, piece.q_at
-            assert native.fits_attend(q, pool, piece.paged.table, at, causal)
-            alone = native.attend(q[:, -1:], pool, piece.paged.table, at[:, -1:].contiguous(), size, key**-0.5, causal)
+            pool, at = segment.paged.pools, segment.q_at
+            assert native.fits_attend(q, pool, segment.paged.table, at, causal)
+            alone = native.attend(q[:, -1:], pool, segment.paged.table, at[:, -1:].contiguous(), size, key**-0.5, causal)
             assert torch.equal(alone, z[:, -1:])
 
 

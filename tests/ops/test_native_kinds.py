@@ -1,4 +1,4 @@
-"""Kernels of what only some kinds of attention need: a latent past, an encoder's memory, biases by distance, computed positions."""
+"""Kernels of what only some kinds of attention need: a latent cache, an encoder's memory, biases by distance, computed positions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,30 +29,30 @@ def _no_grad() -> Iterator[None]:
 
 
 def latent_case(dtype: torch.dtype, seen: int, h: int, k: int, r: int, w: int, c: int, size: int = 3) -> tuple[Any, ...]:
-    """One row over a request of `seen` tokens in shuffled pages: (q, q_rot, piece, up_k, up_v)."""
+    """One row over a request of `seen` tokens in shuffled pages: (q, q_rot, segment, up_k, up_v)."""
     table = torch.randperm(-(-seen // size) + 2, generator=torch.Generator().manual_seed(seen))
     pools = rand(len(table) * size, c, dtype=dtype), rand(len(table) * size, r, dtype=dtype, seed=1)
     slots, at = table[torch.arange(seen) // size] * size + torch.arange(seen) % size, torch.tensor([[seen - 1]])
-    piece = Segment(0, slice(0, 1), at, lambda: torch.arange(seen)[None], lambda: tuple(p[slots][None] for p in pools), True,
+    segment = Segment(0, slice(0, 1), at, lambda: torch.arange(seen)[None], lambda: tuple(p[slots][None] for p in pools), True,
                   Paged(pools, table, size, seen))  # fmt: skip
     up_k, up_v = rand(h, k + w, c, dtype=dtype, seed=2, scale=c**-0.5).split([k, w], 1)
     q = rand(1, 1, h, k + r, dtype=dtype, seed=3)[..., :k]
-    return q, rand(1, 1, h, r, dtype=dtype, seed=4), piece, up_k, up_v
+    return q, rand(1, 1, h, r, dtype=dtype, seed=4), segment, up_k, up_v
 
 
 def latents(dtype: torch.dtype) -> None:
     for mask in (causal, causal & window(7), causal & chunk(5)):
         for seen, sizes in ((1, (2, 3, 2, 5, 9)), (40, (4, 16, 8, 12, 20)), (130, (3, 33, 16, 40, 100))):
-            q, q_rot, piece, up_k, up_v = latent_case(dtype, seen, *sizes)
-            run = lambda: ops.attend_latent(q, q_rot, KVCache([piece]), up_k, up_v, mask, 0.3)  # noqa: E731
-            low, shared = (t.double() for t in piece.read())
+            q, q_rot, segment, up_k, up_v = latent_case(dtype, seen, *sizes)
+            run = lambda: ops.attend_latent(q, q_rot, KVCache([segment]), up_k, up_v, mask, 0.3)  # noqa: E731
+            low, shared = (t.double() for t in segment.read())
             grown = latent.with_shared(latent.grow(low, up_k.double()), shared), latent.grow(low, up_v.double())
-            want = ops.attend.__globals__["attend_reference"](torch.cat([q, q_rot], -1).double(), piece, mask, 0.3, (), grown)
+            want = ops.attend.__globals__["attend_reference"](torch.cat([q, q_rot], -1).double(), segment, mask, 0.3, (), grown)
             with native.off():
                 theirs = run()
             z = run()
             assert near(z, want, 2) and no_worse(z, theirs, want), (seen, sizes)
-            a = PagedRows(piece.paged.pools, torch.stack([piece.paged.table] * 2), 3, piece.q_at.expand(1, 2).contiguous())
+            a = PagedRows(segment.paged.pools, torch.stack([segment.paged.table] * 2), 3, segment.q_at.expand(1, 2).contiguous())
             two = ops.attend_latent(q.expand(1, 2, -1, -1), q_rot.repeat(1, 2, 1, 1), KVCache([], (), a), up_k, up_v, mask, 0.3)
             assert torch.equal(two, z.expand(1, 2, -1, -1))
 
@@ -66,15 +66,15 @@ def memories(dtype: torch.dtype) -> None:
     """Rows of two requests, each against its own encoder's rows."""
     kept = [(rand(1, s, 2, 24, dtype=dtype, seed=s), rand(1, s, 2, 9, dtype=dtype, seed=s + 1)) for s in (1, 37)]
     q, at = rand(1, 2, 4, 24, dtype=dtype), torch.tensor([[3, 5]])
-    pieces = [Segment(i, slice(i, i + 1), at[:, i : i + 1], lambda s=s: torch.arange(s[0].shape[1])[None], lambda s=s: s, kept=s)
+    segments = [Segment(i, slice(i, i + 1), at[:, i : i + 1], lambda s=s: torch.arange(s[0].shape[1])[None], lambda s=s: s, kept=s)
               for i, s in enumerate(kept)]  # fmt: skip
-    want = torch.cat([truth(q[:, i : i + 1], p, bidirectional, 0.4) for i, p in enumerate(pieces)], 1)
+    want = torch.cat([truth(q[:, i : i + 1], p, bidirectional, 0.4) for i, p in enumerate(segments)], 1)
     with native.off():
-        theirs = ops.attend(q, KVCache(pieces), bidirectional, 0.4)
-    z = ops.attend(q, KVCache(pieces), bidirectional, 0.4)
+        theirs = ops.attend(q, KVCache(segments), bidirectional, 0.4)
+    z = ops.attend(q, KVCache(segments), bidirectional, 0.4)
     assert near(z, want) and no_worse(z, theirs, want)
     places = torch.tensor([native.whereabouts(s) for s in kept])
-    assert torch.equal(ops.attend(q, KVCache(pieces, kept[0], ScatteredRows(kept[0], places)), bidirectional, 0.4), z)
+    assert torch.equal(ops.attend(q, KVCache(segments, kept[0], ScatteredRows(kept[0], places)), bidirectional, 0.4), z)
     assert native.listen(q, kept[0], torch.tensor([[0, 0, 0]] * 2), 0.4).eq(0).all()
 
 
@@ -88,22 +88,22 @@ def test_a_memory_with_padding_or_a_mask_has_no_kernel() -> None:
     assert native.fits_listen(q, (k, v), bidirectional)
     for mask in (causal, bidirectional & window(3), replace(bidirectional, cap=1.0), bidirectional & Mask(lambda q, k: k > 0)):
         assert not native.fits_listen(q, (k, v), mask)
-    piece = Segment(0, slice(0, 1), torch.tensor([[0]]), lambda: torch.tensor([[-1, 0, 1, 2, 3]]), lambda: (k, v))
-    assert near(ops.attend(q, KVCache([piece]), bidirectional, 0.4), truth(q, piece, bidirectional, 0.4))
+    segment = Segment(0, slice(0, 1), torch.tensor([[0]]), lambda: torch.tensor([[-1, 0, 1, 2, 3]]), lambda: (k, v))
+    assert near(ops.attend(q, KVCache([segment]), bidirectional, 0.4), truth(q, segment, bidirectional, 0.4))
 
 
 def buckets(dtype: torch.dtype) -> None:
     for spec in (Buckets(8, 16, False), Buckets(32, 128, False), Buckets(32, 128, True)):
         mask = replace(causal, bias=relative(rand(spec.count, 4, dtype=dtype, seed=7), spec))
         for seen, rows in ((1, 1), (17, 3), (301, 9)):
-            q, piece = paged(dtype, seen, rows, 4, 2, 24, 9, 3)
+            q, segment = paged(dtype, seen, rows, 4, 2, 24, 9, 3)
             z, want = (
-                ops.attend(q, KVCache([piece]), mask, 0.4),
-                truth(q, piece, replace(mask, bias=relative(mask.bias.table.double(), spec)), 0.4),
+                ops.attend(q, KVCache([segment]), mask, 0.4),
+                truth(q, segment, replace(mask, bias=relative(mask.bias.table.double(), spec)), 0.4),
             )
-            assert native.fits_attend(q, piece.paged.pools, piece.paged.table, piece.q_at, mask)
+            assert native.fits_attend(q, segment.paged.pools, segment.paged.table, segment.q_at, mask)
             with native.off():
-                theirs = ops.attend(q, KVCache([piece]), mask, 0.4)
+                theirs = ops.attend(q, KVCache([segment]), mask, 0.4)
             assert near(z, want) and no_worse(z, theirs, want), (spec, seen)
 
 

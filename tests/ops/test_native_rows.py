@@ -39,24 +39,24 @@ def masks(dtype: torch.dtype) -> dict[str, Mask]:
     }
 
 
-def truth(q: Tensor, piece: Any, mask: Mask, scale: float) -> Tensor:
+def truth(q: Tensor, segment: Any, mask: Mask, scale: float) -> Tensor:
     """Attention in float64, by the mask's functions."""
     mask = replace(mask, sinks=None if mask.sinks is None else mask.sinks.double())
-    k, v = (t.double() for t in piece.read())
-    return ops.attend.__globals__["attend_reference"](q.double(), piece, mask, scale, (), (k, v))
+    k, v = (t.double() for t in segment.read())
+    return ops.attend.__globals__["attend_reference"](q.double(), segment, mask, scale, (), (k, v))
 
 
 def check(name: str, dtype: torch.dtype, heads: int = 4, groups: int = 2, key: int = 24, value: int = 9, size: int = 3) -> None:
     mask = masks(dtype)[name]
     for seen, rows in ((1, 1), (16, 16), (17, 3), (130, 1), (301, 9)):
-        q, piece = paged(dtype, seen, rows, heads, groups, key, value, size)
-        paged_at = piece.paged
-        assert native.fits_attend(q, paged_at.pools, paged_at.table, piece.q_at, mask)
-        z, want = ops.attend(q, KVCache([piece]), mask, 0.4), truth(q, piece, mask, 0.4)
+        q, segment = paged(dtype, seen, rows, heads, groups, key, value, size)
+        paged_at = segment.paged
+        assert native.fits_attend(q, paged_at.pools, paged_at.table, segment.q_at, mask)
+        z, want = ops.attend(q, KVCache([segment]), mask, 0.4), truth(q, segment, mask, 0.4)
         with native.off():
-            theirs = ops.attend(q, KVCache([piece]), mask, 0.4)
+            theirs = ops.attend(q, KVCache([segment]), mask, 0.4)
         assert near(z, want) and no_worse(z, theirs, want), (name, seen, rows)
-        single = native.attend(q[:, -1:], paged_at.pools, paged_at.table, piece.q_at[:, -1:].contiguous(), size, 0.4, mask)
+        single = native.attend(q[:, -1:], paged_at.pools, paged_at.table, segment.q_at[:, -1:].contiguous(), size, 0.4, mask)
         assert torch.equal(single, z[:, -1:])
 
 
@@ -134,15 +134,15 @@ def test_rows_of_several_requests_are_stored_under_their_tables() -> None:
 
 @kernels
 def test_a_mask_that_is_more_than_data_does_not_fit() -> None:
-    q, piece = paged(torch.float32, 9, 2, 4, 2, 24, 9, 3)
-    at, pools = piece.q_at, piece.paged.pools
+    q, segment = paged(torch.float32, 9, 2, 4, 2, 24, 9, 3)
+    at, pools = segment.q_at, segment.paged.pools
     unknown = [
         bidirectional, window(4), prefix(3), causal & Mask(lambda q, k: k != 3), replace(causal, bias=lambda q, k: (k - q).double()),
         replace(causal, within=lambda s, p: s), replace(causal, sinks=torch.zeros(4).double()), causal & chunk(3) & chunk(4),
     ]  # fmt: skip
-    assert not any(native.fits_attend(q, pools, piece.paged.table, at, s) for s in unknown)
+    assert not any(native.fits_attend(q, pools, segment.paged.table, at, s) for s in unknown)
     for mask in unknown[:-2]:  # and runs through torch, right
-        assert near(ops.attend(q, KVCache([piece]), mask, 0.4), truth(q, piece, mask, 0.4))
+        assert near(ops.attend(q, KVCache([segment]), mask, 0.4), truth(q, segment, mask, 0.4))
 
 
 def test_bands_meet_as_functions_do() -> None:

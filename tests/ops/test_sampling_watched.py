@@ -48,7 +48,7 @@ def test_reading_moves_no_bit(how: Sampling, dtype: torch.dtype) -> None:
         if how is ALL:
             assert [name for name, _ in told] == ORDER
             assert [s.inputs for s in found[1:]] == [(f"sample.{name}",) for name in ORDER[:-1]]
-    assert not here.calls and not here.terms and here.piece is None
+    assert not here.calls and not here.terms and here.segment is None
 
 
 def off_by(seen: Watch) -> float:
@@ -109,7 +109,7 @@ def test_only_whom_it_watches() -> None:
     assert [s.path for s in seen] == [*(f"sample.{name}" for name in ORDER), *(f"sample.{name}" for name in ORDER[:6])] and {
         s.request for s in seen
     } == {"mine"}
-    assert not here.calls and here.piece is None and not here.terms
+    assert not here.calls and here.segment is None and not here.terms
     with pytest.raises(ShapeError), watch(model, edit={"sample.top_k": lambda x: x[1:]}):
         written(ALL, model)
     with pytest.raises(TraceError, match=r"sample\.top_k"), watch(model, edit={"sample.topk": lambda x: x}):

@@ -177,7 +177,7 @@ def reuse(api: Served, run: str, **body: Any) -> dict[str, Any]:
     return judge(reply.json(), "reuse")
 
 
-def test_what_of_a_past_serves_is_what_an_engine_finds(api: Served, models: dict[str, Model]) -> None:
+def test_what_of_a_cache_serves_is_what_an_engine_finds(api: Served, models: dict[str, Model]) -> None:
     """The judge: an engine that runs both prompts, and counts what its cache has found."""
     run, model = api.run("pellucid/capitals", CAPITAL), models["capitals"]
     for text, same in ((JAPAN, 3), (CAPITAL, 5), ("A capital", 0), (f"{CAPITAL} Paris", 5)):
@@ -204,7 +204,7 @@ def test_rows_that_serve_are_the_same_to_the_bit(api: Served) -> None:
         assert torch.equal(a[:kept], b[:kept]) and not torch.equal(a[kept], b[kept])
 
 
-def test_models_whose_past_depends_on_more(api: Served) -> None:
+def test_models_whose_cache_depends_on_more(api: Served) -> None:
     run = api.run("pellucid/capitals-prefix", CAPITAL)["run"]
     assert all(p["reused"] == 0 for p in reuse(api, run, prompt=CAPITAL)["pages"])  # a prefix sees what comes after it
     run = api.run("pellucid/capitals-t5", CAPITAL)["run"]

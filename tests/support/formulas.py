@@ -29,8 +29,8 @@ class Run:
     weights: Mapping[str, tuple[Tensor, str]]
     ids: Mapping[str, Tensor]  # of "source" and "embed", by the record that looks them up
     types: Tensor | None = None
-    past: Mapping[str, list[Seen]] = field(default_factory=dict)  # the records of earlier steps, by path
-    before: int = 0  # how many rows the past held before this step
+    kv_cache: Mapping[str, list[Seen]] = field(default_factory=dict)  # the records of earlier steps, by path
+    before: int = 0  # how many rows the cache held before this step
 
 
 @dataclass
@@ -149,7 +149,7 @@ class Reader:
             return Named(torch.einsum("bthk,tshk->bhts", a.x, keys), ("B", "H", "T", "S"))
         if b.axes[0] == "N":  # each row its expert's matrix
             return Named(torch.einsum("ni,noi->no", a.x, b.x), ("N", b.axes[1]))
-        a = self.stored(a) if "S" in self.seen.dims.split() and a.path in self.run.past else a
+        a = self.stored(a) if "S" in self.seen.dims.split() and a.path in self.run.kv_cache else a
         rows, lead = a.x, list(a.axes)
         while rows.shape[-1] < b.x.shape[-1]:
             rows, lead = rows.flatten(-2), lead[:-1]
@@ -262,7 +262,7 @@ class Reader:
         rows = self.seen if "S" in self.seen.dims.split() else self.run.records[f"{self.seen.path.rpartition('.')[0]}.pattern"]
         if "T" not in x.axes or x.x.shape[1] == rows.shape[rows.dims.split().index("S")]:
             return x
-        return Named(torch.cat([*(s.value.double() for s in self.run.past[x.path]), x.x], 1), x.axes, x.path)
+        return Named(torch.cat([*(s.value.double() for s in self.run.kv_cache[x.path]), x.x], 1), x.axes, x.path)
 
     def size(self, letter: str) -> int:
         """How long an axis is, of the record or of an operand."""

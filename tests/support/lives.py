@@ -1,4 +1,4 @@
-"""A whole life of the engine with a model whose past is the tokens themselves, so that what a text reads is compared with what it is.
+"""A whole life of the engine with a model whose cache is the tokens themselves, so that what a text reads is compared with what it is.
 
 The fake model's next logits follow from every token that it read from the pages: one wrong row, stale page or early write changes the
 text. A life is drawn from one seed: requests come, are cancelled, end; pages are few, so that texts are put off and begun again.
@@ -48,10 +48,10 @@ class Parrot(nn.Module):
     def run(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
         step = Step.paged(self.pages, {s.key: n for s, n in chunks.items()})
         tokens = torch.tensor([[[t] for s, n in chunks.items() for t in s.tokens[s.stored : s.stored + n]]])
-        past = step.store(self, tokens)
+        kv_cache = step.store(self, tokens)
         out: dict[Sequence, Tensor] = {}
-        for (s, n), piece in zip(chunks.items(), past.pieces, strict=True):
-            read = piece.read()[0][0, :, 0].tolist()
+        for (s, n), segment in zip(chunks.items(), kv_cache.segments, strict=True):
+            read = segment.read()[0][0, :, 0].tolist()
             if read != s.tokens[: s.stored + n]:
                 self.faults.append(f"{s.key}: {s.tokens[: s.stored + n]} reads {read}")
             wanted = wants(s, n)

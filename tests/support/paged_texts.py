@@ -165,11 +165,11 @@ class World:
         told = {name: history(self.texts[name].key, self.texts[name].tokens) for name in chunks}
         rows = torch.tensor([h for s in step.spans for h in told[s.request][s.before : s.end]])[None, :, None]
         for part in self.parts:
-            for s, piece in zip(step.spans, step.store(part, rows, rows * 2).pieces, strict=True):
-                self.meets(part, s.before, s.end, told[s.request], piece.k_at[0], *(r[0, :, 0] for r in piece.read()))
-                if piece.paged is None or self.choose(4):
+            for s, segment in zip(step.spans, step.store(part, rows, rows * 2).segments, strict=True):
+                self.meets(part, s.before, s.end, told[s.request], segment.k_at[0], *(r[0, :, 0] for r in segment.read()))
+                if segment.paged is None or self.choose(4):
                     continue
-                met = [(at[0], *(b[:, 0] for b in block)) for block, at in piece.paged.blocks()]
+                met = [(at[0], *(b[:, 0] for b in block)) for block, at in segment.paged.blocks()]
                 self.meets(part, s.before, s.end, told[s.request], *map(torch.cat, zip(*met, strict=True)))
         held = {name: {r: len(g.held[name]) for r, g in self.pages.groups.items()} for name in chunks}
         step.advance()

@@ -122,7 +122,7 @@ def test_they_are_listed_small_and_of_the_promised_shape() -> None:
 
 
 def test_each_shows_what_it_is_there_for() -> None:
-    """Grouped heads and rotary positions; a latent past and a corrected mixture; a prefix; an encoder beside a decoder; blanks."""
+    """Grouped heads and rotary positions; a latent cache and a corrected mixture; a prefix; an encoder beside a decoder; blanks."""
     llama, deepseek, prefix, t5, bert = (specimen(f"capitals-{n}").model.config for n in ("llama", "deepseek", "prefix", "t5", "bert"))
     attn, latent, moe = llama.layers[0].attn, deepseek.layers[0].attn, deepseek.layers[-1].ffn
     assert isinstance(attn, c.Attention) and 1 < attn.kv_heads < attn.heads and attn.rope and llama.norm == "rms"

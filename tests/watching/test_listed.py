@@ -54,7 +54,7 @@ def test_a_listed_table_is_the_one_that_is_read(family: str) -> None:
     "mutant",
     [
         (Again, "record", lambda self, seen, part: record(self, replace(seen, path="pattern"), part)),
-        (attend, "stored_rows", lambda piece: piece.read()[0].shape[1] - 1),
+        (attend, "stored_rows", lambda segment: segment.read()[0].shape[1] - 1),
         (Again, "record", lambda self, seen, part: replace(record(self, seen, part), error=None)),
     ],
 )

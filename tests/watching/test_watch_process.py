@@ -34,7 +34,7 @@ class Shared:
 
     watches: tuple[Watch, ...] = ()
     calls: tuple[tap.Call, ...] = ()
-    piece: Place | None = None
+    segment: Place | None = None
     marks: list[Seen] | None = None
     source = "executed"
     terms: dict[int, tuple[Tensor, Callable[[tap.Index], Terms]]] = {}

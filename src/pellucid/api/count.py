@@ -55,7 +55,7 @@ def count(
     """Every parameter, byte and FLOP of a model, each with its formula.
 
     name: of the catalogue, a folder, a hub id, or a config.json.  context: tokens read before a decode step, by default 4096 or what the
-    model reaches.  dtype: of the weights, bfloat16 where None, or as a folder in our own blocks holds them.  cache: of the past, as the
+    model reaches.  dtype: of the weights, bfloat16 where None, or as a folder in our own blocks holds them.  cache: of the cache, as the
     weights' where None.  source: tokens that an encoder reads.  device: a name of the
     catalogue.  fields: config.json's, put in place of its own.  attn: another kind of attention, "mha", "mqa", "gqa:G" or "mla:C".
     experts: "N:A", N experts of which A are chosen.  known: the family and the config of the name, where they are at hand.

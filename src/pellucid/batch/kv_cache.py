@@ -1,7 +1,7 @@
 """What earlier steps have stored, and where it lies.
 
 A part stores through its Step and gets back a KVCache: a list of segments, one a request. A plain batch, packed documents, pages and the
-memory of an encoder are all pieces, and an op reads each where it lies.
+memory of an encoder are all segments, and an op reads each where it lies.
 
     pages of 4 rows     pool  | 0 1 2 3 | 4 5 6 7 | 8 9 . . |        request "a" of 6 tokens holds pages [2, 0]:
     request "a"         table [2, 0]                                  its rows lie at 8 9 10 11 0 1
@@ -39,7 +39,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Paged:
-    """Where a piece lies in its part's pools: rows of `size` under the numbers of `table`. A native kernel reads it by pointers alone.
+    """Where a segment lies in its part's pools: rows of `size` under the numbers of `table`. A native kernel reads it by pointers alone.
 
     start: its first position. What the table says of pages before it was given back, and belongs to others.
     """
@@ -87,7 +87,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class PagedRows:
-    """The pieces of a past at once, one row each, in the same pools: row r of T stands at positions[0, r], under tables[r]."""
+    """The segments of a cache at once, one row each, in the same pools: row r of T stands at positions[0, r], under tables[r]."""
 
     pools: Stored
     tables: Tensor
@@ -97,7 +97,7 @@ class PagedRows:
 
 @dataclass(frozen=True)
 class ScatteredRows:
-    """The pieces of a past at once, one row each, that lie wherever they lie: row r of T meets the keys and values of places[r]."""
+    """The segments of a cache at once, one row each, that lie wherever they lie: row r of T meets the keys and values of places[r]."""
 
     like: Stored  # of their kind
     places: Tensor
@@ -105,9 +105,9 @@ class ScatteredRows:
 
 @dataclass
 class KVCache:
-    """A handle on what a part stored. `pieces` is all that an op reads; only an op decides how to read a piece."""
+    """A handle on what a part stored. `segments` is all that an op reads; only an op decides how to read a segment."""
 
-    pieces: list[Segment]
+    segments: list[Segment]
     new: Stored = ()  # what this step added
     abreast: PagedRows | ScatteredRows | None = None
 
@@ -318,7 +318,7 @@ class PagedCache:
         self.length[request] = tokens
 
     def fork(self, request: object, new: object) -> None:
-        """A new request with the same past. Both hold the same pages until one of them writes."""
+        """A new request with the same cache. Both hold the same pages until one of them writes."""
         n = self.length[request]
         pages = {r: group.held[request][: -(-n // self.size) - group.first[request]] for r, group in self.groups.items()}
         self.begin(new, pages, n)

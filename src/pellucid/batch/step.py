@@ -88,7 +88,7 @@ class Step:
             self.pages.advance(s.request, s.end)
 
     def shared(self, key: object, make: Callable[[], Any]) -> Any:
-        """What `make()` gives, made once a step: the layers share angles, and slots of the past."""
+        """What `make()` gives, made once a step: the layers share angles, and slots of the cache."""
         if key not in self.once:
             self.once[key] = make()
         return self.once[key]

@@ -128,7 +128,7 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
 
 
 def add_cache(bill: Bill, ran: Ran) -> None:
-    """Bytes that the past takes, layer by layer: a token's, and all of a batch's at the context, with what decoders keep of a source."""
+    """Bytes that the cache takes, layer by layer: a token's, and all of a batch's at the context, with what decoders keep of a source."""
     setting, size = bill.setting, BYTES[bill.setting.cache]
     a_token, whole, open_heads = [], [], []
     for path, shapes in ran.stored.items():

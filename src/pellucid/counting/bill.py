@@ -152,7 +152,7 @@ def pairs(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> 
 
 
 def rows_kept(layer: Layer, context: int) -> int:
-    """How many rows of a layer's past a text of this length needs at most: a window's or a chunk's layer stops growing.
+    """How many rows of a layer's cache a text of this length needs at most: a window's or a chunk's layer stops growing.
 
     What an indexer passes over it may choose for the next token, so all of it stays.
     """

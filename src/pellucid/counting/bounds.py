@@ -71,8 +71,8 @@ class Holder(Protocol):
     def bytes(self, c: Counted) -> float:
         """Of one such weight."""
 
-    def past(self, path: str) -> float:
-        """Bytes of a row that one such layer's past has, of all requests that it serves."""
+    def cache_bytes(self, path: str) -> float:
+        """Bytes of a row that one such layer's cache has, of all requests that it serves."""
 
     def memory(self) -> float:
         """The same of what a decoder's layer keeps of a source, all its rows."""
@@ -93,7 +93,7 @@ class Whole:
     def bytes(self, c: Counted) -> float:
         return float(self.bill[f"bytes.{c.path}"])
 
-    def past(self, path: str) -> float:
+    def cache_bytes(self, path: str) -> float:
         return float(self.bill[f"cache.{path}"]) * self.bill.setting.batch
 
     def memory(self) -> float:
@@ -133,7 +133,7 @@ def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None) 
     for name, _ in bill.within("cache"):
         if PLACE.fullmatch(name):
             read = pairs(bill.viewer(name), 1, before) if phase == "decode" else rows
-            moved[unit(name)] = moved.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * own.past(name) * read
+            moved[unit(name)] = moved.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * own.cache_bytes(name) * read
     if phase == "decode" and "cache.bytes_per_source_token" in bill:
         for path in [p for p in moved if p.endswith(".cross")]:
             moved[path] += own.copies(path, multiplicity(bill, path)) * own.memory()

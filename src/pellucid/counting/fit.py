@@ -1,6 +1,6 @@
 """What a device holds, and what it costs at the bound: the largest batch, the longest context, seconds a token, money a million tokens.
 
-Weights, the past of every layer as far as it grows, and what a decoder keeps of a source are held. Activations are not: what must be kept
+Weights, the cache of every layer as far as it grows, and what a decoder keeps of a source are held. Activations are not: what must be kept
 of them at once is a kernel's choice, so that a largest batch is a bound too.
 """
 
@@ -15,12 +15,12 @@ MOST = 2**40
 
 
 def held(bill: Bill, context: int, batch: int) -> int:
-    """Bytes of the weights, and of the past of `batch` requests of `context` tokens."""
+    """Bytes of the weights, and of the cache of `batch` requests of `context` tokens."""
     each = [(name, int(n)) for name, n in bill.within("cache") if PLACE.fullmatch(name)]
-    past = sum(n * multiplicity(bill, name) * rows_kept(bill.layer(name), context) for name, n in each)
+    cache_bytes = sum(n * multiplicity(bill, name) * rows_kept(bill.layer(name), context) for name, n in each)
     if "cache.bytes_per_source_token" in bill:
-        past += int(bill["cache.bytes_per_source_token"]) * (bill.setting.source or context)
-    return int(bill["bytes.total"]) + past * batch
+        cache_bytes += int(bill["cache.bytes_per_source_token"]) * (bill.setting.source or context)
+    return int(bill["bytes.total"]) + cache_bytes * batch
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int | None:
@@ -45,7 +45,7 @@ def longest_context(bill: Bill, device: Device) -> int | None:
 
 
 def devices(bill: Bill, device: Device) -> int:
-    """How many hold the weights and the past, if both split evenly."""
+    """How many hold the weights and the cache, if both split evenly."""
     return ceil(held(bill, bill.setting.context, bill.setting.batch) / device.memory)
 
 

@@ -39,7 +39,7 @@ class Ghost(Step):
 class Ran:
     """What one forward on meta did. flops: products by the path of the part that ran, each multiplication with its addition two.
 
-    elements: numbers that elementwise ops made, by path.  stored: {path of a part: shapes of one request's one token}, the past's own
+    elements: numbers that elementwise ops made, by path.  stored: {path of a part: shapes of one request's one token}, the cache's own
     and, of an encoder's rows that a decoder remembers, `remembered`.
     """
 

@@ -42,7 +42,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Stage:
-    """One rank of a stage: its layers as (first, last + 1), its parameters, their bytes, and its part of the past.
+    """One rank of a stage: its layers as (first, last + 1), its parameters, their bytes, and its part of the cache.
 
     sent: bytes that it sends in a step, by phase and by what they are.
     """
@@ -141,7 +141,7 @@ class Rank:
         s = self.bill.setting
         return float(size(c, s.weights, s.activations, shard(self.bill, c, self.split)))
 
-    def past(self, path: str) -> float:
+    def cache_bytes(self, path: str) -> float:
         return requests(self.bill, self.split) * part(self.bill.layer(path).attn, int(self.bill[f"cache.{path}"]), self.split)
 
     def memory(self) -> float:
@@ -165,12 +165,12 @@ class Rank:
         return total((name, 1, Number(n)) for name, n in found.items() if n)
 
     def cache(self) -> Number:
-        """Bytes of its part of the past: rows, requests and the bytes of a row, layer by layer; and what decoders keep of a source."""
+        """Bytes of its part of the cache: rows, requests and the bytes of a row, layer by layer; and what decoders keep of a source."""
         s, mine, found = self.bill.setting, requests(self.bill, self.split), []
         for name, _ in self.bill.within("cache"):
             if PLACE.fullmatch(name) and (times := self.copies(name, multiplicity(self.bill, name))):
                 rows = rows_kept(self.bill.layer(name), s.context)
-                found.append((name, times, product(f"rows·B·cache.{name}", rows=rows, mine=mine, row=int(self.past(name)) // mine)))
+                found.append((name, times, product(f"rows·B·cache.{name}", rows=rows, mine=mine, row=int(self.cache_bytes(name)) // mine)))
         listens = sum(one.cross is not None for one in stack(self.bill.config)[slice(*self.bounds)])
         if listens and "cache.bytes_per_source_token" in self.bill:
             found.append(("source", listens, Number(int(self.memory()))))
@@ -224,7 +224,7 @@ def pace(bill: Bill, split: Split, phase: str, device: Device) -> Pace:
 
 
 def most_held(bill: Bill, split: Split, context: int, batch: int) -> int:
-    """Bytes of weights and past on the fullest rank, for `batch` requests of `context` tokens."""
+    """Bytes of weights and cache on the fullest rank, for `batch` requests of `context` tokens."""
     other = replace(bill, setting=replace(bill.setting, context=context, batch=batch))
     return max(int(rank.weights()) + int(rank.cache()) for rank in ranks(other, split))
 
@@ -245,7 +245,7 @@ def requests(bill: Bill, split: Split) -> int:
 
 
 def part(attn: Attention | Latent, row: int, split: Split) -> int:
-    """Of the bytes of a row of a layer's past, those on one rank: a latent is on each."""
+    """Of the bytes of a row of a layer's cache, those on one rank: a latent is on each."""
     return row * kept(attn.kv_heads, split.tp) // attn.kv_heads if isinstance(attn, Attention) else row
 
 

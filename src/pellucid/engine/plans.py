@@ -36,7 +36,7 @@ class Rows(Step):
     lengths: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
     memories: Tensor = field(default_factory=lambda: torch.empty(0, 0, 3, dtype=torch.long))
     listeners: tuple[nn.Module, ...] = ()
-    pasts: list[tuple[KVCache, PagePool, Stored]] = field(default_factory=list)
+    kv_caches: list[tuple[KVCache, PagePool, Stored]] = field(default_factory=list)
 
     def totals(self) -> Tensor:
         return self.lengths
@@ -47,21 +47,21 @@ class Rows(Step):
             return super()._append(group, pools, new)
         for pool, n in zip(pools, new, strict=True):
             native.store(n, pool, tables, self.positions, size)
-        past = KVCache([self._page(group, pools, s) for s in self.spans], new, PagedRows(pools, tables, size, self.positions))
-        self.pasts.append((past, group, pools))
-        return past
+        kv_cache = KVCache([self._page(group, pools, s) for s in self.spans], new, PagedRows(pools, tables, size, self.positions))
+        self.kv_caches.append((kv_cache, group, pools))
+        return kv_cache
 
     def now(self, spans: tuple[Span, ...]) -> None:
-        """The step of other requests, or a later one of these: the pasts that it has given out are theirs."""
+        """The step of other requests, or a later one of these: the caches that it has given out are theirs."""
         self.spans, self.once = spans, {}
-        for past, group, pools in self.pasts:
-            past.pieces[:] = [self._page(group, pools, s) for s in spans]
+        for kv_cache, group, pools in self.kv_caches:
+            kv_cache.segments[:] = [self._page(group, pools, s) for s in spans]
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
-        past = super().memory(part, make)
-        if part in self.listeners and all(p.kept for p in past.pieces):
-            past.abreast = ScatteredRows(past.new, self.memories[:, self.listeners.index(part)])
-        return past
+        kv_cache = super().memory(part, make)
+        if part in self.listeners and all(p.kept for p in kv_cache.segments):
+            kv_cache.abreast = ScatteredRows(kv_cache.new, self.memories[:, self.listeners.index(part)])
+        return kv_cache
 
 
 class Place:

@@ -4,7 +4,7 @@
     replayed, watched   row 5 of it, copied           ->  a record, as if the forward had run
 
 Each output of a plan has memory of its own, so after every replay the same tensors hold what the step has made. What lies within an op
-is shown by the look that the recording kept, at this step's past. Nothing of the model runs again.
+is shown by the look that the recording kept, at this step's cache. Nothing of the model runs again.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ Cuts = dict[str, list[Cut]]  # what of a tensor is whose, by its axes: see Watch
 
 @dataclass(frozen=True)
 class Tapped:
-    """A tensor of the recording. flops: of its op, or what counts them at the past of a step."""
+    """A tensor of the recording. flops: of its op, or what counts them at the cache of a step."""
 
     call: Call
     spot: Spot
@@ -41,7 +41,7 @@ class Tapped:
 
     @property
     def late(self) -> bool:
-        """Whether it needs the past of the step."""
+        """Whether it needs the cache of the step."""
         return callable(self.flops)
 
     def tell(self, w: Watch, cuts: Cuts) -> None:

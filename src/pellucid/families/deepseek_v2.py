@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V2-Lite (arXiv 2405.04434): the latent past of V3, and experts chosen by a softmax, freely or in groups."""
+"""DeepSeek-V2 and V2-Lite (arXiv 2405.04434): the latent cache of V3, and experts chosen by a softmax, freely or in groups."""
 
 from dataclasses import replace
 

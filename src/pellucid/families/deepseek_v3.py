@@ -1,4 +1,4 @@
-"""DeepSeek-V3 and R1 (arXiv 2412.19437): a latent past; dense layers, then experts chosen in groups beside one that all tokens visit."""
+"""DeepSeek-V3 and R1 (arXiv 2412.19437): a latent cache; dense layers, then experts chosen in groups beside one that all tokens visit."""
 
 import re
 from collections.abc import Container

@@ -1,4 +1,4 @@
-"""Attention over a model's own past, and over an encoder's rows. MHA, MQA and GQA are one class: they differ in kv_heads alone."""
+"""Attention over a model's own cache, and over an encoder's rows. MHA, MQA and GQA are one class: they differ in kv_heads alone."""
 
 from dataclasses import replace
 
@@ -45,8 +45,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         q = tap(self.q(x).unflatten(-1, (-1, self.width)), "q: B T H K")
-        q, past = self.look_back(q, x, step)
-        z = tap(ops.attend(q, past, self.seen(q, step), self.scale), "z: B T H K")
+        q, kv_cache = self.look_back(q, x, step)
+        z = tap(ops.attend(q, kv_cache, self.seen(q, step), self.scale), "z: B T H K")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]
 
     def look_back(self, q: Tensor, x: Tensor, step: Step) -> tuple[Tensor, KVCache]:
@@ -118,8 +118,8 @@ class DistantAttention(Attention):
         self.distance = Linear(cfg.width, spec.heads * spec.width, False)
 
     def seen(self, q: Tensor, step: Step) -> Mask:
-        def within(mask: Mask, piece: Segment) -> Mask:
-            by_distance = ops.distances(q[:, piece.rows] * self.scale, self.distance.matrix(), piece.k_at.shape[1])
+        def within(mask: Mask, segment: Segment) -> Mask:
+            by_distance = ops.distances(q[:, segment.rows] * self.scale, self.distance.matrix(), segment.k_at.shape[1])
             last = by_distance.shape[-1] - 1
 
             def bias(q_at: Tensor, k_at: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Block(nn.Module):
         super().__init__()
         self.sums: list[tuple[str, str]] = []
         self.add("attn", attention(cfg, spec.attn, table), "mid", cfg)
-        if spec.cross:  # between its own past and its feed-forward part, a decoder listens to the encoder
+        if spec.cross:  # between its own cache and its feed-forward part, a decoder listens to the encoder
             self.add("cross", CrossAttention(cfg, spec.cross), "crossed", cfg)
         self.add("ffn", feed_forward(cfg, spec.ffn), "out", cfg)
 

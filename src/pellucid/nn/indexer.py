@@ -13,7 +13,7 @@ from pellucid.watching.tap import tap
 
 
 class Indexer(nn.Module):
-    """x [B T D] and the query latent [B T Q] -> of each piece of the past, which keys a row sees [B T S]. Its past is one key [B S K]."""
+    """x [B T D] and the query latent [B T Q] -> for each segment, which keys a row sees [B T S]. Its own cache is one key [B S K]."""
 
     axes = {"q": "(H K) Q", "k": "K D", "k_norm": "K", "weights": "H D"}
     reach = None  # a query may choose any key before it
@@ -35,11 +35,11 @@ class Indexer(nn.Module):
         return ops.choose(q, weights, step.store(self, k), step.mask or causal, self.chosen)
 
 
-def limited(mask: Mask, past: KVCache, chosen: list[Tensor]) -> Mask:
-    """The mask of which each piece of the past keeps the keys that were chosen."""
-    kept = dict(zip(past.pieces, chosen, strict=True))
+def limited(mask: Mask, kv_cache: KVCache, chosen: list[Tensor]) -> Mask:
+    """The mask of which each segment of the cache keeps the keys that were chosen."""
+    kept = dict(zip(kv_cache.segments, chosen, strict=True))
     return Mask(
         mask.allowed,
         inputs=tuple(chosen),
-        within=lambda whole, piece: whole & Mask(lambda q, k: kept[piece][:, None]),
+        within=lambda whole, segment: whole & Mask(lambda q, k: kept[segment][:, None]),
     )

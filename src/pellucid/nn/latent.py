@@ -14,7 +14,7 @@ from pellucid.watching.tap import tap
 
 
 class Latent(nn.Module):
-    """x [B T D] -> [B T D]. Its past is (latent [B S C], shared rotary key [B S R]); kv_b's matrix is read, never called."""
+    """x [B T D] -> [B T D]. Its cache is (latent [B S C], shared rotary key [B S R]); kv_b's matrix is read, never called."""
 
     axes = {"q_a": "Q D", "q_b": "(H (K+R)) Q", "q": "(H (K+R)) D", "kv_a": "(C+R) D", "kv_b": "(H (K+W)) C", "o": "D (H W)",
             "q_norm": "Q", "kv_norm": "C"}  # fmt: skip
@@ -43,12 +43,12 @@ class Latent(nn.Module):
         low = tap(self.q_norm(tap(self.q_a(x), "q_a: B T Q")), "q_norm: B T Q")
         return self.q_b(low), low
 
-    def whole(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], past: KVCache, step: Step) -> Mask:
+    def whole(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], kv_cache: KVCache, step: Step) -> Mask:
         return step.mask or causal
 
-    def chosen(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], past: KVCache, step: Step) -> Mask:
+    def chosen(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], kv_cache: KVCache, step: Step) -> Mask:
         assert self.indexer is not None
-        return limited(step.mask or causal, past, self.indexer(x, low, turn, self.spec.rope, step))
+        return limited(step.mask or causal, kv_cache, self.indexer(x, low, turn, self.spec.rope, step))
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s, rope = self.spec, self.spec.rope
@@ -60,8 +60,8 @@ class Latent(nn.Module):
         latent, shared = tap(self.kv_a(x), "kv_a: B T C+R").split([s.kv_rank, rope.width], -1)
         latent = tap(self.kv_norm(latent), "latent: B T C")
         k_shared = tap(ops.rotate(shared.unsqueeze(2), turn, rope.interleaved, rope).squeeze(2), "k_shared: B T R")
-        past = step.store(self, latent, k_shared)
+        kv_cache = step.store(self, latent, k_shared)
         up_k, up_v = self.kv_b.matrix().unflatten(0, (-1, s.key + s.value)).split([s.key, s.value], 1)
-        mask = self.mask(x, low, turn, past, step)
-        z = tap(ops.attend_latent(content, q_rot, past, up_k, up_v, mask, self.scale), "z: B T H W")
+        mask = self.mask(x, low, turn, kv_cache, step)
+        z = tap(ops.attend_latent(content, q_rot, kv_cache, up_k, up_v, mask, self.scale), "z: B T H W")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Attention: softmax(q·k / √K + what mask adds) · v, each request against its own past.
+"""Attention: softmax(q·k / √K + what mask adds) · v, each request against its own cache.
 
 The reference does every step in the open and taps inside. The twins give the same without the table of scores: torch's fused kernel,
 and one pass over the pages where they lie. Only this op chooses; while somebody reads, the reference runs beside the twin.
@@ -23,93 +23,93 @@ from pellucid.watching.terms import Index, Terms
 WITHIN = "scores", "pattern"
 
 
-def attend(q: Tensor, past: KVCache, mask: Mask, scale: float) -> Tensor:
+def attend(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
     """q [B T H K] against each request's own keys and values -> z [B T H W]. FLOPs: 2·H·(K + W) for each pair of the full square."""
-    named = (q, *past.new[:1])
-    if inside(*WITHIN) != "reference" and fits_abreast(q, past, mask):
-        z = abreast(q, past, mask, scale)
-        deeper(past.pieces, WITHIN, lambda asked, p: shown(asked, q[:, p.rows], z[:, p.rows], p, mask.of(p), scale, named))
+    named = (q, *kv_cache.new[:1])
+    if inside(*WITHIN) != "reference" and fits_abreast(q, kv_cache, mask):
+        z = abreast(q, kv_cache, mask, scale)
+        deeper(kv_cache.segments, WITHIN, lambda asked, p: shown(asked, q[:, p.rows], z[:, p.rows], p, mask.of(p), scale, named))
     else:
-        z = walk((q,), past, lambda p, cut: attend_one(cut[0], p, mask, scale, named))
+        z = walk((q,), kv_cache, lambda p, cut: attend_one(cut[0], p, mask, scale, named))
 
     def flops() -> int:
-        seen = sum((p.q_at.shape[1]) * stored_rows(p) * q.shape[0] for p in past.pieces)
+        seen = sum((p.q_at.shape[1]) * stored_rows(p) * q.shape[0] for p in kv_cache.segments)
         return 2 * seen * q.shape[2] * (q.shape[3] + z.shape[3])
 
-    return note(z, "attend", (q, *past.new, *mask.inputs), mask.weights, pattern_terms(q, past, mask, scale), flops)
+    return note(z, "attend", (q, *kv_cache.new, *mask.inputs), mask.weights, pattern_terms(q, kv_cache, mask, scale), flops)
 
 
-def stored_rows(piece: Segment) -> int:
-    """S of a piece."""
-    return piece.paged.end - piece.paged.start if piece.paged is not None else piece.read()[0].shape[1]
+def stored_rows(segment: Segment) -> int:
+    """S of a segment."""
+    return segment.paged.end - segment.paged.start if segment.paged is not None else segment.read()[0].shape[1]
 
 
-def walk(q: tuple[Tensor, ...], past: KVCache, one: Callable[[Segment, tuple[Tensor, ...]], Tensor]) -> Tensor:
-    """one(piece, its rows of every q), for each piece of the past; side by side again along T."""
+def walk(q: tuple[Tensor, ...], kv_cache: KVCache, one: Callable[[Segment, tuple[Tensor, ...]], Tensor]) -> Tensor:
+    """one(segment, its rows of every q), for each segment of the cache; side by side again along T."""
     z = []
-    for piece in past.pieces:
-        with within(piece):
-            z.append(one(piece, tuple(t[:, piece.rows] for t in q)))
+    for segment in kv_cache.segments:
+        with within(segment):
+            z.append(one(segment, tuple(t[:, segment.rows] for t in q)))
     return (z[0] if len(z) == 1 else torch.cat(z, 1)).contiguous()
 
 
-def fits_abreast(q: Tensor, past: KVCache, mask: Mask) -> bool:
-    """Whether one native call serves all pieces."""
-    a = past.abreast
+def fits_abreast(q: Tensor, kv_cache: KVCache, mask: Mask) -> bool:
+    """Whether one native call serves all segments."""
+    a = kv_cache.abreast
     if isinstance(a, ScatteredRows):
         return native.fits_listen(q, a.like, mask)
     return a is not None and native.fits_attend(q, a.pools, a.tables, a.positions, mask)
 
 
-def abreast(q: Tensor, past: KVCache, mask: Mask, scale: float) -> Tensor:
+def abreast(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
     """Rows of many requests in one call; each has the bits that it has alone."""
-    a = past.abreast
+    a = kv_cache.abreast
     assert a is not None
     if isinstance(a, ScatteredRows):
         return native.listen(q, a.like, a.places, scale)
     return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, mask)
 
 
-def attend_one(q: Tensor, piece: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> Tensor:
+def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> Tensor:
     """The choice of a twin, and what a watcher asked for. named: the operands that scores come from, as they were tapped."""
-    mask = mask.of(piece)
+    mask = mask.of(segment)
     asked = inside(*WITHIN)
     if asked == "reference":
         with instead():
-            return attend_reference(q, piece, mask, scale, named)
-    paged = piece.paged
-    if paged is None and piece.whole and not piece.kept and q.shape[1] <= native.most(0):
-        paged = one_page(piece)
-    if paged is not None and native.fits_attend(q, paged.pools, paged.table, piece.q_at, mask, paged.end):
-        z = native.attend(q, paged.pools, paged.table, piece.q_at, paged.size, scale, mask, paged.end)
-    elif piece.kept and native.fits_listen(q, piece.kept, mask):
-        z = native.listen(q, piece.kept, torch.tensor([native.whereabouts(piece.kept)]).expand(q.shape[1], -1), scale)
+            return attend_reference(q, segment, mask, scale, named)
+    paged = segment.paged
+    if paged is None and segment.whole and not segment.kept and q.shape[1] <= native.most(0):
+        paged = one_page(segment)
+    if paged is not None and native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
+        z = native.attend(q, paged.pools, paged.table, segment.q_at, paged.size, scale, mask, paged.end)
+    elif segment.kept and native.fits_listen(q, segment.kept, mask):
+        z = native.listen(q, segment.kept, torch.tensor([native.whereabouts(segment.kept)]).expand(q.shape[1], -1), scale)
     elif mask.cap is not None:
-        return attend_reference(q, piece, mask, scale, named)
-    elif piece.paged is not None and q.shape[1] == 1:
-        z = attend_pages(q, piece, mask, scale)
+        return attend_reference(q, segment, mask, scale, named)
+    elif segment.paged is not None and q.shape[1] == 1:
+        z = attend_pages(q, segment, mask, scale)
     else:
-        k, v = piece.read()
-        z = attend_sdpa(q, k, v, piece, mask, scale)
+        k, v = segment.read()
+        z = attend_sdpa(q, k, v, segment, mask, scale)
     if asked is not None:
-        shown(asked, q, z, piece, mask, scale, named)
+        shown(asked, q, z, segment, mask, scale, named)
     return z
 
 
-def shown(asked: str, q: Tensor, z: Tensor, piece: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
+def shown(asked: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
     """What lies within, beside the kernel's z: its tables, or their shapes."""
-    reference = partial(attend_reference, q, piece, mask, scale, named)
+    reference = partial(attend_reference, q, segment, mask, scale, named)
     if asked == "read":
         with beside() as found:
             found(gap(reference(), z))
     else:
         with listed(lambda: gap(reference(), z)):
-            outline(q, piece, mask, scale, q.shape[3], named)
+            outline(q, segment, mask, scale, q.shape[3], named)
 
 
-def one_page(piece: Segment) -> Paged | None:
+def one_page(segment: Segment) -> Paged | None:
     """The keys and values of a document as a page of their own, of one that stands alone."""
-    k, v = piece.read()
+    k, v = segment.read()
     return Paged((k[0], v[0]), torch.zeros(1, dtype=torch.long), k.shape[1], k.shape[1]) if k.shape[0] == 1 else None
 
 
@@ -119,13 +119,13 @@ def gap(a: Tensor, b: Tensor) -> float | None:
 
 
 def attend_reference(
-    q: Tensor, piece: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...] = (), stored: tuple[Tensor, ...] | None = None
+    q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...] = (), stored: tuple[Tensor, ...] | None = None
 ) -> Tensor:
-    """softmax(q k^T) v, every step in the open; stored: the keys and values, where they are not the piece's own."""
-    k, v = stored or piece.read()
+    """softmax(q k^T) v, every step in the open; stored: the keys and values, where they are not the segment's own."""
+    k, v = stored or segment.read()
     groups = k.shape[2]
     split = q.unflatten(2, (groups, -1))
-    allowed, bias = mask.materialize(piece.q_at, piece.k_at)
+    allowed, bias = mask.materialize(segment.q_at, segment.k_at)
     raw = torch.einsum("btgrk,bsgk->bgrts", split * scale, k).flatten(1, 2)
     scores = raw if mask.cap is None else mask.cap * torch.tanh(raw / mask.cap)
     scores = scores if bias is None else scores + bias.to(scores.dtype)
@@ -141,7 +141,7 @@ def attend_reference(
     sink = None if mask.sinks is None else mask.sinks.to(w.dtype)[:, None, None]
     w = w if sink is None else torch.cat([w, sink.expand(*w.shape[:-1], 1)], -1)
     pattern = w.softmax(-1, dtype=wide(w.dtype)).to(q.dtype)[..., : k.shape[1]]
-    if not (piece.whole and mask is causal):  # there every row sees itself
+    if not (segment.whole and mask is causal):  # there every row sees itself
         pattern = pattern.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
 
     def pattern_cell(i: Index) -> Terms:
@@ -171,17 +171,18 @@ def tap_pattern(pattern: Tensor, scores: Tensor, mask: Mask, terms: Callable[[In
     return tap(note(pattern, "softmax", (scores, *mask.inputs), weights, terms, settings=lambda: {"mask": rule}), "pattern: B H T S")
 
 
-def outline(q: Tensor, piece: Segment, mask: Mask, scale: float, width: int, named: tuple[Tensor, ...]) -> None:
+def outline(q: Tensor, segment: Segment, mask: Mask, scale: float, width: int, named: tuple[Tensor, ...]) -> None:
     """The reference's tables as shapes alone."""
-    table = q.new_empty((q.shape[0], q.shape[2], q.shape[1], stored_rows(piece)), device=META)
+    table = q.new_empty((q.shape[0], q.shape[2], q.shape[1], stored_rows(segment)), device=META)
     tap_pattern(torch.empty_like(table), tap_scores(table, named, mask, scale, width), mask)
 
 
-def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, piece: Segment, mask: Mask, scale: float) -> Tensor:
+def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:
     """torch's fused kernel. A sink is one more key with no content and no value, whose bias is the sink."""
     attn_mask = None
-    if not (piece.whole and mask is causal and q.shape[1] in (1, k.shape[1])):  # is_causal aligns upper-left: a cached chunk needs the mask
-        allowed, bias = mask.materialize(piece.q_at, piece.k_at)
+    # is_causal aligns upper-left: a cached chunk needs the mask
+    if not (segment.whole and mask is causal and q.shape[1] in (1, k.shape[1])):
+        allowed, bias = mask.materialize(segment.q_at, segment.k_at)
         attn_mask = allowed
         if bias is not None or mask.sinks is not None:
             shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
@@ -202,21 +203,21 @@ def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, piece: Segment, mask: Mask, sca
     return z.transpose(1, 2)
 
 
-def attend_pages(q: Tensor, piece: Segment, mask: Mask, scale: float) -> Tensor:
-    """One pass over the pages where they lie, with a running maximum, sum and output (arXiv 1805.02867): nothing of the past is copied.
+def attend_pages(q: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:
+    """One pass over the pages where they lie, with a running maximum, sum and output (arXiv 1805.02867): nothing of the cache is copied.
 
     A block whose scores are 1, 3 after one of 2: the old sum shrinks by exp(2 - 3), and the new terms join it.
     """
-    assert piece.paged is not None
+    assert segment.paged is not None
     w = wide(q.dtype)
     top = q.new_full((1, q.shape[2], q.shape[1], 1), float("-inf"), dtype=w)
     total, z = torch.zeros_like(top), torch.zeros_like(top)
     if mask.sinks is not None:
         top, total = mask.sinks.to(w)[None, :, None, None].expand_as(top), torch.ones_like(top)
-    for (k, v), k_at in piece.paged.blocks():
+    for (k, v), k_at in segment.paged.blocks():
         split = q.unflatten(2, (k.shape[1], -1))
         scores = torch.einsum("btgrk,sgk->bgrts", split * scale, k).flatten(1, 2).to(w)
-        allowed, bias = mask.materialize(piece.q_at, k_at)
+        allowed, bias = mask.materialize(segment.q_at, k_at)
         scores = (scores if bias is None else scores + bias.to(w)).masked_fill(~allowed, float("-inf"))
         peak = torch.maximum(top, scores.amax(-1, keepdim=True))
         safe = peak.masked_fill(peak == float("-inf"), 0.0)
@@ -228,20 +229,20 @@ def attend_pages(q: Tensor, piece: Segment, mask: Mask, scale: float) -> Tensor:
 
 
 def pattern_terms(
-    q: Tensor, past: KVCache, mask: Mask, scale: float, read: Callable[[Segment], tuple[Tensor, ...]] = lambda p: p.read()
+    q: Tensor, kv_cache: KVCache, mask: Mask, scale: float, read: Callable[[Segment], tuple[Tensor, ...]] = lambda p: p.read()
 ) -> Callable[[Index], Terms]:
     """The terms of a cell of z are pattern times v, over S: found from z's own inputs, so that no kernel need keep a pattern."""
 
     def terms(i: Index) -> Terms:
         b, t, h, w = i
-        piece = next(p for p in past.pieces if t in range(q.shape[1])[p.rows])
-        own = mask.of(piece)
-        j, (k, v) = t - range(q.shape[1])[piece.rows].start, read(piece)
+        segment = next(p for p in kv_cache.segments if t in range(q.shape[1])[p.rows])
+        own = mask.of(segment)
+        j, (k, v) = t - range(q.shape[1])[segment.rows].start, read(segment)
         g = h // (q.shape[2] // k.shape[2])
-        allowed, bias = own.materialize(piece.q_at, piece.k_at)
+        allowed, bias = own.materialize(segment.q_at, segment.k_at)
         s = (k[b, :, g].double() @ q[b, t, h].double()) * scale
         s = s if mask.cap is None else mask.cap * torch.tanh(s / mask.cap)
-        full = (k.shape[0], q.shape[2], piece.q_at.shape[1], k.shape[1])
+        full = (k.shape[0], q.shape[2], segment.q_at.shape[1], k.shape[1])
         s = s if bias is None else s + bias.expand(full)[b, h, j].double()
         s = s.masked_fill(~allowed.expand(full)[b, h, j], float("-inf"))
         s = s if mask.sinks is None else torch.cat([s, mask.sinks[h, None].double()])

@@ -16,26 +16,26 @@ from pellucid.watching.tap import note, tap, within
 from pellucid.watching.terms import Index, Terms
 
 
-def choose(q: Tensor, weights: Tensor, past: KVCache, mask: Mask, most: int) -> list[Tensor]:
-    """q [B T H K] and weights [B T H] against keys [B S K] -> of each piece, which keys are seen [B T S]: at most `most` of those allowed.
+def choose(q: Tensor, weights: Tensor, kv_cache: KVCache, mask: Mask, most: int) -> list[Tensor]:
+    """q [B T H K] and weights [B T H] against keys [B S K] -> for each segment, the keys seen [B T S]: at most `most` of those allowed.
 
     A score is the sum over heads of weight · max(q · k, 0) / √(H·K); of equal ones the earlier key wins. FLOPs: 2·H·(K + 1) a pair.
     """
     w, scale = wide(q.dtype), (q.shape[2] * q.shape[3]) ** -0.5
     out = []
-    for piece in past.pieces:
-        with within(piece):
-            (k,) = piece.read()
-            rows, counts = q[:, piece.rows].to(w), weights[:, piece.rows].to(w) * scale
+    for segment in kv_cache.segments:
+        with within(segment):
+            (k,) = segment.read()
+            rows, counts = q[:, segment.rows].to(w), weights[:, segment.rows].to(w) * scale
             match = torch.einsum("bthk,bsk->bths", rows, k.to(w)).relu()
             scores = torch.einsum("bth,bths->bts", counts, match)
 
-            def terms(i: Index, piece: Segment = piece, match: Tensor = match) -> Terms:
-                return Terms(weights=weights[:, piece.rows][i[:2]], match=match[i[0], i[1], :, i[2]], scale=scale)
+            def terms(i: Index, segment: Segment = segment, match: Tensor = match) -> Terms:
+                return Terms(weights=weights[:, segment.rows][i[:2]], match=match[i[0], i[1], :, i[2]], scale=scale)
 
             flops = 2 * scores.numel() * q.shape[2] * (q.shape[3] + 1)
-            scores = tap(note(scores, "index", (q, weights, *past.new), (), terms, flops), "scores: B T S")
-            allowed = mask.materialize(piece.q_at, piece.k_at)[0][:, 0]
+            scores = tap(note(scores, "index", (q, weights, *kv_cache.new), (), terms, flops), "scores: B T S")
+            allowed = mask.materialize(segment.q_at, segment.k_at)[0][:, 0]
             best = torch.where(allowed, scores, float("-inf")).sort(stable=True, dim=-1, descending=True)[1][..., :most]
             chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True) & allowed
 

@@ -1,4 +1,4 @@
-"""Attention over a latent past (MLA, arXiv 2405.04434), in two forms of one mathematics.
+"""Attention over a latent cache (MLA, arXiv 2405.04434), in two forms of one mathematics.
 
 Expanded grows keys and values from the latent; absorbed moves up_k to the query's side and up_v to the output's, and reads the latent
 alone. One token over 4,096 absorbs, a prompt of 4,096 expands: the op counts the products of both and takes the fewer.
@@ -34,74 +34,74 @@ def grow(latent: Tensor, up: Tensor, named: Tensor | None = None) -> Tensor:
     return note(y, "linear", (latent if named is None else named,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
 
 
-def attend_latent(q: Tensor, q_rot: Tensor, past: KVCache, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float) -> Tensor:
-    """q [B T H K] and q_rot [B T H R] over a past of (latent [B S C], shared key [B S R]); up_k [H K C], up_v [H W C] -> z [B T H W]."""
+def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float) -> Tensor:
+    """q [B T H K] and q_rot [B T H R] over a cache of (latent [B S C], shared key [B S R]); up_k [H K C], up_v [H W C] -> z [B T H W]."""
 
-    ups, a = (up_k, up_v), past.abreast
+    ups, a = (up_k, up_v), kv_cache.abreast
 
     def fits(content: Tensor, turned: Tensor, pools: tuple[Tensor, ...], table: Tensor, at: Tensor, seen: Mask) -> bool:
         return FORM != "expanded" and native.fits_latent(content, turned, pools, ups, table, at, seen)
 
-    def alone(piece: Segment, seen: Mask) -> bool:
-        """Whether the kernel takes a piece: absorbed, over pages, and but one row unless it is to take any number."""
-        p = piece.paged
-        if p is None or piece.q_at.shape[1] > native.most(1):
+    def alone(segment: Segment, seen: Mask) -> bool:
+        """Whether the kernel takes a segment: absorbed, over pages, and but one row unless it is to take any number."""
+        p = segment.paged
+        if p is None or segment.q_at.shape[1] > native.most(1):
             return False
-        return fits(q[:, piece.rows], q_rot[:, piece.rows], p.pools, p.table, piece.q_at, seen)
+        return fits(q[:, segment.rows], q_rot[:, segment.rows], p.pools, p.table, segment.q_at, seen)
 
-    def grown(piece: Segment) -> tuple[Tensor, Tensor]:
-        latent, shared = piece.read()
+    def grown(segment: Segment) -> tuple[Tensor, Tensor]:
+        latent, shared = segment.read()
         return with_shared(grow(latent, up_k), shared), grow(latent, up_v)
 
-    def one(piece: Segment, cut: tuple[Tensor, ...]) -> Tensor:
+    def one(segment: Segment, cut: tuple[Tensor, ...]) -> Tensor:
         content, turned = cut
-        seen, asked, paged = mask.of(piece), inside(*WITHIN), piece.paged
+        seen, asked, paged = mask.of(segment), inside(*WITHIN), segment.paged
         if asked == "reference":
             with instead():
-                return reference(piece, content, turned)
-        if alone(piece, seen):
+                return reference(segment, content, turned)
+        if alone(segment, seen):
             assert paged is not None
-            z = native.attend_latent(content, turned, paged.pools, ups, paged.table, piece.q_at, paged.size, scale, seen)
-        elif form(q.shape, q_rot.shape, piece, up_v) == "absorbed":
-            latent, shared = piece.read()
+            z = native.attend_latent(content, turned, paged.pools, ups, paged.table, segment.q_at, paged.size, scale, seen)
+        elif form(q.shape, q_rot.shape, segment, up_v) == "absorbed":
+            latent, shared = segment.read()
             moved = torch.cat([torch.einsum("bthk,hkc->bthc", content, up_k), turned], -1)
             key = torch.cat([latent, shared], -1)[:, :, None]
-            z = torch.einsum("bthc,hwc->bthw", attend_sdpa(moved, key, latent[:, :, None], piece, seen, scale), up_v)
+            z = torch.einsum("bthc,hwc->bthw", attend_sdpa(moved, key, latent[:, :, None], segment, seen, scale), up_v)
         else:
-            k, v = grown(piece)
-            z = attend_sdpa(torch.cat([content, turned], -1), k, v, piece, seen, scale)
+            k, v = grown(segment)
+            z = attend_sdpa(torch.cat([content, turned], -1), k, v, segment, seen, scale)
         if asked is not None:
-            shown(asked, piece, content, turned, z)
+            shown(asked, segment, content, turned, z)
         return z
 
-    def reference(piece: Segment, content: Tensor, turned: Tensor) -> Tensor:
-        return in_the_open(torch.cat([content, turned], -1), named, piece, up_k, up_v, mask.of(piece), scale)
+    def reference(segment: Segment, content: Tensor, turned: Tensor) -> Tensor:
+        return in_the_open(torch.cat([content, turned], -1), named, segment, up_k, up_v, mask.of(segment), scale)
 
-    def shown(asked: str, piece: Segment, content: Tensor, turned: Tensor, z: Tensor) -> None:
+    def shown(asked: str, segment: Segment, content: Tensor, turned: Tensor, z: Tensor) -> None:
         if asked == "read":
             with beside() as found:
-                found(gap(reference(piece, content, turned), z))
+                found(gap(reference(segment, content, turned), z))
         else:
-            with listed(lambda: gap(reference(piece, content, turned), z)):
-                k, _ = tap_grown(piece.read()[0].to(META), up_k, up_v, named)
-                outline(content, piece, mask.of(piece), scale, content.shape[3] + turned.shape[3], (*named[:2], k, *named[3:]))
+            with listed(lambda: gap(reference(segment, content, turned), z)):
+                k, _ = tap_grown(segment.read()[0].to(META), up_k, up_v, named)
+                outline(content, segment, mask.of(segment), scale, content.shape[3] + turned.shape[3], (*named[:2], k, *named[3:]))
 
-    named = q, q_rot, *past.new
+    named = q, q_rot, *kv_cache.new
     if isinstance(a, PagedRows) and inside(*WITHIN) != "reference" and fits(q, q_rot, a.pools, a.tables, a.positions, mask):
         z = native.attend_latent(q, q_rot, a.pools, ups, a.tables, a.positions, a.size, scale, mask)
-        deeper(past.pieces, WITHIN, lambda asked, p: shown(asked, p, q[:, p.rows], q_rot[:, p.rows], z[:, p.rows]))
+        deeper(kv_cache.segments, WITHIN, lambda asked, p: shown(asked, p, q[:, p.rows], q_rot[:, p.rows], z[:, p.rows]))
     else:
-        z = walk((q, q_rot), past, one)
+        z = walk((q, q_rot), kv_cache, one)
 
     def flops() -> int:
-        sizes = [products(p.q_at.shape[1], stored_rows(p), *widths(q.shape, q_rot.shape, up_v)) for p in past.pieces]
-        chosen = [not alone(p, mask.of(p)) and form(q.shape, q_rot.shape, p, up_v) == "expanded" for p in past.pieces]
+        sizes = [products(p.q_at.shape[1], stored_rows(p), *widths(q.shape, q_rot.shape, up_v)) for p in kv_cache.segments]
+        chosen = [not alone(p, mask.of(p)) and form(q.shape, q_rot.shape, p, up_v) == "expanded" for p in kv_cache.segments]
         return 2 * q.shape[0] * sum(pair[c] for pair, c in zip(sizes, chosen, strict=True))
 
     def terms(i: Index) -> Terms:
-        return pattern_terms(torch.cat([q, q_rot], -1), past, mask, scale, grown)(i)
+        return pattern_terms(torch.cat([q, q_rot], -1), kv_cache, mask, scale, grown)(i)
 
-    return note(z, "attend latent", (q, q_rot, *past.new, *mask.inputs), (up_k,), terms, flops)
+    return note(z, "attend latent", (q, q_rot, *kv_cache.new, *mask.inputs), (up_k,), terms, flops)
 
 
 def widths(q: torch.Size, q_rot: torch.Size, up_v: Tensor) -> tuple[int, int, int, int, int]:
@@ -109,9 +109,9 @@ def widths(q: torch.Size, q_rot: torch.Size, up_v: Tensor) -> tuple[int, int, in
     return q[2], q[3], q_rot[3], up_v.shape[1], up_v.shape[2]
 
 
-def form(q: torch.Size, q_rot: torch.Size, piece: Segment, up_v: Tensor) -> str:
-    """The form with fewer products for this piece."""
-    absorbed, expanded = products(piece.q_at.shape[1], stored_rows(piece), *widths(q, q_rot, up_v))
+def form(q: torch.Size, q_rot: torch.Size, segment: Segment, up_v: Tensor) -> str:
+    """The form with fewer products for this segment."""
+    absorbed, expanded = products(segment.q_at.shape[1], stored_rows(segment), *widths(q, q_rot, up_v))
     return FORM or ("absorbed" if absorbed < expanded else "expanded")
 
 
@@ -125,8 +125,8 @@ def tap_grown(latent: Tensor, up_k: Tensor, up_v: Tensor, named: tuple[Tensor, .
     return tap(grow(latent, up_k, named[2]), "k: B S H K"), tap(grow(latent, up_v, named[2]), "v: B S H W")
 
 
-def in_the_open(q: Tensor, named: tuple[Tensor, ...], piece: Segment, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float) -> Tensor:
+def in_the_open(q: Tensor, named: tuple[Tensor, ...], segment: Segment, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float) -> Tensor:
     """The reference: expanded, with the grown keys and values tapped."""
-    latent, shared = piece.read()
+    latent, shared = segment.read()
     k, v = tap_grown(latent, up_k, up_v, named)
-    return attend_reference(q, piece, mask, scale, (*named[:2], k, *named[3:]), (with_shared(k, shared), v))
+    return attend_reference(q, segment, mask, scale, (*named[:2], k, *named[3:]), (with_shared(k, shared), v))

@@ -38,14 +38,14 @@ def tails(path: str) -> list[str]:
 def bounds(bill: Bill, device: Device, hour: float | None) -> dict[str, str]:
     """What fits, and the seconds of each phase: every part's products at the peak or its bytes at the bandwidth, whichever takes longer."""
     s, weights, memory = bill.setting, int(bill["bytes.total"]), int(device.memory)
-    past = held(bill, s.context, s.batch) - weights
+    cache = held(bill, s.context, s.batch) - weights
     need = devices(bill, device)
-    out = {"devices": f"⌈(weights + cache) / memory⌉ = ⌈({weights:,} + {past:,}) / {memory:,}⌉ = {need:,}"}
-    out["fits"] = fitting(weights, past, memory)
+    out = {"devices": f"⌈(weights + cache) / memory⌉ = ⌈({weights:,} + {cache:,}) / {memory:,}⌉ = {need:,}"}
+    out["fits"] = fitting(weights, cache, memory)
     if "cache.bytes" in bill:
         n, longest = fit.largest_batch(bill, device), fit.longest_context(bill, device)
         if n is not None:
-            out["largest_batch"] = f"⌊(memory − weights) / (cache / B)⌋ = ⌊({memory:,} − {weights:,}) / ({past:,} / {s.batch:,})⌋ → {n:,}"
+            out["largest_batch"] = f"⌊(memory − weights) / (cache / B)⌋ = ⌊({memory:,} − {weights:,}) / ({cache:,} / {s.batch:,})⌋ → {n:,}"
         if longest is not None:
             over = held(bill, longest + 1, s.batch)
             out["longest_context"] = f"weights + cache(S = {longest + 1:,}) = {over:,} > memory = {memory:,} → {longest:,}"

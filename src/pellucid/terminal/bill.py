@@ -1,4 +1,4 @@
-"""A bill as lines of a terminal: parameters by part, the past, products, and the bounds on a device."""
+"""A bill as lines of a terminal: parameters by part, the cache, products, and the bounds on a device."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ BECAUSE = {"scores": "count.because.scores", "idle": "count.because.idle"}
 
 def drawn(bill: Bill, width: int, view: View = View()) -> list[Text]:  # noqa: B008
     """The lines of `count` for one model."""
-    blocks = [parameters(bill), past(bill, width), work(bill), textbook(bill, width), limits(bill, view, width)]
+    blocks = [parameters(bill), kv_cache(bill, width), work(bill), textbook(bill, width), limits(bill, view, width)]
     if view.way is not None:
         blocks.append(trained(bill, view.way, width))
     if view.split is not None:
@@ -82,8 +82,8 @@ def short(symbols: str, most: int = 60) -> str:
     return f"{symbols[: cut if cut > 0 else most]} + …"
 
 
-def past(bill: Bill, width: int) -> list[Text]:
-    """The bytes of the past, a token's and a batch's; and what they would be with each other kind of attention."""
+def kv_cache(bill: Bill, width: int) -> list[Text]:
+    """The bytes of the cache, a token's and a batch's; and what they would be with each other kind of attention."""
     if "cache.bytes" not in bill:
         return []
     a_token, s = bill["cache.bytes_per_token"], bill.setting

@@ -1,4 +1,4 @@
-"""How the past grows with the context, a line for each model: straight for full attention, flat where windows stop growing."""
+"""How the cache grows with the context, a line for each model: straight for full attention, flat where windows stop growing."""
 
 from collections.abc import Sequence
 from math import log2
@@ -18,7 +18,7 @@ def growth(bills: Sequence[Bill]) -> str:
     reaches = (b.config.positions or most for b in bills)
     least = max(0, min(7, *(int(log2(n)) - 1 for n in reaches)))  # so that a short table of positions has two points too
     contexts = [2**i for i in range(least, int(log2(most)) + 1)]
-    drawn = [(b, [(n, past(b, n)) for n in contexts if n <= (b.config.positions or n)]) for b in bills if "cache.bytes" in b]
+    drawn = [(b, [(n, kv_cache(b, n)) for n in contexts if n <= (b.config.positions or n)]) for b in bills if "cache.bytes" in b]
     sizes = [size for _, points in drawn for _, size in points] or [1, 2]
     low, high = int(log2(min(sizes))), int(log2(max(sizes))) + 1
 
@@ -54,6 +54,6 @@ def apart(heights: Sequence[float], least: float = 14.0) -> list[float]:
     return out
 
 
-def past(bill: Bill, context: int) -> int:
+def kv_cache(bill: Bill, context: int) -> int:
     """Bytes that a batch of this context leaves in every layer."""
     return held(bill, context, bill.setting.batch) - int(bill["bytes.total"])

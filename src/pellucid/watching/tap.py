@@ -86,7 +86,7 @@ class Weights:
 
 
 class Place(Protocol):
-    """What a piece of the past tells a watcher: whose rows these are (see past.Piece)."""
+    """What a segment of the cache tells a watcher: whose rows these are (see batch.kv_cache.Segment)."""
 
     @property
     def request(self) -> object: ...
@@ -122,7 +122,7 @@ class Here(threading.local):
 
     watches: "tuple[Watch, ...]" = ()
     calls: tuple[Call, ...] = ()
-    piece: Place | None = None
+    segment: Place | None = None
     marks: "list[Seen] | None" = None
     source: str = "executed"
     again: "Again | None" = None
@@ -224,16 +224,16 @@ def inside(*names: str) -> str | None:
     return max((w.inside_of(names) for w in here.watches), key=[None, "list", "read", "reference"].index)
 
 
-def deeper(pieces: Sequence[Place], names: tuple[str, ...], show: Callable[[str, Any], None]) -> None:
-    """After a kernel that took all pieces at once: show(what is asked, piece) for each within which somebody asks for these tensors."""
+def deeper(segments: Sequence[Place], names: tuple[str, ...], show: Callable[[str, Any], None]) -> None:
+    """After a kernel that took all segments at once: show(what is asked, segment) for each within which somebody asks for these tensors."""
     if not here.calls:
         return
 
     def look() -> None:
-        for piece in pieces:
-            with within(piece):
+        for segment in segments:
+            with within(segment):
                 if (asked := inside(*names)) is not None:
-                    show(asked, piece)
+                    show(asked, segment)
 
     for w in here.watches:
         w.remember(names, look)
@@ -342,19 +342,19 @@ def instead() -> Iterator[None]:
 
 
 @contextmanager
-def within(piece: Place) -> Iterator[None]:
-    """Taps in here belong to one piece of the past: T and S are its own."""
+def within(segment: Place) -> Iterator[None]:
+    """Taps in here belong to one segment of the cache: T and S are its own."""
     if not here.calls:
         yield
         return
-    outer, sizes = here.piece, here.calls[-1].sizes
-    here.piece, kept = piece, dict(sizes)
+    outer, sizes = here.segment, here.calls[-1].sizes
+    here.segment, kept = segment, dict(sizes)
     for letter in "TS":
         sizes.pop(letter, None)
     try:
         yield
     finally:
-        here.piece = outer
+        here.segment = outer
         sizes.clear()
         sizes.update(kept)
 
@@ -372,10 +372,10 @@ def after(model: nn.Module, path: str, request: object) -> Iterator[None]:
     if not here.watches:
         yield
         return
-    calls, terms, piece = here.calls, here.terms, here.piece
+    calls, terms, segment = here.calls, here.terms, here.segment
     paths: dict[Watch, str | None] = {w: f"{found[0]}.{path}".lstrip(".") if (found := w.where.get(model)) else None for w in here.watches}
-    here.calls, here.terms, here.piece = (*calls, Call(model, paths, {})), {}, Whose(request)
+    here.calls, here.terms, here.segment = (*calls, Call(model, paths, {})), {}, Whose(request)
     try:
         yield
     finally:
-        here.calls, here.terms, here.piece = calls, terms, piece
+        here.calls, here.terms, here.segment = calls, terms, segment

@@ -47,12 +47,12 @@ class Terms:
 
 def column(parts: Tensor | float | list[Any]) -> Tensor:
     """Numbers and tensors end to end, as one float64 column."""
-    pieces = parts if isinstance(parts, list) else [parts]
+    columns = parts if isinstance(parts, list) else [parts]
     none = torch.zeros(0, dtype=torch.float64)
     return torch.cat(
         [none]
         + [
             p.detach().to("cpu", torch.float64).reshape(-1) if isinstance(p, Tensor) else torch.tensor([p], dtype=torch.float64)
-            for p in pieces
+            for p in columns
         ]
     )

@@ -152,7 +152,7 @@ class Watch(Records):
     def inside_of(self, names: tuple[str, ...]) -> str | None:
         """What this watch asks of tensors inside the running op; see tap.inside."""
         path = here.calls[-1].path.get(self)
-        if path is None or (self.request is not None and here.piece is not None and here.piece.request not in (None, self.request)):
+        if path is None or (self.request is not None and here.segment is not None and here.segment.request not in (None, self.request)):
             return None
         full = [f"{path}.{n}".lstrip(".") for n in names]
         wanted = any(map(self.wants, full))
@@ -290,8 +290,8 @@ class Watch(Records):
         if self.request is not None:
             part, rows = self.mine(x, dims, rows)
             return [] if part is None else [(self.request, part, rows)]
-        if here.piece is not None and here.piece.request is not None:
-            return [(here.piece.request, (), rows)]
+        if here.segment is not None and here.segment.request is not None:
+            return [(here.segment.request, (), rows)]
         spans = spans_of(here.calls[-1].steps, "T" if "T" in dims.split() or "S" not in dims.split() else "S")
         if len(spans) < 2:
             return [(spans[0].request if spans else None, (), rows)]
@@ -301,8 +301,8 @@ class Watch(Records):
     def mine(self, x: Tensor, dims: str, rows: Tensor | None, request: object = None) -> tuple[tuple[Any, ...] | None, Tensor | None]:
         """The index that cuts a request, or the watched one, out of x, () for all, and its rows from 0; None where x is another's."""
         request = self.request if request is None else request
-        if here.piece is not None and here.piece.request is not None:
-            return (() if here.piece.request == request else None), None
+        if here.segment is not None and here.segment.request is not None:
+            return (() if here.segment.request == request else None), None
         call = here.calls[-1]
         return part_of(call.steps, call.sizes, request, dims.split(), rows)
 

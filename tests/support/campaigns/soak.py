@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python -m campaigns.soak [--requests 10000] [--seed 1]
 
-Every text that ends must be what it is alone, by full forwards without any past, and one that was cancelled the beginning of it. At the
+Every text that ends must be what it is alone, by full forwards without any cache, and one that was cancelled the beginning of it. At the
 end no page, no text, no thread and no open file may be left over. Requests are drawn from a few hundred, so that each is run alone once.
 Pages are too few for all, so texts are put off, and begin alike, so the cache serves. A full run goes to benchmarks/results/soak.json.
 """
