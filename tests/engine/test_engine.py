@@ -19,7 +19,7 @@ from pellucid.engine.scheduler import Limits
 from pellucid.errors import UseError
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.watching.watch import watch
-from test_generate import PROMPTS, SOURCES, listens, loop, model_of
+from test_generate import PROMPTS, SOURCES, has_encoder, loop, model_of
 from tiny import FAMILIES, swapped
 
 FULL = bool(os.environ.get("PELLUCID_FULL"))
@@ -30,7 +30,7 @@ SIZES, CHUNKS, CACHED = (1, 2, 16, 17), (1, 2, 3, 5, 7, 11, 16, 17, 64), (True, 
 
 
 def asked(family: str) -> list[Request]:
-    if listens(family):
+    if has_encoder(family):
         return [Request((0,), NEW, source=tuple(s)) for s in SOURCES]
     return [Request(tuple(p), NEW) for p in TEXTS]
 
@@ -119,7 +119,7 @@ def test_a_prompt_longer_than_its_windows_pages() -> None:
     """Layers with a window have pages for what they see, not for a whole prompt: it comes in all the same, chunk by chunk."""
     model, prompt = model_of("gpt_oss"), tuple(range(80))
     engine = Engine.of(model.module, 100, Limits(1, 8), 1)
-    assert min(group.count for group in engine.storage.pages.windows) < len(prompt)  # type: ignore[attr-defined]
+    assert min(group.count for group in engine.storage.pages.windowed) < len(prompt)  # type: ignore[attr-defined]
     engine.submit(Request(prompt, 2))
     news = [out for _ in range(120) for out in engine.step()]
     assert [out.token.id for out in news if out.token] == loop(model, prompt, 2)
@@ -210,7 +210,7 @@ def test_watch_one_of_many(family: str) -> None:
     got: dict[int, list[int]] = {n: [] for n in numbers}
     steps, batched = 0, list[torch.Tensor]()
     named = dict(engine.module.named_modules())
-    path = "decoder.layers.1.ffn" if listens(family) else "layers.1.ffn"
+    path = "decoder.layers.1.ffn" if has_encoder(family) else "layers.1.ffn"
     named[path].register_forward_hook(lambda module, given, out: batched.append(out))
     with engine.watch(numbers[2]) as seen:
         while not engine.idle:
@@ -219,7 +219,7 @@ def test_watch_one_of_many(family: str) -> None:
                 assert out.token is not None
                 got[out.request].append(out.token.id)
     assert [got[n] for n in numbers] == wanted(family)
-    assert calls[0] == steps or listens(family)  # an encoder looks at the same table
+    assert calls[0] == steps or has_encoder(family)  # an encoder looks at the same table
     assert {s.request for s in seen} == {numbers[2]} and len(seen.all("sample.logits")) == NEW
     rows = torch.cat([s.value for s in seen.all(path)], 1)
     assert rows.shape[1] == len(requests[2].prompt) + NEW - 1

@@ -119,12 +119,12 @@ def measured(cfg: c.Config, dtype: str, tokens: int, size: int) -> int:
     engine = Engine.of(tiny(cfg, DTYPES[dtype]), 200, Limits(7), size, cached=False)
     inner, pages, held = engine.run, engine.storage.pages, dict[int, int]()  # type: ignore[attr-defined]
 
-    def heard(chunks: Any) -> Any:
+    def recorded(chunks: Any) -> Any:
         for s, rows in chunks.items():
             held[s.stored + rows] = pages.bytes_held(s.key) if pages.pools else 0
         return inner(chunks)
 
-    engine.run = heard
+    engine.run = recorded
     engine.submit(Request(tuple(ids(tokens - 2).tolist()), 3))
     assert [news.error for news in engine.outputs()] == [None] * 3
     return held[tokens]

@@ -20,7 +20,7 @@ from pellucid.engine.scheduler import Limits
 from pellucid.errors import PellucidError, UseError
 from pellucid.ops import native
 from pellucid.ops.sampling.settings import Sampling
-from tiny import DECODERS, FAMILIES, GPT2, V, listens, swapped, tiny
+from tiny import DECODERS, FAMILIES, GPT2, V, has_encoder, swapped, tiny
 
 NEW = 9
 PROMPTS = [[5, 3, 80, 11], [7], [2, 47, 31, 31, 8, 90, 1, 0, 66, 12, 5], [96, 95]]
@@ -30,7 +30,7 @@ STARTS = [[0]] * len(PROMPTS)
 
 def model_of(family: str, dtype: torch.dtype = torch.float64) -> Model:
     """A tiny model with what `load` puts around it."""
-    module = tiny(replace(FAMILIES[family], starts=0) if listens(family) else family, dtype)
+    module = tiny(replace(FAMILIES[family], starts=0) if has_encoder(family) else family, dtype)
     return Model(family, module, cast(Any, None), {}, None)
 
 
@@ -52,7 +52,7 @@ def loop(model: Model, prompt: Sequence[int], new: int, stops: Sequence[int] = (
 
 def texts(family: str) -> tuple[list[list[int]], list[list[int]] | None]:
     """Prompts, or where there is an encoder the starts and the sources."""
-    return (STARTS, SOURCES) if listens(family) else (PROMPTS, None)
+    return (STARTS, SOURCES) if has_encoder(family) else (PROMPTS, None)
 
 
 def run(
@@ -126,7 +126,7 @@ def test_crowd_is_each_alone(family: str) -> None:
     engine, seen = Engine.of(model.module, 400), 0
     inner = engine.run
 
-    def heard(chunks: Any) -> Any:
+    def recorded(chunks: Any) -> Any:
         nonlocal seen
         out = inner(chunks)
         for s in chunks:
@@ -134,7 +134,7 @@ def test_crowd_is_each_alone(family: str) -> None:
             seen += 1
         return out
 
-    engine.run = heard
+    engine.run = recorded
     for i, p in enumerate(prompts):
         engine.submit(Request(tuple(p), 2 * i + 1, source=None if sources is None else tuple(sources[i])))
     assert len(list(engine.outputs())) == seen == sum(2 * i + 1 for i in range(len(prompts)))

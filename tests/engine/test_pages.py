@@ -109,8 +109,8 @@ def never_freed(self: PagePool, request: object, length: int) -> None:
 
 def in_use(self: PrefixCache, group: PagePool) -> None:
     """The longest unused, whoever holds it."""
-    node = next(iter(self.recent[group.reach]))
-    page = node.pages[group.reach]
+    node = next(iter(self.recent[group.window]))
+    page = node.pages[group.window]
     self.cut(node)
     if group.references[page]:
         group.references[page] = 0
@@ -119,8 +119,8 @@ def in_use(self: PrefixCache, group: PagePool) -> None:
 
 def beginnings(self: PrefixCache, group: PagePool) -> None:
     """Beginnings first: what comes after them is lost with them."""
-    recent = self.recent[group.reach]
-    self.evictions += self.cut(next(n for n in reversed(recent) if group.references[n.pages[group.reach]] == 1))
+    recent = self.recent[group.window]
+    self.evictions += self.cut(next(n for n in reversed(recent) if group.references[n.pages[group.window]] == 1))
 
 
 def any_key(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:

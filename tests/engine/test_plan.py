@@ -311,13 +311,13 @@ def test_any_order_that_the_waits_allow_is_right(family: str) -> None:
 @needs_kernels
 @pytest.mark.parametrize("wrong", ["no wait", "no reads", "no writes", "by base"])
 def test_a_missing_wait_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    conflict, heard = plans.conflict, plans.Recording.heard
+    conflict, add = plans.conflict, plans.Recording.add_call
     if wrong == "no wait":
         monkeypatch.setattr(plans, "conflict", lambda a, b: b.op.name != "attend" and conflict(a, b))
     elif wrong == "no reads":  # a wire that a twin forgot to declare
-        monkeypatch.setattr(plans.Recording, "heard", lambda s, op, line, r, w: heard(s, op, line, () if op.name == "add" else r, w))
+        monkeypatch.setattr(plans.Recording, "add_call", lambda s, op, line, r, w: add(s, op, line, () if op.name == "add" else r, w))
     elif wrong == "no writes":
-        monkeypatch.setattr(plans.Recording, "heard", lambda s, op, line, r, w: heard(s, op, line, r, () if op.name == "store" else w))
+        monkeypatch.setattr(plans.Recording, "add_call", lambda s, op, line, r, w: add(s, op, line, r, () if op.name == "store" else w))
     else:  # comparing first addresses instead of ranges misses a view into the middle
         x = torch.ones(1, 4, 8)
         monkeypatch.setattr(plans, "overlap", lambda a, b: any(p == r for p, _ in a for r, _ in b))

@@ -144,7 +144,7 @@ def prefill(model: Any, pages: PagedCache, request: str, source: Tensor, tokens:
     step.advance()
 
 
-def new_source_is_heard() -> bool:
+def new_source_is_read() -> bool:
     """A request goes and another of its name comes, with another source: the plan meets the new memory."""
     model, tokens, got = tiny(config("t5", "plain"), torch.float32, std=0.2), torch.tensor([[3, 4]]), []
     for planned in (True, False):
@@ -161,10 +161,12 @@ def new_source_is_heard() -> bool:
 
 @needs_kernels
 def test_a_plan_meets_the_memory_of_those_who_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert new_source_is_heard()
-    heard, known = Plans.heard, {}
-    monkeypatch.setattr(Plans, "heard", lambda self, r: known.setdefault((id(self), r), heard(self, r)) if self.planned else heard(self, r))
-    assert not new_source_is_heard()  # a memory that is looked up once
+    assert new_source_is_read()
+    of, known = Plans.memory_places, {}
+    monkeypatch.setattr(
+        Plans, "memory_places", lambda self, r: known.setdefault((id(self), r), of(self, r)) if self.planned else of(self, r)
+    )
+    assert not new_source_is_read()  # a memory that is looked up once
 
 
 def by_length(quirk: str) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kinds import KINDS
-from pellucid.batch.kv_cache import Paged, PagedCache, PagePool, most_pages, reaches
+from pellucid.batch.kv_cache import Paged, PagedCache, PagePool, most_pages, windows_of
 from pellucid.batch.step import Step
 from pellucid.config import Config
 from pellucid.counting import Setting, counted
@@ -32,7 +32,7 @@ def _no_grad() -> Any:
 
 def pages_of(model: nn.Module, size: int, longest: int, texts: int = 1, chunk: int = 1) -> PagedCache:
     """As many as so many texts need at most, in chunks of `chunk`."""
-    far_back = reaches(model)
+    far_back = windows_of(model)
     counts = {n: texts * most_pages(n, chunk, size) for n in far_back if n is not None}
     return PagedCache(texts * -(-longest // size) if None in far_back else 0, size, counts, longest)
 
@@ -48,11 +48,11 @@ def poison(pages: PagedCache) -> None:
 
 @pytest.mark.parametrize("family", WINDOWED)
 def test_how_far_back(family: str) -> None:
-    assert reaches(tiny(WINDOWED[family])) == FAR[family]
+    assert windows_of(tiny(WINDOWED[family])) == FAR[family]
 
 
 def test_the_others_look_back_all_the_way() -> None:
-    assert all(reaches(tiny(f)) == {None} for f in ("llama", "deepseek_v3", "t5"))
+    assert all(windows_of(tiny(f)) == {None} for f in ("llama", "deepseek_v3", "t5"))
 
 
 @cache
@@ -87,7 +87,7 @@ def test_windows_stop_growing(family: str) -> None:
 
 
 def early(self: PagePool, length: int) -> int:
-    return 0 if self.reach is None else max(0, length + 2 - self.reach) // self.size
+    return 0 if self.window is None else max(0, length + 2 - self.window) // self.size
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_what_others_were_given_is_not_read() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_most_pages(size: int) -> None:
     """Enough for every length, and reached by some."""
-    for reach in (1, 2, 5, 8):
+    for window in (1, 2, 5, 8):
         for rows in (1, 2, 7):
-            held = [-(-(n + rows) // size) - max(0, n + 1 - reach) // size for n in range(60)]
-            assert max(held) == most_pages(reach, rows, size)
+            held = [-(-(n + rows) // size) - max(0, n + 1 - window) // size for n in range(60)]
+            assert max(held) == most_pages(window, rows, size)
 
 
 def read(model: nn.Module, cache: PrefixCache, name: object, tokens: Sequence[int], chunk: int, key: Hashable = 0, **told: Any) -> Tensor:

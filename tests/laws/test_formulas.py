@@ -136,8 +136,8 @@ def steps(model: Any, life: Any) -> list[tuple[Run, list[Seen]]]:
     """A trace step by step, each with the records of those before it."""
     out, kv_cache, before = list[tuple[Run, list[Seen]]](), dict[str, list[Seen]](), 0
     own = held(model.module)
-    listens = model.config.encoder is not None
-    fed = [model.config.starts] if listens else life.ids
+    has_encoder = model.config.encoder is not None
+    fed = [model.config.starts] if has_encoder else life.ids
     for n in range(life.steps):
         records = [s for s in life if s.step == n]
         by_path = {s.path: s for s in (*(r for _, seen in out for r in seen), *records)}

@@ -69,14 +69,14 @@ def generated(model: Decoder, asked: list[list[int]]) -> list[tuple[Tensor, Tens
     engine, rows = Engine.of(model, 200, size=16), dict[int, list[Tensor]]()
     inner, texts = engine.run, dict[int, list[int]]()
 
-    def heard(chunks: Any) -> Any:
+    def recorded(chunks: Any) -> Any:
         out = inner(chunks)
         for s in chunks:
             rows.setdefault(s.number, []).append(out[s][-1].clone())
             texts[s.number] = s.tokens
         return out
 
-    engine.run = heard
+    engine.run = recorded
     for p in asked:
         engine.submit(Request(tuple(p), NEW))
     list(engine.outputs())
@@ -115,9 +115,9 @@ def test_generation_is_forwards_without_a_cache(scaling: str) -> None:
     model = built(scaling)
 
     def gap() -> float:
-        heard = generated(model, PROMPTS)
+        texts = generated(model, PROMPTS)
         with swapped(Step, "totals", TOTALS):
-            return max(far(rows, truth(model, scaling, text)) for text, rows in heard)
+            return max(far(rows, truth(model, scaling, text)) for text, rows in texts)
 
     assert gap() < 1e-10
     for mutant in (each_row, budget, longest):

@@ -67,7 +67,7 @@ class FaultyLife(Life):
     def kept(self) -> dict[int | None, list[int]]:
         """The pages that the prefix cache holds."""
         cache = self.engine.storage.cache  # type: ignore[attr-defined]
-        return {} if cache is None else {reach: [n.pages[reach] for n in recent] for reach, recent in cache.recent.items()}
+        return {} if cache is None else {window: [n.pages[window] for n in recent] for window, recent in cache.recent.items()}
 
     def ends(self) -> "FaultyLife":
         """Step without faults until all have ended."""

@@ -39,7 +39,7 @@ def following(tokens: list[int]) -> Tensor:
 class Parrot(nn.Module):
     """Stores tokens, and reads them back from the pages."""
 
-    reach = None
+    window = None
 
     def __init__(self, pages: PagedCache) -> None:
         super().__init__()

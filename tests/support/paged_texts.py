@@ -24,9 +24,9 @@ Choose = Callable[[int], int]  # a number below its argument
 class Part(nn.Module):
     """What stores: a layer without anything to compute."""
 
-    def __init__(self, reach: int | None) -> None:
+    def __init__(self, window: int | None) -> None:
         super().__init__()
-        self.reach = reach
+        self.window = window
 
 
 @dataclass
@@ -75,7 +75,7 @@ class World:
         self.shape, self.choose = shape, choose
         self.pages = PagedCache(shape.count, shape.size, dict(shape.counts), shape.longest)
         self.cache = PrefixCache(self.pages)
-        self.parts = [Part(reach) for reach in (*self.pages.groups, *[99] * (shape.count > 0))]  # 99: a window that has no group of its own
+        self.parts = [Part(window) for window in (*self.pages.groups, *[99] * (shape.count > 0))]  # 99: no group
         self.texts: dict[int, Text] = {}
         self.ended: list[Text] = []  # texts of before, to come again
         self.names = self.lookups = self.found = self.refused = 0  # found: pages
@@ -133,7 +133,7 @@ class World:
         assert self.cache.room(name, tokens) == could
         if could:
             assert self.pages.fits(name, tokens) and fitted == (self.cache.evictions == evicted)
-            assert all(len(g.free) == n or g.reach is not None for (g, _), n in zip(needs, least, strict=True))
+            assert all(len(g.free) == n or g.window is not None for (g, _), n in zip(needs, least, strict=True))
             return True
         self.refused += 1
         try:
@@ -175,16 +175,16 @@ class World:
         step.advance()
         for name, n in chunks.items():
             self.texts[name].stored += n
-            for reach, group in self.pages.groups.items():
-                if reach is not None:
-                    assert held[name][reach] <= most_pages(reach, n, self.shape.size)
-                    assert len(group.held[name]) <= most_pages(reach, 0, self.shape.size) or reach == 1
+            for window, group in self.pages.groups.items():
+                if window is not None:
+                    assert held[name][window] <= most_pages(window, n, self.shape.size)
+                    assert len(group.held[name]) <= most_pages(window, 0, self.shape.size) or window == 1
 
     def meets(self, part: Part, before: int, end: int, told: list[int], at: Tensor, keys: Tensor, values: Tensor) -> None:
         """Positions without a gap up to the last, from the first that some query of this chunk sees; and at each the right rows."""
-        reach = part.reach if part.reach in self.pages.groups else None
+        window = part.window if part.window in self.pages.groups else None
         first = int(at[0])
-        assert at.tolist() == list(range(first, end)) and first <= (0 if reach is None else max(0, before - reach + 1))
+        assert at.tolist() == list(range(first, end)) and first <= (0 if window is None else max(0, before - window + 1))
         assert keys.tolist() == told[first:end] and values.tolist() == [2 * h for h in told[first:end]]
 
     def fork(self) -> None:
@@ -224,13 +224,13 @@ class World:
         """Whatever is asked for, what is found was stored for just these tokens after just these, under this key."""
         size, last = self.shape.size, dict[int | None, list[int]]()
         for part, (keys, _) in self.pages.pools.items():
-            last[part.reach if part.reach in self.pages.groups else None] = keys.flatten().tolist()  # type: ignore[index]
+            last[part.window if part.window in self.pages.groups else None] = keys.flatten().tolist()  # type: ignore[index]
         for _ in range(LOOKS):
             text = self.asked()
             path, told = self.cache.find(text.key, text.tokens), history(text.key, text.tokens)
             self.lookups, self.found = self.lookups + 1, self.found + len(path)
             for i, node in enumerate(path, 1):
-                assert all(last[reach][(page + 1) * size - 1] == told[i * size - 1] for reach, page in node.pages.items())
+                assert all(last[window][(page + 1) * size - 1] == told[i * size - 1] for window, page in node.pages.items())
 
     def forget(self) -> None:
         if not self.choose(8):

@@ -67,14 +67,14 @@ def ids(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(V, shape, generator=torch.Generator().manual_seed(seed + 100))
 
 
-def listens(family: str) -> bool:
+def has_encoder(family: str) -> bool:
     """Whether it has an encoder."""
     return FAMILIES[family].encoder is not None
 
 
 def inputs(family: str, rows: int = 2, length: int = 11) -> tuple[Tensor, ...]:
     """What a model of this family is called with: tokens, and before them a source of another length where there is an encoder."""
-    return (ids(rows, 7, seed=1), ids(rows, length)) if listens(family) else (ids(rows, length),)
+    return (ids(rows, 7, seed=1), ids(rows, length)) if has_encoder(family) else (ids(rows, length),)
 
 
 def far(a: Tensor, b: Tensor) -> float:

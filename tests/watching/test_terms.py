@@ -16,7 +16,7 @@ from pellucid.watching import watch as watching
 from pellucid.watching.tap import Weights
 from pellucid.watching.terms import Terms
 from pellucid.watching.watch import Seen, Watch, watch
-from tiny import DECODERS, FAMILIES, far, ids, inputs, listens, serve, swapped, tiny
+from tiny import DECODERS, FAMILIES, far, has_encoder, ids, inputs, serve, swapped, tiny
 
 PLAN = [{"a": 5, "d": 2}, {"a": 1, "b": 4, "c": 6}, {"b": 2, "a": 1, "c": 3}, {"a": 1, "c": 1, "b": 1, "d": 1}]
 PROMPTS = {r: ids(sum(chunks.get(r, 0) for chunks in PLAN), seed=i) for i, r in enumerate("abcd")}
@@ -45,7 +45,7 @@ def crowd(family: str, **how: Any) -> list[Seen]:
         with watch(model, to=records.append, **how):
             return model(*arguments)  # type: ignore[no-any-return]
 
-    serve(model, PROMPTS, PLAN, PagedCache(64, 4), feed, SOURCES if listens(family) else None)
+    serve(model, PROMPTS, PLAN, PagedCache(64, 4), feed, SOURCES if has_encoder(family) else None)
     return records
 
 
@@ -73,7 +73,7 @@ def test_cells_are_the_sum_of_their_terms(family: str) -> None:
     for inside in ("beside", "reference"):
         found = gaps(list(batch(family, terms=True, inside=inside)))
         assert max(found.values()) < 1e-11, found
-    assert ("decoder.layers.1.cross.pattern" in found) == listens(family)
+    assert ("decoder.layers.1.cross.pattern" in found) == has_encoder(family)
 
 
 @pytest.mark.parametrize("request_", [None, "c"])

@@ -119,8 +119,8 @@ class PagePool:
     included; None: all.  longest: the most pages of one text.
     """
 
-    def __init__(self, count: int, size: int, reach: int | None, longest: int) -> None:
-        self.count, self.size, self.reach, self.longest = count, size, reach, longest
+    def __init__(self, count: int, size: int, window: int | None, longest: int) -> None:
+        self.count, self.size, self.window, self.longest = count, size, window, longest
         self.free = list(range(count))[::-1]
         self.references = [0] * count
         self.taken, self.clock = [0] * count, 0  # when each page last came to someone: rows read later than that are not his
@@ -192,7 +192,7 @@ class PagePool:
 
     def oldest(self, length: int) -> int:
         """The place of the first page that the query at position `length` may see."""
-        return 0 if self.reach is None else max(0, length + 1 - self.reach) // self.size
+        return 0 if self.window is None else max(0, length + 1 - self.window) // self.size
 
     def give_back(self, request: object, length: int) -> None:
         """What queries from this position on never see. The table keeps the old numbers, which are in bounds, and nobody reads them."""
@@ -241,7 +241,7 @@ class PagePool:
 class PagedCache:
     """Storage in pages of a few rows. A request holds a table of pages; every part has its own pools, addressed by the same tables.
 
-    count: pages of the parts that see everything, 0 where there are none.  size: rows a page.  counts: by `reach`, pages of the parts that
+    count: pages of the parts that see everything, 0 where there are none.  size: rows a page.  counts: by `window`, pages of the parts that
     look back no farther: they have tables of their own, and give pages back as a text grows.  longest: the most tokens of one text.
     """
 
@@ -250,8 +250,8 @@ class PagedCache:
         each.update((counts or {}).items())
         self.size = size
         self.longest = max(each.values()) * size if longest is None else longest
-        self.groups = {reach: PagePool(n, size, reach, -(-self.longest // size)) for reach, n in each.items()}
-        self.windows = [group for reach, group in self.groups.items() if reach is not None]
+        self.groups = {window: PagePool(n, size, window, -(-self.longest // size)) for window, n in each.items()}
+        self.windowed = [group for window, group in self.groups.items() if window is not None]
         self.count = sum(each.values())
         first = next(iter(self.groups.values()))
         self.free, self.tables, self.held = first.free, first.tables, first.held  # all there is, without windows
@@ -307,14 +307,14 @@ class PagedCache:
     def advance(self, request: object, length: int) -> None:
         """The request has stored so many tokens; pages that no later query sees are given back."""
         self.length[request] = length
-        for group in self.windows:
+        for group in self.windowed:
             group.give_back(request, length)
 
     def begin(self, request: object, pages: Mapping[int | None, Sequence[int]], tokens: int) -> None:
         """A new request of `tokens` tokens, which others have stored: of each group the last pages that they fill."""
         assert request not in self.length
-        for reach, group in self.groups.items():
-            group.open(request, pages.get(reach, ()), tokens)
+        for window, group in self.groups.items():
+            group.open(request, pages.get(window, ()), tokens)
         self.length[request] = tokens
 
     def fork(self, request: object, new: object) -> None:
@@ -350,8 +350,8 @@ class PagedCache:
             book.clear()
 
     def of(self, part: nn.Module) -> PagePool:
-        """The group of a part, by its `reach`."""
-        return self.groups.get(getattr(part, "reach", None)) or self.groups[None]
+        """The group of a part, by its `window`."""
+        return self.groups.get(getattr(part, "window", None)) or self.groups[None]
 
     def slots(self, request: object, start: int, stop: int) -> Tensor:
         """Where these positions lie in the pools of parts that see everything: LongTensor [stop - start]."""
@@ -374,7 +374,7 @@ class PagedCache:
     def sound(self, kept: Mapping[int | None, Iterable[int]] | None = None) -> bool:
         """Whether every page is accounted for; kept: those that a prefix cache holds, by group."""
         texts = all(g.oldest(n) >= g.first[r] and -(-n // g.size) <= g.first[r] + len(g.held[r]) for g, r, n in self._texts())
-        return texts and all(group.sound((kept or {}).get(reach, ())) for reach, group in self.groups.items())
+        return texts and all(group.sound((kept or {}).get(window, ())) for window, group in self.groups.items())
 
     def _texts(self) -> Iterator[tuple[PagePool, object, int]]:
         return ((g, r, n) for g in self.groups.values() for r, n in self.length.items())
@@ -385,11 +385,11 @@ def row_bytes(pools: Stored) -> int:
     return sum(p[0].numel() * p.element_size() for p in pools)
 
 
-def reaches(module: nn.Module) -> set[int | None]:
+def windows_of(module: nn.Module) -> set[int | None]:
     """How far back the parts of a model look, each in positions, itself included; None: all the way."""
-    return {part.reach for part in module.modules() if hasattr(part, "reach")}  # type: ignore[misc]
+    return {part.window for part in module.modules() if hasattr(part, "window")}  # type: ignore[misc]
 
 
-def most_pages(reach: int, rows: int, size: int) -> int:
+def most_pages(window: int, rows: int, size: int) -> int:
     """How many pages of `size` a text holds at most under a reach, when `rows` are stored at once, wherever their edges fall."""
-    return (reach - 1 + rows + size - 2) // size + 1
+    return (window - 1 + rows + size - 2) // size + 1

@@ -112,8 +112,8 @@ def unit(path: str) -> str:
 
 def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None) -> list[Part]:
     """The parts of a phase, "prefill" or "decode", in the order in which they run. holder: what the device has of them, all where None."""
-    s, listens = bill.setting, bill.config.encoder is not None  # such a decoder's first step has one row, whatever the source has
-    rows, before = (1, s.context) if phase == "decode" else (1 if listens else s.context, 0)
+    s, has_encoder = bill.setting, bill.config.encoder is not None  # such a decoder's first step has one row, whatever the source has
+    rows, before = (1, s.context) if phase == "decode" else (1 if has_encoder else s.context, 0)
     own = Whole(bill) if holder is None else holder
     dtype = s.weights if s.weights in device.peak else s.activations
     peak = device.peak.get(dtype) or device.peak["float32"]

@@ -171,9 +171,9 @@ class Rank:
             if PLACE.fullmatch(name) and (times := self.copies(name, multiplicity(self.bill, name))):
                 rows = rows_kept(self.bill.layer(name), s.context)
                 found.append((name, times, product(f"rows·B·cache.{name}", rows=rows, mine=mine, row=int(self.cache_bytes(name)) // mine)))
-        listens = sum(one.cross is not None for one in stack(self.bill.config)[slice(*self.bounds)])
-        if listens and "cache.bytes_per_source_token" in self.bill:
-            found.append(("source", listens, Number(int(self.memory()))))
+        crossing = sum(one.cross is not None for one in stack(self.bill.config)[slice(*self.bounds)])
+        if crossing and "cache.bytes_per_source_token" in self.bill:
+            found.append(("source", crossing, Number(int(self.memory()))))
         symbols = " + ".join((f"{times}·" if times > 1 else "") + (n.symbols or name) for name, times, n in found)
         filled = " + ".join((f"{times}·" if times > 1 else "") + (n.filled or figure(n.value)) for _, times, n in found)
         return Number(sum(times * int(n) for _, times, n in found), symbols, filled)

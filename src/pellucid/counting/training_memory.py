@@ -84,10 +84,10 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
 
     flops.textbook is 6·N·T. What it lacks and what it has too much, flops.attention and flops.idle, add up to the difference.
     """
-    forward, listens = forward_of(bill), bill.config.encoder is not None
+    forward, has_encoder = forward_of(bill), bill.config.encoder is not None
     out = {"flops.forward": forward}
     rows, mixing, through = bill.setting.context * bill.setting.batch, attention_products(bill), matrices(bill)
-    if way.rank is None or listens:
+    if way.rank is None or has_encoder:
         out["flops.backward"] = Number(2 * forward.value, "2·forward", f"2·{forward.value:,}")
     else:
         low = adapters(bill, way.rank)
@@ -97,7 +97,7 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
     if way.recompute:
         out["flops.recompute"] = Number(forward.value, "forward")
     out["flops.total"] = total([(n.removeprefix("flops."), 1, x) for n, x in out.items()])
-    if listens:
+    if has_encoder:
         return out
     active = int(bill["parameters.active"])
     out["flops.textbook"] = product("6·N·T", six=6, active=active, rows=rows)

@@ -117,8 +117,8 @@ def prompts(module: Decoder | EncoderDecoder) -> Iterator[Request]:
         return tuple((n * 7919 + i * 104729) % vocab for i in range(max(1, min(n, most))))
 
     for n in LENGTHS:
-        listens = isinstance(module, EncoderDecoder)
-        yield Request(ids(n), NEW, scored=not module.config.prefix, source=ids(n + 2) if listens else None)
+        has_encoder = isinstance(module, EncoderDecoder)
+        yield Request(ids(n), NEW, scored=not module.config.prefix, source=ids(n + 2) if has_encoder else None)
 
 
 def read(module: Decoder | EncoderDecoder, requests: list[Request], rows: int, together: bool, size: int) -> list[Tensor]:

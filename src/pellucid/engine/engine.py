@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import PagedCache, most_pages, reaches
+from pellucid.batch.kv_cache import PagedCache, most_pages, windows_of
 from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward
 from pellucid.engine.memory import Memory, bounds, changed
@@ -97,7 +97,7 @@ class Engine:
         if deterministic:
             require(module)
         limits, whole = replace(limits or Limits(), whole=module.config.prefix), -(-tokens // size)
-        seen = {None} if every else reaches(module)  # a watcher may ask late what a row was made of
+        seen = {None} if every else windows_of(module)  # a watcher may ask late what a row was made of
         short = {r: min(whole, limits.running * most_pages(r, limits.rows, size)) for r in seen if r is not None}
         again = sum(-(-bound // size) for bound in bounds(module)) if every else 0  # what a text may outgrow
         pages = PagedCache(whole + again if None in seen else 0, size, short, whole * size)

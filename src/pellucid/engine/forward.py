@@ -35,7 +35,7 @@ class Forward:
 
     def rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
         """The logits, by a plan or by the forward."""
-        if not self.every and all(s.owed == 1 and s.written and self.heard(s) for s in chunks):
+        if not self.every and all(s.owed == 1 and s.written and self.has_memory(s) for s in chunks):
             logits = self.plans.step({s.key: s.tokens[-1] for s in chunks})
             for s, best in zip(chunks, self.plans.best.tolist(), strict=True):
                 s.best = best
@@ -58,13 +58,13 @@ class Forward:
             if self.module.config.prefix and (fresh := [s for s in sequences if not s.stored and not s.request.scored]):
                 step.mask = prefix(len(fresh[0].request.prompt))  # of a row that only decodes it takes nothing away
             return self.module(tokens, step)  # type: ignore[no-any-return]
-        told = {s.key: list(s.request.source or ()) for s in sequences if not self.heard(s)}
+        told = {s.key: list(s.request.source or ()) for s in sequences if not self.has_memory(s)}
         if not told:
             return self.module(None, tokens, step)  # type: ignore[no-any-return]
         source = Step.packed([len(t) for t in told.values()], tokens.device, list(told))
         return self.module(self.row([i for t in told.values() for i in t]), tokens, step, source)  # type: ignore[no-any-return]
 
-    def heard(self, s: Sequence) -> bool:
+    def has_memory(self, s: Sequence) -> bool:
         """Whether the memory of its source is there, if it has one: a text that was put off has lost it, whatever its pages kept."""
         return s.request.source is None or any(key == s.key for _, key in self.pages.memory)
 

@@ -3,7 +3,7 @@
     tokens    [1 n]     17    5  803        a plan for n rows points to this place and to nothing of any request, so it serves any n
     positions [1 n]     40    7  511        of them: their tables of pages are copied in before each step, where they hold pages
     lengths   [1 n]         41    8  512    how long each text is with this row
-    tables    [n pages]                     and so does where each listener's memory of a request lies: memories [n listeners 3]
+    tables    [n pages]                     and so does where each cross attention's memory of a request lies: memories [n parts 3]
 
 A plan is only ever a recording of the forward, so both give the same bits, to a watcher too (see echo). A model that does something no
 kernel does, a hooked or edited step, more rows than the kernels take, or a machine without kernels runs the forward itself.
@@ -35,7 +35,7 @@ class Rows(Step):
     tables: Mapping[PagePool, Tensor] = field(default_factory=dict)
     lengths: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
     memories: Tensor = field(default_factory=lambda: torch.empty(0, 0, 3, dtype=torch.long))
-    listeners: tuple[nn.Module, ...] = ()
+    cross_attention: tuple[nn.Module, ...] = ()
     kv_caches: list[tuple[KVCache, PagePool, Stored]] = field(default_factory=list)
 
     def totals(self) -> Tensor:
@@ -59,19 +59,19 @@ class Rows(Step):
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
         kv_cache = super().memory(part, make)
-        if part in self.listeners and all(p.kept for p in kv_cache.segments):
-            kv_cache.abreast = ScatteredRows(kv_cache.new, self.memories[:, self.listeners.index(part)])
+        if part in self.cross_attention and all(p.kept for p in kv_cache.segments):
+            kv_cache.abreast = ScatteredRows(kv_cache.new, self.memories[:, self.cross_attention.index(part)])
         return kv_cache
 
 
 class Place:
     """Where a step of n rows reads what changes from step to step, and what was recorded there."""
 
-    def __init__(self, n: int, pages: PagedCache, listeners: int) -> None:
+    def __init__(self, n: int, pages: PagedCache, cross_attention: int) -> None:
         self.tokens, self.positions = torch.zeros(1, n, dtype=torch.long), torch.zeros(1, n, dtype=torch.long)
         self.lengths = torch.zeros(1, n, dtype=torch.long)
         self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.groups.values()}
-        self.memories = torch.zeros(n, listeners, 3, dtype=torch.long)
+        self.memories = torch.zeros(n, cross_attention, 3, dtype=torch.long)
         self.plan: native.Plan | None = None
         self.scribe: TapRecorder | None = None  # of a plan that was recorded while somebody watched
         self.step: Rows | None = None  # the step that was recorded
@@ -103,7 +103,7 @@ class Plans:
         self.holders: list[ValuesView[Any]] = []
         self.held: list[Any] = []  # kept, so that nothing new comes to lie where one of them was
         self.tensors: list[Tensor] = []
-        self.listeners: tuple[nn.Module, ...] = ()
+        self.cross_attention: tuple[nn.Module, ...] = ()
         self.whereabouts: dict[Hashable, tuple[Stored, Tensor]] = {}
         self.hooks: list[dict[int, Any]] = []
         self.made_of: tuple[object, ...] = ()
@@ -118,8 +118,8 @@ class Plans:
             return self.crowd(feed)
         place = self.place(n)
         place.set(feed, before, pages.together)
-        if self.listeners:
-            torch.stack([self.heard(r) for r in feed], out=place.memories)
+        if self.cross_attention:
+            torch.stack([self.memory_places(r) for r in feed], out=place.memories)
         spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))
         logits, self.best = self.planned_step(place, spans) if self.plannable(place) else self.forward(place, self.rows(place, spans))
         for s in spans:
@@ -155,21 +155,21 @@ class Plans:
             self.holders = [d.values() for m in kept for d in (m._parameters, m._buffers, m._modules) if d]
             self.held = list(chain.from_iterable(self.holders))
             self.tensors = [memory(t) for t in self.held if isinstance(t, Tensor)]
-            self.listeners = tuple(m for m in kept if isinstance(m, CrossAttention))
+            self.cross_attention = tuple(m for m in kept if isinstance(m, CrossAttention))
             self.whereabouts = {}
             self.hooks = [d for m in kept for d in (m._forward_hooks, m._forward_pre_hooks)]
             self.made_of = self.state()
         if n not in self.places:
-            self.places[n] = Place(n, self.pages, len(self.listeners))
+            self.places[n] = Place(n, self.pages, len(self.cross_attention))
         return self.places[n]
 
-    def heard(self, request: Hashable) -> Tensor:
-        """Where each listener's memory of a request lies, [listeners 3]."""
+    def memory_places(self, request: Hashable) -> Tensor:
+        """Where each cross attention's memory of a request lies, [parts 3]."""
         memory = self.pages.memory
-        first = memory[self.listeners[0], request][0]
+        first = memory[self.cross_attention[0], request][0]
         known, found = self.whereabouts.get(request, (None, torch.empty(0)))
         if known is not first:
-            found = torch.tensor([native.whereabouts(memory[part, request][0]) for part in self.listeners])
+            found = torch.tensor([native.whereabouts(memory[part, request][0]) for part in self.cross_attention])
             alive = {r: w for r, w in self.whereabouts.items() if r in self.pages.tables}
             self.whereabouts = {**alive, request: (first, found)}
         return found
@@ -187,7 +187,7 @@ class Plans:
             tables=place.tables,
             lengths=place.lengths,
             memories=place.memories,
-            listeners=self.listeners,
+            cross_attention=self.cross_attention,
         )
 
     def forward(self, place: Place, step: Rows) -> tuple[Tensor, Tensor]:
@@ -199,7 +199,7 @@ class Plans:
         return logits[0], best[0]
 
     def record(self, place: Place, spans: tuple[Span, ...]) -> None:
-        """The model's own step, heard; where it does what no plan can hold, why. While somebody watches, a scribe watches in his place."""
+        """Run the step once under a recorder. Keep the plan, or the reason why it cannot be recorded. A recorder stands for the watches."""
         scribes, step = [TapRecorder(self.model)] if here.watches else [], self.rows(place, spans)
         try:
             with native.record() as recording, seen_by(*scribes):

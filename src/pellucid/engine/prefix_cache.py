@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 
 from pellucid.batch.kv_cache import PagedCache, PagePool
 
-Reach = int | None
+Window = int | None
 
 
 def edge(tokens: Sequence[int]) -> Hashable:
@@ -22,14 +22,14 @@ def edge(tokens: Sequence[int]) -> Hashable:
 
 
 class Node:
-    """One page of a text, and what comes after it. pages: its number in each group, by reach, where it is held."""
+    """One page of a text, and what comes after it. pages: its number in each group, by window, where it is held."""
 
     __slots__ = ("above", "children", "edge", "pages")
 
     def __init__(self, above: "Node | None" = None, edge: Hashable = None) -> None:
         self.above, self.edge = above, edge
         self.children: dict[Hashable, Node] = {}
-        self.pages: dict[Reach, int] = {}
+        self.pages: dict[Window, int] = {}
 
 
 class PrefixCache:
@@ -37,7 +37,7 @@ class PrefixCache:
 
     def __init__(self, pages: PagedCache) -> None:
         self.pages, self.top = pages, Node()
-        self.recent = {reach: OrderedDict[Node, None]() for reach in pages.groups}  # who holds a page, the longest unused first
+        self.recent = {window: OrderedDict[Node, None]() for window in pages.groups}  # who holds a page, the longest unused first
         self.looked = self.hits = self.evictions = 0
 
     def start(self, request: object, key: Hashable, tokens: Sequence[int]) -> int:
@@ -71,27 +71,27 @@ class PrefixCache:
             node = node.children.setdefault(name, Node(node, name))
             path.append(node)
         for i, node in enumerate(path[1:]):
-            for reach, group in self.pages.groups.items():
-                self.share(node, group, request, i, group.page(request, i), self.recent[reach])
+            for window, group in self.pages.groups.items():
+                self.share(node, group, request, i, group.page(request, i), self.recent[window])
         self.use(path[1:], length)
         self.prune(node)
 
     def share(self, node: Node, group: PagePool, request: object, i: int, own: int | None, recent: OrderedDict[Node, None]) -> None:
         """One page of the request and the node of its tokens: hold it there, or point the request to the one that is there."""
-        kept = node.pages.get(group.reach)
+        kept = node.pages.get(group.window)
         if own is None or own == kept:
             return
         if kept is not None:
             group.put(request, i, kept)
         else:
             group.keep(own)
-            node.pages[group.reach] = own
+            node.pages[group.window] = own
             recent[node] = None
 
     def use(self, path: Sequence[Node], length: int) -> None:
         """Note that the query at this position has a use for the pages of a path, the first ones last."""
-        for reach, recent in self.recent.items():
-            for node in reversed(path[self.pages.groups[reach].oldest(length) :]):
+        for window, recent in self.recent.items():
+            for node in reversed(path[self.pages.groups[window].oldest(length) :]):
                 if node in recent:
                     recent.move_to_end(node)
 
@@ -107,16 +107,16 @@ class PrefixCache:
 
     def evict(self, group: PagePool) -> None:
         """Free one page of a group that only the tree holds."""
-        recent = self.recent[group.reach]
-        passed = list(takewhile(lambda n: group.references[n.pages[group.reach]] > 1, recent))
+        recent = self.recent[group.window]
+        passed = list(takewhile(lambda n: group.references[n.pages[group.window]] > 1, recent))
         node = next(islice(recent, len(passed), None))
         for held in passed:  # by requests, which are using them
-            for n in above(held) if group.reach is None else [held]:
+            for n in above(held) if group.window is None else [held]:
                 recent.move_to_end(n)
-        if group.reach is None:
+        if group.window is None:
             self.evictions += self.cut(node)
         else:
-            self.evictions += self.lose(node, [group.reach])
+            self.evictions += self.lose(node, [group.window])
             self.prune(node)
 
     def forget(self, *keys: Hashable) -> None:
@@ -138,12 +138,12 @@ class PrefixCache:
         self.prune(node)
         return lost
 
-    def lose(self, node: Node, reaches: Iterable[Reach]) -> int:
+    def lose(self, node: Node, windows: Iterable[Window]) -> int:
         """Let go of pages of a node; how many."""
-        lost = [(self.pages.groups[reach], node.pages.pop(reach)) for reach in reaches]
+        lost = [(self.pages.groups[window], node.pages.pop(window)) for window in windows]
         for group, page in lost:
             group.drop(page)
-            del self.recent[group.reach][node]
+            del self.recent[group.window][node]
         return len(lost)
 
     def prune(self, node: Node) -> None:
@@ -155,11 +155,11 @@ class PrefixCache:
     def sound(self) -> bool:
         """Whether tree, pages and tables agree, and ends are before beginnings in the order in which they go."""
         nodes = [n for n in below(self.top) if n.pages]
-        kept = {reach: [n.pages[reach] for n in nodes if reach in n.pages] for reach in self.pages.groups}
+        kept = {window: [n.pages[window] for n in nodes if window in n.pages] for window in self.pages.groups}
         order = {node: i for i, node in enumerate(self.recent.get(None, ()))}
         return (
             self.pages.sound(kept)
-            and all(set(recent) == {n for n in nodes if reach in n.pages} for reach, recent in self.recent.items())
+            and all(set(recent) == {n for n in nodes if window in n.pages} for window, recent in self.recent.items())
             and all(order[n] < order[n.above] for n in order if n.above in order)
             and all(n.children or n.pages for n in below(self.top) if n.above is not None)
         )

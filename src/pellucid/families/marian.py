@@ -27,9 +27,9 @@ def config(hf: Fields) -> c.Config:
         """One side's blocks; a decoder's see what came before, and listen to the encoder."""
         heads = hf.whole(f"{side}_attention_heads")
         hf.relate(width % heads == 0, f"d_model % {side}_attention_heads == 0", d_model=width, heads=heads)
-        own, heard = (c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=causal) for causal in (True, False))
+        own, cross = (c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=causal) for causal in (True, False))
         mlp = c.Mlp(hf.whole(f"{side}_ffn_dim"), act, gated=False, bias=True)
-        layer = c.Layer(own, mlp, heard, "post") if side == "decoder" else c.Layer(heard, mlp, order="post")
+        layer = c.Layer(own, mlp, cross, "post") if side == "decoder" else c.Layer(cross, mlp, order="post")
         return (layer,) * hf.whole(f"{side}_layers", high=100_000)
 
     layers, positions = hf.whole("encoder_layers"), hf.whole("max_position_embeddings", 1024)

@@ -36,7 +36,7 @@ class Attention(nn.Module):
         self.slope = alibi(slopes(spec.heads), spec.alibi) if spec.alibi else None
         self.base = causal if spec.causal else bidirectional
         self.limits = [make(n) for make, n in ((window, spec.window), (chunk, spec.chunk)) if n is not None]
-        self.reach = min((n for n in (spec.window, spec.chunk) if n is not None), default=None)  # how many positions a query sees at most
+        self.window = min((n for n in (spec.window, spec.chunk) if n is not None), default=None)  # how many positions a query sees at most
         self.temper, self.eps = spec.temper, cfg.eps
         self.changes = [self.normed] * spec.qk_norm + [self.turned] * (spec.rope is not None)
         self.changes += [self.evened] * spec.qk_rms + [self.tempered] * (spec.temper is not None)

@@ -16,7 +16,7 @@ class Indexer(nn.Module):
     """x [B T D] and the query latent [B T Q] -> for each segment, which keys a row sees [B T S]. Its own cache is one key [B S K]."""
 
     axes = {"q": "(H K) Q", "k": "K D", "k_norm": "K", "weights": "H D"}
-    reach = None  # a query may choose any key before it
+    window = None  # a query may choose any key before it
 
     def __init__(self, cfg: c.Config, spec: c.Index, latent: int) -> None:
         super().__init__()

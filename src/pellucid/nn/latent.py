@@ -18,7 +18,7 @@ class Latent(nn.Module):
 
     axes = {"q_a": "Q D", "q_b": "(H (K+R)) Q", "q": "(H (K+R)) D", "kv_a": "(C+R) D", "kv_b": "(H (K+W)) C", "o": "D (H W)",
             "q_norm": "Q", "kv_norm": "C"}  # fmt: skip
-    reach = None  # a query sees all before it
+    window = None  # a query sees all before it
 
     def __init__(self, cfg: c.Config, spec: c.Latent) -> None:
         super().__init__()

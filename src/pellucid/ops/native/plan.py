@@ -107,7 +107,7 @@ class Recording:
         with self.aside():
             return torch.empty(shape, dtype=dtype)
 
-    def heard(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None:
+    def add_call(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None:
         self.alive += (t.untyped_storage() for t in (*reads, *writes))
         self.lines.append(Line(op, line, tuple(map(extent, reads)), tuple(map(extent, writes))))
 
