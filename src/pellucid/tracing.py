@@ -314,7 +314,7 @@ def watch(
     only: paths to record, with `*`; one that meets no tensor is an error. Here and in `edit` the names that TransformerLens and
     transformers have for a tensor do too (families.aliases).  keep: what to keep of a tensor, by default the tensor itself.
     edit: {path: f(tensor) -> tensor, or None to leave it}.  grad: leave `value` in the graph, and fill `Seen.grad` when a backward runs.
-    request: record one request of a batch or crowd alone; else each record tells its request.  inside: "beside" recomputes what lies in
+    request: record one request of a batch alone; else each record tells its request.  inside: "beside" recomputes what lies in
     a fused op, "listed" lists it on meta and `Seen.later` recomputes it, "reference" runs the open form in its place.  terms: the
     summands of every cell too.  to: a folder that records stream into, step by step, instead of memory.
     """

@@ -119,7 +119,7 @@ def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_crowd_is_each_alone(family: str) -> None:
+def test_batch_is_each_alone(family: str) -> None:
     """Logits of every step of a crowd whose members end at different times."""
     model = model_of(family)
     prompts, sources = texts(family)

@@ -26,8 +26,8 @@ def _no_grad() -> Any:
         yield
 
 
-def crowd(model: nn.Module, size: int = 4) -> tuple[float, dict[str, int]]:
-    """The largest difference between a request in the crowd and alone, in full; and how often each cross.k and cross.v was called."""
+def flat_batch(model: nn.Module, size: int = 4) -> tuple[float, dict[str, int]]:
+    """The largest difference between a request in the batch and alone, in full; and how often each cross.k and cross.v was called."""
     alone = {r: model(SOURCES[r][None], TARGETS[r][None])[0] for r in TARGETS}
     calls: dict[str, int] = {}
     hooks = [
@@ -44,7 +44,7 @@ def crowd(model: nn.Module, size: int = 4) -> tuple[float, dict[str, int]]:
 @pytest.mark.parametrize("size", [1, 2, 4, 17])
 def test_three_requests_over_pages(size: int) -> None:
     """Sources of 7, 5 and 19 rows; the keys are computed in the two steps that bring a new source, of five."""
-    gap, calls = crowd(tiny("t5"), size)
+    gap, calls = flat_batch(tiny("t5"), size)
     assert gap < 1e-11
     assert set(calls.values()) == {2} and len(calls) == 6
 
@@ -168,14 +168,14 @@ def test_first_memory_for_everybody_mutant() -> None:
         return KVCache([Segment(p.request, p.rows, p.q_at, lambda: lead.k_at, lead.read) for p in kv_cache.segments], kv_cache.new)
 
     with swapped(Step, "memory", first):
-        assert crowd(tiny("t5"))[0] > 1e-3
+        assert flat_batch(tiny("t5"))[0] > 1e-3
 
 
 def test_memory_not_under_the_part_mutant() -> None:
     """One slot for all layers: every layer but the first would read the first one's keys."""
     right = Step.memory
     with swapped(Step, "memory", lambda self, part, make: right(self, "cross", make)):
-        assert sum(crowd(tiny("t5"))[1].values()) != 12
+        assert sum(flat_batch(tiny("t5"))[1].values()) != 12
         model, wanted = tiny("t5"), TARGETS["a"]
         shared = serve(model, TARGETS, [{"a": len(wanted)}], sources=SOURCES)["a"]
     assert far(shared, model(SOURCES["a"][None], wanted[None])[0]) > 1e-3

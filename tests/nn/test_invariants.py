@@ -187,7 +187,7 @@ def empty(self: PagedCache, group: PagePool, request: object, places: Sequence[i
 
 @law(shared=(PagedCache, "copy", shared), empty=(PagedCache, "copy", empty))
 def test_06_fork() -> float:
-    """Two texts of one beginning, which is read once, then diverge in one crowd: each is as if alone."""
+    """Two texts of one beginning, which is read once, then diverge in one batch: each is as if alone."""
 
     def gap(model: Decoder) -> float:
         found = 0.0

@@ -17,7 +17,7 @@ from pellucid.nn.latent import Latent
 from pellucid.nn.transformer import build, cast
 from pellucid.ops import latent
 from pellucid.watching.watch import watch
-from test_crowd import PLAN, PROMPTS
+from test_batch import PLAN, PROMPTS
 from tiny import DEEPSEEK_V3, MLA, far, ids, serve, swapped, tiny
 
 FORMS = ["absorbed", "expanded"]
@@ -30,8 +30,8 @@ def _no_grad() -> Any:
         yield
 
 
-def crowd_gap(form: str | None) -> float:
-    """How far the crowd, every segment in this form, is from each request alone and expanded."""
+def batch_gap(form: str | None) -> float:
+    """How far the batch, every segment in this form, is from each request alone and expanded."""
     model = tiny("deepseek_v3")
     with swapped(latent, "FORM", "expanded"):
         alone = {r: model(p[None])[0] for r, p in PROMPTS.items()}
@@ -41,8 +41,8 @@ def crowd_gap(form: str | None) -> float:
 
 
 @pytest.mark.parametrize("form", [*FORMS, None])
-def test_forms_agree_in_a_crowd(form: str | None) -> None:
-    assert crowd_gap(form) < 1e-10
+def test_forms_agree_in_a_batch(form: str | None) -> None:
+    assert batch_gap(form) < 1e-10
 
 
 def lone_gap(form: str) -> float:
@@ -82,8 +82,8 @@ def test_scaled_by_its_own_width_mutant() -> None:
         return right(q, *rest[:-1], q.shape[-1] ** -0.5)
 
     with swapped(latent, "attend_sdpa", own):
-        assert crowd_gap("absorbed") > 1e-3 and lone_gap("absorbed") > 1e-3
-        assert crowd_gap("expanded") < 1e-10
+        assert batch_gap("absorbed") > 1e-3 and lone_gap("absorbed") > 1e-3
+        assert batch_gap("expanded") < 1e-10
 
 
 def spied(run: Callable[[], object]) -> list[tuple[int, int, str]]:

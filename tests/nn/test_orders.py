@@ -1,6 +1,6 @@
 """Shapes that the first six families lack: norms on both sides of a part, norms that count from 1, soft limits, scaled tables, half turns.
 
-What is asked of every family's terms, records, crowds and generation is asked of them too.
+What is asked of every family's terms, records, batches and generation is asked of them too.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-import test_crowd
+import test_batch
 import test_explain
 import test_generate
 import test_meta
@@ -37,20 +37,20 @@ SHAPES = {
 
 ASKED: dict[str, Callable[[str], None]] = {
     "terms": test_terms.test_cells_are_the_sum_of_their_terms,
-    "terms in a crowd": lambda shape: test_terms.test_cells_in_a_crowd(shape, "c"),
+    "terms in a batch": lambda shape: test_terms.test_cells_in_a_batch(shape, "c"),
     "a forgotten summand": test_terms.test_forgotten_summand_mutant,
     "sources": test_terms.test_every_parameter_is_the_source_of_a_record,
     "operands": test_terms.test_operands_are_operands,
     "leads back": test_terms.test_logits_lead_back_to_everything,
     "meta": lambda shape: test_meta.test_meta_trace_is_the_real_one(shape, torch.bfloat16),
     "sources on meta": test_meta.test_every_parameter_is_a_source,
-    "crowd": lambda shape: test_crowd.test_crowd_is_each_alone(shape, 4),
-    "shuffled pages": test_crowd.test_shuffled_pages,
-    "another's page": test_crowd.test_a_request_reads_every_page_mutant,
+    "batch": lambda shape: test_batch.test_batch_is_each_alone(shape, 4),
+    "shuffled pages": test_batch.test_shuffled_pages,
+    "another's page": test_batch.test_a_request_reads_every_page_mutant,
     "explained": test_explain.test_every_family,
     "explained cells": test_explain.test_cells_add_up,
     "greedy": test_generate.test_greedy_is_full_forwards,
-    "crowd generation": test_generate.test_crowd_is_each_alone,
+    "batch generation": test_generate.test_batch_is_each_alone,
 }
 
 

@@ -1,7 +1,7 @@
 """Shapes of 2018 to 2023 that the first six families lack: norms after the sums, biases by distance, parts side by side, narrow and
 shifted tables, sinusoids, kinds of tokens, one more product before the head, a bias of the logits.
 
-What is asked of every family's terms, records, crowds and generation is asked of them too.
+What is asked of every family's terms, records, batches and generation is asked of them too.
 """
 
 import importlib
@@ -54,15 +54,15 @@ BERT = c.Config(
     head_bias=True, transform="gelu",
 )  # fmt: skip
 SHAPES = {**WRITERS, "marian": MARIAN, "bert": BERT}
-CROWDED = {"explained", "terms in a crowd", "crowd", "shuffled pages", "another's page", "greedy", "crowd generation"}
-OF_ONE_STACK = {"crowd", "shuffled pages", "another's page"}
+BATCHED = {"explained", "terms in a batch", "batch", "shuffled pages", "another's page", "greedy", "batch generation"}
+OF_ONE_STACK = {"batch", "shuffled pages", "another's page"}
 
 
 def asked() -> Iterator[tuple[str, str]]:
-    """What each shape can be asked: an encoder writes nothing, and a crowd of sources is fed elsewhere."""
+    """What each shape can be asked: an encoder writes nothing, and a batch of sources is fed elsewhere."""
     for shape in SHAPES:
         for question in ASKED:
-            if question not in (CROWDED if shape == "bert" else OF_ONE_STACK if shape == "marian" else ()):
+            if question not in (BATCHED if shape == "bert" else OF_ONE_STACK if shape == "marian" else ()):
                 yield shape, question
 
 

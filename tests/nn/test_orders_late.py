@@ -1,7 +1,7 @@
 """Shapes of 2022 to 2025 that the first six families lack: chunks, queries tempered by position, shares before experts, keys that an
 indexer chooses, scores by distance, norms without a bias; and the pooler of an encoder without a head.
 
-What is asked of every family's terms, records, crowds and generation is asked of them too.
+What is asked of every family's terms, records, batches and generation is asked of them too.
 """
 
 from dataclasses import replace

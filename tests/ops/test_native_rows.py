@@ -138,7 +138,7 @@ def test_a_mask_that_is_more_than_data_does_not_fit() -> None:
     at, pools = segment.q_at, segment.paged.pools
     unknown = [
         bidirectional, window(4), prefix(3), causal & Mask(lambda q, k: k != 3), replace(causal, bias=lambda q, k: (k - q).double()),
-        replace(causal, within=lambda s, p: s), replace(causal, sinks=torch.zeros(4).double()), causal & chunk(3) & chunk(4),
+        replace(causal, by_segment=lambda s, p: s), replace(causal, sinks=torch.zeros(4).double()), causal & chunk(3) & chunk(4),
     ]  # fmt: skip
     assert not any(native.fits_attend(q, pools, segment.paged.table, at, s) for s in unknown)
     for mask in unknown[:-2]:  # and runs through torch, right

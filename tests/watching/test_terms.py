@@ -37,8 +37,8 @@ def batch(family: str, **how: Any) -> Watch:
     return seen
 
 
-def crowd(family: str, **how: Any) -> list[Seen]:
-    """The records of a crowd over pages."""
+def flat_batch(family: str, **how: Any) -> list[Seen]:
+    """The records of a batch over pages."""
     model, records = tiny(family), list[Seen]()
 
     def feed(*arguments: Any) -> Tensor:
@@ -78,9 +78,9 @@ def test_cells_are_the_sum_of_their_terms(family: str) -> None:
 
 @pytest.mark.parametrize("request_", [None, "c"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_cells_in_a_crowd(family: str, request_: str | None) -> None:
+def test_cells_in_a_batch(family: str, request_: str | None) -> None:
     """Over pages, with cross attention, of all requests and of one."""
-    found = gaps(crowd(family, terms=True, request=request_), 6)
+    found = gaps(flat_batch(family, terms=True, request=request_), 6)
     assert max(found.values()) < 1e-11, found
 
 
@@ -230,7 +230,7 @@ def formula(cfg: c.Config, rows: int, pairs: int) -> int:
 @pytest.mark.parametrize("only", ["logits", "*"])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
 def test_flops_are_twice_the_products(family: str, only: str) -> None:
-    """Of a batch and of a crowd; what is recomputed beside a kernel is nobody's work."""
+    """Of a plain batch and of a flat one; what is recomputed beside a kernel is nobody's work."""
 
     def counted() -> tuple[int, int]:
         model, total = tiny(family), [0]

@@ -30,7 +30,7 @@ def _no_grad(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def crowd(family: str, model: Any, feed: Callable[..., Tensor]) -> dict[Any, Tensor]:
+def flat_batch(family: str, model: Any, feed: Callable[..., Tensor]) -> dict[Any, Tensor]:
     return serve(model, PROMPTS, PLAN, PagedCache(64, 4), feed, SOURCES if family == "t5" else None)
 
 
@@ -43,7 +43,7 @@ def same(a: dict[Any, Tensor], b: dict[Any, Tensor], but: str = "") -> bool:
 
 
 def reading(family: str, dtype: torch.dtype, **how: Any) -> bool:
-    """Whether watching leaves every bit of a batch and of a crowd over pages."""
+    """Whether watching leaves every bit of a plain batch and of a flat one over pages."""
     model = tiny(family, dtype)
 
     def feed(*arguments: Any) -> Tensor:
@@ -51,7 +51,7 @@ def reading(family: str, dtype: torch.dtype, **how: Any) -> bool:
             return model(*arguments)  # type: ignore[no-any-return]
 
     given = inputs(family)
-    return torch.equal(feed(*given), model(*given)) and same(crowd(family, model, feed), crowd(family, model, model))
+    return torch.equal(feed(*given), model(*given)) and same(flat_batch(family, model, feed), flat_batch(family, model, model))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -90,7 +90,7 @@ def test_what_is_recomputed_says_how_far_it_is(family: str) -> None:
 
 
 def snapshot(family: str) -> bool:
-    """Whether all that was captured in a batch and in the steps of a crowd is still what it was when it was made."""
+    """Whether all that was captured in a plain batch and in the steps of a flat one is still what it was when it was made."""
     model = tiny(family, torch.float32)
     taken: list[tuple[Tensor, Tensor]] = []
 
@@ -99,7 +99,7 @@ def snapshot(family: str) -> bool:
             return model(*arguments)  # type: ignore[no-any-return]
 
     feed(*inputs(family))
-    crowd(family, model, feed)
+    flat_batch(family, model, feed)
     return len(taken) > 100 and all(torch.equal(x, copy) for x, copy in taken)
 
 
@@ -153,7 +153,7 @@ ROUTED = ("deepseek_v3", "gpt_oss", "qwen2_moe")  # where c's rows go decides ho
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_edit_of_one_request_leaves_the_others(family: str, edit: str) -> None:
-    """Request c of a crowd moves; the others keep every bit. A watcher that takes all rows for c's is seen."""
+    """Request c of a batch moves; the others keep every bit. A watcher that takes all rows for c's is seen."""
     model, (path, f) = tiny(family, torch.float32), EDITS[edit]
     sources: set[tuple[str, object]] = set()
 
@@ -163,13 +163,13 @@ def test_edit_of_one_request_leaves_the_others(family: str, edit: str) -> None:
         sources.update((s.source, s.request) for s in seen if s.path.endswith(path[1:]))
         return out  # type: ignore[no-any-return]
 
-    plain, got = crowd(family, model, model), crowd(family, model, feed)
+    plain, got = flat_batch(family, model, model), flat_batch(family, model, feed)
     others = same(plain, got, but="c") if family not in ROUTED else max(far(plain[r], got[r]) for r in "abd") < 1e-5
     assert others and far(plain["c"], got["c"]) > 1e-3
     assert sources == {("edited", "c")}
     if edit == "mid":
         with swapped(Watch, "mine", lambda self, x, dims, rows: ((), rows)):
-            assert not same(plain, crowd(family, model, feed), but="c")
+            assert not same(plain, flat_batch(family, model, feed), but="c")
 
 
 @pytest.mark.parametrize("path", ["*.mid", "*.routed", "*.down"])
@@ -343,7 +343,7 @@ def test_a_model_run_by_the_watcher_is_not_recorded() -> None:
             other(TOKENS)
         return x
 
-    with swapped(watching, "aside", lambda f, x: f(x)):
+    with swapped(watching, "unwatched", lambda f, x: f(x)):
         assert paths(keep=other_only) != plain
 
 

@@ -1,4 +1,4 @@
-"""A crowd of requests, watched as a whole: each record says whose it is and which rows, and a folder of records says what was fed."""
+"""a batch of requests, watched as a whole: each record says whose it is and which rows, and a folder of records says what was fed."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ NAMES = ("pellucid/capitals", "pellucid/capitals-deepseek")
 
 
 def same(a: Seen, b: Seen) -> bool:
-    """All that two records tell but their operations' cost, which is the crowd's."""
+    """All that two records tell but their operations' cost, which is the batch's."""
     rows = a.rows is b.rows or (a.rows is not None and b.rows is not None and torch.equal(a.rows, b.rows))
     told = ("path", "dims", "shape", "step", "request", "call", "source")
     return rows and all(getattr(a, f) == getattr(b, f) for f in told) and torch.equal(a.value, b.value)
@@ -75,7 +75,7 @@ def test_one_request_is_compared_with_a_plain_call(specimen: Model) -> None:
 
 
 def test_a_folder_of_records_knows_its_ids(specimen: Model, tmp_path: Path) -> None:
-    """Of one text its ids and what it went on with; of a batch or a crowd every step's own."""
+    """Of one text its ids and what it went on with; of a batch, plain or flat, every step's own."""
     with pellucid.watch(specimen, only="*.out", to=tmp_path / "one"):
         specimen(torch.tensor(RAGGED[:1]))
     assert (one := load_trace(tmp_path / "one")).ids == RAGGED[0] and one.new == [] and one.torn == []
@@ -87,9 +87,9 @@ def test_a_folder_of_records_knows_its_ids(specimen: Model, tmp_path: Path) -> N
         specimen(torch.tensor([[5, 6, 7]]))
     batch = load_trace(tmp_path / "batch")
     assert {k: [e["ids"] for e in told] for k, told in batch.fed.items()} == {0: [[1, 2], [3, 4]], 1: [[5, 6, 7]]} and batch.ids == []
-    with pellucid.watch(specimen, only="*.out", to=tmp_path / "crowd"):
+    with pellucid.watch(specimen, only="*.out", to=tmp_path / "batch"):
         new = specimen.generate(RAGGED, 2, eos=None)  # type: ignore[assignment]
-    told = {k: {e["request"]: e["ids"] for e in entries} for k, entries in load_trace(tmp_path / "crowd").fed.items()}
+    told = {k: {e["request"]: e["ids"] for e in entries} for k, entries in load_trace(tmp_path / "batch").fed.items()}
     assert told == {0: dict(enumerate(RAGGED)), 1: {r: [n[0]] for r, n in enumerate(new)}}  # type: ignore[index]
 
 

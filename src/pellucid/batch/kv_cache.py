@@ -109,7 +109,7 @@ class KVCache:
 
     segments: list[Segment]
     new: Stored = ()  # what this step added
-    abreast: PagedRows | ScatteredRows | None = None
+    batched: PagedRows | ScatteredRows | None = None
 
 
 class PagePool:

@@ -70,7 +70,7 @@ class Mask:
     """allowed and bias take q [B 1 T 1] and k [B 1 1 S] and broadcast to [B H T S]; cap is a soft limit of scores, sinks [H] an extra key.
 
     weights, inputs: the parameters and the tensors that take part, for whoever asks what made a pattern.
-    within: what a segment of the cache adds that no position tells, such as which of its keys were chosen.
+    by_segment: what a segment of the cache adds that no position tells, such as which of its keys were chosen.
     """
 
     allowed: Allowed
@@ -79,11 +79,11 @@ class Mask:
     sinks: Tensor | None = None
     weights: tuple[Tensor, ...] = ()
     inputs: tuple[Tensor, ...] = ()
-    within: "Callable[[Mask, Any], Mask] | None" = None
+    by_segment: "Callable[[Mask, Any], Mask] | None" = None
 
     def of(self, segment: Any) -> "Mask":
         """The mask of one segment of the cache, whole: positions say the rest."""
-        return self if self.within is None else self.within(self, segment)
+        return self if self.by_segment is None else self.by_segment(self, segment)
 
     def told(self) -> Settings:
         """The numbers of what distance adds to scores, where it is known by numbers."""

@@ -57,7 +57,7 @@ class Step:
 
     @staticmethod
     def paged(pages: PagedCache, chunks: Mapping[Any, int]) -> "Step":
-        """The step of a crowd: {request: how many new rows}. Pages are taken here, so that a forward allocates nothing."""
+        """The step of a batch: {request: how many new rows}. Pages are taken here, so that a forward allocates nothing."""
         spans, at, start = [], [], 0
         for request, n in chunks.items():
             before = pages.length.get(request, 0)

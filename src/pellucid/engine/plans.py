@@ -60,7 +60,7 @@ class Rows(Step):
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
         kv_cache = super().memory(part, make)
         if part in self.cross_attention and all(p.kept for p in kv_cache.segments):
-            kv_cache.abreast = ScatteredRows(kv_cache.new, self.memories[:, self.cross_attention.index(part)])
+            kv_cache.batched = ScatteredRows(kv_cache.new, self.memories[:, self.cross_attention.index(part)])
         return kv_cache
 
 

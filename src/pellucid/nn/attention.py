@@ -118,7 +118,7 @@ class DistantAttention(Attention):
         self.distance = Linear(cfg.width, spec.heads * spec.width, False)
 
     def seen(self, q: Tensor, step: Step) -> Mask:
-        def within(mask: Mask, segment: Segment) -> Mask:
+        def by_segment(mask: Mask, segment: Segment) -> Mask:
             by_distance = ops.distances(q[:, segment.rows] * self.scale, self.distance.matrix(), segment.k_at.shape[1])
             last = by_distance.shape[-1] - 1
 
@@ -129,7 +129,7 @@ class DistantAttention(Attention):
             return replace(mask, bias=bias)
 
         mask = self.mask(step)
-        return replace(mask, within=within, weights=(*mask.weights, self.distance.weight))
+        return replace(mask, by_segment=by_segment, weights=(*mask.weights, self.distance.weight))
 
 
 class CrossAttention(Attention):

@@ -41,5 +41,5 @@ def limited(mask: Mask, kv_cache: KVCache, chosen: list[Tensor]) -> Mask:
     return Mask(
         mask.allowed,
         inputs=tuple(chosen),
-        within=lambda whole, segment: whole & Mask(lambda q, k: kept[segment][:, None]),
+        by_segment=lambda whole, segment: whole & Mask(lambda q, k: kept[segment][:, None]),
     )

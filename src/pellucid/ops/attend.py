@@ -17,18 +17,18 @@ from pellucid.ops import native
 from pellucid.ops.gate import bounded, part_of_row
 from pellucid.ops.precision import wide
 from pellucid.watching.meta import META
-from pellucid.watching.tap import beside, deeper, inside, instead, listed, note, tap, within
+from pellucid.watching.tap import as_reference, deferred, in_segment, inside, note, recomputing, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
 
-WITHIN = "scores", "pattern"
+INSIDE = "scores", "pattern"
 
 
 def attend(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
     """q [B T H K] against each request's own keys and values -> z [B T H W]. FLOPs: 2·H·(K + W) for each pair of the full square."""
     named = (q, *kv_cache.new[:1])
-    if inside(*WITHIN) != "reference" and fits_abreast(q, kv_cache, mask):
-        z = abreast(q, kv_cache, mask, scale)
-        deeper(kv_cache.segments, WITHIN, lambda asked, p: shown(asked, q[:, p.rows], z[:, p.rows], p, mask.of(p), scale, named))
+    if inside(*INSIDE) != "reference" and fits_batched(q, kv_cache, mask):
+        z = attend_batched(q, kv_cache, mask, scale)
+        visit_segments(kv_cache.segments, INSIDE, lambda asked, p: shown(asked, q[:, p.rows], z[:, p.rows], p, mask.of(p), scale, named))
     else:
         z = walk((q,), kv_cache, lambda p, cut: attend_one(cut[0], p, mask, scale, named))
 
@@ -48,22 +48,22 @@ def walk(q: tuple[Tensor, ...], kv_cache: KVCache, one: Callable[[Segment, tuple
     """one(segment, its rows of every q), for each segment of the cache; side by side again along T."""
     z = []
     for segment in kv_cache.segments:
-        with within(segment):
+        with in_segment(segment):
             z.append(one(segment, tuple(t[:, segment.rows] for t in q)))
     return (z[0] if len(z) == 1 else torch.cat(z, 1)).contiguous()
 
 
-def fits_abreast(q: Tensor, kv_cache: KVCache, mask: Mask) -> bool:
+def fits_batched(q: Tensor, kv_cache: KVCache, mask: Mask) -> bool:
     """Whether one native call serves all segments."""
-    a = kv_cache.abreast
+    a = kv_cache.batched
     if isinstance(a, ScatteredRows):
         return native.fits_listen(q, a.like, mask)
     return a is not None and native.fits_attend(q, a.pools, a.tables, a.positions, mask)
 
 
-def abreast(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
+def attend_batched(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
     """Rows of many requests in one call; each has the bits that it has alone."""
-    a = kv_cache.abreast
+    a = kv_cache.batched
     assert a is not None
     if isinstance(a, ScatteredRows):
         return native.listen(q, a.like, a.places, scale)
@@ -73,9 +73,9 @@ def abreast(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
 def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> Tensor:
     """The choice of a twin, and what a watcher asked for. named: the operands that scores come from, as they were tapped."""
     mask = mask.of(segment)
-    asked = inside(*WITHIN)
+    asked = inside(*INSIDE)
     if asked == "reference":
-        with instead():
+        with as_reference():
             return attend_reference(q, segment, mask, scale, named)
     paged = segment.paged
     if paged is None and segment.whole and not segment.kept and q.shape[1] <= native.most(0):
@@ -100,10 +100,10 @@ def shown(asked: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale:
     """What lies within, beside the kernel's z: its tables, or their shapes."""
     reference = partial(attend_reference, q, segment, mask, scale, named)
     if asked == "read":
-        with beside() as found:
+        with recomputing() as found:
             found(gap(reference(), z))
     else:
-        with listed(lambda: gap(reference(), z)):
+        with deferred(lambda: gap(reference(), z)):
             outline(q, segment, mask, scale, q.shape[3], named)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from pellucid.batch.kv_cache import KVCache, Segment
 from pellucid.batch.mask import Mask, told
 from pellucid.ops.precision import wide
-from pellucid.watching.tap import note, tap, within
+from pellucid.watching.tap import in_segment, note, tap
 from pellucid.watching.terms import Index, Terms
 
 
@@ -24,7 +24,7 @@ def choose(q: Tensor, weights: Tensor, kv_cache: KVCache, mask: Mask, most: int)
     w, scale = wide(q.dtype), (q.shape[2] * q.shape[3]) ** -0.5
     out = []
     for segment in kv_cache.segments:
-        with within(segment):
+        with in_segment(segment):
             (k,) = segment.read()
             rows, counts = q[:, segment.rows].to(w), weights[:, segment.rows].to(w) * scale
             match = torch.einsum("bthk,bsk->bths", rows, k.to(w)).relu()

@@ -12,12 +12,12 @@ from pellucid.batch.mask import Mask
 from pellucid.ops import native
 from pellucid.ops.attend import attend_reference, attend_sdpa, gap, outline, pattern_terms, stored_rows, walk
 from pellucid.watching.meta import META
-from pellucid.watching.tap import beside, deeper, inside, instead, listed, note, tap
+from pellucid.watching.tap import as_reference, deferred, inside, note, recomputing, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
 
 FORM: str | None = None  # a test sets "absorbed" or "expanded"; None lets the counts decide
 
-WITHIN = "k", "v", "scores", "pattern"
+INSIDE = "k", "v", "scores", "pattern"
 
 
 def products(t: int, s: int, h: int, k: int, r: int, w: int, c: int) -> tuple[int, int]:
@@ -37,7 +37,7 @@ def grow(latent: Tensor, up: Tensor, named: Tensor | None = None) -> Tensor:
 def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float) -> Tensor:
     """q [B T H K] and q_rot [B T H R] over a cache of (latent [B S C], shared key [B S R]); up_k [H K C], up_v [H W C] -> z [B T H W]."""
 
-    ups, a = (up_k, up_v), kv_cache.abreast
+    ups, a = (up_k, up_v), kv_cache.batched
 
     def fits(content: Tensor, turned: Tensor, pools: tuple[Tensor, ...], table: Tensor, at: Tensor, seen: Mask) -> bool:
         return FORM != "expanded" and native.fits_latent(content, turned, pools, ups, table, at, seen)
@@ -55,9 +55,9 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_
 
     def one(segment: Segment, cut: tuple[Tensor, ...]) -> Tensor:
         content, turned = cut
-        seen, asked, paged = mask.of(segment), inside(*WITHIN), segment.paged
+        seen, asked, paged = mask.of(segment), inside(*INSIDE), segment.paged
         if asked == "reference":
-            with instead():
+            with as_reference():
                 return reference(segment, content, turned)
         if alone(segment, seen):
             assert paged is not None
@@ -79,17 +79,17 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_
 
     def shown(asked: str, segment: Segment, content: Tensor, turned: Tensor, z: Tensor) -> None:
         if asked == "read":
-            with beside() as found:
+            with recomputing() as found:
                 found(gap(reference(segment, content, turned), z))
         else:
-            with listed(lambda: gap(reference(segment, content, turned), z)):
+            with deferred(lambda: gap(reference(segment, content, turned), z)):
                 k, _ = tap_grown(segment.read()[0].to(META), up_k, up_v, named)
                 outline(content, segment, mask.of(segment), scale, content.shape[3] + turned.shape[3], (*named[:2], k, *named[3:]))
 
     named = q, q_rot, *kv_cache.new
-    if isinstance(a, PagedRows) and inside(*WITHIN) != "reference" and fits(q, q_rot, a.pools, a.tables, a.positions, mask):
+    if isinstance(a, PagedRows) and inside(*INSIDE) != "reference" and fits(q, q_rot, a.pools, a.tables, a.positions, mask):
         z = native.attend_latent(q, q_rot, a.pools, ups, a.tables, a.positions, a.size, scale, mask)
-        deeper(kv_cache.segments, WITHIN, lambda asked, p: shown(asked, p, q[:, p.rows], q_rot[:, p.rows], z[:, p.rows]))
+        visit_segments(kv_cache.segments, INSIDE, lambda asked, p: shown(asked, p, q[:, p.rows], q_rot[:, p.rows], z[:, p.rows]))
     else:
         z = walk((q, q_rot), kv_cache, one)
 

@@ -209,7 +209,7 @@ def terms_of(x: Tensor) -> Callable[[Index], Terms] | None:
     return at
 
 
-def picked(terms: Callable[[Index], Terms] | None, part: tuple[Any, ...]) -> Callable[[Index], Terms] | None:
+def indexed_terms(terms: Callable[[Index], Terms] | None, part: tuple[Any, ...]) -> Callable[[Index], Terms] | None:
     """The terms of x[part] by those of x, where the last of part numbers rows of x: a copy, which its storage cannot tell."""
     if terms is None or not part:
         return None
@@ -224,14 +224,14 @@ def inside(*names: str) -> str | None:
     return max((w.inside_of(names) for w in here.watches), key=[None, "list", "read", "reference"].index)
 
 
-def deeper(segments: Sequence[Place], names: tuple[str, ...], show: Callable[[str, Any], None]) -> None:
+def visit_segments(segments: Sequence[Place], names: tuple[str, ...], show: Callable[[str, Any], None]) -> None:
     """After a kernel that took all segments at once: show(what is asked, segment) for each within which somebody asks for these tensors."""
     if not here.calls:
         return
 
     def look() -> None:
         for segment in segments:
-            with within(segment):
+            with in_segment(segment):
                 if (asked := inside(*names)) is not None:
                     show(asked, segment)
 
@@ -241,7 +241,7 @@ def deeper(segments: Sequence[Place], names: tuple[str, ...], show: Callable[[st
         look()
 
 
-def aside(f: Callable[[Any], Any], x: Any) -> Any:
+def unwatched(f: Callable[[Any], Any], x: Any) -> Any:
     """f(x), a watcher's own function: a model that it runs, another or this one, is not recorded."""
     calls, watches, here.calls, here.watches = here.calls, here.watches, (), ()
     try:
@@ -262,7 +262,7 @@ def seen_by(*watches: "Watch | Catch", calls: tuple[Call, ...] = ()) -> Iterator
 
 
 @contextmanager
-def beside() -> Iterator[Callable[[float | None], None]]:
+def recomputing() -> Iterator[Callable[[float | None], None]]:
     """Taps in here are recomputed. Call the yielded function with the largest difference from what the kernel gave."""
     marks: list[Seen] = []
     outer, here.marks = here.marks, marks
@@ -299,7 +299,7 @@ class Catch:
     def see(self, x: Tensor, label: str, rows: Tensor | None, edited: bool) -> Tensor:
         if label.split(": ")[0] == self.name:
             cut = x[self.part] if self.part else x
-            self.found = cut, terms_of(cut) or picked(terms_of(x), self.part)
+            self.found = cut, terms_of(cut) or indexed_terms(terms_of(x), self.part)
         return x
 
 
@@ -321,7 +321,7 @@ class Again:
 
 
 @contextmanager
-def listed(run: Callable[[], float | None]) -> Iterator[None]:
+def deferred(run: Callable[[], float | None]) -> Iterator[None]:
     """Taps in here are on meta: they stand for what the reference would tap, which runs when one of them is asked for."""
     outer, here.again, here.marks = (here.again, here.marks), Again(run, here.calls[-1]), []
     try:
@@ -332,7 +332,7 @@ def listed(run: Callable[[], float | None]) -> Iterator[None]:
 
 
 @contextmanager
-def instead() -> Iterator[None]:
+def as_reference() -> Iterator[None]:
     """Taps in here are the reference's, which runs in the kernel's place because a watcher asked for it."""
     outer, here.source = here.source, "reference"
     try:
@@ -342,7 +342,7 @@ def instead() -> Iterator[None]:
 
 
 @contextmanager
-def within(segment: Place) -> Iterator[None]:
+def in_segment(segment: Place) -> Iterator[None]:
     """Taps in here belong to one segment of the cache: T and S are its own."""
     if not here.calls:
         yield

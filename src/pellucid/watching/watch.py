@@ -33,13 +33,13 @@ from pellucid.watching.tap import (
     Settings,
     Spot,
     Weights,
-    aside,
     described,
     here,
+    indexed_terms,
     matcher,
     offered,
-    picked,
     terms_of,
+    unwatched,
 )
 from pellucid.watching.terms import Index, Terms
 
@@ -130,7 +130,7 @@ class Watch(Records):
         self.only = (only,) if isinstance(only, str) else tuple(only)
         self.model, self.wants = model, matcher(self.only)
         self.keep, self.edit, self.grad, self.request, self.inside, self.terms = keep, dict(edit or {}), grad, request, inside, terms
-        self.to = self.seen.append if to is None else functools.partial(aside, to)
+        self.to = self.seen.append if to is None else functools.partial(unwatched, to)
         self.serial = next(_serial)  # not id(self): a tensor outlives its watch, and ids come again
         self.step, self.met = -1, False
         self.count: dict[tuple[str, object], int] = {}
@@ -251,7 +251,7 @@ class Watch(Records):
         self.count[which] = call + 1
         source = "edited" if edited else here.source if here.marks is None else "recomputed"
         own = cut if self.grad and here.marks is None else cut.detach()
-        value = own if self.keep is None else aside(self.keep, own)
+        value = own if self.keep is None else unwatched(self.keep, own)
         seen = Seen(
             spot.path, spot.dims, tuple(cut.shape), x.dtype, value, self.step, request, call, rows, source, None,
             made.op, made.inputs, made.weights, flops=flops, settings=made.settings,
@@ -263,7 +263,7 @@ class Watch(Records):
         if here.again is not None:
             seen.later = functools.partial(here.again.record, seen, part)
         if self.terms and not edited:
-            seen.terms = terms_of(cut) or picked(terms_of(x), part)
+            seen.terms = terms_of(cut) or indexed_terms(terms_of(x), part)
         self.to(seen)
 
     def change(self, x: Tensor, part: tuple[Any, ...], spot: Spot) -> Tensor:
@@ -271,7 +271,7 @@ class Watch(Records):
         before = x[part] if part else x
         assert spot.key is not None
         self.edited.add(spot.key)
-        new = aside(self.edit[spot.key], before.clone())
+        new = unwatched(self.edit[spot.key], before.clone())
         if new is None:
             return x
         if not isinstance(new, Tensor) or described(new) != described(before):

@@ -39,7 +39,7 @@ def fits_mask(mask: Mask, end: int | None = None) -> bool:
     band = mask.allowed
     if not isinstance(band, Band) or (ahead(band) and (end is None or band.chunk is not None)):
         return False
-    return mask.within is None and (mask.bias is None or isinstance(mask.bias, AlibiBias | RelativeBias))
+    return mask.by_segment is None and (mask.bias is None or isinstance(mask.bias, AlibiBias | RelativeBias))
 
 
 def ahead(band: Band) -> bool:
@@ -112,7 +112,7 @@ WHOLE = Band()
 
 def fits_listen(q: Tensor, like: Stored, mask: Mask) -> bool:
     """Whether keys and values [1 S G .] of this kind, all of which are seen, have a kernel."""
-    open_ = mask.allowed == WHOLE and mask.bias is None and mask.sinks is None and mask.cap is None and mask.within is None
+    open_ = mask.allowed == WHOLE and mask.bias is None and mask.sinks is None and mask.cap is None and mask.by_segment is None
     return (
         open_
         and len(like) == 2

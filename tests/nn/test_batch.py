@@ -1,4 +1,4 @@
-"""One forward for a crowd: requests of different lengths and ages, flattened to one row of T, each equal to its run alone."""
+"""One forward for a batch: requests of different lengths and ages, flattened to one row of T, each equal to its run alone."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -34,14 +34,14 @@ def _no_grad() -> Any:
 
 
 def gap(model: nn.Module, size: int = 4, feed: Callable[..., Tensor] | None = None) -> float:
-    """The largest difference between a request in the crowd and alone."""
+    """The largest difference between a request in the batch and alone."""
     got = serve(model, PROMPTS, PLAN, PagedCache(64, size), feed)
     return max(far(got[r], model(p[None])[0]) for r, p in PROMPTS.items())
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("family", DECODERS)
-def test_crowd_is_each_alone(family: str, size: int) -> None:
+def test_batch_is_each_alone(family: str, size: int) -> None:
     assert gap(tiny(family), size) < 1e-11
 
 
@@ -122,13 +122,13 @@ def watched(model: nn.Module, who: str, plan: list[dict[str, int]], size: int) -
 
 
 def mismatch(family: str, who: str = "c", size: int = 4) -> float:
-    """How far a request's records in the crowd are from those of its lone run: by path, axes, shape, value and rows."""
+    """How far a request's records in the batch are from those of its lone run: by path, axes, shape, value and rows."""
     model = tiny(family)
-    crowd = watched(model, who, PLAN, size)
+    flat_batch = watched(model, who, PLAN, size)
     alone = watched(model, who, [{who: chunks[who]} for chunks in PLAN if who in chunks], size)
     whole: dict[str, list[Tensor]] = {}
     worst, lone = 0.0, iter(alone)
-    for chunks, seen in zip(PLAN, crowd, strict=True):
+    for chunks, seen in zip(PLAN, flat_batch, strict=True):
         if who not in chunks:
             worst = max(worst, float(len(seen)))
             continue
@@ -154,7 +154,7 @@ def mismatch(family: str, who: str = "c", size: int = 4) -> float:
 @pytest.mark.parametrize("size", [1, 17])
 @pytest.mark.parametrize("who", ["c", "d"])
 @pytest.mark.parametrize("family", DECODERS)
-def test_watched_in_the_crowd_is_watched_alone(family: str, who: str, size: int) -> None:
+def test_watched_in_the_batch_is_watched_alone(family: str, who: str, size: int) -> None:
     assert mismatch(family, who, size) < 1e-11
 
 
@@ -172,7 +172,7 @@ def test_rows_not_renumbered_mutant(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "gpt_oss"])
 def test_unstable_sort_mutant(family: str) -> None:
-    """Equals in an order that depends on how many rows there are: each expert's rows are right, yet a crowd differs from a lone run."""
+    """Equals in an order that depends on how many rows there are: each expert's rows are right, yet a batch differs from a lone run."""
     right = torch.Tensor.argsort
 
     def unstable(x: Tensor, stable: bool = False) -> Tensor:
@@ -186,7 +186,7 @@ def test_unstable_sort_mutant(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "gpt_oss"])
 def test_rows_not_sorted_mutant(family: str) -> None:
-    """Each expert would meet other tokens' rows, which ones depending on the crowd."""
+    """Each expert would meet other tokens' rows, which ones depending on the batch."""
     with swapped(torch.Tensor, "argsort", lambda x, stable=False: torch.arange(len(x))):
         assert gap(tiny(family)) > 1e-3
 

@@ -28,9 +28,9 @@ def recorded(family: str, inside: str, **how: Any) -> Watch:
 
 def listings(family: str, **how: Any) -> int:
     """How many tensors were listed; what each is and holds, how far it is from the kernel and the terms of a cell are as when read."""
-    read, listed = recorded(family, "beside", **how), recorded(family, "listed", **how)
+    read, deferred = recorded(family, "beside", **how), recorded(family, "listed", **how)
     found = 0
-    for mine, other in zip(read, listed, strict=True):
+    for mine, other in zip(read, deferred, strict=True):
         assert all(getattr(mine, name) == getattr(other, name) for name in ABOUT)
         if other.later is not None:
             found += 1
