@@ -201,9 +201,9 @@ def test_memory_not_kept_mutant() -> None:
 
 
 def test_cross_keys_labelled_t_mutant() -> None:
-    model, right = tiny("t5"), Attention.keys
+    model, right = tiny("t5"), Attention.project_kv
     with (
-        swapped(Attention, "keys", lambda self, x, length: right(self, x, "T")),
+        swapped(Attention, "project_kv", lambda self, x, length: right(self, x, "T")),
         pytest.raises(ShapeError, match=r"decoder\.layers\.0\.cross\.k"),
         watch(model),
     ):

@@ -23,7 +23,7 @@ from pellucid.nn import transformer
 from pellucid.nn.attention import causal
 from pellucid.nn.block import Block, PostBlock
 from pellucid.nn.transformer import Encoder, Stack
-from tiny import swapped
+from tiny import swapped, without
 
 EXACT = 1e-9
 IDS = torch.randint(97, (3, 19), generator=torch.Generator().manual_seed(3))
@@ -75,7 +75,7 @@ def off(model: Model) -> float:
 
 def test_rows_of_a_model_without_a_head(rows: Path) -> None:
     model = load(rows, dtype="float64")
-    assert isinstance(model.module, Encoder) and not model.config.head and not hasattr(model.module, "head")
+    assert isinstance(model.module, Encoder) and not model.config.head and model.module.head is None
     assert model.left == () and model.config.pooler and model.module.pooler.weight.shape == (32, 32)
     assert model(IDS).shape == (3, 19, 32)
     assert far(model(IDS), their_rows()) < EXACT
@@ -102,8 +102,8 @@ def test_the_pooler_reads_each_first_row(rows: Path) -> None:
         model(IDS)
     assert far(one["pooled"].value, wanted[1:2]) < EXACT
     assert set(seen["pooler"].weights) == {"pooler.weight", "pooler.bias"}
-    right = transformer.Decoder.pooled
-    with swapped(transformer.Decoder, "pooled", lambda self, x, step: right(self, x.flip(1), step).flip(1)):
+    right = transformer.Decoder.pool
+    with swapped(transformer.Decoder, "pool", lambda self, x, step, pooler: right(self, x.flip(1), step, pooler)):
         again = load(rows, dtype="float64")
         with watch(again.module) as last:
             again(IDS)
@@ -114,7 +114,7 @@ def test_a_model_without_a_pooler(rows: Path, tmp_path: Path) -> None:
     """What is stored decides: transformers makes one where the file has none, we do not."""
     bare = respelled(rows, tmp_path / "bare", lambda t: {n: x for n, x in t.items() if "pooler" not in n})
     model = load(bare, dtype="float64")
-    assert not model.config.pooler and not hasattr(model.module, "pooler") and off(model) < EXACT
+    assert not model.config.pooler and model.module.pooler is None and off(model) < EXACT
 
 
 def test_padding_changes_nothing(rows: Path) -> None:
@@ -127,8 +127,8 @@ def test_padding_changes_nothing(rows: Path) -> None:
 
 MUTANTS = {
     "causal": (transformer.Encoder, "forward", lambda self, x, step: blinded(self, x, step)),
-    "no types": (Stack, "typed", lambda self, x, step: x),
-    "no embedding norm": (Stack, "smoothed", lambda self, x, step: x),
+    "no types": without(Stack, "types"),
+    "no embedding norm": without(Stack, "embed_norm"),
     "no positions": (Step, "places", property(lambda self: self.positions * 0)),
     "norm before": (PostBlock, "sum", Block.sum),
 }

@@ -20,6 +20,7 @@ from pellucid.families import bloom, names, openai_gpt
 from pellucid.nn.attention import Attention
 from pellucid.nn.block import Block, ParallelBlock, PostBlock
 from pellucid.nn.head import Ending, Transform
+from pellucid.nn.linear import Embedding
 from pellucid.nn.transformer import Stack
 from test_orders import ASKED
 
@@ -87,16 +88,16 @@ def logits(shape: str, monkeypatch: pytest.MonkeyPatch) -> Tensor:
 
 
 MUTANTS: list[tuple[str, tuple[Any, str, Any]]] = [
-    ("bloom", (Attention, "sloped", lambda self, mask: mask)),
-    ("bloom", (Stack, "smoothed", lambda self, x, step: x)),
+    ("bloom", tiny.without(Attention, "alibi")),
+    ("bloom", tiny.without(Stack, "embed_norm")),
     ("bloom", (GATE, "ACTS", GATE.ACTS | {"gelu_bloom": torch.relu})),
     ("falcon", (ParallelBlock, "normed", lambda self, norm, x: x)),
     ("opt", (PostBlock, "sum", Block.sum)),
-    ("opt", (Stack, "placed", lambda self, x, step: x + self.positions(step.places))),
-    ("marian", (Stack, "waved", lambda self, x, step: x)),
-    ("marian", (Stack, "scaled", lambda self, x, step: x)),
-    ("bert", (Stack, "typed", lambda self, x, step: x)),
-    ("bert", (Ending, "transformed", lambda self, x, length, rows: x)),
+    ("opt", (Embedding, "forward", lambda self, ids, skip=0: torch.nn.functional.embedding(ids, self.weight))),
+    ("marian", tiny.without(Stack, "sinusoids")),
+    ("marian", tiny.without(Stack, "scale")),
+    ("bert", tiny.without(Stack, "types")),
+    ("bert", tiny.without(Ending, "transform", "logits")),
     ("bert", (Transform, "forward", lambda self, x, length, rows: self.norm(self.dense(x)))),
 ]
 

@@ -20,8 +20,8 @@ from pellucid.counting import Setting, counted
 from pellucid.counting.bill import limits, pairs, rows_kept
 from pellucid.families import known
 from pellucid.nn import indexer, latent
-from pellucid.nn.attention import Attention, DistantAttention
-from pellucid.nn.moe import Moe
+from pellucid.nn.attention import Attention
+from pellucid.nn.moe import InputWeightedMoe, Moe
 from pellucid.nn.norm import PlainLayerNorm
 from pellucid.ops import choose
 from pellucid.watching.watch import watch
@@ -72,13 +72,13 @@ def logits(shape: str) -> Tensor:
 
 MUTANTS: list[tuple[str, tuple[Any, str, Any]]] = [
     ("llama4_text", (Attention, "mask", lambda self, step: self.base)),
-    ("llama4_text", (Attention, "evened", lambda self, q, k, step: (q, k))),
-    ("llama4_text", (Attention, "tempered", lambda self, q, k, step: (q, k))),
-    ("llama4_text", (Moe, "weighted", Moe.unweighted)),
+    ("llama4_text", tiny.without(Attention, "rms_eps")),
+    ("llama4_text", tiny.without(Attention, "temperature")),
+    ("llama4_text", (InputWeightedMoe, "route", Moe.route)),
     ("deepseek_v32", (latent, "limited", lambda mask, kv_cache, chosen: mask)),
     ("deepseek_v32", (indexer.ops, "choose", lambda q, w, kv_cache, mask, most: choose(q, -w, kv_cache, mask, most))),
     ("deepseek_v32", (Mask, "of", lambda self, segment: self)),
-    ("chinchilla", (DistantAttention, "seen", Attention.seen)),
+    ("chinchilla", tiny.without(Attention, "distance")),
     ("palm", (PlainLayerNorm, "forward", lambda self, x: x)),
 ]
 

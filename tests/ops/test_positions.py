@@ -20,7 +20,7 @@ from pellucid.families import family
 from pellucid.nn.attention import Attention
 from pellucid.nn.transformer import Decoder
 from pellucid.watching.watch import watch
-from tiny import GPT2, LLAMA, QWEN3, V, far, ids, law, serve, tiny
+from tiny import GPT2, LLAMA, QWEN3, V, far, ids, law, serve, tiny, without
 
 rotate = importlib.import_module("pellucid.ops.rotate")  # the package names a function so
 WIDTH = 16
@@ -280,7 +280,7 @@ def sunk(model: Decoder, value: float, tokens: Tensor) -> Tensor:
     return torch.stack([model(tokens)[0], serve(model, {0: tokens[0]}, [{0: 2}, *[{0: 1}] * 7], PagedCache(8, 2))[0]])
 
 
-@law(dropped=(Attention, "sunk", lambda self, mask: mask), wider=wider)
+@law(dropped=without(Attention, "sinks"), wider=wider)
 def test_16_sinks() -> float:
     """A sink of -inf is none; one far above all scores takes everything; and it is kept whatever the window lets go."""
     tokens, model, plain = ids(1, 9), windowed(3, sinks=True), windowed(3)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid.batch.kv_cache import PagedCache, Span
@@ -92,6 +92,21 @@ def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, value)
         yield
+
+
+def without(part: type[nn.Module], name: str, forward: str = "forward") -> Mutant:
+    """The mutant that runs every `part` as if it had no `name`."""
+    right = getattr(part, forward)
+
+    def run(self: nn.Module, *args: Any) -> Any:
+        kept = getattr(self, name)
+        setattr(self, name, None)
+        try:
+            return right(self, *args)
+        finally:
+            setattr(self, name, kept)
+
+    return part, forward, run
 
 
 def law(bound: float = 1e-10, **mutants: Mutant) -> Callable[[Callable[[], float]], Callable[[str], None]]:

@@ -27,6 +27,7 @@ from training import DOCUMENTS, SETTINGS, WORDS, fresh, run_of
 HERE = sys.modules[__name__]
 attention = importlib.import_module("pellucid.nn.attention")
 cross_entropy, gated, relative, tanh, rms, add = F.cross_entropy, ops.gated, attention.relative, torch.tanh, ops.rms, ops.add
+mask = Attention.mask
 CHOSEN = [DOCUMENTS[i] for i in (0, 5, 8, 7)]
 
 
@@ -121,7 +122,7 @@ def test_30_gradients(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "owner", "name", "wrong"),
     [
-        ("window and sinks", Attention, "sunk", lambda self, mask: replace(mask, sinks=self.sinks.detach())),
+        ("window and sinks", Attention, "mask", lambda self, step: replace(m := mask(self, step), sinks=m.sinks.detach())),
         ("latent and mlp", ops, "rms", lambda x, w, eps: rms(x.detach(), w, eps)),
         ("encoder", attention, "relative", lambda table, spec: relative(table.detach(), spec)),
         ("cap", torch, "tanh", lambda x: tanh(x.detach())),

@@ -305,8 +305,8 @@ def test_asking_for_a_path() -> None:
 
 
 def test_a_label_that_does_not_fit_is_caught() -> None:
-    model, keys = tiny("t5"), Attention.keys
-    with swapped(Attention, "keys", lambda self, x, length: keys(self, x, "T")):
+    model, keys = tiny("t5"), Attention.project_kv
+    with swapped(Attention, "project_kv", lambda self, x, length: keys(self, x, "T")):
         with pytest.raises(ShapeError, match=r"cross\.k"), watch(model):
             model(*inputs("t5"))
         with swapped(watching, "bind", lambda *_: None), watch(model, only="*.mid"):

@@ -87,9 +87,9 @@ def test_a_folder_of_records_knows_its_ids(specimen: Model, tmp_path: Path) -> N
         specimen(torch.tensor([[5, 6, 7]]))
     batch = load_trace(tmp_path / "batch")
     assert {k: [e["ids"] for e in told] for k, told in batch.fed.items()} == {0: [[1, 2], [3, 4]], 1: [[5, 6, 7]]} and batch.ids == []
-    with pellucid.watch(specimen, only="*.out", to=tmp_path / "batch"):
+    with pellucid.watch(specimen, only="*.out", to=tmp_path / "flat"):
         new = specimen.generate(RAGGED, 2, eos=None)  # type: ignore[assignment]
-    told = {k: {e["request"]: e["ids"] for e in entries} for k, entries in load_trace(tmp_path / "batch").fed.items()}
+    told = {k: {e["request"]: e["ids"] for e in entries} for k, entries in load_trace(tmp_path / "flat").fed.items()}
     assert told == {0: dict(enumerate(RAGGED)), 1: {r: [n[0]] for r, n in enumerate(new)}}  # type: ignore[index]
 
 

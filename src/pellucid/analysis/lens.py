@@ -54,5 +54,5 @@ def lens(model: Any, life: Trace, step: int = 0, row: int = -1, value: Callable[
     found = stream(module, [s for s in life if s.step == step])
     with torch.no_grad():
         rows = torch.cat([value(s)[:, row, None] for s in found], 1)
-        logits = module.logits(writer(module).leave(rows), Step.plain(torch.zeros(1, len(found), dtype=torch.long, device=rows.device)))
+        logits = module.logits(writer(module).last_norm(rows), Step.plain(torch.zeros(1, len(found), dtype=torch.long, device=rows.device)))
     return [(s.path, logits[0, i]) for i, s in enumerate(found)]

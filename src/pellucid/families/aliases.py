@@ -67,7 +67,7 @@ def lacks(stack: Stack, prefix: str) -> Iterator[str]:
         yield from (f"{at}.attn.{n}" for n in ("k", "v", "k_rot") if not hasattr(attn, "k"))  # a latent stands for them
         yield from (f"{at}.{n}" for n in ("attn_norm", "ffn_norm") if not hasattr(block, n))
         yield from [f"{at}.mid"] * isinstance(block, ParallelBlock)  # which adds both parts at once
-    yield from [f"{prefix}positions"] * (not {stack.placed, stack.waved} & {*stack.entry})
+    yield from [f"{prefix}positions"] * (stack.positions is None and stack.sinusoids is None)
     yield from [f"{prefix}norm"] * (stack.norm is None)
 
 
@@ -112,9 +112,8 @@ def of_stack(prefix: str, enters: str, leaves: list[str], has: Callable[[str], b
 
 def entrance(stack: Stack, prefix: str) -> str:
     """The path of what enters the first block: the embedding's rows, or the last that is done to them."""
-    last = {"scaled": "scaled", "widened": "widen", "placed": "start", "waved": "start", "typed": "typed", "smoothed": "embed_norm"}
-    if stack.entry:
-        return prefix + last[stack.entry[-1].__name__]
+    if (name := stack.entrance()) is not None:
+        return prefix + name
     return "source" if prefix == "encoder." else "embed"
 
 

@@ -8,24 +8,22 @@ from torch import Tensor, nn
 from pellucid import config as c
 from pellucid import ops
 from pellucid.batch.step import Step
-from pellucid.nn.attention import Attention, CrossAttention, DistantAttention
+from pellucid.nn.attention import Attention, CrossAttention
 from pellucid.nn.latent import Latent
 from pellucid.nn.linear import Embedding
 from pellucid.nn.mlp import GatedMlp, Mlp
-from pellucid.nn.moe import Moe
+from pellucid.nn.moe import InputWeightedMoe, Moe
 from pellucid.nn.norm import NORMS
 from pellucid.watching.tap import tap
 
 
 def attention(cfg: c.Config, spec: c.Attention | c.Latent, table: Embedding | None) -> Attention | Latent:
-    if isinstance(spec, c.Latent):
-        return Latent(cfg, spec)
-    return DistantAttention(cfg, spec, table) if spec.distances else Attention(cfg, spec, table)
+    return Latent(cfg, spec) if isinstance(spec, c.Latent) else Attention(cfg, spec, table)
 
 
 def feed_forward(cfg: c.Config, spec: c.Mlp | c.Moe) -> Mlp | Moe:
     if isinstance(spec, c.Moe):
-        return Moe(cfg, spec)
+        return InputWeightedMoe(cfg, spec) if spec.share_first else Moe(cfg, spec)
     return GatedMlp(cfg, spec) if spec.gated else Mlp(cfg, spec)
 
 
@@ -33,33 +31,31 @@ class Block(nn.Module):
     """x [B T D] -> [B T D], with the norm before each part (arXiv 2002.04745)."""
 
     attn: Attention | Latent
+    cross: CrossAttention | None
     ffn: Mlp | Moe
-    leaves = "out"  # names what leaves it
+    leaves = "out"  # the name of the tensor that leaves it
 
     def __init__(self, cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> None:
         super().__init__()
-        self.sums: list[tuple[str, str]] = []
-        self.add("attn", attention(cfg, spec.attn, table), "mid", cfg)
-        if spec.cross:  # between its own cache and its feed-forward part, a decoder listens to the encoder
-            self.add("cross", CrossAttention(cfg, spec.cross), "crossed", cfg)
-        self.add("ffn", feed_forward(cfg, spec.ffn), "out", cfg)
-
-    def add(self, name: str, part: nn.Module, total: str, cfg: c.Config) -> None:
-        """One part with its norms; total names x plus what it makes."""
-        self.add_norms(name, cfg)
-        self.add_module(name, part)
-        self.sums.append((name, total))
+        self.add_norms("attn", cfg)
+        self.attn = attention(cfg, spec.attn, table)
+        if spec.cross is not None:
+            self.add_norms("cross", cfg)
+        self.cross = CrossAttention(cfg, spec.cross) if spec.cross is not None else None
+        self.add_norms("ffn", cfg)
+        self.ffn = feed_forward(cfg, spec.ffn)
 
     def add_norms(self, part: str, cfg: c.Config) -> None:
         self.add_module(f"{part}_norm", NORMS[cfg.norm](cfg.width, cfg.eps))
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        for part, total in self.sums:
-            x = self.sum(x, part, total, step)
-        return x
+        x = self.sum(x, "attn", "mid", step)
+        if self.cross is not None:
+            x = self.sum(x, "cross", "crossed", step)
+        return self.sum(x, "ffn", "out", step)
 
     def sum(self, x: Tensor, part: str, total: str, step: Step) -> Tensor:
-        """x plus what the part makes of it."""
+        """Add what `part` makes of x to x, and name the sum `total`."""
         return tap(ops.add(x, self.run(part, self.normed(f"{part}_norm", x), step)), f"{total}: B T D")
 
     def run(self, part: str, x: Tensor, step: Step) -> Tensor:

@@ -1,4 +1,4 @@
-"""The way out: what happens between the last norm and the logits. Mostly one product."""
+"""From the last norm to the logits: mostly one product."""
 
 from torch import Tensor, nn
 
@@ -26,7 +26,7 @@ class Transform(nn.Module):
 
 
 class Ending(nn.Module):
-    """The head of a model, tied or not, and what the config asks for on both sides of it."""
+    """A model's head, tied or not, and what the config asks for on both sides of it."""
 
     head: Linear
 
@@ -36,36 +36,22 @@ class Ending(nn.Module):
             nn.init.zeros_(self.head.bias)
         if cfg.tied:  # one table for the first and the last product, arXiv 1608.05859
             self.head.weight = embed.weight
-        self.logit_scale, self.cap = cfg.logit_scale, cfg.logit_cap
-        self.before = [self.shrunk] * (cfg.logit_scale != 1.0)
-        self.finish = self.uncapped if cfg.logit_cap is None else self.capped
-        if cfg.embed_width is not None:
-            self.narrow = Linear(cfg.width, cfg.embed_width, False)
-            self.before.append(self.narrowed)
-        if cfg.transform is not None:
-            self.transform = Transform(cfg)
-            self.before.append(self.transformed)
+        self.logit_scale = cfg.logit_scale if cfg.logit_scale != 1.0 else None
+        self.logit_cap = cfg.logit_cap
+        self.narrow = Linear(cfg.width, cfg.embed_width, False) if cfg.embed_width is not None else None
+        self.transform = Transform(cfg) if cfg.transform is not None else None
 
     def logits(self, x: Tensor, step: Step) -> Tensor:
         """x [B T D] -> logits [B T V], or of the rows that the step wants alone, [B N V]."""
         rows = step.wanted
         x, length = (x, "T") if rows is None else (x[:, rows], "N")
-        for change in self.before:
-            x = change(x, length, rows)
-        return tap(self.finish(self.head(x), length, rows), f"logits: B {length} V", rows)
-
-    def shrunk(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
-        return tap(ops.scaled(x, self.logit_scale), f"head_scaled: B {length} D", rows)
-
-    def narrowed(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
-        return tap(self.narrow(x), f"narrow: B {length} L", rows)
-
-    def transformed(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
-        return tap(self.transform(x, length, rows), f"transform: B {length} D", rows)
-
-    def uncapped(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
-        return x
-
-    def capped(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
-        assert self.cap is not None
-        return ops.capped(tap(x, f"uncapped: B {length} V", rows), self.cap)
+        if self.logit_scale is not None:
+            x = tap(ops.scaled(x, self.logit_scale), f"head_scaled: B {length} D", rows)
+        if self.narrow is not None:
+            x = tap(self.narrow(x), f"narrow: B {length} L", rows)
+        if self.transform is not None:
+            x = tap(self.transform(x, length, rows), f"transform: B {length} D", rows)
+        logits = self.head(x)
+        if self.logit_cap is not None:
+            logits = ops.capped(tap(logits, f"uncapped: B {length} V", rows), self.logit_cap)
+        return tap(logits, f"logits: B {length} V", rows)

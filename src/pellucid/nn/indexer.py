@@ -25,21 +25,21 @@ class Indexer(nn.Module):
         self.k, self.k_norm = Linear(cfg.width, spec.width, False), LayerNorm(spec.width, spec.eps)
         self.weights = WideLinear(cfg.width, spec.heads, False)
 
-    def forward(self, x: Tensor, low: Tensor, turn: tuple[Tensor, Tensor], rope: c.Rope, step: Step) -> list[Tensor]:
-        q = tap(self.q(low).unflatten(-1, (-1, self.width)), "q: B T H K")
+    def forward(self, x: Tensor, q_latent: Tensor, angles: tuple[Tensor, Tensor], rope: c.Rope, step: Step) -> list[Tensor]:
+        q = tap(self.q(q_latent).unflatten(-1, (-1, self.width)), "q: B T H K")
         k = tap(self.k_norm(tap(self.k(x), "k: B T K")), "k_norm: B T K")
         # halves turn here, whatever pairs turn in the attention that this serves
-        q = tap(ops.rotate(q, turn, False, rope), "q_rot: B T H K")
-        k = tap(ops.rotate(k.unsqueeze(2), turn, False, rope).squeeze(2), "k_rot: B T K")
+        q = tap(ops.rotate(q, angles, False, rope), "q_rot: B T H K")
+        k = tap(ops.rotate(k.unsqueeze(2), angles, False, rope).squeeze(2), "k_rot: B T K")
         weights = tap(self.weights(x), "weights: B T H")
         return ops.choose(q, weights, step.store(self, k), step.mask or causal, self.chosen)
 
 
 def limited(mask: Mask, kv_cache: KVCache, chosen: list[Tensor]) -> Mask:
-    """The mask of which each segment of the cache keeps the keys that were chosen."""
-    kept = dict(zip(kv_cache.segments, chosen, strict=True))
+    """`mask` with only the chosen keys of each segment left; chosen: one table [B T S] a segment."""
+    tables = dict(zip(kv_cache.segments, chosen, strict=True))
     return Mask(
         mask.allowed,
         inputs=tuple(chosen),
-        by_segment=lambda whole, segment: whole & Mask(lambda q, k: kept[segment][:, None]),
+        by_segment=lambda mask, segment: mask & Mask(lambda q, k: tables[segment][:, None]),
     )

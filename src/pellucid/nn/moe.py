@@ -14,13 +14,18 @@ from pellucid.nn.mlp import GatedMlp
 from pellucid.watching.tap import tap
 
 
+def score(logits: Tensor, kind: str) -> Tensor:
+    """Turn a router's logits into affinities, by "softmax" over all experts or a "sigmoid" each."""
+    return ops.sigmoid(logits) if kind == "sigmoid" else ops.softmax(logits)
+
+
 class Moe(nn.Module):
     """x [B T D] -> the chosen experts' outputs times their shares, plus the shared expert's."""
 
     axes = {"router": "E D", "correction": "E", "shared_gate": "1 D", "gate": "E F D", "up": "E F D", "down": "E D F",
             "gate_bias": "E F", "up_bias": "E F", "down_bias": "E D"}  # fmt: skip
 
-    correction: Tensor
+    correction: Tensor | None
     gate_bias: Tensor | None
     up_bias: Tensor | None
     down_bias: Tensor | None
@@ -29,42 +34,40 @@ class Moe(nn.Module):
         super().__init__()
         self.spec, E, F, D = spec, spec.experts, spec.width, cfg.width
         self.router = Linear(D, E, spec.bias)
-        self.score = {"sigmoid": self.by_sigmoid, "softmax": self.by_softmax}[spec.affinity]
         self.register_buffer("correction", torch.zeros(E) if spec.corrected else None)
-        self.changes = [self.correct] * spec.corrected
         self.gate, self.up, self.down = (nn.Parameter(torch.empty(s)) for s in ((E, F, D), (E, F, D), (E, D, F)))
         for name, n in {"gate": F, "up": F, "down": D}.items():
             self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(E, n)) if spec.bias else None)
         self.shared = GatedMlp(cfg, c.Mlp(spec.shared, spec.act)) if spec.shared else None
         self.shared_gate = Linear(D, 1, False) if spec.shared_gate else None
-        self.enter = self.weighted if spec.share_first else self.unweighted
-        self.leave = self.summed if spec.share_first else self.combined
-        self.finish = self.alone if self.shared is None else self.beside if self.shared_gate is None else self.gated
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
         # in float32 at least: a tie broken by rounding would send a token elsewhere
         logits = tap(ops.linear_wide(x, self.router.matrix(), self.router.bias), "router: B T E")
         share, chosen = self.choose(logits)
-        order, token, ends = ops.sort(chosen, self.spec.experts, x)
-        rows = self.enter(tap(ops.pick(x, token), "routed: N D", token), share, order, token)
-        gate = tap(ops.grouped(rows, self.gate, ends, self.gate_bias), "gate: N F", token)
-        up = tap(ops.grouped(rows, self.up, ends, self.up_bias), "up: N F", token)
-        neurons = tap(ops.gate(gate, up, self.spec.act), "neurons: N F", token)
-        y = tap(ops.grouped(neurons, self.down, ends, self.down_bias), "down: N D", token)
-        return self.finish(self.leave(y, share, order, x), x)
+        y = self.route(x, share, chosen)
+        if self.shared is None:
+            return y
+        if self.shared_gate is None:
+            return ops.add(tap(y, "routed_out: B T D"), tap(self.shared(x), "shared: B T D"))
+        shared, gate = tap(self.shared(x), "shared: B T D"), tap(self.shared_gate(x), "shared_gate: B T 1")
+        return ops.add(tap(y, "routed_out: B T D"), tap(ops.gated(shared, gate), "shared_out: B T D"))
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of all experts; those that a correction and groups let win are chosen, and the scores alone tell how much each counts."""
-        affinity = tap(self.score(logits), "affinity: B T E")
-        # by logits where nothing is added: a softmax can round two of them to one
-        ranked, seen = (affinity, affinity) if self.spec.corrected else (logits, logits)
-        for change in self.changes:
-            ranked, seen = change(ranked, seen)
-        best = ops.best(ranked, seen, self.spec)
+        """Choose experts by logits [B T E]. Returns the share of each chosen expert and its number, both [B T A].
+
+        A correction and groups decide who is chosen, the affinities alone how much each counts. Normalised shares of a token sum to the
+        scale, as a softmax over the chosen would.
+        """
+        affinity = tap(score(logits, self.spec.affinity), "affinity: B T E")
+        ranked = logits  # not the affinities: a softmax can round two of them to one
+        if self.correction is not None:
+            ranked = tap(ops.corrected(affinity, self.correction), "corrected: B T E")
+        best = ops.best(ranked, ranked, self.spec)
         chosen = tap(best, "chosen: B T A")
         if chosen is not best:
             self.require(chosen)
-        return self.shares(affinity, chosen)
+        return tap(ops.shares(affinity, chosen, self.spec), "share: B T A"), chosen
 
     def require(self, chosen: Tensor) -> None:
         """Refuse an edit that names an expert which does not exist: kernels write where its rows would lie."""
@@ -74,42 +77,25 @@ class Moe(nn.Module):
         if wrong.numel():
             raise UseError("edit.expert", found=int(wrong[0]), last=self.spec.experts - 1)
 
-    def by_softmax(self, logits: Tensor) -> Tensor:
-        return ops.softmax(logits)
+    def route(self, x: Tensor, share: Tensor, chosen: Tensor) -> Tensor:
+        """Send each token of x [B T D] to its chosen experts, and add up their outputs times the shares."""
+        order, token, ends = ops.sort(chosen, self.spec.experts, x)
+        rows = tap(ops.pick(x, token), "routed: N D", token)
+        return ops.combine(self.run_experts(rows, token, ends), share, order, x)
 
-    def by_sigmoid(self, logits: Tensor) -> Tensor:
-        return ops.sigmoid(logits)
+    def run_experts(self, rows: Tensor, token: Tensor, ends: Tensor) -> Tensor:
+        """Run each expert once over its rows [N D], sorted by expert; ends [E] says where each expert's rows end."""
+        gate = tap(ops.grouped(rows, self.gate, ends, self.gate_bias), "gate: N F", token)
+        up = tap(ops.grouped(rows, self.up, ends, self.up_bias), "up: N F", token)
+        neurons = tap(ops.gate(gate, up, self.spec.act), "neurons: N F", token)
+        return tap(ops.grouped(neurons, self.down, ends, self.down_bias), "down: N D", token)
 
-    def correct(self, ranked: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-        y = tap(ops.corrected(ranked, self.correction), "corrected: B T E")
-        return y, y
 
-    def unweighted(self, rows: Tensor, share: Tensor, order: Tensor, token: Tensor) -> Tensor:
-        return rows
+class InputWeightedMoe(Moe):
+    """Experts read their rows times the shares, so that what they make counts whole (Llama 4)."""
 
-    def weighted(self, rows: Tensor, share: Tensor, order: Tensor, token: Tensor) -> Tensor:
-        return tap(ops.weighted(rows, share, order), "weighted: N D", token)
-
-    def combined(self, y: Tensor, share: Tensor, order: Tensor, x: Tensor) -> Tensor:
-        return ops.combine(y, share, order, x)
-
-    def summed(self, y: Tensor, share: Tensor, order: Tensor, x: Tensor) -> Tensor:
-        """Experts have read their rows times the shares, so what they made counts whole."""
-        return ops.combine(y, share, order, x, whole=True)
-
-    def alone(self, y: Tensor, x: Tensor) -> Tensor:
-        return y
-
-    def beside(self, y: Tensor, x: Tensor) -> Tensor:
-        assert self.shared is not None
-        return ops.add(tap(y, "routed_out: B T D"), tap(self.shared(x), "shared: B T D"))
-
-    def gated(self, y: Tensor, x: Tensor) -> Tensor:
-        """The shared expert counts as much as one more product says."""
-        assert self.shared is not None and self.shared_gate is not None
-        raw, gate = tap(self.shared(x), "shared: B T D"), tap(self.shared_gate(x), "shared_gate: B T 1")
-        return ops.add(tap(y, "routed_out: B T D"), tap(ops.gated(raw, gate), "shared_out: B T D"))
-
-    def shares(self, affinity: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """How much each chosen expert counts; normalised, the shares of a token sum to the scale, as a softmax over the chosen would."""
-        return tap(ops.shares(affinity, chosen, self.spec), "share: B T A"), chosen
+    def route(self, x: Tensor, share: Tensor, chosen: Tensor) -> Tensor:
+        order, token, ends = ops.sort(chosen, self.spec.experts, x)
+        rows = tap(ops.pick(x, token), "routed: N D", token)
+        rows = tap(ops.weighted(rows, share, order), "weighted: N D", token)
+        return ops.combine(self.run_experts(rows, token, ends), share, order, x, whole=True)

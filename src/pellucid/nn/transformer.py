@@ -24,7 +24,7 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 
 class Stack(nn.Module):
-    """Blocks and the last norm. A table of distance biases, where there is one, is shared by all blocks."""
+    """Blocks between the embedding's rows and the last norm. A table of distance biases, where there is one, is shared by all blocks."""
 
     axes = {"positions": "P D", "types": "Y D", "embed_norm": "D", "widen": "D L", "norm": "D"}
 
@@ -35,66 +35,44 @@ class Stack(nn.Module):
         table = Embedding(buckets.count, first.heads) if buckets else None
         self.layers = nn.ModuleList(block(cfg, layer, table) for layer in layers)
         self.norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.final_norm else None
-        self.leave = self.plain if self.norm is None else self.normed
 
     def add_entry(self, cfg: c.Config) -> None:
-        """What happens to the embedding's rows before the first block, each where the config asks for it, in this order."""
-        self.scale, self.offset = cfg.embed_scale, cfg.offset
-        self.entry = [self.scaled] * (cfg.embed_scale != 1.0)
-        if cfg.embed_width is not None:
-            self.widen = Linear(cfg.embed_width, cfg.width, False)
-            self.entry.append(self.widened)
-        if cfg.sinusoids:
-            self.entry.append(self.waved)
-        elif cfg.positions:
-            self.positions = Embedding(cfg.positions + cfg.offset, cfg.width)
-            self.entry.append(self.placed)
-        if cfg.types:
-            self.types = Embedding(cfg.types, cfg.width)
-            self.entry.append(self.typed)
-        if cfg.embed_norm:
-            self.embed_norm = NORMS[cfg.norm](cfg.width, cfg.eps)
-            self.entry.append(self.smoothed)
+        """Make what changes the embedding's rows before the first block; None is a change that the config does not ask for."""
+        self.scale = cfg.embed_scale if cfg.embed_scale != 1.0 else None
+        self.widen = Linear(cfg.embed_width, cfg.width, False) if cfg.embed_width is not None else None
+        self.sinusoids = cfg.width if cfg.sinusoids else None  # their width
+        self.positions = Embedding(cfg.positions + cfg.offset, cfg.width) if cfg.positions and not cfg.sinusoids else None
+        self.offset = cfg.offset
+        self.types = Embedding(cfg.types, cfg.width) if cfg.types else None
+        self.embed_norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.embed_norm else None
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """The embedding's rows [B T D] -> the last rows [B T D]."""
-        x = self.enter(x, step)
+        if self.scale is not None:
+            x = tap(ops.scaled(x, ops.rounded(self.scale, x.dtype)), "scaled: B T D")
+        if self.widen is not None:
+            x = tap(self.widen(x), "widen: B T D")
+        if self.sinusoids is not None:
+            x = tap(ops.add(x, tap(ops.sinusoids(step.places, self.sinusoids, x.dtype), "positions: B T D")), "start: B T D")
+        if self.positions is not None:
+            x = tap(ops.add(x, tap(self.positions(step.places, self.offset), "positions: B T D")), "start: B T D")
+        if self.types is not None:
+            types = torch.zeros_like(step.places) if step.types is None else step.types
+            x = tap(ops.add(x, tap(self.types(types), "types: B T D")), "typed: B T D")
+        if self.embed_norm is not None:
+            x = tap(self.embed_norm(x), "embed_norm: B T D")
         for layer in self.layers:
             x = layer(x, step)
-        return self.leave(x)
+        return self.last_norm(x)
 
-    def enter(self, x: Tensor, step: Step) -> Tensor:
-        for change in self.entry:
-            x = change(x, step)
-        return x
+    def last_norm(self, x: Tensor) -> Tensor:
+        return x if self.norm is None else tap(self.norm(x), "norm: B T D")
 
-    def scaled(self, x: Tensor, step: Step) -> Tensor:
-        return tap(ops.scaled(x, ops.rounded(self.scale, x.dtype)), "scaled: B T D")
-
-    def widened(self, x: Tensor, step: Step) -> Tensor:
-        return tap(self.widen(x), "widen: B T D")
-
-    def placed(self, x: Tensor, step: Step) -> Tensor:
-        at = tap(self.positions(step.places, self.offset), "positions: B T D")
-        return tap(ops.add(x, at), "start: B T D")
-
-    def waved(self, x: Tensor, step: Step) -> Tensor:
-        at = tap(ops.sinusoids(step.places, x.shape[-1], x.dtype), "positions: B T D")
-        return tap(ops.add(x, at), "start: B T D")
-
-    def typed(self, x: Tensor, step: Step) -> Tensor:
-        types = torch.zeros_like(step.places) if step.types is None else step.types
-        return tap(ops.add(x, tap(self.types(types), "types: B T D")), "typed: B T D")
-
-    def smoothed(self, x: Tensor, step: Step) -> Tensor:
-        return tap(self.embed_norm(x), "embed_norm: B T D")
-
-    def plain(self, x: Tensor) -> Tensor:
-        return x
-
-    def normed(self, x: Tensor) -> Tensor:
-        assert self.norm is not None
-        return tap(self.norm(x), "norm: B T D")
+    def entrance(self) -> str | None:
+        """The name of the tensor that enters the first block. None where that is the embedding's rows, unchanged."""
+        names = {"scaled": self.scale, "widen": self.widen, "start": self.sinusoids or self.positions, "typed": self.types}
+        present = [name for name, part in (names | {"embed_norm": self.embed_norm}).items() if part is not None]
+        return present[-1] if present else None
 
 
 class Decoder(Stack, Ending):
@@ -110,24 +88,25 @@ class Decoder(Stack, Ending):
         self.add_entry(cfg)
         if cfg.head:
             self.add_head(cfg, self.embed)
-        if cfg.pooler:
-            self.pooler = Linear(cfg.width, cfg.width, True)
-        self.end = self.logits if cfg.head else self.pooled if cfg.pooler else self.rows
-
-    def rows(self, x: Tensor, step: Step) -> Tensor:
-        return x
-
-    def pooled(self, x: Tensor, step: Step) -> Tensor:
-        """The rows; a watcher sees what the pooler makes of each text's first one."""
-        starts = torch.tensor([s.start for s in step.spans] or [0], device=x.device)
-        token = (torch.arange(len(x), device=x.device)[:, None] * x.shape[1] + starts).flatten()
-        dense = tap(self.pooler(tap(ops.pick(x, token), "first: N D", token)), "pooler: N D", token)
-        tap(ops.tanh(dense), "pooled: N D", token)
-        return x
+        else:
+            self.head = None  # type: ignore[assignment]
+        self.pooler = Linear(cfg.width, cfg.width, True) if cfg.pooler else None
 
     def forward(self, tokens: Tensor, step: Step | None = None) -> Tensor:
         step = step or Step.plain(tokens)
-        return self.end(super().forward(tap(self.embed(tokens), f"embed: B T {self.letter}"), step), step)
+        x = super().forward(tap(self.embed(tokens), f"embed: B T {self.letter}"), step)
+        if self.head is not None:
+            return self.logits(x, step)
+        if self.pooler is not None:
+            self.pool(x, step, self.pooler)
+        return x
+
+    def pool(self, x: Tensor, step: Step, pooler: Linear) -> None:
+        """Show a watcher what `pooler` makes of each text's first row; the model's output stays the rows."""
+        starts = torch.tensor([s.start for s in step.spans] or [0], device=x.device)
+        token = (torch.arange(len(x), device=x.device)[:, None] * x.shape[1] + starts).flatten()
+        dense = tap(pooler(tap(ops.pick(x, token), "first: N D", token)), "pooler: N D", token)
+        tap(ops.tanh(dense), "pooled: N D", token)
 
 
 class Encoder(Decoder):

@@ -35,7 +35,9 @@ class Balance:
         excess = []
         for path, router in self.routers.items():
             chosen: Tensor = self.seen[f"{path}.chosen"].value
-            load = torch.bincount(chosen[real].flatten(), minlength=len(router.correction)).to(router.correction.dtype)
-            router.correction += self.rate * (load.mean() - load).sign()
+            correction = router.correction
+            assert correction is not None
+            load = torch.bincount(chosen[real].flatten(), minlength=len(correction)).to(correction.dtype)
+            correction += self.rate * (load.mean() - load).sign()
             excess.append(float(load.max() / load.mean()) - 1)
         return {"overload": round(max(excess), 4)} if excess else {}
