@@ -125,7 +125,7 @@ def direction(model: Model, life: Trace, id: int) -> Tensor:
     centred = x - x.mean() if norm.centred else x
     scale = (centred.pow(2).mean() + norm.eps).rsqrt().detach()
     y = centred * scale * norm.gain() + (norm.bias if hasattr(norm, "bias") else 0.0)
-    (g,) = torch.autograd.grad((model.module.head.matrix() @ y)[id], x)
+    (g,) = torch.autograd.grad((model.module.head.dense_weight() @ y)[id], x)
     return g.detach()
 
 
@@ -137,7 +137,7 @@ def test_a_head_added_what_its_columns_make_of_it(kind: str) -> None:
     found = {(s.path, s.head): s.value for s in attribution(model, life, 7).parts}
     for i in range(len(model.config.layers)):
         z = life[f"layers.{i}.attn.z"].value[0, -1]
-        out = model.module.layers[i].attn.o.matrix()
+        out = model.module.layers[i].attn.o.dense_weight()
         for h in range(z.shape[0]):
             alone = torch.zeros_like(z)
             alone[h] = z[h]

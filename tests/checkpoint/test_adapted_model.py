@@ -41,7 +41,7 @@ def test_every_parameter_is_the_source_of_a_line(family: str) -> None:
     assert names <= told and any("lora_a" in n for n in names)
     if family == "deepseek_v3":
         assert "layers.0.attn.kv_b.adapters.default.lora_b.weight" in life["layers.0.attn.k"].weights
-        with swapped(AdaptedLinear, "matrix", lambda self: self.weight):
+        with swapped(AdaptedLinear, "dense_weight", lambda self: self.weight):
             assert not names <= {w for s in trace(model, PROMPT) for w in s.weights}
 
 

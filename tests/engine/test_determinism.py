@@ -65,7 +65,7 @@ def test_experts_of_many_rows(dtype: torch.dtype) -> None:
     flat = chosen.flatten()
     assert torch.equal(order, flat.argsort(stable=True)) and torch.equal(token, order // 3)
     assert torch.equal(ends, torch.bincount(flat, minlength=8).cumsum(0).int())
-    rows = ops.pick(x, token)
+    rows = ops.gather(x, token)
     y = native.experts(rows, weight, ends[:7].contiguous(), bias)
     for i in range(len(rows)):
         e = int(flat[order[i]])

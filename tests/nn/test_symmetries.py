@@ -27,8 +27,8 @@ from tiny import CLAMPED, DECODERS, EXPERTS, FAMILIES, GPT2, LLAMA, MLP, QWEN3, 
 
 attend = importlib.import_module("pellucid.ops.attend")  # the package names functions like their modules
 norms = importlib.import_module("pellucid.ops.norm")
-sdpa, look, gate, combine, rms, layer, add, scaled = (
-    attend.attend_sdpa, ops.look, ops.gate, ops.combine, ops.rms, ops.layer, ops.add, ops.scaled,
+sdpa, embedding, gate, combine, rms, layer, add, scaled = (
+    attend.attend_sdpa, ops.embedding, ops.gate, ops.combine, ops.rms, ops.layer, ops.add, ops.scaled,
 )  # fmt: skip
 TOKENS = ids(2, 9)
 
@@ -258,7 +258,7 @@ def test_19_norms_are_wide_inside() -> float:
     return max(float((y != exact).double().mean()) for y in (plain, ops.rms(x, w, 1e-6)))
 
 
-@law(next_row=(ops, "look", lambda t, table, *skip: look((t + 1) % len(table), table, *skip)))
+@law(next_row=(ops, "embedding", lambda t, table, *skip: embedding((t + 1) % len(table), table, *skip)))
 def test_20_vocabulary_may_be_renumbered() -> float:
     """Rows of table and head together: logits in the new order."""
     gaps = []

@@ -164,10 +164,10 @@ def test_what_is_no_number_shows(form: str, kernels: str | None) -> None:
 @pytest.mark.parametrize("width", [1, 33, 64, 100])
 def test_rows_of_a_table(form: str, dtype: torch.dtype, width: int, kernels: str | None) -> None:
     table, ids = quantised(rand(50, width), form, dtype), torch.tensor([[3, 0, 49, 3], [7, 1, 2, 48]])
-    assert torch.equal(ops.look(ids, table), table.plain()[ids])
+    assert torch.equal(ops.embedding(ids, table), table.plain()[ids])
     assert torch.equal(F.embedding(ids, table), table.plain()[ids])
-    if native.fits_look_blocks(ids, table):
-        assert native.look_blocks(torch.tensor([50, -1, 1 << 60]), table).isnan().all()
+    if native.fits_embedding_blocks(ids, table):
+        assert native.embedding_blocks(torch.tensor([50, -1, 1 << 60]), table).isnan().all()
 
 
 def test_who_fits() -> None:

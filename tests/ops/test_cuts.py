@@ -70,7 +70,7 @@ def test_kernels(size: int, kernels: None) -> None:
         for by in (0.7, 1e-30, 3.0):
             assert torch.equal(native.cooled(x, top, by), (x - x.amax()) / by)
         for low, high in ((0.0, 1.0), (-INF, INF), (top, INF), (top - 1, top), (2.0, 1.0)):
-            assert native.within(x, low, high).tolist() == ((x >= low) & (x <= high)).nonzero()[:, 0].tolist()
+            assert native.indices_between(x, low, high).tolist() == ((x >= low) & (x <= high)).nonzero()[:, 0].tolist()
         e = (x.double() - top).exp()
         assert torch.allclose(native.masses(x, top, 512), torch.stack([part.sum() for part in e.split(512)]), rtol=1e-12, atol=1e-290)
         for count, rate in ((1, 1.0), (2, 3.3), (100, 16.0), (512, 50.0)):
@@ -138,13 +138,13 @@ def test_draws_are_torch_s(kernels: None) -> None:
     assert draws() == ""
 
 
-LEVELS, MASSES, LEVEL, WITHIN, CROSSING = native.levels, native.masses, native.level, native.within, cuts.crossing
+LEVELS, MASSES, LEVEL, BETWEEN, CROSSING = native.levels, native.masses, native.level, native.indices_between, cuts.crossing
 MUTANTS: list[tuple[Callable[[], str], Any, str, Any]] = [
     (nuclei, native, "levels", lambda x, top, count, rate: LEVELS(x, top, count, rate) * torch.linspace(1, 1.001, count)),
     (nuclei, native, "level", lambda *given: LEVEL(*given) + 1),
-    (nuclei, native, "within", lambda x, low, high: (x > low).nonzero()[:, 0]),
+    (nuclei, native, "indices_between", lambda x, low, high: (x > low).nonzero()[:, 0]),
     (nuclei, cuts, "crossing", lambda *given: (found := CROSSING(*given)) and found - 1),
-    (nuclei, native, "within", lambda x, low, high: WITHIN(x, low + 1e-2, high)),
+    (nuclei, native, "indices_between", lambda x, low, high: BETWEEN(x, low + 1e-2, high)),
     (nuclei, cuts, "SURE", -1.0),
     (nuclei, cuts, "SURE", 1.0),
     (draws, native, "masses", lambda x, top, size: MASSES(x, top, size).float().double()),

@@ -118,11 +118,11 @@ def test_many_rows_of_bf16(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_look(dtype: torch.dtype) -> None:
+def test_embedding(dtype: torch.dtype) -> None:
     table, ids = rand(50, 19, dtype=dtype), torch.tensor([[3, 0, 49, 3]])
-    assert torch.equal(ops.look(ids, table), table[ids])
-    if native.fits_look(ids, table):
-        assert native.look(torch.tensor([50, -1, 1 << 60]), table).isnan().all()  # never other memory
+    assert torch.equal(ops.embedding(ids, table), table[ids])
+    if native.fits_embedding(ids, table):
+        assert native.embedding(torch.tensor([50, -1, 1 << 60]), table).isnan().all()  # never other memory
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -97,7 +97,7 @@ def routed(dtype: torch.dtype, E: int, A: int, rows: int, k: int, n: int) -> tup
 def products(dtype: torch.dtype) -> None:
     for E, A, rows, k, n in ((4, 2, 1, 33, 9), (8, 3, 16, 64, 100), (3, 3, 5, 17, 300), (32, 2, 7, 128, 24)):
         x, _, token, ends, w, b = routed(dtype, E, A, rows, k, n)
-        picked = ops.pick(x, token)
+        picked = ops.gather(x, token)
         assert torch.equal(picked, x[0][token])
         for bias in (b, None):
             got = ops.grouped(picked, w, ends, bias)
@@ -136,7 +136,7 @@ def test_only_the_chosen_are_read() -> None:
     used = set((torch.searchsorted(ends, torch.arange(4), right=True)).tolist())
     for e in set(range(16)) - used:
         w[e] = b[e] = math.nan
-    assert len(used) < 5 and ops.grouped(ops.pick(x, token), w, ends, b).isfinite().all()
+    assert len(used) < 5 and ops.grouped(ops.gather(x, token), w, ends, b).isfinite().all()
 
 
 @kernels

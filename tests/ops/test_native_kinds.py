@@ -73,9 +73,9 @@ def memories(dtype: torch.dtype) -> None:
         theirs = ops.attend(q, KVCache(segments), bidirectional, 0.4)
     z = ops.attend(q, KVCache(segments), bidirectional, 0.4)
     assert near(z, want) and no_worse(z, theirs, want)
-    places = torch.tensor([native.whereabouts(s) for s in kept])
+    places = torch.tensor([native.kv_address(s) for s in kept])
     assert torch.equal(ops.attend(q, KVCache(segments, kept[0], ScatteredRows(kept[0], places)), bidirectional, 0.4), z)
-    assert native.listen(q, kept[0], torch.tensor([[0, 0, 0]] * 2), 0.4).eq(0).all()
+    assert native.cross_attend(q, kept[0], torch.tensor([[0, 0, 0]] * 2), 0.4).eq(0).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -85,9 +85,9 @@ def test_memories_of_two_requests(dtype: torch.dtype) -> None:
 
 def test_a_memory_with_padding_or_a_mask_has_no_kernel() -> None:
     k, v, q = (rand(1, n, 2, 8, dtype=torch.float32) for n in (5, 5, 1))
-    assert native.fits_listen(q, (k, v), bidirectional)
+    assert native.fits_cross_attend(q, (k, v), bidirectional)
     for mask in (causal, bidirectional & window(3), replace(bidirectional, cap=1.0), bidirectional & Mask(lambda q, k: k > 0)):
-        assert not native.fits_listen(q, (k, v), mask)
+        assert not native.fits_cross_attend(q, (k, v), mask)
     segment = Segment(0, slice(0, 1), torch.tensor([[0]]), lambda: torch.tensor([[-1, 0, 1, 2, 3]]), lambda: (k, v))
     assert near(ops.attend(q, KVCache([segment]), bidirectional, 0.4), truth(q, segment, bidirectional, 0.4))
 
@@ -157,8 +157,8 @@ def wrong_latent(change: Callable[..., Any]) -> Callable[..., Tensor]:
         (native, "attend_latent", wrong_latent(lambda q, r, p, u: (q.flip(2).contiguous(), r, p, u)), latents),
         (native, "attend_latent", wrong_latent(lambda q, r, p, u: (q, r, (p[0].flip(0).contiguous(), p[1]), u)), latents),
         (native, "attend_latent", wrong_latent(lambda q, r, p, u: (q, r, p, (u[0], u[1].roll(1, 0)))), latents),
-        (native, "whereabouts", lambda s: [s[0].data_ptr(), s[1].data_ptr(), max(1, s[0].shape[1] - 1)], memories),
-        (native, "whereabouts", lambda s: [s[0].data_ptr(), s[0].data_ptr(), s[0].shape[1]], memories),
+        (native, "kv_address", lambda s: [s[0].data_ptr(), s[1].data_ptr(), max(1, s[0].shape[1] - 1)], memories),
+        (native, "kv_address", lambda s: [s[0].data_ptr(), s[0].data_ptr(), s[0].shape[1]], memories),
         (attention, "around", lambda spec: torch.arange(2 * spec.reach + 1) % spec.count, buckets),
         (native, "bend", lambda totals, *how: REAL_BEND(totals.clamp(max=32), *how), bends),
         (native, "bend", lambda totals, *how: REAL_BEND(totals.flip(1).contiguous(), *how), bends),

@@ -202,9 +202,9 @@ def test_queries_that_grow(dtype: torch.dtype) -> None:
     x, at, spec = rand(1, 4, 3, 8, dtype=dtype), torch.tensor([[0, 8, 9, 4000]]), Temper(5, 0.7)
     growth = 1 + 0.7 * torch.log1p(((at + 1) // 5).double())[..., None, None]
     with native.off():
-        theirs = ops.tempered(x, at, spec)
-    assert no_worse(ops.tempered(x, at, spec), theirs, x.double() * growth)
-    assert not near(ops.tempered(x, at + 1, spec), x.double() * growth)
+        theirs = ops.scale_by_position(x, at, spec)
+    assert no_worse(ops.scale_by_position(x, at, spec), theirs, x.double() * growth)
+    assert not near(ops.scale_by_position(x, at + 1, spec), x.double() * growth)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -218,11 +218,11 @@ def test_a_wide_product_is_not_rounded(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_look_that_skips(dtype: torch.dtype) -> None:
+def test_an_embedding_that_skips(dtype: torch.dtype) -> None:
     table, ids = rand(50, 19, dtype=dtype), torch.tensor([[3, 0, 47, 3]])
-    assert torch.equal(ops.look(ids, table, 2), table[ids + 2])
-    if native.fits_look(ids, table):
-        assert native.look(torch.tensor([48, -1, -3]), table, 2).isnan().all()
+    assert torch.equal(ops.embedding(ids, table, 2), table[ids + 2])
+    if native.fits_embedding(ids, table):
+        assert native.embedding(torch.tensor([48, -1, -3]), table, 2).isnan().all()
 
 
 @kernels
@@ -234,9 +234,9 @@ def test_a_look_that_skips(dtype: torch.dtype) -> None:
         ("scaled", lambda f: lambda x, by: f(x, by * 1.01), lambda: test_limits_factors_and_gates(torch.float32)),
         ("gated", lambda f: lambda x, g: f(x, -g), lambda: test_limits_factors_and_gates(torch.float32)),
         ("gate", lambda f: lambda g, up, act: f(g, up, "silu"), lambda: test_limits_factors_and_gates(torch.float32)),
-        ("tempered", lambda f: lambda x, at, floor, by: f(x, at, floor + 1, by), lambda: test_queries_that_grow(torch.float32)),
+        ("scale_by_position", lambda f: lambda x, at, floor, by: f(x, at, floor + 1, by), lambda: test_queries_that_grow(torch.float32)),
         ("linear_wide", lambda f: twins.linear, lambda: test_a_wide_product_is_not_rounded(torch.bfloat16)),
-        ("look", lambda f: lambda ids, table, skip=0: f(ids, table), lambda: test_a_look_that_skips(torch.float32)),
+        ("embedding", lambda f: lambda ids, table, skip=0: f(ids, table), lambda: test_an_embedding_that_skips(torch.float32)),
     ],
 )  # fmt: skip
 def test_the_checks_see_a_wrong_kernel(name: str, wrong: Any, check: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ class Walk:
             self.rest("head.bias", float(last.bias[id]))
         if not all(p in self.records for p in s.inputs):
             raise UseError("lens.missing", path=s.inputs[0])
-        self.back(s.inputs[0], last.matrix()[id].double())
+        self.back(s.inputs[0], last.dense_weight()[id].double())
         return None
 
     def back(self, path: str, g: Tensor) -> None:
@@ -129,7 +129,7 @@ class Walk:
         if z is None or out is None or "H" not in z.dims.split():
             return self.end(s, g, True)
         heads = self.at(z)  # [H W]
-        added = (heads.flatten() * (g @ out.matrix().double())).unflatten(0, heads.shape).sum(-1)
+        added = (heads.flatten() * (g @ out.dense_weight().double())).unflatten(0, heads.shape).sum(-1)
         self.found.parts += [Share(s.path, h, float(x)) for h, x in enumerate(added)]
         if out.bias is not None:
             self.rest(f"{s.path}.o.bias", float(out.bias.double() @ g))
@@ -160,4 +160,4 @@ class Walk:
         linear = self.module.get_submodule(s.path)
         if linear.bias is not None:
             self.rest(f"{s.path}.bias", float(linear.bias.double() @ g))
-        self.back(s.inputs[0], g @ linear.matrix().double())
+        self.back(s.inputs[0], g @ linear.dense_weight().double())

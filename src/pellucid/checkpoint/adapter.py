@@ -142,7 +142,7 @@ def merge(module: Module, adapters: Mapping[str, Adapter]) -> None:
         raise CheckpointError("adapter.quantised", name=quantised[0])
     with torch.no_grad():
         for m in adapted(module):
-            m.weight.data = m.matrix()
+            m.weight.data = m.dense_weight()
             for name in list(m.adapters):
                 remove(m, name)
     module.edition += 1

@@ -104,7 +104,7 @@ class Plans:
         self.held: list[Any] = []  # kept, so that nothing new comes to lie where one of them was
         self.tensors: list[Tensor] = []
         self.cross_attention: tuple[nn.Module, ...] = ()
-        self.whereabouts: dict[Hashable, tuple[Stored, Tensor]] = {}
+        self.kv_address: dict[Hashable, tuple[Stored, Tensor]] = {}
         self.hooks: list[dict[int, Any]] = []
         self.made_of: tuple[object, ...] = ()
 
@@ -156,7 +156,7 @@ class Plans:
             self.held = list(chain.from_iterable(self.holders))
             self.tensors = [memory(t) for t in self.held if isinstance(t, Tensor)]
             self.cross_attention = tuple(m for m in kept if isinstance(m, CrossAttention))
-            self.whereabouts = {}
+            self.kv_address = {}
             self.hooks = [d for m in kept for d in (m._forward_hooks, m._forward_pre_hooks)]
             self.made_of = self.state()
         if n not in self.places:
@@ -167,11 +167,11 @@ class Plans:
         """Where each cross attention's memory of a request lies, [parts 3]."""
         memory = self.pages.memory
         first = memory[self.cross_attention[0], request][0]
-        known, found = self.whereabouts.get(request, (None, torch.empty(0)))
+        known, found = self.kv_address.get(request, (None, torch.empty(0)))
         if known is not first:
-            found = torch.tensor([native.whereabouts(memory[part, request][0]) for part in self.cross_attention])
-            alive = {r: w for r, w in self.whereabouts.items() if r in self.pages.tables}
-            self.whereabouts = {**alive, request: (first, found)}
+            found = torch.tensor([native.kv_address(memory[part, request][0]) for part in self.cross_attention])
+            alive = {r: w for r, w in self.kv_address.items() if r in self.pages.tables}
+            self.kv_address = {**alive, request: (first, found)}
         return found
 
     def state(self) -> tuple[object, ...]:

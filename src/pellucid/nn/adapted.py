@@ -43,7 +43,7 @@ class AdaptedLinear(Linear):
         added = [(a(x), a.scale) for a in self.additions()]
         return ops.adapted(super().forward(x), x, self.weight, self.bias, added)
 
-    def matrix(self) -> Tensor:
+    def dense_weight(self) -> Tensor:
         """The weight and its additions as one matrix."""
         return ops.merged(self.weight, [(a.lora_a.weight, a.lora_b.weight, a.scale) for a in self.additions()])
 

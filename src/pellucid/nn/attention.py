@@ -57,7 +57,7 @@ class Attention(nn.Module):
         if self.rms_eps is not None:
             q, k = tap(ops.rms(q, None, self.rms_eps), "q_even: B T H K"), tap(ops.rms(k, None, self.rms_eps), "k_even: B T G K")
         if self.temperature is not None:
-            q = tap(ops.tempered(q, step.places, self.temperature), "q_grown: B T H K")
+            q = tap(ops.scale_by_position(q, step.places, self.temperature), "q_grown: B T H K")
         kv_cache, mask = step.store(self, k, v), self.mask(step)
         if self.distance is not None:
             mask = self.add_distances(mask, q, self.distance)
@@ -96,7 +96,7 @@ class Attention(nn.Module):
         scale = self.scale
 
         def by_segment(mask: Mask, segment: Segment) -> Mask:
-            by_distance = ops.distances(q[:, segment.rows] * scale, distance.matrix(), segment.k_at.shape[1])
+            by_distance = ops.distances(q[:, segment.rows] * scale, distance.dense_weight(), segment.k_at.shape[1])
             last = by_distance.shape[-1] - 1
 
             def bias(q_at: Tensor, k_at: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class Latent(nn.Module):
         latent = tap(self.kv_norm(latent), "latent: B T C")
         k_shared = tap(ops.rotate(shared.unsqueeze(2), angles, rope.interleaved, rope).squeeze(2), "k_shared: B T R")
         kv_cache = step.store(self, latent, k_shared)
-        up_k, up_v = self.kv_b.matrix().unflatten(0, (-1, s.key + s.value)).split([s.key, s.value], 1)
+        up_k, up_v = self.kv_b.dense_weight().unflatten(0, (-1, s.key + s.value)).split([s.key, s.value], 1)
         mask = self.mask(step)
         if self.indexer is not None:
             mask = limited(mask, kv_cache, self.indexer(x, q_latent, angles, rope, step))

@@ -14,9 +14,9 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias)
 
-    def matrix(self) -> Tensor:
+    def dense_weight(self) -> Tensor:
         """The weight as one matrix, for a part that reads it without calling it."""
-        return ops.matrix(self.weight)
+        return ops.dense_weight(self.weight)
 
 
 class WideLinear(Linear):
@@ -33,4 +33,4 @@ class Embedding(nn.Embedding):
         """Nothing, as above."""
 
     def forward(self, ids: Tensor, skip: int = 0) -> Tensor:
-        return ops.look(ids, self.weight, skip)
+        return ops.embedding(ids, self.weight, skip)

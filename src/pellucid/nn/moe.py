@@ -43,7 +43,7 @@ class Moe(nn.Module):
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
         # in float32 at least: a tie broken by rounding would send a token elsewhere
-        logits = tap(ops.linear_wide(x, self.router.matrix(), self.router.bias), "router: B T E")
+        logits = tap(ops.linear_wide(x, self.router.dense_weight(), self.router.bias), "router: B T E")
         share, chosen = self.choose(logits)
         y = self.route(x, share, chosen)
         if self.shared is None:
@@ -80,7 +80,7 @@ class Moe(nn.Module):
     def route(self, x: Tensor, share: Tensor, chosen: Tensor) -> Tensor:
         """Send each token of x [B T D] to its chosen experts, and add up their outputs times the shares."""
         order, token, ends = ops.sort(chosen, self.spec.experts, x)
-        rows = tap(ops.pick(x, token), "routed: N D", token)
+        rows = tap(ops.gather(x, token), "routed: N D", token)
         return ops.combine(self.run_experts(rows, token, ends), share, order, x)
 
     def run_experts(self, rows: Tensor, token: Tensor, ends: Tensor) -> Tensor:
@@ -96,6 +96,6 @@ class InputWeightedMoe(Moe):
 
     def route(self, x: Tensor, share: Tensor, chosen: Tensor) -> Tensor:
         order, token, ends = ops.sort(chosen, self.spec.experts, x)
-        rows = tap(ops.pick(x, token), "routed: N D", token)
+        rows = tap(ops.gather(x, token), "routed: N D", token)
         rows = tap(ops.weighted(rows, share, order), "weighted: N D", token)
         return ops.combine(self.run_experts(rows, token, ends), share, order, x, whole=True)

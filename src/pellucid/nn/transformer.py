@@ -105,7 +105,7 @@ class Decoder(Stack, Ending):
         """Show a watcher what `pooler` makes of each text's first row; the model's output stays the rows."""
         starts = torch.tensor([s.start for s in step.spans] or [0], device=x.device)
         token = (torch.arange(len(x), device=x.device)[:, None] * x.shape[1] + starts).flatten()
-        dense = tap(pooler(tap(ops.pick(x, token), "first: N D", token)), "pooler: N D", token)
+        dense = tap(pooler(tap(ops.gather(x, token), "first: N D", token)), "pooler: N D", token)
         tap(ops.tanh(dense), "pooled: N D", token)
 
 

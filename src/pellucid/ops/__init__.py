@@ -6,14 +6,46 @@ from pellucid.ops.distance import distances
 from pellucid.ops.experts import best, combine, corrected, grouped, shares, sort, weighted
 from pellucid.ops.gate import capped, gate, gated, sigmoid, softmax, tanh
 from pellucid.ops.latent import attend_latent
-from pellucid.ops.linear import adapted, add, linear, linear_wide, look, matrix, merged, pick, scaled, tempered
+from pellucid.ops.linear import adapted, add, dense_weight, embedding, gather, linear, linear_wide, merged, scale_by_position, scaled
 from pellucid.ops.norm import layer, rms, rms_offset
 from pellucid.ops.precision import rounded, wide
 from pellucid.ops.rotate import angles, rotate
 from pellucid.ops.sinusoid import sinusoids
 
 __all__ = [
-    "adapted", "add", "angles", "attend", "attend_latent", "best", "capped", "choose", "combine", "corrected", "distances", "gate",
-    "gated", "grouped", "layer", "linear", "linear_wide", "look", "matrix", "merged", "pick", "rms", "rms_offset", "rotate",
-    "rounded", "scaled", "shares", "sigmoid", "sinusoids", "softmax", "sort", "tanh", "tempered", "weighted", "wide",
+    "adapted",
+    "add",
+    "angles",
+    "attend",
+    "attend_latent",
+    "best",
+    "capped",
+    "choose",
+    "combine",
+    "corrected",
+    "dense_weight",
+    "distances",
+    "embedding",
+    "gate",
+    "gated",
+    "gather",
+    "grouped",
+    "layer",
+    "linear",
+    "linear_wide",
+    "merged",
+    "rms",
+    "rms_offset",
+    "rotate",
+    "rounded",
+    "scale_by_position",
+    "scaled",
+    "shares",
+    "sigmoid",
+    "sinusoids",
+    "softmax",
+    "sort",
+    "tanh",
+    "weighted",
+    "wide",
 ]  # fmt: skip

@@ -57,7 +57,7 @@ def fits_batched(q: Tensor, kv_cache: KVCache, mask: Mask) -> bool:
     """Whether one native call serves all segments."""
     a = kv_cache.batched
     if isinstance(a, ScatteredRows):
-        return native.fits_listen(q, a.like, mask)
+        return native.fits_cross_attend(q, a.like, mask)
     return a is not None and native.fits_attend(q, a.pools, a.tables, a.positions, mask)
 
 
@@ -66,7 +66,7 @@ def attend_batched(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Te
     a = kv_cache.batched
     assert a is not None
     if isinstance(a, ScatteredRows):
-        return native.listen(q, a.like, a.places, scale)
+        return native.cross_attend(q, a.like, a.places, scale)
     return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, mask)
 
 
@@ -82,8 +82,8 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
         paged = one_page(segment)
     if paged is not None and native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
         z = native.attend(q, paged.pools, paged.table, segment.q_at, paged.size, scale, mask, paged.end)
-    elif segment.kept and native.fits_listen(q, segment.kept, mask):
-        z = native.listen(q, segment.kept, torch.tensor([native.whereabouts(segment.kept)]).expand(q.shape[1], -1), scale)
+    elif segment.kept and native.fits_cross_attend(q, segment.kept, mask):
+        z = native.cross_attend(q, segment.kept, torch.tensor([native.kv_address(segment.kept)]).expand(q.shape[1], -1), scale)
     elif mask.cap is not None:
         return attend_reference(q, segment, mask, scale, named)
     elif segment.paged is not None and q.shape[1] == 1:

@@ -76,7 +76,7 @@ def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
     )
 
 
-def look(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
+def embedding(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
     """Rows of table [rows width] by ids [...], after the first `skip`: [... width]."""
     y = rows(ids, table, skip)
     return note(y, "look", (), (table,), lambda i: Terms(weight=table[ids[i[:-1]] + skip, i[-1]]), settings=lambda: {"skip": skip})
@@ -84,15 +84,15 @@ def look(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
 
 def rows(ids: Tensor, table: Tensor, skip: int) -> Tensor:
     """The rows by the twin that fits."""
-    if native.fits_look(ids, table):
-        return native.look(ids, table, skip)
+    if native.fits_embedding(ids, table):
+        return native.embedding(ids, table, skip)
     ids = ids + skip if skip else ids
-    if isinstance(table, Blocks) and native.fits_look_blocks(ids, table):
-        return native.look_blocks(ids, table)
+    if isinstance(table, Blocks) and native.fits_embedding_blocks(ids, table):
+        return native.embedding_blocks(ids, table)
     return F.embedding(ids, table)
 
 
-def matrix(weight: Tensor) -> Tensor:
+def dense_weight(weight: Tensor) -> Tensor:
     """A weight [out in] for an op that reads it as it is: its values, where it lies in blocks."""
     return note(weight.plain(), "dequantised", (), (weight,)) if isinstance(weight, Blocks) else weight
 
@@ -109,14 +109,14 @@ def scaled(x: Tensor, factor: float) -> Tensor:
     return note(y, "scaled", (x,), (), lambda i: Terms(x=x[i], scale=factor), settings=lambda: {"scale": factor})
 
 
-def tempered(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
+def scale_by_position(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
     """Queries [B T H K] that grow with their positions [B T]."""
 
     def growth() -> Tensor:
         return 1 + spec.scale * ((places + 1) // spec.floor).to(wide(x.dtype)).log1p()[..., None, None]
 
-    fast = native.fits_tempered(x, places)
-    y = native.tempered(x, places, spec.floor, spec.scale) if fast else (x * growth()).to(x.dtype)
+    fast = native.fits_scale_by_position(x, places)
+    y = native.scale_by_position(x, places, spec.floor, spec.scale) if fast else (x * growth()).to(x.dtype)
 
     def terms(i: Index) -> Terms:
         return Terms(x=x[i], growth=growth().expand(x.shape)[i]).of(t=places.expand(x.shape[:2])[i[:2]])
@@ -124,8 +124,8 @@ def tempered(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
     return note(y, "tempered", (x,), (), terms, settings=lambda: {"floor": spec.floor, "scale": spec.scale})
 
 
-def pick(x: Tensor, token: Tensor) -> Tensor:
+def gather(x: Tensor, token: Tensor) -> Tensor:
     """Rows of x [B T D], flattened, in the order of token [N]: [N D]."""
     rows = x.flatten(0, 1)
-    y = native.look(token, rows) if native.fits_sort(token, x) else rows[token]
+    y = native.embedding(token, rows) if native.fits_sort(token, x) else rows[token]
     return note(y, "pick", (x,), (), lambda i: Terms(x=x.flatten(0, 1)[token[i[0]], i[1]]))

@@ -228,10 +228,10 @@ static void attend(const i64* words, Work& work) {
   }
 }
 
-// ---- listen: softmax(q k^T scale) v over keys and values that lie each row's own way: places [rows 3] are the address of its keys
+// ---- cross_attend: softmax(q k^T scale) v over keys and values that lie each row's own way: places [rows 3] are the address of its keys
 // [S groups key], of its values [S groups value], and S
 template <class T>
-struct Listen {
+struct CrossAttend {
   const T* q;
   const i64* places;
   T* z;
@@ -239,13 +239,13 @@ struct Listen {
   double scale;
 };
 template <class T>
-static i64 listen_pieces(const i64* words) {
-  auto& a = *(const Listen<T>*)words;
+static i64 cross_attend_pieces(const i64* words) {
+  auto& a = *(const CrossAttend<T>*)words;
   return a.rows * a.heads;
 }
 template <class T>
-static void listen(const i64* words, Work& work) {
-  auto& a = *(const Listen<T>*)words;
+static void cross_attend(const i64* words, Work& work) {
+  auto& a = *(const CrossAttend<T>*)words;
   for (i64 job; (job = work.next()) >= 0;) {
     const i64 r = a.step ? job / a.heads : job % a.rows, h = a.step ? job % a.heads : job / a.rows, at = r * a.heads + h;
     const i64 g = h / (a.heads / a.groups), *place = a.places + r * a.step;

@@ -12,7 +12,7 @@ from torch import Tensor
 from pellucid.batch.kv_cache import Stored
 from pellucid.batch.mask import AlibiBias, Band, Mask, RelativeBias, bucket
 from pellucid.config import Alibi, Buckets
-from pellucid.ops.native.library import ATTEND, HALF, LATENT, LISTEN, STORE, call, constant, fresh
+from pellucid.ops.native.library import ATTEND, CROSS_ATTEND, HALF, LATENT, STORE, call, constant, fresh
 from pellucid.ops.native.twins import address, few, fits, numbers, slices
 
 UNTURNED = Alibi()
@@ -110,7 +110,7 @@ def attend_latent(
 WHOLE = Band()
 
 
-def fits_listen(q: Tensor, like: Stored, mask: Mask) -> bool:
+def fits_cross_attend(q: Tensor, like: Stored, mask: Mask) -> bool:
     """Whether keys and values [1 S G .] of this kind, all of which are seen, have a kernel."""
     open_ = mask.allowed == WHOLE and mask.bias is None and mask.sinks is None and mask.cap is None and mask.by_segment is None
     return (
@@ -125,15 +125,15 @@ def fits_listen(q: Tensor, like: Stored, mask: Mask) -> bool:
     )
 
 
-def whereabouts(stored: Stored) -> list[int]:
+def kv_address(stored: Stored) -> list[int]:
     """A row of places: the address of keys [1 S G K], of values [1 S G W], and S."""
     return [stored[0].data_ptr(), stored[1].data_ptr(), stored[0].shape[1]]
 
 
-def listen(q: Tensor, like: Stored, places: Tensor, scale: float) -> Tensor:
+def cross_attend(q: Tensor, like: Stored, places: Tensor, scale: float) -> Tensor:
     """q [1 T H K], each row against the keys and values that its row of places [T 3] tells, of the widths of like: [1 T H W]."""
     (_, rows, heads, key), (groups, value) = q.shape, like[1].shape[2:]
     z = fresh((1, rows, heads, value), q.dtype)
     words = q.data_ptr(), places.data_ptr(), z.data_ptr(), rows, heads, groups, key, value, places.stride(0)
-    call(LISTEN, HALF[q.dtype], (q, places), (z,), *words, scale)
+    call(CROSS_ATTEND, HALF[q.dtype], (q, places), (z,), *words, scale)
     return z

@@ -194,7 +194,7 @@ static void block_linear(const i64* words, Work& work) {
 
 // ---- rows of a table by number, as values. A number outside the table gives NaN.
 template <class T>
-struct BlockLook {
+struct BlockEmbedding {
   const u8* table;
   const u16* scales;
   const i64* ids;
@@ -202,12 +202,12 @@ struct BlockLook {
   i64 rows, width, count;
 };
 template <int BITS, class T>
-static i64 block_look_pieces(const i64* words) {
-  return ((const BlockLook<T>*)words)->rows;
+static i64 block_embedding_pieces(const i64* words) {
+  return ((const BlockEmbedding<T>*)words)->rows;
 }
 template <int BITS, class T>
-static void block_look(const i64* words, Work& work) {
-  auto& a = *(const BlockLook<T>*)words;
+static void block_embedding(const i64* words, Work& work) {
+  auto& a = *(const BlockEmbedding<T>*)words;
   const i64 bytes = (a.width * BITS + 7) / 8, blocks = parts(a.width, GROUP);
   for (i64 r; (r = work.next()) >= 0;) {
     const i64 id = a.ids[r];

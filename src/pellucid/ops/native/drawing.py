@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pellucid.ops.native.library import COOL, MASSES, WITHIN, call
+from pellucid.ops.native.library import BETWEEN, COOL, MASSES, call
 from pellucid.ops.native.twins import fits
 from pellucid.ops.precision import wide
 
@@ -25,10 +25,10 @@ def cooled(x: Tensor, top: float, by: float) -> Tensor:
     return y
 
 
-def within(x: Tensor, low: float, high: float) -> Tensor:
+def indices_between(x: Tensor, low: float, high: float) -> Tensor:
     """Where those of x [N] lie that are no less than low and no more than high, in order; both as float32 holds them."""
     to, count = torch.empty(len(x), dtype=torch.long), torch.empty(1, dtype=torch.long)
-    call(WITHIN, 0, (x,), (to, count), x.data_ptr(), to.data_ptr(), count.data_ptr(), len(x), low, high)
+    call(BETWEEN, 0, (x,), (to, count), x.data_ptr(), to.data_ptr(), count.data_ptr(), len(x), low, high)
     return to[: int(count)]
 
 

@@ -36,23 +36,23 @@ class Op:
         self.pack = Struct(f"=3q{fields}").pack
 
 
-NAMES = ("linear", "look", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream", "times", "linear_wide",
-         "softmax", "correct", "best", "shares", "sort", "experts", "weigh", "combine", "latent", "listen", "waves", "bend",
-         "linear_int8", "linear_int4", "look_int8", "look_int4", "pack", "many", "many_wide", "cool", "within",
+NAMES = ("linear", "embedding", "norm", "add", "gate", "angles", "rotate", "store", "attend", "argmax", "stream", "times", "linear_wide",
+         "softmax", "correct", "best", "shares", "sort", "experts", "weigh", "combine", "latent", "cross_attend", "waves", "bend",
+         "linear_int8", "linear_int4", "embedding_int8", "embedding_int4", "pack", "many", "many_wide", "cool", "indices_between",
          "masses", "experts_int8", "experts_int4")  # fmt: skip
-LINEAR, LOOK, NORM, ADD = Op("linear", "qqqqqqq"), Op("look", "qqqqqq"), Op("norm", "qqqqqqqdqq"), Op("add", "qqqq")
+LINEAR, EMBEDDING, NORM, ADD = Op("linear", "qqqqqqq"), Op("embedding", "qqqqqq"), Op("norm", "qqqqqqqdqq"), Op("add", "qqqq")
 GATE, ANGLES, ROTATE = Op("gate", "qqqqqd"), Op("angles", "qqqqqqqqd"), Op("rotate", "qqqqqqqqqqq")
 STORE, ATTEND, ARGMAX, STREAM = Op("store", "qqqqqqqq"), Op("attend", "q" * 22 + "ddd"), Op("argmax", "qqqq"), Op("stream", "qqq")
 TIMES, LINEAR_WIDE = Op("times", "qqqqqqqd"), Op("linear_wide", "qqqqqqq")
 SOFTMAX, CORRECT, BEST, SHARES = Op("softmax", "qqqq"), Op("correct", "qqqqq"), Op("best", "q" * 8), Op("shares", "qqqqqqqd")
 SORT, EXPERTS, WEIGH, COMBINE = Op("sort", "q" * 7), Op("experts", "q" * 9), Op("weigh", "qqqqqq"), Op("combine", "q" * 7)
 BEND = Op("bend", "qqqqqqdd")
-LATENT, LISTEN, WAVES = Op("latent", "q" * 22 + "d"), Op("listen", "q" * 9 + "d"), Op("waves", "qqqq")
+LATENT, CROSS_ATTEND, WAVES = Op("latent", "q" * 22 + "d"), Op("cross_attend", "q" * 9 + "d"), Op("waves", "qqqq")
 PACK, MANY, MANY_WIDE = Op("pack", "qqqq"), Op("many", "qqqqqqq"), Op("many_wide", "qqqqqqq")
-COOL, WITHIN, MASSES = Op("cool", "qqqdd"), Op("within", "qqqqdd"), Op("masses", "qqqqqdd")
+COOL, BETWEEN, MASSES = Op("cool", "qqqdd"), Op("indices_between", "qqqqdd"), Op("masses", "qqqqqdd")
 LINEAR_BLOCKS = {"int8": Op("linear_int8", "qqqqqqqq"), "int4": Op("linear_int4", "qqqqqqqq")}
 EXPERTS_BLOCKS = {"int8": Op("experts_int8", "q" * 10), "int4": Op("experts_int4", "q" * 10)}
-LOOK_BLOCKS = {"int8": Op("look_int8", "qqqqqqq"), "int4": Op("look_int4", "qqqqqqq")}
+EMBEDDING_BLOCKS = {"int8": Op("embedding_int8", "qqqqqqq"), "int4": Op("embedding_int4", "qqqqqqq")}
 
 
 class Listener(Protocol):

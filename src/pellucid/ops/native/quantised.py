@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pellucid.ops.blocks import Blocks
-from pellucid.ops.native.library import EXPERTS_BLOCKS, HALF, LINEAR_BLOCKS, LOOK_BLOCKS, call, fresh, most
+from pellucid.ops.native.library import EMBEDDING_BLOCKS, EXPERTS_BLOCKS, HALF, LINEAR_BLOCKS, call, fresh, most
 from pellucid.ops.native.twins import ROUTED, ROWS, address, count, fits, numbers
 
 BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
@@ -54,14 +54,14 @@ def experts_blocks(rows: Tensor, weight: Blocks, ends: Tensor, bias: Tensor | No
     return y
 
 
-def fits_look_blocks(ids: Tensor, table: Tensor) -> bool:
+def fits_embedding_blocks(ids: Tensor, table: Tensor) -> bool:
     return fits_blocks(table, table.dtype) and 0 < ids.numel() <= most(ROWS) and numbers(ids) and fits()
 
 
-def look_blocks(ids: Tensor, table: Blocks) -> Tensor:
+def embedding_blocks(ids: Tensor, table: Blocks) -> Tensor:
     """Rows of table [rows width] by ids [...], as values: [... width]. An id outside the table gives NaN."""
     y = fresh((*ids.shape, table.shape[1]), table.dtype)
     pointers = table.codes.data_ptr(), table.scales.data_ptr(), ids.data_ptr(), y.data_ptr()
     reads = (ids, table.codes, table.scales)
-    call(LOOK_BLOCKS[table.format], HALF[table.dtype], reads, (y,), *pointers, ids.numel(), table.shape[1], table.shape[0])
+    call(EMBEDDING_BLOCKS[table.format], HALF[table.dtype], reads, (y,), *pointers, ids.numel(), table.shape[1], table.shape[0])
     return y

@@ -1,4 +1,4 @@
-// The small ops of a step: look, norm, add, gate, times, angles, rotate, argmax.
+// The small ops of a step: embedding, norm, add, gate, times, angles, rotate, argmax.
 //
 // The one idea: each is cut by rows, or by runs of GRAIN numbers, so large that one thread's share is worth a ticket. What is
 // rounded to bf16 on the way is what the models were trained with, and is said where it happens.
@@ -16,22 +16,22 @@ static inline void each_row(Work& work, i64 rows, i64 width, F f) {
     for (i64 r = p * size; r < rows && r < (p + 1) * size; r++) f(r);
 }
 
-// ---- look: rows of a table by number. A number outside the table gives NaN, never other memory.
+// ---- embedding: rows of a table by number. A number outside the table gives NaN, never other memory.
 template <class T>
-struct Look {
+struct Embedding {
   const T* table;
   const i64* ids;
   T* y;
   i64 rows, width, count;
 };
 template <class T>
-static i64 look_pieces(const i64* words) {
-  auto& a = *(const Look<T>*)words;
+static i64 embedding_pieces(const i64* words) {
+  auto& a = *(const Embedding<T>*)words;
   return parts(a.rows, rows_a_piece(a.width));
 }
 template <class T>
-static void look(const i64* words, Work& work) {
-  auto& a = *(const Look<T>*)words;
+static void embedding(const i64* words, Work& work) {
+  auto& a = *(const Embedding<T>*)words;
   each_row(work, a.rows, a.width, [&](i64 r) {
     const i64 id = a.ids[r];
     if (id >= 0 && id < a.count) std::memcpy(a.y + r * a.width, a.table + id * a.width, a.width * sizeof(T));

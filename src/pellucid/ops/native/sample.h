@@ -64,15 +64,15 @@ static void cool(const i64* words, Work& work) {
     steps(p * SHARE, p * SHARE + SHARE < a.n ? p * SHARE + SHARE : a.n, [&](i64 i, i64 n) { store(a.y + i, (load(a.x + i, n) - top) / by, n); });
 }
 
-// ---- within: the places of those x that lie from low to high, in order, and how many
-struct Within {
+// ---- indices_between: the places of those x that lie from low to high, in order, and how many
+struct IndicesBetween {
   const float* x;
   i64 *to, *count, n;
   double low, high;
 };
-static i64 within_pieces(const i64*) { return 1; }
-static void within(const i64* words, Work& work) {
-  auto& a = *(const Within*)words;
+static i64 indices_between_pieces(const i64*) { return 1; }
+static void indices_between(const i64* words, Work& work) {
+  auto& a = *(const IndicesBetween*)words;
   if (work.next() < 0) return;
   const V low = set((float)a.low), high = set((float)a.high);
   i64 found = 0;

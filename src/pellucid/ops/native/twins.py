@@ -13,11 +13,11 @@ from pellucid.ops.native.library import (
     ANGLES,
     ARGMAX,
     BEND,
+    EMBEDDING,
     GATE,
     HALF,
     LINEAR,
     LINEAR_WIDE,
-    LOOK,
     MANY,
     MANY_WIDE,
     NORM,
@@ -128,16 +128,16 @@ def pack(x: Tensor) -> Tensor:
     return y
 
 
-def fits_look(ids: Tensor, table: Tensor) -> bool:
+def fits_embedding(ids: Tensor, table: Tensor) -> bool:
     return 0 < ids.numel() <= most(ROWS) and numbers(ids) and fits(table)
 
 
-def look(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
+def embedding(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
     """Rows of table [rows width] by ids [...], after the first `skip`: [... width]. An id outside the table gives NaN."""
     y = fresh((*ids.shape, table.shape[1]), table.dtype)
     rows, width = table.shape
     first = table.data_ptr() + skip * width * table.element_size()
-    call(LOOK, HALF[table.dtype], (ids, table), (y,), first, ids.data_ptr(), y.data_ptr(), ids.numel(), width, rows - skip)
+    call(EMBEDDING, HALF[table.dtype], (ids, table), (y,), first, ids.data_ptr(), y.data_ptr(), ids.numel(), width, rows - skip)
     return y
 
 
@@ -214,11 +214,11 @@ def gated(x: Tensor, gate: Tensor) -> Tensor:
     return y
 
 
-def fits_tempered(x: Tensor, positions: Tensor) -> bool:
+def fits_scale_by_position(x: Tensor, positions: Tensor) -> bool:
     return x.shape[:2] == positions.shape and taken(x) and numbers(positions) and fits(x)
 
 
-def tempered(x: Tensor, positions: Tensor, floor: int, amount: float) -> Tensor:
+def scale_by_position(x: Tensor, positions: Tensor, floor: int, amount: float) -> Tensor:
     """x [B T H K] times 1 + amount · ln(1 + ⌊(p + 1) / floor⌋), p of positions [B T]."""
     y, rows = fresh(tuple(x.shape), x.dtype), positions.numel()
     words = x.data_ptr(), 0, positions.data_ptr(), y.data_ptr(), rows, x.numel() // rows, floor, amount

@@ -23,7 +23,7 @@ SURE = 1e-9  # of the whole; torch's sums are within 1e-10 of these
 def above(x: Tensor, least: float) -> Tensor:
     """Where those of x [N] lie that are no less than this, as x holds it; in order."""
     if len(x) > FEW and native.fits_row(x):
-        return native.within(x, least, inf)
+        return native.indices_between(x, least, inf)
     return torch.from_numpy(np.flatnonzero(x.numpy() >= least))
 
 
@@ -31,7 +31,7 @@ def spared(x: Tensor, kept: Tensor, least: float, surplus: int) -> Tensor:
     """What is kept but for the last few of those that equal the least."""
     if not surplus:
         return kept
-    equal = native.within(x, least, least).numpy() if len(x) > FEW and native.fits_row(x) else np.flatnonzero(x.numpy() == least)
+    equal = native.indices_between(x, least, least).numpy() if len(x) > FEW and native.fits_row(x) else np.flatnonzero(x.numpy() == least)
     return torch.from_numpy(np.delete(kept.numpy(), kept.numpy().searchsorted(equal[-surplus:])))
 
 
@@ -87,7 +87,7 @@ def quick_nucleus(x: Tensor, p: float) -> Tensor | None:
         if level == LEVELS - 1:
             return None
         before, edge = sums[level - 1] if level else 0.0, 1e-6 * (deep + abs(top))  # more than rounding moves a number
-        some = values[native.within(x, top - (level + 1) / rate - edge, top - level / rate + edge).numpy()]
+        some = values[native.indices_between(x, top - (level + 1) / rate - edge, top - level / rate + edge).numpy()]
         best = some[native.level(some, top, rate) == level]
     best = np.sort(best)[::-1]
     at = crossing(best - np.float64(top), p, before, whole)
