@@ -111,7 +111,7 @@ def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, fol
         for n, s in seen.items()
     }
     bound = statistics.median(given) * 1e9 / sum(moved.values())
-    plan = cast(Forward, engine.run).plans.places[1].plan
+    plan = cast(Forward, engine.run).plans.buffers[1].plan
     return {
         "shape": shape.name,
         "held": held.name,

@@ -58,9 +58,9 @@ def our_turn(model: Decoder, asked: Sequence[Request], rows: int) -> Turn:
         began = time.perf_counter()
         numbers = [engine.submit(r) for r in asked]
         got = dict[int, list[int]]()
-        for news in engine.outputs():
-            if news.token is not None:
-                got.setdefault(news.request, []).append(news.token.id)
+        for output in engine.outputs():
+            if output.token is not None:
+                got.setdefault(output.request, []).append(output.token.id)
         return time.perf_counter() - began, [got[n] for n in numbers]
 
     return turn
@@ -223,9 +223,9 @@ def watching(model: Decoder, count: int, known: int, pairs: int) -> dict[str, An
 
     def seconds(engine: Engine, texts: dict[int, list[int]]) -> float:
         def step() -> None:
-            for news in engine.step():
-                if news.token is not None:
-                    texts.setdefault(news.request, []).append(news.token.id)
+            for output in engine.step():
+                if output.token is not None:
+                    texts.setdefault(output.request, []).append(output.token.id)
 
         return timed(step)
 

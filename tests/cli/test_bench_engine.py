@@ -42,7 +42,7 @@ def test_a_crowd_is_all_at_once() -> None:
 
     def spied(engine: Engine) -> Any:
         out = honest(engine)
-        steps.append(len(engine.line.running))
+        steps.append(len(engine.queue.running))
         return out
 
     with swapped(Engine, "advance", spied):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from lives import Life, drawn, lived
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.engine import scheduler
 from pellucid.engine.engine import Engine
@@ -19,6 +18,7 @@ from pellucid.engine.scheduler import Limits
 from pellucid.errors import UseError
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.watching.watch import watch
+from simulate import Simulation, random_request, run_simulation
 from test_generate import PROMPTS, SOURCES, has_encoder, loop, model_of
 from tiny import FAMILIES, swapped
 
@@ -84,9 +84,9 @@ class Stingy(Memory):
         self.__dict__ |= inner.__dict__
         self.left = at
 
-    def room(self, key: Hashable, tokens: int) -> bool:
+    def can_grow(self, key: Hashable, tokens: int) -> bool:
         self.left -= 1
-        return self.left != 0 and super().room(key, tokens)
+        return self.left != 0 and super().can_grow(key, tokens)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_oss", "deepseek_v3", "t5"])
@@ -121,8 +121,8 @@ def test_a_prompt_longer_than_its_windows_pages() -> None:
     engine = Engine.of(model.module, 100, Limits(1, 8), 1)
     assert min(group.count for group in engine.storage.pages.windowed) < len(prompt)  # type: ignore[attr-defined]
     engine.submit(Request(prompt, 2))
-    news = [out for _ in range(120) for out in engine.step()]
-    assert [out.token.id for out in news if out.token] == loop(model, prompt, 2)
+    outputs = [out for _ in range(120) for out in engine.step()]
+    assert [out.token.id for out in outputs if out.token] == loop(model, prompt, 2)
 
 
 def test_one_forward_a_step() -> None:
@@ -253,13 +253,13 @@ def test_an_edit_is_one_request_s_own() -> None:
 
 @pytest.mark.parametrize("seed", range(2000 if FULL else 40))
 def test_lives(seed: int) -> None:
-    life = lived(random.Random(f"life:{seed}"))
-    assert life.wrong() == ""
+    simulation = run_simulation(random.Random(f"life:{seed}"))
+    assert simulation.faults() == ""
 
 
 def test_lives_replay() -> None:
-    a, b = (lived(random.Random("again")) for _ in range(2))
-    assert a.got == b.got and a.ended == b.ended and a.operations == b.operations and a.asked
+    a, b = (run_simulation(random.Random("again")) for _ in range(2))
+    assert a.generated == b.generated and a.ended == b.ended and a.operations == b.operations and a.requests
 
 
 def test_lives_meet_what_they_are_for() -> None:
@@ -268,14 +268,14 @@ def test_lives_meet_what_they_are_for() -> None:
     close = Memory.close
 
     def noted(self: Memory, sequence: Any) -> None:
-        met["off"] += sequence.number in range(10**9) and sequence.owed > 0
+        met["off"] += sequence.number in range(10**9) and sequence.pending > 0
         close(self, sequence)
 
     with swapped(Memory, "close", noted):
-        lives = [lived(random.Random(f"life:{seed}")) for seed in range(12)]
-    ends = [e for life in lives for e in life.ended.values()]
-    assert met["off"] and {"cancelled", "stop", "length"} <= set(ends) and sum(life.refused for life in lives)
-    assert sum(life.engine.storage.cache.hits for life in lives if life.engine.storage.cache)  # type: ignore[attr-defined]
+        simulations = [run_simulation(random.Random(f"life:{seed}")) for seed in range(12)]
+    ends = [e for simulation in simulations for e in simulation.ended.values()]
+    assert met["off"] and {"cancelled", "stop", "length"} <= set(ends) and sum(simulation.refused for simulation in simulations)
+    assert sum(simulation.engine.storage.cache.hits for simulation in simulations if simulation.engine.storage.cache)  # type: ignore[attr-defined]
 
 
 def leak(self: Memory, sequence: Any) -> None:
@@ -298,17 +298,17 @@ MUTANTS: list[tuple[Any, str, Any]] = [
 
 @pytest.mark.parametrize(("owner", "name", "value"), MUTANTS)
 def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
-    """A leak, siblings without their cache, nobody admitted."""
+    """A leak, siblings without their kv_cache, nobody admitted."""
     requests = [Request(tuple(SHARED), NEW, n=2), *(Request(tuple(p), NEW) for p in TEXTS)]
 
     def right() -> bool:
-        life = Life.of(40, 2, Limits(16, 8), True)
+        simulation = Simulation.of(40, 2, Limits(16, 8), True)
         try:
             for r in requests:
-                life.asked[life.engine.submit(r)] = r
+                simulation.requests[simulation.engine.submit(r)] = r
             for _ in range(200):
-                life.step()
-            return life.engine.idle and life.wrong() == ""
+                simulation.step()
+            return simulation.engine.idle and simulation.faults() == ""
         except (UseError, KeyError, AssertionError, RuntimeError):
             return False
 
@@ -320,4 +320,4 @@ def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
 
 def test_drawn_requests_are_refused_or_run() -> None:
     draw = random.Random(1)
-    assert len({drawn(draw, 40).prompt for _ in range(50)}) > 30
+    assert len({random_request(draw, 40).prompt for _ in range(50)}) > 30

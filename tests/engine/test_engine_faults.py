@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from campaigns.soak import Soak
-from faulted import ENOUGH, Fault, FaultyLife, fault_at, lived_with_faults
-from lives import Life
 from pellucid.engine.engine import Engine, generate
 from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Output, Request
 from pellucid.engine.scheduler import Limits
 from pellucid.ops.sampling.settings import Sampling
+from simulate import Simulation
+from simulate_faults import ENOUGH, Fault, FaultySimulation, fault_at, simulate_with_faults
 from test_engine import NEW, SHARED, built, wanted
 from tiny import swapped
 
@@ -28,47 +28,47 @@ ASKED = [
 NEVER_ENDS = 60
 
 
-def short(step: int = -1, at: int = ENOUGH) -> tuple[FaultyLife, list[int]]:
+def short(step: int = -1, at: int = ENOUGH) -> tuple[FaultySimulation, list[int]]:
     """One short life, which meets a fork, a score, a page that is too few, a cancelling in the queue and one of a text that runs. In one
     step a fault; how many calls each step made.
     """
-    made = Life.of(15, 2, Limits(6, 4), True)
-    life, counts = FaultyLife(made.pages, made.parrot, made.engine), list[int]()
+    made = Simulation.of(15, 2, Limits(6, 4), True)
+    simulation, counts = FaultySimulation(made.pages, made.model, made.engine), list[int]()
     for request in ASKED:
-        life.asked[life.engine.submit(request)] = request
+        simulation.requests[simulation.engine.submit(request)] = request
     for k in range(NEVER_ENDS):
         if k in (1, 4):
-            life.engine.cancel(4 if k == 1 else 2)
-        counts.append(life.stepped(at if k == step else ENOUGH).count)
-        if life.engine.idle:
+            simulation.engine.cancel(4 if k == 1 else 2)
+        counts.append(simulation.step_with_fault(at if k == step else ENOUGH).count)
+        if simulation.engine.idle:
             break
-    return life, counts
+    return simulation, counts
 
 
 def test_a_fault_at_every_call_of_every_step() -> None:
     """One after another; what comes after it has the same texts, ends and scores."""
     whole, counts = short()
-    assert whole.wrong() == "" and {"cancelled", "length", "stop"} <= set(whole.ended.values()) and len(whole.scores) == 2 - 1
+    assert whole.faults() == "" and {"cancelled", "length", "stop"} <= set(whole.ended.values()) and len(whole.scores) == 2 - 1
     moments = [(step, at) for step, n in enumerate(counts) for at in range(1, n + 1)]
     assert len(moments) > 3000
     ends = [(step, n - i) for step, n in enumerate(counts) for i in range(4)]  # where a step hands over what it has
     for step, at in moments if FULL else ends + random.Random(1).sample(moments, 200):
-        life, _ = short(step, at)
-        told = {key: end for key, end in life.ended.items() if key[0] not in (2, 4)}  # whom a cancelling meets depends on the moment
-        assert life.wrong() == "" and told == {key: whole.ended[key] for key in told}, (step, at)
-        assert life.scores == whole.scores, (step, at)
+        simulation, _ = short(step, at)
+        told = {key: end for key, end in simulation.ended.items() if key[0] not in (2, 4)}  # whom a cancelling meets depends on the moment
+        assert simulation.faults() == "" and told == {key: whole.ended[key] for key in told}, (step, at)
+        assert simulation.scores == whole.scores, (step, at)
 
 
 @pytest.mark.parametrize("seed", range(1000 if FULL else 25))
 def test_lives_with_faults(seed: int) -> None:
-    life, _ = lived_with_faults(random.Random(f"faulty:{seed}"))
-    assert life.wrong() == ""
+    simulation, _ = simulate_with_faults(random.Random(f"faulty:{seed}"))
+    assert simulation.faults() == ""
 
 
 def test_lives_meet_faults() -> None:
-    lives = [lived_with_faults(random.Random(f"faulty:{seed}")) for seed in range(12)]
-    assert sum(failed for _, failed in lives) > 60 and {"cancelled", "stop", "length"} <= {
-        e for life, _ in lives for e in life.ended.values()
+    simulations = [simulate_with_faults(random.Random(f"faulty:{seed}")) for seed in range(12)]
+    assert sum(failed for _, failed in simulations) > 60 and {"cancelled", "stop", "length"} <= {
+        e for simulation, _ in simulations for e in simulation.ended.values()
     }
 
 
@@ -86,14 +86,14 @@ class FaultySoak(Soak):
         def step(engine: Engine) -> list[Output]:
             if draw.random() > 0.1:
                 return honest(engine)
-            news = None
+            outputs = None
             with suppress(Fault), fault_at(draw.randint(1, last[0])) as calls:
-                news = honest(engine)
-            if news is None:
+                outputs = honest(engine)
+            if outputs is None:
                 self.failed += 1
                 return []
             last[0] = calls.count
-            return news
+            return outputs
 
         with swapped(Engine, "step", step):
             super().live(requests)
@@ -119,13 +119,13 @@ def test_requests_lose_no_end() -> None:
 
 def forgets_news(self: Engine) -> None:
     """As it was: what a step had collected goes with it."""
-    self.news = []
+    self.emitted = []
     recover(self)
 
 
 def goes_on(self: Engine) -> None:
     """What a step has left half done is taken for done."""
-    self.torn = False
+    self.unfinished = False
 
 
 recover, receive = Engine.recover, Engine.receive
@@ -133,12 +133,12 @@ recover, receive = Engine.recover, Engine.receive
 
 def heard_once(self: Engine) -> None:
     """The cancelled are struck out before they are told."""
-    dropped, self.dropped = self.dropped, set()
+    cancelled, self.cancelled = self.cancelled, set()
     try:
-        self.dropped = set(dropped)
+        self.cancelled = set(cancelled)
         receive(self)
     except BaseException:
-        self.dropped = set()
+        self.cancelled = set()
         raise
 
 
@@ -153,8 +153,8 @@ MUTANTS: list[tuple[Any, str, Callable[..., Any]]] = [
 def seen(moments: list[tuple[int, int]]) -> bool:
     """Whether a fault at one of these moments does harm."""
     with suppress(KeyError, ValueError, IndexError, AssertionError, AttributeError):
-        lives = (short(step, at)[0] for step, at in moments)
-        return any(life.wrong() or life.ended[4, 0] != "cancelled" for life in lives)
+        simulations = (short(step, at)[0] for step, at in moments)
+        return any(simulation.faults() or simulation.ended[4, 0] != "cancelled" for simulation in simulations)
     return True
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from campaigns.soak import Soak
-from lives import Life, drawn, lone
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Output, Request
 from pellucid.engine.scheduler import Limits
 from pellucid.errors import UseError
+from simulate import Simulation, random_request, text_alone
 from tiny import swapped
 
 ASKERS, EACH = 4, 30
@@ -44,7 +44,7 @@ class Crowd:
     begun: int = 0
     asked: list[tuple[int, Request]] = field(default_factory=list)
     late: dict[int, int] = field(default_factory=dict)
-    news: list[tuple[int, Output]] = field(default_factory=list)
+    outputs: list[tuple[int, Output]] = field(default_factory=list)
     refused: int = 0
 
     def ask(self, seed: int, request: Callable[[random.Random], Request], each: int = EACH) -> None:
@@ -71,7 +71,7 @@ class Crowd:
         ends = time.monotonic() + 60
         while any(thread.is_alive() for thread in threads) or not self.engine.idle:
             self.begun += 1
-            self.news += [(self.begun, out) for out in self.engine.step()]
+            self.outputs += [(self.begun, out) for out in self.engine.step()]
             if time.monotonic() > ends:
                 break
         for thread in threads:
@@ -82,7 +82,7 @@ class Crowd:
         """What is not as it should be after all have ended."""
         found = ["numbers"] if sorted(n for n, _ in self.asked) != list(range(self.engine.count)) else []
         told: dict[tuple[int, int], list[tuple[int, Output]]] = {}
-        for step, out in self.news:
+        for step, out in self.outputs:
             told.setdefault((out.request, out.index), []).append((step, out))
         for number, request in self.asked:
             for index in range(request.n):
@@ -105,17 +105,17 @@ class Crowd:
 
 
 def simulated(seed: int, waiting: int = 1000) -> Crowd:
-    """Askers beside a model whose cache is its own tokens, over few pages."""
-    life = Life.of(40, 2, Limits(16, 8, waiting), True)
-    crowd = Crowd(life.engine, lone)
-    return crowd.live([lambda i=i: crowd.ask(10 * seed + i, lambda draw: drawn(draw, 60)) for i in range(ASKERS)])  # type: ignore[misc]
+    """Askers beside a model whose kv_cache is its own tokens, over few pages."""
+    simulation = Simulation.of(40, 2, Limits(16, 8, waiting), True)
+    crowd = Crowd(simulation.engine, text_alone)
+    return crowd.live([lambda i=i: crowd.ask(10 * seed + i, lambda draw: random_request(draw, 60)) for i in range(ASKERS)])  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_texts_are_their_own(seed: int) -> None:
     crowd = simulated(seed)
     assert crowd.faults() == []
-    ends = {out.ended for _, out in crowd.news}
+    ends = {out.ended for _, out in crowd.outputs}
     assert {"cancelled", "length", "stop"} <= ends and crowd.refused and len(crowd.asked) > ASKERS * EACH // 2
 
 
@@ -125,7 +125,7 @@ def test_texts_of_a_real_model() -> None:
     which = {id(request): i for i, request in enumerate(soak.pool)}
     crowd = Crowd(soak.engine, lambda request, index: list(soak.alone(which[id(request)], index)))
     crowd.live([lambda i=i: crowd.ask(i, lambda draw: draw.choice(soak.pool[:40]), 20) for i in range(ASKERS)])  # type: ignore[misc]
-    assert crowd.faults() == [] and {"cancelled", "length"} <= {out.ended for _, out in crowd.news}
+    assert crowd.faults() == [] and {"cancelled", "length"} <= {out.ended for _, out in crowd.outputs}
 
 
 def queue(patience: float, lock: Any = None) -> tuple[list[int], int]:
@@ -133,11 +133,11 @@ def queue(patience: float, lock: Any = None) -> tuple[list[int], int]:
 
     Each looks how many wait, and goes on when all have looked, or after these seconds.
     """
-    engine, numbers, refused = Life.of(40, 2, Limits(16, 8, 5), True).engine, list[int](), list[int]()
+    engine, numbers, refused = Simulation.of(40, 2, Limits(16, 8, 5), True).engine, list[int](), list[int]()
     engine.lock, all_looked = engine.lock if lock is None else lock, Barrier(8)
 
     def slow(self: Engine) -> int:
-        n = len(self.line.waiting) + len(self.arrived)
+        n = len(self.queue.waiting) + len(self.arrived)
         with suppress(BrokenBarrierError):
             all_looked.wait(patience)
         return n
@@ -165,28 +165,28 @@ def test_places_of_the_queue_are_given_once() -> None:
 
 def test_closed_by_another_thread() -> None:
     """Who is in the middle of a text is told that it ends, and nobody comes after."""
-    life = Life.of(40, 2, Limits(16, 4), True)
-    crowd = Crowd(life.engine, lone)
+    simulation = Simulation.of(40, 2, Limits(16, 4), True)
+    crowd = Crowd(simulation.engine, text_alone)
 
     def ask() -> None:
         for _ in range(12):
             with suppress(UseError):
-                crowd.asked.append((life.engine.submit(asked := Request((1, 2, 3), 70)), asked))
+                crowd.asked.append((simulation.engine.submit(asked := Request((1, 2, 3), 70)), asked))
         while crowd.begun < 3:
             time.sleep(1e-4)
-        life.engine.close()
+        simulation.engine.close()
         crowd.late |= dict.fromkeys((n for n, _ in crowd.asked), crowd.begun)
 
     assert crowd.live([ask]).faults() == []
-    assert [out.ended for _, out in crowd.news].count("cancelled") == len(crowd.asked) == 12
+    assert [out.ended for _, out in crowd.outputs].count("cancelled") == len(crowd.asked) == 12
     with pytest.raises(UseError, match="closed"):
-        life.engine.submit(Request((1,), 2))
-    assert life.engine.idle and life.engine.step() == []
+        simulation.engine.submit(Request((1,), 2))
+    assert simulation.engine.idle and simulation.engine.step() == []
 
 
 def test_a_number_that_is_not_known_yet() -> None:
     """Nobody is cancelled by what was asked before he came."""
-    engine = Life.of(40, 2, Limits(16, 4), True).engine
+    engine = Simulation.of(40, 2, Limits(16, 4), True).engine
     engine.cancel(0)
     engine.cancel(-1)
     number = engine.submit(Request((1, 2), 3))
@@ -200,15 +200,15 @@ receive = Engine.receive
 
 def forgetful(self: Engine) -> None:
     """Who is cancelled while this thread looks elsewhere is not."""
-    dropped = set(self.dropped)
+    cancelled = set(self.cancelled)
     time.sleep(2e-4)
-    self.dropped = dropped
+    self.cancelled = cancelled
     receive(self)
 
 
 def unmoved(self: Engine) -> None:
     """What comes while this thread looks elsewhere is lost."""
-    self.line.waiting += self.arrived
+    self.queue.waiting += self.arrived
     time.sleep(2e-4)
     self.arrived = []
     receive(self)
@@ -216,10 +216,10 @@ def unmoved(self: Engine) -> None:
 
 def leaving(self: Engine, s: Any) -> None:
     """Pages stay."""
-    (self.line.running if s in self.line.running else self.line.waiting).remove(s)
+    (self.queue.running if s in self.queue.running else self.queue.waiting).remove(s)
 
 
-@pytest.mark.parametrize(("name", "value"), [("receive", forgetful), ("receive", unmoved), ("end", leaving)])
+@pytest.mark.parametrize(("name", "value"), [("receive", forgetful), ("receive", unmoved), ("finish", leaving)])
 def test_mutants_are_seen(name: str, value: Any) -> None:
     with swapped(Engine, name, value):
         found = False

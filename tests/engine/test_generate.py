@@ -148,7 +148,7 @@ def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
     got = [model.generate([p], NEW, eos=None)[0] for p in PROMPTS]
     (engine,) = model.engines
     if family in ("gpt2", "llama", "qwen3") and dtype != torch.float64 and native.available():
-        assert list(cast(Any, engine.run).plans.places) == [1]
+        assert list(cast(Any, engine.run).plans.buffers) == [1]
     if dtype != torch.bfloat16:
         assert got == model.generate(PROMPTS, NEW, eos=None)
         with native.off():

@@ -145,8 +145,8 @@ def test_few_pages_and_small_chunks(case: tuple[Judge, Model, dict[int, list[int
     """Texts are put off, before the bound and beyond it, and prompts and second readings are cut anywhere."""
     _, model, want = case
     out, read = crowd(model, 14, 4, Limits(rows, 5), cached)
-    again = [n for n in LENGTHS if model.name == "phi3" and n <= ORIGINAL < n + NEW - 1]
-    once = sum(n + NEW - 1 for n in LENGTHS) + ORIGINAL * len(again)
+    reopen = [n for n in LENGTHS if model.name == "phi3" and n <= ORIGINAL < n + NEW - 1]
+    once = sum(n + NEW - 1 for n in LENGTHS) + ORIGINAL * len(reopen)
     assert out == want and (cached or rows == 2 or read > once)
 
 
@@ -193,9 +193,9 @@ def test_whoever_watches_sees_the_second_reading(case: tuple[Judge, Model, dict[
             assert news.token is not None
             out[news.request].append(news.token.id)
     assert list(out.values()) == [want[20], want[25]]
-    again = [] if model.name == "llama" else [ORIGINAL + 1]
+    reopen = [] if model.name == "llama" else [ORIGINAL + 1]
     rows = [s.shape[1] for s in seen]
-    assert [n for n in rows if n > 1] == [20, *again] and len(rows) == NEW
+    assert [n for n in rows if n > 1] == [20, *reopen] and len(rows) == NEW
 
 
 def test_a_trace_of_a_text_that_crosses(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
@@ -209,7 +209,7 @@ def test_a_trace_of_a_text_that_crosses(case: tuple[Judge, Model, dict[int, list
     beside = [s.value for s in trace(model, prompt(25), NEW, inside="beside").all("layers.1.attn.pattern")]
     assert len(late) == len(beside) == NEW and all(torch.equal(a, b) for a, b in zip(late, beside, strict=True))
     if model.name == "phi3":
-        with swapped(Memory, "again", released), pytest.raises(UseError, match="others have been given"):
+        with swapped(Memory, "reopen", released), pytest.raises(UseError, match="others have been given"):
             [s.later().value for s in trace(model, prompt(25), NEW, inside="listed").all("layers.1.attn.pattern") if s.later is not None]
         for k, s in enumerate(life.all("logits")):
             tokens = torch.tensor([[*prompt(25), *want[25][:k]]])

@@ -155,8 +155,8 @@ def not_stored_yet(self: PrefixCache, request: Any, key: Any, tokens: Any) -> No
 opened, oldest, found, kept, missing = PagePool.open, PagePool.oldest, PrefixCache.find, PrefixCache.keep, PagePool.missing
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "no copy before a write": (PagePool, "missing", lambda self, r, n, tokens: ([], missing(self, r, n, tokens)[1])),
-    "a copy of nothing": (PagedCache, "copy", lambda self, g, r, places: [g.put(r, i, g.free.pop()) for i in places]),
-    "a copy that the table does not hold": (PagedCache, "copy", lambda self, group, request, places: None),
+    "a copy of nothing": (PagedCache, "copy", lambda self, g, r, buffers: [g.put(r, i, g.free.pop()) for i in buffers]),
+    "a copy that the table does not hold": (PagedCache, "copy", lambda self, group, request, buffers: None),
     "freed early": (PagePool, "give", freed_early),
     "not counted": (PagePool, "open", not_counted),
     "never freed": (PagePool, "give_back", never_freed),

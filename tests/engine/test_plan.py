@@ -51,11 +51,11 @@ class Alone:
 
     @property
     def plan(self) -> native.Plan | None:
-        return self.plans.places[1].plan if 1 in self.plans.places else None
+        return self.plans.buffers[1].plan if 1 in self.plans.buffers else None
 
     @property
     def refused(self) -> str | None:
-        return self.plans.places[1].refused if 1 in self.plans.places else None
+        return self.plans.buffers[1].refused if 1 in self.plans.buffers else None
 
     def start(self, ids: list[int]) -> Tensor:
         """Forget the last text and read this one; logits [V] of what follows it."""

@@ -14,7 +14,7 @@ from kinds import CASES, KINDS
 from pellucid import config as c
 from pellucid.batch.kv_cache import PagedCache, Span
 from pellucid.batch.step import Step
-from pellucid.engine.plans import Place, Plans
+from pellucid.engine.plans import Plans, StepBuffers
 from pellucid.families import understand
 from pellucid.nn.transformer import Encoder, EncoderDecoder
 from pellucid.ops import native
@@ -71,7 +71,7 @@ def steps(model: Any, planned: bool) -> tuple[list[Tensor], Plans]:
 
 def same(model: Any) -> bool:
     (got, made), (want, _) = steps(model, True), steps(model, False)
-    return all(torch.equal(a, b) and bool(a.isfinite().all()) for a, b in zip(got, want, strict=True)) and bool(made.places)
+    return all(torch.equal(a, b) and bool(a.isfinite().all()) for a, b in zip(got, want, strict=True)) and bool(made.buffers)
 
 
 @needs_kernels
@@ -82,7 +82,7 @@ def test_a_family_is_planned_or_refused(family: str, quirk: str) -> None:
     (got, made), (want, _) = steps(model, True), steps(model, False)
     assert all(torch.equal(a, b) and bool(a.isfinite().all()) for a, b in zip(got, want, strict=True))
     why = REFUSED.get((family, quirk), REFUSED.get(family))
-    assert [(p.plan is not None, p.refused is not None) for p in made.places.values()] == [(why is None, why is not None)] * 2
+    assert [(p.plan is not None, p.refused is not None) for p in made.buffers.values()] == [(why is None, why is not None)] * 2
     with native.off():
         theirs, _ = steps(model, True)
     gap = max(float((a - b).abs().max()) for a, b in zip(got, theirs, strict=True))
@@ -112,7 +112,7 @@ HELD = sorted({f for f, q in DECODED if q == "plain"})
 
 def named(made: Plans) -> set[str]:
     """The ops of its plans."""
-    return {line.op.name for place in made.places.values() if place.plan for line in place.plan.lines}
+    return {line.op.name for place in made.buffers.values() if place.plan for line in place.plan.lines}
 
 
 @needs_kernels
@@ -124,7 +124,7 @@ def test_in_blocks(family: str, form: str) -> None:
     model = pack(tiny(cfg, torch.float32, std=0.2), form)
     (got, made), (want, _) = steps(model, True), steps(model, False)
     assert all(torch.equal(a, b) and bool(a.isfinite().all()) for a, b in zip(got, want, strict=True))
-    assert all((place.plan is not None) == (family not in REFUSED) for place in made.places.values())
+    assert all((place.plan is not None) == (family not in REFUSED) for place in made.buffers.values())
     if family in REFUSED:
         return
     routed = [layer for layer in cfg.layers if isinstance(layer.ffn, c.Moe)]
@@ -162,10 +162,12 @@ def new_source_is_read() -> bool:
 @needs_kernels
 def test_a_plan_meets_the_memory_of_those_who_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert new_source_is_read()
-    of, known = Plans.memory_places, {}
-    monkeypatch.setattr(
-        Plans, "memory_places", lambda self, r: known.setdefault((id(self), r), of(self, r)) if self.planned else of(self, r)
-    )
+    real, known = Plans.memory_addresses, dict[Any, Any]()
+
+    def looked_up_once(self: Plans, request: Any) -> Any:
+        return known.setdefault((id(self), request), real(self, request)) if self.planned else real(self, request)
+
+    monkeypatch.setattr(Plans, "memory_addresses", looked_up_once)
     assert not new_source_is_read()  # a memory that is looked up once
 
 
@@ -187,6 +189,6 @@ def by_length(quirk: str) -> float:
 def test_each_text_turns_by_its_own_length(quirk: str) -> None:
     """One of the three is read as a text beyond the original context, and the others not."""
     assert by_length(quirk) < 1e-4
-    real = Place.set
-    with swapped(Place, "set", lambda self, feed, at, together: real(self, feed, at, dict.fromkeys(feed, 1))):
+    real = StepBuffers.set
+    with swapped(StepBuffers, "set", lambda self, feed, at, together: real(self, feed, at, dict.fromkeys(feed, 1))):
         assert by_length(quirk) > 1e-3

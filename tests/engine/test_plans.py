@@ -12,7 +12,7 @@ from pellucid import config as c
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.engine import plans
-from pellucid.engine.plans import Plans, Rows
+from pellucid.engine.plans import DecodeStep, Plans
 from pellucid.nn.transformer import Decoder
 from pellucid.ops import native
 from pellucid.watching.watch import watch
@@ -67,10 +67,10 @@ def holds(cfg: c.Config, dtype: torch.dtype, size: int = 4) -> bool:
     model = model_of(cfg, dtype)
     feed = steps(cfg.vocab)
     want = run(prefilled(model, size, False), feed)
-    crowd = prefilled(model, size, True, seed=1)
-    good = alike(run(crowd, feed), want) and alike(alone(prefilled(model, size, True, seed=2), feed), want)
-    assert all(place.plan is not None and not place.refused for place in crowd.places.values())
-    return good and len(crowd.places) == len(LENGTHS)
+    batch = prefilled(model, size, True, seed=1)
+    good = alike(run(batch, feed), want) and alike(alone(prefilled(model, size, True, seed=2), feed), want)
+    assert all(buffers.plan is not None and not buffers.refused for buffers in batch.buffers.values())
+    return good and len(batch.buffers) == len(LENGTHS)
 
 
 @needs_kernels
@@ -89,7 +89,7 @@ REAL = Plans.step
 
 
 def stale(name: str, value: Callable[[Plans, int], None]) -> Callable[..., Plans]:
-    """Plans.place, and what it would leave behind."""
+    """Plans.buffers_for, and what it would leave behind."""
 
     def place(self: Plans, n: int) -> Any:
         made = PLACE(self, n)
@@ -100,14 +100,14 @@ def stale(name: str, value: Callable[[Plans, int], None]) -> Callable[..., Plans
     return place
 
 
-PLACE = Plans.place
+PLACE = Plans.buffers_for
 
 
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "rows swapped": (Plans, "step", swap_rows),
-    "a table of another": (Plans, "place", stale("tables", lambda p: {g: t.clone() for g, t in p.tables.items()})),
-    "a length of before": (Plans, "place", stale("positions", lambda p: p.positions.clone())),
-    "a token of before": (Plans, "place", stale("tokens", lambda p: p.tokens.clone())),
+    "a table of another": (Plans, "buffers_for", stale("tables", lambda p: {g: t.clone() for g, t in p.tables.items()})),
+    "a length of before": (Plans, "buffers_for", stale("positions", lambda p: p.positions.clone())),
+    "a token of before": (Plans, "buffers_for", stale("tokens", lambda p: p.tokens.clone())),
 }
 
 
@@ -141,10 +141,10 @@ def test_one_plan_for_each_number_of_rows() -> None:
     """A plan serves other requests on other pages; a new request of the same number records nothing."""
     made = prefilled(model_of(LLAMA, torch.bfloat16), 4, True)
     made.step({"a": 1, "b": 2})
-    plan = made.places[2].plan
+    plan = made.buffers[2].plan
     made.pages.release("a")
     made.step({"e": 3, "c": 2})
-    assert made.places[2].plan is plan is not None and set(made.places) == {2}
+    assert made.buffers[2].plan is plan is not None and set(made.buffers) == {2}
     logits = made.step({"c": 9, "d": 2})
     assert made.best.tolist() == logits.argmax(-1).tolist()
     assert [made.pages.length[r] for r in "bcde"] == [2, 21, 5, 12]
@@ -180,7 +180,7 @@ def test_more_rows_than_the_kernels_take(n: int) -> None:
             model(torch.tensor([[i, 2 * i, 5]]), step)
         step.advance()
     got = made.step({i: i for i in range(n)})
-    assert set(made.places) == ({n} if n <= native.ROWS else set())
+    assert set(made.buffers) == ({n} if n <= native.ROWS else set())
     for i in range(n):
         with torch.no_grad():
             want = model(torch.tensor([[i, 2 * i, 5, i]]))[0, -1]
@@ -209,8 +209,8 @@ def test_one_call_serves_all_requests() -> None:
     """A layer's attention, and each of its products, is one call however many requests there are."""
     made = prefilled(model_of(LLAMA, torch.float32), 4, True)
     made.step({"a": 1}), made.step(dict.fromkeys("abcde", 1))
-    counts = [[line.op.name for line in made.places[n].plan.lines].count("attend") for n in (1, 5)]
-    assert counts == [3, 3] and len(made.places[1].plan.lines) == len(made.places[5].plan.lines)
+    counts = [[line.op.name for line in made.buffers[n].plan.lines].count("attend") for n in (1, 5)]
+    assert counts == [3, 3] and len(made.buffers[1].plan.lines) == len(made.buffers[5].plan.lines)
 
 
 @pytest.fixture(autouse=True)
@@ -224,6 +224,6 @@ def test_rows_are_the_ordinary_step_where_no_kernel_fits() -> None:
     """float64: the same rows through torch, in the same places."""
     model, feed = model_of(LLAMA, torch.float64), steps(131, 6)
     got, want = run(prefilled(model, 4, True), feed), run(prefilled(model, 4, False), feed)
-    with swapped(plans, "Rows", lambda positions, spans, pages, **rest: Step(positions, spans, pages)):
+    with swapped(plans, "DecodeStep", lambda positions, spans, pages, **rest: Step(positions, spans, pages)):
         plain = run(prefilled(model, 4, True), feed)
-    assert alike(got, want) and alike(plain, want) and issubclass(Rows, Step)
+    assert alike(got, want) and alike(plain, want) and issubclass(DecodeStep, Step)

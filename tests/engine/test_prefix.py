@@ -143,7 +143,7 @@ def read(model: nn.Module, cache: PrefixCache, name: object, tokens: Sequence[in
     held = cache.start(name, key, tokens)
     for start in range(held, len(tokens), chunk):
         rows = tokens[start : start + chunk]
-        assert cache.room(name, start + len(rows))
+        assert cache.can_grow(name, start + len(rows))
         step = Step.paged(pages, {name: len(rows)})
         out.append(model(torch.tensor([rows]), step, **told)[0])
         step.advance()
@@ -221,7 +221,7 @@ def test_the_longest_unused_goes_first() -> None:
 
     def stored(name: object, tokens: list[int]) -> None:
         cache.start(name, "", tokens)
-        assert cache.room(name, len(tokens))
+        assert cache.can_grow(name, len(tokens))
         pages.reserve(name, len(tokens))
         pages.advance(name, len(tokens))
         cache.keep(name, "", tokens)
@@ -239,7 +239,7 @@ def test_the_longest_unused_goes_first() -> None:
     stored("z", [8, 8, 8, 8])
     assert there() == [2, 4, 0] and cache.evictions == 3
     stored("w", [9, 9, 9, 9, 9, 9, 9, 9])
-    assert there() == [2, 4, 0] and not cache.room("v", 10) and cache.room("v", 8)
+    assert there() == [2, 4, 0] and not cache.can_grow("v", 10) and cache.can_grow("v", 8)
     assert cache.sound()
 
 
@@ -250,7 +250,7 @@ def test_nothing_grows() -> None:
     for i in range(2000):
         tokens = [i, *range(10)]
         cache.start(i, i % 50, tokens)
-        assert cache.room(i, 11)
+        assert cache.can_grow(i, 11)
         pages.reserve(i, 11)
         pages.advance(i, 11)
         cache.keep(i, i % 50, tokens)

@@ -62,8 +62,8 @@ def remembered(self: Memory, s: Sequence) -> None:
     close(self, s)
 
 
-def uncopied(self: PagedCache, group: PagePool, request: object, places: list[int]) -> None:
-    for i in places:
+def uncopied(self: PagedCache, group: PagePool, request: object, buffers: list[int]) -> None:
+    for i in buffers:
         group.put(request, i, group.fresh())
 
 

@@ -116,7 +116,7 @@ class World:
                 continue
             text, rows = self.texts[name], 1 + self.choose(CHUNK)
             rows = min(rows, len(text.tokens) - text.stored) or 1
-            if self.room(name, text.stored + rows):
+            if self.can_grow(name, text.stored + rows):
                 chunks[name] = rows
                 self.pages.reserve(name, text.stored + rows)
             elif self.choose(3) and (other := self.some()) not in chunks:
@@ -124,13 +124,13 @@ class World:
         if chunks:
             self.step(chunks)
 
-    def room(self, name: int, tokens: int) -> bool:
+    def can_grow(self, name: int, tokens: int) -> bool:
         """Room is what the plain model says. What is freed for it is no more than is needed; without room nothing changes."""
         needs, fitted, before = self.needs(name, tokens), self.pages.fits(name, tokens), self.state()
         could = tokens <= self.shape.longest and all(n <= g.count - len(set().union(*g.held.values())) for g, n in needs)
         least, evicted = [max(n, len(g.free)) for g, n in needs], self.cache.evictions
         assert fitted == (could and least == [len(g.free) for g, _ in needs])
-        assert self.cache.room(name, tokens) == could
+        assert self.cache.can_grow(name, tokens) == could
         if could:
             assert self.pages.fits(name, tokens) and fitted == (self.cache.evictions == evicted)
             assert all(len(g.free) == n or g.window is not None for (g, _), n in zip(needs, least, strict=True))

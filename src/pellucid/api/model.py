@@ -172,8 +172,8 @@ class Model(Placed, Adapting, Shown):
         how = Sampling(temperature, top_k, top_p, min_p, repetition, presence, frequency, bias or {}, seed)
         prompts = self.prompts(ids, padding, attention_mask)
         out: list[list[int]] = [[] for _ in prompts]
-        for news in self.stream(prompts, max_new_tokens, how, stops, deterministic=deterministic):
-            out[news.request] += [] if news.token is None else [news.token.id]
+        for output in self.stream(prompts, max_new_tokens, how, stops, deterministic=deterministic):
+            out[output.request] += [] if output.token is None else [output.token.id]
         if isinstance(ids, Tensor):
             longest = max(map(len, out), default=0)
             rows = [row + row[-1:] * (longest - len(row)) for row in out]

@@ -41,13 +41,13 @@ def trace(
     if isinstance(model.module, Encoder):
         return trace_encoder(model, life, steps, how)
     (request,) = model.requests([ids], steps, stops=model.stops)
-    engine = Engine.of(model.module, request.budget, Limits(request.budget), cached=False, every=True)
-    engine.why = lambda sequence: "-"  # to find out is a forward of its own, which would be recorded too
+    engine = Engine.of(model.module, request.budget, Limits(request.budget), cached=False, keep_all=True)
+    engine.diagnose = lambda sequence: "-"  # to find out is a forward of its own, which would be recorded too
     if choose is not None:
         engine.choose = lambda logits, *told: choose(logits)
     engine.submit(request)
     with watch(model, **how) as records:
-        life.new = [news.token.id for news in engine.outputs() if news.token is not None]
+        life.new = [output.token.id for output in engine.outputs() if output.token is not None]
     life.seen, life.aliases = records.seen, records.aliases
     return life
 

@@ -85,7 +85,7 @@ def our_turn(engine: Engine, ids: Sequence[int], new: int) -> Turn:
         first = time.perf_counter()
         out += engine.outputs()
         ended = time.perf_counter()
-        return [news.token.id for news in out if news.token], ended - began, ended - first
+        return [output.token.id for output in out if output.token], ended - began, ended - first
 
     return turn
 

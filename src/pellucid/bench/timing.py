@@ -172,7 +172,7 @@ def decode(model: Decoder, bill: Bill, new: int, clock: Clock = time.perf_counte
         return times
 
     whole = steps()
-    plan = engine.run.plans.places[1].plan
+    plan = engine.run.plans.buffers[1].plan
     replayed = [] if plan is None else [timed(plan.replay, clock) for _ in range(new)]  # its last step, over and over
     with Stopwatch(bill, model, clock) as watch:
         eager = steps(watch)

@@ -154,12 +154,12 @@ def answer(
     out, got, interrupted = Text(stream(model, until), until), list[int](), False
     clock = [time.perf_counter()]
     try:
-        for news in model.stream([ids], room if new is None else new, sampling, stops, True, deterministic):
-            if news.token is None:
+        for output in model.stream([ids], room if new is None else new, sampling, stops, True, deterministic):
+            if output.token is None:
                 break
             if not got and how_held:
                 options.tell_held(screen, model)
-            got.append(news.token.id)
+            got.append(output.token.id)
             clock.append(time.perf_counter())
             piece = out.feed(got[-1])
             if not screen.json:

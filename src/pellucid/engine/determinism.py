@@ -125,16 +125,16 @@ def read(module: Decoder | EncoderDecoder, requests: list[Request], rows: int, t
     """The logits of all that each text's steps tell, [rows V], tokens after the prompt being given."""
     texts = [Text(i, 0, r, list(r.prompt)) for i, r in enumerate(requests)]
     got: list[list[Tensor]] = [[] for _ in texts]
-    for crowd in [texts] if together else [[t] for t in texts]:
-        pages = PagedCache(sum(-(-t.request.budget // size) for t in crowd), size)
+    for batch in [texts] if together else [[t] for t in texts]:
+        pages = PagedCache(sum(-(-t.request.budget // size) for t in batch), size)
         forward = Forward(module, pages, deterministic=True)
-        for t in crowd:
+        for t in batch:
             pages.together[t.key] = len(t.request.prompt)
-        while chunks := brought(crowd, rows, module.config.prefix):
+        while chunks := brought(batch, rows, module.config.prefix):
             for t, logits in forward(chunks).items():
                 got[t.number].append(logits.clone())
                 t.stored += chunks[t]
-                if not t.owed and t.written < NEW:
+                if not t.pending and t.written < NEW:
                     t.tokens.append((t.number + t.written) % module.config.vocab)
     return [torch.cat(g) for g in got]
 
@@ -144,6 +144,6 @@ def brought(texts: list[Text], rows: int, prefix: bool) -> dict[Text, int]:
     chunks: dict[Text, int] = {}
     for t in texts:
         whole = prefix and not t.stored
-        if t.owed and not (whole and any(n > 1 for n in chunks.values())):
-            chunks[t] = t.owed if whole else min(rows, t.owed)
+        if t.pending and not (whole and any(n > 1 for n in chunks.values())):
+            chunks[t] = t.pending if whole else min(rows, t.pending)
     return chunks

@@ -1,18 +1,24 @@
-"""The engine: many requests at once through one forward a step, the only owner of time.
+"""The engine: many requests through one forward a step.
 
     engine = Engine.of(module, tokens=4096)
     number = engine.submit(Request(prompt=(5, 3, 80)))
-    for output in engine.outputs():          # until nobody waits and nobody runs
+    for output in engine.outputs():          # until every request has ended
         ...
 
-A step takes what has come, lets the scheduler choose rows, runs them, and draws a token for each text whose last row was among them.
-Storage, forward and random numbers are passed in, so that a simulation runs the very same steps.
+One step does four things, in `advance`:
 
-Any thread may submit, cancel and close at any moment: these only note what is asked, under a lock that nobody holds for longer than
-that. One thread at a time steps, and all else is its own; what was noted before a step begins holds in that step.
+    receive           submitted requests join the queue, cancelled ones leave it
+    schedule          choose how many rows of which sequences run, and reserve their pages
+    run               one forward of these rows: logits of each sequence
+    process_logits    sample a token for each sequence whose newest row ran, and emit it
 
-A step may raise anywhere: a watcher fails, memory ends, Ctrl-C. Its news is then told by the next step, and all texts that ran are
-computed again from their tokens: what a text is does not depend on how often it was begun.
+Storage, forward and random numbers are passed in, so that a simulation (tests/support/simulate.py) runs the same steps.
+
+Threads: any thread may call submit, cancel and close. They only note what was asked, under a lock that is held for that moment alone;
+the next step acts on it. One thread at a time may step, and everything else belongs to it.
+
+Failures: a step may raise at any call (a watcher fails, memory ends, Ctrl-C). The next step returns the outputs that the failed one had
+emitted, and begins every running sequence again from its tokens; a text does not depend on how often it was begun.
 """
 
 from collections import deque
@@ -29,7 +35,7 @@ from torch import Tensor, nn
 from pellucid.batch.kv_cache import PagedCache, most_pages, windows_of
 from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward
-from pellucid.engine.memory import Memory, bounds, changed
+from pellucid.engine.memory import Memory, bounds, edited
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
 from pellucid.engine.scheduler import Limits, Queue, Storage, schedule
 from pellucid.errors import UseError
@@ -40,16 +46,16 @@ from pellucid.watching.tap import after
 from pellucid.watching.watch import Watch, watch
 
 PAGE = 64  # rows
-ROWS = 2048  # of one step, where nobody waits for the others
-KEPT = 4096  # tokens: an engine of more is not kept for its plans
+ROWS = 2048  # of one step of `generate`, where no other request waits
+KEPT = 4096  # tokens: `generate` keeps engines up to this capacity, with the plans that they have recorded
 Run = Callable[[Mapping[Sequence, int]], dict[Sequence, Tensor]]
 
 
 @dataclass(frozen=True)
-class News:
-    """An output that waits to be told. length: how many tokens its text has with it."""
+class Emitted:
+    """An output that `step` has not returned yet. length: the tokens of its sequence, its own included."""
 
-    text: Sequence
+    sequence: Sequence
     output: Output
     length: int
 
@@ -57,8 +63,9 @@ class News:
 class Engine:
     """Requests in, outputs out, one step after another.
 
-    capacity: the most tokens that one text may come to.  admit: refuses a request that the model cannot answer.
-    why: says what is wrong with a text whose logits are no numbers.
+    capacity: the most tokens that one text may come to.
+    validate: raises for a request that the model cannot answer.
+    diagnose: names the first tensor that is not finite, for a sequence whose logits are not.
     """
 
     def __init__(
@@ -67,17 +74,28 @@ class Engine:
         storage: Storage,
         limits: Limits,
         capacity: int,
-        admit: Callable[[Request], None] = lambda request: None,
-        why: Callable[[Sequence], str] = lambda sequence: "-",
+        validate: Callable[[Request], None] = lambda request: None,
+        diagnose: Callable[[Sequence], str] = lambda sequence: "-",
         entropy: Callable[[], int] = fresh,
     ) -> None:
-        self.run, self.storage, self.limits, self.capacity = run, storage, limits, capacity
-        self.admit, self.why, self.entropy, self.choose = admit, why, entropy, choose
-        self.lock, self.count, self.arrived, self.dropped, self.closed = Lock(), 0, list[Sequence](), set[int](), False
-        self.line, self.news = Queue(), list[News]()
-        self.torn = False  # a step has begun and not ended
+        self.run = run
+        self.storage = storage
+        self.limits = limits
+        self.capacity = capacity
+        self.validate = validate
+        self.diagnose = diagnose
+        self.entropy = entropy
+        self.choose = choose
+        self.lock = Lock()  # guards the four below
+        self.count = 0
+        self.arrived = list[Sequence]()
+        self.cancelled = set[int]()
+        self.closed = False
+        self.queue = Queue()
+        self.emitted = list[Emitted]()
+        self.unfinished = False  # a step has begun and not ended
         self.deterministic = False
-        self.module = nn.Module()  # the watched one; a simulation has none
+        self.module = nn.Module()  # what `watch` watches; a simulation has none
 
     @staticmethod
     def of(
@@ -86,45 +104,44 @@ class Engine:
         limits: Limits | None = None,
         size: int = PAGE,
         cached: bool = True,
-        every: bool = False,
+        keep_all: bool = False,
         deterministic: bool = False,
     ) -> "Engine":
-        """An engine over a model's own pages, which hold `tokens` tokens in all. every: see forward.Forward.
+        """Make an engine over pages of its own, of `size` rows, which hold `tokens` tokens in all.
 
-        deterministic: a text has the same log-probabilities, bit for bit, alone and in any crowd, however its prompt is cut and whatever
-        the cache holds; where the machine or the model cannot keep that it is refused, and the error names what is in the way.
+        cached: keep the pages of ended texts as a prefix cache.
+        keep_all: compute the logits of all rows and give no page back, for a watch that reads them later.
+        deterministic: a text has the same log-probabilities, bit for bit, alone and in any batch, however its prompt is cut and whatever
+        the cache holds. Raises UseError, which names the obstacle, where the machine or the model cannot keep that.
         """
         if deterministic:
             require(module)
-        limits, whole = replace(limits or Limits(), whole=module.config.prefix), -(-tokens // size)
-        seen = {None} if every else windows_of(module)  # a watcher may ask late what a row was made of
-        short = {r: min(whole, limits.running * most_pages(r, limits.rows, size)) for r in seen if r is not None}
-        again = sum(-(-bound // size) for bound in bounds(module)) if every else 0  # what a text may outgrow
-        pages = PagedCache(whole + again if None in seen else 0, size, short, whole * size)
+        limits = replace(limits or Limits(), uncut=module.config.prefix)
+        pages = pages_for(module, -(-tokens // size), limits, size, keep_all)
         engine = Engine(
-            Forward(module, pages, every, deterministic),
-            Memory(module, pages, cached, every),
+            Forward(module, pages, keep_all, deterministic),
+            Memory(module, pages, cached, keep_all),
             limits,
-            whole * size,
+            pages.longest,
             lambda request: check(module, request),
-            lambda s: broken(module, s.tokens, s.request.source),
+            lambda s: first_nonfinite(module, s.tokens, s.request.source),
         )
         engine.module, engine.deterministic = module, deterministic
         return engine
 
     @property
     def waiting(self) -> int:
-        """Requests that have not begun, or must begin again."""
-        return len(self.line.waiting) + len(self.arrived)
+        """The requests that have not begun, or must begin again."""
+        return len(self.queue.waiting) + len(self.arrived)
 
     @property
     def idle(self) -> bool:
-        """Whether a step would do nothing: told to the thread that steps."""
-        return not (self.line.running or self.waiting or self.news)
+        """True if a step would do nothing. For the thread that steps."""
+        return not (self.queue.running or self.waiting or self.emitted)
 
     def submit(self, request: Request) -> int:
-        """Take a request into the queue: its number."""
-        self.admit(request)
+        """Queue a request and return its number. Raises UseError if the model or the engine can never answer it, or the queue is full."""
+        self.validate(request)
         if request.n > self.limits.running:
             raise UseError("engine.texts", found=request.n, most=self.limits.running)
         if request.budget > self.capacity:
@@ -141,141 +158,149 @@ class Engine:
         return number
 
     def cancel(self, number: int) -> None:
-        """End a request with the next step, wherever it is; one that has ended, or is not known yet, is left alone."""
+        """End a request with the next step, wherever it is. Does nothing for one that has ended, or was never submitted."""
         with self.lock:
             if number < self.count:
-                self.dropped.add(number)
+                self.cancelled.add(number)
 
     def close(self) -> None:
-        """End all requests with the next step, and take no more."""
+        """End all requests with the next step, and refuse new ones."""
         with self.lock:
             self.closed = True
 
     @contextmanager
     def watch(self, number: int, index: int = 0, **how: Any) -> Iterator[Watch]:
-        """See one text of a request in the steps that are taken in here, as watching.watch does; its rows are cut from the crowd's.
+        """Watch one text of a request in the steps taken inside, as watching.watch does: its rows are cut from the batch's own tensors.
 
-        With `edit` it is changed, and nobody else is.
+        An `edit` changes this text alone.
         """
         with watch(self.module, request=name(number, index), **how) as seen:
             yield seen
 
     def outputs(self) -> Iterator[Output]:
-        """Step after step until all have ended."""
+        """Step until every request has ended; yield each output."""
         while not self.idle:
             self.advance()
-            while self.news:
-                yield self.news.pop(0).output
+            while self.emitted:
+                yield self.emitted.pop(0).output
 
     def step(self) -> list[Output]:
-        """One forward, and the news that it brings, with that of steps which failed before it."""
+        """Run one step. Returns its outputs, after those of steps that failed before it."""
         self.advance()
-        told = [n.output for n in self.news]
-        self.news = []
-        return told
+        outputs = [e.output for e in self.emitted]
+        self.emitted = []
+        return outputs
 
     def advance(self) -> None:
-        """One forward; its news waits to be told."""
+        """Run one step; its outputs stay in `emitted`."""
         self.receive()
-        self.torn = True
-        chunks = schedule(self.line, self.storage, self.limits)
+        self.unfinished = True
+        chunks = schedule(self.queue, self.storage, self.limits)
         if chunks:
             logits = self.run(chunks)
-            edited = changed()
+            changed = edited()
             for s, rows in chunks.items():
-                s.edited |= edited
-                self.read(s, rows, logits[s])
-        self.torn = False
+                s.edited |= changed
+                self.process_logits(s, rows, logits[s])
+        self.unfinished = False
 
     def receive(self) -> None:
-        """What was asked since the last step: new texts join the queue, and those that were cancelled leave."""
-        if self.torn:
+        """Take over what other threads asked for since the last step: submitted sequences join the queue, cancelled ones end."""
+        if self.unfinished:
             self.recover()
-        self.torn = True
+        self.unfinished = True
         with self.lock:
-            dropped: Container[int] = range(self.count) if self.closed else set(self.dropped)
-            self.line.waiting += self.arrived
+            cancelled: Container[int] = range(self.count) if self.closed else set(self.cancelled)
+            self.queue.waiting += self.arrived
             self.arrived = []
-        for s in [s for s in (*self.line.running, *self.line.waiting) if s.number in dropped]:
-            self.tell(s, *(Output(s.number, i, ended="cancelled") for i in range(s.index, s.index + s.siblings + 1)))
+        for s in [s for s in (*self.queue.running, *self.queue.waiting) if s.number in cancelled]:
+            self.emit(s, *(Output(s.number, i, ended="cancelled") for i in range(s.index, s.index + s.siblings + 1)))
         with self.lock:  # only now: a step that fails before leaves all of them to the next
-            self.dropped = {n for n in self.dropped if n not in dropped}
-        self.torn = False
+            self.cancelled = {n for n in self.cancelled if n not in cancelled}
+        self.unfinished = False
 
     def recover(self) -> None:
-        """Make whole what a step that failed has left: its news holds, and every text that has not ended waits to begin again."""
+        """Repair what a failed step left: its outputs hold, and every sequence that has not ended waits to begin again."""
         ended = set[Sequence]()
-        for n in self.news:
-            settle(n)
-            ended |= {n.text} if n.output.ended else set()
-        texts = dict.fromkeys(s for s in (*self.line.running, *self.line.waiting) if s not in ended)
-        for s in texts:
+        for e in self.emitted:
+            append_token(e)
+            ended |= {e.sequence} if e.output.ended else set()
+        sequences = dict.fromkeys(s for s in (*self.queue.running, *self.queue.waiting) if s not in ended)
+        for s in sequences:
             s.stored, s.scores, s.best = 0, [], None
         self.storage.recover()
-        self.line = Queue(waiting=deque(texts))
-        self.torn = False
+        self.queue = Queue(waiting=deque(sequences))
+        self.unfinished = False
 
-    def tell(self, s: Sequence, *told: Output) -> None:
-        """Note news of a text, all of it at once, and then what follows from it: where that fails, `recover` makes up for it."""
-        grown = len(s.tokens) + sum(out.token is not None and out.ended != "error" for out in told)
-        found = [News(s, out, grown) for out in told]
-        self.news += found
-        for n in found:
-            settle(n)
-        if any(out.ended for out in told):
-            self.end(s)
+    def emit(self, s: Sequence, *outputs: Output) -> None:
+        """Note outputs of a sequence, all at once, then append their tokens and end it if one says so. `recover` redoes what fails here."""
+        length = len(s.tokens) + sum(out.token is not None and out.ended != "error" for out in outputs)
+        emitted = [Emitted(s, out, length) for out in outputs]
+        self.emitted += emitted
+        for e in emitted:
+            append_token(e)
+        if any(out.ended for out in outputs):
+            self.finish(s)
 
-    def end(self, s: Sequence) -> None:
-        """A text leaves, and what it holds is given back."""
-        if s in self.line.running:
-            self.line.running.remove(s)
+    def finish(self, s: Sequence) -> None:
+        """Take a sequence out of the queue, and give its pages back."""
+        if s in self.queue.running:
+            self.queue.running.remove(s)
             self.storage.close(s)
         else:
-            self.line.waiting.remove(s)
+            self.queue.waiting.remove(s)
 
-    def read(self, s: Sequence, rows: int, logits: Tensor) -> None:
-        """Tell what a step's logits say of one text: its prompt's scores, its next token, its end."""
+    def process_logits(self, s: Sequence, rows: int, logits: Tensor) -> None:
+        """Advance a sequence by the rows that ran: collect its prompt's scores, and sample where its newest row was among them."""
         if s.request.scored and not s.written:
             following = s.request.prompt[s.stored + 1 : s.stored + rows + 1]
             s.scores += logprobs(logits)[range(len(following)), following].tolist()
         s.stored += rows
-        if not s.written:  # chunk by chunk: of a layer with a window, what is kept is what it still sees
+        if not s.written:  # after each chunk: a layer with a window keeps only the pages that it still sees
             self.storage.keep(s)
-        if s.owed:
+        if s.pending:
             return
-        for text in (s, *self.siblings(s)):
-            self.draw(text, logits[-1])
+        for each in (s, *self.fork_siblings(s)):
+            self.sample(each, logits[-1])
 
-    def siblings(self, s: Sequence) -> list[Sequence]:
-        """Begin the other texts of a request, whose prompt the first one has stored: all of them, or none where that fails."""
-        made = [replace(s, index=i, tokens=list(s.tokens), siblings=0) for i in range(1, s.siblings + 1)]
-        for other in made:
-            self.storage.fork(s, other)
-        after = self.line.running.index(s) + 1
-        self.line.running[after:after], s.siblings = made, 0
-        return made
+    def fork_siblings(self, s: Sequence) -> list[Sequence]:
+        """Begin the other n - 1 texts of a request, whose prompt the first has stored: all of them, or none where that fails."""
+        siblings = [replace(s, index=i, tokens=list(s.tokens), siblings=0) for i in range(1, s.siblings + 1)]
+        for sibling in siblings:
+            self.storage.fork(s, sibling)
+        at = self.queue.running.index(s) + 1
+        self.queue.running[at:at], s.siblings = siblings, 0
+        return siblings
 
-    def draw(self, s: Sequence, logits: Tensor) -> None:
-        """Tell the next token of a text, after its logits [V]."""
-        asked, first = s.request, tuple(s.scores) if not s.written else ()
+    def sample(self, s: Sequence, logits: Tensor) -> None:
+        """Sample the next token of a sequence from its logits [V], and emit it; an error where they are not finite."""
+        request, scores = s.request, tuple(s.scores) if not s.written else ()
         best, s.best = top(logits) if s.best is None else s.best, None
-        if not isfinite(found := float(logits[best])):  # a NaN is larger than all
-            error = UseError("generate.finite", request=s.number, step=s.written, found=found, path=self.why(s))
-            return self.tell(s, Output(s.number, s.index, Token(best), "error", error, first))
-        if not asked.new:
-            return self.tell(s, Output(s.number, s.index, ended="length", scores=first))
-        assert asked.sampling.seed is not None
+        if not isfinite(largest := float(logits[best])):  # a NaN is larger than all
+            error = UseError("generate.finite", request=s.number, step=s.written, found=largest, path=self.diagnose(s))
+            return self.emit(s, Output(s.number, s.index, Token(best), "error", error, scores))
+        if not request.new:
+            return self.emit(s, Output(s.number, s.index, ended="length", scores=scores))
+        assert request.sampling.seed is not None
         with after(self.module, "sample", s.key):
-            id = self.choose(logits, asked.sampling, asked.prompt, s.tokens[len(asked.prompt) :], s.index, best)
-        token = Token(id) if asked.logprobs is None else scored(logits, id, asked.logprobs)
-        ended = "stop" if id in asked.stops else "length" if s.written + 1 == asked.new else None
-        self.tell(s, Output(s.number, s.index, token, ended, scores=first))
+            id = self.choose(logits, request.sampling, request.prompt, s.tokens[len(request.prompt) :], s.index, best)
+        token = Token(id) if request.logprobs is None else with_logprobs(logits, id, request.logprobs)
+        ended = "stop" if id in request.stops else "length" if s.written + 1 == request.new else None
+        self.emit(s, Output(s.number, s.index, token, ended, scores=scores))
 
 
-def settle(n: News) -> None:
-    """Give a text the token that was told of it, once."""
-    if n.output.token is not None and len(n.text.tokens) < n.length:
-        n.text.tokens.append(n.output.token.id)
+def pages_for(module: Decoder | EncoderDecoder, count: int, limits: Limits, size: int, keep_all: bool) -> PagedCache:
+    """Make `count` pages of `size` rows, and fewer for layers with a window, which give theirs back as a text grows."""
+    windows = {None} if keep_all else windows_of(module)
+    short = {w: min(count, limits.running * most_pages(w, limits.rows, size)) for w in windows if w is not None}
+    outgrown = sum(-(-bound // size) for bound in bounds(module)) if keep_all else 0
+    return PagedCache(count + outgrown if None in windows else 0, size, short, count * size)
+
+
+def append_token(e: Emitted) -> None:
+    """Append an emitted token to its sequence, once."""
+    if e.output.token is not None and len(e.sequence.tokens) < e.length:
+        e.sequence.tokens.append(e.output.token.id)
 
 
 def generate(
@@ -285,11 +310,11 @@ def generate(
     cached: bool = False,
     deterministic: bool = False,
 ) -> Iterator[Output]:
-    """The news of these requests, numbered from 0 here, on an engine of their own; `free` keeps small ones for the next time, for the
-    plans that they have recorded.
+    """Yield the outputs of these requests, numbered from 0, from an engine of their own.
 
-    cached: what is stored serves the next call that says so, as each turn of a chat begins with all before it. Else it is forgotten: a
-    weight may be changed between two calls.
+    free: engines that no call uses; one that fits is taken from there, and small ones are put back, for the plans that they have recorded.
+    cached: keep what is stored for the next call that says so, as each turn of a chat begins with all before it. By default it is
+    forgotten, since a weight may be changed between two calls.
     """
     for i, request in enumerate(requests):
         check(module, request, f"[{i}]")
@@ -299,29 +324,29 @@ def generate(
     limits = Limits(max(ROWS, texts), texts, len(requests), module.config.prefix)
     free = [] if free is None else free
     tokens = max(tokens, KEPT) if cached else tokens  # memory that is not written to takes no place
-    engine = taken(free, tokens, deterministic) or Engine.of(module, tokens, limits, deterministic=deterministic)
+    engine = pop_idle(free, tokens, deterministic) or Engine.of(module, tokens, limits, deterministic=deterministic)
     engine.count, engine.limits = 0, limits
     if not cached:
         engine.storage.forget()
     numbers = [engine.submit(request) for request in requests]
     try:
-        for news in engine.outputs():
-            if news.error is not None:
-                raise news.error
-            yield news
-    finally:  # also where the caller has heard enough
+        for output in engine.outputs():
+            if output.error is not None:
+                raise output.error
+            yield output
+    finally:  # also where the caller stops early
         for number in numbers:
             engine.cancel(number)
         engine.receive()
-        engine.news = []
+        engine.emitted = []
         if not cached:
             engine.storage.forget()
         if engine.capacity <= KEPT:
             free.append(engine)
 
 
-def taken(free: list[Engine], tokens: int, deterministic: bool) -> Engine | None:
-    """One of these of this mode that holds so many tokens, which is then nobody else's; another thread may be quicker."""
+def pop_idle(free: list[Engine], tokens: int, deterministic: bool) -> Engine | None:
+    """Pop an idle engine of this mode with at least `tokens` of capacity. None if there is none, or another thread took it."""
     for engine in [e for e in free if e.capacity >= tokens and e.deterministic == deterministic]:
         with suppress(ValueError):
             free.remove(engine)
@@ -329,15 +354,15 @@ def taken(free: list[Engine], tokens: int, deterministic: bool) -> Engine | None
     return None
 
 
-def scored(logits: Tensor, id: int, top: int) -> Token:
-    """A token with its log-probability, and the likeliest of all."""
+def with_logprobs(logits: Tensor, id: int, count: int) -> Token:
+    """Return a token with its log-probability, and the `count` likeliest ones."""
     of = logprobs(logits)
-    return Token(id, float(of[id]), likeliest(of, top))
+    return Token(id, float(of[id]), likeliest(of, count))
 
 
-def broken(module: Decoder | EncoderDecoder, ids: list[int], source: tuple[int, ...] | None = None) -> str:
-    """The first tensor of a forward over these ids that holds NaN or an infinity; "-" where there is none."""
-    given = [torch.tensor([list(t)], device=next(module.parameters()).device) for t in (source, ids) if t is not None]
+def first_nonfinite(module: Decoder | EncoderDecoder, ids: list[int], source: tuple[int, ...] | None = None) -> str:
+    """Run the model once more over these ids; return the path of the first tensor that holds NaN or an infinity, "-" if none does."""
+    inputs = [torch.tensor([list(t)], device=next(module.parameters()).device) for t in (source, ids) if t is not None]
     with torch.no_grad(), watch(module, keep=lambda x: bool(x.isfinite().all())) as seen:
-        module(*given)
+        module(*inputs)
     return next((s.path for s in seen if not s.value), "-")

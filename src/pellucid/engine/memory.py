@@ -1,11 +1,11 @@
 """The engine's storage: pages, and the prefix cache over them.
 
-What a text stored may serve another that begins with the same tokens, if everything else that made it is the same too.
+Stored rows serve another sequence that begins with the same tokens, if everything else that they depend on is the same: `root`.
 
-Rotary positions may turn by the text's length. A prompt is read as one text, and each new row with the text as long as it then is:
+Rotary frequencies may depend on a text's length. A prompt counts as one text, and each new row sees the text as long as it is by then:
 
-    Dynamic    a stored row keeps the frequencies it was turned by, and only new rows have those of a longer text
-    LongRope   a text that outgrows the original context is read again from its start, with the factors of long texts
+    Dynamic    a stored row keeps the frequencies it was rotated by; only new rows take those of the longer text
+    LongRope   a text that outgrows the original context is computed again from its start, with the factors of long texts
 """
 
 from collections.abc import Hashable, Iterator
@@ -20,48 +20,49 @@ from pellucid.watching.tap import here
 
 
 class Memory:
-    """Pages of a model's texts. cached: keep the pages of ended texts until others need the room.
+    """The pages of a model's texts; implements scheduler.Storage.
 
-    every: what a text has outgrown stays where it lies, for a watcher who asks late what a row was made of.
+    cached: keep the pages of ended texts until others need the room.
+    keep_outgrown: keep the rows that a text has outgrown, for a watch that reads them later.
     """
 
-    def __init__(self, module: Decoder | EncoderDecoder, pages: PagedCache, cached: bool = True, every: bool = False) -> None:
-        self.module, self.pages, self.every = module, pages, every
+    def __init__(self, module: Decoder | EncoderDecoder, pages: PagedCache, cached: bool = True, keep_outgrown: bool = False) -> None:
+        self.module, self.pages, self.keep_outgrown = module, pages, keep_outgrown
         self.cache = PrefixCache(pages) if cached and not module.config.prefix else None  # a prefix sees what comes after it
         self.dynamic = sorted({s.original for s in scalings(module) if isinstance(s, Dynamic)})
         self.bounds = bounds(module)
 
     def root(self, sequence: Sequence) -> Hashable:
-        """All that tells what is stored for a token, besides the tokens before it."""
+        """Return all that a stored row depends on besides its token and those before it: weights, source, rotary frequencies."""
         place, together = addresses(map(memory, self.module.parameters())), self.together(sequence)
-        turned = *(max(together, original) for original in self.dynamic), *(together > bound for bound in self.bounds)
-        return self.module.edition, place, sequence.request.source, turned
+        frequencies = *(max(together, original) for original in self.dynamic), *(together > bound for bound in self.bounds)
+        return self.module.edition, place, sequence.request.source, frequencies
 
     def together(self, sequence: Sequence) -> int:
-        """How many first tokens of a text are read as one: its prompt, and all up to the first that lies beyond a bound."""
+        """Return how many first tokens count as one text: the prompt, and all up to the first beyond a bound."""
         return max(len(sequence.request.prompt), *(bound + 1 for bound in self.bounds if len(sequence.tokens) > bound), 0)
 
     def outgrown(self, sequence: Sequence) -> bool:
         return bool(self.bounds) and self.pages.together[sequence.key] != self.together(sequence)
 
-    def again(self, sequence: Sequence) -> int:
-        if self.every:
+    def reopen(self, sequence: Sequence) -> int:
+        if self.keep_outgrown:
             self.pages.fork(sequence.key, (sequence.key, sequence.stored))
         self.close(sequence)
         return self.open(sequence)
 
     def open(self, sequence: Sequence) -> int:
-        key, held = sequence.key, 0
+        key, stored = sequence.key, 0
         if self.cache is not None:
             sequence.root = self.root(sequence)  # now: a text begun under old weights is not kept under new ones
-            if not sequence.request.scored and not changed():
-                held = self.cache.start(key, sequence.root, sequence.tokens)
+            if not sequence.request.scored and not edited():
+                stored = self.cache.start(key, sequence.root, sequence.tokens)
         self.pages.together[key] = self.together(sequence)
-        self.pages.reserve(key, held)
-        return held
+        self.pages.reserve(key, stored)
+        return stored
 
-    def room(self, key: Hashable, tokens: int) -> bool:
-        return self.pages.fits(key, tokens) if self.cache is None else self.cache.room(key, tokens)
+    def can_grow(self, key: Hashable, tokens: int) -> bool:
+        return self.pages.fits(key, tokens) if self.cache is None else self.cache.can_grow(key, tokens)
 
     def reserve(self, key: Hashable, tokens: int) -> None:
         self.pages.reserve(key, tokens)
@@ -78,19 +79,16 @@ class Memory:
         self.pages.release(sequence.key)
 
     def forget(self) -> None:
-        """Let nothing of what has ended serve again."""
         if self.cache is not None:
             self.cache.forget()
 
     def recover(self) -> None:
-        """Take back all that any text holds, after a step that failed at any moment. Where the books do not balance then, what has ended
-        is forgotten too.
-        """
+        """Take back all pages of all sequences, after a step that failed at any call. Clears the cache too where its counts are off."""
         try:
             for key in self.pages.holders():
                 self.pages.release(key)
             sound = self.pages.sound() if self.cache is None else self.cache.sound()
-        except Exception:  # half of an entry
+        except Exception:  # an entry that was half written
             sound = False
         if not sound:
             self.pages.clear()
@@ -99,16 +97,16 @@ class Memory:
 
 
 def scalings(module: Decoder | EncoderDecoder) -> Iterator[object]:
-    """What the rotary positions of each layer are bent by."""
+    """Yield the scaling of each layer's rotary positions."""
     ropes = (getattr(layer.attn, "rope", None) for layer in module.config.layers)
     return (rope.scaling for rope in ropes if rope is not None)
 
 
 def bounds(module: Decoder | EncoderDecoder) -> list[int]:
-    """The lengths beyond which a text is read again from its start."""
+    """Return the lengths beyond which a text is computed again from its start."""
     return sorted({s.original for s in scalings(module) if isinstance(s, LongRope)})
 
 
-def changed() -> bool:
-    """Whether a watcher of this thread changes what a forward computes."""
+def edited() -> bool:
+    """True if a watch of this thread changes what a forward computes."""
     return any(w.edit for w in here.watches)

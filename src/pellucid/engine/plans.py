@@ -1,12 +1,15 @@
-"""A crowd's decode step: one new row of each of a few requests, by replaying what the ordinary forward did for as many before.
+"""Decode steps as replayed plans: one new row of each of a few requests, by repeating the native calls that the forward once made.
 
-    tokens    [1 n]     17    5  803        a plan for n rows points to this place and to nothing of any request, so it serves any n
-    positions [1 n]     40    7  511        of them: their tables of pages are copied in before each step, where they hold pages
-    lengths   [1 n]         41    8  512    how long each text is with this row
-    tables    [n pages]                     and so does where each cross attention's memory of a request lies: memories [n parts 3]
+A plan works as a CUDA graph does: recorded once for a number of rows n, it reads its inputs from buffers that stay where they are.
 
-A plan is only ever a recording of the forward, so both give the same bits, to a watcher too (see echo). A model that does something no
-kernel does, a hooked or edited step, more rows than the kernels take, or a machine without kernels runs the forward itself.
+    tokens    [1 n]     17    5  803        a plan points to these and to nothing of any request, so it serves any n of them
+    positions [1 n]     40    7  511
+    lengths   [1 n]         41    8  512    the length of each text, this row included
+    tables    [n pages]                     each request's table of pages, copied in before each step
+    memories  [n parts 3]                   where each cross-attention's memory of a request lies
+
+A plan is only ever a recording of the forward, so both give the same bits, to a watch too (see replay_trace.py). A model with an op that
+has no kernel, a hooked or edited step, more rows than the kernels take, or a machine without kernels runs the forward itself.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, ValuesView
@@ -29,8 +32,8 @@ from pellucid.watching.tap import here, seen_by
 
 
 @dataclass
-class Rows(Step):
-    """The step of one new row of each request, whose positions and tables of pages a plan may point to."""
+class DecodeStep(Step):
+    """The step of one new row of each request, whose positions and tables of pages lie in a plan's buffers."""
 
     tables: Mapping[PagePool, Tensor] = field(default_factory=dict)
     lengths: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
@@ -51,8 +54,8 @@ class Rows(Step):
         self.kv_caches.append((kv_cache, group, pools))
         return kv_cache
 
-    def now(self, spans: tuple[Span, ...]) -> None:
-        """The step of other requests, or a later one of these: the caches that it has given out are theirs."""
+    def set_spans(self, spans: tuple[Span, ...]) -> None:
+        """Make this the step of other requests, or a later one of the same: every KVCache that it returned shows theirs."""
         self.spans, self.once = spans, {}
         for kv_cache, group, pools in self.kv_caches:
             kv_cache.segments[:] = [self._page(group, pools, s) for s in spans]
@@ -64,8 +67,13 @@ class Rows(Step):
         return kv_cache
 
 
-class Place:
-    """Where a step of n rows reads what changes from step to step, and what was recorded there."""
+class StepBuffers:
+    """The input buffers of a step of n rows, and the plan that reads them.
+
+    recorder: the taps of the plan, if a watch was open when it was recorded.
+    step: the step that was recorded.
+    refused: why the model's step cannot be a plan, None while it may.
+    """
 
     def __init__(self, n: int, pages: PagedCache, cross_attention: int) -> None:
         self.tokens, self.positions = torch.zeros(1, n, dtype=torch.long), torch.zeros(1, n, dtype=torch.long)
@@ -73,13 +81,13 @@ class Place:
         self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.groups.values()}
         self.memories = torch.zeros(n, cross_attention, 3, dtype=torch.long)
         self.plan: native.Plan | None = None
-        self.scribe: TapRecorder | None = None  # of a plan that was recorded while somebody watched
-        self.step: Rows | None = None  # the step that was recorded
-        self.refused: str | None = None  # why the model's step is no plan
+        self.recorder: TapRecorder | None = None
+        self.step: DecodeStep | None = None
+        self.refused: str | None = None
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
     def set(self, feed: Mapping[Hashable, int], positions: list[int], together: Mapping[object, int]) -> None:
-        """One row a token. Of each table as much as the longest of the requests has filled."""
+        """Fill the buffers, one row a token of feed. Of each table only as much as the longest request uses."""
         self.tokens.numpy()[0] = list(feed.values())  # numpy writes a few numbers in a sixth of torch's time
         self.positions.numpy()[0] = positions
         self.lengths.numpy()[0] = [max(together.get(r, 0), at + 1) for r, at in zip(feed, positions, strict=True)]
@@ -90,127 +98,132 @@ class Place:
 
 
 class Plans:
-    """A model's decode steps over the requests of one set of pages. It keeps a plan for each number of rows, whoever they are.
+    """A model's decode steps over one set of pages, with a plan for each number of rows.
 
-    planned: False never records.  best: LongTensor [n], the likeliest token after each row of the last step.
+    planned: False never records.
+    best: LongTensor [n], the likeliest token after each row of the last step.
     """
 
     def __init__(self, model: Decoder | EncoderDecoder, pages: PagedCache, planned: bool = True) -> None:
         self.model, self.pages, self.planned = model, pages, planned
         self.device = next(model.parameters()).device
-        self.places: dict[int, Place] = {}
+        self.buffers: dict[int, StepBuffers] = {}
         self.best = torch.empty(0)
-        self.holders: list[ValuesView[Any]] = []
-        self.held: list[Any] = []  # kept, so that nothing new comes to lie where one of them was
+        self.dicts: list[ValuesView[Any]] = []  # of every module: its parameters, buffers and modules
+        self.members: list[Any] = []  # what these held; kept alive, so that no new object takes the address of an old one
         self.tensors: list[Tensor] = []
         self.cross_attention: tuple[nn.Module, ...] = ()
-        self.kv_address: dict[Hashable, tuple[Stored, Tensor]] = {}
+        self.kv_addresses: dict[Hashable, tuple[Stored, Tensor]] = {}
         self.hooks: list[dict[int, Any]] = []
-        self.made_of: tuple[object, ...] = ()
+        self.recorded_state: tuple[object, ...] = ()
 
     def step(self, feed: Mapping[Hashable, int]) -> Tensor:
-        """Store one more token of each request; logits [n V] of what follows, valid until the next step of as many."""
+        """Store one more token of each request. Returns the next logits [n V], valid until the next step of n rows."""
         pages, n = self.pages, len(feed)
         before = [pages.length.get(r, 0) for r in feed]
         for request, at in zip(feed, before, strict=True):
             pages.reserve(request, at + 1)
         if n > native.ROWS or self.device.type != "cpu":
-            return self.crowd(feed)
-        place = self.place(n)
-        place.set(feed, before, pages.together)
+            return self.batch(feed)
+        buffers = self.buffers_for(n)
+        buffers.set(feed, before, pages.together)
         if self.cross_attention:
-            torch.stack([self.memory_places(r) for r in feed], out=place.memories)
+            torch.stack([self.memory_addresses(r) for r in feed], out=buffers.memories)
         spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))
-        logits, self.best = self.planned_step(place, spans) if self.plannable(place) else self.forward(place, self.rows(place, spans))
+        plannable = self.plannable(buffers)
+        logits, self.best = self.planned_step(buffers, spans) if plannable else self.forward(buffers, self.step_of(buffers, spans))
         for s in spans:
             pages.advance(s.request, s.end)
         return logits
 
-    def plannable(self, place: Place) -> bool:
-        """Whether a plan may stand for the step: nobody hooks it, and whoever watches can be told afterwards what it did."""
-        if not self.planned or not native.available() or place.refused or any(self.hooks):
+    def plannable(self, buffers: StepBuffers) -> bool:
+        """True if a plan may stand for the step: no module has a hook, and every open watch can be served from a replay."""
+        if not self.planned or not native.available() or buffers.refused or any(self.hooks):
             return False
-        if place.scribe is None:
+        if buffers.recorder is None:
             return isinstance(self.model, Decoder) or not here.watches
-        return all(map(place.scribe.serves, here.watches))
+        return all(map(buffers.recorder.can_emit_to, here.watches))
 
-    def planned_step(self, place: Place, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
-        """Replay the plan, or record it; where somebody watches, tell him."""
-        if place.plan is not None and (place.scribe is not None or not here.watches):
-            place.plan.replay()
+    def planned_step(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
+        """Replay the plan, or run the step and record it; then emit the step's tensors to every open watch."""
+        if buffers.plan is not None and (buffers.recorder is not None or not here.watches):
+            buffers.plan.replay()
         else:
-            self.record(place, spans)
-            if not self.plannable(place):
-                return self.forward(place, self.rows(place, spans))
+            self.record(buffers, spans)
+            if not self.plannable(buffers):
+                return self.forward(buffers, self.step_of(buffers, spans))
         for w in here.watches:
-            assert place.scribe is not None and place.step is not None
-            place.scribe.tell(w, place.step, spans, place.logits, place.tokens)
-        return place.logits, place.best
+            assert buffers.recorder is not None and buffers.step is not None
+            buffers.recorder.emit(w, buffers.step, spans, buffers.logits, buffers.tokens)
+        return buffers.logits, buffers.best
 
-    def place(self, n: int) -> Place:
-        """The place of n rows. All places fall when the model or the pools are no longer what plans were recorded from."""
-        held = list(chain.from_iterable(self.holders))
-        if self.state() != self.made_of or len(held) != len(self.held) or not all(map(is_, held, self.held)):
-            self.places, kept = {}, list(self.model.modules())
-            self.holders = [d.values() for m in kept for d in (m._parameters, m._buffers, m._modules) if d]
-            self.held = list(chain.from_iterable(self.holders))
-            self.tensors = [memory(t) for t in self.held if isinstance(t, Tensor)]
-            self.cross_attention = tuple(m for m in kept if isinstance(m, CrossAttention))
-            self.kv_address = {}
-            self.hooks = [d for m in kept for d in (m._forward_hooks, m._forward_pre_hooks)]
-            self.made_of = self.state()
-        if n not in self.places:
-            self.places[n] = Place(n, self.pages, len(self.cross_attention))
-        return self.places[n]
+    def buffers_for(self, n: int) -> StepBuffers:
+        """Return the buffers of n rows. Drops all buffers and plans if the model or the pools are no longer what was recorded."""
+        members = list(chain.from_iterable(self.dicts))
+        if self.state() != self.recorded_state or len(members) != len(self.members) or not all(map(is_, members, self.members)):
+            self.buffers, modules = {}, list(self.model.modules())
+            self.dicts = [d.values() for m in modules for d in (m._parameters, m._buffers, m._modules) if d]
+            self.members = list(chain.from_iterable(self.dicts))
+            self.tensors = [memory(t) for t in self.members if isinstance(t, Tensor)]
+            self.cross_attention = tuple(m for m in modules if isinstance(m, CrossAttention))
+            self.kv_addresses = {}
+            self.hooks = [d for m in modules for d in (m._forward_hooks, m._forward_pre_hooks)]
+            self.recorded_state = self.state()
+        if n not in self.buffers:
+            self.buffers[n] = StepBuffers(n, self.pages, len(self.cross_attention))
+        return self.buffers[n]
 
-    def memory_places(self, request: Hashable) -> Tensor:
-        """Where each cross attention's memory of a request lies, [parts 3]."""
+    def memory_addresses(self, request: Hashable) -> Tensor:
+        """Return where each cross-attention's memory of a request lies, [parts 3]."""
         memory = self.pages.memory
         first = memory[self.cross_attention[0], request][0]
-        known, found = self.kv_address.get(request, (None, torch.empty(0)))
+        known, rows = self.kv_addresses.get(request, (None, torch.empty(0)))
         if known is not first:
-            found = torch.tensor([native.kv_address(memory[part, request][0]) for part in self.cross_attention])
-            alive = {r: w for r, w in self.kv_address.items() if r in self.pages.tables}
-            self.kv_address = {**alive, request: (first, found)}
-        return found
+            rows = torch.tensor([native.kv_address(memory[part, request][0]) for part in self.cross_attention])
+            alive = {r: w for r, w in self.kv_addresses.items() if r in self.pages.tables}
+            self.kv_addresses = {**alive, request: (first, rows)}
+        return rows
 
     def state(self) -> tuple[object, ...]:
-        """The model's edition, and where its weights and the pools lie: a plan points there. Its parts are compared one by one."""
+        """Return what a plan depends on: the model's edition, and the addresses of its weights and the pools."""
         return self.model.edition, self.pages.count, addresses(chain(self.tensors, *self.pages.pools.values()))
 
-    def rows(self, place: Place, spans: tuple[Span, ...]) -> Rows:
-        """The step of these spans, which reads what changes from the place."""
-        return Rows(
-            place.positions,
+    def step_of(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> DecodeStep:
+        """Return the step of these spans, which reads its inputs from the buffers."""
+        return DecodeStep(
+            buffers.positions,
             spans,
             self.pages,
-            tables=place.tables,
-            lengths=place.lengths,
-            memories=place.memories,
+            tables=buffers.tables,
+            lengths=buffers.lengths,
+            memories=buffers.memories,
             cross_attention=self.cross_attention,
         )
 
-    def forward(self, place: Place, step: Rows) -> tuple[Tensor, Tensor]:
-        """The model's own step: logits [n V], and the likeliest [n]."""
+    def forward(self, buffers: StepBuffers, step: DecodeStep) -> tuple[Tensor, Tensor]:
+        """Run the model: logits [n V], and the likeliest token of each row [n]."""
         with torch.no_grad():
-            told = (place.tokens, step) if isinstance(self.model, Decoder) else (None, place.tokens, step)
-            logits = self.model(*told)
+            inputs = (buffers.tokens, step) if isinstance(self.model, Decoder) else (None, buffers.tokens, step)
+            logits = self.model(*inputs)
             best = native.argmax(logits) if native.fits_argmax(logits) else logits.argmax(-1)
         return logits[0], best[0]
 
-    def record(self, place: Place, spans: tuple[Span, ...]) -> None:
-        """Run the step once under a recorder. Keep the plan, or the reason why it cannot be recorded. A recorder stands for the watches."""
-        scribes, step = [TapRecorder(self.model)] if here.watches else [], self.rows(place, spans)
-        try:
-            with native.record() as recording, seen_by(*scribes):
-                place.logits, place.best = self.forward(place, step)
-        except native.Unplannable as error:
-            place.refused = str(error)
-        else:
-            place.plan, place.scribe, place.step = recording.plan(), scribes[0] if scribes else None, step
+    def record(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> None:
+        """Run the step once under a recorder. Stores the plan, or the reason why it cannot be recorded.
 
-    def crowd(self, feed: Mapping[Hashable, int]) -> Tensor:
-        """The forward of any crowd, on any device."""
+        Where a watch is open, a TapRecorder takes its place, and `planned_step` emits to the watch what it recorded.
+        """
+        recorders, step = [TapRecorder(self.model)] if here.watches else [], self.step_of(buffers, spans)
+        try:
+            with native.record() as recording, seen_by(*recorders):
+                buffers.logits, buffers.best = self.forward(buffers, step)
+        except native.Unplannable as error:
+            buffers.refused = str(error)
+        else:
+            buffers.plan, buffers.recorder, buffers.step = recording.plan(), recorders[0] if recorders else None, step
+
+    def batch(self, feed: Mapping[Hashable, int]) -> Tensor:
+        """Run the forward of a batch of any size, on any device; no plan is recorded."""
         step, tokens = Step.paged(self.pages, dict.fromkeys(feed, 1)), torch.tensor([list(feed.values())], device=self.device)
         with torch.no_grad():
             logits = self.model(tokens, step) if isinstance(self.model, Decoder) else self.model(None, tokens, step)
@@ -220,10 +233,10 @@ class Plans:
 
 
 def addresses(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """Where they lie."""
+    """Return the address of each tensor's data."""
     return tuple(map(Tensor.data_ptr, tensors))
 
 
 def memory(t: Tensor) -> Tensor:
-    """Where a parameter's numbers lie: blocks are two tensors, which come and go together."""
+    """Return the tensor whose data a plan reads: of Blocks the codes; its scales come and go with them."""
     return t.codes if isinstance(t, Blocks) else t

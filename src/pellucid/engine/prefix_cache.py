@@ -95,7 +95,7 @@ class PrefixCache:
                 if node in recent:
                     recent.move_to_end(node)
 
-    def room(self, request: object, tokens: int) -> bool:
+    def can_grow(self, request: object, tokens: int) -> bool:
         """Whether the request can have pages for so many tokens; what nobody else holds goes for it, if that is enough."""
         lack = [(group, len(shared) + new) for group, shared, new in self.pages.missing(request, tokens)]
         if tokens > self.pages.longest or any(n > len(group.free) + group.idle for group, n in lack):

@@ -1,10 +1,10 @@
-"""What a watcher sees of a replayed step: the tensors that the recording tapped, with the numbers that this step has put there.
+"""Watching a replayed step: the tensors that were tapped while the plan was recorded, with the values that this replay wrote there.
 
     recorded, once      layers.3.attn.q [1 16 14 64]  ->  an event: its path, and where it lies
     replayed, watched   row 5 of it, copied           ->  a record, as if the forward had run
 
-Each output of a plan has memory of its own, so after every replay the same tensors hold what the step has made. What lies within an op
-is shown by the look that the recording kept, at this step's cache. Nothing of the model runs again.
+Each output of a plan has memory of its own, so after every replay the same tensors hold the step's values. The inside of an op is
+recomputed from this step's kv_cache, by the function that the op gave the recorder. Nothing of the model runs again.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,14 +19,14 @@ from pellucid.watching.tap import Call, Flops, Made, Settings, Spot, here, seen_
 from pellucid.watching.watch import Cut, Watch
 
 if TYPE_CHECKING:
-    from pellucid.engine.plans import Rows
+    from pellucid.engine.plans import DecodeStep
 
-Cuts = dict[str, list[Cut]]  # what of a tensor is whose, by its axes: see Watch.cuts
+Cuts = dict[str, list[Cut]]  # which part of a tensor belongs to which request, by its axes: see Watch.cuts
 
 
 @dataclass(frozen=True)
-class Tapped:
-    """A tensor of the recording. flops: of its op, or what counts them at the cache of a step."""
+class TapEvent:
+    """A tapped tensor of the recording. flops: of its op, or a function that counts them for the step's kv_cache."""
 
     call: Call
     spot: Spot
@@ -40,56 +40,56 @@ class Tapped:
         return (self.spot.path,)
 
     @property
-    def late(self) -> bool:
-        """Whether it needs the cache of the step."""
+    def needs_past(self) -> bool:
+        """True if it reads the kv_cache of the step."""
         return callable(self.flops)
 
-    def tell(self, w: Watch, cuts: Cuts) -> None:
-        """The watched request's part, copied: the next replay writes over the tensor itself. cuts: those of the step so far, by axes."""
+    def emit(self, w: Watch, cuts: Cuts) -> None:
+        """Record the watched request's part of the tensor: a copy, since the next replay overwrites it. cuts: those of the step so far."""
         if self.rows is not None or self.spot.dims not in cuts:
             rows = None if self.rows is None else self.rows.clone()
             cuts[self.spot.dims] = w.cuts(self.x, self.spot.dims, rows)
-        found = cuts[self.spot.dims]
-        flops = None if len(found) != 1 else self.flops() if callable(self.flops) else self.flops
-        for request, part, rows in found:
+        parts = cuts[self.spot.dims]
+        flops = None if len(parts) != 1 else self.flops() if callable(self.flops) else self.flops
+        for request, part, rows in parts:
             w.record(self.spot, self.x, (self.x[part] if part else self.x).clone(), part, rows, self.made, False, flops, request)
 
 
 @dataclass(frozen=True)
-class Within:
-    """What shows the inside of an op. paths: of what it taps."""
+class InsideOp:
+    """The inside of an op. show: recomputes it and taps it, under `paths`."""
 
     call: Call
     paths: tuple[str, ...]
-    look: Callable[[], None]
-    late = True
+    show: Callable[[], None]
+    needs_past = True
 
-    def tell(self, w: Watch, cuts: Cuts) -> None:
-        self.look()
+    def emit(self, w: Watch, cuts: Cuts) -> None:
+        self.show()
 
 
 class TapRecorder(Watch):
-    """Stands where a watch does while a step is recorded."""
+    """The watch of a step that is being recorded: it keeps events, and emits them to a real watch after each replay."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self.events: list[Tapped | Within] = []
-        self.counts: dict[int, Callable[[], int]] = {}  # by storage; what an attention costs depends on how much it sees
+        self.events: list[TapEvent | InsideOp] = []
+        self.counts: dict[int, Callable[[], int]] = {}  # by storage; an attention's FLOPs depend on the length of its kv_cache
 
     def inside_of(self, names: tuple[str, ...]) -> None:
-        """The kernel runs alone."""
+        """None, so that the kernel runs without its reference."""
 
-    def remember(self, names: tuple[str, ...], look: Callable[[], None]) -> None:
+    def remember(self, names: tuple[str, ...], show: Callable[[], None]) -> None:
         if (path := here.calls[-1].path[self]) is not None:
-            self.events.append(Within(self.call(), tuple(f"{path}.{n}" for n in names), look))
+            self.events.append(InsideOp(self.call(), tuple(f"{path}.{n}" for n in names), show))
 
     @property
-    def deep(self) -> Iterator[str]:
-        """The paths of what lies within ops."""
-        return (path for e in self.events if isinstance(e, Within) for path in e.paths)
+    def inner_paths(self) -> Iterator[str]:
+        """The paths of tensors inside ops."""
+        return (path for e in self.events if isinstance(e, InsideOp) for path in e.paths)
 
     def call(self) -> Call:
-        """The running part, with the sizes that it has by now."""
+        """Return the running module's call, with a copy of its sizes."""
         return replace(here.calls[-1], sizes=dict(here.calls[-1].sizes))
 
     def made(
@@ -101,27 +101,27 @@ class TapRecorder(Watch):
             self.counts[storage._cdata] = flops
 
     def cuts(self, x: Tensor, dims: str, rows: Tensor | None) -> list[Cut]:
-        """Every request's: whose rows they are is asked when a step is told."""
+        """One cut for all requests; a request's rows are known only when a step is emitted."""
         return [(None, (), rows)]
 
     def record(
         self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool,
         flops: int | None, request: object = None,
     ) -> None:  # fmt: skip
-        self.events.append(Tapped(self.call(), spot, x, rows, made, self.counts.pop(x.untyped_storage()._cdata, flops or 0)))
+        self.events.append(TapEvent(self.call(), spot, x, rows, made, self.counts.pop(x.untyped_storage()._cdata, flops or 0)))
 
-    def serves(self, w: Watch) -> bool:
-        """Whether all that a watch asks for can be told afterwards: no edit, no gradient, no terms, nothing that is looked at later."""
+    def can_emit_to(self, w: Watch) -> bool:
+        """True if a replay can serve this watch: no edit, no gradient, no terms, no inside of an op but beside its kernel."""
         if w.model is not self.model or w.edit or w.grad or w.terms:
             return False
-        return w.inside == "beside" or not any(map(w.wants, self.deep))
+        return w.inside == "beside" or not any(map(w.wants, self.inner_paths))
 
-    def tell(self, w: Watch, step: "Rows", spans: tuple[Span, ...], logits: Tensor, tokens: Tensor) -> None:
-        """The step of these spans that was replayed just now for these tokens, as this watch would have seen it."""
+    def emit(self, w: Watch, step: "DecodeStep", spans: tuple[Span, ...], logits: Tensor, tokens: Tensor) -> None:
+        """Record the step that was just replayed for these spans and tokens, as this watch would have seen it."""
         cuts: Cuts = {}
         events = [e for e in self.events if any(map(w.wants, e.paths))]
-        if any(e.late for e in events):
-            step.now(spans)
+        if any(e.needs_past for e in events):
+            step.set_spans(spans)
         else:
             step.spans = spans
         own, w.serial = w.serial, self.serial  # operands are known by the marks of the recording
@@ -131,7 +131,7 @@ class TapRecorder(Watch):
             with seen_by(w):
                 for e in events:
                     here.calls = (Call(e.call.module, {w: e.call.path[self]}, dict(e.call.sizes), (step,)),)
-                    e.tell(w, cuts)
+                    e.emit(w, cuts)
         finally:
             w.serial = own
         marks = logits.untyped_storage().__dict__["pellucid"]  # for what is sampled from them

@@ -1,4 +1,4 @@
-"""What is asked of the engine, and how far it has come.
+"""What the engine is asked, what it answers, and how far each text has come.
 
 A request is one prompt and n texts that go on from it; each text is a Sequence of its own once the prompt is stored.
 """
@@ -18,11 +18,11 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt and what shall follow it.
+    """One prompt, and how it continues.
 
-    new: at most so many tokens.  stops: tokens that end a text, each its last.  n: texts; each draws by its own number.
-    logprobs: so many likeliest beside each new token's own log-probability; None tells none.  scored: the prompt's too.
-    source: an encoder's tokens.
+    new: the most new tokens.  stops: tokens that end a text, each its last.  n: texts; each samples by its own index.
+    logprobs: how many likeliest tokens to return beside each new token's log-probability; None returns neither.
+    scored: return the log-probabilities of the prompt.  source: an encoder's tokens.
     """
 
     prompt: tuple[int, ...]
@@ -36,13 +36,13 @@ class Request:
 
     @property
     def budget(self) -> int:
-        """The most tokens that a text of it comes to."""
+        """The most tokens that one of its texts comes to."""
         return len(self.prompt) + self.new
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token with its log-probability by the model's own distribution, and the likeliest ones, where they were asked for."""
+    """A new token; where the request has `logprobs`, its log-probability by the model's own distribution, and the likeliest ones."""
 
     id: int
     logprob: float | None = None
@@ -51,19 +51,19 @@ class Token:
 
 @dataclass(frozen=True)
 class Output:
-    """News of one text of a request: a token, or its end, or both. ended: "stop", "length", "cancelled" or "error"."""
+    """A token of one text of a request, or its end, or both. ended: "stop", "length", "cancelled" or "error"."""
 
     request: int
     index: int
     token: Token | None = None
     ended: str | None = None
     error: UseError | None = None
-    scores: tuple[float, ...] = ()  # of the prompt's tokens from the second on, with the first news
+    scores: tuple[float, ...] = ()  # of the prompt's tokens from the second on, with the first output
 
 
 @dataclass(eq=False)
 class Sequence:
-    """One text as the engine carries it. stored: rows that its pages hold; the next step brings the rest, or some of it."""
+    """One text on its way. stored: rows that its pages hold; the next steps compute the rest."""
 
     number: int  # of its request, in the order of arrival
     index: int
@@ -71,44 +71,44 @@ class Sequence:
     tokens: list[int]
     stored: int = 0
     siblings: int = 0  # texts that begin when this one's prompt is stored
-    root: Hashable = None  # all that what it stores depends on, besides its tokens
-    edited: bool = False  # by a watcher, so that what it stored serves nobody else
+    root: Hashable = None  # what its stored rows depend on besides its tokens: the prefix cache's key
+    edited: bool = False  # by a watch, so that its pages never enter the prefix cache
     scores: list[float] = field(default_factory=list)
-    best: int | None = None  # the likeliest token of the last step, if that has told it
+    best: int | None = None  # the likeliest token of the last step, where a plan has computed it
 
     @cached_property
     def key(self) -> int | str:
-        """Its name in the pages, and for a watcher."""
+        """Its name in the pages, and for a watch."""
         return name(self.number, self.index)
 
     @property
     def written(self) -> int:
-        """New tokens so far."""
+        """The number of new tokens so far."""
         return len(self.tokens) - len(self.request.prompt)
 
     @property
-    def owed(self) -> int:
-        """Rows not stored yet; one where it decodes."""
+    def pending(self) -> int:
+        """Rows not stored yet; 1 where it decodes."""
         return len(self.tokens) - self.stored
 
 
 def name(number: int, index: int) -> int | str:
-    """What a text is called: 3 is request 3's first, "3.1" its second."""
+    """Name a text: 3 is request 3's first, "3.1" its second."""
     return f"{number}.{index}" if index else number
 
 
 def check(module: Decoder | EncoderDecoder, request: Request, place: str = "") -> None:
-    """Refuse what no forward could answer: ids outside the vocabulary, an empty prompt, a text longer than the positions.
+    """Raise UseError for a request that no forward can answer: ids outside the vocabulary, no prompt, more tokens than positions.
 
-    place: which of several, "[3]".
+    place: which of several requests, "[3]".
     """
     if isinstance(module, Encoder):
         raise UseError("generate.encoder")
-    if not whole(request.new, 0):
+    if not is_integer(request.new, 0):
         raise UseError("generate.new", found=request.new)
-    if not whole(request.n, 1):
+    if not is_integer(request.n, 1):
         raise UseError("generate.n", found=request.n)
-    if not whole(0 if request.logprobs is None else request.logprobs, 0):
+    if not is_integer(0 if request.logprobs is None else request.logprobs, 0):
         raise UseError("generate.logprobs", found=request.logprobs)
     rows = module.config.positions
     for which, text, new in (("prompt", request.prompt, request.new), ("source", request.source, 0)):
@@ -122,14 +122,14 @@ def check(module: Decoder | EncoderDecoder, request: Request, place: str = "") -
     request.sampling.check(module.config.vocab)
 
 
-def whole(value: object, least: int) -> bool:
-    """A whole number, and not True."""
+def is_integer(value: object, least: int) -> bool:
+    """True if value is an int, not a bool, and at least `least`."""
     return type(value) is int and value >= least
 
 
 def check_ids(ids: Tokens[int], vocab: int) -> None:
-    """Every id lies in the vocabulary."""
+    """Raise UseError unless every id lies in the vocabulary."""
     for i in ids:
-        number = type(i) is int or isinstance(i, SupportsIndex)  # to ask a protocol takes 20 µs
+        number = type(i) is int or isinstance(i, SupportsIndex)  # isinstance of a protocol takes 20 µs
         if not number or not 0 <= i.__index__() < vocab:
             raise UseError("decode.id", id=i, last=vocab - 1)

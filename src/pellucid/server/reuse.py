@@ -45,10 +45,10 @@ def reused(model: Model, first: Tokens[int], second: Tokens[int], size: int) -> 
     budget = max(one.budget, two.budget)
     engine = Engine.of(model.module, 2 * budget + 2 * size, Limits(budget, 1), size)
     engine.submit(one)
-    for news in engine.outputs():
-        if news.error is not None:
-            raise news.error
-    engine.admit(two)
+    for output in engine.outputs():
+        if output.error is not None:
+            raise output.error
+    engine.validate(two)
     text = Sequence(1, 0, two, list(two.prompt))
     found = engine.storage.open(text)
     engine.storage.close(text)

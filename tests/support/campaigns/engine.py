@@ -8,8 +8,8 @@ import random
 from pathlib import Path
 
 from campaigns import Attempt
-from lives import lived
 from pellucid.engine.requests import Request
+from simulate import run_simulation
 
 
 def prepare(folder: Path) -> Attempt:
@@ -17,9 +17,9 @@ def prepare(folder: Path) -> Attempt:
 
 
 def attempt(draw: random.Random) -> str:
-    life = lived(draw)
-    if said := life.wrong():
+    simulation = run_simulation(draw)
+    if said := simulation.faults():
         return said
     if draw.randrange(2):
-        life.engine.submit(Request((0,) * (life.engine.capacity + 1)))
+        simulation.engine.submit(Request((0,) * (simulation.engine.capacity + 1)))
     return ""

@@ -63,16 +63,16 @@ class Soak:
     def live(self, requests: int) -> "Soak":
         """So many requests, and what it takes until all have ended."""
         while requests or not self.engine.idle:
-            while requests and len(self.engine.line.running) + self.engine.waiting < AT_ONCE + 8:
+            while requests and len(self.engine.queue.running) + self.engine.waiting < AT_ONCE + 8:
                 requests -= 1
                 self.submit()
             for number in self.late.pop(self.told["steps"], []):
                 self.engine.cancel(number)
-            running = set(self.engine.line.running)
+            running = set(self.engine.queue.running)
             for news in self.engine.step():
                 self.note(news)
             self.told["steps"] += 1
-            self.told["put_off"] += len(running.intersection(self.engine.line.waiting))
+            self.told["put_off"] += len(running.intersection(self.engine.queue.waiting))
         self.faults += [f"{number}.{index} never ended" for number, index in self.asked]
         return self
 
@@ -135,7 +135,7 @@ class Soak:
         tables = [pages.length, pages.together, pages.memory, *(t for g in pages.groups.values() for t in (g.tables, g.held, g.first))]
         return {
             "pages": pages.count - pages.free_pages,
-            "texts": sum(type(o) is Sequence for o in gc.get_objects()) + len(self.got) + len(self.engine.dropped),
+            "texts": sum(type(o) is Sequence for o in gc.get_objects()) + len(self.got) + len(self.engine.cancelled),
             "entries": sum(map(len, tables)),
         }
 

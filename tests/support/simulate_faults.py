@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from lives import Life, asking
 from pellucid.engine.scheduler import Limits
+from simulate import Simulation, submit_some
 
 ENOUGH = 1 << 60
 RELEASES = {"__exit__"}  # of a lock: the call that gives it back is the one that cannot fail
@@ -47,20 +47,20 @@ def fault_at(n: int) -> Iterator[Calls]:
         sys.setprofile(None)
 
 
-class FaultyLife(Life):
+class FaultySimulation(Simulation):
     """A life some of whose steps fail. at: by step, which call of it."""
 
-    def stepped(self, at: int = ENOUGH) -> Calls:
+    def step_with_fault(self, at: int = ENOUGH) -> Calls:
         """One step; what it calls."""
-        news = None
+        outputs = None
         with suppress(Fault), fault_at(at) as calls:
-            news = self.engine.step()
-        if news is None:
+            outputs = self.engine.step()
+        if outputs is None:
             self.operations += 1
             return calls
-        self.note(news)
+        self.note(outputs)
         if not self.pages.sound(self.kept()):
-            self.parrot.faults.append(f"the books do not balance after a fault at call {at}")
+            self.model.faults.append(f"the books do not balance after a fault at call {at}")
         self.operations += 1
         return calls
 
@@ -69,30 +69,30 @@ class FaultyLife(Life):
         cache = self.engine.storage.cache  # type: ignore[attr-defined]
         return {} if cache is None else {window: [n.pages[window] for n in recent] for window, recent in cache.recent.items()}
 
-    def ends(self) -> "FaultyLife":
+    def run_to_end(self) -> "FaultySimulation":
         """Step without faults until all have ended."""
         for _ in range(3000):
             if self.engine.idle:
                 return self
-            self.stepped()
-        self.parrot.faults.append("it never ends")
+            self.step_with_fault()
+        self.model.faults.append("it never ends")
         return self
 
 
-def life_of(draw: random.Random) -> FaultyLife:
+def small_simulation(draw: random.Random) -> FaultySimulation:
     """An engine with few pages."""
     size = draw.choice([1, 2, 3, 4, 16])
     limits = Limits(draw.choice([1, 2, 5, 16, 64]), draw.choice([3, 4, 8]), draw.choice([2, 50]), draw.random() < 0.1)
-    made = Life.of(-(-48 // size) + draw.randint(0, 20), size, limits, draw.random() < 0.7)
-    return FaultyLife(made.pages, made.parrot, made.engine)
+    made = Simulation.of(-(-48 // size) + draw.randint(0, 20), size, limits, draw.random() < 0.7)
+    return FaultySimulation(made.pages, made.model, made.engine)
 
 
-def lived_with_faults(draw: random.Random, often: float = 0.3, steps: int = 40) -> tuple[FaultyLife, int]:
+def simulate_with_faults(draw: random.Random, often: float = 0.3, steps: int = 40) -> tuple[FaultySimulation, int]:
     """Run a life of `steps` steps, some of which fail at a random call; return how many failed."""
-    life, last, failed = life_of(draw), 200, 0
+    simulation, last, failed = small_simulation(draw), 200, 0
     for _ in range(steps):
-        asking(draw, life)
-        calls = life.stepped(draw.randint(1, last) if draw.random() < often else ENOUGH)
+        submit_some(draw, simulation)
+        calls = simulation.step_with_fault(draw.randint(1, last) if draw.random() < often else ENOUGH)
         failed += calls.raised
         last = max(20, calls.count) if not calls.raised else last
-    return life.ends(), failed
+    return simulation.run_to_end(), failed

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pellucid.engine import replay_trace
-from pellucid.engine.plans import Plans, Rows
+from pellucid.engine.plans import DecodeStep, Plans
 from pellucid.nn.transformer import EncoderDecoder
 from pellucid.ops import native
 from pellucid.watching.tap import Made
@@ -98,7 +98,7 @@ def test_a_replay_tells_what_a_forward_shows(family: str, quirk: str) -> None:
         assert alike(got, watched(prefilled(model, False), how))
         assert sum(map(len, got)) > 0
         if planned and "inside" not in how:
-            assert forwards[0] == len(made.places) == 2
+            assert forwards[0] == len(made.buffers) == 2
 
 
 @needs_kernels
@@ -135,7 +135,7 @@ def test_two_watch_at_once_and_leave_nothing_behind() -> None:
         with watch(model, only="logits"):
             made.step(feed)
             made.pages.length |= {r: n - 1 for r, n in made.pages.length.items() if r in feed}
-    marks = made.places[3].logits.untyped_storage().__dict__["pellucid"]
+    marks = made.buffers[3].logits.untyped_storage().__dict__["pellucid"]
     assert len(marks) <= 3
 
 
@@ -155,14 +155,14 @@ def test_kept_values_stay() -> None:
     assert len(spans) == len(values) == len({s.value.data_ptr() for s in seen if s.value.numel()})
 
 
-def uncopied(self: replay_trace.Tapped, w: Any, cuts: Any) -> None:
+def uncopied(self: replay_trace.TapEvent, w: Any, cuts: Any) -> None:
     """The tensor itself, which the next step changes."""
     part, rows = ((), self.rows) if w.request is None else w.mine(self.x, self.spot.dims, self.rows)
     if part is not None:
         w.record(self.spot, self.x, self.x[part] if part else self.x, part, rows, self.made, False, int(bool(self.flops)))
 
 
-def another(self: replay_trace.Tapped, w: Any, cuts: Any) -> None:
+def another(self: replay_trace.TapEvent, w: Any, cuts: Any) -> None:
     """The first request's row, whoever is watched."""
     w.record(self.spot, self.x, self.x[:, :1].clone(), (), None, self.made, False, 0)
 
@@ -176,11 +176,11 @@ def unmade(self: replay_trace.TapRecorder, *given: Any) -> None:
 @pytest.mark.parametrize(
     ("where", "name", "value"),
     [
-        (replay_trace.Tapped, "tell", uncopied),
-        (replay_trace.Tapped, "tell", another),
-        (replay_trace.Within, "tell", lambda self, w, cuts: None),
+        (replay_trace.TapEvent, "emit", uncopied),
+        (replay_trace.TapEvent, "emit", another),
+        (replay_trace.InsideOp, "emit", lambda self, w, cuts: None),
         (replay_trace.TapRecorder, "made", unmade),
-        (Rows, "now", lambda self, spans: setattr(self, "spans", spans)),
+        (DecodeStep, "set_spans", lambda self, spans: setattr(self, "spans", spans)),
     ],
 )
 def test_mutants_are_seen(where: Any, name: str, value: Any) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.engine.engine import Engine
-from pellucid.engine.forward import wants
+from pellucid.engine.forward import wanted_rows
 from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Output, Request, Sequence, check
 from pellucid.engine.scheduler import Limits
@@ -28,7 +28,7 @@ V = LLAMA.vocab
 SEED = 5  # of requests that name none
 
 
-def following(tokens: list[int]) -> Tensor:
+def next_logits(tokens: list[int]) -> Tensor:
     """Logits [V] that any change of any token changes."""
     mixed = 7
     for t in tokens:
@@ -36,7 +36,7 @@ def following(tokens: list[int]) -> Tensor:
     return (torch.arange(V) * (mixed % 89 + 1) + mixed) % V * 0.5
 
 
-class Parrot(nn.Module):
+class ReadbackModel(nn.Module):
     """Stores tokens, and reads them back from the pages."""
 
     window = None
@@ -54,9 +54,9 @@ class Parrot(nn.Module):
             read = segment.read()[0][0, :, 0].tolist()
             if read != s.tokens[: s.stored + n]:
                 self.faults.append(f"{s.key}: {s.tokens[: s.stored + n]} reads {read}")
-            wanted = wants(s, n)
+            wanted = wanted_rows(s, n)
             out[s] = (
-                torch.stack([following(read[:i]) for i in range(len(read) - wanted + 1, len(read) + 1)]) if wanted else torch.empty(0, V)
+                torch.stack([next_logits(read[:i]) for i in range(len(read) - wanted + 1, len(read) + 1)]) if wanted else torch.empty(0, V)
             )
         step.advance()
         self.rows += sum(chunks.values())
@@ -64,33 +64,33 @@ class Parrot(nn.Module):
 
 
 @dataclass
-class Life:
+class Simulation:
     """One simulated engine, and what was asked of it and came out."""
 
     pages: PagedCache
-    parrot: Parrot
+    model: ReadbackModel
     engine: Engine
-    asked: dict[int, Request] = field(default_factory=dict)
-    got: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    requests: dict[int, Request] = field(default_factory=dict)
+    generated: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     scores: dict[int, tuple[float, ...]] = field(default_factory=dict)
     ended: dict[tuple[int, int], str] = field(default_factory=dict)
     operations: int = 0
     refused: int = 0
 
     @staticmethod
-    def of(count: int, size: int, limits: Limits, cached: bool) -> "Life":
+    def of(count: int, size: int, limits: Limits, cached: bool) -> "Simulation":
         pages = PagedCache(count, size)
-        parrot, module = Parrot(pages), skeleton()
+        model, module = ReadbackModel(pages), skeleton()
         memory = Memory(module, pages, cached)
-        return Life(pages, parrot, Engine(parrot.run, memory, limits, count * size, lambda r: check(module, r), entropy=lambda: SEED))
+        return Simulation(pages, model, Engine(model.run, memory, limits, count * size, lambda r: check(module, r), entropy=lambda: SEED))
 
-    def note(self, news: list[Output]) -> None:
-        for out in news:
+    def note(self, outputs: list[Output]) -> None:
+        for out in outputs:
             key = out.request, out.index
             if key in self.ended:
-                self.parrot.faults.append(f"{key}: news after its end")
+                self.model.faults.append(f"{key}: news after its end")
             if out.token is not None:
-                self.got.setdefault(key, []).append(out.token.id)
+                self.generated.setdefault(key, []).append(out.token.id)
             if out.scores:
                 self.scores[out.request] = out.scores
             if out.ended:
@@ -101,16 +101,16 @@ class Life:
         self.pages.sound()
         self.operations += 1
 
-    def wrong(self) -> str:
+    def faults(self) -> str:
         """What is not as it should be after all have ended; empty if nothing is."""
-        faults = list(self.parrot.faults)
-        for number, request in self.asked.items():
+        faults = list(self.model.faults)
+        for number, request in self.requests.items():
             for index in range(request.n):
-                whole, got = lone(request, index), self.got.get((number, index), [])
+                whole, generated = text_alone(request, index), self.generated.get((number, index), [])
                 ended = self.ended.get((number, index))
-                right = got == whole[: len(got)] if ended == "cancelled" else got == whole and ended in ("stop", "length")
+                right = generated == whole[: len(generated)] if ended == "cancelled" else generated == whole and ended in ("stop", "length")
                 if not right:
-                    faults.append(f"{number}.{index} {ended}: {got} is not {whole}")
+                    faults.append(f"{number}.{index} {ended}: {generated} is not {whole}")
         cache = self.engine.storage.cache  # type: ignore[attr-defined]
         if cache is not None:
             cache.forget()
@@ -131,16 +131,16 @@ def skeleton() -> Decoder:
     return MODULES[0]
 
 
-def lone(request: Request, index: int) -> list[int]:
+def text_alone(request: Request, index: int) -> list[int]:
     """What a request's text is when nobody else runs and nothing is kept."""
     out: list[int] = []
     while len(out) < request.new and not (out and out[-1] in request.stops):
         how = replace(request.sampling, seed=SEED) if request.sampling.seed is None else request.sampling
-        out.append(choose(following([*request.prompt, *out]), how, request.prompt, out, index))
+        out.append(choose(next_logits([*request.prompt, *out]), how, request.prompt, out, index))
     return out
 
 
-def drawn(draw: random.Random, most: int) -> Request:
+def random_request(draw: random.Random, most: int) -> Request:
     """A request whose prompt often begins as others do. Some are malformed."""
     start = [draw.randrange(3)] * draw.choice([0, 3, 8, 17])
     prompt = tuple(start + [draw.randrange(4) for _ in range(draw.randint(1, 9))])
@@ -151,32 +151,32 @@ def drawn(draw: random.Random, most: int) -> Request:
     return Request(prompt, draw.randint(0, 12), sampling, stops, draw.choice([1, 1, 1, 2, 3]), scored=draw.random() < 0.1)
 
 
-def asking(draw: random.Random, life: Life) -> None:
+def submit_some(draw: random.Random, simulation: Simulation) -> None:
     """Submit a few requests to a life, and now and then cancel one."""
     for _ in range(draw.choice([0, 0, 1, 1, 4])):
-        request = drawn(draw, life.engine.capacity)
-        life.operations += 1
+        request = random_request(draw, simulation.engine.capacity)
+        simulation.operations += 1
         try:
-            life.asked[life.engine.submit(request)] = request
+            simulation.requests[simulation.engine.submit(request)] = request
         except UseError:
-            life.refused += 1
-    if life.asked and draw.random() < 0.15:
-        life.engine.cancel(draw.randrange(-1, life.engine.count + 1))
+            simulation.refused += 1
+    if simulation.requests and draw.random() < 0.15:
+        simulation.engine.cancel(draw.randrange(-1, simulation.engine.count + 1))
 
 
-def lived(draw: random.Random, steps: int = 60) -> Life:
+def run_simulation(draw: random.Random, steps: int = 60) -> Simulation:
     """Run a life of `steps` steps, and on until it ends."""
     size = draw.choice([1, 2, 3, 4, 16])
     limits = Limits(draw.choice([1, 2, 5, 16, 64]), draw.choice([3, 4, 8]), draw.choice([2, 50]), draw.random() < 0.1)
-    life = Life.of(-(-48 // size) + draw.randint(0, 20), size, limits, draw.random() < 0.7)
+    simulation = Simulation.of(-(-48 // size) + draw.randint(0, 20), size, limits, draw.random() < 0.7)
     for _ in range(steps):
-        asking(draw, life)
-        life.step()
+        submit_some(draw, simulation)
+        simulation.step()
     left = 10_000
-    while not life.engine.idle and left:
+    while not simulation.engine.idle and left:
         left -= 1
-        life.step()
+        simulation.step()
     if not left:
-        life.parrot.faults.append("it never ends")
-    life.operations += life.parrot.rows
-    return life
+        simulation.model.faults.append("it never ends")
+    simulation.operations += simulation.model.rows
+    return simulation
