@@ -43,7 +43,7 @@ def test_kernels_are_built_where_they_can_be() -> None:
     if make.compiler() is None or "AVX" not in torch.backends.cpu.get_cpu_capability():
         assert not native.available()
         return
-    assert native.available(), "build them: python -m pellucid.ops.native.build"
+    assert native.available(), "build them: python src/pellucid/ops/native/make.py"
     assert native.instructions() in make.FLAGS
 
 

@@ -2,7 +2,8 @@
 //
 // A request's position p lies in the pool's row table[p / size] * size + p % size. Row r of a call has the table at
 // table + r * pages: rows of one request share theirs, pages being 0. The row at position p sees one stretch of positions up to p
-// or, where that is farther, before `until`, and what it does not see is not read. What grows with the text is behind pointers, so that a recorded call serves every later step.
+// or, where that is farther, before `until`, and other
+// positions are not read. All that grows with the text is behind pointers, so that a recorded call serves every later step.
 #pragma once
 #include "walk.h"
 
@@ -13,14 +14,14 @@ struct Store {
   T* pool;
   const i64 *table, *positions;
   i64 rows, width, size, pages;
+  FIELDS(x, pool, table, positions, rows, width, size, pages)
 };
 template <class T>
-static i64 store_pieces(const i64*) {
+static i64 store_rows_pieces(const Store<T>&) {
   return 1;
 }
 template <class T>
-static void store_rows(const i64* words, Work& work) {
-  auto& a = *(const Store<T>*)words;
+static void store_rows(const Store<T>& a, Work& work) {
   if (work.next() < 0) return;
   for (i64 r = 0; r < a.rows; r++) {
     const i64 p = a.positions[r], *table = a.table + r * a.pages;
@@ -28,7 +29,7 @@ static void store_rows(const i64* words, Work& work) {
   }
 }
 
-// ---- attend: softmax(q k^T scale + what the sight adds) v, one head of one row at a time
+// ---- attend: softmax(q k^T scale + the mask's biases) v, one head of one row at a time
 //
 // window, chunk: 0 where there is none.  cap: a soft limit of scores, or 0.  sinks [heads]: one more key without a value.
 // slopes [heads]: a bias of -slope * distance * steep; where rounded, of slope * key's position in bf16.
@@ -44,6 +45,7 @@ struct Attend {
   const i64* buckets;
   i64 rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach;
   double scale, cap, steep;
+  FIELDS(q, k, v, table, positions, z, sinks, slopes, learned, buckets, rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach, scale, cap, steep)
   i64 first(i64 p) const {  // the first position that p sees
     i64 from = window && p >= window ? p - window + 1 : 0;
     return chunk && p / chunk * chunk > from ? p / chunk * chunk : from;
@@ -58,12 +60,12 @@ static inline __m256 eight(const V* a) {
   return _mm256_add_ps(_mm256_permute2f128_ps(p, q, 0x20), _mm256_permute2f128_ps(p, q, 0x31));
 }
 
-// Heads of a group that meet a key at once, and how many keys ahead one is asked for: no processor guesses where the next page lies. 16
+// Heads of a group that meet a key at once, and how many keys ahead one is prefetched: no processor guesses where the next page lies. 16
 // texts of 200 tokens at Qwen2.5-0.5B's shape went from 8 to 5 ms a step; either alone gained nothing.
 constexpr int TOGETHER = LANES == 16 ? 4 : 2;
 constexpr i64 SOON = 16;
 template <class T>
-[[gnu::always_inline]] static inline void soon(const T* p, i64 n) {
+[[gnu::always_inline]] static inline void prefetch_key(const T* p, i64 n) {
   for (i64 i = 0; i < n; i += 64 / (i64)sizeof(T)) _mm_prefetch((const char*)(p + i), _MM_HINT_T0);
 }
 
@@ -77,7 +79,7 @@ static void score(const T* k, const float* q, const i64* at, i64 seen, i64 width
     for (int j = 0; j < 8; j++) sum[j] = set(0.f);
     for (int j = 0; j < KEYS; j++) {
       key[j] = k + at[t + j < seen ? t + j : seen - 1];
-      soon(k + at[t + j + SOON < seen ? t + j + SOON : seen - 1], width);
+      prefetch_key(k + at[t + j + SOON < seen ? t + j + SOON : seen - 1], width);
     }
     const auto meet = [&](i64 i, i64 n) __attribute__((always_inline)) {
       for (int j = 0; j < KEYS; j++) {
@@ -115,9 +117,9 @@ static float soften(float* scores, i64 seen, float sink = -INFINITY) {
   return sink == -INFINITY ? total(sum) : total(sum) + total(exponent(set(sink) - high)) / LANES;
 }
 
-// What changes scores of keys `from`, from + 1 ... at position p: the soft limit, then the slope of head h.
+// Changes the scores of keys `from`, from + 1 ... at position p: the soft limit, then the slope of head h.
 template <class T>
-static void lean(const Attend<T>& a, i64 h, i64 p, i64 from, i64 seen, float* scores) {
+static void add_bias(const Attend<T>& a, i64 h, i64 p, i64 from, i64 seen, float* scores) {
   const V cap = set((float)a.cap);
   if (a.cap) steps(0, seen, [&](i64 t, i64 n) { store(scores + t, cap * tangent(load(scores + t, n) / cap), n); });
   for (i64 t = 0; t < seen && a.learned; t++) {
@@ -140,15 +142,15 @@ struct Arranged {
 };
 static inline void unpair(Arranged z, V a, V b, i64) { store(z.at, a), store(z.at + LANES, b); }
 
-// z[h] = sum of p[h * room + t] * value t, times norm[h], over M pairs of vectors (the last one of `last` numbers); z[h] are `apart`.
+// z[h] = sum of p[h * room + t] * value t, times norm[h], over M pairs of vectors (the last one of `last` numbers); z[h] are `stride`.
 template <class T, int M, int H, class Z>
-static void gather(const T* v, const float* p, i64 room, const i64* at, i64 seen, const float* norm, Z z, i64 apart, i64 last) {
+static void gather(const T* v, const float* p, i64 room, const i64* at, i64 seen, const float* norm, Z z, i64 stride, i64 last) {
   V even[H][M], odd[H][M], a, b;
   for (int h = 0; h < H; h++)
     for (int m = 0; m < M; m++) even[h][m] = odd[h][m] = set(0.f);
   for (i64 t = 0; t < seen; t++) {
     const T* value = v + at[t];
-    soon(v + at[t + SOON < seen ? t + SOON : seen - 1], (M - 1) * PAIR + last);
+    prefetch_key(v + at[t + SOON < seen ? t + SOON : seen - 1], (M - 1) * PAIR + last);
     for (int m = 0; m < M; m++) {
       if (m < M - 1) pair(value + m * PAIR, a, b);
       else pair(value + m * PAIR, a, b, last);
@@ -159,18 +161,18 @@ static void gather(const T* v, const float* p, i64 room, const i64* at, i64 seen
     }
   }
   for (int h = 0; h < H; h++)
-    for (int m = 0; m < M; m++) unpair(z + (h * apart + m * PAIR), even[h][m] * set(norm[h]), odd[h][m] * set(norm[h]), m < M - 1 ? PAIR : last);
+    for (int m = 0; m < M; m++) unpair(z + (h * stride + m * PAIR), even[h][m] * set(norm[h]), odd[h][m] * set(norm[h]), m < M - 1 ? PAIR : last);
 }
 
 // The same for values of any width, as many pairs of vectors at once as there are registers for.
 template <class T, int H = 1, class Z>
-static void sum_up(const T* v, const float* p, i64 room, const i64* at, i64 seen, const float* norm, Z z, i64 apart, i64 width) {
+static void sum_up(const T* v, const float* p, i64 room, const i64* at, i64 seen, const float* norm, Z z, i64 stride, i64 width) {
   constexpr int MOST = H == 1 ? 4 : 2;
   for (i64 i = 0; i < width; i += MOST * PAIR) {
     const i64 left = width - i;
     const auto some = [&](auto m) {
       constexpr int M = decltype(m)::value;
-      gather<T, M, H>(v + i, p, room, at, seen, norm, z + i, apart, left < M * PAIR ? left - (M - 1) * PAIR : PAIR);
+      gather<T, M, H>(v + i, p, room, at, seen, norm, z + i, stride, left < M * PAIR ? left - (M - 1) * PAIR : PAIR);
     };
     if constexpr (MOST == 4) {
       if (left > 3 * PAIR) some(std::integral_constant<int, 4>{});
@@ -191,20 +193,18 @@ static void attend_to(const Attend<T>& a, i64 r, i64 h, i64 from, i64 seen, i64 
   for (int j = 0; j < H; j++) arrange(a.q + (at + j) * a.key, q + j * padded(a.key), a.key);
   score<T, H>(a.k, q, keys, seen, a.key, (float)a.scale, scores, room);
   for (int j = 0; j < H; j++) {
-    lean(a, h + j, a.positions[r], from, seen, scores + j * room);
+    add_bias(a, h + j, a.positions[r], from, seen, scores + j * room);
     norm[j] = 1.f / soften(scores + j * room, seen, a.sinks ? get(a.sinks + h + j) : -INFINITY);
   }
   sum_up<T, H>(a.v, scores, room, values, seen, norm, a.z + at * a.value, a.value, a.value);
 }
 
 template <class T>
-static i64 attend_pieces(const i64* words) {
-  auto& a = *(const Attend<T>*)words;
+static i64 attend_pieces(const Attend<T>& a) {
   return a.rows * a.groups * ((a.heads / a.groups + TOGETHER - 1) / TOGETHER);
 }
 template <class T>
-static void attend(const i64* words, Work& work) {
-  auto& a = *(const Attend<T>*)words;
+static void attend(const Attend<T>& a, Work& work) {
   const i64 shared = a.heads / a.groups, parts = (shared + TOGETHER - 1) / TOGETHER, jobs = a.groups * parts;
   for (i64 job; (job = work.next()) >= 0;) {
     // a text's rows meet a group's keys one after another, while they are near
@@ -237,15 +237,14 @@ struct CrossAttend {
   T* z;
   i64 rows, heads, groups, key, value, step;
   double scale;
+  FIELDS(q, places, z, rows, heads, groups, key, value, step, scale)
 };
 template <class T>
-static i64 cross_attend_pieces(const i64* words) {
-  auto& a = *(const CrossAttend<T>*)words;
+static i64 cross_attend_pieces(const CrossAttend<T>& a) {
   return a.rows * a.heads;
 }
 template <class T>
-static void cross_attend(const i64* words, Work& work) {
-  auto& a = *(const CrossAttend<T>*)words;
+static void cross_attend(const CrossAttend<T>& a, Work& work) {
   for (i64 job; (job = work.next()) >= 0;) {
     const i64 r = a.step ? job / a.heads : job % a.rows, h = a.step ? job % a.heads : job / a.rows, at = r * a.heads + h;
     const i64 g = h / (a.heads / a.groups), *place = a.places + r * a.step;

@@ -12,14 +12,14 @@ from torch import Tensor
 from pellucid.batch.kv_cache import Stored
 from pellucid.batch.mask import AlibiBias, Band, Mask, RelativeBias, bucket
 from pellucid.config import Alibi, Buckets
-from pellucid.ops.native.library import ATTEND, CROSS_ATTEND, HALF, LATENT, STORE, call, constant, fresh
+from pellucid.ops.native.library import HALF, call, constant, fresh
 from pellucid.ops.native.twins import address, few, fits, numbers, slices
 
 UNTURNED = Alibi()
 
 
-def apart(table: Tensor) -> int:
-    """How far from one row's table the next row's is."""
+def row_stride(table: Tensor) -> int:
+    """Return how far apart the tables of two rows are, 0 where all rows share one."""
     return table.shape[1] if table.ndim == 2 else 0
 
 
@@ -29,9 +29,10 @@ def fits_store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor) -> boo
 
 def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) -> None:
     """Rows of x [B T ...] to their places in pool [rows of all pages, ...]: position p at row table[p // size] * size + p % size."""
-    width, rows = pool[0].numel(), positions.numel()
-    words = x.data_ptr(), pool.data_ptr(), table.data_ptr(), positions.data_ptr(), rows, width, size, apart(table)
-    call(STORE, HALF[x.dtype], (x, table, positions), (pool,), *words)
+    call(
+        "store", HALF[x.dtype], (x, table, positions), (pool,), x=x.data_ptr(), pool=pool.data_ptr(), table=table.data_ptr(),
+        positions=positions.data_ptr(), rows=positions.numel(), width=pool[0].numel(), size=size, pages=row_stride(table),
+    )  # fmt: skip
 
 
 def fits_mask(mask: Mask, end: int | None = None) -> bool:
@@ -72,12 +73,15 @@ def attend(
     slopes, spec = (bias.slopes, bias.spec) if isinstance(bias, AlibiBias) else (None, UNTURNED)
     learned, buckets = (bias.table, around(bias.spec)) if isinstance(bias, RelativeBias) else (None, None)
     reach = 0 if buckets is None else buckets.shape[0] // 2
-    pointers = [address(t) for t in (q, k, v, table, positions, z, mask.sinks, slopes, learned)]
-    pointers.append(0 if buckets is None else buckets[reach:].data_ptr())
-    until = min(band.until, end) if band.causal else end
-    sizes = rows, heads, groups, key, value, size, apart(table), band.window or 0, band.chunk or 0, until, int(spec.rounded)
     reads = tuple(t for t in (q, k, v, table, positions, mask.sinks, slopes, learned, buckets) if t is not None)
-    call(ATTEND, HALF[q.dtype], reads, (z,), *pointers, *sizes, reach, scale, mask.cap or 0.0, spec.scale)
+    call(
+        "attend", HALF[q.dtype], reads, (z,), q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), table=table.data_ptr(),
+        positions=positions.data_ptr(), z=z.data_ptr(), sinks=address(mask.sinks), slopes=address(slopes), learned=address(learned),
+        buckets=0 if buckets is None else buckets[reach:].data_ptr(), rows=rows, heads=heads, groups=groups, key=key, value=value,
+        size=size, pages=row_stride(table), window=band.window or 0, chunk=band.chunk or 0,
+        until=min(band.until, end) if band.causal else end, rounded=int(spec.rounded), reach=reach, scale=scale, cap=mask.cap or 0.0,
+        steep=spec.scale,
+    )  # fmt: skip
     return z
 
 
@@ -100,10 +104,13 @@ def attend_latent(
     assert isinstance(band, Band)
     value, width = up_v.shape[1:]
     z = fresh((1, rows, heads, value), q.dtype)
-    reads = q, q_rot, latent, shared, up_k, up_v, table, positions
-    sizes = rows, heads, key, q_rot.shape[-1], value, width, size, apart(table), band.window or 0, band.chunk or 0
-    steps = q.stride(1), q.stride(2), up_k.stride(0)
-    call(LATENT, HALF[q.dtype], reads, (z,), *(t.data_ptr() for t in reads), z.data_ptr(), *sizes, *steps, scale)
+    call(
+        "latent", HALF[q.dtype], (q, q_rot, latent, shared, up_k, up_v, table, positions), (z,), q=q.data_ptr(), q_rot=q_rot.data_ptr(),
+        latent=latent.data_ptr(), shared=shared.data_ptr(), up_k=up_k.data_ptr(), up_v=up_v.data_ptr(), table=table.data_ptr(),
+        positions=positions.data_ptr(), z=z.data_ptr(), rows=rows, heads=heads, key=key, rotary=q_rot.shape[-1], value=value, width=width,
+        size=size, pages=row_stride(table), window=band.window or 0, chunk=band.chunk or 0, row_step=q.stride(1), head_step=q.stride(2),
+        up_step=up_k.stride(0), scale=scale,
+    )  # fmt: skip
     return z
 
 
@@ -134,6 +141,8 @@ def cross_attend(q: Tensor, like: Stored, places: Tensor, scale: float) -> Tenso
     """q [1 T H K], each row against the keys and values that its row of places [T 3] tells, of the widths of like: [1 T H W]."""
     (_, rows, heads, key), (groups, value) = q.shape, like[1].shape[2:]
     z = fresh((1, rows, heads, value), q.dtype)
-    words = q.data_ptr(), places.data_ptr(), z.data_ptr(), rows, heads, groups, key, value, places.stride(0)
-    call(CROSS_ATTEND, HALF[q.dtype], (q, places), (z,), *words, scale)
+    call(
+        "cross_attend", HALF[q.dtype], (q, places), (z,), q=q.data_ptr(), places=places.data_ptr(), z=z.data_ptr(), rows=rows, heads=heads,
+        groups=groups, key=key, value=value, step=places.stride(0), scale=scale,
+    )  # fmt: skip
     return z

@@ -15,6 +15,7 @@ struct BlockExperts {
   const T* bias;
   const int32_t* ends;
   i64 rows, experts, n, k;
+  FIELDS(w, scales, x, y, bias, ends, rows, experts, n, k)
   template <int BITS>
   i64 chunk() const {
     const i64 row = (k * BITS + 7) / 8 * (rows < experts ? rows : experts), many = (256 << 10) / row / 8 * 8, most = (n + 63) / 64 * 8;
@@ -22,13 +23,11 @@ struct BlockExperts {
   }
 };
 template <int BITS, class T>
-static i64 block_experts_pieces(const i64* words) {
-  auto& a = *(const BlockExperts<T>*)words;
+static i64 block_experts_pieces(const BlockExperts<T>& a) {
   return parts(a.n, a.template chunk<BITS>());
 }
 template <int BITS, class T>
-static void block_experts(const i64* words, Work& work) {
-  auto& a = *(const BlockExperts<T>*)words;
+static void block_experts(const BlockExperts<T>& a, Work& work) {
   const i64 chunk = a.template chunk<BITS>(), bytes = (a.k * BITS + 7) / 8;
   Rounded<BITS> x(a.k, a.rows);
   for (i64 r = 0; r < a.rows; r++) x.fill(r, a.x + r * a.k);

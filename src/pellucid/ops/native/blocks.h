@@ -156,6 +156,7 @@ struct BlockLinear {
   T* y;
   const T* bias;
   i64 rows, n, k;
+  FIELDS(w, scales, x, y, bias, rows, n, k)
 };
 
 template <int BITS, class T, int R>
@@ -175,13 +176,11 @@ static void block_tiles(const BlockLinear<T>& a, const Rounded<BITS>& x, i64 row
 }
 
 template <int BITS, class T>
-static i64 block_linear_pieces(const i64* words) {
-  auto& a = *(const BlockLinear<T>*)words;
+static i64 block_linear_pieces(const BlockLinear<T>& a) {
   return parts(a.n, rows_a_chunk(a.n, (a.k * BITS + 7) / 8));
 }
 template <int BITS, class T>
-static void block_linear(const i64* words, Work& work) {
-  auto& a = *(const BlockLinear<T>*)words;
+static void block_linear(const BlockLinear<T>& a, Work& work) {
   const i64 chunk = rows_a_chunk(a.n, (a.k * BITS + 7) / 8);
   Rounded<BITS> x(a.k, a.rows);
   for (i64 r = 0; r < a.rows; r++) x.fill(r, a.x + r * a.k);
@@ -200,14 +199,14 @@ struct BlockEmbedding {
   const i64* ids;
   T* y;
   i64 rows, width, count;
+  FIELDS(table, scales, ids, y, rows, width, count)
 };
 template <int BITS, class T>
-static i64 block_embedding_pieces(const i64* words) {
-  return ((const BlockEmbedding<T>*)words)->rows;
+static i64 block_embedding_pieces(const BlockEmbedding<T>& a) {
+  return a.rows;
 }
 template <int BITS, class T>
-static void block_embedding(const i64* words, Work& work) {
-  auto& a = *(const BlockEmbedding<T>*)words;
+static void block_embedding(const BlockEmbedding<T>& a, Work& work) {
   const i64 bytes = (a.width * BITS + 7) / 8, blocks = parts(a.width, GROUP);
   for (i64 r; (r = work.next()) >= 0;) {
     const i64 id = a.ids[r];

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pellucid.ops.native.library import BETWEEN, COOL, MASSES, call
+from pellucid.ops.native.library import call
 from pellucid.ops.native.twins import fits
 from pellucid.ops.precision import wide
 
@@ -21,28 +21,31 @@ def fits_row(x: Tensor) -> bool:
 def cooled(x: Tensor, top: float, by: float) -> Tensor:
     """(x - top) / by, each rounded."""
     y = torch.empty_like(x)
-    call(COOL, 0, (x,), (y,), x.data_ptr(), y.data_ptr(), len(x), top, by)
+    call("cool", 0, (x,), (y,), x=x.data_ptr(), y=y.data_ptr(), n=len(x), top=top, by=by)
     return y
 
 
 def indices_between(x: Tensor, low: float, high: float) -> Tensor:
     """Where those of x [N] lie that are no less than low and no more than high, in order; both as float32 holds them."""
     to, count = torch.empty(len(x), dtype=torch.long), torch.empty(1, dtype=torch.long)
-    call(BETWEEN, 0, (x,), (to, count), x.data_ptr(), to.data_ptr(), count.data_ptr(), len(x), low, high)
+    call(
+        "indices_between", 0, (x,), (to, count),
+        x=x.data_ptr(), to=to.data_ptr(), count=count.data_ptr(), n=len(x), low=low, high=high,
+    )  # fmt: skip
     return to[: int(count)]
 
 
 def masses(x: Tensor, top: float, size: int) -> Tensor:
     """The sum of e^(x - top) over each run of so many of x [N], none of which is larger than top: float64."""
     y = torch.empty(-(-len(x) // size), dtype=torch.float64)
-    call(MASSES, 0, (x,), (y,), x.data_ptr(), y.data_ptr(), len(x), size, 0, top, 1.0)
+    call("masses", 0, (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), n=len(x), size=size, levels=0, top=top, rate=1.0)
     return y
 
 
 def levels(x: Tensor, top: float, count: int, rate: float) -> Tensor:
     """The sum of e^(x - top) over each level of x [N], `rate` of them to a unit: float64 [count]. The last holds all that lies lower."""
     y = torch.empty((-(-len(x) // SHARE), count), dtype=torch.float64)
-    call(MASSES, 0, (x,), (y,), x.data_ptr(), y.data_ptr(), len(x), SHARE, count, top, rate)
+    call("masses", 0, (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), n=len(x), size=SHARE, levels=count, top=top, rate=rate)
     return y.sum(0)
 
 

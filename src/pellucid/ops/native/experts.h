@@ -11,10 +11,10 @@ struct Softmax {
   const float* x;
   float* y;
   i64 rows, width;
+  FIELDS(x, y, rows, width)
 };
-static i64 softmax_pieces(const i64* words) { return ((const Softmax*)words)->rows; }
-static void softmax(const i64* words, Work& work) {
-  auto& a = *(const Softmax*)words;
+static i64 softmax_pieces(const Softmax& a) { return a.rows; }
+static void softmax(const Softmax& a, Work& work) {
   for (i64 r; (r = work.next()) >= 0;) {
     const float* x = a.x + r * a.width;
     float* y = a.y + r * a.width;
@@ -34,10 +34,10 @@ struct Correct {
   const float *x, *by;
   float* y;
   i64 rows, width;
+  FIELDS(x, by, y, rows, width)
 };
-static i64 correct_pieces(const i64* words) { return ((const Correct*)words)->rows; }
-static void correct(const i64* words, Work& work) {
-  auto& a = *(const Correct*)words;
+static i64 correct_pieces(const Correct& a) { return a.rows; }
+static void correct(const Correct& a, Work& work) {
   for (i64 r; (r = work.next()) >= 0;)
     steps(0, a.width, [&](i64 i, i64 n) { store(a.y + r * a.width + i, load(a.x + r * a.width + i, n) + load(a.by + i, n), n); });
 }
@@ -49,6 +49,7 @@ struct Best {
   const float* x;
   i64* to;
   i64 rows, width, chosen, groups, groups_chosen, few;
+  FIELDS(x, to, rows, width, chosen, groups, groups_chosen, few)
 };
 // The place of the largest of x [n] that is not taken yet, which is then taken.
 static i64 take(const float* x, char* taken, i64 n) {
@@ -57,9 +58,8 @@ static i64 take(const float* x, char* taken, i64 n) {
     if (!taken[i] && (at < 0 || x[i] > x[at] || (x[i] != x[i] && x[at] == x[at]))) at = i;
   return taken[at] = 1, at;
 }
-static i64 best_pieces(const i64* words) { return ((const Best*)words)->rows; }
-static void best(const i64* words, Work& work) {
-  auto& a = *(const Best*)words;
+static i64 best_pieces(const Best& a) { return a.rows; }
+static void best(const Best& a, Work& work) {
   float* x = scratch(2 * a.width + 2 * a.groups);
   float* sums = x + a.width;
   char *taken = (char*)(sums + a.groups), *kept = taken + a.width;
@@ -87,10 +87,10 @@ struct Shares {
   float* y;
   i64 rows, width, count, normalised;
   double scale;
+  FIELDS(x, chosen, y, rows, width, count, normalised, scale)
 };
-static i64 shares_pieces(const i64*) { return 1; }
-static void shares(const i64* words, Work& work) {
-  auto& a = *(const Shares*)words;
+static i64 shares_pieces(const Shares&) { return 1; }
+static void shares(const Shares& a, Work& work) {
   if (work.next() < 0) return;
   for (i64 r = 0; r < a.rows; r++) {
     float sum = 0;
@@ -106,10 +106,10 @@ struct Sort {
   i64 *order, *token;
   int32_t* ends;
   i64 rows, count, experts;
+  FIELDS(chosen, order, token, ends, rows, count, experts)
 };
-static i64 sort_pieces(const i64*) { return 1; }
-static void sort(const i64* words, Work& work) {
-  auto& a = *(const Sort*)words;
+static i64 sort_pieces(const Sort&) { return 1; }
+static void sort(const Sort& a, Work& work) {
   if (work.next() < 0) return;
   std::memset(a.ends, 0, a.experts * sizeof(int32_t));
   for (i64 i = 0; i < a.rows * a.count; i++) a.ends[a.chosen[i]]++;
@@ -128,6 +128,7 @@ struct Experts {
   const T* bias;
   const int32_t* ends;
   i64 rows, experts, n, k;
+  FIELDS(w, x, y, bias, ends, rows, experts, n, k)
   i64 chunk() const {  // columns in a piece, of every expert: as much as a piece of a plain product, shared by those that may run
     const i64 row = k * (i64)sizeof(T) * (rows < experts ? rows : experts), most = parts(n, 8), many = (256 << 10) / row / 8 * 8;
     if (rows > FEW) return 4 * PANEL;
@@ -135,13 +136,11 @@ struct Experts {
   }
 };
 template <class T>
-static i64 experts_pieces(const i64* words) {
-  auto& a = *(const Experts<T>*)words;
+static i64 experts_pieces(const Experts<T>& a) {
   return parts(a.n, a.chunk());
 }
 template <class T>
-static void experts(const i64* words, Work& work) {
-  auto& a = *(const Experts<T>*)words;
+static void experts(const Experts<T>& a, Work& work) {
   const i64 chunk = a.chunk();
   for (i64 p; (p = work.next()) >= 0;)
     for (i64 e = 0, row = 0; e < a.experts; row = a.ends[e++]) {
@@ -164,15 +163,14 @@ struct Weigh {
   const i64* order;
   T* y;
   i64 rows, width;
+  FIELDS(x, share, order, y, rows, width)
 };
 template <class T>
-static i64 weigh_pieces(const i64* words) {
-  auto& a = *(const Weigh<T>*)words;
+static i64 weigh_pieces(const Weigh<T>& a) {
   return parts(a.rows, rows_a_piece(a.width));
 }
 template <class T>
-static void weigh(const i64* words, Work& work) {
-  auto& a = *(const Weigh<T>*)words;
+static void weigh(const Weigh<T>& a, Work& work) {
   each_row(work, a.rows, a.width, [&](i64 r) {
     T share;
     put(&share, a.share[a.order[r]]);
@@ -188,15 +186,14 @@ struct Combine {
   const i64* order;
   T* y;
   i64 rows, count, width;
+  FIELDS(x, share, order, y, rows, count, width)
 };
 template <class T>
-static i64 combine_pieces(const i64* words) {
-  auto& a = *(const Combine<T>*)words;
+static i64 combine_pieces(const Combine<T>& a) {
   return a.rows * parts(a.width, GRAIN);
 }
 template <class T>
-static void combine(const i64* words, Work& work) {
-  auto& a = *(const Combine<T>*)words;
+static void combine(const Combine<T>& a, Work& work) {
   const i64 across = parts(a.width, GRAIN), n = a.rows * a.count;
   i64 *places = (i64*)scratch(2 * (n + a.rows)), *found = places + n;  // where each token's rows are, in rising order
   std::memset(found, 0, a.rows * sizeof(i64));

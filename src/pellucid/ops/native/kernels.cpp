@@ -1,39 +1,49 @@
 // The kernels of a step, and `run`, which walks a list of calls with all threads.
 //
 // Compiled for each instruction set of make.py. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
-// has already loaded, so that a process has one pool of threads. An op's number is its place in `names` times two, plus one for bf16.
+// has already loaded, so that a process has one pool of threads. An op's number is its place in KERNELS times two, plus one for bf16.
 #include "attend.h"
 #include "block_experts.h"
 #include "latent.h"
 #include "many.h"
 #include "sample.h"
 
-#define ONE(name) {name##_pieces, name}, {name##_pieces, name}
-#define BLOCKED(name, bits) {name##_pieces<bits, float>, name<bits, float>}, {name##_pieces<bits, u16>, name<bits, u16>}
-#define BOTH(name) {name##_pieces<float>, name<float>}, {name##_pieces<u16>, name<u16>}
-static const Op ops[] = {
-    BOTH(linear), BOTH(embedding), BOTH(norm), BOTH(add), BOTH(gate), BOTH(angles), BOTH(rotate),
-    {store_pieces<float>, store_rows<float>}, {store_pieces<u16>, store_rows<u16>},
-    BOTH(attend), BOTH(argmax),
-    ONE(stream),
-    BOTH(times),
-    {linear_pieces<float>, linear<float>}, {linear_pieces<u16, float>, linear<u16, float>},
-    ONE(softmax), ONE(correct), ONE(best), ONE(shares), ONE(sort), BOTH(experts), BOTH(weigh), BOTH(combine), BOTH(latent), BOTH(cross_attend), BOTH(waves), ONE(bend),
-    BLOCKED(block_linear, 8), BLOCKED(block_linear, 4), BLOCKED(block_embedding, 8), BLOCKED(block_embedding, 4),
-    BOTH(pack), {many_pieces<float>, many<float>}, {many_pieces<u16>, many<u16>},
-    {many_pieces<float>, many<float>}, {many_pieces<u16, float>, many<u16, float>},
-    ONE(cool), ONE(indices_between), ONE(masses),
-    BLOCKED(block_experts, 8), BLOCKED(block_experts, 4),
-};
+// Every kernel by the name that Python calls it by, and its functions: KERNEL(name, function for float, function for bf16). ONE has no
+// dtype of its own, BOTH is a template over it, OF a template under another name. A kernel f comes with f_pieces.
+#define ONE(name) KERNEL(name, (name##_pieces, name), (name##_pieces, name))
+#define BOTH(name) OF(name, name)
+#define OF(name, f) KERNEL(name, (f##_pieces<float>, f<float>), (f##_pieces<u16>, f<u16>))
+#define WIDE(name, f) KERNEL(name, (f##_pieces<float>, f<float>), (f##_pieces<u16, float>, f<u16, float>))
+#define BITS(name, f, bits) KERNEL(name, (f##_pieces<bits, float>, f<bits, float>), (f##_pieces<bits, u16>, f<bits, u16>))
+#define KERNELS \
+  BOTH(linear) BOTH(embedding) BOTH(norm) BOTH(add) BOTH(gate) BOTH(angles) BOTH(rotate) OF(store, store_rows) BOTH(attend) BOTH(argmax) ONE(stream) \
+  BOTH(times) WIDE(linear_wide, linear) ONE(softmax) ONE(correct) ONE(best) ONE(shares) ONE(sort) BOTH(experts) BOTH(weigh) BOTH(combine) \
+  BOTH(latent) BOTH(cross_attend) BOTH(waves) ONE(bend) BITS(linear_int8, block_linear, 8) BITS(linear_int4, block_linear, 4) \
+  BITS(embedding_int8, block_embedding, 8) BITS(embedding_int4, block_embedding, 4) BOTH(pack) BOTH(many) WIDE(many_wide, many) \
+  ONE(cool) ONE(indices_between) ONE(masses) BITS(experts_int8, block_experts, 8) BITS(experts_int4, block_experts, 4)
 
-extern "C" {
-__attribute__((visibility("default"))) const char* digest() { return DIGEST; }
-__attribute__((visibility("default"))) const char* names() {
-  return "linear embedding norm add gate angles rotate store attend argmax stream times linear_wide "
-  "softmax correct best shares sort experts weigh combine latent cross_attend waves bend "
-  "linear_int8 linear_int4 embedding_int8 embedding_int4 pack many many_wide cool indices_between masses experts_int8 experts_int4";
+#define UNWRAP(...) __VA_ARGS__
+#define KERNEL(name, plain, half) op<UNWRAP plain>(), op<UNWRAP half>(),
+static const Op ops[] = {KERNELS};
+#undef KERNEL
+#define KERNEL(name, plain, half) #name,
+static const char* const names[] = {KERNELS};
+
+// A line a kernel: its name, the letters of its fields, their names.
+static std::string described() {
+  std::string lines;
+  for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) lines += std::string(names[i]) + " " + ops[2 * i].letters + " " + ops[2 * i].field_names + "\n";
+  return lines;
 }
-// Floats that `pack` fills for so many rows of k.
-__attribute__((visibility("default"))) i64 packed(i64 rows, i64 k) { return parts(rows, HIGH) * woven(k, HIGH); }
-__attribute__((visibility("default"))) void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
+
+#define EXPORT __attribute__((visibility("default")))
+extern "C" {
+EXPORT const char* digest() { return DIGEST; }
+EXPORT const char* kernels() {
+  static const std::string lines = described();
+  return lines.c_str();
+}
+// The number of floats that `pack` writes for `rows` rows of k.
+EXPORT i64 packed(i64 rows, i64 k) { return parts(rows, HIGH) * woven(k, HIGH); }
+EXPORT void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
 }

@@ -12,17 +12,18 @@ struct Latent {
   const T *q, *q_rot, *latent, *shared, *up_k, *up_v;
   const i64 *table, *positions;
   T* z;
-  i64 rows, heads, key, turned, value, width, size, pages, window, chunk, row_step, head_step, up_step;
+  i64 rows, heads, key, rotary, value, width, size, pages, window, chunk, row_step, head_step, up_step;
   double scale;
+  FIELDS(q, q_rot, latent, shared, up_k, up_v, table, positions, z, rows, heads, key, rotary, value, width, size, pages, window, chunk, row_step, head_step, up_step, scale)
   i64 near() const {  // rows that meet a head's matrices one after another: eight, or fewer where that leaves few pieces
     const i64 rows_a_piece = rows * parts(heads, TOGETHER) / 64;
     return rows_a_piece < 1 ? 1 : rows_a_piece > 8 ? 8 : rows_a_piece;
   }
 };
 
-// What H heads of row r gather of the latents, for their queries moved to them and turned by their positions.
+// What H heads of row r gather of the latents, for their queries moved to them and rotated by their positions.
 template <class T, int H>
-static void gather_latents(const Latent<T>& a, i64 r, const float* moved, const float* turned, float* gathered, float* room) {
+static void gather_latents(const Latent<T>& a, i64 r, const float* moved, const float* rotated, float* gathered, float* room) {
   Attend<T> sight{};
   sight.window = a.window, sight.chunk = a.chunk;
   const i64 p = a.positions[r], *table = a.table + r * a.pages, from = sight.first(p), seen = p + 1 - from, size = parts(seen, 16) * 16;
@@ -30,11 +31,11 @@ static void gather_latents(const Latent<T>& a, i64 r, const float* moved, const 
   i64 *rows = (i64*)(beside + H * size), *keys = rows + size;
   for (i64 t = 0, page = from / a.size, slot = from % a.size; t < seen; t++) {
     const i64 row = table[page] * a.size + slot;
-    rows[t] = row * a.width, keys[t] = row * a.turned;
+    rows[t] = row * a.width, keys[t] = row * a.rotary;
     if (++slot == a.size) slot = 0, page++;
   }
   score<T, H>(a.latent, moved, rows, seen, a.width, (float)a.scale, scores, size);
-  score<T, H>(a.shared, turned, keys, seen, a.turned, (float)a.scale, beside, size);
+  score<T, H>(a.shared, rotated, keys, seen, a.rotary, (float)a.scale, beside, size);
   for (int h = 0; h < H; h++) {
     for (i64 t = h * size; t < h * size + seen; t++) scores[t] += beside[t];
     norm[h] = 1.f / soften(scores + h * size, seen);
@@ -43,21 +44,19 @@ static void gather_latents(const Latent<T>& a, i64 r, const float* moved, const 
 }
 
 template <class T>
-static i64 latent_pieces(const i64* words) {
-  auto& a = *(const Latent<T>*)words;
+static i64 latent_pieces(const Latent<T>& a) {
   return parts(a.rows, a.near()) * parts(a.heads, TOGETHER);
 }
 template <class T>
-static void latent(const i64* words, Work& work) {
-  auto& a = *(const Latent<T>*)words;
-  const i64 near = a.near(), blocks = parts(a.rows, near), shares = parts(a.heads, TOGETHER), wide = padded(a.width), narrow = padded(a.turned);
+static void latent(const Latent<T>& a, Work& work) {
+  const i64 near = a.near(), blocks = parts(a.rows, near), shares = parts(a.heads, TOGETHER), wide = padded(a.width), narrow = padded(a.rotary);
   i64 longest = 0;
   for (i64 r = 0; r < a.rows; r++) longest = a.positions[r] >= longest ? a.positions[r] + 1 : longest;
   for (i64 job; (job = work.next()) >= 0;) {
     const i64 share = job / blocks, first = job % blocks * near, last = first + near < a.rows ? first + near : a.rows;
     const i64 head = share * a.heads / shares, heads = (share + 1) * a.heads / shares - head;
     float* moved = scratch(near * heads * 2 * wide + heads * narrow + parts(a.key, 2) * 2 * 3 + (2 * heads + 4) * (longest + 16));
-    float *gathered = moved + near * heads * wide, *turned = gathered + near * heads * wide, *q = turned + heads * narrow;
+    float *gathered = moved + near * heads * wide, *rotated = gathered + near * heads * wide, *q = rotated + heads * narrow;
     i64* steps = (i64*)(q + parts(a.key, 2) * 2);
     float* room = (float*)(steps + a.key);
     const auto each = [&](auto f) {  // f(row, head, where its latent stands); a row that may see nothing gives 0
@@ -74,9 +73,9 @@ static void latent(const i64* words, Work& work) {
     for (i64 r = first; r < last; r++) {
       std::memset(a.z + (r * a.heads + head) * a.value, 0, heads * a.value * sizeof(T));
       if (a.positions[r] < 0) continue;
-      for (i64 h = 0; h < heads; h++) arrange(a.q_rot + (r * a.heads + head + h) * a.turned, turned + h * narrow, a.turned);
+      for (i64 h = 0; h < heads; h++) arrange(a.q_rot + (r * a.heads + head + h) * a.rotary, rotated + h * narrow, a.rotary);
       const i64 at = (r - first) * heads * wide;
-      fixed<TOGETHER>(heads, [&](auto count) { gather_latents<T, count>(a, r, moved + at, turned, gathered + at, room); });
+      fixed<TOGETHER>(heads, [&](auto count) { gather_latents<T, count>(a, r, moved + at, rotated, gathered + at, room); });
     }
     each([&](i64 r, i64 h, i64 at) {
       T* z = a.z + (r * a.heads + h) * a.value;

@@ -1,7 +1,7 @@
 // y[r, n] = x[r, :] . w[n, :] + bias[n] for a few rows.
 //
 // The one idea: with few rows the weight's way from memory is the whole cost, so its rows are read one after another, each from memory
-// once, and asked for early. A cell's sum has one order, set by k alone: a row has the same bits alone, among
+// once, and prefetched. A cell's sum has one order, set by k alone: a row has the same bits alone, among
 // sixteen, and among the many of many.h.
 #pragma once
 #include "walk.h"
@@ -20,6 +20,7 @@ struct Linear {
   Y* y;
   const T* bias;
   i64 rows, n, k;
+  FIELDS(w, x, y, bias, rows, n, k)
   i64 chunk() const;
 };
 
@@ -41,41 +42,41 @@ i64 Linear<T, Y>::chunk() const {
 constexpr int SUMS = LANES == 16 ? 1 : 2;
 static inline V joined(const V* sums) { return SUMS == 1 ? sums[0] : sums[0] + sums[1]; }
 
-// Ask for a vector of each of a PAIR. Always inline, else GCC drops a call that only asks.
+// Prefetch one vector of each half of a PAIR. Must be always_inline: GCC removes a call whose only effect is a prefetch.
 template <class T>
-[[gnu::always_inline]] static inline void ask(const T* w) {
+[[gnu::always_inline]] static inline void prefetch(const T* w) {
   if constexpr (LANES == 16) {
     _mm_prefetch((const char*)w, _MM_HINT_T1);
     if constexpr (sizeof(T) == 4) _mm_prefetch((const char*)w + 64, _MM_HINT_T1);
   } else if constexpr (sizeof(T) == 2) _mm_prefetch((const char*)w, _MM_HINT_T0);
 }
-// Ask for what comes soon in this row. On Cascade Lake one row of bf16 went from 19.3 to 22.1 GB/s, four from 15.5 to 20, one of int4
+// Prefetch the numbers that come soon in this row. On Cascade Lake one row of bf16 went from 19.3 to 22.1 GB/s, four from 15.5 to 20, one of int4
 // from 18.3 to 21.2; bf16 on a Zen 3 core from 16.6 to 19.2, where float lost a tenth.
 template <class T>
 [[gnu::always_inline]] static inline void ahead(const T* w) {
-  ask(w + (LANES == 16 ? 4096 : 1024) / sizeof(T));
+  prefetch(w + (LANES == 16 ? 4096 : 1024) / sizeof(T));
 }
-// Where several tiles meet the same block of w, the first would wait for memory and the others leave it idle. So each asks for its share of
+// Where several tiles meet the same block of w, the first would wait for memory and the others leave it idle. So each prefetches its share of
 // the next block, at an even pace: a core waits for twelve lines at most, and a burst of them stops it. 16 rows on two Cascade Lake
-// cores: 190 -> 260 GFLOP/s at k = 896, 160 -> 232 at 4,864. It asks in two rows by turns, or one after another in the same where rows
+// cores: 190 -> 260 GFLOP/s at k = 896, 160 -> 232 at 4,864. It prefetches in two rows by turns, or along one where rows
 // lie end to end, which the processor's own prefetching helps along.
 template <class T>
 struct Share {
   const T* at = nullptr;
-  i64 apart = 0, turn = 0, pace = 0;  // numbers from row to row of w, from one place to the other, and from step to step
+  i64 stride = 0, turn = 0, pace = 0;  // numbers from row to row of w, from one place to the other, and from step to step
   Share() = default;
-  Share(const T* block, i64 count, i64 span, i64 k, i64 t, i64 tiles) : apart(k), turn(k), pace(parts(PAIR * BESIDE, tiles)) {
+  Share(const T* block, i64 count, i64 span, i64 k, i64 t, i64 tiles) : stride(k), turn(k), pace(parts(PAIR * BESIDE, tiles)) {
     at = block + t * (span < k ? span : count * k) / tiles;
-    if (span == k) apart = k / tiles, turn = pace, pace *= 2;
+    if (span == k) stride = k / tiles, turn = pace, pace *= 2;
   }
   Share operator+(i64 rows) const {
     Share later = *this;
-    later.at += rows * apart;
+    later.at += rows * stride;
     return later;
   }
 };
 
-// A block of w: some rows, a row every k, of which it has a part that begins them, ends them, or does both.
+// A block of w: `count` rows, k apart, of each a part of `span` numbers, which may begin the row, end it, or both.
 template <class T>
 struct Block {
   const T* w;
@@ -83,7 +84,7 @@ struct Block {
   bool begins, ends;
 };
 
-// The rows of tile t of so many: sixteen are 5 + 5 + 6.
+// The first row of tile t of `rows`: sixteen are 5 + 5 + 6.
 static inline i64 first(i64 t, i64 rows) { return t * rows / parts(rows, TILE); }
 
 // x [rows k] as tiles meet it, in this thread's scratch: of each tile a PAIR of every row, then the next. Behind it is room for `held`.
@@ -97,9 +98,9 @@ static inline float* arranged(const T* x, i64 rows, i64 k) {
   return room;
 }
 
-// k numbers of J rows of w, `apart` from one to the next, times those of R rows of x, which stand arranged: cell (r, j) is r * J + j.
+// k numbers of J rows of w, `stride` from one to the next, times those of R rows of x, which stand arranged: cell (r, j) is r * J + j.
 template <class T, int J, int R, bool SHARED = false>
-[[gnu::always_inline]] static inline void dot(const T* w, i64 apart, const float* x, i64 k, V* sums, Share<T> share = {}) {
+[[gnu::always_inline]] static inline void dot(const T* w, i64 stride, const float* x, i64 k, V* sums, Share<T> share = {}) {
   const auto step = [&](const T* const* w, i64 i, const float* x) __attribute__((always_inline)) {
     V a[J], b[J];
 #pragma GCC unroll 2
@@ -116,17 +117,17 @@ template <class T, int J, int R, bool SHARED = false>
     }
   };
   const T* rows[J];
-  for (int j = 0; j < J; j++) rows[j] = w + j * apart;
+  for (int j = 0; j < J; j++) rows[j] = w + j * stride;
   i64 i = 0;
   if constexpr (SHARED)
     for (; i + 2 * PAIR <= k; i += 2 * PAIR, share.at += share.pace) {
-      ask(share.at);
+      prefetch(share.at);
       step(rows, i, x + i * R);
-      ask(share.at + share.turn);
+      prefetch(share.at + share.turn);
       step(rows, i + PAIR, x + (i + PAIR) * R);
     }
   for (; i + PAIR <= k; i += PAIR) {
-    if constexpr (SHARED) ask(share.at);
+    if constexpr (SHARED) prefetch(share.at);
     else
       for (int j = 0; j < J; j++) ahead(rows[j] + i);
     step(rows, i, x + i * R);
@@ -184,7 +185,7 @@ template <class T, class Y>
 static void product(const Linear<T, Y>& a, float* x, i64 from, i64 to, i64 then) {
   const i64 tiles = parts(a.rows, TILE), width = padded(a.k), span = tiles > 1 ? padded(parts(a.k, parts(a.k, SPAN))) : width;
   const i64 many = NEAR_BYTES / (span * (i64)sizeof(T)), most = tiles == 1 || many > NEAR ? NEAR : many;
-  const i64 near = parts(to - from, parts(to - from, most) * 2) * 2;  // blocks of one size: each asks for as many rows as it has
+  const i64 near = parts(to - from, parts(to - from, most) * 2) * 2;  // blocks of one size: each prefetches as many rows as it has
   V* held = (V*)(x + a.rows * width);
   for (i64 j = from; j < to; j += near)
     for (i64 i = 0; i < a.k; i += span) {
@@ -205,13 +206,11 @@ static void product(const Linear<T, Y>& a, float* x, i64 from, i64 to, i64 then)
 }
 
 template <class T, class Y = T>
-static i64 linear_pieces(const i64* words) {
-  auto& a = *(const Linear<T, Y>*)words;
+static i64 linear_pieces(const Linear<T, Y>& a) {
   return parts(a.n, a.chunk());
 }
 template <class T, class Y = T>
-static void linear(const i64* words, Work& work) {
-  auto& a = *(const Linear<T, Y>*)words;
+static void linear(const Linear<T, Y>& a, Work& work) {
   const i64 chunk = a.chunk();
   float* x = arranged(a.x, a.rows, a.k);
   const auto columns = [&](i64 p, i64 then) { product(a, x, p * chunk, p * chunk + chunk < a.n ? p * chunk + chunk : a.n, then * chunk); };
@@ -219,5 +218,5 @@ static void linear(const i64* words, Work& work) {
   if (a.rows <= TILE)
     for (; p >= 0; p = work.next()) columns(p, p);
   else
-    for (; p >= 0; p = then) then = work.next(), columns(p, then < 0 ? p : then);  // taken early, so that it can be asked for
+    for (; p >= 0; p = then) then = work.next(), columns(p, then < 0 ? p : then);  // taken early, so that it can be prefetched
 }

@@ -1,5 +1,6 @@
-"""How the kernels are compiled: the same sources for AVX2, for AVX-512, and for AVX-512 with sums of bytes (VNNI).
+"""`python src/pellucid/ops/native/make.py`: compile the kernels next to their sources.
 
+One library for AVX2, one for AVX-512, one for AVX-512 with sums of bytes (VNNI), from the same sources.
 The standard library only: the wheel's build hook runs this file before anything is installed. OpenMP is compiled in but not linked;
 its symbol is found in the runtime that torch has loaded. A library carries the digest of its sources, and is not used with others.
 """
@@ -21,20 +22,20 @@ COMMON = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-m
 
 
 def digest(sources: Path = HERE) -> str:
-    """Names the sources: a library made from others has other structures."""
+    """Name the state of the sources: a library made from others has other structures."""
     parts = [p.read_bytes() for p in sorted(sources.iterdir()) if p.suffix in (".h", ".cpp")]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def compiler() -> str | None:
-    """The C++ compiler, where it can make these kernels: Linux on x86-64."""
+    """Return the C++ compiler, None where it cannot make these kernels: they need Linux on x86-64."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return None
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
 def build(into: Path = HERE) -> list[Path]:
-    """Make kernels_avx2.so and its like in a folder: those that the compiler can make, and none without a compiler."""
+    """Write kernels_avx2.so and the others to a folder. Returns those that compiled; none without a compiler."""
     cxx, made = compiler(), list[Path]()
     if cxx is None:
         return made
@@ -53,13 +54,19 @@ def build(into: Path = HERE) -> list[Path]:
 
 
 def platform_tag(libraries: list[Path]) -> str:
-    """Return the platform of a wheel that holds `libraries`: the oldest glibc that has every symbol they ask for.
+    """Return the platform of a wheel that holds `libraries`: the oldest glibc that has every symbol they need.
 
     An index refuses plain `linux_x86_64`, which says nothing of the C library. Libraries of another C library keep that name.
     """
-    asked = [re.findall(rb"\bGLIBC_(\d+)\.(\d+)", path.read_bytes()) for path in libraries]
-    versions = [(int(major), int(minor)) for found in asked for major, minor in found]
+    named = [re.findall(rb"\bGLIBC_(\d+)\.(\d+)", path.read_bytes()) for path in libraries]
+    versions = [(int(major), int(minor)) for symbols in named for major, minor in symbols]
     if not versions:
         return "linux_x86_64"
     major, minor = max(versions)
     return f"manylinux_{major}_{max(minor, 17)}_x86_64"  # 2.17 is the oldest that pip knows by this name
+
+
+if __name__ == "__main__":
+    libraries = build()
+    print(*libraries, sep="\n")
+    sys.exit(0 if libraries else 1)

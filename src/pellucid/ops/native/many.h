@@ -22,12 +22,12 @@ static inline i64 leaf(i64 lane, i64 odd) {
   return SUMS * to + odd;
 }
 
-// Floats from one leaf to the next, `apart` of them for each of its numbers. The odd sixteen: leaves must not share a cache set.
-static inline i64 leaf_size(i64 k, i64 apart) { return padded(k) / LEAVES * apart + 16; }
-static inline i64 woven(i64 k, i64 apart) { return LEAVES * leaf_size(k, apart); }
+// Floats from one leaf to the next, `stride` of them for each of its numbers. The odd sixteen: leaves must not share a cache set.
+static inline i64 leaf_size(i64 k, i64 stride) { return padded(k) / LEAVES * stride + 16; }
+static inline i64 woven(i64 k, i64 stride) { return LEAVES * leaf_size(k, stride); }
 
-// Eight vectors of eight, to[j * apart + i] = v[i][j].
-static inline void turned(const __m256* v, float* to, const i64* at) {
+// Eight vectors of eight, to[j * stride + i] = v[i][j].
+static inline void transpose(const __m256* v, float* to, const i64* at) {
   __m256 a[8], b[8];
   for (int i = 0; i < 8; i += 2) a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]), a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
   for (int i = 0; i < 8; i += 4)
@@ -48,20 +48,20 @@ static inline void halves(V v, __m256* out) {
 #endif
 }
 
-// Eight rows of k numbers, those from `rows` on zeros, as floats leaf by leaf: of each pair of vectors eight numbers, then `apart` on.
+// Eight rows of k numbers, those from `rows` on zeros, as floats leaf by leaf: of each pair of vectors eight numbers, then `stride` on.
 template <class T>
-static void weave(const T* x, i64 rows, i64 k, i64 apart, float* to) {
-  const i64 size = leaf_size(k, apart);
+static void weave(const T* x, i64 rows, i64 k, i64 stride, float* to) {
+  const i64 size = leaf_size(k, stride);
   i64 even[LANES], odd[LANES];
-  for (i64 l = 0; l < LANES; l++) even[l] = leaf(l, 0) * size, odd[l] = SUMS == 1 ? even[l] + apart : leaf(l, 1) * size;
-  for (i64 i = 0; i < k; i += PAIR, to += PAIR / LEAVES * apart) {
+  for (i64 l = 0; l < LANES; l++) even[l] = leaf(l, 0) * size, odd[l] = SUMS == 1 ? even[l] + stride : leaf(l, 1) * size;
+  for (i64 i = 0; i < k; i += PAIR, to += PAIR / LEAVES * stride) {
     __m256 a[16], b[16];
     for (i64 r = 0; r < 8; r++) {
       V p = set(0.f), q = p;
       if (r < rows) pair(x + r * k + i, p, q, k - i);
       halves(p, a + r), halves(q, b + r);
     }
-    for (i64 h = 0; h < LANES; h += 8) turned(a + h, to, even + h), turned(b + h, to, odd + h);
+    for (i64 h = 0; h < LANES; h += 8) transpose(a + h, to, even + h), transpose(b + h, to, odd + h);
   }
 }
 
@@ -71,14 +71,14 @@ struct Pack {
   const T* x;
   float* to;
   i64 rows, k;
+  FIELDS(x, to, rows, k)
 };
 template <class T>
-static i64 pack_pieces(const i64* words) {
-  return parts(((const Pack<T>*)words)->rows, HIGH);
+static i64 pack_pieces(const Pack<T>& a) {
+  return parts(a.rows, HIGH);
 }
 template <class T>
-static void pack(const i64* words, Work& work) {
-  auto& a = *(const Pack<T>*)words;
+static void pack(const Pack<T>& a, Work& work) {
   for (i64 p; (p = work.next()) >= 0;) weave(a.x + p * HIGH * a.k, a.rows - p * HIGH, a.k, HIGH, a.to + p * woven(a.k, HIGH));
 }
 
@@ -152,12 +152,11 @@ static void panels(const Linear<T, Y>& a, const T* x, i64 from, i64 to) {
 
 // ---- many: Linear, whose x is what pack has made
 template <class T, class Y = T>
-static i64 many_pieces(const i64* words) {
-  return parts(((const Linear<T, Y>*)words)->n, PANEL);
+static i64 many_pieces(const Linear<T, Y>& a) {
+  return parts(a.n, PANEL);
 }
 template <class T, class Y = T>
-static void many(const i64* words, Work& work) {
-  auto& a = *(const Linear<T, Y>*)words;
+static void many(const Linear<T, Y>& a, Work& work) {
   const Course course(a.rows, a.k);
   float* room = scratch(course.floats);
   for (i64 p; (p = work.next()) >= 0;) panel(a, (const float*)a.x, p * PANEL, course, room);

@@ -3,10 +3,10 @@
     with record() as recording:
         logits = model(token, step)
     plan = recording.plan()
-    plan.replay()                    # logits, the same tensor, now belong to what lies behind the pointers
+    plan.replay()                    # writes the same tensor, `logits`, from the data now behind the pointers
 
-What changes from step to step lies behind a pointer: the token, the position, the table of pages. A call waits for the last call
-before it that wrote what it reads or writes, or read what it writes, by ranges of memory. A plan owns every tensor it points to.
+All that changes from step to step lies behind a pointer: the token, the position, the table of pages. A call waits for the last call
+before it that wrote memory it reads or writes, or read memory it writes. A plan owns every tensor that it points to.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ class Line:
 
 
 def extent(t: Tensor) -> Range:
-    """The memory that a tensor reaches."""
+    """Return the range of addresses that a tensor spans."""
     reach = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
     return t.data_ptr(), t.data_ptr() + reach * t.element_size()
 
@@ -55,12 +55,12 @@ def overlap(a: Sequence[Range], b: Sequence[Range]) -> bool:
 
 
 def conflict(first: Line, second: Line) -> bool:
-    """Whether the order of the two matters."""
+    """True if the order of the two matters."""
     return overlap(first.writes, (*second.reads, *second.writes)) or overlap(first.reads, second.writes)
 
 
 def wire(lines: list[Line]) -> list[Line]:
-    """The lines with their waits: each for the last one before it with which it conflicts, and so for all before that."""
+    """Set `after` of each line: it waits for the last line before it that it conflicts with, and so for all before that."""
     wired: list[Line] = []
     for i, line in enumerate(lines):
         after = next((j + 1 for j in range(i - 1, -1, -1) if conflict(lines[j], line)), 0)
@@ -69,7 +69,7 @@ def wire(lines: list[Line]) -> list[Line]:
 
 
 class Plan:
-    """A recorded step. It falls with what it points to: drop it when weights are replaced or modules change."""
+    """A recorded step. Valid while its weights and modules stay: drop it when they are replaced."""
 
     def __init__(self, lines: list[Line], alive: list[torch.UntypedStorage]) -> None:
         self.lines, self.alive = wire(lines), alive
@@ -81,30 +81,30 @@ class Plan:
         self.address = ctypes.addressof(self.words)
 
     def replay(self) -> None:
-        """Run the step again, on what lies behind its pointers now."""
+        """Run the step again on the data that now lies behind its pointers."""
         assert library.lib is not None
         library.lib.run(self.address, len(self.lines), library.threads())
 
 
 class Recording:
-    """The ear of an open recording."""
+    """An open recording: the calls so far, and the memory that they point to."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
         self.alive: list[torch.UntypedStorage] = []  # not the tensors: a parameter may be given other memory
-        self.deaf = False  # what torch does is no part of the step: it makes room, or what is the same at every step
+        self.off = False  # inside paused(): torch makes an output tensor, or a table that is the same at every step
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        outer, self.deaf = self.deaf, True
+    def paused(self) -> Iterator[None]:
+        outer, self.off = self.off, True
         try:
             yield
         finally:
-            self.deaf = outer
+            self.off = outer
 
     def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Memory of its own for every output: nothing is reused within a step, so only true dependencies make a call wait."""
-        with self.aside():
+        """Make an output tensor with memory of its own: nothing is reused in a step, so a call waits for true dependencies only."""
+        with self.paused():
             return torch.empty(shape, dtype=dtype)
 
     def add_call(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None:
@@ -119,7 +119,7 @@ DTYPES = torch.ops.aten.promote_types.default  # of two dtypes a third
 
 
 class Guard(TorchDispatchMode):
-    """Refuses every torch op that touches data: a replay would leave it out. A view is only another way to name the same data."""
+    """Raises for every torch op that touches data: a replay would leave it out. Views pass, since they touch none."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -132,15 +132,15 @@ class Guard(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if not (self.recording.deaf or func.is_view or func is DTYPES):
+        if not (self.recording.off or func.is_view or func is DTYPES):
             raise Unplannable("plan.torch", op=str(func))
         return func(*args, **(kwargs or {}))
 
 
 class Values(TorchFunctionMode):
-    """Refuses what takes values out of a tensor without an op: the replay could not know that they have changed."""
+    """Raises for a function that takes values out of a tensor without an op: a replay would not see them change."""
 
-    taken = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.item, Tensor.__dlpack__)
+    refused = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.item, Tensor.__dlpack__)
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -149,14 +149,14 @@ class Values(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func in self.taken and not self.recording.deaf:
+        if func in self.refused and not self.recording.off:
             raise Unplannable("plan.torch", op=func.__name__)
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
 def record() -> Iterator[Recording]:
-    """Hear every native call of this thread. A torch op that touches data raises Unplannable; so does a thread without kernels."""
+    """Record every native call of this thread. Raises Unplannable for a torch op that touches data, and for a thread without kernels."""
     if not library.available():
         raise Unplannable("plan.unavailable")
     outer, recording = library.here.recording, Recording()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pellucid.ops.blocks import Blocks
-from pellucid.ops.native.library import EMBEDDING_BLOCKS, EXPERTS_BLOCKS, HALF, LINEAR_BLOCKS, call, fresh, most
+from pellucid.ops.native.library import HALF, call, fresh, most
 from pellucid.ops.native.twins import ROUTED, ROWS, address, count, fits, numbers
 
 BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
@@ -33,8 +33,10 @@ def linear_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
     reads, rows, size = (x, codes, scales) if bias is None else (x, codes, scales, bias), count(x), x.element_size()
     for at in range(0, rows, BLOCK):
         block = min(BLOCK, rows - at)
-        words = codes.data_ptr(), scales.data_ptr(), x.data_ptr() + at * k * size, y.data_ptr() + at * n * size, address(bias), block, n, k
-        call(LINEAR_BLOCKS[weight.format], HALF[x.dtype], reads, (y,), *words)
+        call(
+            f"linear_{weight.format}", HALF[x.dtype], reads, (y,), w=codes.data_ptr(), scales=scales.data_ptr(),
+            x=x.data_ptr() + at * k * size, y=y.data_ptr() + at * n * size, bias=address(bias), rows=block, n=n, k=k,
+        )  # fmt: skip
     return y
 
 
@@ -49,8 +51,10 @@ def experts_blocks(rows: Tensor, weight: Blocks, ends: Tensor, bias: Tensor | No
     E, n, k = weight.shape
     codes, scales, y = weight.codes, weight.scales, fresh((rows.shape[0], n), rows.dtype)
     reads = tuple(t for t in (rows, codes, scales, ends, bias) if t is not None)
-    pointers = codes.data_ptr(), scales.data_ptr(), rows.data_ptr(), y.data_ptr(), address(bias), ends.data_ptr()
-    call(EXPERTS_BLOCKS[weight.format], HALF[rows.dtype], reads, (y,), *pointers, rows.shape[0], E, n, k)
+    call(
+        f"experts_{weight.format}", HALF[rows.dtype], reads, (y,), w=codes.data_ptr(), scales=scales.data_ptr(), x=rows.data_ptr(),
+        y=y.data_ptr(), bias=address(bias), ends=ends.data_ptr(), rows=rows.shape[0], experts=E, n=n, k=k,
+    )  # fmt: skip
     return y
 
 
@@ -61,7 +65,9 @@ def fits_embedding_blocks(ids: Tensor, table: Tensor) -> bool:
 def embedding_blocks(ids: Tensor, table: Blocks) -> Tensor:
     """Rows of table [rows width] by ids [...], as values: [... width]. An id outside the table gives NaN."""
     y = fresh((*ids.shape, table.shape[1]), table.dtype)
-    pointers = table.codes.data_ptr(), table.scales.data_ptr(), ids.data_ptr(), y.data_ptr()
-    reads = (ids, table.codes, table.scales)
-    call(EMBEDDING_BLOCKS[table.format], HALF[table.dtype], reads, (y,), *pointers, ids.numel(), table.shape[1], table.shape[0])
+    codes, scales = table.codes, table.scales
+    call(
+        f"embedding_{table.format}", HALF[table.dtype], (ids, codes, scales), (y,), table=codes.data_ptr(), scales=scales.data_ptr(),
+        ids=ids.data_ptr(), y=y.data_ptr(), rows=ids.numel(), width=table.shape[1], count=table.shape[0],
+    )  # fmt: skip
     return y

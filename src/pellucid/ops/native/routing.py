@@ -6,7 +6,7 @@ Scores and shares are float32, as the reference takes them for both dtypes of th
 import torch
 from torch import Tensor
 
-from pellucid.ops.native.library import BEST, COMBINE, CORRECT, EXPERTS, HALF, SHARES, SOFTMAX, SORT, WEIGH, call, fresh, most
+from pellucid.ops.native.library import HALF, call, fresh, most
 from pellucid.ops.native.twins import BF16_IS_FAST, ROUTED, address, count, few, fits, numbers
 from pellucid.ops.precision import wide
 
@@ -19,29 +19,34 @@ def fits_scores(*x: Tensor) -> bool:
 def softmax(x: Tensor) -> Tensor:
     """Softmax of rows [... E]."""
     y = fresh(tuple(x.shape), x.dtype)
-    call(SOFTMAX, 0, (x,), (y,), x.data_ptr(), y.data_ptr(), count(x), x.shape[-1])
+    call("softmax", 0, (x,), (y,), x=x.data_ptr(), y=y.data_ptr(), rows=count(x), width=x.shape[-1])
     return y
 
 
 def correct(x: Tensor, by: Tensor) -> Tensor:
     """Rows x [... E] plus by [E]."""
     y = fresh(tuple(x.shape), x.dtype)
-    call(CORRECT, 0, (x, by), (y,), x.data_ptr(), by.data_ptr(), y.data_ptr(), count(x), x.shape[-1])
+    call("correct", 0, (x, by), (y,), x=x.data_ptr(), by=by.data_ptr(), y=y.data_ptr(), rows=count(x), width=x.shape[-1])
     return y
 
 
 def best(x: Tensor, chosen: int, groups: int, groups_chosen: int, few: int) -> Tensor:
     """Numbers of the largest of each row [... E], in falling order, of the best groups alone: LongTensor [... A]."""
     y = fresh((*x.shape[:-1], chosen), torch.int64)
-    call(BEST, 0, (x,), (y,), x.data_ptr(), y.data_ptr(), count(x), x.shape[-1], chosen, groups, groups_chosen, few)
+    call(
+        "best", 0, (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), rows=count(x), width=x.shape[-1], chosen=chosen, groups=groups,
+        groups_chosen=groups_chosen, few=few,
+    )  # fmt: skip
     return y
 
 
 def shares(x: Tensor, chosen: Tensor, normalised: bool, scale: float) -> Tensor:
     """Scores [B T E] of the chosen [B T A], over their sum where normalised, times scale: [B T A]."""
     y = fresh(tuple(chosen.shape), x.dtype)
-    words = x.data_ptr(), chosen.data_ptr(), y.data_ptr(), count(x), x.shape[-1], chosen.shape[-1], int(normalised), scale
-    call(SHARES, 0, (x, chosen), (y,), *words)
+    call(
+        "shares", 0, (x, chosen), (y,), x=x.data_ptr(), chosen=chosen.data_ptr(), y=y.data_ptr(), rows=count(x), width=x.shape[-1],
+        count=chosen.shape[-1], normalised=int(normalised), scale=scale,
+    )  # fmt: skip
     return y
 
 
@@ -53,8 +58,10 @@ def sort(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
     """Choices [B T A] by expert -> (which choice each of N rows is, whose row it reads, where each expert's rows end [E])."""
     n = chosen.numel()
     order, token, ends = fresh((n,), torch.int64), fresh((n,), torch.int64), fresh((experts,), torch.int32)
-    words = chosen.data_ptr(), order.data_ptr(), token.data_ptr(), ends.data_ptr(), count(chosen), chosen.shape[-1], experts
-    call(SORT, 0, (chosen,), (order, token, ends), *words)
+    call(
+        "sort", 0, (chosen,), (order, token, ends), chosen=chosen.data_ptr(), order=order.data_ptr(), token=token.data_ptr(),
+        ends=ends.data_ptr(), rows=count(chosen), count=chosen.shape[-1], experts=experts,
+    )  # fmt: skip
     return order, token, ends
 
 
@@ -68,8 +75,10 @@ def experts(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> 
     E, n, k = weight.shape
     y = fresh((rows.shape[0], n), rows.dtype)
     reads = tuple(t for t in (rows, weight, ends, bias) if t is not None)
-    words = weight.data_ptr(), rows.data_ptr(), y.data_ptr(), address(bias), ends.data_ptr(), rows.shape[0], E, n, k
-    call(EXPERTS, HALF[rows.dtype], reads, (y,), *words)
+    call(
+        "experts", HALF[rows.dtype], reads, (y,), w=weight.data_ptr(), x=rows.data_ptr(), y=y.data_ptr(), bias=address(bias),
+        ends=ends.data_ptr(), rows=rows.shape[0], experts=E, n=n, k=k,
+    )  # fmt: skip
     return y
 
 
@@ -80,8 +89,10 @@ def fits_shares(rows: Tensor, share: Tensor, order: Tensor) -> bool:
 def weigh(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
     """Sorted rows [N D], each times its share [B T A]."""
     y = fresh(tuple(rows.shape), rows.dtype)
-    words = rows.data_ptr(), share.data_ptr(), order.data_ptr(), y.data_ptr(), *rows.shape
-    call(WEIGH, HALF[rows.dtype], (rows, share, order), (y,), *words)
+    call(
+        "weigh", HALF[rows.dtype], (rows, share, order), (y,), x=rows.data_ptr(), share=share.data_ptr(), order=order.data_ptr(),
+        y=y.data_ptr(), rows=rows.shape[0], width=rows.shape[1],
+    )  # fmt: skip
     return y
 
 
@@ -89,6 +100,8 @@ def combine(rows: Tensor, share: Tensor | None, order: Tensor, like: Tensor) -> 
     """Sorted rows [N D] back to their tokens, times their shares [B T A] where there are any, and summed: as like [B T D]."""
     y, tokens = fresh(tuple(like.shape), rows.dtype), count(like)
     reads = tuple(t for t in (rows, share, order) if t is not None)
-    words = rows.data_ptr(), address(share), order.data_ptr(), y.data_ptr(), tokens, rows.shape[0] // tokens, rows.shape[1]
-    call(COMBINE, HALF[rows.dtype], reads, (y,), *words)
+    call(
+        "combine", HALF[rows.dtype], reads, (y,), x=rows.data_ptr(), share=address(share), order=order.data_ptr(), y=y.data_ptr(),
+        rows=tokens, count=rows.shape[0] // tokens, width=rows.shape[1],
+    )  # fmt: skip
     return y

@@ -1,7 +1,7 @@
 // The small ops of a step: embedding, norm, add, gate, times, angles, rotate, argmax.
 //
 // The one idea: each is cut by rows, or by runs of GRAIN numbers, so large that one thread's share is worth a ticket. What is
-// rounded to bf16 on the way is what the models were trained with, and is said where it happens.
+// rounded to bf16 on the way is rounded as in training, and a comment says where.
 #pragma once
 #include "walk.h"
 
@@ -23,15 +23,14 @@ struct Embedding {
   const i64* ids;
   T* y;
   i64 rows, width, count;
+  FIELDS(table, ids, y, rows, width, count)
 };
 template <class T>
-static i64 embedding_pieces(const i64* words) {
-  auto& a = *(const Embedding<T>*)words;
+static i64 embedding_pieces(const Embedding<T>& a) {
   return parts(a.rows, rows_a_piece(a.width));
 }
 template <class T>
-static void embedding(const i64* words, Work& work) {
-  auto& a = *(const Embedding<T>*)words;
+static void embedding(const Embedding<T>& a, Work& work) {
   each_row(work, a.rows, a.width, [&](i64 r) {
     const i64 id = a.ids[r];
     if (id >= 0 && id < a.count) std::memcpy(a.y + r * a.width, a.table + id * a.width, a.width * sizeof(T));
@@ -49,15 +48,14 @@ struct Norm {
   i64 rows, width, step;  // from one row of x to the next
   double eps;
   i64 centred, offset;
+  FIELDS(x, y, weight, bias, rows, width, step, eps, centred, offset)
 };
 template <class T>
-static i64 norm_pieces(const i64* words) {
-  auto& a = *(const Norm<T>*)words;
+static i64 norm_pieces(const Norm<T>& a) {
   return parts(a.rows, rows_a_piece(a.width));
 }
 template <class T>
-static void norm(const i64* words, Work& work) {
-  auto& a = *(const Norm<T>*)words;
+static void norm(const Norm<T>& a, Work& work) {
   each_row(work, a.rows, a.width, [&](i64 r) {
     const T* x = a.x + r * a.step;
     T* y = a.y + r * a.width;
@@ -90,14 +88,14 @@ struct Add {
   const T *x, *y;
   T* z;
   i64 n;
+  FIELDS(x, y, z, n)
 };
 template <class T>
-static i64 add_pieces(const i64* words) {
-  return parts(((const Add<T>*)words)->n, GRAIN);
+static i64 add_pieces(const Add<T>& a) {
+  return parts(a.n, GRAIN);
 }
 template <class T>
-static void add(const i64* words, Work& work) {
-  auto& a = *(const Add<T>*)words;
+static void add(const Add<T>& a, Work& work) {
   for (i64 p; (p = work.next()) >= 0;)
     steps(p * GRAIN, p * GRAIN + GRAIN < a.n ? p * GRAIN + GRAIN : a.n, [&](i64 i, i64 n) { store(a.z + i, load(a.x + i, n) + load(a.y + i, n), n); });
 }
@@ -109,6 +107,7 @@ struct Gate {
   T* y;
   i64 n, act;
   double amount;
+  FIELDS(g, up, y, n, act, amount)
 };
 static inline V gelu_tanh(V x) {  // x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the same as the form with tanh
   return x / (set(1.f) + exponent(x * set(-1.5957691216f) * fma(x * x, set(0.044715f), set(1.f))));
@@ -132,12 +131,11 @@ static void gate_by(const Gate<T>& a, Work& work, F act) {
     });
 }
 template <class T>
-static i64 gate_pieces(const i64* words) {
-  return parts(((const Gate<T>*)words)->n, GRAIN);
+static i64 gate_pieces(const Gate<T>& a) {
+  return parts(a.n, GRAIN);
 }
 template <class T>
-static void gate(const i64* words, Work& work) {
-  auto& a = *(const Gate<T>*)words;
+static void gate(const Gate<T>& a, Work& work) {
   const V amount = set((float)a.amount);
   if (a.act == 0) gate_by(a, work, [](V x) { return gelu_tanh(x); });
   if (a.act == 1) gate_by(a, work, [](V x) { return gelu(x); });
@@ -161,15 +159,14 @@ struct Times {
   T* y;
   i64 rows, width, floor;
   double amount;
+  FIELDS(x, gate, positions, y, rows, width, floor, amount)
 };
 template <class T>
-static i64 times_pieces(const i64* words) {
-  auto& a = *(const Times<T>*)words;
+static i64 times_pieces(const Times<T>& a) {
   return parts(a.rows, rows_a_piece(a.width));
 }
 template <class T>
-static void times(const i64* words, Work& work) {
-  auto& a = *(const Times<T>*)words;
+static void times(const Times<T>& a, Work& work) {
   each_row(work, a.rows, a.width, [&](i64 r) {
     float factor;
     if (a.gate) {
@@ -189,19 +186,19 @@ struct Angles {
   const i64* positions;
   const void* frequencies;
   T *cos, *sin;
-  i64 rows, half, single, apart;  // from one row's frequencies to the next one's, 0 where they share them
+  i64 rows, half, single, stride;  // from one row's frequencies to the next one's, 0 where they share them
   double amount;
+  FIELDS(positions, frequencies, cos, sin, rows, half, single, stride, amount)
 };
 template <class T>
-static i64 angles_pieces(const i64* words) {
-  return ((const Angles<T>*)words)->rows;
+static i64 angles_pieces(const Angles<T>& a) {
+  return a.rows;
 }
 template <class T>
-static void angles(const i64* words, Work& work) {
-  auto& a = *(const Angles<T>*)words;
+static void angles(const Angles<T>& a, Work& work) {
   for (i64 r; (r = work.next()) >= 0;)
     for (i64 j = 0; j < a.half; j++) {
-      double angle = (double)a.positions[r] * (a.single ? ((const float*)a.frequencies)[r * a.apart + j] : ((const double*)a.frequencies)[r * a.apart + j]);
+      double angle = (double)a.positions[r] * (a.single ? ((const float*)a.frequencies)[r * a.stride + j] : ((const double*)a.frequencies)[r * a.stride + j]);
       put(a.cos + r * a.half + j, (float)(std::cos(angle) * a.amount));
       put(a.sin + r * a.half + j, (float)(std::sin(angle) * a.amount));
     }
@@ -215,10 +212,10 @@ struct Bend {
   double* y;
   i64 rows, half, original;
   double theta, factor;
+  FIELDS(totals, lists, y, rows, half, original, theta, factor)
 };
-static i64 bend_pieces(const i64* words) { return ((const Bend*)words)->rows; }
-static void bend(const i64* words, Work& work) {
-  auto& a = *(const Bend*)words;
+static i64 bend_pieces(const Bend& a) { return a.rows; }
+static void bend(const Bend& a, Work& work) {
   const double width = 2.0 * (double)a.half;
   for (i64 r; (r = work.next()) >= 0;) {
     const i64 total = a.totals[r];
@@ -235,14 +232,14 @@ struct Waves {
   const i64* positions;
   T* y;
   i64 rows, width;
+  FIELDS(positions, y, rows, width)
 };
 template <class T>
-static i64 waves_pieces(const i64* words) {
-  return ((const Waves<T>*)words)->rows;
+static i64 waves_pieces(const Waves<T>& a) {
+  return a.rows;
 }
 template <class T>
-static void waves(const i64* words, Work& work) {
-  auto& a = *(const Waves<T>*)words;
+static void waves(const Waves<T>& a, Work& work) {
   const i64 half = (a.width + 1) / 2;
   for (i64 r; (r = work.next()) >= 0;)
     for (i64 j = 0; j < a.width; j++) {
@@ -255,22 +252,21 @@ template <class T>
 struct Rotate {
   const T *x, *cos, *sin;
   T* y;
-  i64 rows, heads, turned, width, row_step, head_step, interleaved;  // the first `turned` of width channels
+  i64 rows, heads, rotary, width, row_step, head_step, interleaved;  // the first `rotary` of width channels
+  FIELDS(x, cos, sin, y, rows, heads, rotary, width, row_step, head_step, interleaved)
 };
 template <class T>
-static i64 rotate_pieces(const i64* words) {
-  auto& a = *(const Rotate<T>*)words;
+static i64 rotate_pieces(const Rotate<T>& a) {
   return parts(a.rows * a.heads, rows_a_piece(a.width));
 }
 template <class T>
-static void rotate(const i64* words, Work& work) {
-  auto& a = *(const Rotate<T>*)words;
-  const i64 half = a.turned / 2;
+static void rotate(const Rotate<T>& a, Work& work) {
+  const i64 half = a.rotary / 2;
   each_row(work, a.rows * a.heads, a.width, [&](i64 j) {
     const i64 r = j / a.heads, h = j % a.heads;
     const T *x = a.x + r * a.row_step + h * a.head_step, *cos = a.cos + r * half, *sin = a.sin + r * half;
     T* y = a.y + j * a.width;
-    std::memcpy(y + a.turned, x + a.turned, (a.width - a.turned) * sizeof(T));
+    std::memcpy(y + a.rotary, x + a.rotary, (a.width - a.rotary) * sizeof(T));
     if (a.interleaved) {
       for (i64 i = 0; i < half; i++) {
         const float p = get(x + 2 * i), q = get(x + 2 * i + 1), c = get(cos + i), s = get(sin + i);
@@ -293,14 +289,14 @@ struct Argmax {
   const T* x;
   i64* to;
   i64 rows, width;
+  FIELDS(x, to, rows, width)
 };
 template <class T>
-static i64 argmax_pieces(const i64* words) {
-  return ((const Argmax<T>*)words)->rows;
+static i64 argmax_pieces(const Argmax<T>& a) {
+  return a.rows;
 }
 template <class T>
-static void argmax(const i64* words, Work& work) {
-  auto& a = *(const Argmax<T>*)words;
+static void argmax(const Argmax<T>& a, Work& work) {
   for (i64 r; (r = work.next()) >= 0;) {
     const T* x = a.x + r * a.width;
     V bad = set(0.f);
@@ -331,18 +327,18 @@ static void argmax(const i64* words, Work& work) {
 
 // ---- stream: read memory and do nothing with it, to know what a machine gives
 struct Stream {
-  const char* from;
+  const char* block;
   i64 bytes;
   float* to;
+  FIELDS(block, bytes, to)
 };
 constexpr i64 BLOCK = 64 << 10;
-static i64 stream_pieces(const i64* words) { return ((const Stream*)words)->bytes / BLOCK; }
-static void stream(const i64* words, Work& work) {
-  auto& a = *(const Stream*)words;
+static i64 stream_pieces(const Stream& a) { return a.bytes / BLOCK; }
+static void stream(const Stream& a, Work& work) {
   I sum[4] = {ints(0), ints(0), ints(0), ints(0)};
   for (i64 p; (p = work.next()) >= 0;)
     for (i64 i = 0; i < BLOCK; i += 4 * (i64)sizeof(I))
-      for (int j = 0; j < 4; j++) sum[j] = either(sum[j], load_bits(a.from + p * BLOCK + i + j * (i64)sizeof(I)));
+      for (int j = 0; j < 4; j++) sum[j] = either(sum[j], load_bits(a.block + p * BLOCK + i + j * (i64)sizeof(I)));
   float out[LANES];
   store(out, as_float(either(either(sum[0], sum[1]), either(sum[2], sum[3]))));
   if (out[0] == 1.2345f) *a.to = out[1];  // so that the reading is not left out

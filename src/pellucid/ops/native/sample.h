@@ -1,7 +1,7 @@
 // A draw from a whole vocabulary: logits over a temperature, which of them lie between two numbers, and e to them summed in parts.
 //
-// The one idea: every pass reads the row once and writes little, and its sums are in double, so that a caller who knows how far they may
-// be off knows every choice that follows from them. e^x is right to 1e-13 of itself.
+// The one idea: every pass reads the row once and writes little, and its sums are in double, so that a caller with a bound on their
+// error knows every choice that follows from them. e^x is right to 1e-13 of itself.
 #pragma once
 #include "rows.h"
 
@@ -54,11 +54,11 @@ struct Cool {
   float* y;
   i64 n;
   double top, by;
+  FIELDS(x, y, n, top, by)
 };
 constexpr i64 SHARE = 16 << 10;
-static i64 cool_pieces(const i64* words) { return parts(((const Cool*)words)->n, SHARE); }
-static void cool(const i64* words, Work& work) {
-  auto& a = *(const Cool*)words;
+static i64 cool_pieces(const Cool& a) { return parts(a.n, SHARE); }
+static void cool(const Cool& a, Work& work) {
   const V top = set((float)a.top), by = set((float)a.by);
   for (i64 p; (p = work.next()) >= 0;)
     steps(p * SHARE, p * SHARE + SHARE < a.n ? p * SHARE + SHARE : a.n, [&](i64 i, i64 n) { store(a.y + i, (load(a.x + i, n) - top) / by, n); });
@@ -69,10 +69,10 @@ struct IndicesBetween {
   const float* x;
   i64 *to, *count, n;
   double low, high;
+  FIELDS(x, to, count, n, low, high)
 };
-static i64 indices_between_pieces(const i64*) { return 1; }
-static void indices_between(const i64* words, Work& work) {
-  auto& a = *(const IndicesBetween*)words;
+static i64 indices_between_pieces(const IndicesBetween&) { return 1; }
+static void indices_between(const IndicesBetween& a, Work& work) {
   if (work.next() < 0) return;
   const V low = set((float)a.low), high = set((float)a.high);
   i64 found = 0;
@@ -93,6 +93,7 @@ struct Masses {
   double* to;
   i64 n, size, levels;
   double top, rate;
+  FIELDS(x, to, n, size, levels, top, rate)
 };
 static inline D exponent(D x) {  // of x up to 0; below -700, e^-700
   x = most(x, twice(-700));
@@ -101,12 +102,10 @@ static inline D exponent(D x) {  // of x up to 0; below -700, e^-700
   for (double f : {3628800., 362880., 40320., 5040., 720., 120., 24., 6., 2., 1., 1.}) p = fma(p, r, twice(1 / f));
   return p * power_of_two(n);
 }
-static i64 masses_pieces(const i64* words) {
-  auto& a = *(const Masses*)words;
+static i64 masses_pieces(const Masses& a) {
   return parts(a.n, a.size);
 }
-static void masses(const i64* words, Work& work) {
-  auto& a = *(const Masses*)words;
+static void masses(const Masses& a, Work& work) {
   const D top = twice(a.top);
   const V high = set((float)a.top), rate = set((float)a.rate), last = set((float)(a.levels - 1));
   const V below = set((float)(a.top - (double)(a.levels - 1) / a.rate));

@@ -8,30 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.ops.native import library
-from pellucid.ops.native.library import (
-    ADD,
-    ANGLES,
-    ARGMAX,
-    BEND,
-    EMBEDDING,
-    GATE,
-    HALF,
-    LINEAR,
-    LINEAR_WIDE,
-    MANY,
-    MANY_WIDE,
-    NORM,
-    PACK,
-    ROTATE,
-    STREAM,
-    TIMES,
-    WAVES,
-    Op,
-    available,
-    call,
-    fresh,
-    most,
-)
+from pellucid.ops.native.library import HALF, available, call, fresh, most
 from pellucid.ops.precision import wide
 
 ROWS = 16  # more are torch's, which multiplies many rows as fast; but see library.any_rows
@@ -39,7 +16,7 @@ ROUTED = ROWS * ROWS  # rows that tokens and the experts they have chosen may ma
 BF16_IS_FAST = torch.cpu._is_avx512_bf16_supported()  # without, torch multiplies bf16 at a tenth of the speed of float32
 ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3, "clamped": 4}
 SCALED, CAPPED, SIGMOID = 5, 6, 7
-AMONG_MANY = {LINEAR: MANY, LINEAR_WIDE: MANY_WIDE}
+MANY = {"linear": "many", "linear_wide": "many_wide"}  # the kernels of more than ROWS rows
 PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor has no memory of its own to point to
 
 
@@ -100,22 +77,24 @@ def fits_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [... in] times weight [out in], plus bias [out]."""
-    return product(LINEAR, x, weight, bias, x.dtype)
+    return product("linear", x, weight, bias, x.dtype)
 
 
 def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The same, not rounded back to bf16."""
-    return product(LINEAR_WIDE, x, weight, bias, wide(x.dtype))
+    return product("linear_wide", x, weight, bias, wide(x.dtype))
 
 
-def product(op: Op, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+def product(kernel: str, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """x [... in] times weight [out in], plus bias [out], in dtype."""
     n, k = weight.shape
     y = fresh((*x.shape[:-1], n), dtype)
     rows, half, also = count(x), HALF[x.dtype], () if bias is None else (bias,)
     if rows > ROWS:
-        x, op = pack(x), AMONG_MANY[op]
-    call(op, half, (x, weight, *also), (y,), weight.data_ptr(), x.data_ptr(), y.data_ptr(), address(bias), rows, n, k)
+        x, kernel = pack(x), MANY[kernel]
+    call(
+        kernel, half, (x, weight, *also), (y,), w=weight.data_ptr(), x=x.data_ptr(), y=y.data_ptr(), bias=address(bias), rows=rows, n=n, k=k
+    )  # fmt: skip
     return y
 
 
@@ -124,7 +103,7 @@ def pack(x: Tensor) -> Tensor:
     assert library.lib is not None
     rows, k = count(x), x.shape[-1]
     y = fresh((library.lib.packed(rows, k),), wide(x.dtype))
-    call(PACK, HALF[x.dtype], (x,), (y,), x.data_ptr(), y.data_ptr(), rows, k)
+    call("pack", HALF[x.dtype], (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), rows=rows, k=k)
     return y
 
 
@@ -137,7 +116,10 @@ def embedding(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
     y = fresh((*ids.shape, table.shape[1]), table.dtype)
     rows, width = table.shape
     first = table.data_ptr() + skip * width * table.element_size()
-    call(EMBEDDING, HALF[table.dtype], (ids, table), (y,), first, ids.data_ptr(), y.data_ptr(), ids.numel(), width, rows - skip)
+    call(
+        "embedding", HALF[table.dtype], (ids, table), (y,), table=first, ids=ids.data_ptr(), y=y.data_ptr(), rows=ids.numel(), width=width,
+        count=rows - skip,
+    )  # fmt: skip
     return y
 
 
@@ -149,9 +131,11 @@ def fits_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> b
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, centred: bool, offset: bool = False) -> Tensor:
     """RMSNorm of x [... D]; LayerNorm where centred. offset: the weight counts from 1, and nothing is rounded before it."""
     y = fresh(tuple(x.shape), x.dtype)
-    reads, apart = tuple(t for t in (x, weight, bias) if t is not None), x.shape[-1] if x.is_contiguous() else x.stride(1)
-    words = x.data_ptr(), y.data_ptr(), address(weight), address(bias), count(x), x.shape[-1], apart, eps, int(centred), int(offset)
-    call(NORM, HALF[x.dtype], reads, (y,), *words)
+    reads = tuple(t for t in (x, weight, bias) if t is not None)
+    call(
+        "norm", HALF[x.dtype], reads, (y,), x=x.data_ptr(), y=y.data_ptr(), weight=address(weight), bias=address(bias), rows=count(x),
+        width=x.shape[-1], step=x.shape[-1] if x.is_contiguous() else x.stride(1), eps=eps, centred=int(centred), offset=int(offset),
+    )  # fmt: skip
     return y
 
 
@@ -162,7 +146,7 @@ def fits_add(x: Tensor, y: Tensor) -> bool:
 def add(x: Tensor, y: Tensor) -> Tensor:
     """x + y, of one shape."""
     z = fresh(tuple(x.shape), x.dtype)
-    call(ADD, HALF[x.dtype], (x, y), (z,), x.data_ptr(), y.data_ptr(), z.data_ptr(), x.numel())
+    call("add", HALF[x.dtype], (x, y), (z,), x=x.data_ptr(), y=y.data_ptr(), z=z.data_ptr(), n=x.numel())
     return z
 
 
@@ -180,7 +164,7 @@ def each(g: Tensor, up: Tensor | None, act: int, amount: float = 0.0) -> Tensor:
     """What a function of numbers makes of each, by its number in rows.h."""
     y = fresh(tuple(g.shape), g.dtype)
     reads = (g,) if up is None else (g, up)
-    call(GATE, HALF[g.dtype], reads, (y,), g.data_ptr(), address(up), y.data_ptr(), g.numel(), act, amount)
+    call("gate", HALF[g.dtype], reads, (y,), g=g.data_ptr(), up=address(up), y=y.data_ptr(), n=g.numel(), act=act, amount=amount)
     return y
 
 
@@ -210,7 +194,10 @@ def fits_gated(x: Tensor, gate: Tensor) -> bool:
 def gated(x: Tensor, gate: Tensor) -> Tensor:
     """x [B T D] times the sigmoid of gate [B T 1]."""
     y, rows = fresh(tuple(x.shape), x.dtype), gate.numel()
-    call(TIMES, HALF[x.dtype], (x, gate), (y,), x.data_ptr(), gate.data_ptr(), 0, y.data_ptr(), rows, x.numel() // rows, 1, 0.0)
+    call(
+        "times", HALF[x.dtype], (x, gate), (y,), x=x.data_ptr(), gate=gate.data_ptr(), positions=0, y=y.data_ptr(), rows=rows,
+        width=x.numel() // rows, floor=1, amount=0.0,
+    )  # fmt: skip
     return y
 
 
@@ -221,8 +208,10 @@ def fits_scale_by_position(x: Tensor, positions: Tensor) -> bool:
 def scale_by_position(x: Tensor, positions: Tensor, floor: int, amount: float) -> Tensor:
     """x [B T H K] times 1 + amount · ln(1 + ⌊(p + 1) / floor⌋), p of positions [B T]."""
     y, rows = fresh(tuple(x.shape), x.dtype), positions.numel()
-    words = x.data_ptr(), 0, positions.data_ptr(), y.data_ptr(), rows, x.numel() // rows, floor, amount
-    call(TIMES, HALF[x.dtype], (x, positions), (y,), *words)
+    call(
+        "times", HALF[x.dtype], (x, positions), (y,), x=x.data_ptr(), gate=0, positions=positions.data_ptr(), y=y.data_ptr(), rows=rows,
+        width=x.numel() // rows, floor=floor, amount=amount,
+    )  # fmt: skip
     return y
 
 
@@ -238,9 +227,11 @@ def angles(positions: Tensor, frequencies: Tensor, amount: float, dtype: torch.d
     half = frequencies.shape[-1]
     shape = (*positions.shape, 1, half)
     cos, sin = fresh(shape, dtype), fresh(shape, dtype)
-    words = positions.data_ptr(), frequencies.data_ptr(), cos.data_ptr(), sin.data_ptr(), positions.numel(), half
-    apart = half if frequencies.ndim == 2 else 0
-    call(ANGLES, HALF[dtype], (positions, frequencies), (cos, sin), *words, int(frequencies.dtype is torch.float32), apart, amount)
+    call(
+        "angles", HALF[dtype], (positions, frequencies), (cos, sin), positions=positions.data_ptr(), frequencies=frequencies.data_ptr(),
+        cos=cos.data_ptr(), sin=sin.data_ptr(), rows=positions.numel(), half=half, single=int(frequencies.dtype is torch.float32),
+        stride=half if frequencies.ndim == 2 else 0, amount=amount,
+    )  # fmt: skip
     return cos, sin
 
 
@@ -251,15 +242,17 @@ def bend(totals: Tensor, lists: Tensor | None, half: int, original: int, theta: 
     """
     y = fresh((totals.numel(), half), torch.float64)
     reads = (totals,) if lists is None else (totals, lists)
-    words = totals.data_ptr(), address(lists), y.data_ptr(), totals.numel(), half, original, theta, factor
-    call(BEND, 0, reads, (y,), *words)
+    call(
+        "bend", 0, reads, (y,), totals=totals.data_ptr(), lists=address(lists), y=y.data_ptr(), rows=totals.numel(), half=half,
+        original=original, theta=theta, factor=factor,
+    )  # fmt: skip
     return y
 
 
 def waves(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """Sinusoids of positions [B T]: [B T width]."""
     y = fresh((*positions.shape, width), dtype)
-    call(WAVES, HALF[dtype], (positions,), (y,), positions.data_ptr(), y.data_ptr(), positions.numel(), width)
+    call("waves", HALF[dtype], (positions,), (y,), positions=positions.data_ptr(), y=y.data_ptr(), rows=positions.numel(), width=width)
     return y
 
 
@@ -272,8 +265,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """Turn the pairs of the first R channels of x [B T H K] by cos and sin [B T 1 R/2]; what follows them stays."""
     y = fresh(tuple(x.shape), x.dtype)
     B, T, H, K = x.shape
-    words = x.data_ptr(), cos.data_ptr(), sin.data_ptr(), y.data_ptr(), B * T, H, 2 * cos.shape[-1], K, x.stride(1), x.stride(2)
-    call(ROTATE, HALF[x.dtype], (x, cos, sin), (y,), *words, int(interleaved))
+    call(
+        "rotate", HALF[x.dtype], (x, cos, sin), (y,), x=x.data_ptr(), cos=cos.data_ptr(), sin=sin.data_ptr(), y=y.data_ptr(), rows=B * T,
+        heads=H, rotary=2 * cos.shape[-1], width=K, row_step=x.stride(1), head_step=x.stride(2), interleaved=int(interleaved),
+    )  # fmt: skip
     return y
 
 
@@ -284,11 +279,12 @@ def fits_argmax(x: Tensor) -> bool:
 def argmax(x: Tensor) -> Tensor:
     """The lowest index of the largest value of each row of x [... V]: LongTensor [...]. A NaN is larger than all."""
     y = fresh(tuple(x.shape[:-1]), torch.int64)
-    call(ARGMAX, HALF[x.dtype], (x,), (y,), x.data_ptr(), y.data_ptr(), count(x), x.shape[-1])
+    call("argmax", HALF[x.dtype], (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), rows=count(x), width=x.shape[-1])
     return y
 
 
 def stream(block: Tensor) -> None:
     """Read a tensor from end to end and do nothing with it, to know what the memory gives."""
     unread = torch.empty(1)
-    call(STREAM, 0, (block,), (unread,), block.data_ptr(), block.numel() * block.element_size(), unread.data_ptr())
+    size = block.numel() * block.element_size()
+    call("stream", 0, (block,), (unread,), block=block.data_ptr(), bytes=size, to=unread.data_ptr())

@@ -211,10 +211,10 @@ static inline void fixed(i64 n, F f) {
 static inline i64 parts(i64 n, i64 size) { return (n + size - 1) / size; }
 static inline i64 padded(i64 n) { return parts(n, PAIR) * PAIR; }
 
-// x [n] as floats in the order in which `pair` meets its partner, filled up with zeros to padded(n); `apart` from one PAIR to the next.
+// x [n] as floats in the order in which `pair` meets its partner, filled up with zeros to padded(n); `stride` from one PAIR to the next.
 template <class T>
-static inline void arrange(const T* x, float* to, i64 n, i64 apart = PAIR) {
-  for (i64 i = 0; i < n; i += PAIR, to += apart) {
+static inline void arrange(const T* x, float* to, i64 n, i64 stride = PAIR) {
+  for (i64 i = 0; i < n; i += PAIR, to += stride) {
     V a, b;
     pair(x + i, a, b, n - i);
     store(to, a), store(to + LANES, b);

@@ -2,9 +2,9 @@
 //
 //     op | words that follow | after | pointers and numbers ...
 //
-// The one idea: a call is cut into pieces that nobody owns. Every thread walks the whole list and takes pieces while there are any;
-// before a call it waits until the first `after` calls of the list are done. So a thread that the system has put aside holds up
-// the others only while it has a piece in hand, and what it had not begun is done by those who run.
+// The one idea: a call is cut into pieces that no thread owns. Every thread walks the whole list and takes pieces while there are any;
+// before a call it waits until the first `after` calls of the list are done. So a thread that the system has suspended
+// holds up the others only while it has a piece in hand; the pieces it had not begun are done by threads that run.
 #pragma once
 #include <linux/futex.h>
 #include <sys/mman.h>
@@ -14,6 +14,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 
 #include "vectors.h"
 
@@ -26,19 +30,19 @@ struct alignas(64) Call {
 struct Work {
   Call& call;
   int mine = 0;  // pieces this thread has finished or has in hand
-  i64 next() {   // the number of a piece that nobody has taken, or -1
+  i64 next() {   // the number of a piece that no thread has taken, or -1
     int i = call.taken.load(std::memory_order_relaxed) < call.pieces ? call.taken.fetch_add(1, std::memory_order_relaxed) : (int)call.pieces;
     return i < call.pieces ? (++mine, i) : -1;
   }
   bool idle() const { return call.taken.load(std::memory_order_relaxed) >= call.pieces; }
 };
 
-// Room that only this thread sees, in whole cache lines; much of it in huge pages (a panel of weights at k = 4864: 160 -> 170 GFLOP/s).
+// Memory of this thread alone, in whole cache lines; much of it in huge pages (a panel of weights at k = 4864: 160 -> 170 GFLOP/s).
 static inline float* scratch(i64 floats) {
-  static thread_local struct Held {
+  static thread_local struct Scratch {
     void* at = nullptr;
     i64 size = 0;
-    ~Held() { std::free(at); }
+    ~Scratch() { std::free(at); }
   } room;
   constexpr i64 PAGE = 2 << 20;
   if (room.size < floats * 4) {  // what grows a little at every step is not given new room at each
@@ -50,10 +54,51 @@ static inline float* scratch(i64 floats) {
   return (float*)room.at;
 }
 
+// A kernel's words are a struct of 8-byte fields, and FIELDS names them in their order. Python reads the names and kinds from here (see
+// kernels.cpp) and passes each word by its name, so that the order stands in the struct alone.
+#define FIELDS(...)                                       \
+  static constexpr const char* field_names = #__VA_ARGS__; \
+  constexpr auto fields() const { return std::tie(__VA_ARGS__); }
+
+template <class S, size_t... I>
+constexpr bool rising(const S& s, std::index_sequence<I...>) {
+  const auto t = s.fields();
+  return (((const void*)&std::get<I>(t) < (const void*)&std::get<I + 1>(t)) && ...);
+}
+// Whether FIELDS names every field of S, in order.
+template <class S>
+constexpr bool in_order() {
+  const S s{};
+  constexpr size_t n = std::tuple_size<decltype(s.fields())>::value;
+  return sizeof(S) == 8 * n && rising(s, std::make_index_sequence<n - 1>{});
+}
+// A letter of Python's struct module for each field: d for a double, q for an integer or a pointer.
+template <class F>
+constexpr char letter() {
+  static_assert(std::is_same_v<F, double> || std::is_same_v<F, i64> || std::is_pointer_v<F>, "a field is an i64, a double or a pointer");
+  return std::is_same_v<F, double> ? 'd' : 'q';
+}
+template <class... F>
+static std::string letters(const std::tuple<const F&...>&) {
+  return {letter<F>()...};
+}
+
 struct Op {
-  i64 (*pieces)(const i64*);
+  i64 (*pieces)(const i64*);  // into how many a call may be cut
   void (*work)(const i64*, Work&);
+  const char* field_names;
+  std::string letters;
 };
+template <class S>
+S words_of(void (*)(const S&, Work&));
+// The entry of a kernel in the table, from its two functions of one struct.
+template <auto PIECES, auto WORK>
+static Op op() {
+  using S = decltype(words_of(WORK));
+  static_assert(in_order<S>(), "FIELDS must name every field of the struct, in its order");
+  return {[](const i64* words) { return PIECES(*(const S*)words); }, [](const i64* words, Work& work) { WORK(*(const S*)words, work); },
+          S::field_names, letters(S{}.fields())};
+}
 
 // Spin for some 50 us, then sleep: an idle core is the one to which the system moves a thread that waits elsewhere for its turn.
 static inline void wait(Call& c) {
