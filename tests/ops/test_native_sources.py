@@ -1,4 +1,4 @@
-"""The kernels that run are those of the sources beside them; a checkout where they are not says so, and a wheel says nothing."""
+"""The kernels that run are built from the sources beside them. A checkout with stale ones warns, and its tests stop; a wheel is silent."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ PACKAGE = Path(pellucid.__file__).parent
 
 
 def checkout(root: Path) -> Path:
-    """A checkout at `root` with its own copy of the ops, the rest linked; returns its folder of kernels."""
+    """Make a checkout at `root` with its own copy of the ops, the rest linked. Returns its folder of kernels."""
     package = root / "src" / "pellucid"
     package.mkdir(parents=True)
     (root / "hatch_build.py").touch()
@@ -39,42 +39,62 @@ def remove(folder: Path) -> None:
 
 
 def stale(folder: Path) -> None:
-    """Of the libraries the fastest alone is of other sources: the next one is loaded, and still it is told."""
+    """Only the fastest library is of other sources: the next one is loaded, and still there is a warning."""
     path = folder / f"kernels_{library.wanted()[0]}.so"
     path.write_bytes(path.read_bytes().replace(make.digest().encode(), b"0" * 16))
 
 
 def test_the_loaded_library_is_that_of_the_sources() -> None:
-    """Tests of the kernels are of the sources that are read here."""
     if not CAN:
         return
     assert library.unfit() is None
     assert library.lib is not None and make.digest().encode() in library.lib.path.read_bytes()
 
 
-@pytest.mark.parametrize(("spoil", "said"), [(edit, "kernels_avx2.so"), (stale, ".so"), (remove, "not built, so")])
-def test_an_unfit_library_is_told(spoil: Callable[[Path], None], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a copy: nothing is told before it is spoiled, one line with the command after, and nothing without the files of a checkout."""
+@pytest.mark.parametrize(("spoil", "words"), [(edit, "kernels_avx2.so"), (stale, ".so"), (remove, "not built, so")])
+def test_a_stale_library_is_reported(spoil: Callable[[Path], None], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a copy: no sentence before it is spoiled, one line with the command after, and none outside a checkout."""
     if not CAN:
         return
     folder = checkout(tmp_path)
     assert library.unfit(folder) is None
     spoil(folder)
-    told = library.unfit(folder)
-    assert told is not None and said in told and library.BUILD in told and "\n" not in told
+    sentence = library.unfit(folder)
+    assert sentence is not None and words in sentence and library.BUILD in sentence and "\n" not in sentence
     monkeypatch.setattr(library, "compiler", lambda: None)
     assert (library.unfit(folder) is None) == (spoil is remove)
     (tmp_path / "hatch_build.py").unlink()
     assert library.unfit(folder) is None
 
 
-def test_a_command_tells_it_on_stderr(tmp_path: Path) -> None:
+def test_a_command_warns_on_stderr(tmp_path: Path) -> None:
     if not CAN:
         return
     edit(checkout(tmp_path))
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "src"), "PELLUCID_LANG": "en"}
     done = subprocess.run([sys.executable, "-m", "pellucid", "env", "--json"], env=environment, capture_output=True, text=True, check=True)
     assert "kernels_avx2.so" in done.stderr and done.stderr.count("\n") == 1 and '"kernels": null' in done.stdout
+
+
+def test_a_test_run_stops_at_stale_kernels(tmp_path: Path) -> None:
+    """Under this suite's own conftest, whatever is tested; with kernels of its sources it runs."""
+    if not CAN:
+        return
+    folder, here = checkout(tmp_path), Path(__file__).parents[1]
+    (tmp_path / "tests").mkdir()
+    shutil.copy(here / "conftest.py", tmp_path / "tests")
+    (tmp_path / "tests" / "test_nothing.py").write_text("def test_nothing(): pass\n", encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path / 'src'}{os.pathsep}{here / 'support'}", "PELLUCID_LANG": "en"}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path / "tests")]
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert run().returncode == 0
+    edit(folder)
+    done = run()
+    assert done.returncode == 1 and library.BUILD in done.stdout + done.stderr and "passed" not in done.stdout
 
 
 @pytest.mark.parametrize("wrong", [lambda sources=None: make.digest(), lambda sources=None: ""])
@@ -84,4 +104,4 @@ def test_the_checks_see_a_digest_of_other_files(wrong: Callable[..., str], tmp_p
         return
     monkeypatch.setattr(library, "digest", wrong)
     with pytest.raises(AssertionError):
-        test_an_unfit_library_is_told(edit, "kernels_avx2.so", tmp_path, monkeypatch)
+        test_a_stale_library_is_reported(edit, "kernels_avx2.so", tmp_path, monkeypatch)
