@@ -67,6 +67,20 @@ def test_a_stale_library_is_reported(spoil: Callable[[Path], None], words: str, 
     assert library.unfit(folder) is None
 
 
+def test_a_library_of_an_older_design_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that has a digest and no other symbol of today is passed over, so the package imports and says how to build."""
+    if not CAN:
+        return
+    source = tmp_path / "old.cpp"
+    source.write_text('extern "C" const char* digest() { return "older"; }\n')
+    subprocess.run([str(make.compiler()), "-shared", "-fPIC", str(source), "-o", str(tmp_path / "kernels_avx2.so")], check=True)
+    monkeypatch.setattr(library, "HERE", tmp_path)
+    assert library.load("avx2") is None
+    monkeypatch.setattr(library, "digest", lambda: "older")  # a mutant: the digest alone decides, and the kernels are missing
+    with pytest.raises(AttributeError):
+        library.load("avx2")
+
+
 def test_a_command_warns_on_stderr(tmp_path: Path) -> None:
     if not CAN:
         return

@@ -74,9 +74,10 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         lib = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL | 2)  # 2: RTLD_NOW, so that a missing OpenMP is found here
-        lib.kernels.restype = lib.digest.restype = ctypes.c_char_p
-        if lib.digest().decode() != digest():
+        lib.digest.restype = ctypes.c_char_p
+        if lib.digest().decode() != digest():  # first: a library of other sources may lack every other symbol
             raise OSError(str(path))
+        lib.kernels.restype = ctypes.c_char_p
         self.path, self.run, self.packed = path, lib.run, lib.packed
         self.ops = described(lib.kernels().decode())
         self.packed.argtypes, self.packed.restype = (ctypes.c_int64, ctypes.c_int64), ctypes.c_int64
