@@ -123,7 +123,7 @@ def test_a_silent_file_means_what_transformers_takes_it_to_mean(family: str) -> 
 def wrong(kind: str) -> list[Any]:
     """Values that no field of this kind may have."""
     return {
-        "whole": [True, 2.0, "2", -1, 10**12, [1], {}],
+        "integer": [True, 2.0, "2", -1, 10**12, [1], {}],
         "number": [True, "1e-5", math.nan, math.inf, -1.5, 10**400, []],
         "flag": [1, 0, "true", []],
         "choice": [3, "nonsense", ["silu"]],
@@ -155,7 +155,7 @@ def altered(raw: Raw, path: list[str], value: Any) -> Raw:
 @pytest.mark.parametrize(("family", "quirk"), CASES)
 def test_out_of_range_fields_are_refused_by_name(family: str, quirk: str, monkeypatch: pytest.MonkeyPatch) -> None:
     raw, asked = judge(family, quirk).config, dict[str, tuple[str, str]]()
-    for kind in ("whole", "number", "flag", "choice", "fixed", "texts", "numbers", "ids", "indices", "part"):
+    for kind in ("integer", "number", "flag", "choice", "fixed", "texts", "numbers", "ids", "indices", "part"):
         monkeypatch.setattr(Fields, kind, spy(kind, getattr(Fields, kind), asked))
     reads(raw)
     monkeypatch.undo()

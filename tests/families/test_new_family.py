@@ -23,6 +23,7 @@ from dataclasses import replace
 from pellucid import config as c
 from pellucid.families import llama
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 
@@ -30,12 +31,12 @@ from pellucid.families.names import Rule
 def config(hf: Fields) -> c.Config:
     bias = hf.flag("use_bias", True)
     attn = replace(llama.attention(hf), bias=bias, out_bias=bias, window=hf.maybe("sliding_window"))
-    mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "gelu_pytorch_tanh"), gated=False, bias=bias)
+    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "gelu_pytorch_tanh"), gated=False, bias=bias)
     hf.read |= {"embedding_dropout", "residual_dropout"}
     return c.Config(
-        vocab=hf.whole("vocab_size"),
-        width=hf.whole("hidden_size"),
-        layers=(c.Layer(attn, mlp),) * hf.whole("num_hidden_layers"),
+        vocab=hf.integer("vocab_size"),
+        width=hf.integer("hidden_size"),
+        layers=(c.Layer(attn, mlp),) * hf.integer("num_hidden_layers"),
         tied=hf.flag("tie_word_embeddings", True),
         eps=hf.number("norm_epsilon", 1e-5),
         norm="layer",
@@ -44,11 +45,15 @@ def config(hf: Fields) -> c.Config:
 
 
 MLP = (("c_fc", "up"), ("c_proj", "down"))
-RULES = (
-    *llama.ENDS,
-    *llama.NORMS,
-    *llama.ATTENTION,
-    *(Rule(f"model.layers.{{i}}.mlp.{theirs}.*", f"layers.{{i}}.ffn.{n}.*") for theirs, n in MLP),
+FAMILY = Family(
+    config=config,
+    rules=(
+        *llama.ENDS,
+        *llama.NORMS,
+        *llama.ATTENTION,
+        *(Rule(f"model.layers.{{i}}.mlp.{theirs}.*", f"layers.{{i}}.ffn.{n}.*") for theirs, n in MLP),
+    ),
+    architecture="Starcoder2ForCausalLM",
 )
 '''
 

@@ -89,7 +89,7 @@ def test_kimi_k2_reads_as_deepseek_v3() -> None:
         raw = judge("deepseek_v3", quirk).config
         cfg = reads(raw)
         assert reads(raw | {"model_type": "kimi_k2"}) == cfg
-        assert family("kimi_k2").rules(cfg) == family("deepseek_v3").rules(cfg)
+        assert family("kimi_k2").rules_for(cfg) == family("deepseek_v3").rules_for(cfg)
 
 
 def test_a_yes_of_llama_4s_first_files() -> None:
@@ -102,7 +102,7 @@ def test_a_yes_of_llama_4s_first_files() -> None:
 
 def test_mixtral_as_transformers_calls_it() -> None:
     """`mlp` in memory is `block_sparse_moe` on disk, and nothing else is."""
-    respell = family("mixtral").respell
+    respell = family("mixtral").canonical
     assert respell("model.layers.11.mlp.gate.weight") == "model.layers.11.block_sparse_moe.gate.weight"
     assert respell("model.layers.1.mlp") == "model.layers.1.block_sparse_moe"
     for name in ("model.layers.1.mlpx.weight", "lm_head.weight", "model.layers.1.block_sparse_moe.gate.weight"):
@@ -126,7 +126,7 @@ def test_mutants_of_the_tests_above() -> None:
     """Every second layer counted from 0; the first name alone."""
     raw = judge("qwen2_moe").config
     six = {k: v for k, v in raw.items() if k not in ("layer_types", "mlp_only_layers")} | {"num_hidden_layers": 6, "decoder_sparse_step": 2}
-    with swapped(routing, "sparse", lambda hf, layers: [i % hf.whole("decoder_sparse_step") == 0 for i in range(layers)]):
+    with swapped(routing, "sparse", lambda hf, layers: [i % hf.integer("decoder_sparse_step") == 0 for i in range(layers)]):
         assert having(six) == [0, 2, 4]
     with swapped(routing, "COUNTS", routing.COUNTS[:1]), pytest.raises(ConfigError):
         reads(raw)

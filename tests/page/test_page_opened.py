@@ -26,6 +26,7 @@ LANTERN = """
 from dataclasses import replace
 
 from pellucid.families import llama
+from pellucid.families.family import Family
 from pellucid.families.names import Rule
 
 
@@ -35,7 +36,7 @@ def config(hf):
 
 
 RULES = (*llama.RULES, *(Rule(f"model.layers.{{i}}.after_{n}.*", f"layers.{{i}}.{n}_post_norm.*") for n in ("attn", "ffn")))
-IGNORED = llama.IGNORED
+FAMILY = Family(config=config, rules=RULES, ignored=llama.IGNORED)
 """
 EDITED = "layers.0.ffn.neurons"
 Opening = Callable[[Path, pytest.MonkeyPatch], Iterator[str]]

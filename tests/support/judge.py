@@ -24,7 +24,8 @@ from pellucid.analysis.verify import promoted
 from pellucid.checkpoint.fill import fill
 from pellucid.checkpoint.folder import Folder
 from pellucid.checkpoint.tied import settled
-from pellucid.families import Family, understand
+from pellucid.families import understand
+from pellucid.families.family import Family
 from pellucid.nn.transformer import Decoder, EncoderDecoder, build
 
 transformers.logging.set_verbosity_error()

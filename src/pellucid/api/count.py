@@ -92,7 +92,7 @@ def billed(
     notes: Iterable[str] = (),
 ) -> Bill:
     """The bill of a config; see `count`.  plain: the dtype of what a block format leaves plain.  notes: what was put in its place."""
-    inner = families.family(family).within if family in families.known() else None  # a model of the catalogue may have no family
+    inner = families.family(family).text_model if family in families.known() else None  # a model of the catalogue may have no family
     most = cfg.positions or MOST
     context = min(4096, most, cfg.context or most) if context is None else context
     for what, given, limit in (("context", context, most), ("batch", batch, MOST), ("source", 1 if source is None else source, most)):

@@ -30,8 +30,9 @@ from pellucid.counting.sizes import judge_sizes
 from pellucid.engine.engine import Engine, generate
 from pellucid.engine.requests import GREEDY, Output, Request, check_ids
 from pellucid.errors import CheckpointError, UseError
-from pellucid.families import Family, family, understand
+from pellucid.families import family, understand
 from pellucid.families.aliases import weight
+from pellucid.families.family import Family
 from pellucid.families.quantised import FIELD as QUANTISED
 from pellucid.families.quantised import fields as in_folder
 from pellucid.messages import say
@@ -270,7 +271,7 @@ class Model(Placed, Adapting, Shown):
         """The weights under the names that Hugging Face's files use; of a model without adapters, or merged with them."""
         if self.adapters:
             raise UseError("adapter.on", model=self.name, names=", ".join(self.adapters))
-        return dict(unfill(self.module, self.family.rules(self.config)))
+        return dict(unfill(self.module, self.family.rules_for(self.config)))
 
     @checked
     def save(self, folder: str | Path, shard_bytes: int = SHARD_BYTES, overwrite: bool = False) -> None:
@@ -279,7 +280,7 @@ class Model(Placed, Adapting, Shown):
         A model in int8 or int4 blocks is written so, codes and scales, which `load` alone reads back; any other plain.
         Weights are written in the dtype that they are held in; a folder that holds weights is refused unless `overwrite`.
         """
-        own = self.family.written(self.hf)
+        own = self.family.saved_config(self.hf)
         hf = {k: v for k, v in own.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}
         hf |= {} if self.quant is None else {QUANTISED: in_folder(self.quant)}
         save_folder(folder, hf, self.tensors(), self.generation or None, self.files, shard_bytes, overwrite)

@@ -18,7 +18,7 @@ from pellucid.checkpoint.adapter_file import CONFIG, PREFIX, WEIGHTS, AdapterFil
 from pellucid.checkpoint.disk import reason, replacing
 from pellucid.checkpoint.safetensors_file import write
 from pellucid.errors import CheckpointError
-from pellucid.families import Family
+from pellucid.families.family import Family
 from pellucid.families.names import Group, plan
 from pellucid.nn.adapted import AdaptedLinear, Addition, add, remove
 from pellucid.nn.attention import CrossAttention
@@ -67,7 +67,7 @@ def adapt(module: Module, family: Family, folder: Path, name: str, others: Mappi
 def layers(module: Module, family: Family) -> Layers:
     """What an adapter may speak of: weights that are one tensor on disk, and the linear layers among them."""
     ours = dict(module.named_parameters(remove_duplicate=False))
-    groups, _ = plan(family.rules(module.config), {n: tuple(p.shape) for n, p in ours.items()})
+    groups, _ = plan(family.rules_for(module.config), {n: tuple(p.shape) for n, p in ours.items()})
     weights = {g.disk[0]: g for g in groups if len(g.disk) == 1}
     linears = {n.removesuffix(".weight"): g for n, g in weights.items() if all(map(linear(module), g.ours))}
     return Layers(linears, weights, ours)

@@ -15,7 +15,7 @@ from pellucid.checkpoint.packing import Packing, unpacked
 from pellucid.checkpoint.tied import copies, lent
 from pellucid.config import Config
 from pellucid.errors import CheckpointError
-from pellucid.families import Family
+from pellucid.families.family import Family
 from pellucid.families.names import Group, Rule, plan, spelling
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import huge_pages
@@ -59,10 +59,10 @@ def fill(
     packing: how matrices are held in blocks; what is not in blocks on disk is quantised from what is stored there.
     """
     names = list(source.names())
-    spelled = {family.respell(n): n for n in names}
+    spelled = {family.canonical(n): n for n in names}
     spelled |= {first: spelled[copy] for first, copy in lent(model.config, family, spelled).items()}
     ours = targets(model)
-    groups, orphans = plan(spelling(family.rules(model.config), spelled), {n: tuple(t.shape) for n, t in ours.items()})
+    groups, orphans = plan(spelling(family.rules_for(model.config), spelled), {n: tuple(t.shape) for n, t in ours.items()})
     assert not orphans, orphans
     needed = {n for g in groups for n in g.disk}
     if missing := sorted(needed - spelled.keys()):

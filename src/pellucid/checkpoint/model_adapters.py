@@ -6,7 +6,7 @@ from pathlib import Path
 from pellucid.checkpoint import adapter as lora
 from pellucid.checkpoint.hub import fetch_adapter, is_hub_id
 from pellucid.errors import UseError
-from pellucid.families import Family
+from pellucid.families.family import Family
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.notebook import checked
 

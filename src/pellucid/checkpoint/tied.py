@@ -11,14 +11,14 @@ from typing import Any
 
 from pellucid.checkpoint.folder import Folder
 from pellucid.config import Config
-from pellucid.families import Family
+from pellucid.families.family import Family
 
 FIELD = "tie_word_embeddings"
 
 
 def copies(cfg: Config, family: Family) -> dict[str, str]:
     """{name on disk: the name whose tensor it repeats}; a tied head repeats the embedding."""
-    named = {n.replace("*", "weight"): r.disk.replace("*", "weight") for r in family.rules(cfg) for n in r.names}
+    named = {n.replace("*", "weight"): r.disk.replace("*", "weight") for r in family.rules_for(cfg) for n in r.names}
     return {**family.copies, **({named["head.weight"]: named["embed.weight"]} if cfg.tied else {})}
 
 
@@ -33,8 +33,8 @@ def settled(family: Family, cfg: Config, folder: Folder) -> Config:
 
     A tied head that is stored beside the embedding is one of its own where the caller asked to ignore the field that ties them.
     """
-    names = {family.respell(name) for name in folder.names()}
-    cfg = family.settled(cfg, names)
+    names = {family.canonical(name) for name in folder.names()}
+    cfg = family.resolve(cfg, names)
     both = cfg.tied and {*copies(cfg, family)} - {*family.copies} <= names and not lent(cfg, family, names)
     return replace(cfg, tied=False, ignored=tuple(dict.fromkeys((*cfg.ignored, FIELD)))) if both and FIELD in folder.ignore else cfg
 

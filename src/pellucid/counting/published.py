@@ -10,7 +10,7 @@ from pellucid import catalog, families
 from pellucid.catalog.literal import literal
 from pellucid.counting.meta_run import meta_model
 from pellucid.errors import UseError
-from pellucid.families import Family
+from pellucid.families.family import Family
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pellucid.errors import UseError, nearest
-from pellucid.families import Family
+from pellucid.families.family import Family
 from pellucid.families.names import Group, plan
 from pellucid.nn.block import ParallelBlock
 from pellucid.nn.transformer import Decoder, Stack
@@ -121,7 +121,7 @@ def groups(module: Any, family: Family) -> list[Group]:
     """Which tensors on disk are which of ours."""
     own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     shapes = {n: tuple(p.shape) for n, p in own.items()}
-    return plan(family.rules(module.config), shapes)[0]
+    return plan(family.rules_for(module.config), shapes)[0]
 
 
 def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -150,7 +150,7 @@ def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[st
         whole = ".".join(first for first, *rest in takewhile(alike, zip(*(name.split(".") for name in inside), strict=False)))
         outside = (theirs for path, theirs in named.items() if not path.startswith(f"{at}."))
         name = at.rpartition(".")[2]
-        if name in family.summed or len(inside) < 2 or whole in taken or any(f"{o}.".startswith(f"{whole}.") for o in outside):
+        if name in family.residual_inside or len(inside) < 2 or whole in taken or any(f"{o}.".startswith(f"{whole}.") for o in outside):
             continue
         yield whole, (f"{at}.{part.leaves}" if name.isdigit() else at,)
 
@@ -181,7 +181,7 @@ def weight(module: Any, family: Family, name: str) -> Tensor:
     if name in own:
         return own[name].detach()
     for g in groups(module, family):
-        if (spelled := family.respell(name)) in g.disk or name in g.disk:
+        if (spelled := family.canonical(name)) in g.disk or name in g.disk:
             return g.layout.write([own[n].detach() for n in g.ours])[g.disk.index(name if name in g.disk else spelled)]
     told = dict(of_lens(module))
     if name not in told:

@@ -8,33 +8,32 @@ from dataclasses import replace
 
 from pellucid import config as c
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
-
-ARCHITECTURE = "BertForMaskedLM"
 
 # What TensorFlow's files told of the pooler, which has the model's own width here.
 POOLER = {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"}
 
 
 def config(hf: Fields) -> c.Config:
-    width, heads, layers = hf.whole("hidden_size"), hf.whole("num_attention_heads"), hf.whole("num_hidden_layers", high=100_000)
+    width, heads, layers = hf.integer("hidden_size"), hf.integer("num_attention_heads"), hf.integer("num_hidden_layers", high=100_000)
     hf.relate(width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
     hf.read |= POOLER
     hf.fixed("position_embedding_type", "absolute")
     hf.fixed("is_decoder", False)
     hf.fixed("tie_word_embeddings", True)
-    act, positions = hf.choice("hidden_act", ACTS, "gelu"), hf.whole("max_position_embeddings", 512)
+    act, positions = hf.choice("hidden_act", ACTS, "gelu"), hf.integer("max_position_embeddings", 512)
     attn = c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=False)
     cfg = c.Config(
-        vocab=hf.whole("vocab_size"),
+        vocab=hf.integer("vocab_size"),
         width=width,
-        layers=(c.Layer(attn, c.Mlp(hf.whole("intermediate_size"), act, gated=False, bias=True), order="post"),) * layers,
+        layers=(c.Layer(attn, c.Mlp(hf.integer("intermediate_size"), act, gated=False, bias=True), order="post"),) * layers,
         eps=hf.number("layer_norm_eps", 1e-12),
         norm="layer",
         positions=positions,
         embed_norm=True,
-        types=hf.whole("type_vocab_size", 2),
+        types=hf.integer("type_vocab_size", 2),
         final_norm=False,
         context=positions,
     )
@@ -48,7 +47,7 @@ def ending(cfg: c.Config, head: bool, pooler: bool) -> c.Config:
     return replace(cfg, head=head, tied=head, head_bias=head, transform=ffn.act if head else None, pooler=pooler)
 
 
-def settled(cfg: c.Config, names: Container[str]) -> c.Config:
+def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
     """Whatever config.json calls it, there is a head where one is stored; beside a head, nobody reads a pooler."""
     head = "cls.predictions.bias" in names
     return ending(cfg, head, not head and "bert.pooler.dense.weight" in names)
@@ -84,3 +83,14 @@ COPIES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
 def respell(name: str) -> str:
     """Files without a head leave the prefix out."""
     return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"
+
+
+FAMILY = Family(
+    config=config,
+    rules=RULES,
+    ignored=ignored,
+    copies=COPIES,
+    respell=respell,
+    resolve=resolve,
+    architecture="BertForMaskedLM",
+)

@@ -4,10 +4,9 @@ of a head side by side on disk.
 
 from pellucid import config as c
 from pellucid.families import gpt2
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule, grouped
-
-ARCHITECTURE = "BloomForCausalLM"
 
 # Of its training, and of the kernels it ran there.
 TRAINING = {"attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "skip_bias_add",
@@ -24,7 +23,7 @@ def config(hf: Fields) -> c.Config:
     hf.fixed("n_inner", 4 * width)
     attn = c.Attention(heads, heads, width // heads, bias=True, out_bias=True, alibi=c.Alibi())
     return c.Config(
-        vocab=hf.whole("vocab_size"),
+        vocab=hf.integer("vocab_size"),
         width=width,
         layers=(c.Layer(attn, c.Mlp(4 * width, "gelu_bloom", gated=False, bias=True)),) * layers,
         tied=hf.flag("tie_word_embeddings", True),
@@ -57,5 +56,10 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
     )
 
 
-SUMMED = ("attn", "ffn")
-respell = gpt2.respell
+FAMILY = Family(
+    config=config,
+    rules=rules,
+    respell=gpt2.respell,
+    architecture="BloomForCausalLM",
+    residual_inside=("attn", "ffn"),
+)

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from pellucid import config as c
 from pellucid.families import deepseek_v3, llama, routing
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-
-ARCHITECTURE = "DeepseekV2ForCausalLM"
 
 
 def moe(hf: Fields) -> c.Moe:
@@ -15,7 +14,7 @@ def moe(hf: Fields) -> c.Moe:
     hf.fixed("moe_layer_freq", 1)
     hf.fixed("norm_topk_prob", False)  # DeepSeek's code and transformers differ on it, and no published file asks for it
     free = routing.by_softmax(hf, "moe_intermediate_size", scale=hf.number("routed_scaling_factor", 1.0), normalised=False)
-    free = replace(free, shared=hf.whole("n_shared_experts", low=0) * free.width)
+    free = replace(free, shared=hf.integer("n_shared_experts", low=0) * free.width)
     if not hf.choice("topk_method", {"greedy": False, "group_limited_greedy": True}, "greedy"):
         hf.read |= {"n_group", "topk_group"}
         return free
@@ -25,7 +24,12 @@ def moe(hf: Fields) -> c.Moe:
 
 def config(hf: Fields) -> c.Config:
     hf.fixed("rope_interleave", True)
-    return llama.whole(hf, routing.dense_first(hf, deepseek_v3.latent(hf), moe(hf)))
+    return llama.decoder(hf, routing.dense_first(hf, deepseek_v3.latent(hf), moe(hf)))
 
 
-RULES, ignored = deepseek_v3.RULES, deepseek_v3.ignored
+FAMILY = Family(
+    config=config,
+    rules=deepseek_v3.RULES,
+    ignored=deepseek_v3.ignored,
+    architecture="DeepseekV2ForCausalLM",
+)

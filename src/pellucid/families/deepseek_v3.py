@@ -6,34 +6,33 @@ from collections.abc import Container
 from pellucid import config as c
 from pellucid.families import llama, routing
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import STACKED, Rule
 from pellucid.families.rope import across_mscale, rope
-
-ARCHITECTURE = "DeepseekV3ForCausalLM"
 
 
 def latent(hf: Fields) -> c.Latent:
     """MLA's ranks and widths. `head_dim` in these files is the rotary width, and `num_key_value_heads` means nothing."""
     hf.read |= {"head_dim", "qk_head_dim", "num_key_value_heads", "num_nextn_predict_layers", "num_mtp_layers"}
-    key, turned = hf.whole("qk_nope_head_dim"), hf.whole("qk_rope_head_dim")
+    key, turned = hf.integer("qk_nope_head_dim"), hf.integer("qk_rope_head_dim")
     scale = (key + turned) ** -0.5 * across_mscale(hf)
     turn = rope(hf, turned, interleaved=hf.flag("rope_interleave", True))
-    heads, q_rank, kv_rank = hf.whole("num_attention_heads"), hf.maybe("q_lora_rank", stated=True), hf.whole("kv_lora_rank")
-    return c.Latent(heads, q_rank, kv_rank, key, hf.whole("v_head_dim"), turn, hf.flag("attention_bias", False), scale=scale)
+    heads, q_rank, kv_rank = hf.integer("num_attention_heads"), hf.maybe("q_lora_rank", stated=True), hf.integer("kv_lora_rank")
+    return c.Latent(heads, q_rank, kv_rank, key, hf.integer("v_head_dim"), turn, hf.flag("attention_bias", False), scale=scale)
 
 
 def moe(hf: Fields) -> c.Moe:
     hf.fixed("scoring_func", "sigmoid")
     hf.fixed("topk_method", "noaux_tc")
     hf.fixed("moe_layer_freq", 1)
-    experts, chosen, width = routing.experts(hf), hf.whole("num_experts_per_tok"), hf.whole("moe_intermediate_size")
+    experts, chosen, width = routing.experts(hf), hf.integer("num_experts_per_tok"), hf.integer("moe_intermediate_size")
     groups, kept = routing.groups(hf, experts, chosen)
     return c.Moe(
         experts,
         chosen,
         width,
-        shared=hf.whole("n_shared_experts", low=0) * width,
+        shared=hf.integer("n_shared_experts", low=0) * width,
         groups=groups,
         groups_chosen=kept,
         scale=hf.number("routed_scaling_factor"),
@@ -43,7 +42,7 @@ def moe(hf: Fields) -> c.Moe:
 
 
 def config(hf: Fields) -> c.Config:
-    return llama.whole(hf, routing.dense_first(hf, latent(hf), moe(hf)))
+    return llama.decoder(hf, routing.dense_first(hf, latent(hf), moe(hf)))
 
 
 LATENT = (
@@ -65,3 +64,6 @@ def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
     """The module behind the last layer that predicts one token more is another model; it is known by its eh_proj."""
     extra = f"model.layers.{len(cfg.layers)}"
     return (*llama.IGNORED, rf"{re.escape(extra)}\..*") if f"{extra}.eh_proj.weight" in names else llama.IGNORED
+
+
+FAMILY = Family(config=config, rules=RULES, ignored=ignored, architecture="DeepseekV3ForCausalLM")

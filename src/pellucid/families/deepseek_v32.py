@@ -5,17 +5,16 @@ from dataclasses import replace
 from pellucid import config as c
 from pellucid.families import deepseek_v3, llama
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
-
-ARCHITECTURE = "DeepseekV32ForCausalLM"
 
 DENSE, SPARSE = KINDS = ("dense", "sparse")
 
 
 def kinds(hf: Fields) -> list[str]:
     """Which layers have experts, as `mlp_layer_types` has it, or all from `first_k_dense_replace` on."""
-    layers, dense = hf.whole("num_hidden_layers", high=100_000), hf.whole("first_k_dense_replace", 3, low=0)
+    layers, dense = hf.integer("num_hidden_layers", high=100_000), hf.integer("first_k_dense_replace", 3, low=0)
     if hf.get("layer_types", None) is not None:
         hf.texts("layer_types", layers, ("indexed_attention",))
     if hf.get("mlp_layer_types", None) is not None:
@@ -25,17 +24,17 @@ def kinds(hf: Fields) -> list[str]:
 
 def latent(hf: Fields) -> c.Latent:
     hf.fixed("rope_interleave", True)
-    attn, chosen = deepseek_v3.latent(hf), hf.whole("index_topk", 2048)
+    attn, chosen = deepseek_v3.latent(hf), hf.integer("index_topk", 2048)
     hf.relate(attn.q_rank is not None, "q_lora_rank > 0", q_lora_rank=attn.q_rank)
-    index = c.Index(hf.whole("index_n_heads", 64), hf.whole("index_head_dim", 128), chosen)
+    index = c.Index(hf.integer("index_n_heads", 64), hf.integer("index_head_dim", 128), chosen)
     hf.relate(index.width >= attn.rope.width, "index_head_dim >= qk_rope_head_dim", index_head_dim=index.width, turned=attn.rope.width)
     return replace(attn, index=index)
 
 
 def config(hf: Fields) -> c.Config:
     attn, moe = latent(hf), deepseek_v3.moe(hf)
-    mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
-    return llama.whole(hf, tuple(c.Layer(attn, mlp if kind == DENSE else moe) for kind in kinds(hf)))
+    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
+    return llama.decoder(hf, tuple(c.Layer(attn, mlp if kind == DENSE else moe) for kind in kinds(hf)))
 
 
 INDEXER = {"wq_b": "q", "wk": "k", "k_norm": "k_norm", "weights_proj": "weights"}
@@ -43,4 +42,5 @@ RULES = (
     *deepseek_v3.RULES,
     *(Rule(f"model.layers.{{i}}.self_attn.indexer.{theirs}.*", f"layers.{{i}}.attn.indexer.{ours}.*") for theirs, ours in INDEXER.items()),
 )
-ignored = deepseek_v3.ignored
+
+FAMILY = Family(config=config, rules=RULES, ignored=deepseek_v3.ignored, architecture="DeepseekV32ForCausalLM")

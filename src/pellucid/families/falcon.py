@@ -8,11 +8,10 @@ rw        one part after the other, biases, a bias by distance instead of rotary
 from pellucid import config as c
 from pellucid.families import bloom
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 from pellucid.families.rope import rope
-
-ARCHITECTURE = "FalconForCausalLM"
 
 
 def order(hf: Fields, new: bool) -> str:
@@ -26,9 +25,9 @@ def order(hf: Fields, new: bool) -> str:
 
 
 def attention(hf: Fields, width: int, new: bool) -> c.Attention:
-    heads, bias, shared = hf.whole("num_attention_heads"), hf.flag("bias", False), hf.flag("multi_query", True)
+    heads, bias, shared = hf.integer("num_attention_heads"), hf.flag("bias", False), hf.flag("multi_query", True)
     hf.relate(width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
-    told = hf.whole("num_kv_heads", heads)
+    told = hf.integer("num_kv_heads", heads)
     kv_heads = told if new else 1 if shared else heads
     hf.relate(new or shared or told == heads, "num_kv_heads == num_attention_heads", num_kv_heads=told, num_attention_heads=heads)
     hf.relate(heads % kv_heads == 0, "num_attention_heads % num_kv_heads == 0", num_attention_heads=heads, num_kv_heads=kv_heads)
@@ -40,18 +39,18 @@ def attention(hf: Fields, width: int, new: bool) -> c.Attention:
 
 def config(hf: Fields) -> c.Config:
     hf.fixed("apply_residual_connection_post_layernorm", False)
-    width, layers = hf.whole("hidden_size"), hf.whole("num_hidden_layers", high=100_000)
+    width, layers = hf.integer("hidden_size"), hf.integer("num_hidden_layers", high=100_000)
     new = hf.flag("new_decoder_architecture", False)
     attn = attention(hf, width, new)
-    mlp = c.Mlp(hf.whole("ffn_hidden_size", 4 * width), hf.choice("activation", ACTS, "gelu"), gated=False, bias=attn.bias)
+    mlp = c.Mlp(hf.integer("ffn_hidden_size", 4 * width), hf.choice("activation", ACTS, "gelu"), gated=False, bias=attn.bias)
     return c.Config(
-        vocab=hf.whole("vocab_size"),
+        vocab=hf.integer("vocab_size"),
         width=width,
         layers=(c.Layer(attn, mlp, order=order(hf, new)),) * layers,
         tied=hf.flag("tie_word_embeddings", True),
         eps=hf.number("layer_norm_epsilon", 1e-5),
         norm="layer",
-        context=hf.whole("max_position_embeddings", 2048),
+        context=hf.integer("max_position_embeddings", 2048),
     )
 
 
@@ -73,3 +72,5 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
 
 
 IGNORED = (r"transformer\.h\.\d+\.self_attention\.rotary_emb\.inv_freq",)
+
+FAMILY = Family(config=config, rules=rules, ignored=IGNORED, architecture="FalconForCausalLM")

@@ -100,7 +100,7 @@ class Fields:
             return default
         return value
 
-    def whole(self, name: str, default: Any = MISSING, low: int = 1, high: int = 2**31 - 1) -> int:
+    def integer(self, name: str, default: Any = MISSING, low: int = 1, high: int = 2**31 - 1) -> int:
         """A whole number between low and high; True and 2.0 are none."""
         value = self.get(name, default)
         if type(value) is not int or not low <= value <= high:
@@ -110,7 +110,7 @@ class Fields:
     def either(self, *names: str, high: int = 2**31 - 1) -> int:
         """A whole number that files have under one of these names; several must agree."""
         self.read |= set(names)
-        told = {name: self.whole(name, high=high) for name in names if name in self}
+        told = {name: self.integer(name, high=high) for name in names if name in self}
         if not told:
             raise ConfigError("config.missing", file=self.file, field=self.within + " | ".join(names))
         self.relate(len(set(told.values())) == 1, " == ".join(told), **told)
@@ -121,7 +121,7 @@ class Fields:
         if stated and name not in self.values:
             raise ConfigError("config.missing", file=self.file, field=self.within + name)
         self.read.add(name)
-        return self.whole(name, low=low) if name in self else None
+        return self.integer(name, low=low) if name in self else None
 
     def number(self, name: str, default: Any = MISSING, above: float = 0.0) -> float:
         """A number greater than `above`, and not so great that it can only be a mistake."""

@@ -6,35 +6,34 @@ from typing import Any
 from pellucid import config as c
 from pellucid.families import llama
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-
-ARCHITECTURE = "GemmaForCausalLM"
 
 LEGACY = ACTS | {"gelu": "gelu_tanh"}  # the first files say gelu and mean its approximation
 
 
 def same(hf: Fields, name: str, act: str, acts: dict[str, str]) -> None:
-    """A second field for the activation may be there, and says the same."""
+    """Refuse a second field for the activation that names another one."""
     hf.fixed(name, *(n for n, meant in acts.items() if meant == act))
 
 
 def attention(hf: Fields, **turn: Any) -> c.Attention:
-    """Llama's, but a head is 256 wide where no field says otherwise, and the number of key heads is always told."""
+    """Return Llama's attention; a head is 256 wide without `head_dim`, and `num_key_value_heads` is required."""
     hf.maybe("num_key_value_heads", stated=True)
     return llama.attention(hf, head=256, **turn)
 
 
-def whole(hf: Fields, layers: tuple[c.Layer, ...]) -> c.Config:
-    """The model around the layers of every Gemma."""
-    cfg = llama.whole(hf, layers)
+def decoder(hf: Fields, layers: tuple[c.Layer, ...]) -> c.Config:
+    """Return the Config around `layers`, as every Gemma has it."""
+    cfg = llama.decoder(hf, layers)
     return replace(cfg, tied=hf.flag("tie_word_embeddings", True), norm="rms offset", embed_scale=cfg.width**0.5)
 
 
 def config(hf: Fields) -> c.Config:
     act = hf.choice("hidden_act", LEGACY, "gelu_pytorch_tanh")
     same(hf, "hidden_activation", act, LEGACY)
-    layer = c.Layer(attention(hf), c.Mlp(hf.whole("intermediate_size"), act))
-    return whole(hf, (layer,) * hf.whole("num_hidden_layers", high=100_000))
+    layer = c.Layer(attention(hf), c.Mlp(hf.integer("intermediate_size"), act))
+    return decoder(hf, (layer,) * hf.integer("num_hidden_layers", high=100_000))
 
 
-RULES, IGNORED = llama.RULES, llama.IGNORED
+FAMILY = Family(config=config, rules=llama.RULES, ignored=llama.IGNORED, architecture="GemmaForCausalLM")

@@ -6,17 +6,16 @@ from typing import Any
 from pellucid import config as c
 from pellucid.families import gemma, llama
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
-
-ARCHITECTURE = "Gemma2ForCausalLM"
 
 FULL, SLIDING = KINDS = ("full_attention", "sliding_attention")
 
 
 def kinds(hf: Fields, every: int) -> list[str]:
     """Each layer's kind; where the file is silent, every so many is full and those before it slide."""
-    layers = hf.whole("num_hidden_layers", high=100_000)
+    layers = hf.integer("num_hidden_layers", high=100_000)
     if "layer_types" in hf:
         return hf.texts("layer_types", layers, KINDS)
     return [SLIDING if (i + 1) % every else FULL for i in range(layers)]
@@ -25,7 +24,7 @@ def kinds(hf: Fields, every: int) -> list[str]:
 def mlp(hf: Fields) -> c.Mlp:
     act = hf.choice("hidden_activation", ACTS, "gelu_pytorch_tanh")
     gemma.same(hf, "hidden_act", act, ACTS)
-    return c.Mlp(hf.whole("intermediate_size"), act)
+    return c.Mlp(hf.integer("intermediate_size"), act)
 
 
 def attention(hf: Fields, **turn: Any) -> c.Attention:
@@ -35,9 +34,9 @@ def attention(hf: Fields, **turn: Any) -> c.Attention:
 
 def config(hf: Fields) -> c.Config:
     attn = replace(attention(hf), cap=hf.optional("attn_logit_softcapping", 50.0))
-    by_kind = {FULL: attn, SLIDING: replace(attn, window=hf.whole("sliding_window", 4096))}
+    by_kind = {FULL: attn, SLIDING: replace(attn, window=hf.integer("sliding_window", 4096))}
     layers = tuple(c.Layer(by_kind[kind], mlp(hf), order="sandwich") for kind in kinds(hf, 2))
-    return replace(gemma.whole(hf, layers), logit_cap=hf.optional("final_logit_softcapping", 30.0))
+    return replace(gemma.decoder(hf, layers), logit_cap=hf.optional("final_logit_softcapping", 30.0))
 
 
 # post_attention_layernorm is of what attention made here; in Llama the same name is of what the network reads
@@ -53,4 +52,5 @@ RULES = (
     *llama.ATTENTION,
     *llama.DENSE,
 )
-IGNORED = llama.IGNORED
+
+FAMILY = Family(config=config, rules=RULES, ignored=llama.IGNORED, architecture="Gemma2ForCausalLM")

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pellucid import config as c
-from pellucid.families import gemma3_text, within
+from pellucid.families import gemma3_text, llama, multimodal
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 
-WITHIN = "gemma3_text"
+TEXT_MODEL = "gemma3_text"
 SILENT = {
     "vocab_size": 262_208,
     "num_attention_heads": 8,
@@ -17,17 +18,22 @@ SILENT = {
 
 
 def config(hf: Fields) -> c.Config:
-    text = within.text(hf, WITHIN, SILENT)
+    text = multimodal.text(hf, TEXT_MODEL, SILENT)
     for part in (hf, text):
         part.fixed("tie_word_embeddings", True)
     hf.read |= {"mm_tokens_per_image"}
     return gemma3_text.config(text)
 
 
-def written(hf: Mapping[str, Any]) -> dict[str, Any]:
-    return within.file(hf, WITHIN, gemma3_text.ARCHITECTURE, SILENT)
+def saved_config(hf: Mapping[str, Any]) -> dict[str, Any]:
+    return multimodal.file(hf, TEXT_MODEL, gemma3_text.FAMILY.architecture, SILENT)
 
 
-respell = within.respell
-RULES = gemma3_text.RULES
-IGNORED = (*gemma3_text.IGNORED, within.SEEING)
+FAMILY = Family(
+    config=config,
+    rules=gemma3_text.RULES,
+    ignored=(*llama.IGNORED, multimodal.VISION_TENSORS),
+    respell=multimodal.respell,
+    saved_config=saved_config,
+    text_model=TEXT_MODEL,
+)

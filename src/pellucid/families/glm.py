@@ -5,19 +5,19 @@ from dataclasses import replace
 from pellucid import config as c
 from pellucid.families import llama, phi3
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-
-ARCHITECTURE = "GlmForCausalLM"
 
 
 def config(hf: Fields, order: str = "pre") -> c.Config:
     hf.maybe("num_key_value_heads", stated=True)
     attn = llama.attention(hf, bias=True, head=128, interleaved=True, part=0.5)
-    mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
+    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
     layer = c.Layer(replace(attn, out_bias=False), mlp, order=order)
-    return llama.whole(hf, (layer,) * hf.whole("num_hidden_layers", high=100_000), eps=1.5625e-7)
+    return llama.decoder(hf, (layer,) * hf.integer("num_hidden_layers", high=100_000), eps=1.5625e-7)
 
 
 PARTS = (*llama.ENDS, *llama.ATTENTION, *phi3.FUSED)
 RULES = (*PARTS, *llama.NORMS)
-IGNORED = llama.IGNORED
+
+FAMILY = Family(config=config, rules=RULES, ignored=llama.IGNORED, architecture="GlmForCausalLM")

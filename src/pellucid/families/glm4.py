@@ -1,11 +1,10 @@
 """GLM-4 0414 (model_type glm4): GLM's block with one more norm of what each part made."""
 
 from pellucid import config as c
-from pellucid.families import glm
+from pellucid.families import glm, llama
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
-
-ARCHITECTURE = "Glm4ForCausalLM"
 
 
 def config(hf: Fields) -> c.Config:
@@ -19,4 +18,5 @@ NORMS = {
     "post_mlp_layernorm": "ffn_post_norm",
 }
 RULES = (*glm.PARTS, *(Rule(f"model.layers.{{i}}.{theirs}.*", f"layers.{{i}}.{ours}.*") for theirs, ours in NORMS.items()))
-IGNORED = glm.IGNORED
+
+FAMILY = Family(config=config, rules=RULES, ignored=llama.IGNORED, architecture="Glm4ForCausalLM")

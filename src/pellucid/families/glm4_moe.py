@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from pellucid import config as c
 from pellucid.families import deepseek_v3, llama, qwen3, routing
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.rope import rope
-
-ARCHITECTURE = "Glm4MoeForCausalLM"
 
 
 def config(hf: Fields) -> c.Config:
@@ -15,7 +14,12 @@ def config(hf: Fields) -> c.Config:
     hf.read |= {"num_nextn_predict_layers", "num_mtp_layers"}  # the module behind the last layer is another model
     attn = llama.attention(hf, qk_norm=hf.flag("use_qk_norm", False))
     attn = replace(attn, rope=rope(hf, attn.width, part=0.5), out_bias=False)
-    return llama.whole(hf, routing.dense_first(hf, attn, deepseek_v3.moe(hf)), eps=1e-5)
+    return llama.decoder(hf, routing.dense_first(hf, attn, deepseek_v3.moe(hf)), eps=1e-5)
 
 
-RULES, ignored = (*qwen3.RULES, *deepseek_v3.EXPERTS), deepseek_v3.ignored
+FAMILY = Family(
+    config=config,
+    rules=(*qwen3.RULES, *deepseek_v3.EXPERTS),
+    ignored=deepseek_v3.ignored,
+    architecture="Glm4MoeForCausalLM",
+)

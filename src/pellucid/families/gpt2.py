@@ -4,14 +4,13 @@ from dataclasses import replace
 
 from pellucid import config as c
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import SPLIT_TURNED, TURNED, Rule
 
-ARCHITECTURE = "GPT2LMHeadModel"
-
 
 def config(hf: Fields) -> c.Config:
-    width, heads, layers = hf.whole("n_embd"), hf.whole("n_head"), hf.whole("n_layer", high=100_000)
+    width, heads, layers = hf.integer("n_embd"), hf.integer("n_head"), hf.integer("n_layer", high=100_000)
     hf.relate(width % heads == 0, "n_embd % n_head == 0", n_embd=width, n_head=heads)
     hf.fixed("n_special", 0)
     hf.read |= {"predict_special_tokens"}  # of the first training; gpt2-medium has both
@@ -19,9 +18,9 @@ def config(hf: Fields) -> c.Config:
     attn = c.Attention(heads, heads, width // heads, bias=True, out_bias=True, scale=scale)
     mlp = c.Mlp(hf.maybe("n_inner") or 4 * width, hf.choice("activation_function", ACTS, "gelu_new"), gated=False, bias=True)
     falling = hf.flag("scale_attn_by_inverse_layer_idx", False)
-    positions = hf.whole("n_positions", 1024)
+    positions = hf.integer("n_positions", 1024)
     return c.Config(
-        vocab=hf.whole("vocab_size"),
+        vocab=hf.integer("vocab_size"),
         width=width,
         layers=tuple(c.Layer(replace(attn, scale=scale / (i + 1) if falling else scale), mlp) for i in range(layers)),
         tied=hf.flag("tie_word_embeddings", True),
@@ -53,3 +52,6 @@ IGNORED = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)  # masks that old file
 def respell(name: str) -> str:
     """The makers' own files leave the prefix out."""
     return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
+
+
+FAMILY = Family(config=config, rules=RULES, ignored=IGNORED, respell=respell, architecture="GPT2LMHeadModel")

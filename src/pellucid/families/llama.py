@@ -4,20 +4,19 @@ from typing import Any
 
 from pellucid import config as c
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 from pellucid.families.rope import rope
 
-ARCHITECTURE = "LlamaForCausalLM"
-
 
 def attention(hf: Fields, qk_norm: bool = False, bias: bool = False, head: int | None = None, **turn: Any) -> c.Attention:
-    """Heads as Llama's fields tell them; the width of a head is the hidden size over the heads where no field says otherwise.
+    """Return the attention that Llama's fields describe; without `head_dim` a head is hidden_size / num_attention_heads wide.
 
-    bias, head: what a family takes where its file is silent.  turn: `rope`'s settings.
+    bias, head: the family's values where the file has no field.  turn: settings of `rope`.
     """
-    width, heads = hf.whole("hidden_size"), hf.whole("num_attention_heads")
-    kv_heads = hf.whole("num_key_value_heads", heads)
+    width, heads = hf.integer("hidden_size"), hf.integer("num_attention_heads")
+    kv_heads = hf.integer("num_key_value_heads", heads)
     own = hf.maybe("head_dim") or head
     hf.relate(own is not None or width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
     hf.relate(heads % kv_heads == 0, "num_attention_heads % num_key_value_heads == 0", heads=heads, kv_heads=kv_heads)
@@ -25,11 +24,11 @@ def attention(hf: Fields, qk_norm: bool = False, bias: bool = False, head: int |
     return c.Attention(heads, kv_heads, head, rope(hf, head, **turn), qk_norm, bias=bias, out_bias=bias)
 
 
-def whole(hf: Fields, layers: tuple[c.Layer, ...], eps: float = 1e-6) -> c.Config:
-    """The model around its layers, as all of Llama's descendants write it."""
+def decoder(hf: Fields, layers: tuple[c.Layer, ...], eps: float = 1e-6) -> c.Config:
+    """Return the Config around `layers`, from the fields that all of Llama's descendants share."""
     return c.Config(
-        vocab=hf.whole("vocab_size"),
-        width=hf.whole("hidden_size"),
+        vocab=hf.integer("vocab_size"),
+        width=hf.integer("hidden_size"),
         layers=layers,
         tied=hf.flag("tie_word_embeddings", False),
         eps=hf.number("rms_norm_eps", eps),
@@ -39,8 +38,8 @@ def whole(hf: Fields, layers: tuple[c.Layer, ...], eps: float = 1e-6) -> c.Confi
 
 
 def config(hf: Fields) -> c.Config:
-    mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"), bias=hf.flag("mlp_bias", False))
-    return whole(hf, (c.Layer(attention(hf), mlp),) * hf.whole("num_hidden_layers", high=100_000))
+    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"), bias=hf.flag("mlp_bias", False))
+    return decoder(hf, (c.Layer(attention(hf), mlp),) * hf.integer("num_hidden_layers", high=100_000))
 
 
 ENDS = (
@@ -56,3 +55,5 @@ ATTENTION = tuple(Rule(f"model.layers.{{i}}.self_attn.{n}_proj.*", f"layers.{{i}
 DENSE = tuple(Rule(f"model.layers.{{i}}.mlp.{n}_proj.*", f"layers.{{i}}.ffn.{n}.*") for n in ("gate", "up", "down"))
 RULES = (*ENDS, *NORMS, *ATTENTION, *DENSE)
 IGNORED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
+
+FAMILY = Family(config=config, rules=RULES, ignored=IGNORED, architecture="LlamaForCausalLM")

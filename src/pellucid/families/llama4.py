@@ -4,22 +4,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from pellucid import config as c
-from pellucid.families import llama4_text, within
+from pellucid.families import llama, llama4_text, multimodal
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 
-WITHIN = "llama4_text"
+TEXT_MODEL = "llama4_text"
 
 
 def config(hf: Fields) -> c.Config:
-    text = within.text(hf, WITHIN, {})
+    text = multimodal.text(hf, TEXT_MODEL, {})
     hf.fixed("tie_word_embeddings", text.flag("tie_word_embeddings", False))
     return llama4_text.config(text)
 
 
-def written(hf: Mapping[str, Any]) -> dict[str, Any]:
-    return within.file(hf, WITHIN, llama4_text.ARCHITECTURE, {})
+def saved_config(hf: Mapping[str, Any]) -> dict[str, Any]:
+    return multimodal.file(hf, TEXT_MODEL, llama4_text.FAMILY.architecture, {})
 
 
-respell = within.respell
-RULES = llama4_text.RULES
-IGNORED = (*llama4_text.IGNORED, within.SEEING)
+FAMILY = Family(
+    config=config,
+    rules=llama4_text.RULES,
+    ignored=(*llama.IGNORED, multimodal.VISION_TENSORS),
+    respell=multimodal.respell,
+    saved_config=saved_config,
+    text_model=TEXT_MODEL,
+)

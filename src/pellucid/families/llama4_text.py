@@ -8,24 +8,23 @@ from dataclasses import replace
 from pellucid import config as c
 from pellucid.families import llama, routing
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import EXPERTS_TURNED, FUSED_TURNED, Rule
-
-ARCHITECTURE = "Llama4ForCausalLM"
 
 FULL, CHUNKED = KINDS = ("full_attention", "chunked_attention")
 
 
 def turned(hf: Fields, layers: int) -> list[bool]:
     """Which layers have rotary positions, as `no_rope_layers` has it by 1, or all but every so many."""
-    every, told = hf.whole("no_rope_layer_interval", 4), hf.indices("no_rope_layers", 2)
+    every, told = hf.integer("no_rope_layer_interval", 4), hf.indices("no_rope_layers", 2)
     hf.relate(not told or len(told) >= layers, "len(no_rope_layers) >= num_hidden_layers", found=len(told), layers=layers)
     return [bool(t) for t in told[:layers]] or [(i + 1) % every != 0 for i in range(layers)]
 
 
 def sparse(hf: Fields, layers: int) -> list[bool]:
     """Which layers have experts: those that `moe_layers` lists, or every so many."""
-    step = hf.whole("interleave_moe_layer_step", 1)
+    step = hf.integer("interleave_moe_layer_step", 1)
     told = range(step - 1, layers, step) if hf.get("moe_layers", None) is None else hf.indices("moe_layers", layers)
     return [i in told for i in range(layers)]
 
@@ -34,31 +33,34 @@ def attentions(hf: Fields) -> dict[bool, c.Attention]:
     """The attention with rotary positions, and without."""
     hf.maybe("num_key_value_heads", stated=True)
     attn = llama.attention(hf, head=128, theta=500_000.0, interleaved=True)
-    temper = c.Temper(hf.whole("floor_scale", 8192), hf.number("attn_scale", 0.1))
+    temper = c.Temper(hf.integer("floor_scale", 8192), hf.number("attn_scale", 0.1))
     hf.fixed("attn_temperature_tuning", True, False, 4)  # 4 is the yes of the first files
     still = replace(attn, rope=None, temper=temper if hf.get("attn_temperature_tuning", True) else None)
     return {True: replace(attn, qk_rms=hf.flag("use_qk_norm", True)), False: still}
 
 
 def moe(hf: Fields) -> c.Moe:
-    count, chosen, width = routing.experts(hf), hf.whole("num_experts_per_tok", 1), hf.whole("intermediate_size")
+    count, chosen, width = routing.experts(hf), hf.integer("num_experts_per_tok", 1), hf.integer("intermediate_size")
     hf.relate(chosen <= count, "num_experts_per_tok <= num_local_experts", num_experts_per_tok=chosen, num_local_experts=count)
     act = hf.choice("hidden_act", ACTS, "silu")
     return c.Moe(count, chosen, width, width, normalised=False, act=act, corrected=False, share_first=True)
 
 
 def config(hf: Fields) -> c.Config:
-    layers, chunk = hf.whole("num_hidden_layers", high=100_000), hf.whole("attention_chunk_size", 8192)
+    layers, chunk = hf.integer("num_hidden_layers", high=100_000), hf.integer("attention_chunk_size", 8192)
     turns, attn = turned(hf, layers), attentions(hf)
     silent = hf.get("layer_types", None) is None
     kinds = [CHUNKED if t else FULL for t in turns] if silent else hf.texts("layer_types", layers, KINDS)
-    ffn: dict[bool, c.Mlp | c.Moe] = {True: moe(hf), False: c.Mlp(hf.whole("intermediate_size_mlp"), hf.choice("hidden_act", ACTS, "silu"))}
+    ffn: dict[bool, c.Mlp | c.Moe] = {
+        True: moe(hf),
+        False: c.Mlp(hf.integer("intermediate_size_mlp"), hf.choice("hidden_act", ACTS, "silu")),
+    }
     hf.read |= {"for_llm_compressor"}
     blocks = (
         c.Layer(replace(attn[t], chunk=chunk if kind == CHUNKED else None), ffn[has])
         for t, kind, has in zip(turns, kinds, sparse(hf, layers), strict=True)
     )
-    return llama.whole(hf, tuple(blocks), eps=1e-5)
+    return llama.decoder(hf, tuple(blocks), eps=1e-5)
 
 
 FFN, OURS = "model.layers.{i}.feed_forward", "layers.{i}.ffn"
@@ -72,4 +74,5 @@ RULES = (
     Rule(f"{FFN}.experts.gate_up_proj", (f"{OURS}.gate", f"{OURS}.up"), FUSED_TURNED),
     Rule(f"{FFN}.experts.down_proj", f"{OURS}.down", EXPERTS_TURNED),
 )
-IGNORED = llama.IGNORED
+
+FAMILY = Family(config=config, rules=RULES, ignored=llama.IGNORED, architecture="Llama4ForCausalLM")

@@ -2,10 +2,9 @@
 
 from pellucid import config as c
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import ROW, Rule
-
-ARCHITECTURE = "MarianMTModel"
 
 # what trains, and what Marian's class has never read: the files of 2020 have the size of their vocabulary as extra_pos_embeddings
 SILENT = {
@@ -20,19 +19,19 @@ def config(hf: Fields) -> c.Config:
         hf.fixed(name, False)
     hf.fixed("share_encoder_decoder_embeddings", True)
     hf.fixed("tie_word_embeddings", True)
-    width, vocab, act = hf.whole("d_model"), hf.whole("vocab_size"), hf.choice("activation_function", ACTS, "gelu")
+    width, vocab, act = hf.integer("d_model"), hf.integer("vocab_size"), hf.choice("activation_function", ACTS, "gelu")
     hf.fixed("decoder_vocab_size", vocab)
 
     def stack(side: str) -> tuple[c.Layer, ...]:
         """One side's blocks; a decoder's see what came before, and listen to the encoder."""
-        heads = hf.whole(f"{side}_attention_heads")
+        heads = hf.integer(f"{side}_attention_heads")
         hf.relate(width % heads == 0, f"d_model % {side}_attention_heads == 0", d_model=width, heads=heads)
         own, cross = (c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=causal) for causal in (True, False))
-        mlp = c.Mlp(hf.whole(f"{side}_ffn_dim"), act, gated=False, bias=True)
+        mlp = c.Mlp(hf.integer(f"{side}_ffn_dim"), act, gated=False, bias=True)
         layer = c.Layer(own, mlp, cross, "post") if side == "decoder" else c.Layer(cross, mlp, order="post")
-        return (layer,) * hf.whole(f"{side}_layers", high=100_000)
+        return (layer,) * hf.integer(f"{side}_layers", high=100_000)
 
-    layers, positions = hf.whole("encoder_layers"), hf.whole("max_position_embeddings", 1024)
+    layers, positions = hf.integer("encoder_layers"), hf.integer("max_position_embeddings", 1024)
     hf.fixed("num_hidden_layers", layers)
     return c.Config(
         vocab=vocab,
@@ -74,3 +73,5 @@ RULES = (
 )
 IGNORED = (r"model\.(en|de)coder\.embed_positions\.weight",)  # the sinusoids, which are computed
 COPIES = {f"model.{side}.embed_tokens.weight": "model.shared.weight" for side in ("encoder", "decoder")}
+
+FAMILY = Family(config=config, rules=RULES, ignored=IGNORED, copies=COPIES, architecture="MarianMTModel")

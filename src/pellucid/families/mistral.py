@@ -5,9 +5,8 @@ from dataclasses import replace
 from pellucid import config as c
 from pellucid.families import llama
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-
-ARCHITECTURE = "MistralForCausalLM"
 
 
 def attention(hf: Fields, theta: float = 10_000.0) -> c.Attention:
@@ -18,8 +17,8 @@ def attention(hf: Fields, theta: float = 10_000.0) -> c.Attention:
 
 
 def config(hf: Fields) -> c.Config:
-    mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
-    return llama.whole(hf, (c.Layer(attention(hf), mlp),) * hf.whole("num_hidden_layers", high=100_000))
+    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
+    return llama.decoder(hf, (c.Layer(attention(hf), mlp),) * hf.integer("num_hidden_layers", high=100_000))
 
 
-RULES, IGNORED = llama.RULES, llama.IGNORED
+FAMILY = Family(config=config, rules=llama.RULES, ignored=llama.IGNORED, architecture="MistralForCausalLM")

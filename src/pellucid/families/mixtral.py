@@ -4,15 +4,14 @@ import re
 
 from pellucid import config as c
 from pellucid.families import llama, mistral, routing
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import STACKED, Rule
-
-ARCHITECTURE = "MixtralForCausalLM"
 
 
 def config(hf: Fields) -> c.Config:
     layer = c.Layer(mistral.attention(hf, theta=1e6), routing.by_softmax(hf, "intermediate_size"))
-    return llama.whole(hf, (layer,) * hf.whole("num_hidden_layers", high=100_000), eps=1e-5)
+    return llama.decoder(hf, (layer,) * hf.integer("num_hidden_layers", high=100_000), eps=1e-5)
 
 
 FFN = "model.layers.{i}.block_sparse_moe"
@@ -24,9 +23,11 @@ RULES = (
     Rule(f"{FFN}.gate.weight", "layers.{i}.ffn.router.weight"),
     *(Rule(f"{FFN}.experts.{{e}}.{w}.weight", f"layers.{{i}}.ffn.{n}", STACKED) for n, w in WAYS.items()),
 )
-IGNORED = llama.IGNORED
 
 
 def respell(name: str) -> str:
     """transformers' own name of the part with the experts."""
     return re.sub(r"^(model\.layers\.\d+)\.mlp\b", r"\1.block_sparse_moe", name)
+
+
+FAMILY = Family(config=config, rules=RULES, ignored=llama.IGNORED, respell=respell, architecture="MixtralForCausalLM")

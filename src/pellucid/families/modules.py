@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.families import Family
+from pellucid.families.family import Family
 from pellucid.families.names import Group, plan
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 
@@ -50,7 +50,7 @@ def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> 
     paths = {spelled(family, path): path for path, _ in other.named_modules()}
     known, own = {s: other.get_submodule(path) for s, path in paths.items()}, dict(model.named_modules(remove_duplicate=False))
     weights = {n: tuple(p.shape) for n, p in model.named_parameters(remove_duplicate=False)}
-    groups, _ = plan(family.rules(model.config), weights)
+    groups, _ = plan(family.rules_for(model.config), weights)
     leaves: dict[str, Pair] = {}
     inside: dict[str, set[str]] = {}  # the counterparts of what each module of ours holds
     for g in groups:
@@ -67,7 +67,7 @@ def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> 
     parts = {p: Pair(p, shared(names, known, taken)) for p, names in inside.items() if p not in leaves and called(own[p])}
     outer = {above for path in parts for above in parts if path.startswith(f"{above}.") and inside[path] == inside[above]}
     alike = {path: p for path, p in parts.items() if within(p.theirs, taken) <= inside[path] and path not in outer}
-    found = {path: p for path, p in (alike | leaves).items() if path.rpartition(".")[2] not in family.summed}
+    found = {path: p for path, p in (alike | leaves).items() if path.rpartition(".")[2] not in family.residual_inside}
     return [replace(found[path], theirs=paths[found[path].theirs]) for path in own if path in found]
 
 
@@ -81,7 +81,7 @@ def columns(group: Group, name: str, weights: dict[str, tuple[int, ...]]) -> tup
 
 def spelled(family: Family, path: str) -> str:
     """A module's path as the names on disk begin; transformers calls some otherwise in memory."""
-    return family.respell(f"{path}.weight").removesuffix(".weight") if path else path
+    return family.canonical(f"{path}.weight").removesuffix(".weight") if path else path
 
 
 def owner(name: str, known: dict[str, nn.Module]) -> str:

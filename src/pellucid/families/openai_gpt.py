@@ -2,23 +2,22 @@
 
 from pellucid import config as c
 from pellucid.families import gpt2
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
-
-ARCHITECTURE = "OpenAIGPTLMHeadModel"
 
 ACTS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 
 
 def config(hf: Fields) -> c.Config:
-    width, heads, layers = hf.whole("n_embd"), hf.whole("n_head"), hf.whole("n_layer", high=100_000)
+    width, heads, layers = hf.integer("n_embd"), hf.integer("n_head"), hf.integer("n_layer", high=100_000)
     hf.relate(width % heads == 0, "n_embd % n_head == 0", n_embd=width, n_head=heads)
     hf.read |= {"n_special", "predict_special_tokens"}  # of its first training
     attn = c.Attention(heads, heads, width // heads, bias=True, out_bias=True)
     mlp = c.Mlp(4 * width, hf.choice("afn", ACTS, "gelu"), gated=False, bias=True)
-    positions = hf.whole("n_positions", 512)
+    positions = hf.integer("n_positions", 512)
     return c.Config(
-        vocab=hf.whole("vocab_size"),
+        vocab=hf.integer("vocab_size"),
         width=width,
         layers=(c.Layer(attn, mlp, order="post"),) * layers,
         tied=hf.flag("tie_word_embeddings", True),
@@ -37,4 +36,5 @@ RULES = (
     Rule("lm_head.*", "head.*"),
 )
 IGNORED = (r"transformer\.h\.\d+\.attn\.bias", r"transformer\.position_ids")  # masks and counts that old files carry
-respell = gpt2.respell
+
+FAMILY = Family(config=config, rules=RULES, ignored=IGNORED, respell=gpt2.respell, architecture="OpenAIGPTLMHeadModel")

@@ -4,26 +4,25 @@ sums, and the embedding is half as wide as the model.
 
 from pellucid import config as c
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
-
-ARCHITECTURE = "OPTForCausalLM"
 
 OFFSET = 2  # rows before that of the first position
 
 
 def config(hf: Fields) -> c.Config:
-    width, heads, layers = hf.whole("hidden_size"), hf.whole("num_attention_heads"), hf.whole("num_hidden_layers", high=100_000)
+    width, heads, layers = hf.integer("hidden_size"), hf.integer("num_attention_heads"), hf.integer("num_hidden_layers", high=100_000)
     hf.relate(width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
     hf.fixed("layer_norm_elementwise_affine", True)
     hf.read |= {"layerdrop", "activation_dropout"}
     bias, before = hf.flag("enable_bias", True), hf.flag("do_layer_norm_before", True)
     last = not hf.flag("_remove_final_layer_norm", False)
     attn = c.Attention(heads, heads, width // heads, bias=bias, out_bias=bias)
-    mlp = c.Mlp(hf.whole("ffn_dim"), hf.choice("activation_function", ACTS, "relu"), gated=False, bias=bias)
-    positions, narrow = hf.whole("max_position_embeddings", 2048), hf.whole("word_embed_proj_dim", width)
+    mlp = c.Mlp(hf.integer("ffn_dim"), hf.choice("activation_function", ACTS, "relu"), gated=False, bias=bias)
+    positions, narrow = hf.integer("max_position_embeddings", 2048), hf.integer("word_embed_proj_dim", width)
     return c.Config(
-        vocab=hf.whole("vocab_size"),
+        vocab=hf.integer("vocab_size"),
         width=width,
         layers=(c.Layer(attn, mlp, order="pre" if before else "post"),) * layers,
         tied=hf.flag("tie_word_embeddings", True),
@@ -56,3 +55,6 @@ RULES = (
 def respell(name: str) -> str:
     """Meta's own files leave the prefix out."""
     return f"model.{name}" if name.startswith("decoder.") else name
+
+
+FAMILY = Family(config=config, rules=RULES, respell=respell, architecture="OPTForCausalLM")

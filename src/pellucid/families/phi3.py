@@ -5,12 +5,10 @@ from dataclasses import replace
 from pellucid import config as c
 from pellucid.families import llama
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import SPLIT, Rule
 from pellucid.families.rope import kind, settings
-
-ARCHITECTURE = "Phi3ForCausalLM"
-
 
 # told by some files, and known to transformers' model at these values alone
 ABSENT = {"attention_bias": False, "full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False}
@@ -27,8 +25,8 @@ def config(hf: Fields) -> c.Config:
     # it stands beside the settings of long texts, and is told where they are
     hf.maybe("original_max_position_embeddings", stated=long)
     attn = replace(llama.attention(hf, part=1.0), window=hf.maybe("sliding_window"))
-    layer = c.Layer(attn, c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu")))
-    return llama.whole(hf, (layer,) * hf.whole("num_hidden_layers", high=100_000), eps=1e-5)
+    layer = c.Layer(attn, c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu")))
+    return llama.decoder(hf, (layer,) * hf.integer("num_hidden_layers", high=100_000), eps=1e-5)
 
 
 FUSED = (
@@ -42,4 +40,5 @@ RULES = (
     Rule("model.layers.{i}.self_attn.o_proj.*", "layers.{i}.attn.o.*"),
     *FUSED,
 )
-IGNORED = llama.IGNORED
+
+FAMILY = Family(config=config, rules=RULES, ignored=llama.IGNORED, architecture="Phi3ForCausalLM")

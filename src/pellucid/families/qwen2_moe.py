@@ -5,15 +5,14 @@ from dataclasses import replace
 from pellucid import config as c
 from pellucid.families import llama, qwen3, routing
 from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import STACKED, Rule
-
-ARCHITECTURE = "Qwen2MoeForCausalLM"
 
 
 def layers(hf: Fields, attn: list[c.Attention], **more: object) -> tuple[c.Layer, ...]:
     """One layer for each of these attentions, with experts or without; more: of the experts."""
-    mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
+    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
     moe = routing.by_softmax(hf, "moe_intermediate_size", normalised=hf.flag("norm_topk_prob", False), **more)
     return tuple(c.Layer(a, moe if sparse else mlp) for a, sparse in zip(attn, routing.sparse(hf, len(attn)), strict=True))
 
@@ -24,9 +23,9 @@ def config(hf: Fields) -> c.Config:
     attn = replace(llama.attention(hf), bias=hf.flag("qkv_bias", True))
     if hf.flag("use_sliding_window", False):
         hf.get("layer_types")  # which layers `max_window_layers` means has changed with transformers' versions
-    windows = qwen3.windows(hf, hf.whole("num_hidden_layers", high=100_000))
-    shared = hf.whole("shared_expert_intermediate_size")
-    return llama.whole(hf, layers(hf, [replace(attn, window=w) for w in windows], shared=shared, shared_gate=True))
+    windows = qwen3.windows(hf, hf.integer("num_hidden_layers", high=100_000))
+    shared = hf.integer("shared_expert_intermediate_size")
+    return llama.decoder(hf, layers(hf, [replace(attn, window=w) for w in windows], shared=shared, shared_gate=True))
 
 
 EXPERTS = (
@@ -39,4 +38,5 @@ RULES = (
     *(Rule(f"model.layers.{{i}}.mlp.shared_expert.{n}_proj.*", f"layers.{{i}}.ffn.shared.{n}.*") for n in ("gate", "up", "down")),
     Rule("model.layers.{i}.mlp.shared_expert_gate.*", "layers.{i}.ffn.shared_gate.*"),
 )
-IGNORED = llama.IGNORED
+
+FAMILY = Family(config=config, rules=RULES, ignored=llama.IGNORED, architecture="Qwen2MoeForCausalLM")

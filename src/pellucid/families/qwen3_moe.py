@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from pellucid import config as c
 from pellucid.families import llama, qwen2_moe, qwen3
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-
-ARCHITECTURE = "Qwen3MoeForCausalLM"
 
 
 def window(hf: Fields) -> int | None:
@@ -15,13 +14,18 @@ def window(hf: Fields) -> int | None:
         hf.read |= {"sliding_window", "max_window_layers"}
         return None
     hf.fixed("max_window_layers", 0)
-    return hf.whole("sliding_window")
+    return hf.integer("sliding_window")
 
 
 def config(hf: Fields) -> c.Config:
     hf.maybe("num_key_value_heads", stated=True)
     attn = replace(llama.attention(hf, qk_norm=True), window=window(hf))
-    return llama.whole(hf, qwen2_moe.layers(hf, [attn] * hf.whole("num_hidden_layers", high=100_000)))
+    return llama.decoder(hf, qwen2_moe.layers(hf, [attn] * hf.integer("num_hidden_layers", high=100_000)))
 
 
-RULES, IGNORED = (*qwen3.RULES, *qwen2_moe.EXPERTS), llama.IGNORED
+FAMILY = Family(
+    config=config,
+    rules=(*qwen3.RULES, *qwen2_moe.EXPERTS),
+    ignored=llama.IGNORED,
+    architecture="Qwen3MoeForCausalLM",
+)

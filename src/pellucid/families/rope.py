@@ -63,12 +63,12 @@ def linear(found: Fields, hf: Fields, width: int) -> Linear:
 def llama3(found: Fields, hf: Fields, width: int) -> Llama3:
     low, high = found.number("low_freq_factor"), found.number("high_freq_factor")
     found.relate(low <= high, "low_freq_factor <= high_freq_factor", low_freq_factor=low, high_freq_factor=high)
-    return Llama3(found.number("factor"), low, high, found.whole("original_max_position_embeddings"))
+    return Llama3(found.number("factor"), low, high, found.integer("original_max_position_embeddings"))
 
 
 def yarn(found: Fields, hf: Fields, width: int) -> Yarn:
     context = hf.maybe("max_position_embeddings")
-    original = found.whole("original_max_position_embeddings", context)
+    original = found.integer("original_max_position_embeddings", context)
     factor = found.number("factor", None if context is None else context / original)
     alike, across = found.number("mscale", 0.0, -1), found.number("mscale_all_dim", 0.0, -1)
     amount = mscale(factor, alike) / mscale(factor, across) if alike and across else mscale(factor, 1.0)
@@ -80,12 +80,12 @@ def yarn(found: Fields, hf: Fields, width: int) -> Yarn:
 def dynamic(found: Fields, hf: Fields, width: int) -> Dynamic:
     found.relate(width > 2, "rotary width > 2", width=width)
     found.read |= {"original_max_position_embeddings"}  # transformers counts from the longest context
-    return Dynamic(found.number("factor"), hf.whole("max_position_embeddings"))
+    return Dynamic(found.number("factor"), hf.integer("max_position_embeddings"))
 
 
 def longrope(found: Fields, hf: Fields, width: int) -> LongRope:
-    context, outside = hf.whole("max_position_embeddings"), hf.maybe("original_max_position_embeddings")
-    original = found.whole("original_max_position_embeddings", outside or context)
+    context, outside = hf.integer("max_position_embeddings"), hf.maybe("original_max_position_embeddings")
+    original = found.integer("original_max_position_embeddings", outside or context)
     found.relate(outside in (None, original), "original_max_position_embeddings alike", outside=outside, original=original)
     factor = found.number("factor", context / original)
     amount = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0

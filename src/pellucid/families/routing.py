@@ -16,7 +16,7 @@ def experts(hf: Fields) -> int:
 
 def groups(hf: Fields, count: int, chosen: int) -> tuple[int, int]:
     """How many groups the experts lie in, and how many of them are kept for a token."""
-    groups, kept = hf.whole("n_group"), hf.whole("topk_group")
+    groups, kept = hf.integer("n_group"), hf.integer("topk_group")
     hf.relate(count % groups == 0, "n_routed_experts % n_group == 0", n_routed_experts=count, n_group=groups)
     hf.relate(kept <= groups, "topk_group <= n_group", topk_group=kept, n_group=groups)
     room = count // groups * kept
@@ -26,20 +26,20 @@ def groups(hf: Fields, count: int, chosen: int) -> tuple[int, int]:
 
 def by_softmax(hf: Fields, width: str, **more: Any) -> c.Moe:
     """Experts of the width that this field tells, chosen by a softmax over all of them, without corrections."""
-    count, chosen = experts(hf), hf.whole("num_experts_per_tok")
+    count, chosen = experts(hf), hf.integer("num_experts_per_tok")
     hf.relate(chosen <= count, "num_experts_per_tok <= experts", num_experts_per_tok=chosen, experts=count)
     act = hf.choice("hidden_act", ACTS, "silu")
-    return c.Moe(count, chosen, hf.whole(width), affinity="softmax", corrected=False, act=act, **more)
+    return c.Moe(count, chosen, hf.integer(width), affinity="softmax", corrected=False, act=act, **more)
 
 
 def dense_first(hf: Fields, attn: c.Attention | c.Latent, moe: c.Moe) -> tuple[c.Layer, ...]:
     """Layers of this attention: without experts up to `first_k_dense_replace`, with these from there on."""
-    layers, dense = hf.whole("num_hidden_layers", high=100_000), hf.whole("first_k_dense_replace", low=0)
-    mlp = c.Mlp(hf.whole("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
+    layers, dense = hf.integer("num_hidden_layers", high=100_000), hf.integer("first_k_dense_replace", low=0)
+    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
     return tuple(c.Layer(attn, mlp if i < dense else moe) for i in range(layers))
 
 
 def sparse(hf: Fields, layers: int) -> list[bool]:
     """Which layers have experts: every `decoder_sparse_step`th, those that `mlp_only_layers` lists excepted."""
-    step, dense = hf.whole("decoder_sparse_step", 1), hf.indices("mlp_only_layers", layers)
+    step, dense = hf.integer("decoder_sparse_step", 1), hf.indices("mlp_only_layers", layers)
     return [i not in dense and (i + 1) % step == 0 for i in range(layers)]

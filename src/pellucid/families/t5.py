@@ -4,10 +4,9 @@ from collections.abc import Container
 from dataclasses import replace
 
 from pellucid import config as c
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
-
-ARCHITECTURE = "T5ForConditionalGeneration"
 
 FORWARDS = {
     "relu": ("relu", False),
@@ -19,9 +18,9 @@ FORWARDS = {
 
 
 def config(hf: Fields) -> c.Config:
-    width, heads, layers = hf.whole("d_model"), hf.whole("num_heads"), hf.whole("num_layers", high=100_000)
-    depth, vocab = hf.whole("num_decoder_layers", layers, high=100_000), hf.whole("vocab_size")
-    count, reach = hf.whole("relative_attention_num_buckets", 32, low=4), hf.whole("relative_attention_max_distance", 128)
+    width, heads, layers = hf.integer("d_model"), hf.integer("num_heads"), hf.integer("num_layers", high=100_000)
+    depth, vocab = hf.integer("num_decoder_layers", layers, high=100_000), hf.integer("vocab_size")
+    count, reach = hf.integer("relative_attention_num_buckets", 32, low=4), hf.integer("relative_attention_max_distance", 128)
     relation = "relative_attention_max_distance > relative_attention_num_buckets / 2"
     hf.relate(reach > count // 2, relation, reach=reach, buckets=count)
     act, gated = hf.choice("feed_forward_proj", FORWARDS, "relu")
@@ -29,9 +28,9 @@ def config(hf: Fields) -> c.Config:
     hf.read |= {"n_positions"}  # the length in training; a bias by distance knows no last position
 
     def attn(causal: bool, buckets: c.Buckets | None = None) -> c.Attention:
-        return c.Attention(heads, heads, hf.whole("d_kv"), scale=1.0, causal=causal, buckets=buckets)
+        return c.Attention(heads, heads, hf.integer("d_kv"), scale=1.0, causal=causal, buckets=buckets)
 
-    mlp = c.Mlp(hf.whole("d_ff"), act, gated)
+    mlp = c.Mlp(hf.integer("d_ff"), act, gated)
     tied = hf.flag("tie_word_embeddings", True)
     scaled = hf.flag("scale_decoder_outputs", tied)
     return c.Config(
@@ -76,6 +75,16 @@ IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bi
 COPIES = {f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")}
 
 
-def settled(cfg: c.Config, names: Container[str]) -> c.Config:
+def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
     """v1.1's files do not say whether the head is tied: it is its own where one is stored."""
     return replace(cfg, tied="lm_head.weight" not in names)
+
+
+FAMILY = Family(
+    config=config,
+    rules=rules,
+    ignored=IGNORED,
+    copies=COPIES,
+    resolve=resolve,
+    architecture="T5ForConditionalGeneration",
+)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from pellucid.families import Family
+from pellucid.families.family import Family
 from pellucid.messages import phrases
 from pellucid.training.objectives import Objective
 from pellucid.training.quiz import Score

@@ -15,7 +15,8 @@ from pellucid.checkpoint.disk import reason
 from pellucid.checkpoint.fill import unfill
 from pellucid.checkpoint.folder import save_folder
 from pellucid.errors import CheckpointError, StoppedError, TrainError
-from pellucid.families import Family, understand
+from pellucid.families import understand
+from pellucid.families.family import Family
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
 from pellucid.training import corpus
 from pellucid.training.card import card
@@ -100,7 +101,7 @@ def finish(
     scores = quiz(objective.asked(recipe.data), objective.learnt(recipe.data), objective.complete(model), objective.tokenizer)
     progress({"scores": {f"{s.relation}.{s.language}": round(s.accuracy, 4) for s in scores}})
     cast(model, torch.bfloat16)
-    tensors = {name: t.clone() for name, t in unfill(model, family.rules(model.config))}
+    tensors = {name: t.clone() for name, t in unfill(model, family.rules_for(model.config))}
     config = {"architectures": [family.architecture], **hf, "dtype": "bfloat16"}
     named = {f"{role}_token": token for role, token in objective.names.items()}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.positions or model.config.context, **named}

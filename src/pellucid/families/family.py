@@ -1,0 +1,54 @@
+"""One family of checkpoints as data: the literal `FAMILY` that ends each families/<model_type>.py."""
+
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pellucid.config import Config
+from pellucid.families.fields import Fields
+from pellucid.families.names import Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What a config.json of one `model_type` means, and what its checkpoints call each tensor.
+
+    config(hf): the Config that a config.json describes.
+    rules: the table of names on disk and ours (families/names.py), or rules(cfg) where the table depends on the Config.
+    ignored: regular expressions of names on disk that carry nothing, or ignored(cfg, names on disk).
+    copies: {name on disk: the name on disk whose tensor it repeats}.
+    respell(name): a name on disk as `rules` spell it, where older files spell it otherwise.
+    resolve(cfg, names on disk): the Config once the stored names are known, where config.json leaves something open.
+    saved_config(hf): the config.json that `save` writes, where it is not the one that was read.
+    text_model: the model_type of the text model, where the checkpoint also has a vision part, which is not read.
+    architecture: the class of the language model in transformers, written to config.json.
+    residual_inside: parts whose module in transformers adds the residual too, so that its output is not ours.
+    name: the model_type; the registry sets it from the file's name.
+    """
+
+    config: Callable[[Fields], Config]
+    rules: tuple[Rule, ...] | Callable[[Config], tuple[Rule, ...]]
+    ignored: tuple[str, ...] | Callable[[Config, Container[str]], tuple[str, ...]] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
+    respell: Callable[[str], str] = str
+    resolve: Callable[[Config, Container[str]], Config] = lambda cfg, names: cfg
+    saved_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    text_model: str | None = None
+    architecture: str | None = None
+    residual_inside: tuple[str, ...] = ()
+    name: str = ""
+
+    def rules_for(self, cfg: Config) -> tuple[Rule, ...]:
+        """Return the table of names for a model of this Config."""
+        return self.rules(cfg) if callable(self.rules) else self.rules
+
+    def unused(self, cfg: Config, names: Iterable[str]) -> set[str]:
+        """Return those of `names` on disk that carry nothing for this model."""
+        on_disk = set(names)
+        patterns = [re.compile(p) for p in (self.ignored(cfg, on_disk) if callable(self.ignored) else self.ignored)]
+        return {n for n in on_disk if any(p.fullmatch(n) for p in patterns)}
+
+    def canonical(self, name: str) -> str:
+        """Return a name on disk as `rules` spell it: TensorFlow's gamma and beta as weight and bias, then `respell`."""
+        return self.respell(re.sub(r"\.(gamma|beta)$", lambda end: {"gamma": ".weight", "beta": ".bias"}[end[1]], name))

@@ -1,0 +1,43 @@
+"""The text model of a multimodal checkpoint: its fields stand under `text_config`, and `save` writes a folder of the text model alone.
+
+The vision part is not read: neither its fields nor its tensors, which lie beside the text model's.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pellucid.families.fields import Fields
+
+VISION_FIELDS = {"vision_config", "boi_token_index", "eoi_token_index", "image_token_index"}
+VISION_TENSORS = r"(model\.)?(vision_tower|vision_model|multi_modal_projector)\..*"
+
+
+def text(hf: Fields, kind: str, silent: Mapping[str, Any]) -> Fields:
+    """Return the fields of the text model, a family of its own. silent: the values of fields that its files leave out.
+
+    Special token ids are the outer file's; where that has none, the text model's.
+    """
+    hf.get("text_config")
+    inner = hf.part("text_config")
+    assert inner is not None
+    inner.values = {**silent, **inner.values}
+    inner.fixed("model_type", kind)
+    hf.values = ids(inner.values) | dict(hf.values)
+    hf.read |= VISION_FIELDS
+    return inner
+
+
+def ids(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the special token ids among these fields."""
+    return {k: v for k, v in values.items() if k.endswith("_token_id") and v is not None}
+
+
+def file(hf: Mapping[str, Any], kind: str, architecture: str | None, silent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config.json of the text model alone."""
+    return {"architectures": [architecture], "model_type": kind, **silent, **hf["text_config"], **ids(hf)}
+
+
+def respell(name: str) -> str:
+    """Return a name without language_model: old files put the text model under it, new ones its inner part."""
+    return re.sub(r"^(model\.language_model|language_model\.model)\.", "model.", name).removeprefix("language_model.")
