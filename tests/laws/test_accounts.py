@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from copy import copy
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ from pellucid.documents import summands as puts
 from pellucid.documents.cell import Cell, cell_of, document
 from pellucid.documents.formula import formula
 from pellucid.documents.notation import notes, sentences
-from pellucid.documents.summands import EXPERT, HIDDEN, put, template, values
+from pellucid.documents.summands import HIDDEN, put, template, values
+from pellucid.ops.experts import EXPERT
 from pellucid.terminal import cell_lines as accounts
 from pellucid.terminal.cell_lines import account
 from pellucid.watching.terms import Terms
@@ -165,10 +167,13 @@ def test_what_is_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
     assert corrected["factors"] == {} and list(corrected["added"]) == ["layers.1.ffn.affinity".rpartition(".")[2], "correction"]
 
 
+unbiased = copy(puts.KINDS["layer norm"])
+object.__setattr__(unbiased, "template", lambda m: "({x} − {mean}) / {deviation}")
+
 MUTANTS: dict[str, Any] = {
     "a summand that the document forgets": (Terms, "plus", lambda self, **added: self),
     "a product of other rows": (cells, "finite", lambda x: None if x is None else x * 1.001),
-    "a template without its bias": (puts, "TEMPLATES", puts.TEMPLATES | {"layer norm": lambda m: "({x} − {mean}) / {deviation}"}),
+    "a template without its bias": (puts, "KINDS", puts.KINDS | {"layer norm": unbiased}),
     "a printed product that is another's": (accounts, "number", lambda x: f"{x + 0.01:.3f}"),
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.config import Config
 from pellucid.nn.transformer import Decoder, EncoderDecoder, build, cast
+from pellucid.ops.kinds import is_product
 from pellucid.watching.meta import META
 from pellucid.watching.watch import Watch, watch
 
@@ -47,9 +48,6 @@ class Ran:
     elements: dict[str, int]
     stored: dict[str, tuple[tuple[int, ...], ...]]
     remembered: dict[str, tuple[tuple[int, ...], ...]]
-
-
-PRODUCTS = {"linear", "experts", "attend", "attend latent", "scores", "look", "pick", "merged", None}
 
 
 def meta_model(cfg: Config, dtype: torch.dtype) -> Decoder | EncoderDecoder:
@@ -91,7 +89,7 @@ def elements(seen: Watch) -> dict[str, int]:
     """How many numbers elementwise ops made, by the path of the part."""
     out: dict[str, int] = {}
     for s in seen:
-        if s.op not in PRODUCTS and s.source == "executed":
+        if not is_product(s.op) and s.source == "executed":
             owner = s.path.rpartition(".")[0]
             out[owner] = out.get(owner, 0) + prod(s.shape)
     return out

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from pellucid.documents.formula import BROKEN, formula, plain
+from pellucid.documents.formula import BROKEN, formula
 from pellucid.documents.number import number
 from pellucid.messages import say
+from pellucid.ops.kinds import plain
 from pellucid.watching.watch import Seen
 
 Note = tuple[str, dict[str, str]]  # what follows "formula." in a word's key, and the word's values

@@ -14,11 +14,55 @@ from torch.nn import functional as F
 from pellucid.batch.kv_cache import KVCache, Paged, ScatteredRows, Segment
 from pellucid.batch.mask import Mask, causal, told
 from pellucid.ops import native
-from pellucid.ops.gate import bounded, part_of_row
+from pellucid.ops.gate import SOFTMAX, bounded, part_of_row
+from pellucid.ops.kinds import Operands, OpKind, cut, plain, scaling
 from pellucid.ops.precision import wide
 from pellucid.watching.meta import META
 from pellucid.watching.tap import as_reference, deferred, in_segment, inside, note, recomputing, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
+
+
+def by_distance(m: Operands) -> str:
+    """What distance alone adds to scores: ALiBi's slopes, T5's table of buckets, keys of distances."""
+    out = ""
+    if m.setting("slopes") is not None:
+        times = scaling(m.setting("slope_scale", 1.0)).replace("scale", plain(m.setting("slope_scale", 1.0)))
+        out = f" + bfloat16(m[h] · s){times}" if m.setting("rounded") else f" − m[h] · |t − s|{times}"
+    for w in m.weights:
+        if w.endswith("distance"):
+            out += f" + {m.inputs[0]}·(sincos(t − s) · {w}ᵀ)ᵀ{scaling(m.setting('scale'))}"
+        else:
+            out += f" + {w}[bucket(s − t), h]"
+    return out
+
+
+def scores_text(m: Operands) -> str:
+    """q·kᵀ / √K, of two pairs in latent attention, within a soft bound where there is one, and what is added by distance."""
+    inner, bound = products(m) + scaling(m.setting("scale")), m.setting("cap")
+    return (inner if bound is None else f"{plain(bound)} · tanh(({inner}) / {plain(bound)})") + by_distance(m)
+
+
+def products(m: Operands) -> str:
+    """The queries times the keys."""
+    half = len(m.inputs) // 2
+    named = zip(m.inputs[:half], m.last[:half], m.inputs[half:], m.last[half:], strict=True)
+    pairs = [f"{cut(q, q_axis, k_axis)}·{k}ᵀ" for q, q_axis, k, k_axis in named]
+    return pairs[0] if len(pairs) == 1 else f"({' + '.join(pairs)})"
+
+
+ATTEND = OpKind("attend", lambda m: "pattern · v", product=True)
+SCORES = OpKind(
+    "scores",
+    scores_text,
+    product=True,
+    labels={
+        "q": lambda m: " | ".join(m.inputs[: len(m.inputs) // 2]),
+        "k": lambda m: " | ".join(m.inputs[len(m.inputs) // 2 :]),
+        "cap": lambda m: plain(m.setting("cap")),
+        "tanh": lambda m: f"tanh({products(m)}{scaling(m.setting('scale'))} / {plain(m.setting('cap'))})",
+        "distance": lambda m: by_distance(m).removeprefix(" + ").removeprefix(" "),
+    },
+)
 
 INSIDE = "scores", "pattern"
 
@@ -36,7 +80,7 @@ def attend(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
         seen = sum((p.q_at.shape[1]) * stored_rows(p) * q.shape[0] for p in kv_cache.segments)
         return 2 * seen * q.shape[2] * (q.shape[3] + z.shape[3])
 
-    return note(z, "attend", (q, *kv_cache.new, *mask.inputs), mask.weights, pattern_terms(q, kv_cache, mask, scale), flops)
+    return note(z, ATTEND.name, (q, *kv_cache.new, *mask.inputs), mask.weights, pattern_terms(q, kv_cache, mask, scale), flops)
 
 
 def stored_rows(segment: Segment) -> int:
@@ -159,7 +203,7 @@ def tap_scores(
     biases = mask.weights[1:] if mask.sinks is not None else mask.weights
     cap = {} if mask.cap is None else {"cap": mask.cap}
     return tap(
-        note(scores, "scores", named, biases, terms, settings=lambda: {"scale": scale, "width": width, **cap, **mask.told()}),
+        note(scores, SCORES.name, named, biases, terms, settings=lambda: {"scale": scale, "width": width, **cap, **mask.told()}),
         "scores: B H T S",
     )
 
@@ -168,7 +212,7 @@ def tap_pattern(pattern: Tensor, scores: Tensor, mask: Mask, terms: Callable[[In
     """What the softmax made of it [B H T S], by its name."""
     weights = () if mask.sinks is None else (mask.sinks,)
     rule = "chosen" if mask.inputs else told(mask.allowed)
-    return tap(note(pattern, "softmax", (scores, *mask.inputs), weights, terms, settings=lambda: {"mask": rule}), "pattern: B H T S")
+    return tap(note(pattern, SOFTMAX.name, (scores, *mask.inputs), weights, terms, settings=lambda: {"mask": rule}), "pattern: B H T S")
 
 
 def outline(q: Tensor, segment: Segment, mask: Mask, scale: float, width: int, named: tuple[Tensor, ...]) -> None:

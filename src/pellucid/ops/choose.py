@@ -11,9 +11,17 @@ from torch import Tensor
 
 from pellucid.batch.kv_cache import KVCache, Segment
 from pellucid.batch.mask import Mask, told
+from pellucid.ops.experts import TOP
+from pellucid.ops.kinds import OpKind
 from pellucid.ops.precision import wide
 from pellucid.watching.tap import in_segment, note, tap
 from pellucid.watching.terms import Index, Terms
+
+INDEX = OpKind(
+    "index",
+    lambda m: f"Σ_H {m.inputs[1]} · max({m.inputs[0]}·{m.inputs[2]}ᵀ, 0) / √(H·K)",
+    labels={"weights": lambda m: m.inputs[1], "match": lambda m: f"max({m.inputs[0]}·{m.inputs[2]}ᵀ, 0)", "scale": lambda m: "1/√(H·K)"},
+)
 
 
 def choose(q: Tensor, weights: Tensor, kv_cache: KVCache, mask: Mask, most: int) -> list[Tensor]:
@@ -34,7 +42,7 @@ def choose(q: Tensor, weights: Tensor, kv_cache: KVCache, mask: Mask, most: int)
                 return Terms(weights=weights[:, segment.rows][i[:2]], match=match[i[0], i[1], :, i[2]], scale=scale)
 
             flops = 2 * scores.numel() * q.shape[2] * (q.shape[3] + 1)
-            scores = tap(note(scores, "index", (q, weights, *kv_cache.new), (), terms, flops), "scores: B T S")
+            scores = tap(note(scores, INDEX.name, (q, weights, *kv_cache.new), (), terms, flops), "scores: B T S")
             allowed = mask.materialize(segment.q_at, segment.k_at)[0][:, 0]
             best = torch.where(allowed, scores, float("-inf")).sort(stable=True, dim=-1, descending=True)[1][..., :most]
             chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True) & allowed
@@ -43,5 +51,5 @@ def choose(q: Tensor, weights: Tensor, kv_cache: KVCache, mask: Mask, most: int)
                 return Terms(chosen=chosen[i].double()).of(score=scores[i], allowed=allowed.expand_as(scores)[i])
 
             settings = partial(dict[str, Any], chosen=most, mask=told(mask.allowed))
-            out.append(tap(note(chosen, "top", (scores,), (), kept, settings=settings), "chosen: B T S"))
+            out.append(tap(note(chosen, TOP.name, (scores,), (), kept, settings=settings), "chosen: B T S"))
     return out

@@ -4,8 +4,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pellucid.ops.kinds import OpKind
 from pellucid.ops.sinusoid import sinusoids
 from pellucid.watching.tap import note
+
+DISTANCES = OpKind("distances")
 
 
 def distances(q: Tensor, weight: Tensor, length: int) -> Tensor:
@@ -16,4 +19,4 @@ def distances(q: Tensor, weight: Tensor, length: int) -> Tensor:
     waves = sinusoids(torch.arange(length, device=q.device)[None], weight.shape[1], q.dtype)[0]
     keys = F.linear(waves, weight).unflatten(-1, (q.shape[2], -1))
     y = torch.einsum("bthk,shk->bhts", q, keys)
-    return note(y, "distances", (q,), (weight,), None, 2 * q.shape[0] * q.shape[1] * weight.shape[0] * (weight.shape[1] + length))
+    return note(y, DISTANCES.name, (q,), (weight,), None, 2 * q.shape[0] * q.shape[1] * weight.shape[0] * (weight.shape[1] + length))

@@ -12,10 +12,46 @@ from torch.nn import functional as F
 from pellucid.config import Moe
 from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
+from pellucid.ops.kinds import Operands, OpKind, masked, plain
 from pellucid.ops.linear import times
 from pellucid.ops.precision import wide
 from pellucid.watching.tap import Settings, note
 from pellucid.watching.terms import Index, Terms
+
+
+def top_text(m: Operands) -> str:
+    """The experts of the highest scores, of those in the best groups where there are groups; or the keys of the highest scores."""
+    few, groups = m.setting("chosen", m.seen.shape[-1]), m.setting("groups")
+    of = f"best({m.x}, {m.setting('groups_chosen')}, {groups}, {m.setting('group_best')})" if groups else m.x
+    return f"top({of}{masked(m)}, {few})"
+
+
+def share_text(m: Operands) -> str:
+    """The affinities of the chosen, over their sum where they are to sum to the scale."""
+    mine, scale = f"{m.x}[{m.inputs[1]}]", m.setting("scale", 1)
+    over = f" / (Σ_A {mine} + 1e-20)" if m.setting("normalised") else ""
+    return mine + over + ("" if scale == 1 else f" · {plain(scale)}")
+
+
+CORRECT = OpKind("correct", lambda m: f"{m.x} + {m.weights[0]}")
+EXPERT = "formula.expert"  # the key of a sentence
+TOP = OpKind(
+    "top", top_text, labels={"expert": top_text, "chosen": top_text}, template=lambda m: EXPERT if m.seen.dims.endswith(" A") else ""
+)
+SHARE = OpKind(
+    "share",
+    share_text,
+    labels={"x": lambda m: f"{m.x}[{m.inputs[1]}]", "over": lambda m: "1/Σ_A", "scale": lambda m: plain(m.setting("scale"))},
+    template=lambda m: "{x}" + " / {sum}" * bool(m.setting("normalised")) + " · {scale}" * (m.setting("scale", 1) != 1),
+)
+EXPERTS = OpKind(
+    "experts",
+    lambda m: f"{m.x} · {m.weights[0]}[eₙ]ᵀ" + "".join(f" + {b}[eₙ]" for b in m.weights[1:]),
+    product=True,
+    labels={"weight": lambda m: f"{m.weights[0]}[eₙ]", "bias": lambda m: f"{m.weights[-1]}[eₙ]"},
+)
+WEIGHTED = OpKind("weighted", lambda m: f"{m.inputs[1]} · {m.inputs[0]}", labels={"share": lambda m: m.inputs[1]})
+COMBINE = OpKind("combine", lambda m: f"Σ_A {' · '.join(reversed(m.inputs))}", labels={"share": lambda m: m.inputs[1]})
 
 LEAST = 1e-20  # a sum of affinities that are all 0 divides nothing by 0
 
@@ -23,7 +59,7 @@ LEAST = 1e-20  # a sum of affinities that are all 0 divides nothing by 0
 def corrected(x: Tensor, by: Tensor) -> Tensor:
     """Scores [B T E] plus a correction of each expert [E]."""
     y = native.correct(x, by) if native.fits_scores(x, by) else x + by
-    return note(y, "correct", (x,), (by,), lambda i: Terms().plus(x=x[i], weight=by[i[-1]]))
+    return note(y, CORRECT.name, (x,), (by,), lambda i: Terms().plus(x=x[i], weight=by[i[-1]]))
 
 
 def best(ranked: Tensor, seen: Tensor, spec: Moe) -> Tensor:
@@ -49,7 +85,7 @@ def best(ranked: Tensor, seen: Tensor, spec: Moe) -> Tensor:
     def terms(i: Index) -> Terms:
         return Terms(expert=y[i]).of(score=seen[(*i[:-1], int(y[i]))])
 
-    return note(y, "top", (seen,), (), terms, settings=settings)
+    return note(y, TOP.name, (seen,), (), terms, settings=settings)
 
 
 def shares(affinity: Tensor, chosen: Tensor, spec: Moe) -> Tensor:
@@ -65,7 +101,7 @@ def shares(affinity: Tensor, chosen: Tensor, spec: Moe) -> Tensor:
         over = {"over": 1.0 / total} if spec.normalised else {}
         return Terms(x=mine, **over, **({} if spec.scale == 1 else {"scale": spec.scale})).of(sum=total)
 
-    return note(y, "share", (affinity, chosen), (), terms, settings=lambda: {"normalised": spec.normalised, "scale": spec.scale})
+    return note(y, SHARE.name, (affinity, chosen), (), terms, settings=lambda: {"normalised": spec.normalised, "scale": spec.scale})
 
 
 def sort(chosen: Tensor, experts: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +129,7 @@ def grouped(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = No
         e = int(torch.searchsorted(ends, torch.tensor(i[0]), right=True))
         return Terms(x=rows[i[0]], weight=weight[e, i[1]]).plus(bias=None if bias is None else bias[e, i[1]]).of(expert=e)
 
-    return note(y, "experts", (rows,), (weight, bias), terms, 2 * y.numel() * weight.shape[2])
+    return note(y, EXPERTS.name, (rows,), (weight, bias), terms, 2 * y.numel() * weight.shape[2])
 
 
 def grouped_reference(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -122,7 +158,7 @@ def weighted(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
     """Sorted rows [N D], each times its share [B T A], before its expert reads it."""
     fast = native.fits_shares(rows, share, order)
     y = native.weigh(rows, share, order) if fast else rows * share.flatten()[order, None].to(rows.dtype)
-    return note(y, "weighted", (rows, share), (), lambda i: Terms(x=rows[i], share=share.flatten()[order[i[0]]].to(rows.dtype)))
+    return note(y, WEIGHTED.name, (rows, share), (), lambda i: Terms(x=rows[i], share=share.flatten()[order[i[0]]].to(rows.dtype)))
 
 
 def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, whole: bool = False) -> Tensor:
@@ -138,4 +174,4 @@ def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, whole: bool =
         at = (order // chosen == i[0] * like.shape[1] + i[1]).nonzero().flatten()
         return Terms(x=y[at, i[2]], **({} if whole else {"share": share.flatten()[order[at]]}))
 
-    return note(out, "combine", (y,) if whole else (y, share), (), terms)
+    return note(out, COMBINE.name, (y,) if whole else (y, share), (), terms)

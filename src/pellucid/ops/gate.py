@@ -8,8 +8,56 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid.ops import native
+from pellucid.ops.kinds import Label, Operands, OpKind, masked, plain
 from pellucid.watching.tap import note
 from pellucid.watching.terms import Index, Terms
+
+
+def act_text(m: Operands) -> str:
+    """The activation of the first operand."""
+    return f"{m.setting('act', 'act')}({m.inputs[0]})"
+
+
+def gate_text(m: Operands) -> str:
+    if m.setting("act") == "clamped":
+        g, up = m.inputs
+        return f"min({g}, 7) · sigmoid(1.702 · min({g}, 7)) · (clamp({up}, −7, 7) + 1)"
+    return f"{act_text(m)} · {m.inputs[1]}"
+
+
+def gate_numbers(m: Operands) -> str:
+    return "" if m.setting("act") == "clamped" else m.setting("act", "act") + "({x}) · {up} = {act} · {up}"
+
+
+ACT = OpKind("act", act_text, labels={"act": act_text}, template=lambda m: m.setting("act", "act") + "({x})")
+GATE = OpKind(
+    "gate",
+    gate_text,
+    labels={"act": lambda m: gate_text(m).rpartition(" · ")[0], "up": lambda m: gate_text(m).rpartition(" · ")[2]},
+    template=gate_numbers,
+)
+GATED = OpKind(
+    "gated",
+    lambda m: f"sigmoid({m.inputs[1]}) · {m.x}",
+    labels={"share": lambda m: f"sigmoid({m.inputs[1]})"},
+    template=lambda m: "sigmoid({gate}) · {x}",
+)
+CAP = OpKind(
+    "cap",
+    lambda m: f"{plain(m.setting('cap', 'cap'))} · tanh({m.x} / {plain(m.setting('cap', 'cap'))})",
+    labels={"cap": lambda m: plain(m.setting("cap")), "tanh": lambda m: f"tanh({m.x} / {plain(m.setting('cap'))})"},
+    template=lambda m: f"{plain(m.setting('cap', 'cap'))} · tanh({{x}} / {plain(m.setting('cap', 'cap'))})",
+)
+TANH = OpKind("tanh", lambda m: f"tanh({m.x})", labels={"tanh": lambda m: f"tanh({m.x})"}, template=lambda m: "tanh({x})")
+SIGMOID = OpKind("sigmoid", lambda m: f"sigmoid({m.x})", labels={"sigmoid": lambda m: f"sigmoid({m.x})"}, template=lambda m: "sigmoid({x})")
+E_LABELS: dict[str, Label] = {"e": lambda m: f"e^({m.inputs[0]} − max)", "over": lambda m: "1/Σ e^…"}
+E_NUMBERS = "e^({x} − {top}) / Σ e^… = {e} / {sum}"
+SOFTMAX = OpKind(  # of attention too: over what is seen, and a sink beside it
+    "softmax",
+    lambda m: f"softmax({m.inputs[0]}{masked(m)}{''.join(f', {w}' for w in m.weights)})",
+    labels=E_LABELS,
+    template=lambda m: E_NUMBERS,
+)
 
 
 def gelu_bloom(x: Tensor) -> Tensor:
@@ -47,7 +95,7 @@ def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
             return Terms(act=clamped(x), up=times["up"].clamp(-7.0, 7.0) + 1).of(x=x, y=times["up"])
         return Terms(act=ACTS[act](x), **times).of(x=x)
 
-    return note(y, "act" if up is None else "gate", (g,) if up is None else (g, up), (), terms, settings=lambda: {"act": act})
+    return note(y, (ACT if up is None else GATE).name, (g,) if up is None else (g, up), (), terms, settings=lambda: {"act": act})
 
 
 def gated(x: Tensor, gate: Tensor) -> Tensor:
@@ -58,13 +106,13 @@ def gated(x: Tensor, gate: Tensor) -> Tensor:
         g = gate[(*i[:-1], 0)].double()
         return Terms(share=torch.sigmoid(g), x=x[i]).of(gate=g)
 
-    return note(y, "gated", (x, gate), (), terms)
+    return note(y, GATED.name, (x, gate), (), terms)
 
 
 def capped(x: Tensor, cap: float) -> Tensor:
     """cap · tanh(x / cap): nearly x where x is small, never beyond cap (Gemma 2, arXiv 2408.00118)."""
     y = native.capped(x, cap) if native.fits_each(x) else cap * torch.tanh(x / cap)
-    return note(y, "cap", (x,), (), lambda i: bounded(x[i], cap), settings=lambda: {"cap": cap})
+    return note(y, CAP.name, (x,), (), lambda i: bounded(x[i], cap), settings=lambda: {"cap": cap})
 
 
 def bounded(x: Tensor, cap: float) -> Terms:
@@ -74,19 +122,19 @@ def bounded(x: Tensor, cap: float) -> Terms:
 
 def tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent of every number."""
-    return note(x.tanh(), "tanh", (x,), (), lambda i: Terms(tanh=x[i].double().tanh()).of(x=x[i]))
+    return note(x.tanh(), TANH.name, (x,), (), lambda i: Terms(tanh=x[i].double().tanh()).of(x=x[i]))
 
 
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + e^-x) of every number."""
     y = native.sigmoid(x) if native.fits_scores(x) else x.sigmoid()
-    return note(y, "sigmoid", (x,), (), lambda i: Terms(sigmoid=x[i].double().sigmoid()).of(x=x[i]))
+    return note(y, SIGMOID.name, (x,), (), lambda i: Terms(sigmoid=x[i].double().sigmoid()).of(x=x[i]))
 
 
 def softmax(x: Tensor) -> Tensor:
     """e^x of every row over its sum."""
     y = native.softmax(x) if native.fits_scores(x) else x.softmax(-1)
-    return note(y, "softmax", (x,), (), lambda i: part_of_row(x[i[:-1]].double(), i[-1]))
+    return note(y, SOFTMAX.name, (x,), (), lambda i: part_of_row(x[i[:-1]].double(), i[-1]))
 
 
 def part_of_row(row: Tensor, at: int) -> Terms:

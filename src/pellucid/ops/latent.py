@@ -11,9 +11,13 @@ from pellucid.batch.kv_cache import KVCache, PagedRows, Segment
 from pellucid.batch.mask import Mask
 from pellucid.ops import native
 from pellucid.ops.attend import attend_reference, attend_sdpa, gap, outline, pattern_terms, stored_rows, walk
+from pellucid.ops.kinds import OpKind
+from pellucid.ops.linear import LINEAR
 from pellucid.watching.meta import META
 from pellucid.watching.tap import as_reference, deferred, inside, note, recomputing, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
+
+ATTEND_LATENT = OpKind("attend latent", lambda m: "pattern · v", product=True)
 
 FORM: str | None = None  # a test sets "absorbed" or "expanded"; None lets the counts decide
 
@@ -31,7 +35,7 @@ def grow(latent: Tensor, up: Tensor, named: Tensor | None = None) -> Tensor:
     named: the latent as it was tapped, where this one was read from pages.
     """
     y = torch.einsum("bsc,hkc->bshk", latent, up.to(latent.device))
-    return note(y, "linear", (latent if named is None else named,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
+    return note(y, LINEAR.name, (latent if named is None else named,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
 
 
 def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float) -> Tensor:
@@ -101,7 +105,7 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_
     def terms(i: Index) -> Terms:
         return pattern_terms(torch.cat([q, q_rot], -1), kv_cache, mask, scale, grown)(i)
 
-    return note(z, "attend latent", (q, q_rot, *kv_cache.new, *mask.inputs), (up_k,), terms, flops)
+    return note(z, ATTEND_LATENT.name, (q, q_rot, *kv_cache.new, *mask.inputs), (up_k,), terms, flops)
 
 
 def widths(q: torch.Size, q_rot: torch.Size, up_v: Tensor) -> tuple[int, int, int, int, int]:

@@ -9,9 +9,32 @@ from torch.nn import functional as F
 from pellucid.config import Temper
 from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
+from pellucid.ops.kinds import Operands, OpKind, plain, scaling
 from pellucid.ops.precision import wide
 from pellucid.watching.tap import note
 from pellucid.watching.terms import Index, Terms
+
+
+def row(m: Operands) -> str:
+    """A row of a table: by id, by type, by position and how far the table's first one is from 0."""
+    skip = m.setting("skip", 0)
+    index = {"positions": "t", "types": "type"}.get(m.name, "id")
+    return f"{m.weights[0]}[{index} + {skip}]" if skip else f"{m.weights[0]}[{index}]"
+
+
+def growth(m: Operands) -> str:
+    return f"1 + {plain(m.setting('scale', 'scale'))} · ln(1 + ⌊(t + 1) / {m.setting('floor', 'floor')}⌋)"
+
+
+LINEAR = OpKind("linear", lambda m: f"{m.x} · {m.matrix}ᵀ{m.bias}", product=True, labels={"weight": lambda m: m.matrix})
+ADAPTED = OpKind("adapted", lambda m: f"{m.x} · {m.weights[0]}ᵀ{m.bias}{''.join(f' + {a}' for a in m.additions)}")
+MERGED = OpKind("merged", product=True)
+EMBEDDING = OpKind("look", row, product=True, labels={"weight": row})
+GATHER = OpKind("pick", lambda m: f"{m.x}[tₙ]", product=True)
+DEQUANTISED = OpKind("dequantised")
+ADD = OpKind("add", lambda m: " + ".join(m.inputs))
+SCALED = OpKind("scaled", lambda m: m.x + scaling(m.setting("scale")))
+TEMPERED = OpKind("tempered", lambda m: f"{m.x} · ({growth(m)})", labels={"growth": growth})
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -42,7 +65,7 @@ def product(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
     def terms(i: Index) -> Terms:
         return Terms(x=x[i[:-1]], weight=weight[i[-1]]).plus(bias=None if bias is None else bias[i[-1]])
 
-    return note(y, "linear", (x,), (weight, bias), terms, 2 * y.numel() * weight.shape[1])
+    return note(y, LINEAR.name, (x,), (weight, bias), terms, 2 * y.numel() * weight.shape[1])
 
 
 def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: list[tuple[Tensor, float]]) -> Tensor:
@@ -55,7 +78,7 @@ def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: li
         more = {f"addition {n}": a[i].double() * scale for n, (a, scale) in enumerate(added)}
         return Terms(x=x[i[:-1]], weight=weight[i[-1]]).plus(bias=None if bias is None else bias[i[-1]], **more)
 
-    return note(z, "adapted", (x, *(a for a, _ in added)), (weight, bias), terms, settings=lambda: {"scales": [s for _, s in added]})
+    return note(z, ADAPTED.name, (x, *(a for a, _ in added)), (weight, bias), terms, settings=lambda: {"scales": [s for _, s in added]})
 
 
 def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
@@ -67,7 +90,7 @@ def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
     flops = sum(2 * b.numel() * a.shape[1] for a, b, _ in low)
     return note(
         total.to(weight.dtype),
-        "merged",
+        MERGED.name,
         (),
         (weight, *(p for a, b, _ in low for p in (a, b))),
         None,
@@ -79,7 +102,7 @@ def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
 def embedding(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
     """Rows of table [rows width] by ids [...], after the first `skip`: [... width]."""
     y = rows(ids, table, skip)
-    return note(y, "look", (), (table,), lambda i: Terms(weight=table[ids[i[:-1]] + skip, i[-1]]), settings=lambda: {"skip": skip})
+    return note(y, EMBEDDING.name, (), (table,), lambda i: Terms(weight=table[ids[i[:-1]] + skip, i[-1]]), settings=lambda: {"skip": skip})
 
 
 def rows(ids: Tensor, table: Tensor, skip: int) -> Tensor:
@@ -94,19 +117,19 @@ def rows(ids: Tensor, table: Tensor, skip: int) -> Tensor:
 
 def dense_weight(weight: Tensor) -> Tensor:
     """A weight [out in] for an op that reads it as it is: its values, where it lies in blocks."""
-    return note(weight.plain(), "dequantised", (), (weight,)) if isinstance(weight, Blocks) else weight
+    return note(weight.plain(), DEQUANTISED.name, (), (weight,)) if isinstance(weight, Blocks) else weight
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
     """x + y, of one shape."""
     z = native.add(x, y) if native.fits_add(x, y) else x + y
-    return note(z, "add", (x, y), (), lambda i: Terms().plus(x=x[i], y=y[i]))
+    return note(z, ADD.name, (x, y), (), lambda i: Terms().plus(x=x[i], y=y[i]))
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:
     """x times a number of the configuration."""
     y = native.scaled(x, factor) if native.fits_each(x) else (x * factor).to(x.dtype)
-    return note(y, "scaled", (x,), (), lambda i: Terms(x=x[i], scale=factor), settings=lambda: {"scale": factor})
+    return note(y, SCALED.name, (x,), (), lambda i: Terms(x=x[i], scale=factor), settings=lambda: {"scale": factor})
 
 
 def scale_by_position(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
@@ -121,11 +144,11 @@ def scale_by_position(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
     def terms(i: Index) -> Terms:
         return Terms(x=x[i], growth=growth().expand(x.shape)[i]).of(t=places.expand(x.shape[:2])[i[:2]])
 
-    return note(y, "tempered", (x,), (), terms, settings=lambda: {"floor": spec.floor, "scale": spec.scale})
+    return note(y, TEMPERED.name, (x,), (), terms, settings=lambda: {"floor": spec.floor, "scale": spec.scale})
 
 
 def gather(x: Tensor, token: Tensor) -> Tensor:
     """Rows of x [B T D], flattened, in the order of token [N]: [N D]."""
     rows = x.flatten(0, 1)
     y = native.embedding(token, rows) if native.fits_sort(token, x) else rows[token]
-    return note(y, "pick", (x,), (), lambda i: Terms(x=x.flatten(0, 1)[token[i[0]], i[1]]))
+    return note(y, GATHER.name, (x,), (), lambda i: Terms(x=x.flatten(0, 1)[token[i[0]], i[1]]))

@@ -4,9 +4,29 @@ import torch
 from torch import Tensor
 
 from pellucid.ops import native
+from pellucid.ops.kinds import Operands, OpKind
 from pellucid.ops.precision import wide
 from pellucid.watching.tap import note
 from pellucid.watching.terms import Index, Terms
+
+
+def gain(m: Operands) -> str:
+    """What a norm's weight multiplies by."""
+    return f"(1 + {m.weights[0]})" if m.setting("offset") else m.weights[0]
+
+
+RMS = OpKind(
+    "rms",
+    lambda m: f"{m.x} / rms({m.x})" + (f" · {gain(m)}" if m.weights else ""),
+    labels={"over": lambda m: f"1/rms({m.x})", "gain": gain},
+    template=lambda m: "{x} / {rms}" + (" · {gain}" if m.setting("offset") else " · {weight}" * bool(m.weights)),
+)
+LAYER_NORM = OpKind(
+    "layer norm",
+    lambda m: f"({m.x} − μ) / σ · {m.weights[0]}{m.bias}",
+    labels={"centred": lambda m: f"{m.x} − μ", "over": lambda m: "1/σ"},
+    template=lambda m: "({x} − {mean}) / {deviation} · {weight}" + " + {bias}" * len(m.biases),
+)
 
 
 def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -21,7 +41,7 @@ def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     def terms(i: Index) -> Terms:
         return over_rms(x, i, eps, {} if weight is None else {"weight": weight[i[-1]]})
 
-    return note(y, "rms", (x,), (weight,), terms, settings=lambda: {"eps": eps})
+    return note(y, RMS.name, (x,), (weight,), terms, settings=lambda: {"eps": eps})
 
 
 def over_rms(x: Tensor, i: Index, eps: float, gain: dict[str, Tensor]) -> Terms:
@@ -41,7 +61,7 @@ def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     def terms(i: Index) -> Terms:
         return over_rms(x, i, eps, {"gain": 1.0 + weight[i[-1]].double()})
 
-    return note(y, "rms", (x,), (weight,), terms, settings=lambda: {"eps": eps, "offset": 1})
+    return note(y, RMS.name, (x,), (weight,), terms, settings=lambda: {"eps": eps, "offset": 1})
 
 
 def layer(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -57,4 +77,4 @@ def layer(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         found = Terms(centred=x[i].double() - mean, over=1.0 / deviation, weight=weight[i[-1]])
         return found.plus(bias=None if bias is None else bias[i[-1]]).of(x=x[i], mean=mean, deviation=deviation)
 
-    return note(y, "layer norm", (x,), (weight, bias), terms, settings=lambda: {"eps": eps})
+    return note(y, LAYER_NORM.name, (x,), (weight, bias), terms, settings=lambda: {"eps": eps})

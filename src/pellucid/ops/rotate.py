@@ -14,9 +14,12 @@ from torch import Tensor
 
 from pellucid.config import Dynamic, Linear, Llama3, LongRope, Rope, Yarn
 from pellucid.ops import native
+from pellucid.ops.kinds import OpKind
 from pellucid.ops.precision import wide
 from pellucid.watching.tap import Settings, note
 from pellucid.watching.terms import Index, Terms
+
+ROTATE = OpKind("rotate", lambda m: f"RoPE({m.x})", labels={"turn": lambda m: "cos | sin"})
 
 
 def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cpu", totals: Tensor | None = None) -> Tensor:
@@ -138,4 +141,4 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor], interleaved: bool, rope: Rope
     def settings() -> Settings:
         return {"pairs": "adjacent" if interleaved else "halves", **({} if rope is None else told(rope))}
 
-    return note(y, "rotate", (x,), (), terms, settings=settings)
+    return note(y, ROTATE.name, (x,), (), terms, settings=settings)

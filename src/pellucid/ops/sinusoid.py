@@ -4,9 +4,12 @@ import torch
 from torch import Tensor
 
 from pellucid.ops import native
+from pellucid.ops.kinds import OpKind
 from pellucid.ops.precision import wide
 from pellucid.watching.tap import note
 from pellucid.watching.terms import Index, Terms
+
+SINUSOID = OpKind("sinusoid", lambda m: "float32(sincos(t))", labels={"wave": lambda m: "float32(sincos(t))"})
 
 
 def sinusoids(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
@@ -23,8 +26,8 @@ def sinusoids(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
     if native.fits_angles(positions, dtype):
         y = native.waves(positions, width, dtype)
-        return note(y, "sinusoid", (), (), terms, settings=lambda: {"width": width})
+        return note(y, SINUSOID.name, (), (), terms, settings=lambda: {"width": width})
     at = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width
     angle = positions[..., None].double() / 10_000.0**at
     y = torch.cat([angle.sin(), angle.cos()[..., : width // 2]], -1).to(wide(torch.bfloat16)).to(dtype)
-    return note(y, "sinusoid", (), (), terms, settings=lambda: {"width": width})
+    return note(y, SINUSOID.name, (), (), terms, settings=lambda: {"width": width})

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from pellucid.errors import UseError
 from pellucid.ops import native
-from pellucid.ops.gate import part_of_row
+from pellucid.ops.gate import E_LABELS, E_NUMBERS, part_of_row
+from pellucid.ops.kinds import OpKind, plain
 from pellucid.ops.precision import wide
 from pellucid.ops.sampling.settings import OFF, Sampling
 from pellucid.ops.sampling.truncation import drawn, largest, near, nucleus
@@ -27,6 +28,34 @@ from pellucid.ops.sampling.uniform import sibling, uniform
 from pellucid.watching.tap import here, note, tap
 from pellucid.watching.terms import Index, Terms
 
+LAST_ROW = OpKind("last row", lambda m: f"{m.x}[−1]")
+BIAS = OpKind("bias", lambda m: f"{m.x} + bias")
+REPETITION = OpKind(
+    "repetition",
+    lambda m: f"repetition({m.x}, {plain(m.setting('repetition', 'r'))})",
+    labels={"penalty": lambda m: f"repetition {plain(m.setting('repetition'))}"},
+)
+PRESENCE = OpKind(
+    "presence",
+    lambda m: f"{m.x} − {plain(m.setting('presence', 'presence'))} · written",
+    labels={"presence": lambda m: f"−{plain(m.setting('presence'))} · written"},
+)
+FREQUENCY = OpKind(
+    "frequency",
+    lambda m: f"{m.x} − {plain(m.setting('frequency', 'frequency'))} · count",
+    labels={"frequency": lambda m: f"−{plain(m.setting('frequency'))} · count"},
+)
+TEMPERATURE = OpKind(
+    "temperature",
+    lambda m: f"({m.x} − max({m.x})) / {plain(m.setting('temperature', 'temperature'))}",
+    labels={"gap": lambda m: f"{m.x} − max", "over": lambda m: f"1/{plain(m.setting('temperature'))}"},
+    template=lambda m: f"({{x}} − {{top}}) / {plain(m.setting('temperature', 1))}",
+)
+PROBABILITIES = OpKind("probabilities", lambda m: f"softmax({m.x})", labels=E_LABELS, template=lambda m: E_NUMBERS)
+TOP_K, TOP_P, MIN_P = (
+    OpKind(name, lambda m, name=name: f"{name}({m.x}, {plain(m.setting(name, name))})")  # type: ignore[misc]
+    for name in ("top_k", "top_p", "min_p")
+)
 COLDEST = 1e-30  # a colder temperature would overflow float32, and would choose the largest all the same
 
 
@@ -105,7 +134,7 @@ def bias(x: Tensor, s: Sampling, history: History) -> Tensor:
     ids, values = s.biases
     terms = lambda i: Terms().plus(x=x[i], bias=s.bias.get(i[0], 0.0))  # noqa: E731
     y = own(x).index_add_(0, ids, values.to(x.dtype))
-    return note(y, "bias", (x,), (), terms, settings=lambda: {"bias": {str(id): value for id, value in s.bias.items()}})
+    return note(y, BIAS.name, (x,), (), terms, settings=lambda: {"bias": {str(id): value for id, value in s.bias.items()}})
 
 
 def repetition(x: Tensor, s: Sampling, history: History) -> Tensor:
@@ -117,7 +146,7 @@ def repetition(x: Tensor, s: Sampling, history: History) -> Tensor:
     def terms(i: Index) -> Terms:
         return Terms(x=x[i], penalty=(1 / r if x[i] > 0 else r) if i[0] in history.prompt or i[0] in history.output else 1.0)
 
-    return note(out, "repetition", (x,), (), terms, settings=lambda: {"repetition": r})
+    return note(out, REPETITION.name, (x,), (), terms, settings=lambda: {"repetition": r})
 
 
 def presence(x: Tensor, s: Sampling, history: History) -> Tensor:
@@ -125,7 +154,7 @@ def presence(x: Tensor, s: Sampling, history: History) -> Tensor:
     ids, out = history.counts[0].numpy(), own(x)
     out.numpy()[ids] -= s.presence
     terms = lambda i: Terms().plus(x=x[i], presence=-s.presence * (i[0] in history.output))  # noqa: E731
-    return note(out, "presence", (x,), (), terms, settings=lambda: {"presence": s.presence})
+    return note(out, PRESENCE.name, (x,), (), terms, settings=lambda: {"presence": s.presence})
 
 
 def frequency(x: Tensor, s: Sampling, history: History) -> Tensor:
@@ -137,7 +166,7 @@ def frequency(x: Tensor, s: Sampling, history: History) -> Tensor:
         count = history.output.count(i[0])
         return Terms().plus(x=x[i], frequency=-s.frequency * count).of(count=count)
 
-    return note(out, "frequency", (x,), (), terms, settings=lambda: {"frequency": s.frequency})
+    return note(out, FREQUENCY.name, (x,), (), terms, settings=lambda: {"frequency": s.frequency})
 
 
 def temperature(x: Tensor, s: Sampling, history: History) -> Tensor:
@@ -145,7 +174,7 @@ def temperature(x: Tensor, s: Sampling, history: History) -> Tensor:
     top, t = float(x.numpy().max()) if here.calls else finite(x), max(s.temperature, COLDEST)
     y = native.cooled(x, top, t) if native.fits_row(x) else scaled(x, t)
     terms = lambda i: Terms(gap=x[i].double() - top, over=1 / t).of(x=x[i], top=top)  # noqa: E731
-    return note(y, "temperature", (x,), (), terms, settings=lambda: {"temperature": t})
+    return note(y, TEMPERATURE.name, (x,), (), terms, settings=lambda: {"temperature": t})
 
 
 def finite(x: Tensor) -> float:
@@ -215,7 +244,7 @@ def left(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
     """The stages before the probabilities."""
     changed = any(getattr(s, name) != OFF[name] for name in ("bias", "repetition", "presence", "frequency"))
     x = logits.to("cpu", wide(logits.dtype), copy=bool(here.calls) or changed)  # a tensor that the model has not made
-    x = tap(note(x, "last row", (logits,), (), lambda i: Terms(x=logits[i])), "logits: V")
+    x = tap(note(x, LAST_ROW.name, (logits,), (), lambda i: Terms(x=logits[i])), "logits: V")
     yield (at := Stage("logits", x, None, len(x)))
     for name, change in CHANGES.items():
         if getattr(s, name) != OFF[name] and not (name == "temperature" and s.greedy):

@@ -1,0 +1,116 @@
+"""What an op is to its readers: the name that a record keeps, its formula, and whether it is a product. Each op defines its own.
+
+    LINEAR = OpKind("linear", lambda m: f"{m.x} · {m.matrix}ᵀ{m.bias}", product=True)
+    note(y, LINEAR.name, (x,), (weight, bias), ...)          # beside it, in the op
+
+Formulas, cells and counts read KINDS, and know no op by name.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pellucid.watching.watch import Seen
+
+
+class Operands(Protocol):
+    """A record's operands as a formula writes them (documents/formula.py)."""
+
+    seen: Seen
+    name: str  # the last word of the record's path
+    inputs: list[str]
+    weights: list[str]
+    last: list[tuple[str, ...]]  # the summands of each input's last axis
+
+    @property
+    def x(self) -> str:
+        """The first input."""
+
+    @property
+    def biases(self) -> list[str]:
+        """The weights that are added."""
+
+    @property
+    def bias(self) -> str:
+        """The biases as summands: " + b_q"."""
+
+    @property
+    def matrix(self) -> str:
+        """The weight of a product, with what adapters added to it."""
+
+    @property
+    def additions(self) -> list[str]:
+        """What each adapter adds to the output."""
+
+    def setting(self, name: str, missing: Any = None) -> Any:
+        """A number or name that the op was set to."""
+
+
+Label = Callable[[Operands], str]
+KINDS: dict[str, "OpKind"] = {}
+
+
+@dataclass(frozen=True)
+class OpKind:
+    """One kind of op; a second one of the same name is a ValueError.
+
+    formula: how its output is written; without one it is written name(operands).
+    product: multiplies matrices or only copies rows; the outputs of all others are counted as elementwise work.
+    labels: how the factors and summands of a cell's terms are written, by their names.
+    template: what a cell's numbers are put into, where their products do not read as the formula.
+    """
+
+    name: str
+    formula: Label | None = None
+    product: bool = False
+    labels: Mapping[str, Label] = field(default_factory=dict)
+    template: Label | None = None
+
+    def __post_init__(self) -> None:
+        if self.name in KINDS:
+            raise ValueError(f"two ops are called {self.name}")
+        KINDS[self.name] = self
+
+
+def is_product(op: str | None) -> bool:
+    """True if an op's output is not elementwise work. None: a view, which is no work at all."""
+    return op is None or (op in KINDS and KINDS[op].product)
+
+
+def plain(x: float | str) -> str:
+    """Write a number with all of its figures: 2, 0.25, 1e-20."""
+    return str(int(x)) if isinstance(x, float) and x.is_integer() and abs(x) < 1e15 else str(x)
+
+
+def scaling(scale: float | None) -> str:
+    """Write how a product is scaled: " / √32" or " · √32" where the number is that, nothing for 1, else " · scale"."""
+    if scale is None:
+        return " · scale"
+    if scale == 1:
+        return ""
+    for squared, sign in ((scale**-2, "/"), (scale**2, "·")):
+        if abs(squared - round(squared)) < 1e-14 * squared:
+            root = round(squared**0.5)
+            return f" {sign} {root}" if root * root == round(squared) else f" {sign} √{round(squared)}"
+    return " · scale"
+
+
+def cut(name: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
+    """Write an operand whose last axis is a sum, of which one summand is used: "q[:K]", "q[K:]"."""
+    if len(have) != 2 or len(want) != 1 or want[0] not in have:
+        return name
+    return f"{name}[:{have[0]}]" if want[0] == have[0] else f"{name}[{have[0]}:]"
+
+
+def masked(m: Operands) -> str:
+    """Write the mask, where there is one that hides anything."""
+    return " + mask" if m.setting("mask", "") != "" else ""
+
+
+def scale_label(m: Operands) -> str:
+    """Write a scale as the formula does: 1/√32, √32, or by its name."""
+    text = scaling(m.setting("scale"))
+    return f"1/{text.removeprefix(' / ')}" if text.startswith(" / ") else text.removeprefix(" · ")
+
+
+EDIT = OpKind("edit", lambda m: "edit")  # what a watch has put in an op's place

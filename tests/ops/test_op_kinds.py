@@ -1,0 +1,60 @@
+"""Every op that a record may name has one OpKind, defined beside it: its formula, its labels, and whether it is a product."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pellucid
+from pellucid.ops import kinds
+from pellucid.ops.kinds import KINDS, OpKind, is_product
+from pellucid.ops.sampling import stages
+
+PACKAGE, PAGE = Path(pellucid.__file__).parent, Path(__file__).parents[2] / "web" / "src"
+PRODUCTS = {"linear", "experts", "attend", "attend latent", "scores", "look", "pick", "merged"}
+
+
+def noted(source: str) -> Iterator[str]:
+    """The second argument of every call of note: how the op is named."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "note":
+            yield ast.unparse(node.args[1])
+
+
+def strays() -> list[str]:
+    """Notes whose op is a string, and so no kind's name. A stage of sampling is called as its setting is."""
+    names = {path.name: list(noted(path.read_text(encoding="utf-8"))) for path in sorted((PACKAGE / "ops").rglob("*.py"))}
+    assert sum(map(len, names.values())) > 30
+    return [f"{file}: {name}" for file, found in names.items() for name in found if not name.endswith(".name")]
+
+
+def test_an_op_is_noted_by_its_kind() -> None:
+    assert strays() == []
+    assert {"top_k", "top_p", "min_p", "probabilities"} <= KINDS.keys() and set(stages.CHANGES) | set(stages.CUTS) <= KINDS.keys()
+
+
+def test_a_note_by_a_string_is_seen() -> None:
+    assert list(noted('note(y, "linear", (x,), ())')) == ["'linear'"] and not "'linear'".endswith(".name")
+    assert list(noted("note(y, LINEAR.name, (x,), ())")) == ["LINEAR.name"]
+
+
+def test_two_ops_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "KINDS", dict(KINDS))
+    with pytest.raises(ValueError, match="two ops are called linear"):
+        OpKind("linear")
+    assert OpKind("linear of another name").formula is None
+
+
+def test_products_are_what_costs_by_its_own_flops() -> None:
+    """All else is counted as elementwise work; a view is no work."""
+    assert {op for op in KINDS if is_product(op)} == PRODUCTS and is_product(None) and not is_product("an op of a later version")
+
+
+def test_the_page_asks_for_ops_that_there_are() -> None:
+    """Where the page looks for a tensor by its op, an op of this name is noted."""
+    text = "".join(path.read_text(encoding="utf-8") for path in PAGE.rglob("*") if path.suffix in (".ts", ".svelte"))
+    asked = set(re.findall(r"\.op === \"([^\"]+)\"", text))
+    assert asked and asked <= KINDS.keys()
+    assert not asked | {"lookup"} <= KINDS.keys()  # a name that nothing notes is seen
