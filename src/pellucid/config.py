@@ -4,7 +4,9 @@
 are data. A branch on a config is taken once, in a constructor.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,30 @@ class Attention:
     temper: Temper | None = None
     distances: bool = False  # scores gain q · r, r one more key, of the distance between the two (arXiv 1901.02860)
 
+    uncompressed: ClassVar[None] = None
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind: MHA, MQA or GQA."""
+        return "MHA" if self.kv_heads == self.heads else "MQA" if self.kv_heads == 1 else "GQA"
+
+    @property
+    def head_width(self) -> int | str:
+        """A head's width, as a person is shown it."""
+        return self.width
+
+    @property
+    def limits(self) -> tuple[int | None, int | None]:
+        """The most keys that a query sees, and the positions of a chunk; None where there is no such limit."""
+        return self.window, self.chunk
+
+    def rows_kept(self, context: int) -> int:
+        """The most rows that a text of this length needs in the KV cache: a window or a chunk stops it growing."""
+        return min(n for n in (context, self.window, self.chunk) if n is not None)
+
+    def without_index(self) -> "Attention":
+        return self
+
 
 @dataclass(frozen=True)
 class Index:
@@ -146,6 +172,37 @@ class Latent:
     scale: float | None = None  # None: (key + rope.width) ** -0.5
     index: Index | None = None
 
+    kind: ClassVar[str] = "MLA"
+    kv_heads: ClassVar[None] = None  # what is stored serves all heads, so ranks cannot share it out
+    causal: ClassVar[bool] = True
+    window: ClassVar[None] = None
+    chunk: ClassVar[None] = None
+    buckets: ClassVar[None] = None
+    alibi: ClassVar[None] = None
+
+    @property
+    def head_width(self) -> int | str:
+        """The widths of a key's content and rotary part, as a person is shown them."""
+        return f"{self.key}+{self.rope.width}"
+
+    @property
+    def uncompressed(self) -> tuple[int, int, int]:
+        """K, R and W: what a head would store of a token if each kept its own keys and values."""
+        return self.key, self.rope.width, self.value
+
+    @property
+    def limits(self) -> tuple[int | None, int | None]:
+        """The most keys that a query sees, those that an indexer chose; there are no chunks."""
+        return None if self.index is None else self.index.chosen, None
+
+    def rows_kept(self, context: int) -> int:
+        """All rows stay: what an indexer passes over it may choose for the next token."""
+        return context
+
+    def without_index(self) -> "Latent":
+        """The indexer's own view: it scores every key, and chooses for the attention that looks after it."""
+        return replace(self, index=None)
+
 
 @dataclass(frozen=True)
 class Mlp:
@@ -155,6 +212,11 @@ class Mlp:
     act: str = "silu"
     gated: bool = True
     bias: bool = False
+
+    experts: ClassVar[int] = 0
+    chosen: ClassVar[int] = 0
+    shared: ClassVar[int] = 0
+    active: ClassVar[Fraction] = Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -176,6 +238,13 @@ class Moe:
     corrected: bool = True  # a correction is added to the scores that choose, not to those that count
     shared_gate: bool = False  # the shared expert's output is times the sigmoid of one more product (Qwen2-MoE)
     share_first: bool = False  # a share multiplies what its expert reads instead of what it makes (Llama 4)
+
+    gated: ClassVar[bool] = True
+
+    @property
+    def active(self) -> Fraction:
+        """How much of the experts' weights works for one token."""
+        return Fraction(self.chosen, self.experts)
 
 
 @dataclass(frozen=True)
@@ -227,4 +296,4 @@ class Config:
     def bidirectional(self) -> bool:
         """Whether every token sees every other: of a model without an encoder beside it, the first layer tells."""
         first = self.layers[0].attn
-        return self.encoder is None and isinstance(first, Attention) and not first.causal
+        return self.encoder is None and not first.causal

@@ -12,7 +12,7 @@ from pellucid import catalog
 from pellucid.api.count import count
 from pellucid.config import Alibi, Attention, Config, Latent, Layer, Mlp, Moe
 from pellucid.counting import Bill, Setting, counted
-from pellucid.counting.bill import Counted, rows_kept
+from pellucid.counting.bill import Counted
 from pellucid.counting.bounds import Device, parts, unit
 from pellucid.counting.distinct import Kind
 from pellucid.counting.fit import held, largest, largest_batch, longest_context, price, seconds
@@ -144,7 +144,7 @@ def test_the_largest_that_fits_is_the_largest(family: str) -> None:
     assert batch is not None and held(bill, 9, batch) <= device.memory < held(bill, 9, batch + 1)
     assert context is not None and context == max(n for n in range(1000) if held(bill, n, 2) <= device.memory)
     assert held(bill, 9, 2) == int(bill["bytes.total"]) + int(bill["cache.bytes"])
-    own = sum(int(n) * len(kind.numbers) * rows_kept(layer, 9) for kind, layer, n in cached_layers(bill))
+    own = sum(int(n) * len(kind.numbers) * layer.attn.rows_kept(9) for kind, layer, n in cached_layers(bill))
     assert int(bill["cache.bytes"]) == 2 * own + source_bytes(bill)
 
 

@@ -17,7 +17,7 @@ import tiny
 from pellucid import config as c
 from pellucid.batch.mask import Mask
 from pellucid.counting import Setting, counted
-from pellucid.counting.bill import limits, pairs, rows_kept
+from pellucid.counting.bill import pairs
 from pellucid.families import known
 from pellucid.nn import indexer, latent
 from pellucid.nn.attention import Attention
@@ -142,7 +142,7 @@ def test_pairs_of_chunks_are_those_of_the_mask(chunk: int, window: int | None, r
     q, k = torch.arange(before, before + rows)[:, None], torch.arange(before + rows)
     mask = (k <= q) & (q // chunk == k // chunk) & (q - k < (window or 10**6))
     assert pairs(layer, rows, before) == int(mask.sum())
-    assert rows_kept(layer, before + rows) == min(before + rows, chunk, window or chunk)
+    assert layer.attn.rows_kept(before + rows) == min(before + rows, chunk, window or chunk)
 
 
 def test_an_indexer_is_counted_as_what_it_reads_and_stores() -> None:
@@ -152,7 +152,7 @@ def test_an_indexer_is_counted_as_what_it_reads_and_stores() -> None:
     assert int(bill["cache.bytes"]) == 40 * int(bill["cache.bytes_per_token"])
     assert int(bill["flops.decode.layers.0.attn.indexer"]) == 2 * 41 * 4 * (12 + 1)
     layer = bill.layer("layers.0")
-    assert limits(layer) == (3, None) and pairs(layer, 1, 40) == 3 and pairs(bill.viewer("layers.0.attn.indexer"), 1, 40) == 41
+    assert layer.attn.limits == (3, None) and pairs(layer, 1, 40) == 3 and pairs(bill.viewer("layers.0.attn.indexer"), 1, 40) == 41
     idle = int(bill["flops.decode"]) - int(bill["flops.decode_causal"])
     attn = int(bill["flops.decode.layers.0.attn"])
     assert idle == sum(n - int(n * 3 / 41) for n in (attn, int(bill["flops.decode.layers.1.attn"])))

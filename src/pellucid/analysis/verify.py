@@ -20,7 +20,7 @@ from pellucid.api.model import DTYPES, Model, load, place
 from pellucid.checkpoint.dequantise import Quantised
 from pellucid.checkpoint.folder import Folder
 from pellucid.checkpoint.safetensors_file import read_tensor
-from pellucid.config import Attention, Layer
+from pellucid.config import Layer
 from pellucid.errors import PellucidError, UseError
 from pellucid.families.modules import Difference, first_difference, gap, pairs, recorded
 from pellucid.families.quantised import FIELD as QUANTISED
@@ -150,7 +150,7 @@ def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
 
 def rounded(layer: Layer) -> bool:
     """Whether a layer's scores gain Falcon's bias by distance."""
-    return isinstance(layer.attn, Attention) and layer.attn.alibi is not None and layer.attn.alibi.rounded
+    return layer.attn.alibi is not None and layer.attn.alibi.rounded
 
 
 def dequantised(held: Folder, method: Fp8, dtype: torch.dtype) -> dict[str, Tensor]:

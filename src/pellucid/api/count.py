@@ -15,7 +15,7 @@ from pellucid.checkpoint.disk import inside
 from pellucid.checkpoint.folder import GGUF
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
 from pellucid.checkpoint.json_file import read_object
-from pellucid.config import Config, Latent
+from pellucid.config import Config
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bill import BYTES
 from pellucid.counting.formats import DTYPES
@@ -69,7 +69,7 @@ def count(
     notes = []
     if attn is not None:
         cfg = with_attention(cfg, attn)
-        mla = any(isinstance(one.attn, Latent) for one in cfg.layers)
+        mla = any(one.attn.kind == "MLA" for one in cfg.layers)
         notes.append(say("count.note.mla", asked=attn) if mla else say("count.note.attn", asked=attn))
     if experts is not None:
         cfg = with_experts(cfg, experts)

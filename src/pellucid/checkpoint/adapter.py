@@ -21,7 +21,6 @@ from pellucid.errors import CheckpointError
 from pellucid.families.family import Family
 from pellucid.families.names import Group, plan
 from pellucid.nn.adapted import AdaptedLinear, Addition, add, remove
-from pellucid.nn.attention import CrossAttention
 from pellucid.nn.linear import Linear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
@@ -89,7 +88,7 @@ def put(module: Module, name: str, pair: Pair) -> None:
         above, _, leaf = path.rpartition(".")
         owner, held = module.get_submodule(above), module.get_submodule(path)
         assert isinstance(held, Linear)
-        letter = "N" if leaf in ON_WANTED else "S" if isinstance(owner, CrossAttention) and leaf in ("k", "v") else "T"
+        letter = "N" if leaf in ON_WANTED else "S" if leaf in getattr(owner, "reads_source", ()) else "T"
         axes: Mapping[str, str] = getattr(owner, "axes")  # noqa: B009
         add(held, name, Addition(a, parameter(b, first), pair.scale, axes[leaf], letter))
 

@@ -8,8 +8,8 @@ from fractions import Fraction
 import torch
 
 from pellucid.axes import parse, show
-from pellucid.config import Config, Latent, Moe
-from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, pairs, rows_kept
+from pellucid.config import Config
+from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, pairs
 from pellucid.counting.closed import booked
 from pellucid.counting.distinct import PLACE, distinct
 from pellucid.counting.formats import add_bytes
@@ -89,8 +89,7 @@ def active(bill: Bill, path: str) -> Fraction:
     if PLACE.fullmatch(path) is None:
         return Fraction(1)
     ffn, words = bill.layer(path).ffn, path.split(".")
-    stacked = isinstance(ffn, Moe) and words[-2] == "ffn" and words[-1] != "correction"
-    return Fraction(ffn.chosen, ffn.experts) if stacked and isinstance(ffn, Moe) else Fraction(1)
+    return ffn.active if words[-2] == "ffn" and words[-1] != "correction" else Fraction(1)
 
 
 def outermost(c: Counted) -> str:
@@ -140,10 +139,11 @@ def add_cache(bill: Bill, ran: Ran) -> None:
         count = sum(torch.Size(shape).numel() for shape in shapes)
         bill.numbers[f"cache.{layer}"] = Number(int(count * size), symbols, filled)
         a_token.append((layer, times, bill.numbers[f"cache.{layer}"]))
-        rows, attn = rows_kept(bill.layer(layer), setting.context), bill.layer(layer).attn
-        if isinstance(attn, Latent) and layer.endswith(".attn"):
-            filled = f"{attn.heads}·({attn.key} + {attn.rope.width} + {attn.value})·{size:g}"
-            each = int(attn.heads * (attn.key + attn.rope.width + attn.value) * size)
+        attn = bill.layer(layer).attn
+        rows = attn.rows_kept(setting.context)
+        if attn.uncompressed is not None and layer.endswith(".attn"):
+            filled = f"{attn.heads}·({' + '.join(map(str, attn.uncompressed))})·{size:g}"
+            each = int(attn.heads * sum(attn.uncompressed) * size)
             bill.numbers[f"cache.uncompressed.{layer}"] = Number(each, "H·(K + R + W)·b", filled)
             open_heads.append((f"uncompressed.{layer}", times, bill.numbers[f"cache.uncompressed.{layer}"]))
         whole.append((layer, times, product(f"B·rows·cache.{layer}", batch=setting.batch, rows=rows, each=int(count * size))))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from pellucid.config import Attention, Config, Latent, Layer
+from pellucid.config import Config, Layer
 from pellucid.counting import summary
 from pellucid.counting.distinct import PLACE, Distinct, Kind
 from pellucid.counting.number import Number
@@ -105,8 +105,7 @@ class Bill:
     def viewer(self, path: str) -> Layer:
         """The layer of a part that attends: an indexer itself scores every key, and chooses for those who look after it."""
         layer = self.layer(path)
-        attn = layer.attn
-        return replace(layer, attn=replace(attn, index=None)) if path.endswith(".indexer") and isinstance(attn, Latent) else layer
+        return replace(layer, attn=layer.attn.without_index()) if path.endswith(".indexer") else layer
 
 
 def part_of(path: str, active: Fraction) -> str:
@@ -125,19 +124,11 @@ def part_of(path: str, active: Fraction) -> str:
     return {"router": "router", "correction": "router", "shared": "shared", "shared_gate": "shared"}.get(inner[1], "ffn")
 
 
-def limits(layer: Layer) -> tuple[int | None, int | None]:
-    """How many keys a query of the layer sees at most, and how many positions a chunk of it has; None where there is no such limit."""
-    attn = layer.attn
-    if isinstance(attn, Attention):
-        return attn.window, attn.chunk
-    return (None, None) if attn.index is None else (attn.index.chosen, None)
-
-
 def pairs(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> int:
     """How many (query, key) pairs a layer's own attention sees, of `rows` new tokens after `before`: what a mask leaves of the square."""
     if bidirectional:
         return rows * (before + rows)
-    most, chunk = limits(layer)
+    most, chunk = layer.attn.limits
 
     def first(n: int) -> int:
         """Of the first n tokens of a chunk."""
@@ -149,15 +140,6 @@ def pairs(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> 
         return whole * first(chunk or 0) + first(rest)
 
     return until(before + rows) - until(before)
-
-
-def rows_kept(layer: Layer, context: int) -> int:
-    """How many rows of a layer's cache a text of this length needs at most: a window's or a chunk's layer stops growing.
-
-    What an indexer passes over it may choose for the next token, so all of it stays.
-    """
-    attn = layer.attn
-    return min(n for n in (context, getattr(attn, "window", None), getattr(attn, "chunk", None)) if n is not None)
 
 
 def grouped(counted: Iterable[Counted], key: Callable[[Counted], str]) -> dict[str, list[Counted]]:

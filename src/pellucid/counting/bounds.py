@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pellucid.config import Moe
 from pellucid.counting.bill import Bill, Counted, pairs
 from pellucid.counting.distinct import PLACE
 
@@ -158,9 +157,7 @@ def shown(bill: Bill, path: str, rows: int, before: int) -> float:
 
 def chosen(bill: Bill, path: str, tokens: int) -> float:
     """How much of the experts some token of a step visits, where all are equally likely: 1 - (1 - A/E)^tokens."""
-    ffn = bill.layer(path).ffn
-    assert isinstance(ffn, Moe)
-    return float(1 - (1 - ffn.chosen / ffn.experts) ** tokens)
+    return float(1 - (1 - float(bill.layer(path).ffn.active)) ** tokens)
 
 
 def moved(bill: Bill) -> float:

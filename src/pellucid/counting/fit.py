@@ -7,7 +7,7 @@ of them at once is a kernel's choice, so that a largest batch is a bound too.
 from collections.abc import Callable
 from math import ceil
 
-from pellucid.counting.bill import Bill, rows_kept
+from pellucid.counting.bill import Bill
 from pellucid.counting.bounds import Device, multiplicity, parts
 from pellucid.counting.distinct import PLACE
 
@@ -17,7 +17,7 @@ MOST = 2**40
 def held(bill: Bill, context: int, batch: int) -> int:
     """Bytes of the weights, and of the cache of `batch` requests of `context` tokens."""
     each = [(name, int(n)) for name, n in bill.within("cache") if PLACE.fullmatch(name)]
-    cache_bytes = sum(n * multiplicity(bill, name) * rows_kept(bill.layer(name), context) for name, n in each)
+    cache_bytes = sum(n * multiplicity(bill, name) * bill.layer(name).attn.rows_kept(context) for name, n in each)
     if "cache.bytes_per_source_token" in bill:
         cache_bytes += int(bill["cache.bytes_per_source_token"]) * (bill.setting.source or context)
     return int(bill["bytes.total"]) + cache_bytes * batch

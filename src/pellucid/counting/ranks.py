@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from pellucid.axes import parse
-from pellucid.config import Attention, Config, Latent, Layer, Moe
-from pellucid.counting.bill import BYTES, Bill, Counted, rows_kept
+from pellucid.config import Attention, Config, Latent, Layer
+from pellucid.counting.bill import BYTES, Bill, Counted
 from pellucid.counting.bounds import Device, multiplicity, parts
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.fit import MOST, largest, tokens
@@ -90,12 +90,12 @@ def check(bill: Bill, split: Split) -> None:
             if attn is not None:
                 if attn.heads % split.tp:
                     raise UseError("count.ranks.even", name="tp", found=split.tp, what="H", size=attn.heads, layer=i)
-                groups = attn.kv_heads if isinstance(attn, Attention) else 1
+                groups = attn.kv_heads or 1
                 if max(groups, split.tp) % min(groups, split.tp):
                     raise UseError("count.ranks.even", name="tp", found=split.tp, what="G", size=groups, layer=i)
-        if one.ffn.width % split.tp and not (isinstance(one.ffn, Moe) and split.ep > 1):
+        if one.ffn.width % split.tp and not (one.ffn.experts and split.ep > 1):
             raise UseError("count.ranks.even", name="tp", found=split.tp, what="F", size=one.ffn.width, layer=i)
-        if split.ep > 1 and isinstance(one.ffn, Moe) and one.ffn.experts % split.ep:
+        if split.ep > 1 and one.ffn.experts and one.ffn.experts % split.ep:
             raise UseError("count.ranks.even", name="ep", found=split.ep, what="E", size=one.ffn.experts, layer=i)
     if split.pp > len(layers):
         raise UseError("count.ranks.layers", found=split.pp, most=len(layers))
@@ -133,7 +133,7 @@ class Rank:
         c = next((c for name in names for c in self.bill.weights if c.path == name), None)
         if c is not None:
             return served * prod(shard(self.bill, c, self.split)) / prod(c.weight.shape)
-        if PLACE.fullmatch(path) and path.endswith(".ffn") and isinstance(self.bill.layer(path).ffn, Moe):
+        if PLACE.fullmatch(path) and path.endswith(".ffn") and self.bill.layer(path).ffn.experts:
             return 1 / max(self.split.tp, self.split.ep)
         return served / self.split.tp
 
@@ -169,7 +169,7 @@ class Rank:
         s, mine, found = self.bill.setting, requests(self.bill, self.split), []
         for name, _ in self.bill.within("cache"):
             if PLACE.fullmatch(name) and (times := self.copies(name, multiplicity(self.bill, name))):
-                rows = rows_kept(self.bill.layer(name), s.context)
+                rows = self.bill.layer(name).attn.rows_kept(s.context)
                 found.append((name, times, product(f"rows·B·cache.{name}", rows=rows, mine=mine, row=int(self.cache_bytes(name)) // mine)))
         crossing = sum(one.cross is not None for one in stack(self.bill.config)[slice(*self.bounds)])
         if crossing and "cache.bytes_per_source_token" in self.bill:
@@ -246,7 +246,7 @@ def requests(bill: Bill, split: Split) -> int:
 
 def part(attn: Attention | Latent, row: int, split: Split) -> int:
     """Of the bytes of a row of a layer's cache, those on one rank: a latent is on each."""
-    return row * kept(attn.kv_heads, split.tp) // attn.kv_heads if isinstance(attn, Attention) else row
+    return row * kept(attn.kv_heads, split.tp) // attn.kv_heads if attn.kv_heads is not None else row
 
 
 def here(bill: Bill, path: str, times: int, bounds: tuple[int, int]) -> int:
@@ -293,7 +293,7 @@ def shard(bill: Bill, c: Counted, split: Split) -> tuple[int, ...]:
         if "G" in letters:
             layer = bill.layer(c.path)
             attn = layer.cross if c.part == "cross" else layer.attn
-            assert isinstance(attn, Attention)
+            assert attn is not None and attn.kv_heads is not None
             out.append(n // attn.kv_heads * kept(attn.kv_heads, split.tp))
         else:
             out.append(ceil(n / by))
@@ -314,7 +314,7 @@ def sent(bill: Bill, split: Split, phase: str, bounds: tuple[int, int]) -> Itera
     sums, chosen = Counter[int](), Counter[int]()
     for i in range(start, end):
         sums[rows[i]] += summed(layers[i], split) + (i in (0, reads))  # one after a table, whose rows are split as well
-        chosen[rows[i] // split.tp] += getattr(layers[i].ffn, "chosen", 0)
+        chosen[rows[i] // split.tp] += layers[i].ffn.chosen
     found = {}
     if (n := split.tp) > 1:
         found["all_reduce"] = ring(2 * (n - 1), n, "sums·X", sums)
@@ -342,5 +342,5 @@ def ring(passes: int, ranks: int, symbols: str, summands: Mapping[int, int]) -> 
 
 def summed(one: Layer, split: Split) -> int:
     """Sums over ranks in a layer: after attention, of its own and of a source, and after a feed-forward part whose neurons are split."""
-    split_ffn = split.ep == 1 or not isinstance(one.ffn, Moe) or one.ffn.shared > 0
+    split_ffn = split.ep == 1 or not one.ffn.experts or one.ffn.shared > 0
     return (1 if one.order.startswith("parallel") and split_ffn else 1 + split_ffn) + (one.cross is not None)

@@ -20,16 +20,9 @@ from pellucid.errors import UseError
 GROUPS = 8  # of most models with GQA
 
 
-def kind(attn: Attention | Latent) -> str:
-    """MHA, MQA, GQA or MLA."""
-    if isinstance(attn, Latent):
-        return "MLA"
-    return "MHA" if attn.kv_heads == attn.heads else "MQA" if attn.kv_heads == 1 else "GQA"
-
-
 def kinds(cfg: Config) -> str:
     """The kinds of a model's layers."""
-    return ", ".join(dict.fromkeys(kind(layer.attn) for layer in cfg.layers))
+    return ", ".join(dict.fromkeys(layer.attn.kind for layer in cfg.layers))
 
 
 def with_attention(cfg: Config, asked: str) -> Config:
@@ -87,7 +80,7 @@ def with_experts(cfg: Config, asked: str) -> Config:
     if found is None:
         raise UseError("count.experts", found=asked)
     n, chosen = int(found[1]), int(found[2] or 0)
-    sparse = any(isinstance(one.ffn, Moe) for one in cfg.layers)
+    sparse = any(one.ffn.experts for one in cfg.layers)
 
     def changed(ffn: Mlp | Moe) -> Mlp | Moe:
         if isinstance(ffn, Mlp):

@@ -7,7 +7,7 @@ falcon-11B     hidden_size 4096, ffn_hidden_size 16384, "ff_factor": 4    says a
 from collections.abc import Callable
 from typing import Any
 
-from pellucid.config import Attention, Config, Mlp
+from pellucid.config import Config
 
 LLAMA_POSITIONS = 2048
 GATES = {"swiglu": ("silu", True), "geglu": ("gelu_tanh", True)}  # the activation, and whether there is a gate
@@ -22,7 +22,7 @@ def rope_interleaved(value: Any, cfg: Config) -> bool:
 def activation(value: Any, cfg: Config) -> bool:
     """Falcon3: "swiglu", beside hidden_act "silu"."""
     means = GATES.get(value) if isinstance(value, str) else None
-    return means is not None and all(isinstance(x.ffn, Mlp) and (x.ffn.act, x.ffn.gated) == means for x in cfg.layers)
+    return means is not None and all(not x.ffn.experts and (x.ffn.act, x.ffn.gated) == means for x in cfg.layers)
 
 
 def max_sequence_length(value: Any, cfg: Config) -> bool:
@@ -32,18 +32,18 @@ def max_sequence_length(value: Any, cfg: Config) -> bool:
 
 def sliding_window_size(value: Any, cfg: Config) -> bool:
     """gemma-2-9b: sliding_window."""
-    windows = {layer.attn.window for layer in cfg.layers if isinstance(layer.attn, Attention)} - {None}
+    windows = {layer.attn.window for layer in cfg.layers} - {None}
     return len(windows) == 1 and same(value, windows.pop())
 
 
 def ff_factor(value: Any, cfg: Config) -> bool:
     """falcon-11B: ffn_hidden_size over hidden_size."""
-    return type(value) is int and all(isinstance(x.ffn, Mlp) and x.ffn.width == value * cfg.width for x in cfg.layers)
+    return type(value) is int and all(not x.ffn.experts and x.ffn.width == value * cfg.width for x in cfg.layers)
 
 
 def is_llama_config(value: Any, cfg: Config) -> bool:
     """SmolLM2: that it is Llama's block, which its model_type tells."""
-    return value is True and all(isinstance(x.attn, Attention) and isinstance(x.ffn, Mlp) and x.order == "pre" for x in cfg.layers)
+    return value is True and all(x.attn.kv_heads is not None and not x.ffn.experts and x.order == "pre" for x in cfg.layers)
 
 
 def same(value: Any, read: int | None) -> bool:

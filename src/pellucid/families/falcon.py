@@ -63,7 +63,7 @@ NORMS = {
 
 def rules(cfg: c.Config) -> tuple[Rule, ...]:
     attn = cfg.layers[0].attn
-    assert isinstance(attn, c.Attention)
+    assert attn.kv_heads is not None
     norms = NORMS[cfg.layers[0].order]
     return (
         *bloom.megatron(attn.kv_heads),

@@ -67,7 +67,7 @@ CROSS = (
 def rules(cfg: c.Config) -> tuple[Rule, ...]:
     """The whole table. Without a gate there is one way up, and it is called wi."""
     ffn = cfg.layers[0].ffn
-    ways = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if isinstance(ffn, c.Mlp) and ffn.gated else {"up": "wi", "down": "wo"}
+    ways = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if ffn.gated else {"up": "wi", "down": "wo"}
     return (Rule("shared.*", "embed.*"), *stack("encoder", 1, ways), *stack("decoder", 2, ways), *CROSS, Rule("lm_head.*", "head.*"))
 
 

@@ -23,6 +23,8 @@ class Attention(nn.Module):
 
     axes = {"q": "(H K) D", "k": "(G K) D", "v": "(G K) D", "o": "D (H K)", "distance": "(H K) D",
             "q_norm": "K", "k_norm": "K", "sinks": "H", "relative": "U H"}  # fmt: skip
+    reads_source: tuple[str, ...] = ()  # the weights whose rows are an encoder's
+    indexer = None
 
     def __init__(self, cfg: c.Config, spec: c.Attention, table: Embedding | None = None) -> None:
         super().__init__()
@@ -110,6 +112,8 @@ class Attention(nn.Module):
 
 class CrossAttention(Attention):
     """Queries from the decoder; keys and values from the encoder's rows, computed once for each request."""
+
+    reads_source = "k", "v"
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         q = tap(self.q(x).unflatten(-1, (-1, self.width)), "q: B T H K")

@@ -21,6 +21,7 @@ class Latent(nn.Module):
     axes = {"q_a": "Q D", "q_b": "(H (K+R)) Q", "q": "(H (K+R)) D", "kv_a": "(C+R) D", "kv_b": "(H (K+W)) C", "o": "D (H W)",
             "q_norm": "Q", "kv_norm": "C"}  # fmt: skip
     window = None  # a query sees all before it
+    reads_source: tuple[str, ...] = ()
     q: Linear
     q_norm: RmsNorm
     q_b: Linear

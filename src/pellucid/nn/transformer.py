@@ -31,8 +31,7 @@ class Stack(nn.Module):
     def __init__(self, cfg: c.Config, layers: tuple[c.Layer, ...]) -> None:
         super().__init__()
         first = layers[0].attn
-        buckets = first.buckets if isinstance(first, c.Attention) else None
-        table = Embedding(buckets.count, first.heads) if buckets else None
+        table = Embedding(first.buckets.count, first.heads) if first.buckets is not None else None
         self.layers = nn.ModuleList(block(cfg, layer, table) for layer in layers)
         self.norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.final_norm else None
 

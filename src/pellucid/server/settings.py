@@ -2,42 +2,31 @@
 
 from typing import Any
 
-from torch import nn
+import torch
 
-from pellucid.batch.mask import Band, Mask, bidirectional, causal, prefix
-from pellucid.nn.attention import Attention, CrossAttention
-from pellucid.nn.latent import Latent
+from pellucid.batch.mask import Band, prefix
+from pellucid.batch.step import Step
 from pellucid.nn.moe import Moe
 from pellucid.server.runs import Run
 
 
 def masks(run: Run) -> dict[str, Any]:
-    """Of each attention: causal but for keys before `until`, the last `window` positions, the own chunk; whether it reads a source, and how
-    many keys an indexer leaves.
+    """For each attention: causal but for keys before `until`, the last `window` positions, its own chunk; whether it reads a source, and
+    how many keys an indexer leaves.
     """
     if run.held is None:
         return {}
     before = prefix(len(run.trace.ids)) if run.held.config.prefix else None
-    found = {path: (m, band(m, before)) for path, m in run.held.module.named_modules() if isinstance(m, Attention | Latent)}
-    return {path: mask(m, b) for path, (m, b) in found.items()}
+    step = Step(torch.empty(1, 0, dtype=torch.long), mask=before)
+    return {path: mask(m, step) for path, m in run.held.module.named_modules() if hasattr(m, "mask")}
 
 
-def band(m: nn.Module, before: Mask | None) -> Band:
-    """Which keys a query of this part sees, by their positions."""
-    seen = before or (m.base if isinstance(m, Attention) else causal)
-    if isinstance(m, CrossAttention):
-        seen = bidirectional
-    elif isinstance(m, Attention):
-        for limit in m.limits:
-            seen = seen & limit
-    assert isinstance(seen.allowed, Band)
-    return seen.allowed
-
-
-def mask(m: nn.Module, b: Band) -> dict[str, Any]:
-    index = m.spec.index if isinstance(m, Latent) else None
-    told = {"causal": b.causal, "window": b.window, "chunk": b.chunk, "until": b.until}
-    return told | {"source": isinstance(m, CrossAttention), "chosen": None if index is None else index.chosen}
+def mask(part: Any, step: Step) -> dict[str, Any]:
+    """The mask of a part as data."""
+    band = part.mask(step).allowed
+    assert isinstance(band, Band)
+    told = {"causal": band.causal, "window": band.window, "chunk": band.chunk, "until": band.until}
+    return told | {"source": bool(part.reads_source), "chosen": None if part.indexer is None else part.indexer.chosen}
 
 
 def routings(run: Run) -> dict[str, Any]:

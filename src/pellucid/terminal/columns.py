@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pellucid.config import Attention, Config, Latent, Layer, Moe
+from pellucid.config import Config, Layer
 from pellucid.counting import Bill
 from pellucid.counting.formats import FORMATS
 from pellucid.counting.variants import kinds
@@ -35,11 +35,11 @@ def shape(bills: Sequence[Bill]) -> Rows:
     yield each(say("count.row.width"), lambda c: c.width)
     yield each(say("count.row.attention"), kinds)
     yield each(say("count.row.heads"), lambda c: several(one.attn.heads for one in c.layers))
-    yield each(say("count.row.kv_heads"), lambda c: several(one.attn.kv_heads for one in c.layers if isinstance(one.attn, Attention)))
-    yield each(say("count.row.head_width"), lambda c: several(head_width(one.attn) for one in c.layers))
+    yield each(say("count.row.kv_heads"), lambda c: several(one.attn.kv_heads for one in c.layers if one.attn.kv_heads is not None))
+    yield each(say("count.row.head_width"), lambda c: several(one.attn.head_width for one in c.layers))
     yield each(say("count.row.window"), lambda c: several(w for one in c.layers if (w := window(one))))
     yield each(say("count.row.ffn"), lambda c: several(one.ffn.width for one in c.layers))
-    yield each(say("count.row.experts"), lambda c: several(experts(one) for one in c.layers if isinstance(one.ffn, Moe)))
+    yield each(say("count.row.experts"), lambda c: several(experts(one) for one in c.layers if one.ffn.experts))
     yield each(say("count.row.vocabulary"), lambda c: c.vocab)
 
 
@@ -49,19 +49,13 @@ def several(values: Iterable[Any]) -> Cell:
     return found[0] if len(found) == 1 else ", ".join(map(str, found)) or None
 
 
-def head_width(attn: Attention | Latent) -> str | int:
-    """A head's width; MLA's keys have a content part and a rotary one."""
-    return attn.width if isinstance(attn, Attention) else f"{attn.key}+{attn.rope.width}"
-
-
 def window(layer: Layer) -> int | None:
     """How many tokens a layer sees, None where it sees all."""
-    return layer.attn.window or layer.attn.chunk if isinstance(layer.attn, Attention) else None
+    return layer.attn.window or layer.attn.chunk
 
 
 def experts(layer: Layer) -> str:
     """256, 8 chosen."""
-    assert isinstance(layer.ffn, Moe)
     return say("count.row.chosen", experts=layer.ffn.experts, chosen=layer.ffn.chosen)
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from pellucid import catalog
 from pellucid.api.count import described
-from pellucid.config import Attention, Config, Moe
+from pellucid.config import Config
 from pellucid.counting import Bill, Setting, weighed
 from pellucid.counting.complexity import compared
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.variants import kinds
 from pellucid.errors import PellucidError, UseError
 from pellucid.messages import say
-from pellucid.terminal.columns import head_width, several
+from pellucid.terminal.columns import several
 from pellucid.terminal.sheet import Cell, Sheet
 
 KINDS = {
@@ -76,14 +76,14 @@ def configuration(entry: dict[str, Any]) -> list[Cell]:
 
 def row(cfg: Config) -> list[Cell]:
     """What a model is."""
-    sparse = [one.ffn for one in cfg.layers if isinstance(one.ffn, Moe)]
+    sparse = [one.ffn for one in cfg.layers if one.ffn.experts]
     return [
         kinds(cfg),
         len(cfg.layers) if cfg.encoder is None else f"{len(cfg.encoder)}+{len(cfg.layers)}",
         cfg.width,
         several(one.attn.heads for one in cfg.layers),
-        several(one.attn.kv_heads for one in cfg.layers if isinstance(one.attn, Attention)),
-        several(head_width(one.attn) for one in cfg.layers),
+        several(one.attn.kv_heads for one in cfg.layers if one.attn.kv_heads is not None),
+        several(one.attn.head_width for one in cfg.layers),
         several(one.ffn.width for one in cfg.layers),
         several(f"{f.chosen}/{f.experts}" for f in sparse),
         cfg.vocab,
@@ -102,7 +102,7 @@ def blocks(bill: Bill) -> Sheet:
     if int(bill["parameters.active"]) != int(bill["parameters.total"]):
         rows.append([say("count.active"), "", None, None, int(bill["parameters.active"])])
     header = [say("count.table.block"), say("count.table.part"), say("count.table.times"), say("count.table.one"), say("count.table.all")]
-    sparse = next((one.ffn for one in bill.config.layers if isinstance(one.ffn, Moe)), None)
+    sparse = next((one.ffn for one in bill.config.layers if one.ffn.experts), None)
     notes = []
     if sparse is not None:
         matrices = 3 * bill.config.width * sparse.width

@@ -1,0 +1,53 @@
+"""A spec answers for itself: another kind of attention or feed-forward part needs no change where one is only counted, shown or served."""
+
+import ast
+from pathlib import Path
+
+import pellucid
+from pellucid import config as c
+
+ROOT = Path(pellucid.__file__).parent
+KINDS = {"Attention", "CrossAttention", "Latent", "Mlp", "GatedMlp", "Moe", "InputWeightedMoe"}
+
+ALLOWED = {
+    "counting/closed.py": "the textbook's formulas, one for each kind",
+    "counting/variants.py": "makes one kind from another",
+    "engine/plans.py": "finds the parts whose memories a plan points to",
+    "nn/block.py": "chooses the part that a spec asks for",
+    "server/settings.py": "finds a model's routers",
+    "training/balance.py": "finds a model's routers, to move their corrections",
+}
+
+
+def asks(source: str) -> list[int]:
+    """The lines that ask of which kind a spec or a part is."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+            named = {n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(node.args[1]) if isinstance(n, ast.Name | ast.Attribute)}
+            lines += [node.lineno] * bool(named & KINDS)
+        elif isinstance(node, ast.MatchClass):
+            name = node.cls.id if isinstance(node.cls, ast.Name) else node.cls.attr if isinstance(node.cls, ast.Attribute) else ""
+            lines += [node.lineno] * (name in KINDS)
+    return lines
+
+
+def test_who_asks_for_the_kind() -> None:
+    asking = {str(path.relative_to(ROOT)): asks(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
+    assert {path: lines for path, lines in asking.items() if lines and path not in ALLOWED} == {}
+    assert sorted(path for path, lines in asking.items() if lines) == sorted(ALLOWED), "an exception that none needs"
+
+
+def test_every_way_of_asking_is_found_mutant() -> None:
+    for line in ("isinstance(x, Attention)", "isinstance(x.attn, c.Latent | None)", "isinstance(m, (Mlp, Moe))", "issubclass(k, Moe)"):
+        assert asks(line) == [1], line
+    assert asks("match x:\n    case Moe(experts=n):\n        pass\n    case c.Latent():\n        pass") == [2, 4]
+    assert asks("isinstance(x, Tensor)\nx.kind == 'Latent'") == []
+
+
+def test_both_kinds_answer_the_same() -> None:
+    """What one attention or feed-forward spec says besides its fields, the other says too, as a field or besides."""
+    for pair in ((c.Attention, c.Latent), (c.Mlp, c.Moe)):
+        for kind, other in (pair, pair[::-1]):
+            said = {name for name in vars(other) if not name.startswith("_")} - set(other.__dataclass_fields__)
+            assert said <= {*kind.__dataclass_fields__, *vars(kind)}, kind
