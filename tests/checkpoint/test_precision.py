@@ -15,7 +15,7 @@ from pellucid.commands import main
 from pellucid.errors import UseError
 from pellucid.messages import say, speaking
 from pellucid.nn.transformer import cast
-from pellucid.server.limits import Limits
+from pellucid.runs.limits import Limits
 from pellucid.tracing import load_trace
 from served import served
 from tiny import swapped
@@ -126,18 +126,18 @@ def test_the_same_bits_by_every_way(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert pellucid.load(NAME).dtype == torch.float32
 
 
-@pytest.mark.parametrize(("module", "away"), [("life", "python"), ("server.shelf", "page"), ("commands.options", "rest")])
+@pytest.mark.parametrize(("module", "away"), [("life", "python"), ("runs.model_registry", "page"), ("commands.options", "rest")])
 def test_a_way_of_its_own_is_seen(module: str, away: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Mutants: one way that loads in another dtype."""
     import pellucid.api.model
-    import pellucid.server.shelf
+    import pellucid.runs.model_registry
 
     plain = pellucid.api.model.load
 
     def own(*args: Any, **how: Any) -> Any:
         return plain(*args, **{**how, "dtype": "bfloat16"})
 
-    owner = {"life": pellucid, "server.shelf": pellucid.server.shelf, "commands.options": pellucid.api.model}[module]
+    owner = {"life": pellucid, "runs.model_registry": pellucid.runs.model_registry, "commands.options": pellucid.api.model}[module]
     with swapped(owner, "load", own):
         found = apart(tmp_path, capsys)
     assert found == {"python": {"trace", "page", "explain"}, "page": {"page"}, "rest": {"trace", "explain"}}[away]

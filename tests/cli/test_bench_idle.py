@@ -19,6 +19,7 @@ from pellucid.bench.peers import Served
 from pellucid.bench.timing import Timed, beside
 from pellucid.counting import Setting, counted
 from pellucid.counting.bounds import Device, moved
+from pellucid.documents import bench as bench_document
 from pellucid.documents import count
 from pellucid.terminal import bench as drawing
 from test_bench import Ticking
@@ -119,7 +120,7 @@ def shown(found: Idle, first: First | None = None) -> tuple[str, dict[str, Any]]
     timed = Timed("decode", [4.0], [5.0], {"layers.0.attn": 2.0, "head": 3.0})
     phases = [(timed, *beside(bill, timed, device))]
     text = "\n".join(line.plain for line in drawing.drawn(bill, False, phases, device, Served(first), found, 200))
-    return text, drawing.document(bill, False, phases, device, Served(first), found)
+    return text, bench_document.document(bill, False, phases, device, Served(first), found)
 
 
 def test_a_verdict_is_withheld_where_the_machine_was_not_idle() -> None:

@@ -110,7 +110,7 @@ def test_every_entry_is_shown(capsys: Captured) -> None:
 def test_mutants() -> None:
     """Numbers of a tensor that has none; a catalogue whose notes are kept from the reader."""
     model = load(MODEL, device="meta")
-    from pellucid.documents.run import Line, live
+    from pellucid.documents.step import Line, live
 
     line = live(model, PROMPT).moments[0].lines[0]
     assert all(map(math.isnan, line.range))

@@ -16,10 +16,11 @@ from pellucid.api.model import Model
 from pellucid.axes import letters
 from pellucid.commands import main
 from pellucid.documents import number
-from pellucid.documents import run as lives
+from pellucid.documents import step as lives
 from pellucid.documents.cell import cell
 from pellucid.documents.formula import formula
 from pellucid.families import family
+from pellucid.runs.answers import visible
 from pellucid.terminal import run_lines, sparkline
 from pellucid.terminal.cell_lines import account
 from pellucid.terminal.run_lines import View
@@ -269,7 +270,7 @@ def test_number(x: float, written: str) -> None:
 
 
 def test_pieces_show_every_byte() -> None:
-    shown = [lives.visible(Piece(1, "", raw, False)) for raw in (b" a b", b"\n\x1b", "é".encode(), b"\xe4\xb8", b"")]
+    shown = [visible(Piece(1, "", raw, False)) for raw in (b" a b", b"\n\x1b", "é".encode(), b"\xe4\xb8", b"")]
     assert shown == ["·a·b", "\\n\\x1b", "é", "<E4 B8>", ""]
 
 

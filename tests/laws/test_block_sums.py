@@ -18,13 +18,14 @@ from pellucid.counting import Bill, Setting, weighed
 from pellucid.counting.distinct import PLACE, distinct
 from pellucid.counting.meta_run import meta_model
 from pellucid.counting.weights import Weight
-from pellucid.documents import run
+from pellucid.documents import step, tensor
 from pellucid.documents.formula import block
-from pellucid.server import documents, runs
-from pellucid.server.asked import Asked
-from pellucid.server.limits import LIMITS
-from pellucid.server.shelf import LoadedModel
-from pellucid.server.worker import Stop
+from pellucid.runs import execute
+from pellucid.runs.kept_run import Run
+from pellucid.runs.limits import LIMITS
+from pellucid.runs.model_registry import LoadedModel
+from pellucid.runs.request import Asked
+from pellucid.runs.worker import Stop
 from pellucid.terminal import run_lines, tables
 from pellucid.watching.watch import Seen
 from tiny import swapped
@@ -52,10 +53,10 @@ def by_table(bill: Bill) -> int:
     return sum(int(row[4]) for row in tables.blocks(bill).rows if row[0] and row[3] is not None)  # type: ignore[call-overload]
 
 
-def by_page(held: LoadedModel, run: runs.Run) -> Sums:
+def by_page(held: LoadedModel, run: Run) -> Sums:
     """The tensors of the page's document of a run's first step."""
     sums = Counter[str]()
-    for t in documents.tensors(run, 0):
+    for t in tensor.tensors(run, 0):
         sums[t["block"]] += t["parameters"] if t["block"] else 0
     return {path: n for path, n in sums.items() if path}
 
@@ -70,7 +71,7 @@ def by_json(told: dict[str, Any]) -> Sums:
     return dict(sums)
 
 
-def by_terminal(found: run.Life) -> tuple[Sums, Sums]:
+def by_terminal(found: step.Life) -> tuple[Sums, Sums]:
     """Of `explain --all`: what stands in the headings of blocks, and the sum of the lines of single weights below."""
     headings, lines, at = Sums(), Sums(), ""
     buffers = {path for path, _ in found.model.module.named_buffers()}
@@ -85,14 +86,14 @@ def by_terminal(found: run.Life) -> tuple[Sums, Sums]:
 
 def lived(model: Model, prompt: str | list[int]) -> dict[str, Sums]:
     """Every output's sums of a model that runs."""
-    found = run.live(model, prompt)
+    found = step.live(model, prompt)
     held = LoadedModel(model.name, model.family.name, model.module, model)
     headings, lines = by_terminal(found)
     bill = weighed(model.config, model.name, model.family.name, Setting())
     counted = by_count(bill)
     assert by_table(bill) == sum(counted.values())
-    page = by_page(held, runs.recorded(held, found.trace, LIMITS))
-    return {"count": counted, "page": page, "json": by_json(run.document(found)), "headings": headings, "lines": lines}
+    page = by_page(held, execute.recorded(held, found.trace, LIMITS))
+    return {"count": counted, "page": page, "json": by_json(step.document(found)), "headings": headings, "lines": lines}
 
 
 def differing(found: dict[str, Sums]) -> list[str]:
@@ -117,7 +118,7 @@ def drawn(cfg: Config, name: str, family: str) -> Sums:
     """The page's sums of a model on meta."""
     held = LoadedModel(name, family, meta_model(cfg, torch.bfloat16), None)
     asked = Asked(name, None, tuple(IDS))
-    return by_page(held, runs.live(held, asked, Stop(), LIMITS, lambda run, n: torch.empty(0)))
+    return by_page(held, execute.live(held, asked, Stop(), LIMITS, lambda run, n: torch.empty(0)))
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -168,9 +169,9 @@ MUTANTS: dict[str, tuple[str, Callable[..., Any], str]] = {
 def test_the_law_sees(mutant: str) -> None:
     name, stand_in, family = MUTANTS[mutant]
     model = pellucid.load(judge(family, "plain").folder, dtype="float32")
-    with swapped(documents, name, stand_in):
+    with swapped(tensor, name, stand_in):
         assert "page" in differing(lived(model, IDS))
-    with swapped(run, name, stand_in):
+    with swapped(step, name, stand_in):
         assert {"json", "lines"} & set(differing_or_all(model))
 
 

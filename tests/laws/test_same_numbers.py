@@ -17,11 +17,10 @@ from pellucid.commands import main
 from pellucid.counting import Bill, bill, training_memory
 from pellucid.counting.number import Number
 from pellucid.documents import count as bill_json
-from pellucid.documents import run
+from pellucid.documents import count_formulas, count_series, step
 from pellucid.documents.amount import scaled
 from pellucid.documents.count import document, view
 from pellucid.messages import say
-from pellucid.server import bills, formulas
 from pellucid.terminal import bill as drawing
 from pellucid.terminal import columns, structure, tables, training_and_ranks
 from test_block_sums import drawn
@@ -63,11 +62,11 @@ def told_by(found: Bill, how: dict[str, Any]) -> Iterator[Pair]:
     asked = view(DEVICE, **how)
     yield from ((path, n.value) for path, n in found.numbers.items())
     yield from flat(document(found, asked))
-    page = formulas.count_document(found, asked)
+    page = count_formulas.count_document(found, asked)
     yield from ((path, n) for path, n in flat({k: v for k, v in page.items() if k != "formulas"}))
     for path in ("parameters.total", "bytes.total", "flops.prefill"):
         yield from ((r["path"], r["value"]) for r in bill_json.reasons(found, path))
-    point = bills.point(found.setting.context, found, asked.split or training_and_ranks.Split())
+    point = count_series.point(found.setting.context, found, asked.split or training_and_ranks.Split())
     names = {"bytes": "bytes.total", "cache": "cache.bytes", "prefill": "flops.prefill", "decode": "flops.decode"}
     yield from ((path, point[name]) for name, path in names.items() if point[name] is not None)
 
@@ -178,7 +177,7 @@ def test_show_and_explain_say_what_count_says(name: str, capsys: pytest.CaptureF
     """The parameters of a model, of each of its blocks, and of every weight, in every face that a model that runs has."""
     model, found = pellucid.load(name), count(name, dtype="float32", context=16)
     made = structure.document(model)
-    lived = run.document(run.live(model, [5, 6, 7]))
+    lived = step.document(step.live(model, [5, 6, 7]))
     pairs: list[Pair] = [("total", int(found["parameters.total"])), ("total", made["parameters"]), ("total", lived["parameters"])]
     pairs += [("total", sum(w["count"] for w in made["weights"] if w["parameter"]))]
     pairs += [("buffers", sum(w["count"] for w in made["weights"] if not w["parameter"])), ("buffers", int(found["buffers.total"]))]

@@ -31,11 +31,12 @@ FLOORS = (
     {"families", "checkpoint", "tokenizer"},
     {"tracing", "counting"},
     {"engine", "training", "bench"},
-    {"api", "analysis"},
+    {"api", "analysis", "runs"},
     {"documents"},
     {"terminal", "server", "html"},
     {"commands", "specimens", "__init__", "__main__"},
 )
+FACES = {"terminal", "server", "html"}  # each shows documents, and none imports another
 DATA = {"web"}  # folders of the package that hold no Python
 LONGEST = 400
 VAGUE = {"util", "utils", "helper", "helpers", "base", "manager", "managers", "common", "misc"}
@@ -92,7 +93,7 @@ def imported(path: Path, tree: ast.AST, typing: bool = False) -> Iterator[tuple[
 
 
 def climbs(root: Path) -> Iterator[str]:
-    """Imports from a higher floor, circles of modules at run time, modules without a floor, and torch on the ground floor."""
+    """Imports from a higher floor or between faces, circles of modules at run time, modules without a floor, torch on the ground floor."""
     floor_of = {name: i for i, floor in enumerate(FLOORS) for name in floor}
     modules = {".".join(("pellucid", *path.with_suffix("").parts)).removesuffix(".__init__") for path, _ in sources(root)}
     needs: dict[str, set[str]] = {}
@@ -111,6 +112,8 @@ def climbs(root: Path) -> Iterator[str]:
             there = words[1] if len(words) > 1 and words[1] in floor_of else "__init__"
             if floor_of[there] > floor_of[here]:
                 yield f"{path}:{line}: {here} is on floor {floor_of[here]} and imports {name} of floor {floor_of[there]}"
+            if here in FACES and there in FACES - {here}:
+                yield f"{path}:{line}: {here} imports {name}, and both are faces"
             wanted = name if name in modules else name.rpartition(".")[0]
             if not typing and wanted != module and "__init__" not in (here, there):
                 needs.setdefault(module, set()).add(wanted)
@@ -268,6 +271,9 @@ MUTANTS: list[tuple[Check, dict[str, str]]] = [
     (climbs, {IN + "nn/mlp.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pellucid.tracing import Trace\n"}),
     (climbs, {IN + "tracing.py": "import importlib\nimportlib.import_module('pellucid.engine')\n"}),
     (climbs, {IN + "counting/a.py": "from pellucid.counting import b\n", IN + "counting/b.py": "from pellucid.counting.a import x\n"}),
+    (climbs, {IN + "html/file.py": "from pellucid.server.faults import answer\n"}),
+    (climbs, {IN + "server/bench.py": "def f():\n    from pellucid.terminal import bench\n"}),
+    (climbs, {IN + "terminal/bill.py": "from ..html import frame\n"}),
     (climbs, {IN + "config.py": "import torch\n"}),
     (climbs, {IN + "stray.py": ""}),
     (too_long, {"web/src/Tile.svelte": "\n" * 401}),
@@ -298,6 +304,9 @@ SOUND: list[tuple[Check, dict[str, str]]] = [
             IN + "batch/step.py": "from pellucid.batch.kv_cache import KVCache\n",
             IN + "batch/kv_cache.py": "",
             IN + "ops/norm.py": "from pellucid.watching import tap\n",
+            IN + "server/app.py": "from pellucid.server.faults import answer\nfrom pellucid.documents import run\n",
+            IN + "server/faults.py": "",
+            IN + "documents/run.py": "",
         },
     ),
     (too_long, {"web/src/Tile.svelte": "\n" * 400, "web/node_modules/x.ts": "\n" * 900, IN + "web/page.ts": "\n" * 900}),

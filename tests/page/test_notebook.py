@@ -17,13 +17,13 @@ from playwright.sync_api import Browser, Error, Frame
 import pellucid
 from pellucid import html as saved_page
 from pellucid.api.model import Model, load, make, specimens
+from pellucid.documents.cell_columns import Columns, distance
 from pellucid.errors import TraceError
 from pellucid.html import frame
 from pellucid.html.recording import Limits, recording
 from pellucid.html.shown import subject
 from pellucid.messages import phrases
 from pellucid.notebook import Shown
-from pellucid.server.columns import Columns, distance
 from pellucid.tracing import Trace, load_trace
 from pellucid.watching.watch import Seen
 from served import Served, judge

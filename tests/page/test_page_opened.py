@@ -14,8 +14,8 @@ import pellucid
 from local_hub import Hub, serving
 from pellucid import families
 from pellucid.api.model import SPECIMENS, make
-from pellucid.documents.run import visible
 from pellucid.messages import phrases
+from pellucid.runs.answers import visible
 from visits import Visit, desk, opened, standing, visiting
 
 LLAMA = {

@@ -7,9 +7,9 @@ from playwright.sync_api import Browser, expect
 
 import pellucid
 from pellucid.api.model import Model
-from pellucid.documents.run import visible
 from pellucid.messages import phrases
 from pellucid.ops.sampling.settings import Sampling
+from pellucid.runs.answers import visible
 from visits import READY, Visit, visiting
 
 PROMPT, OTHER = "The capital of France is", "Paris is the capital of"

@@ -14,12 +14,12 @@ from torch import Tensor
 from pellucid import html as written_page
 from pellucid.api.model import Model, load
 from pellucid.api.trace import trace
+from pellucid.documents.cell_columns import Columns
 from pellucid.documents.number import number
 from pellucid.html import file as pages
 from pellucid.html.recording import recording
 from pellucid.html.shown import subject
 from pellucid.messages import phrases
-from pellucid.server.columns import Columns
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Seen
 from visits import Visit, offline, saved, shown, visiting

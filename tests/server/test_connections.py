@@ -14,10 +14,10 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from pellucid.errors import RequestError
+from pellucid.runs.limits import LIMITS, Limits
 from pellucid.server.app import build
 from pellucid.server.connections import Connection, Room
 from pellucid.server.guard import Guard
-from pellucid.server.limits import LIMITS, Limits
 from pellucid.server.listen import listening, taken
 from served import PAGE, PORT, TOKEN
 from tiny import swapped

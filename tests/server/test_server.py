@@ -14,13 +14,14 @@ from torch import Tensor
 
 import pellucid
 from pellucid.api.model import specimens
-from pellucid.documents.cell import cell_of
+from pellucid.documents.cell import cell_of, terms_document
+from pellucid.documents.step import live
 from pellucid.ops.sampling import stages
 from pellucid.ops.sampling.settings import Sampling
-from pellucid.server.limits import LIMITS, Limits
-from pellucid.server.runs import kept
-from pellucid.server.shelf import EXAMPLES
-from pellucid.server.terms import terms_document
+from pellucid.runs.answers import visible
+from pellucid.runs.kept_run import kept
+from pellucid.runs.limits import LIMITS, Limits
+from pellucid.runs.model_registry import EXAMPLES
 from served import SCHEMA, Served, judge, raw, served
 from tiny import swapped
 
@@ -57,9 +58,9 @@ def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models
     model, prompt = models[name], rows[name]["prompt"]
     new = 1 if rows[name]["kind"] == "encoder" else 3
     run = api.run(name, prompt, new=new)
-    mine = run.live(model, prompt, new, LIMITS.candidates, terms=True)
+    mine = live(model, prompt, new, LIMITS.candidates, terms=True)
     assert (run["ids"], run["new"], run["text"]) == (mine.trace.ids, mine.trace.new, model.tokenizer.decode(mine.trace.new))
-    assert run["pieces"] == [run.visible(p) for p in mine.pieces]
+    assert run["pieces"] == [visible(p) for p in mine.pieces]
     told = [t for k in range(len(run["steps"])) for t in api.get(f"/api/runs/{run['run']}/steps/{k}", "step")["tensors"]]
     assert run["tensors"] == told[: len(run["tensors"])] and [t["n"] for t in told] == list(range(len(mine.trace)))
     dice = random.Random(name)

@@ -16,9 +16,9 @@ from pellucid import catalog
 from pellucid.bench import idle, last_measured, limits, timing
 from pellucid.counting.fit import seconds
 from pellucid.errors import RequestError
+from pellucid.runs.limits import LIMITS, Limits
+from pellucid.runs.worker import Stop
 from pellucid.server.bench import Bench
-from pellucid.server.limits import LIMITS, Limits
-from pellucid.server.worker import Stop
 from served import Served, judge, served
 
 SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "bench.json").read_text(encoding="utf-8"))

@@ -12,13 +12,14 @@ import torch
 import pellucid
 from pellucid import catalog
 from pellucid.api.count import described
+from pellucid.counting.formats import DTYPES
 from pellucid.counting.meta_run import meta_model
 from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.counting.weights import weights
-from pellucid.documents import count
-from pellucid.server import bills, formulas
-from pellucid.server.limits import Limits
+from pellucid.documents import count, count_formulas
+from pellucid.runs.limits import Limits
+from pellucid.server import bills
 from served import Served, judge, served
 
 SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "count.json").read_text(encoding="utf-8"))
@@ -80,9 +81,9 @@ def ends(told: dict[str, Any], found: dict[str, str]) -> list[str]:
 def test_formulas_of_ranks_see_another_number(monkeypatch: pytest.MonkeyPatch) -> None:
     bill, view = pellucid.count("gpt2-small", device="h100"), count.view("h100", 2.0, ranks="tp=2")
     told = count.document(bill, view)
-    assert ends(told, formulas.formulas(bill, view)) == []
-    monkeypatch.setattr(formulas, "pace", lambda bill, split, phase, device: pace(bill, Split(), phase, device))
-    assert "ranks.bounds.decode.tokens_per_second" in ends(told, formulas.formulas(bill, view))
+    assert ends(told, count_formulas.formulas(bill, view)) == []
+    monkeypatch.setattr(count_formulas, "pace", lambda bill, split, phase, device: pace(bill, Split(), phase, device))
+    assert "ranks.bounds.decode.tokens_per_second" in ends(told, count_formulas.formulas(bill, view))
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -148,7 +149,7 @@ def test_points_are_bills(api: Served, along: str) -> None:
     told = api.get("/api/count/along", "along", model="gpt2-small", along=along, ranks="tp=2", **how)
     ats = [p["at"] for p in told["points"]]
     ranges = {"context": [128, 256, 512, 1024], "batch": [1 << i for i in range(11)]}
-    ranges |= {"dtype": list(bills.DTYPES), "device": list(catalog.devices())}  # type: ignore[dict-item]
+    ranges |= {"dtype": list(DTYPES), "device": list(catalog.devices())}  # type: ignore[dict-item]
     assert ats == ranges[along]
     for p in told["points"]:
         bill = pellucid.count("gpt2-small", **how | {along: p["at"]})

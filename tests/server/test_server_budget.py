@@ -19,11 +19,12 @@ import torch
 from torch import nn
 
 from pellucid.ops.blocks import Blocks
-from pellucid.server import budget
-from pellucid.server.budget import Budget, held_by, weights_of
-from pellucid.server.limits import LIMITS, Limits
-from pellucid.server.runs import Run, Runs, whole
-from pellucid.server.worker import Stop
+from pellucid.runs import memory_budget
+from pellucid.runs.execute import whole
+from pellucid.runs.kept_run import Run, Runs
+from pellucid.runs.limits import LIMITS, Limits
+from pellucid.runs.memory_budget import Budget, held_by, weights_of
+from pellucid.runs.worker import Stop
 from served import Served, served
 from tiny import swapped
 
@@ -196,7 +197,7 @@ def test_what_takes_too_much_is_refused(free: int, work: int, code: str, monkeyp
         run = api.run(MODEL, [5, 6, 7] * 20)
         found = api.desk.runs[run["run"]]
         n = tables(api, run)[0]
-        monkeypatch.setattr(budget, "free_memory", lambda: free)
+        monkeypatch.setattr(memory_budget, "free_memory", lambda: free)
         for limits in (api.desk.limits, found.limits):
             object.__setattr__(limits, "work", work)
             object.__setattr__(limits, "value", 20)

@@ -8,7 +8,7 @@ import torch
 
 import pellucid
 from pellucid.errors import UseError
-from pellucid.server import runs
+from pellucid.runs import execute
 from served import Served, judge
 
 CAPITAL = "The capital of France is"
@@ -53,6 +53,6 @@ def test_python_is_told_the_same() -> None:
 
 
 def test_without_the_range_the_server_fails(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "check_number", lambda *told: None)
+    monkeypatch.setattr(execute, "check_number", lambda *told: None)
     with pytest.raises(AssertionError):
         code(api, "pellucid/capitals", "embed", to=1e308)

@@ -11,10 +11,10 @@ import pytest
 from starlette.routing import Route
 
 from pellucid.errors import RequestError
+from pellucid.runs.limits import LIMITS, Limits
 from pellucid.server import faults
 from pellucid.server.files import File, files
 from pellucid.server.guard import HEADERS, Guard, language
-from pellucid.server.limits import LIMITS, Limits
 from served import PAGE, PORT, TOKEN, Served, judge
 from tiny import swapped
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import pellucid
-from pellucid.documents import count
+from pellucid.documents import count, count_formulas
 from pellucid.documents.cell import cell_of
-from pellucid.server import formulas, runs
+from pellucid.runs import execute, kept_run
+from pellucid.runs.limits import Limits
+from pellucid.runs.stats import stats_of
+from pellucid.runs.worker import Stop
 from pellucid.server.desk import Desk
-from pellucid.server.limits import Limits
-from pellucid.server.stats import stats_of
-from pellucid.server.worker import Stop
 from served import Served, judge, raw, served
 from tiny import swapped
 
@@ -141,7 +141,7 @@ def together(api: Served, path: str) -> int:
 
 def test_heads_asked_for_at_once_are_computed_once(api: Served) -> None:
     assert together(api, "layers.2.attn.pattern") == 1
-    with swapped(runs, "TABLE", nullcontext()):  # the mutant: each by itself
+    with swapped(execute, "TABLE", nullcontext()):  # the mutant: each by itself
         assert together(api, "layers.2.attn.pattern") > 1
 
 
@@ -176,7 +176,7 @@ def test_large_tensors_are_measured_once(api: Served) -> None:
         calls[0] += 1
         return stats_of(x)
 
-    with swapped(runs, "stats_of", counted):
+    with swapped(kept_run, "stats_of", counted):
         first, again = (api.get(f"/api/runs/{run}/tensors/3/stats", "stats") for _ in range(2))
     assert first == again and calls == [1]
     api.wrong(f"/api/runs/{run}/tensors/99999/stats", 404, "server.tensor")
@@ -225,6 +225,6 @@ def test_formulas_end_in_the_numbers(api: Served, monkeypatch: pytest.MonkeyPatc
         found = judge(reply["formulas"], "formulas")
         assert ends(reply, found) == [] and all("=" in found[path] or "→" in found[path] for path in SHOWN)
     bill = pellucid.count("llama-2-7b", device="h200")
-    assert ends(count.document(bill), formulas.formulas(bill)) == []
-    monkeypatch.setattr(formulas, "devices", lambda bill, device: 77)  # the mutant: another number than the document's
-    assert ends(count.document(bill), formulas.formulas(bill)) == ["bounds.devices"]
+    assert ends(count.document(bill), count_formulas.formulas(bill)) == []
+    monkeypatch.setattr(count_formulas, "devices", lambda bill, device: 77)  # the mutant: another number than the document's
+    assert ends(count.document(bill), count_formulas.formulas(bill)) == ["bounds.devices"]

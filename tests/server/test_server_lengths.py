@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pellucid import config as c
-from pellucid.server.runs import Run
+from pellucid.runs.kept_run import Run
 from served import Served, served
 from tiny import swapped
 

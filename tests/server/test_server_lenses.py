@@ -12,13 +12,13 @@ from pellucid.api.model import Model
 from pellucid.batch.mask import prefix, window
 from pellucid.batch.step import Step
 from pellucid.config import Dynamic, Rope
+from pellucid.documents import rotary, run_difference
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import Limits as Rows
 from pellucid.ops import angles
 from pellucid.ops.sampling.stages import probabilities
-from pellucid.server import differences, turns
-from pellucid.server.limits import Limits
+from pellucid.runs.limits import Limits
 from served import Served, judge, served
 from tiny import swapped
 
@@ -120,7 +120,7 @@ def test_turns_are_the_ones_that_ran(api: Served, models: dict[str, Model], name
     api.wrong(f"/api/runs/{run['run']}/turns", 400, "server.field", part=part, query=0, key=0, head=4)
     api.wrong(f"/api/runs/{run['run']}/turns", 400, "server.field", part=part, query=-1, key=0, head=0)
     with swapped(
-        turns, "channels", lambda rope: [(i, i + 1) for i in range(rope.width // 2)]
+        rotary, "channels", lambda rope: [(i, i + 1) for i in range(rope.width // 2)]
     ):  # the mutant pairs what does not turn together
         wrong = api.get(f"/api/runs/{run['run']}/turns", "turns", part=part, query=4, key=1, head=3)
         assert wrong["total"] != pytest.approx(float(q[4, 3].double() @ (k[1, 1] if k.ndim == 3 else k[1]).double()), abs=1e-6)
@@ -256,7 +256,7 @@ def test_tensors_that_are_not_kept_differ_with_what_made_them() -> None:
         assert all(t["largest"] is None for path, t in told.items() if path.startswith("layers"))
         assert marks["layers.1.attn.z"] and marks["layers.1.out"] and marks["layers.3.attn.scores"] and marks["logits"]
         assert not marks["layers.1.attn.q"] and not marks["layers.0.out"] and not marks["layers.1.attn.scores"]
-        with swapped(differences, "unlike", lambda *told: False):  # the mutant: what is not measured has not changed
+        with swapped(run_difference, "unlike", lambda *told: False):  # the mutant: what is not measured has not changed
             assert not differ(api, base["run"], edited["run"])["layers.1.out"]["changed"]
 
 

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from pellucid.errors import RequestError
+from pellucid.runs.limits import LIMITS, Limits
+from pellucid.runs.worker import Stop, Worker
 from pellucid.server.app import build
-from pellucid.server.limits import LIMITS, Limits
-from pellucid.server.worker import Stop, Worker
 from served import PAGE, PORT, TOKEN, Served, judge, served
 from tiny import swapped
 
@@ -70,7 +70,7 @@ def test_who_has_gone_is_dropped() -> None:
 
 
 def test_a_run_ends_at_its_next_tensor(api: Served) -> None:
-    from pellucid.server import asked, runs
+    from pellucid.runs import execute, request
 
     stop, count = Stop(), 0
 
@@ -80,9 +80,9 @@ def test_a_run_ends_at_its_next_tensor(api: Served) -> None:
         if count == 20:
             raise RequestError("server.stopped", 503)
 
-    given = asked.run_of({"model": "pellucid/capitals", "prompt": "The", "new": 50}, LIMITS)
+    given = request.run_of({"model": "pellucid/capitals", "prompt": "The", "new": 50}, LIMITS)
     with swapped(Stop, "check", check), pytest.raises(RequestError):
-        runs.live(api.desk.shelf["pellucid/capitals"], given, stop, LIMITS, lambda run, n: None)  # type: ignore[arg-type,return-value]
+        execute.live(api.desk.shelf["pellucid/capitals"], given, stop, LIMITS, lambda run, n: None)  # type: ignore[arg-type,return-value]
     assert count == 20
     assert api.run("pellucid/capitals", "The")["new"]  # nothing of it is left behind
 

@@ -18,10 +18,10 @@ from pellucid import catalog
 from pellucid.api.model import SPECIMENS, specimens
 from pellucid.documents import count
 from pellucid.errors import TraceError, UseError
-from pellucid.server import tensors
+from pellucid.runs import slices
+from pellucid.runs.limits import LIMITS, Limits
+from pellucid.runs.stats import STRIP, stats_of
 from pellucid.server.desk import Desk
-from pellucid.server.limits import LIMITS, Limits
-from pellucid.server.stats import STRIP, stats_of
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Seen
 from served import Served, judge, raw, served
@@ -75,18 +75,18 @@ def test_pooled_is_pooled_again(dtype: torch.dtype) -> None:
         x = torch.randint(0, 2, shape, generator=draw).bool() if dtype == torch.bool else torch.randn(shape, generator=draw) * 40
         x = (x.abs() if dtype == torch.uint8 else x).to(dtype)
         for level in range(5):
-            found = tensors.pooled(x, (level, level))
+            found = slices.pooled(x, (level, level))
             assert found.dtype == dtype and torch.equal(found, repooled(x, level)), (shape, level)
             for across in (0, 1, 3):
-                assert torch.equal(tensors.pooled(x, (level, across)), repooled(x, level, across)), (shape, level, across)
-    with swapped(tensors, "pooled", lambda x, level: x[..., :: 1 << level[0], :: 1 << level[1]]):  # the mutant: every other cell
+                assert torch.equal(slices.pooled(x, (level, across)), repooled(x, level, across)), (shape, level, across)
+    with swapped(slices, "pooled", lambda x, level: x[..., :: 1 << level[0], :: 1 << level[1]]):  # the mutant: every other cell
         x = torch.arange(16.0).reshape(4, 4)
-        assert not torch.equal(tensors.pooled(x, (1, 1)), repooled(x, 1))
+        assert not torch.equal(slices.pooled(x, (1, 1)), repooled(x, 1))
 
 
 def test_what_is_no_number_wins_its_block() -> None:
     x = torch.tensor([[1.0, -2.0, 5.0, 5.0], [0.5, float("nan"), -7.0, 1.0]])
-    found = tensors.pooled(x, (1, 1))
+    found = slices.pooled(x, (1, 1))
     assert found.isnan().tolist() == [[True, False]] and found[0, 1] == -7.0
 
 

@@ -15,10 +15,10 @@ from starlette.testclient import TestClient
 from torch import Tensor
 
 import pellucid
+from pellucid.runs.limits import LIMITS, Limits
 from pellucid.server.app import Api, build
 from pellucid.server.desk import Desk
 from pellucid.server.files import File
-from pellucid.server.limits import LIMITS, Limits
 
 TOKEN = "t" * 43
 PORT = 8000

@@ -18,9 +18,9 @@ from urllib.parse import urlencode
 import uvicorn
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from pellucid.runs.limits import LIMITS
 from pellucid.server.app import build
 from pellucid.server.desk import Desk
-from pellucid.server.limits import LIMITS
 from pellucid.server.listen import HOST, taken
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-dev-shm-usage"]

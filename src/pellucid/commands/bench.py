@@ -52,6 +52,7 @@ def add(app: typer.Typer) -> None:
         from pellucid.bench.idle import Watchman
         from pellucid.bench.limits import BLOCKS, Gauge, block_for, threaded
         from pellucid.counting.bounds import moved
+        from pellucid.documents import bench as bench_document
         from pellucid.terminal import bench as drawing
 
         threads = threads or torch.get_num_threads()
@@ -60,7 +61,7 @@ def add(app: typer.Typer) -> None:
             found = Gauge(threads, blocks=BLOCKS).measure().limits
             file = last_measured.keep(found)
             if screen.json:
-                screen.document({"schema": drawing.SCHEMA, "limits": last_measured.document(found), "file": str(file)})
+                screen.document({"schema": bench_document.SCHEMA, "limits": last_measured.document(found), "file": str(file)})
             else:
                 screen.lines([*drawing.limits(found), *drawing.kept(file)])
             return
@@ -91,8 +92,8 @@ def add(app: typer.Typer) -> None:
         phases = [(t, *beside(bill, t, measured.device)) for t in times]
         random, idle = not has_weights(model), watchman.verdict(measured)
         if screen.json:
-            told = drawing.document(bill, random, phases, measured.device, served, idle)
-            screen.document({"schema": drawing.SCHEMA, "limits": last_measured.document(measured), **told})
+            told = bench_document.document(bill, random, phases, measured.device, served, idle)
+            screen.document({"schema": bench_document.SCHEMA, "limits": last_measured.document(measured), **told})
         else:
             screen.lines([*drawing.limits(measured), *drawing.drawn(bill, random, phases, measured.device, served, idle, screen.width)])
 

@@ -42,18 +42,18 @@ def add(app: typer.Typer) -> None:
         how = {"dtype": dtype, "device": device, "quant": quant, "ignore_fields": ignore_field or (), "adapter": adapter}
         model = options.loaded(screen, name, finite, **how)
 
-        from pellucid.documents import run
+        from pellucid.documents import step
         from pellucid.documents.cell import cell as cell_of
         from pellucid.documents.cell import document
         from pellucid.terminal import cell_lines, run_lines
 
-        told = run.live(model, prompt, steps, best, terms=cell is not None, inside="reference" if reference else "beside")
+        told = step.live(model, prompt, steps, best, terms=cell is not None, inside="reference" if reference else "beside")
         options.warn_beyond(screen, model, len(told.trace.ids) + told.trace.steps - 1)
         view = run_lines.View(screen.width, screen.colour, tuple(layer or ()), head, everything, not screen.quiet)
         asked = cell_of(told.trace, *cell) if cell is not None else None
         dims = {s.path: s.dims for s in told.trace}
         lines = cell_lines.account(asked, dims, view.width, everything) if asked is not None else run_lines.story(told, view)
         if screen.json:
-            screen.document(run.document(told) | ({} if asked is None else {"cell": document(asked, dims)}))
+            screen.document(step.document(told) | ({} if asked is None else {"cell": document(asked, dims)}))
         else:
             screen.lines(lines)

@@ -49,7 +49,7 @@ def draw(screen: Screen, shown: "list[Piece]", tokenizer: "Tokenizer", decoded: 
     """The tokens as a table, and what they decode to where that is not what was given."""
     from rich.text import Text
 
-    from pellucid.documents.run import visible
+    from pellucid.runs.answers import visible
     from pellucid.terminal.table import Cell, Column, prose, table
 
     titles = [say("explain.position"), say("explain.piece"), say("explain.id"), say("explain.bytes"), ""]

@@ -14,9 +14,13 @@ from pellucid.documents.formula import formula
 from pellucid.documents.number import finite
 from pellucid.documents.summands import labels, values
 from pellucid.errors import UseError
+from pellucid.runs.kept_run import Run
+from pellucid.runs.limits import Limits
 from pellucid.tracing import Trace
 from pellucid.watching.terms import Index, Terms
 from pellucid.watching.watch import Seen
+
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -89,3 +93,15 @@ def document(c: Cell, dims: Mapping[str, str]) -> dict[str, Any]:
     told |= {"added": {label(name): finite(x) for name, x in c.terms.added.items()}}
     told |= {"numbers": {name: finite(x) for name, x in values(c.terms).items()}}
     return told | {"summands": [finite(x) for x in c.terms.summands.tolist()], "total": finite(c.total), "value": finite(c.value)}
+
+
+def terms_document(run: Run, seen: Seen, index: str, limits: Limits) -> dict[str, Any]:
+    """The cell as JSON; of very many summands the first ones, with the sum of all."""
+    found = cell_of(seen, index)
+    dims = {s.path: s.dims for s in run.trace}
+    told, added = document(found, dims), len(found.terms.added)
+    most, products = max(limits.summands - added, 0), len(found.terms.summands) - added
+    told |= {"factors": {name: column[:most] for name, column in told["factors"].items()}, "count": products + added}
+    told["summands"] = [*told["summands"][: min(most, products)], *told["summands"][products:]]
+    about = {"op": seen.op, "inputs": list(seen.inputs), "weights": list(seen.weights), "source": seen.source, "error": seen.error}
+    return {"schema": SCHEMA, "run": run.id} | told | about

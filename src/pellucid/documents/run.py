@@ -1,270 +1,80 @@
-"""The life of a prompt as lines of data: pieces, one line a tensor in the order in which it was made, the candidates, the pick.
+"""A run as JSON: its tokens, its steps with what could come next, and its tensors, step by step, in the order in which they were made."""
 
-What `explain` prints, its JSON, the page and a notebook draw from this; every number is one of a trace.
-"""
-
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import fields
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from pellucid.api.model import Model
-from pellucid.api.trace import outlined, trace
-from pellucid.axes import parse, show
-from pellucid.counting.weights import Weight, by_first_use, parameters, weights
-from pellucid.documents.formula import block, formula
 from pellucid.documents.number import finite
-from pellucid.errors import CheckpointError, TokenizerError, UseError
+from pellucid.documents.part_settings import masks, routings
+from pellucid.documents.tensor import tensors
 from pellucid.nn.transformer import Encoder
-from pellucid.ops.sampling.stages import probabilities
-from pellucid.tokenizer.pieces import Piece
-from pellucid.tokenizer.tokenizer import Tokenizer
-from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.ops.sampling.settings import Sampling
+from pellucid.runs.answers import Answer, Candidate, piece_of
+from pellucid.runs.kept_run import Run, kept
 
 SCHEMA = 1
 
 
-@dataclass(frozen=True)
-class Line:
-    """One tensor: where it lies, what made it from which weights, its values and what they range over.
-
-    own: of its weights, those that no earlier tensor of its step used, so that the lines of a block sum to the block.
-    """
-
-    seen: Seen
-    block: str  # "layers.0", or "" outside of blocks
-    name: str  # within the block
-    made: str
-    weights: tuple[Weight, ...]
-    value: Tensor
-    dims: str
-    own: tuple[Weight, ...] = ()
-
-    @property
-    def sizes(self) -> str:
-        """Its axes but the batch, with their sizes: "T 5, H 4, K 32"."""
-        named = zip((show(axis) for axis in parse(self.dims)), self.value.shape, strict=True)
-        return ", ".join(f"{axis} {n}" for axis, n in named if axis != "B")
-
-    @property
-    def range(self) -> tuple[float, float, float]:
-        """Least, mean and greatest value; the mean is taken in float64."""
-        if self.value.numel() == 0 or self.value.is_meta:
-            return (float("nan"),) * 3
-        low, high = (x.item() * 1 for x in (self.value.min(), self.value.max()))  # of a mask 0 and 1
-        return low, float(self.value.double().mean()), high
-
-    def of_head(self, head: int, heads: int) -> "Line":
-        """The line of one query head, and of the key/value head that it reads; itself where it has no heads."""
-        axes = self.dims.split()
-        at = next((axes.index(a) for a in "HG" if a in axes), None)
-        if at is None:
-            return self
-        n = self.value.shape[at]
-        index = head if axes[at] == "H" else head * n // heads
-        dims = " ".join(a for i, a in enumerate(axes) if i != at)
-        return Line(self.seen, self.block, self.name, self.made, self.weights, self.value.select(at, index), dims, self.own)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A token that could come next."""
-
-    piece: Piece
-    logit: float
-    probability: float
-
-    @property
-    def id(self) -> int:
-        return self.piece.id
-
-    @property
-    def text(self) -> str | None:
-        """Its text; None where the vocabulary has more rows than the tokenizer has pieces."""
-        return self.piece.text if self.piece.raw else None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What could stand in one place, and what does: after the last row, or in a blank, whose row is told."""
-
-    row: int
-    candidates: list[Candidate]
-    pick: Candidate
-
-
-@dataclass(frozen=True)
-class StepView:
-    """One step: what was fed, how many rows the past held before, its tensors, and its answers: one, or as many as there are blanks."""
-
-    fed: list[int]
-    before: int
-    lines: list[Line]
-    answers: list[Answer]
-
-
-@dataclass
-class Life:
-    """A prompt's whole life in a model."""
-
-    model: Model
-    trace: Trace
-    pieces: list[Piece]
-    moments: list[StepView] = field(default_factory=list)
-
-    @property
-    def heads(self) -> int:
-        """Query heads; all blocks have as many."""
-        return self.model.config.layers[0].attn.heads
-
-    def blocks(self) -> list[str]:
-        """The blocks of the first step, in order."""
-        return list(dict.fromkeys(line.block for line in self.moments[0].lines if line.block))
-
-
-def live(model: Model, prompt: str | Sequence[int], steps: int = 1, best: int = 5, **how: Any) -> Life:
-    """Run the prompt, watched, and tell its life; how: `watch`'s settings."""
-    if steps < 1:
-        raise UseError("explain.steps", found=steps)
-    if best < 1:
-        raise UseError("explain.top", found=best)
-    if isinstance(prompt, str) and not prompt:
-        raise UseError("generate.empty", name="prompt")
-    if model.device.type == "meta":
-        return told(model, outlined(model, prompt, steps), best)
-    return told(model, trace(model, prompt, steps, **how), best)
-
-
-def told(model: Model, run: Trace, best: int = 5) -> Life:
-    """The life that a trace of this model recorded."""
-    tokenizer = tokenizer_of(model)
-    life = Life(model, run, [piece_of(tokenizer, i) for i in run.ids])
-    of = {w.path: w for w in weights(model.module)}
-    dims = {s.path: s.dims for s in run}
-    before, feed = 0, run.ids if model.config.starts is None else [model.config.starts]
-    for number, (step, seen) in enumerate(groupby(run.seen, key=lambda s: s.step)):
-        made = [(s, formula(s, dims), tuple(of[w] for w in s.weights)) for s in seen]
-        first = by_first_use((s for s, *_ in made), of)
-        lines = [Line(s, *block(s.path), text, used, s.value, s.dims, own) for (s, text, used), own in zip(made, first, strict=True)]
-        rows = model.blanks(run.ids) if isinstance(model.module, Encoder) else [-1]
-        rows = [] if model.device.type == "meta" else rows
-        picks = run.new if isinstance(model.module, Encoder) else run.new[number : number + 1]
-        answers = [answer(tokenizer, run.last_logits(step, row), row, pick, best) for row, pick in zip(rows, picks, strict=True)]
-        life.moments.append(StepView(feed, before, lines, answers))
-        before, feed = before + len(feed), picks
-    return life
-
-
-def answer(tokenizer: Tokenizer | None, logits: Tensor, row: int, pick: int, best: int) -> Answer:
-    """The best candidates by logits [V], and the one that was taken."""
-    order = torch.sort(logits, descending=True, stable=True)[1][:best].tolist()
-    return Answer(row, candidates(tokenizer, logits, order), candidates(tokenizer, logits, [pick])[0])
-
-
-def candidates(tokenizer: Tokenizer | None, logits: Tensor, ids: Sequence[int]) -> list[Candidate]:
-    """These ids as candidates, by logits [V]; their probabilities are of the whole vocabulary."""
-    shares = probabilities(logits)
-    return [Candidate(piece_of(tokenizer, i), logits[i].item(), shares[i].item()) for i in ids]
-
-
-def tokenizer_of(model: Model) -> Tokenizer | None:
-    """The model's tokenizer, None where its folder has none: ids are explained without."""
-    try:
-        return model.tokenizer
-    except CheckpointError:
-        return None
-
-
-def piece_of(tokenizer: Tokenizer | None, id: int) -> Piece:
-    """An id's piece; an id that no piece has is empty of bytes."""
-    if tokenizer is None:
-        return Piece(id, "", b"", False)
-    try:
-        return tokenizer.pieces([id])[0]
-    except TokenizerError:  # a table is often padded to more rows than there are pieces
-        return Piece(id, "", b"", False)
-
-
-def visible(piece: Piece) -> str:
-    """A piece so that each of its bytes shows: a space as ·, bytes that are no text alone as <E4 B8>, control characters escaped."""
-    if not piece.raw:
-        return ""
-    try:
-        text = piece.raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return f"<{piece.raw.hex(' ').upper()}>"
-    return "".join("·" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def folded(life: Life, layers: Sequence[int] = (), everything: bool = False) -> set[str]:
-    """The blocks that one line stands for: those whose lines are named like an earlier block's, unless asked for by number."""
-    blocks = life.blocks()
-    numbers = {b: int(m[1]) for b in blocks if (m := re.search(r"layers\.(\d+)$", b))}
-    if everything:
-        return set()
-    if layers:
-        for n in layers:
-            if n not in numbers.values():
-                raise UseError("explain.layer", found=n, last=max(numbers.values()))
-        return {b for b in blocks if numbers[b] not in layers}
-    known: set[tuple[str, tuple[str, ...]]] = set()
-    hidden = set()
-    for b in blocks:
-        kind = b.rpartition("layers.")[0], tuple(line.name for line in life.moments[0].lines if line.block == b)
-        hidden |= {b} if kind in known else set()
-        known.add(kind)
-    return hidden
-
-
-def held(model: Model, path: str) -> int:
-    """The parameters of a block. A table that layers share belongs to the first of them."""
-    return parameters(w for w in weights(model.module) if block(w.path)[0] == path)
-
-
-def document(life: Life) -> dict[str, Any]:
-    """The life as JSON; numbers that JSON lacks are null."""
-    first = written_answer(life.moments[0].answers)
-    blanks = life.moments[0].answers if isinstance(life.model.module, Encoder) else []
+def run_document(run: Run) -> dict[str, Any]:
+    """The run with the tensors of its first step; those of another are asked for by `step_document`."""
+    pieces, new = ([run.piece(i) for i in ids] for ids in (run.trace.ids, run.trace.new))
+    asked, tokenizer = run.asked, run.tokenizer
     return {
         "schema": SCHEMA,
-        "model": life.model.name,
-        "family": life.model.family.name,
-        "parameters": life.model.num_parameters(),
-        "dtype": str(life.model.dtype).removeprefix("torch."),
-        "prompt": life.trace.prompt,
-        "tokens": [{"id": p.id, "text": p.text, "bytes": p.raw.hex()} for p in life.pieces],
-        "blocks": [{"path": path, "parameters": held(life.model, path)} for path in life.blocks()],
-        "tensors": [tensor(line) for m in life.moments for line in m.lines],
-        **first,
-        "new": life.trace.new,
-        "steps": [{"fed": m.fed, "past": m.before, **written_answer(m.answers)} for m in life.moments],
-        **({"blanks": [{"row": a.row, **written_answer([a])} for a in blanks]} if blanks else {}),
+        "run": run.id,
+        "model": run.trace.model,
+        "kind": run.kind,
+        "values": any(map(kept, run.trace)),
+        "prompt": run.trace.prompt,
+        "ids": run.trace.ids,
+        "pieces": pieces,
+        "new": run.trace.new,
+        "new_pieces": new,
+        "ended": run.kind != "encoder" and run.model is not None and bool(run.trace.new) and run.trace.new[-1] in run.model.stops,
+        "text": tokenizer.decode(i for i in run.trace.new if piece_of(tokenizer, i).raw) if tokenizer is not None else None,
+        "sampling": drawn(run),
+        "edited": [] if asked is None else [e.path for e in asked.edits],
+        "torn": run.trace.torn,
+        "sights": masks(run),
+        "routings": routings(run),
+        "steps": [step(run, k) for k in range(run.trace.steps)],
+        "tensors": tensors(run, 0) if run.trace.steps else [],
     }
 
 
-def written_answer(answers: Sequence[Answer]) -> dict[str, Any]:
-    """The first answer as JSON; null where a model has none."""
-    if not answers:
-        return {"next": None, "candidates": []}
-    return {"next": written(answers[0].pick, logit=False), "candidates": [written(c) for c in answers[0].candidates]}
+def drawn(run: Run) -> dict[str, Any]:
+    """Every setting with which the run's tokens were drawn; nothing where that is not known, as of a trace, or where none was drawn.
+
+    An encoder fills its blanks with the likeliest whatever was asked.
+    """
+    if run.asked is None or not run.trace.new:
+        return {}
+    used = Sampling() if isinstance(run.held and run.held.module, Encoder) else Sampling.of(run.asked.sampling)
+    return {f.name: value for f in fields(used) if (value := getattr(used, f.name)) is not None}
 
 
-def tensor(line: Line) -> dict[str, Any]:
-    """One tensor's line as JSON."""
-    s = line.seen
-    low, mean, high = map(finite, line.range)
-    told: dict[str, Any] = {"path": s.path, "dims": s.dims, "shape": list(s.shape), "dtype": str(s.dtype).removeprefix("torch.")}
-    told |= {"min": low, "mean": mean, "max": high, "step": s.step, "made": line.made, "op": s.op}
-    told |= {"inputs": list(s.inputs), "weights": list(s.weights), "parameters": parameters(line.own), "settings": dict(s.settings)}
-    return told | {"source": s.source, "error": finite(s.error)}
+def step_document(run: Run, k: int) -> dict[str, Any]:
+    """The tensors of one step."""
+    return {"schema": SCHEMA, "run": run.id, "step": k, "tensors": tensors(run, k)}
 
 
-def written(c: Candidate, logit: bool = True) -> dict[str, Any]:
-    """A candidate as JSON."""
-    told: dict[str, Any] = {"id": c.id, "text": c.text}
-    return told | ({"logit": finite(c.logit)} if logit else {}) | {"probability": finite(c.probability)}
+def step(run: Run, k: int) -> dict[str, Any]:
+    """What was fed, how many rows the past held before, which tensors are its own, and its answers: as many as a model fills blanks."""
+    fed, before = run.fed(k)
+    answers = run.answers[k] if k < len(run.answers) else []
+    return {
+        "step": k,
+        "fed": fed,
+        "before": before,
+        "first": run.firsts[k],
+        "count": run.firsts[k + 1] - run.firsts[k],
+        "answers": [written(run, a) for a in answers],
+    }
+
+
+def written(run: Run, a: Answer) -> dict[str, Any]:
+    """One answer: after the last row (-1), or in the row of a blank."""
+    return {"row": a.row, "picked": candidate(run, a.pick), "candidates": [candidate(run, c) for c in a.candidates]}
+
+
+def candidate(run: Run, c: Candidate) -> dict[str, Any]:
+    return {"id": c.id, "piece": run.piece(c.id), "logit": finite(c.logit), "probability": finite(c.probability)}

@@ -3,9 +3,9 @@
 The frame has an origin of its own (`sandbox` without allow-same-origin) and the file's policy, so it reads neither notebook nor network.
 """
 
+from pellucid.documents.run import run_document
 from pellucid.html.recording import Limits
-from pellucid.server.documents import run_document
-from pellucid.server.runs import Run
+from pellucid.runs.kept_run import Run
 
 LIMITS = Limits(bytes=8_000_000, numbers=125_000, cells=2_000)  # a notebook keeps every output that it has shown
 LINES = 40  # of the plain text

@@ -13,18 +13,20 @@ from urllib.parse import urlencode
 from pellucid.api.count import PLAIN, billed
 from pellucid.api.model import Model
 from pellucid.checkpoint.safetensors_file import DTYPES
+from pellucid.documents.cell_columns import Columns
+from pellucid.documents.count_formulas import count_document
+from pellucid.documents.lens import attribution_document, lens_document
+from pellucid.documents.run import run_document, step_document
+from pellucid.documents.sample import sample_document
+from pellucid.documents.weight_list import weights_document
 from pellucid.errors import PellucidError
 from pellucid.html.file import inert, packed
 from pellucid.html.shown import Place, counted_dtype
 from pellucid.messages import language
-from pellucid.server.asked import sampling_of
-from pellucid.server.columns import Columns
-from pellucid.server.documents import run_document, sample_document, step_document, weights_document
-from pellucid.server.formulas import count_document
-from pellucid.server.lenses import attribution_document, lens_document
-from pellucid.server.runs import Run, kept
-from pellucid.server.tensors import digest, plain, raw
-from pellucid.server.worker import Stop
+from pellucid.runs.kept_run import Run, kept
+from pellucid.runs.request import sampling_of
+from pellucid.runs.slices import digest, plain, raw
+from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
 
 SCHEMA = 1

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from pellucid.api.model import Model
 from pellucid.counting.meta_run import meta_model
-from pellucid.documents.run import tokenizer_of
 from pellucid.nn.transformer import Decoder, EncoderDecoder
-from pellucid.server.asked import Asked
-from pellucid.server.limits import LIMITS
-from pellucid.server.runs import Run, recorded, shapes
-from pellucid.server.shelf import EXAMPLES, LoadedModel
-from pellucid.server.worker import Stop
+from pellucid.runs.answers import tokenizer_of
+from pellucid.runs.execute import recorded, shapes
+from pellucid.runs.kept_run import Run
+from pellucid.runs.limits import LIMITS
+from pellucid.runs.model_registry import EXAMPLES, LoadedModel
+from pellucid.runs.request import Asked
+from pellucid.runs.worker import Stop
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Records, Seen, Watch
 

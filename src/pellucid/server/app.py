@@ -16,13 +16,13 @@ from starlette.types import ASGIApp
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.errors import RequestError, UseError
 from pellucid.messages import speaking
-from pellucid.server import asked
-from pellucid.server.asked import plain, query, real, truth, whole
+from pellucid.runs import request as body_of
+from pellucid.runs.limits import LIMITS, Limits
+from pellucid.runs.worker import Stop, Worker
+from pellucid.server.address import plain, query, real, truth, whole
 from pellucid.server.faults import answer, told
 from pellucid.server.files import File, files, sent
 from pellucid.server.guard import Guard, language
-from pellucid.server.limits import LIMITS, Limits
-from pellucid.server.worker import Stop, Worker
 
 if TYPE_CHECKING:
     from pellucid.server.desk import Desk
@@ -101,24 +101,24 @@ class Api:
 
     async def tokens(self, request: Request) -> Response:
         body = await self.body(request)
-        asked.known(body, ("model", "prompt"), "")
+        body_of.known(body, ("model", "prompt"), "")
         desk = await self.desk()
-        return answer(await run_in_threadpool(desk.tokens, asked.text(body, "model"), asked.text(body, "prompt")))
+        return answer(await run_in_threadpool(desk.tokens, body_of.text(body, "model"), body_of.text(body, "prompt")))
 
     async def live(self, request: Request) -> Response:
-        given, desk = asked.run_of(await self.body(request), self.limits), await self.desk()
+        given, desk = body_of.run_of(await self.body(request), self.limits), await self.desk()
         desk.shelf.require(given.model)
         return answer(await self.worker.run(request, lambda stop: desk.live(given, stop)))
 
     async def run(self, request: Request) -> Response:
-        from pellucid.server.documents import run_document
+        from pellucid.documents.run import run_document
 
         query(request)
         run = (await self.desk()).runs[request.path_params["run"]]
         return answer(await run_in_threadpool(run_document, run))
 
     async def step(self, request: Request) -> Response:
-        from pellucid.server.documents import step_document
+        from pellucid.documents.run import step_document
 
         query(request)
         run = (await self.desk()).runs[request.path_params["run"]]
@@ -126,11 +126,11 @@ class Api:
 
     async def sample(self, request: Request) -> Response:
         body, desk = await self.body(request), await self.desk()
-        asked.known(body, ("sampling", "row", "top"), "")
+        body_of.known(body, ("sampling", "row", "top"), "")
         run = desk.runs[request.path_params["run"]]
-        k, given = whole(request.path_params["step"], "step", run.trace.steps - 1), asked.sampling_of(body)
-        row = int(asked.number(body, "row", int, -1, asked.LARGEST, -1))
-        most = int(asked.number(body, "top", int, 1, self.limits.rows, self.limits.candidates))
+        k, given = whole(request.path_params["step"], "step", run.trace.steps - 1), body_of.sampling_of(body)
+        row = int(body_of.number(body, "row", int, -1, body_of.LARGEST, -1))
+        most = int(body_of.number(body, "top", int, 1, self.limits.rows, self.limits.candidates))
         ready = desk.ready(run, desk.logits(run, k), False)
         return answer(await self.computed(request, ready, lambda stop: desk.sample(run, k, row, given, most, stop)))
 
@@ -170,7 +170,7 @@ class Api:
 
     async def reuse(self, request: Request) -> Response:
         body, desk = await self.body(request), await self.desk()
-        run, prompt = desk.runs[request.path_params["run"]], asked.prompt_of(body, self.limits)
+        run, prompt = desk.runs[request.path_params["run"]], body_of.prompt_of(body, self.limits)
         return answer(await self.worker.run(request, lambda stop: desk.reuse(run, *prompt, stop)))
 
     async def differences(self, request: Request) -> Response:
@@ -179,7 +179,7 @@ class Api:
         return answer(await run_in_threadpool(desk.differences, run, other, Stop()))
 
     async def difference(self, request: Request) -> Response:
-        from pellucid.server.tensors import level_of
+        from pellucid.runs.slices import level_of
 
         given, desk = query(request, "other", "m", "at", "level"), await self.desk()
         run, n, other = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), desk.runs[given.get("other", "")]
@@ -189,7 +189,7 @@ class Api:
         return Response(body, 200, {"cache-control": FOREVER}, "application/octet-stream")
 
     async def tensor(self, request: Request) -> Response:
-        from pellucid.server.tensors import level_of
+        from pellucid.runs.slices import level_of
 
         given, desk = query(request, "at", "level"), await self.desk()
         run, n, level = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), level_of(given.get("level", "0"))
@@ -221,7 +221,7 @@ class Api:
         return answer(await run_in_threadpool(desk.weights, name))
 
     async def weight(self, request: Request) -> Response:
-        from pellucid.server.tensors import level_of
+        from pellucid.runs.slices import level_of
 
         given, desk = query(request, "model", "path", "at", "level"), await self.desk()
         level = level_of(given.get("level", "0"))
@@ -253,9 +253,9 @@ class Api:
 
     async def bench(self, request: Request) -> Response:
         body, desk = await self.body(request), await self.desk()
-        asked.known(body, ("model", "context", "new"), "")
-        name, new = asked.text(body, "model"), int(asked.number(body, "new", int, 1, self.limits.bench_steps, self.limits.bench_steps))
-        context = asked.number(body, "context", int, 1, self.limits.bench_context, 0)
+        body_of.known(body, ("model", "context", "new"), "")
+        name, new = body_of.text(body, "model"), int(body_of.number(body, "new", int, 1, self.limits.bench_steps, self.limits.bench_steps))
+        context = body_of.number(body, "context", int, 1, self.limits.bench_context, 0)
         desk.shelf.require(name)
         with desk.bench.taken(name):
             return answer(await self.worker.run(request, lambda stop: desk.bench.run(desk.shelf[name], int(context), new, stop)))

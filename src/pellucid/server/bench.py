@@ -20,11 +20,11 @@ from pellucid.bench.stages import Stages
 from pellucid.bench.timing import WARM, beside, decode, prefill
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bounds import moved
+from pellucid.documents import bench as bench_document
 from pellucid.errors import RequestError
-from pellucid.server.limits import Limits
-from pellucid.server.shelf import LoadedModel
-from pellucid.server.worker import Stop
-from pellucid.terminal import bench as drawing
+from pellucid.runs.limits import Limits
+from pellucid.runs.model_registry import LoadedModel
+from pellucid.runs.worker import Stop
 
 SCHEMA = 1
 
@@ -76,8 +76,8 @@ class Bench:
         times += [stage(lambda: decode(held.module, bill, new, clock))] if writes else []
         limits = stage(gauge.measure).limits
         phases = [(t, *beside(bill, t, limits.device)) for t in times]
-        told = drawing.document(bill, False, phases, limits.device, Served(), watchman.verdict(limits))
-        self.latest[held.name] = {"schema": drawing.SCHEMA, "limits": last_measured.document(limits), **told}
+        told = bench_document.document(bill, False, phases, limits.device, Served(), watchman.verdict(limits))
+        self.latest[held.name] = {"schema": bench_document.SCHEMA, "limits": last_measured.document(limits), **told}
         return self.latest[held.name]
 
     def bill(self, held: LoadedModel, context: int, new: int) -> Bill:

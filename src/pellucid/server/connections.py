@@ -16,7 +16,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pellucid.errors import RequestError
-from pellucid.server.limits import Limits
+from pellucid.runs.limits import Limits
 
 
 class Room:

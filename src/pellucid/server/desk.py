@@ -7,23 +7,27 @@ from pellucid import catalog
 from pellucid.api.model import DTYPES, specimens
 from pellucid.axes import parse, show
 from pellucid.bench import last_measured as measured
-from pellucid.documents.run import tokenizer_of, visible
+from pellucid.documents.cell import terms_document
+from pellucid.documents.cell_columns import columns_document
+from pellucid.documents.lens import attribution_document, lens_document, model_of
+from pellucid.documents.prefix_reuse import reuse_document
+from pellucid.documents.rotary import turns_document
+from pellucid.documents.run import run_document
+from pellucid.documents.run_difference import difference, differences_document
+from pellucid.documents.sample import sample_document
+from pellucid.documents.tensor import stats_document, told
+from pellucid.documents.weight_list import weights_document
 from pellucid.errors import RequestError, UseError
-from pellucid.server import documents, runs, tensors
-from pellucid.server.asked import Asked
+from pellucid.runs import execute, slices
+from pellucid.runs.answers import tokenizer_of, visible
+from pellucid.runs.kept_run import Run, Runs, kept
+from pellucid.runs.limits import Limits
+from pellucid.runs.model_registry import LoadedModel, Shelf
+from pellucid.runs.request import Asked
+from pellucid.runs.stats import stats_of
+from pellucid.runs.worker import Stop
 from pellucid.server.bench import Bench
 from pellucid.server.bills import Bills
-from pellucid.server.columns import columns_document
-from pellucid.server.differences import difference, differences_document
-from pellucid.server.lenses import attribution_document, lens_document, model_of
-from pellucid.server.limits import Limits
-from pellucid.server.reuse import reuse_document
-from pellucid.server.runs import Run, Runs, kept
-from pellucid.server.shelf import LoadedModel, Shelf
-from pellucid.server.stats import stats_of, told
-from pellucid.server.terms import terms_document
-from pellucid.server.turns import turns_document
-from pellucid.server.worker import Stop
 from pellucid.tracing import INDEX, Trace, load_trace
 
 SCHEMA = 1
@@ -50,7 +54,7 @@ class Desk:
         held = None if opened is None else self.shelf[opened]
         if life is not None:
             life.model = beside or life.model
-            self.first = runs.recorded(alike(held, life, beside is not None), life, limits, folder)
+            self.first = execute.recorded(alike(held, life, beside is not None), life, limits, folder)
 
     def models(self) -> dict[str, Any]:
         """What the page may run, and what it shows first."""
@@ -62,29 +66,29 @@ class Desk:
 
     def live(self, asked: Asked, stop: Stop) -> dict[str, Any]:
         """Run a prompt, keep the run, tell it."""
-        run = runs.live(self.shelf[asked.model], asked, stop, self.limits, lambda id, n: runs.whole(self.runs[id], n, stop).value)
-        return documents.run_document(self.runs.put(run))
+        run = execute.live(self.shelf[asked.model], asked, stop, self.limits, lambda id, n: execute.whole(self.runs[id], n, stop).value)
+        return run_document(self.runs.put(run))
 
     def ready(self, run: Run, n: int, terms: bool) -> bool:
         """Whether a tensor can be told without running the model."""
         s = run.seen(n)
         return (kept(s) and (not terms or s.terms is not None)) or s.later is not None or n in run.again or run.asked is None
 
-    def part(self, run: Run, n: int, at: str | None, level: tensors.Level, stop: Stop) -> bytes:
+    def part(self, run: Run, n: int, at: str | None, level: slices.Level, stop: Stop) -> bytes:
         """A tensor's part in a safetensors file's bytes."""
         s = run.seen(n)
-        part = tensors.part_of(at, s.shape)
-        tensors.require(part, s.shape, s.dtype, level, self.limits)
-        return tensors.packed(runs.whole(run, n, stop).value, part, level, s.path)
+        part = slices.part_of(at, s.shape)
+        slices.require(part, s.shape, s.dtype, level, self.limits)
+        return slices.packed(execute.whole(run, n, stop).value, part, level, s.path)
 
     def terms(self, run: Run, n: int, index: str, stop: Stop) -> dict[str, Any]:
         """A cell's terms."""
-        return terms_document(run, runs.whole(run, n, stop, terms=True), index, self.limits)
+        return terms_document(run, execute.whole(run, n, stop, terms=True), index, self.limits)
 
     def stats(self, run: Run, n: int, stop: Stop) -> dict[str, Any]:
         """A tensor's measures."""
-        seen = runs.whole(run, n, stop)
-        return documents.stats_document(run, n, seen, run.measure(n, seen.value))
+        seen = execute.whole(run, n, stop)
+        return stats_document(run, n, seen, run.measure(n, seen.value))
 
     def logits(self, run: Run, k: int) -> int:
         """The number of a step's logits."""
@@ -95,10 +99,10 @@ class Desk:
 
     def sample(self, run: Run, k: int, row: int, given: dict[str, Any], most: int, stop: Stop) -> dict[str, Any]:
         """What settings of sampling make of a row's logits; row -1 is the last."""
-        logits = runs.whole(run, self.logits(run, k), stop).value[0]
+        logits = execute.whole(run, self.logits(run, k), stop).value[0]
         if not -1 <= row < len(logits):
             raise RequestError("server.field", 400, "row", name="row", found=row, allowed=f"-1..{len(logits) - 1}")
-        return documents.sample_document(run, k, row, logits[row], given, most)
+        return sample_document(run, k, row, logits[row], given, most)
 
     def lens(self, run: Run, k: int, row: int, id: int | None, top: int, stop: Stop) -> dict[str, Any]:
         """What a row would say next after each block."""
@@ -118,29 +122,29 @@ class Desk:
 
     def reuse(self, run: Run, prompt: str | None, ids: tuple[int, ...] | None, stop: Stop) -> dict[str, Any]:
         """What of the run's past would serve another prompt."""
-        return reuse_document(run, runs.ids_of(model_of(run), prompt, ids, self.limits), stop)
+        return reuse_document(run, execute.ids_of(model_of(run), prompt, ids, self.limits), stop)
 
     def differences(self, run: Run, other: Run, stop: Stop) -> dict[str, Any]:
         """Which tensors of two runs differ."""
         return differences_document(run, other, stop)
 
-    def difference(self, run: Run, n: int, other: Run, m: int, at: str | None, level: tensors.Level, stop: Stop) -> bytes:
+    def difference(self, run: Run, n: int, other: Run, m: int, at: str | None, level: slices.Level, stop: Stop) -> bytes:
         """What two tensors differ by."""
         return difference(run, n, other, m, at, level, stop)
 
     def weights(self, name: str) -> dict[str, Any]:
         """Every weight of a model."""
-        return documents.weights_document(self.shelf[name])
+        return weights_document(self.shelf[name])
 
-    def weight(self, name: str, path: str, at: str | None, level: tensors.Level) -> bytes:
+    def weight(self, name: str, path: str, at: str | None, level: slices.Level) -> bytes:
         """A weight's part."""
         held = self.shelf[name]
         x = held.tensor(path)
-        part = tensors.part_of(at, tuple(x.shape))
-        tensors.require(part, tuple(x.shape), x.dtype, level, self.limits)
+        part = slices.part_of(at, tuple(x.shape))
+        slices.require(part, tuple(x.shape), x.dtype, level, self.limits)
         if x.is_meta:
             raise RequestError("server.meta", 400, "path", path=path)
-        return tensors.packed(x, part, level, path)
+        return slices.packed(x, part, level, path)
 
     def weight_stats(self, name: str, path: str) -> dict[str, Any]:
         """A weight's measures."""

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pellucid.errors import RequestError
 from pellucid.messages import LANGUAGES
+from pellucid.runs.limits import Limits
 from pellucid.server import faults
-from pellucid.server.limits import Limits
 
 POLICY = {
     "default-src": "'none'",

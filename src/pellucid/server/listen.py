@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from pellucid.errors import UseError
+from pellucid.runs.limits import LIMITS, Limits
 from pellucid.server.app import build
 from pellucid.server.connections import Connection, Room
-from pellucid.server.limits import LIMITS, Limits
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

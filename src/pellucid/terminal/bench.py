@@ -1,29 +1,25 @@
 """What `pellucid bench` has measured, as lines of a terminal and as JSON: the machine's limits, a model's phases beside their bounds."""
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
 from pellucid.bench.idle import Idle
 from pellucid.bench.limits import Limits
 from pellucid.bench.peers import Served
-from pellucid.bench.timing import Beside, Timed
+from pellucid.bench.timing import Beside
 from pellucid.counting import Bill
-from pellucid.counting.bounds import Device, moved
+from pellucid.counting.bounds import Device
 from pellucid.documents.amount import scaled, seconds
+from pellucid.documents.bench import Phases, bandwidth_share, tokens_per_second
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal.bounds import headed
 from pellucid.terminal.table import Column, clipped, prose, table
 
-SCHEMA = 1
 PHASES = {"prefill": "bench.prefill", "decode": "bench.decode"}
 SETS = {"compute": "count.compute", "bandwidth": "count.bandwidth", None: "bench.nothing"}
-Phases = Sequence[tuple[Timed, Beside, list[Beside]]]
 
 
 def limits(found: Limits) -> list[Text]:
@@ -52,11 +48,13 @@ def drawn(bill: Bill, random: bool, phases: Phases, device: Device, served: Serv
     out = [Text(), Text.assemble((bill.model, "bold"), (about + (f" · {say('bench.random')}" if random else ""), "dim"))]
     out += [] if idle.quiet else [Text(), *prose(disturbed(idle), width, "yellow")]
     for timed, whole, parts in phases:
-        line = say(PHASES[timed.phase], seconds=seconds(whole.seconds), bound=seconds(whole.bound), rate=f"{rate(bill, whole):.1f}")
+        line = say(
+            PHASES[timed.phase], seconds=seconds(whole.seconds), bound=seconds(whole.bound), rate=f"{tokens_per_second(bill, whole):.1f}"
+        )
         out += [Text(), Text(" " + line)]
         out += [Text(" " + say("bench.prediction", error=f"{100 * whole.error:+.0f}"))] if idle.quiet else []
         if timed.phase == "decode" and idle.quiet:
-            out.append(Text(" " + say("bench.share", share=f"{100 * share(bill, whole, device):.0f}")))
+            out.append(Text(" " + say("bench.share", share=f"{100 * bandwidth_share(bill, whole, device):.0f}")))
         if timed.outside is not None:
             out.append(Text(" " + say("bench.outside", seconds=seconds(max(0.0, timed.outside)))))
         measured, bound = say("bench.measured"), say("bench.bound")
@@ -100,67 +98,5 @@ def engine(served: Served) -> list[str]:
     return out
 
 
-def share(bill: Bill, whole: Beside, device: Device) -> float:
-    """The bytes of a step over its time, as a part of what the memory gives."""
-    return moved(bill) / whole.seconds / device.bandwidth
-
-
-def rate(bill: Bill, whole: Beside) -> float:
-    """Tokens a second."""
-    return (bill.setting.context if whole.path == "prefill" else 1) / whole.seconds
-
-
 def ratio(x: Beside, idle: Idle) -> str:
     return "-" if x.ratio is None or not idle.quiet else f"{x.ratio:.2f}"
-
-
-def document(bill: Bill, random: bool, phases: Phases, device: Device, served: Served, idle: Idle) -> dict[str, Any]:
-    """The same as JSON; verdicts are null where the machine was not idle."""
-
-    def told(x: Beside) -> dict[str, Any]:
-        return {"seconds": x.seconds, "bound": x.bound, "ratio": x.ratio if idle.quiet else None}
-
-    s = bill.setting
-    return {
-        "model": bill.model,
-        "family": bill.family,
-        "setting": {"context": s.context, "dtype": s.weights, "random_weights": random},
-        "idle": {"quiet": idle.quiet, "others": idle.others, "steadiness": idle.steadiness},
-        "phases": {
-            timed.phase: told(whole)
-            | {
-                "error": whole.error if idle.quiet else None,
-                "tokens_per_second": rate(bill, whole),
-                "runs": len(timed.whole),
-                "planned": timed.planned,
-                "outside": timed.outside,
-                "share": share(bill, whole, device) if timed.phase == "decode" and idle.quiet else None,
-                "eager": statistics.median(timed.eager),
-                "parts": [{"path": p.path, "layers": p.layers, **told(p), "sets": p.sets} for p in parts],
-            }
-            for timed, whole, parts in phases
-        },
-        **engine_document(served),
-    }
-
-
-def engine_document(served: Served) -> dict[str, Any]:
-    """The same of the engine; what was not asked for is null."""
-    first, crowd, other = served.first, served.crowd, served.against
-    return {
-        "first_token": None if first is None else asdict(first),
-        "crowd": None if crowd is None else {**asdict(crowd), "tokens_per_second": crowd.rate},
-        "against": None
-        if other is None
-        else {
-            "peer": other.peer,
-            "version": other.version,
-            "new": other.new,
-            "pairs": [
-                {side: {"seconds": whole, "after_first": after} for side, (whole, after) in zip(("ours", "theirs"), pair, strict=True)}
-                for pair in zip(other.ours, other.theirs, strict=True)
-            ],
-            "ratio": other.ratio(1),
-            "ratio_with_prompt": other.ratio(0),
-        },
-    }

@@ -14,9 +14,10 @@ from pellucid.checkpoint.default_dtype import name_of
 from pellucid.counting.weights import Weight, legend, parameters
 from pellucid.documents.notation import notes, sentences
 from pellucid.documents.number import count, number, shape
-from pellucid.documents.run import Answer, Life, Line, StepView, folded, held, piece_of, tokenizer_of, visible
+from pellucid.documents.step import Life, Line, StepView, folded, held
 from pellucid.errors import UseError
 from pellucid.messages import say
+from pellucid.runs.answers import Answer, piece_of, tokenizer_of, visible
 from pellucid.terminal.heatmap import heat
 from pellucid.terminal.sparkline import bar, strip
 from pellucid.terminal.table import Cell, Column, clipped, cut, line, measure, prose, table, widths

@@ -8,9 +8,9 @@ from pathlib import Path
 import pellucid
 from campaigns import Attempt, named
 from campaigns.mutate import bent, mangled, text
-from pellucid.server.documents import run_document, step_document
-from pellucid.server.limits import LIMITS
-from pellucid.server.runs import recorded
+from pellucid.documents.run import run_document, step_document
+from pellucid.runs.execute import recorded
+from pellucid.runs.limits import LIMITS
 from pellucid.tracing import load_trace
 
 

@@ -9,11 +9,12 @@ from pellucid.analysis.attribution import Attribution, Share, attribution
 from pellucid.analysis.lens import lens
 from pellucid.api.model import Model
 from pellucid.documents.number import finite
-from pellucid.documents.run import candidates, tokenizer_of
+from pellucid.documents.run import candidate
 from pellucid.errors import RequestError
-from pellucid.server.documents import candidate
-from pellucid.server.runs import Run, whole
-from pellucid.server.worker import Stop
+from pellucid.runs.answers import candidates, tokenizer_of
+from pellucid.runs.execute import whole
+from pellucid.runs.kept_run import Run
+from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
 
 SCHEMA = 1

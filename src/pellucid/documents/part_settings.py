@@ -7,7 +7,7 @@ import torch
 from pellucid.batch.mask import Band, prefix
 from pellucid.batch.step import Step
 from pellucid.nn.moe import Moe
-from pellucid.server.runs import Run
+from pellucid.runs.kept_run import Run
 
 
 def masks(run: Run) -> dict[str, Any]:

@@ -8,15 +8,15 @@ from itertools import takewhile
 from typing import Any
 
 from pellucid.api.model import Model
-from pellucid.documents.run import piece_of, tokenizer_of, visible
+from pellucid.documents.lens import model_of
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.requests import Sequence
 from pellucid.engine.scheduler import Limits
 from pellucid.errors import RequestError, UseError
 from pellucid.nn.transformer import Encoder
-from pellucid.server.lenses import model_of
-from pellucid.server.runs import Run
-from pellucid.server.worker import Stop
+from pellucid.runs.answers import piece_of, tokenizer_of, visible
+from pellucid.runs.kept_run import Run
+from pellucid.runs.worker import Stop
 
 SCHEMA = 1
 SIZES = (1, PAGE)  # rows of a page

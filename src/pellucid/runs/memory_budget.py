@@ -21,7 +21,7 @@ from pellucid.api.model import Model
 from pellucid.checkpoint.disk import free_memory
 from pellucid.errors import RequestError
 from pellucid.ops.blocks import Blocks
-from pellucid.server.limits import Limits
+from pellucid.runs.limits import Limits
 from pellucid.watching.watch import Seen
 
 TABLES = 5  # times its own bytes that a table of scores takes while it is computed: scores, masked, softmax, a copy for the product

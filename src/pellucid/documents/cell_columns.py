@@ -15,8 +15,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pellucid.documents.summands import labels, needed, template, values
-from pellucid.server.limits import Limits
-from pellucid.server.runs import Run, kept
+from pellucid.runs.kept_run import Run, kept
+from pellucid.runs.limits import Limits
 from pellucid.watching.terms import Terms, column
 from pellucid.watching.watch import Seen
 

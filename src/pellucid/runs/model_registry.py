@@ -26,7 +26,7 @@ from pellucid.counting.weights import Weight, weights
 from pellucid.errors import RequestError
 from pellucid.families import understand
 from pellucid.nn.transformer import Encoder, EncoderDecoder, cast
-from pellucid.server.stats import Stats
+from pellucid.runs.stats import Stats
 from pellucid.tokenizer.tokenizer import load_tokenizer
 
 EXAMPLE = "The capital of France is"

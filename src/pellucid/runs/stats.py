@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pellucid.documents.number import finite
-
 STRIP = 1 << 16  # numbers that are widened at a time: 512 KB, which a core's cache holds
 
 
@@ -22,11 +20,6 @@ class Stats:
     absmax: float
     nan: int
     inf: int
-
-
-def told(stats: Stats) -> dict[str, float | int | None]:
-    """As JSON; of no finite value at all, null."""
-    return {k: finite(v) if isinstance(v, float) else v for k, v in vars(stats).items()}
 
 
 def stats_of(x: Tensor) -> Stats:

@@ -6,11 +6,12 @@ import torch
 
 from pellucid.config import Rope
 from pellucid.documents.cell import cell_of
+from pellucid.documents.lens import model_of
 from pellucid.errors import RequestError
 from pellucid.ops.rotate import frequencies
-from pellucid.server.lenses import model_of
-from pellucid.server.runs import Run, whole
-from pellucid.server.worker import Stop
+from pellucid.runs.execute import whole
+from pellucid.runs.kept_run import Run
+from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
 
 SCHEMA = 1

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from pellucid.documents.number import finite
 from pellucid.errors import RequestError
-from pellucid.server import tensors
-from pellucid.server.runs import Run, kept, whole
-from pellucid.server.worker import Stop
+from pellucid.runs import slices
+from pellucid.runs.execute import whole
+from pellucid.runs.kept_run import Run, kept
+from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
 
 SCHEMA = 1
@@ -54,15 +55,15 @@ def gap(a: Tensor, b: Tensor) -> float:
     return largest
 
 
-def difference(run: Run, n: int, other: Run, m: int, at: str | None, level: tensors.Level, stop: Stop) -> bytes:
+def difference(run: Run, n: int, other: Run, m: int, at: str | None, level: slices.Level, stop: Stop) -> bytes:
     """The other run's tensor less this one's, where the parts have equal shapes: as the bytes of a safetensors file."""
     s, t = run.seen(n), other.seen(m)
-    parts = [tensors.part_of(at, x.shape) for x in (s, t)]
-    sizes = [tensors.size_of(p, x.shape) for p, x in zip(parts, (s, t), strict=True)]
+    parts = [slices.part_of(at, x.shape) for x in (s, t)]
+    sizes = [slices.size_of(p, x.shape) for p, x in zip(parts, (s, t), strict=True)]
     if sizes[0] != sizes[1]:
         raise RequestError("server.patch", 400, "m", path=s.path, found=sizes[1], allowed=sizes[0])
     wide = torch.float64 if torch.float64 in (s.dtype, t.dtype) else torch.float32
-    tensors.require(parts[0], s.shape, wide, level, run.limits)
+    slices.require(parts[0], s.shape, wide, level, run.limits)
     before, after = (whole(r, i, stop).value[p].double() for r, i, p in ((run, n, parts[0]), (other, m, parts[1])))
     apart = (after - before).to(wide)
-    return tensors.packed(apart, (slice(None),) * apart.ndim, level, s.path)
+    return slices.packed(apart, (slice(None),) * apart.ndim, level, s.path)

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pellucid.errors import RequestError
-from pellucid.server.limits import Limits
+from pellucid.runs.limits import Limits
 
 Part = tuple[int | slice, ...]
 Level = tuple[int, int]  # of the last two axes: each 2^level times shorter; of a single axis the second

@@ -1,0 +1,13 @@
+"""The weights of a model as JSON."""
+
+from typing import Any
+
+from pellucid.runs.model_registry import LoadedModel
+
+SCHEMA = 1
+
+
+def weights_document(held: LoadedModel) -> dict[str, Any]:
+    """Every weight of a model."""
+    told = [{f: getattr(w, f) for f in ("path", "dims", "axes", "shape", "dtype", "count", "parameter")} for w in held.weights.values()]
+    return {"schema": SCHEMA, "model": held.name, "weights": told}

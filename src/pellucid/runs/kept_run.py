@@ -1,0 +1,175 @@
+"""A run under its id: a trace of a prompt, what could come next at every step, and what was computed again since."""
+
+import secrets
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+from torch import Tensor
+
+from pellucid.api.model import Model
+from pellucid.errors import RequestError
+from pellucid.runs.answers import Answer, piece_of, tokenizer_of, visible
+from pellucid.runs.limits import LIMITS, Limits
+from pellucid.runs.memory_budget import Budget, held_by, weights_of
+from pellucid.runs.model_registry import LoadedModel
+from pellucid.runs.request import Asked, Edit
+from pellucid.runs.stats import Stats, stats_of
+from pellucid.tokenizer.pieces import Piece
+from pellucid.tokenizer.tokenizer import Tokenizer
+from pellucid.tracing import Trace
+from pellucid.watching.watch import Seen
+
+
+@dataclass(frozen=True)
+class LetGo:
+    """What is left of a value that was not kept; of a very large one nothing."""
+
+    stats: Stats | None
+
+
+@dataclass(eq=False)
+class Run:
+    """A run under its id. held: its model, None where only tensors were opened.  answers: of each step.  asked: as it was asked for."""
+
+    held: LoadedModel | None
+    trace: Trace
+    answers: list[list[Answer]] = field(default_factory=list)
+    asked: Asked | None = None
+    patches: dict[Edit, Tensor] = field(default_factory=dict)  # what its edits take from other runs, which may be gone by now
+    limits: Limits = LIMITS
+    id: str = field(default_factory=lambda: secrets.token_hex(16))
+    measures: dict[int, Stats] = field(default_factory=dict)
+    again: dict[int, Seen] = field(default_factory=dict)  # records whose values were computed again
+    budget: Budget | None = None  # that counts what it holds, once it is kept
+
+    @property
+    def model(self) -> Model | None:
+        return None if self.held is None else self.held.model
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        return None if self.model is None else tokenizer_of(self.model)
+
+    @cached_property
+    def kind(self) -> str | None:
+        """Of the model; where that is not here, as far as the run tells it."""
+        if self.held is not None:
+            return self.held.kind
+        return "encoder-decoder" if self.trace.starts is not None else "encoder" if self.trace.blanks else None
+
+    @cached_property
+    def read(self) -> list[int]:
+        """What the first step was fed."""
+        starts = self.trace.starts if self.held is None else self.held.config.starts
+        return self.trace.ids if starts is None else [starts]
+
+    def fed(self, k: int) -> tuple[list[int], int]:
+        """The tokens of a step's rows, and how many rows the past held: a text that has become too long for its past is read again."""
+        told, end = [*self.read, *self.trace.new], len(self.read) + k
+        of = (
+            s for s in self.trace.seen[self.firsts[k] : self.firsts[k + 1]] if "T" in s.dims.split() and not s.path.startswith("encoder.")
+        )
+        rows = next((s.shape[s.dims.split().index("T")] for s in of), 1) if k else end
+        return told[end - rows : end], end - rows
+
+    def piece(self, id: int) -> str:
+        """What an id stands for, as it is shown: as the trace's file tells it, else as the tokenizer does."""
+        raw = self.trace.pieces.get(id)
+        return visible(piece_of(self.tokenizer, id) if raw is None else Piece(id, "", raw, False))
+
+    @cached_property
+    def apart(self) -> frozenset[int]:
+        """Where the weights of its model lie, which it does not hold."""
+        return frozenset() if self.held is None else weights_of(self.held.module)
+
+    @property
+    def memory(self) -> dict[int, int]:
+        """What it holds but for values computed again, bytes by address."""
+        return held_by((self.trace.seen, self.patches, self.answers), self.apart)
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """The number of the first tensor of every step, and how many there are in all."""
+        steps = [s.step for s in self.trace]
+        return [bisect_left(steps, k) for k in range(self.trace.steps)] + [len(steps)]
+
+    def measure(self, n: int, value: Tensor) -> Stats:
+        """What the values of a number range over, taken once."""
+        if n not in self.measures:
+            self.measures[n] = stats_of(value)
+        return self.measures[n]
+
+    def latest(self, n: int) -> Seen | None:
+        """The record of a number with its value, where that was computed again and is still there."""
+        if self.budget is not None:
+            self.budget.use((self.id, n))
+        return self.again.get(n)
+
+    def renew(self, n: int, find: Callable[[], Seen]) -> Seen:
+        """The record with its value computed again, which is kept as long as the budget has room for it."""
+        size = prod(self.trace.seen[n].shape) * self.trace.seen[n].dtype.itemsize
+        if self.budget is not None and size <= self.budget.limit:  # room first, so that both are never there
+            self.budget.shrink(self.budget.limit - size, (self.id, n))
+        found = find()
+        if self.budget is not None:
+            self.again[n] = found
+            self.budget.put((self.id, n), held_by((found,), self.apart), lambda: self.again.pop(n, None))
+        return found
+
+    def seen(self, n: int) -> Seen:
+        """The record of a number."""
+        if not 0 <= n < len(self.trace.seen):
+            raise RequestError("server.tensor", 404, "n", found=n, last=len(self.trace.seen) - 1)
+        return self.trace.seen[n]
+
+
+def kept(s: Seen) -> bool:
+    """Whether a record has its value."""
+    return isinstance(s.value, Tensor) and not s.value.is_meta
+
+
+def summed(run: Run, s: Seen) -> bool:
+    """Whether what a record's cells are sums of can be told: a trace from a file holds values alone, and an edit is given, not made."""
+    if s.source == "edited":
+        return False
+    return s.terms is not None or s.later is not None or (run.asked is not None and not (isinstance(s.value, Tensor) and s.value.is_meta))
+
+
+class Runs:
+    """The latest runs by their ids, as many as the limits allow."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.budget = limits, Budget(limits.kept)
+        self.found: OrderedDict[str, Run] = OrderedDict()
+
+    def put(self, run: Run) -> Run:
+        """Keep a run, and let go what was used longest ago. Of one that alone holds more than may be kept the terms go: they are computed
+        again when they are asked for.
+        """
+        if run.id in self.found:
+            return self[run.id]
+        if sum((memory := run.memory).values()) > self.limits.kept:
+            for s in run.trace.seen:
+                s.terms = None
+            memory = run.memory
+        with self.budget.lock:
+            self.found[run.id], run.budget = run, self.budget
+            self.budget.put((run.id, None), memory, lambda: self.found.pop(run.id, None))
+            while len(self.found) > self.limits.runs:
+                self.budget.drop((next(iter(self.found)), None))
+        return run
+
+    def __getitem__(self, id: str) -> Run:
+        with self.budget.lock:
+            if id not in self.found:
+                raise RequestError("server.run", 404, "run", found=id)
+            self.found.move_to_end(id)
+            self.budget.use((id, None))
+            return self.found[id]
+
+    def __len__(self) -> int:
+        return len(self.found)

@@ -1,0 +1,47 @@
+"""The parameters of an address, read strictly: each has a kind and a range, and an unknown one is refused by name."""
+
+import re
+from typing import TYPE_CHECKING
+
+from pellucid.errors import RequestError
+from pellucid.runs.request import LARGEST, wrong
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+
+def query(request: "Request", *names: str) -> dict[str, str]:
+    """The parameters of an address, each at most once; `lang` is everybody's."""
+    pairs = request.query_params.multi_items()
+    for name, _ in pairs:
+        if name not in (*names, "lang"):
+            raise RequestError("server.unknown", 400, name, name=name, known=", ".join((*names, "lang")))
+        if sum(name == other for other, _ in pairs) > 1:
+            raise RequestError("server.twice", 400, name, name=name)
+    return dict(pairs)
+
+
+def whole(given: str, name: str, most: int = LARGEST, least: int = 0) -> int:
+    """A whole number in an address."""
+    if not re.fullmatch(r"[0-9]{1,16}", given) or not least <= int(given) <= most:
+        raise wrong(name, given, f"{least}..{most}")
+    return int(given)
+
+
+def real(given: str, name: str) -> float:
+    """A number in an address, 0 or more."""
+    if not re.fullmatch(r"[0-9]{1,16}(\.[0-9]{1,16})?", given):
+        raise wrong(name, given, "0, 0.5, 12 ..")
+    return float(given)
+
+
+def truth(given: str, name: str) -> bool:
+    """A truth value in an address."""
+    if given not in ("true", "false"):
+        raise wrong(name, given, "true | false")
+    return given == "true"
+
+
+def plain(given: str, name: str) -> str:
+    """A text in an address, whatever it says."""
+    return given
