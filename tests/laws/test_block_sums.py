@@ -24,7 +24,7 @@ from pellucid.runs import execute
 from pellucid.runs.kept_run import Run
 from pellucid.runs.limits import LIMITS
 from pellucid.runs.model_registry import LoadedModel
-from pellucid.runs.request import Asked
+from pellucid.runs.request import RunRequest
 from pellucid.runs.worker import Stop
 from pellucid.terminal import run_lines, tables
 from pellucid.watching.watch import Seen
@@ -117,7 +117,7 @@ CATALOGUE = [e["id"] for e in catalog.models().values() if "statements" not in e
 def drawn(cfg: Config, name: str, family: str) -> Sums:
     """The page's sums of a model on meta."""
     held = LoadedModel(name, family, meta_model(cfg, torch.bfloat16), None)
-    asked = Asked(name, None, tuple(IDS))
+    asked = RunRequest(name, None, tuple(IDS))
     return by_page(held, execute.live(held, asked, Stop(), LIMITS, lambda run, n: torch.empty(0)))
 
 

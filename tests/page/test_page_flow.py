@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from pellucid.api.model import specimens
-from visits import Visit, desk, standing, visiting
+from visits import Visit, session, standing, visiting
 
 WIDTHS = (1440, 390)
 SHAPES = "gpt2-small"
@@ -102,7 +102,7 @@ def test_everything_comes_from_somewhere_and_goes_somewhere(visit: Visit, name: 
 
 
 def test_so_it_does_where_there_are_shapes_alone(browser: Browser) -> None:
-    with standing(desk(SHAPES)) as address, visiting(browser, address) as visit:
+    with standing(session(SHAPES)) as address, visiting(browser, address) as visit:
         for width in WIDTHS:
             visit.page.set_viewport_size({"width": width, "height": 900})
             made = run_of(visit)

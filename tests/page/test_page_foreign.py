@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from visits import desk, standing
+from visits import session, standing
 
 # Each way to reach another site's server, and what it gave: "" is nothing.
 WAYS = """async base => {
@@ -73,7 +73,7 @@ def site(text: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[str]:
-    with standing(desk("pellucid/capitals")) as found:
+    with standing(session("pellucid/capitals")) as found:
         yield found
 
 

@@ -16,7 +16,7 @@ from pellucid import families
 from pellucid.api.model import SPECIMENS, make
 from pellucid.messages import phrases
 from pellucid.runs.answers import visible
-from visits import Visit, desk, opened, standing, visiting
+from visits import Visit, opened, session, standing, visiting
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 320, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
@@ -200,7 +200,7 @@ def test_a_family_that_the_page_was_built_without(tmp_path: Path, browser: Brows
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(SPECIMENS / "capitals-llama" / name, tmp_path / "m")
     life = pellucid.trace(pellucid.load(tmp_path / "m", dtype="float32"), "The capital of France is", terms=True)
-    with standing(desk(str(tmp_path / "m"))) as address, visiting(browser, address) as visit:
+    with standing(session(str(tmp_path / "m"))) as address, visiting(browser, address) as visit:
         visit.go(prompt="The capital of France is")
         page = visit.page
         assert page.locator("[data-picked]").get_attribute("data-picked") == str(life.new[0])

@@ -24,7 +24,7 @@ from pellucid.api.model import make
 from pellucid.tokenizer.pieces import LETTERS
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Seen
-from visits import READY, Visit, desk, standing, visiting
+from visits import READY, Visit, session, standing, visiting
 
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 ALL = " ".join(TEXTS)
@@ -158,9 +158,9 @@ def desks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     os.chdir(folder)  # a name is shown as it is typed, from here
     try:
         with (
-            standing(desk(named(folder, first, made))) as one,
-            standing(desk(named(folder, second, made))) as two,
-            standing(desk(str(recorded(folder / "trace")))) as trace,
+            standing(session(named(folder, first, made))) as one,
+            standing(session(named(folder, second, made))) as two,
+            standing(session(str(recorded(folder / "trace")))) as trace,
         ):
             yield {"first": one, "second": two, "trace": trace}
     finally:
@@ -260,7 +260,7 @@ def test_fields_of_config(browser: Browser, tmp_path: Path) -> None:
     plain = json.loads((made / "config.json").read_text(encoding="utf-8"))
     for some in groups(TEXTS, messages.LONGEST, ", "):
         (made / "config.json").write_text(json.dumps(plain | {t: t for t in some}), encoding="utf-8")
-        with standing(desk(str(made), ignore_fields=tuple(some))) as address, visiting(browser, address, refusals=REFUSED) as visit:
+        with standing(session(str(made), ignore_fields=tuple(some))) as address, visiting(browser, address, refusals=REFUSED) as visit:
             visit.go(prompt="x")
             look(visit, view="budget", prompt="x")
             told = [messages.plain(t) for t in some if t[0] != "_"]  # of others nothing is said
@@ -360,7 +360,7 @@ def test_the_watch_sees_a_page_that_makes_markup_of_texts(browser: Browser, desk
 def test_each_by_itself(browser: Browser, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = named(tmp_path, [text], model(tmp_path / "made")) if "\0" not in text else str(model(tmp_path / "made"))
-    with standing(desk(name)) as address, visiting(browser, address, refusals=REFUSED) as visit:
+    with standing(session(name)) as address, visiting(browser, address, refusals=REFUSED) as visit:
         visit.go(prompt="x")
         visit.page.fill("#prompt", text)
         visit.page.keyboard.press("Enter")

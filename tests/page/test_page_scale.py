@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Route
 from pellucid.api.model import make
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Seen
-from visits import READY, Visit, desk, standing, visiting
+from visits import READY, Visit, session, standing, visiting
 
 TOKENS, SIDE, MOST = 2048, 4096, 5000
 IDS = "#" + " ".join(str(17 * i % 5000) for i in range(TOKENS))
@@ -38,7 +38,7 @@ def model(path: Path, hf: dict[str, object]) -> str:
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with standing(desk(model(tmp_path_factory.mktemp("long"), LONG))) as address:
+    with standing(session(model(tmp_path_factory.mktemp("long"), LONG))) as address:
         yield address
 
 
@@ -128,7 +128,7 @@ def pools(visit: Visit, path: str, cell: str, **place: object) -> None:
 
 
 def test_a_large_matrix(browser: Browser, tmp_path: Path) -> None:
-    with standing(desk(model(tmp_path / "large", LARGE))) as address, visiting(browser, address) as visit:
+    with standing(session(model(tmp_path / "large", LARGE))) as address, visiting(browser, address) as visit:
         visit.page.set_default_timeout(60_000)
         visit.go(prompt="#1 2 3")
         visit.page.wait_for_function("() => document.querySelector('[data-path]')")
@@ -151,7 +151,7 @@ def test_many_blocks_of_many_heads(browser: Browser, tmp_path: Path) -> None:
     for i in range(1000):
         add(f"other{i}", "B T D", None, 1, 2, 4)
     Trace("m", "x", [1, 2], [3], seen).save(tmp_path / "trace")
-    with standing(desk(str(tmp_path / "trace"))) as address, visiting(browser, address) as visit:
+    with standing(session(str(tmp_path / "trace"))) as address, visiting(browser, address) as visit:
         visit.go()
         visit.told.clear()  # no weights of this model are here
         turn(visit, ".river .card")

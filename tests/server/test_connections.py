@@ -319,8 +319,8 @@ def test_who_is_refused_is_closed() -> None:
 def open_port(limits: Limits) -> Iterator[int]:
     """The page's server on a port of its own, without a model."""
     own = taken(0)
-    at, desk = int(own.getsockname()[1]), Future[Any]()
-    app, api = build(desk, TOKEN, at, limits, PAGE)
+    at, session = int(own.getsockname()[1]), Future[Any]()
+    app, api = build(session, TOKEN, at, limits, PAGE)
     server = listening(app, limits)
     thread = threading.Thread(target=server.run, args=([own],))
     thread.start()

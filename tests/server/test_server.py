@@ -107,7 +107,7 @@ def sums(api: Served) -> int:
     """How many cells are not the sum of their terms, one cell of every tensor of two steps."""
     run = api.run("pellucid/capitals-deepseek", CAPITAL, new=2)
     dice, wrong = random.Random(1), 0
-    for n, s in enumerate(api.desk.runs[run["run"]].trace):
+    for n, s in enumerate(api.session.runs[run["run"]].trace):
         cell = [dice.randrange(k) for k in s.shape]
         reply = api.client.get(f"/api/runs/{run['run']}/tensors/{n}/terms", params={"cell": ",".join(map(str, cell))})
         told = judge(reply.json(), "terms")
@@ -132,7 +132,7 @@ def test_terms_of_another_cell_are_seen(exact: Served, monkeypatch: pytest.Monke
         other = terms_document(run, seen, ",".join("0" for _ in seen.shape), limits)
         return told | {k: other[k] for k in ("factors", "summands", "total", "count")}
 
-    monkeypatch.setattr("pellucid.server.desk.terms_document", shifted)
+    monkeypatch.setattr("pellucid.server.session.terms_document", shifted)
     with pytest.raises(AssertionError):
         assert sums(exact) == 0
 
@@ -167,7 +167,7 @@ def test_sampling_is_the_engines(name: str, setting: dict[str, Any], api: Served
             reply = api.client.post(f"/api/runs/{run['run']}/steps/{k}/sample", json={"sampling": setting, "top": 30})
             found = judge(reply.json(), "sample")
             assert found["picked"] == run["new"][k]
-            logits = api.desk.runs[run["run"]].trace.all("logits")[k].value[0, -1]
+            logits = api.session.runs[run["run"]].trace.all("logits")[k].value[0, -1]
             mine = stages.stages(logits, Sampling.of(told), read, run["new"][:k])
             assert [s["name"] for s in found["stages"]] == [n for n, _ in mine]
             for at, (_, x) in enumerate(mine):
@@ -264,8 +264,8 @@ def test_a_value_too_large_to_keep_is_computed_again(models: dict[str, pellucid.
         run = api.run(model.name, CAPITAL, new=2)
         told = [t for k in (0, 1) for t in api.get(f"/api/runs/{run['run']}/steps/{k}", "step")["tensors"]]
         lost = [t for t in told if not t["kept"]]
-        assert len(lost) > 50 and all(api.desk.runs[run["run"]].trace.seen[t["n"]].terms is None for t in lost)
-        assert sum(s.value.nbytes for s in api.desk.runs[run["run"]].trace if kept(s)) <= 4_000 and len(api.desk.runs) == 1
+        assert len(lost) > 50 and all(api.session.runs[run["run"]].trace.seen[t["n"]].terms is None for t in lost)
+        assert sum(s.value.nbytes for s in api.session.runs[run["run"]].trace if kept(s)) <= 4_000 and len(api.session.runs) == 1
         for t in [*random.Random(2).sample(lost, 12), told[-1]]:
             s = mine.seen[t["n"]]
             assert t["stats"]["absmax"] == float(s.value.double().abs().max())
@@ -285,11 +285,11 @@ def test_an_edited_value_is_computed_again_as_it_was_edited(api: Served) -> None
     ]
     whole = api.run("pellucid/capitals", CAPITAL, new=2, edits=edits)
     with served(limits=Limits(value=400)) as small:
-        small.desk.runs.put(api.desk.runs[other])
+        small.session.runs.put(api.session.runs[other])
         run = small.run("pellucid/capitals", CAPITAL, new=2, edits=edits)
-        small.desk.runs.found.pop(other)
+        small.session.runs.found.pop(other)
         for k, path in itertools.product((0, 1), ("layers.0.out", "layers.1.mid", "layers.3.out")):
-            n = next(n for n, s in enumerate(api.desk.runs[whole["run"]].trace) if (s.path, s.step) == (path, k))
+            n = next(n for n, s in enumerate(api.session.runs[whole["run"]].trace) if (s.path, s.step) == (path, k))
             assert raw(small.tensor(run["run"], n)[0]) == raw(api.tensor(whole["run"], n)[0])
             assert raw(small.tensor(run["run"], n)[0]) == raw(api.tensor(whole["run"], n)[0])
 

@@ -46,8 +46,8 @@ def test_a_measurement_is_the_commands(api: Served) -> None:
     jsonschema.validate(told, SCHEMA)
     assert told["setting"] == {"context": 12, "dtype": "float32", "random_weights": False}
     assert [len(p["parts"]) > 3 for p in told["phases"].values()] == [True, True] and told["phases"]["decode"]["planned"]
-    held = api.desk.shelf["pellucid/capitals"]
-    bill = api.desk.bench.bill(held, 12, 2)
+    held = api.session.registry["pellucid/capitals"]
+    bill = api.session.bench.bill(held, 12, 2)
     assert bill.setting.context == 12
     device = last_measured.parsed({"schema": 1, **told["limits"]}).device
     for phase, found in told["phases"].items():
@@ -87,15 +87,15 @@ def test_a_model_without_weights_is_not_measured() -> None:
 def test_the_context_is_what_is_quick() -> None:
     """Halved until one prefill is within the limit; one that was asked for is refused instead."""
     with served(limits=Limits(bench_work=40_000_000)) as api:
-        held = api.desk.shelf["pellucid/capitals"]
+        held = api.session.registry["pellucid/capitals"]
         most = timing.WARM + 4
         whole = Bench(LIMITS).bill(held, 0, 4).setting.context
         assert whole == held.config.positions - most
-        found = api.desk.bench.bill(held, 0, 4)
+        found = api.session.bench.bill(held, 0, 4)
         assert found.setting.context < whole and int(found["flops.prefill"]) <= 40_000_000
-        assert int(api.desk.bench.bill(held, found.setting.context, 4)["flops.prefill"]) <= 40_000_000
+        assert int(api.session.bench.bill(held, found.setting.context, 4)["flops.prefill"]) <= 40_000_000
         with pytest.raises(RequestError) as refused:
-            api.desk.bench.bill(held, whole, 4)
+            api.session.bench.bill(held, whole, 4)
         assert (refused.value.key, refused.value.status) == ("server.bench.work", 413)
 
 
@@ -122,17 +122,17 @@ def test_one_goes_at_a_time(api: Served) -> None:
     with pytest.raises(KeyError), bench.taken("a"):
         raise KeyError
     assert bench.running is None
-    api.desk.bench.running = {"model": "x", "done": 0, "of": 1}
+    api.session.bench.running = {"model": "x", "done": 0, "of": 1}
     try:
         assert judge(post(api, model="pellucid/capitals").json(), "error")["error"]["code"] == "server.measuring"
     finally:
-        api.desk.bench.running = None
+        api.session.bench.running = None
 
 
 def test_it_ends_when_its_asker_goes(api: Served) -> None:
     """At the next reading of its clock, and the next one may begin."""
     bench, stop = Bench(LIMITS), Stop()
-    held, told = api.desk.shelf["pellucid/capitals"], list[tuple[int, int]]()
+    held, told = api.session.registry["pellucid/capitals"], list[tuple[int, int]]()
 
     def tell(done: int, whole: int) -> None:
         told.append((done, whole))
@@ -161,8 +161,8 @@ def test_its_place_is_given_back_when_the_browser_is_closed(api: Served) -> None
                 time.sleep(0.002)
                 stop.check()
 
-        with pytest.raises(RequestError), api.desk.bench.taken("pellucid/capitals"):
+        with pytest.raises(RequestError), api.session.bench.taken("pellucid/capitals"):
             await api.api.worker.run(Gone(), run)  # type: ignore[arg-type]
 
     asyncio.run(scene())
-    assert api.desk.bench.running is None and post(api, model="pellucid/capitals", context=4, new=1).status_code == 200
+    assert api.session.bench.running is None and post(api, model="pellucid/capitals", context=4, new=1).status_code == 200

@@ -188,4 +188,4 @@ def test_the_latest_bills_are_kept() -> None:
     with served(limits=Limits(bills=2)) as api:
         for context in (8, 9, 10):
             asked(api, "gpt2-small", {"context": context}, {})
-        assert [dict(k[3:])["context"] for k in api.desk.bills.found] == [9, 10]
+        assert [dict(k[3:])["context"] for k in api.session.bills.found] == [9, 10]

@@ -21,7 +21,7 @@ from torch import nn
 from pellucid.ops.blocks import Blocks
 from pellucid.runs import memory_budget
 from pellucid.runs.execute import whole
-from pellucid.runs.kept_run import Run, Runs
+from pellucid.runs.kept_run import Run, RunStore
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.memory_budget import Budget, held_by, weights_of
 from pellucid.runs.worker import Stop
@@ -55,13 +55,13 @@ def looked_at(runs: int, tokens: int, kept: int, counted: bool) -> list[tuple[in
     limits, seen = Limits(kept=kept, tables=1, runs=1 << 20), list[tuple[int, int]]()
     with served(MODEL, limits) as api:
         api.tensor((run := api.run(MODEL, [5, 6, 7] * 50))["run"], tables(api, run)[0], at="0,0,:,:", level="3")  # what stays for ever
-        first = resident() - api.desk.runs.budget.total
+        first = resident() - api.session.runs.budget.total
         with swapped(Run, "renew", Run.renew if counted else kept_beside):
             for i in range(runs):
                 run = api.run(MODEL, [(7 * j + i) % 200 + 5 for j in range(tokens)])
                 for n in tables(api, run)[i % 3 : i % 3 + 2]:
                     api.tensor(run["run"], n, at="0,0,:,:", level="3")
-                seen.append((api.desk.runs.budget.total, resident() - first))
+                seen.append((api.session.runs.budget.total, resident() - first))
     return seen
 
 
@@ -126,7 +126,7 @@ def test_every_tensor_of_a_run_is_found() -> None:
             prompt = next(r for r in api.get("/api/models", "models")["models"] if r["name"] == model)["prompt"]
             api.run(model, prompt, new=2)
             before = blocks()
-            run = api.desk.runs[api.run(model, prompt, new=2)["run"]]
+            run = api.session.runs[api.run(model, prompt, new=2)["run"]]
             n = next(n for n, s in enumerate(run.trace.seen) if s.later is not None)
             whole(run, n, Stop(), terms=True)
             mine = {**run.memory, **held_by(run.again.values(), run.apart)}
@@ -173,21 +173,21 @@ def test_a_value_stays_while_there_is_room() -> None:
     for kept, same in ((LIMITS.kept, True), (2 * MB, False)):
         with served(MODEL, Limits(tables=1, kept=kept)) as api:
             run = api.run(MODEL, [5, 6, 7] * 200)
-            found, first = api.desk.runs[run["run"]], tables(api, run)[:4]
+            found, first = api.session.runs[run["run"]], tables(api, run)[:4]
             values = [whole(found, n, Stop()) for n in first]
             assert all((whole(found, n, Stop()) is s) == same for n, s in zip(first, values, strict=True))
-            assert found.id in api.desk.runs.found and api.desk.runs.budget.total <= max(kept, sum(found.memory.values()))
+            assert found.id in api.session.runs.found and api.session.runs.budget.total <= max(kept, sum(found.memory.values()))
 
 
 def test_a_run_that_has_gone_keeps_nothing() -> None:
     """A request that still holds it gets its value, and nothing stays."""
     with served(MODEL, Limits(tables=1, runs=1)) as api:
         run = api.run(MODEL, [5, 6, 7] * 20)
-        found, n = api.desk.runs[run["run"]], tables(api, run)[0]
+        found, n = api.session.runs[run["run"]], tables(api, run)[0]
         api.run(MODEL, [5, 6])
-        before = api.desk.runs.budget.total
-        assert whole(found, n, Stop()).value.shape[-1] == 60 and not found.again and api.desk.runs.budget.total == before
-        assert len(api.desk.runs) == 1
+        before = api.session.runs.budget.total
+        assert whole(found, n, Stop()).value.shape[-1] == 60 and not found.again and api.session.runs.budget.total == before
+        assert len(api.session.runs) == 1
 
 
 @pytest.mark.parametrize(("free", "work", "code"), [(1 << 40, 10, "server.work"), (10, 1 << 40, "server.memory")])
@@ -195,10 +195,10 @@ def test_what_takes_too_much_is_refused(free: int, work: int, code: str, monkeyp
     """A run or a table, before anything of it is computed: by what one may take, and by what there is."""
     with served(MODEL, Limits(tables=1)) as api:
         run = api.run(MODEL, [5, 6, 7] * 20)
-        found = api.desk.runs[run["run"]]
+        found = api.session.runs[run["run"]]
         n = tables(api, run)[0]
         monkeypatch.setattr(memory_budget, "free_memory", lambda: free)
-        for limits in (api.desk.limits, found.limits):
+        for limits in (api.session.limits, found.limits):
             object.__setattr__(limits, "work", work)
             object.__setattr__(limits, "value", 20)
         reply = api.client.post("/api/runs", json={"model": MODEL, "ids": [5, 6]})
@@ -210,6 +210,6 @@ def test_what_takes_too_much_is_refused(free: int, work: int, code: str, monkeyp
 def test_runs_are_counted_once() -> None:
     """Put twice, a run is there once."""
     with served(MODEL) as api:
-        run = api.desk.runs[api.run(MODEL, [5, 6])["run"]]
-        own = Runs(LIMITS)
+        run = api.session.runs[api.run(MODEL, [5, 6])["run"]]
+        own = RunStore(LIMITS)
         assert own.put(run) is own.put(run) is run and len(own) == 1 and own.budget.total == sum(run.memory.values())

@@ -347,7 +347,7 @@ def test_a_failure_of_ours_has_a_reference(api: Served, capsys: pytest.CaptureFi
     def broken(*given: object) -> None:
         raise ValueError("what the user wrote")
 
-    with swapped(type(api.desk), "catalog", broken):
+    with swapped(type(api.session), "catalog", broken):
         error = api.wrong("/api/catalog", 500, "server.unforeseen")
     err = capsys.readouterr().err
     reference = re.search(r"[0-9a-f]{8}", error["message"])

@@ -18,7 +18,7 @@ from pellucid.runs import execute, kept_run
 from pellucid.runs.limits import Limits
 from pellucid.runs.stats import stats_of
 from pellucid.runs.worker import Stop
-from pellucid.server.desk import Desk
+from pellucid.server.session import Session
 from served import Served, judge, raw, served
 from tiny import swapped
 
@@ -59,7 +59,7 @@ def test_a_listed_table_is_the_one_of_a_small_run(name: str, api: Served) -> Non
             assert its["kept"] and mine["source"] == "recomputed"
             assert raw(api.tensor(run["run"], mine["n"])[0]) == raw(other.tensor(small["run"], its["n"])[0])
             cell = ",".join(str(n - 1) for n in mine["shape"])
-            seen = other.desk.runs[small["run"]].trace.seen[its["n"]]
+            seen = other.session.runs[small["run"]].trace.seen[its["n"]]
             if seen.terms is not None:
                 told = api.get(f"/api/runs/{run['run']}/tensors/{mine['n']}/terms", "terms", cell=cell)
                 assert told["summands"] == cell_of(seen, cell).terms.summands.tolist()
@@ -111,11 +111,11 @@ def test_a_table_waits_for_no_model(api: Served) -> None:
 
     with ThreadPoolExecutor() as pool:
         for place in asked:
-            api.desk.runs[run["run"]].again.clear()
+            api.session.runs[run["run"]].again.clear()
             with occupied(api):
                 assert pool.submit(status, place).result(60) == 200
-        api.desk.runs[run["run"]].again.clear()
-        with swapped(Desk, "ready", lambda *given: False), occupied(api):  # the mutant: in its turn
+        api.session.runs[run["run"]].again.clear()
+        with swapped(Session, "ready", lambda *given: False), occupied(api):  # the mutant: in its turn
             late = pool.submit(status, at)
             with pytest.raises(TimeoutError):
                 late.result(0.3)
@@ -148,13 +148,13 @@ def test_heads_asked_for_at_once_are_computed_once(api: Served) -> None:
 def test_cells_of_a_listed_run_need_no_model(api: Served) -> None:
     """Terms come from what the run keeps; a tensor whose operands were let go has them from a run of its own."""
     run = api.run("pellucid/capitals", CAPITAL)
-    seen = api.desk.runs[run["run"]].trace.seen
+    seen = api.session.runs[run["run"]].trace.seen
     for path in ("layers.1.attn.q", "layers.1.attn.z", "layers.1.mid", "logits"):
         n = next(n for n, s in enumerate(seen) if s.path == path)
-        assert api.desk.ready(api.desk.runs[run["run"]], n, True)
+        assert api.session.ready(api.session.runs[run["run"]], n, True)
     with served(limits=Limits(value=400, tables=0)) as tight:
         run = tight.run("pellucid/capitals", CAPITAL)
-        seen = tight.desk.runs[run["run"]].trace.seen
+        seen = tight.session.runs[run["run"]].trace.seen
         assert all(s.terms is None for s in seen if s.path == "layers.1.attn.q")
 
 
@@ -185,7 +185,7 @@ def test_large_tensors_are_measured_once(api: Served) -> None:
 
 def test_an_id_without_a_piece_is_empty(api: Served) -> None:
     """A table of embeddings is often padded to more rows than there are pieces."""
-    tokenizer = api.desk.shelf["pellucid/capitals"].model.tokenizer
+    tokenizer = api.session.registry["pellucid/capitals"].model.tokenizer
     piece, spelled = tokenizer._pieces.pop(17), tokenizer._spelled.pop(17)
     try:
         run = api.run("pellucid/capitals", CAPITAL, new=2, sampling={"bias": {"17": 1000}})

@@ -22,7 +22,7 @@ def api() -> Iterator[Served]:
 
 def bend(api: Served, scaling: str) -> Any:
     """The specimen with another scaling of its angles, and no token that ends a text."""
-    held = api.desk.shelf[MODEL]
+    held = api.session.registry[MODEL]
     held.model.generation = {"eos_token_id": 10**6}  # type: ignore[union-attr]
     module: Any = held.module
     rope = module.layers[0].attn.rope

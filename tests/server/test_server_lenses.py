@@ -128,7 +128,7 @@ def test_turns_are_the_ones_that_ran(api: Served, models: dict[str, Model], name
 
 def test_angles_that_go_by_the_length_of_a_text(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run to 6 tokens, where a scaling grows from 4: the angles are of the whole text's length."""
-    held = api.desk.shelf["pellucid/capitals-llama"]
+    held = api.session.registry["pellucid/capitals-llama"]
     part: Any = held.module.layers[0].attn
     monkeypatch.setattr(part, "rope", Rope(part.rope.width, part.rope.theta, scaling=Dynamic(2.0, 4)))
     run = api.run("pellucid/capitals-llama", CAPITAL)["run"]
@@ -153,7 +153,7 @@ def test_masks_are_what_queries_see(api: Served) -> None:
             seen = value[0] > 0  # what may be seen can still be too little for float32, so that a 0 does not tell
             assert not (seen & ~allowed).any() and (name == "capitals-t5" or bool((seen == allowed).all())), (name, t["path"])
             assert s["source"] == t["path"].endswith(".cross.pattern")
-    module: Any = api.desk.shelf["pellucid/capitals"].module.layers[1].attn
+    module: Any = api.session.registry["pellucid/capitals"].module.layers[1].attn
     with swapped(module, "limits", [window(3)]):
         told = api.run("pellucid/capitals", CAPITAL)["sights"]["layers.1.attn"]
         assert told == {"causal": True, "window": 3, "chunk": None, "until": 0, "source": False, "chosen": None}

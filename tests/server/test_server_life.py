@@ -82,7 +82,7 @@ def test_a_run_ends_at_its_next_tensor(api: Served) -> None:
 
     given = request.run_of({"model": "pellucid/capitals", "prompt": "The", "new": 50}, LIMITS)
     with swapped(Stop, "check", check), pytest.raises(RequestError):
-        execute.live(api.desk.shelf["pellucid/capitals"], given, stop, LIMITS, lambda run, n: None)  # type: ignore[arg-type,return-value]
+        execute.live(api.session.registry["pellucid/capitals"], given, stop, LIMITS, lambda run, n: None)  # type: ignore[arg-type,return-value]
     assert count == 20
     assert api.run("pellucid/capitals", "The")["new"]  # nothing of it is left behind
 
@@ -94,19 +94,19 @@ def test_old_runs_go_first() -> None:
         api.get(f"/api/runs/{first}", "run")
         api.run("pellucid/capitals", "The")
         api.wrong(f"/api/runs/{second}", 404, "server.run")
-        assert len(api.desk.runs) == 3 and api.get(f"/api/runs/{first}", "run")
+        assert len(api.session.runs) == 3 and api.get(f"/api/runs/{first}", "run")
     with served(limits=Limits(kept=300_000)) as api:
         for _ in range(5):
             api.run("pellucid/capitals", "The capital of France is")
-        assert 1 <= len(api.desk.runs) <= 2 and api.desk.runs.budget.total <= 300_000
+        assert 1 <= len(api.session.runs) <= 2 and api.session.runs.budget.total <= 300_000
 
 
 def test_the_page_is_there_before_the_model() -> None:
-    desk: Future[Any] = Future()
-    app, api = build(desk, TOKEN, PORT, LIMITS, PAGE)
+    session: Future[Any] = Future()
+    app, api = build(session, TOKEN, PORT, LIMITS, PAGE)
     with TestClient(app, f"http://127.0.0.1:{PORT}", headers={"authorization": f"Bearer {TOKEN}"}) as client:
         assert client.get("/").status_code == 200
-        threading.Timer(0.2, desk.set_exception, [RequestError("server.model", 404, found="x", known="y")]).start()
+        threading.Timer(0.2, session.set_exception, [RequestError("server.model", 404, found="x", known="y")]).start()
         waited = client.get("/api/models")
         assert (waited.status_code, judge(waited.json(), "error")["error"]["code"]) == (404, "server.model")
     api.worker.close()

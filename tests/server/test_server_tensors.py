@@ -21,7 +21,7 @@ from pellucid.errors import TraceError, UseError
 from pellucid.runs import slices
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.stats import STRIP, stats_of
-from pellucid.server.desk import Desk
+from pellucid.server.session import Session
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Seen
 from served import Served, judge, raw, served
@@ -37,7 +37,7 @@ def models() -> dict[str, pellucid.Model]:
 
 def test_measures_are_the_tensors(api: Served) -> None:
     for t in api.run("pellucid/capitals-deepseek", CAPITAL)["tensors"]:
-        run = api.desk.runs.found[next(reversed(api.desk.runs.found))]
+        run = api.session.runs.found[next(reversed(api.session.runs.found))]
         wide, found = run.trace.seen[t["n"]].value.double(), t["stats"]
         assert (found["min"], found["max"], found["absmax"]) == (float(wide.min()), float(wide.max()), float(wide.abs().max()))
         assert found["mean"] == pytest.approx(float(wide.mean()), rel=1e-12, abs=1e-13)
@@ -93,7 +93,7 @@ def test_what_is_no_number_wins_its_block() -> None:
 def test_a_level_for_each_axis(api: Served) -> None:
     """Five rows of logits keep their rows; one number is that of both axes, and of a single axis the second counts."""
     run = api.run("pellucid/capitals", CAPITAL)["run"]
-    n, s = next((n, s) for n, s in enumerate(api.desk.runs[run].trace) if s.path == "logits")
+    n, s = next((n, s) for n, s in enumerate(api.session.runs[run].trace) if s.path == "logits")
     x, about = api.tensor(run, n, at="0,:,:", level="0,4")
     assert torch.equal(x, repooled(s.value[0], 0, 4)) and x.shape[0] == 5 and about["level"] == "0,4"
     assert about["sha256"] == hashlib.sha256(raw(s.value)).hexdigest()
@@ -109,7 +109,7 @@ def test_a_level_for_each_axis(api: Served) -> None:
 
 def test_a_pooled_part_tells_its_source(api: Served) -> None:
     run = api.run("pellucid/capitals", CAPITAL)
-    for n, s in enumerate(api.desk.runs[run["run"]].trace):
+    for n, s in enumerate(api.session.runs[run["run"]].trace):
         x, about = api.tensor(run["run"], n, level=2)
         assert torch.equal(x, repooled(s.value, 2)) and about["level"] == "2"
         assert about["sha256"] == hashlib.sha256(raw(s.value)).hexdigest()
@@ -321,7 +321,7 @@ def test_a_trace_beside_its_model(folder: Path, tmp_path: Path) -> None:
         (folder, "pellucid/capitals", "open.beside"),
     ):
         with pytest.raises(UseError) as wrong:
-            Desk(str(opened), LIMITS, beside)
+            Session(str(opened), LIMITS, beside)
         assert wrong.value.key == key
 
 
@@ -357,7 +357,7 @@ def test_answers_of_a_hostile_trace(tmp_path: Path) -> None:
     seen[-1].step = 10**15
     Trace("m", "x", [1, 2], [3], seen).save(tmp_path / "far")
     with pytest.raises(TraceError) as wrong:
-        Desk(str(tmp_path / "far"), LIMITS)
+        Session(str(tmp_path / "far"), LIMITS)
     assert wrong.value.key == "trace.steps" and str(tmp_path / "far") in str(wrong.value)
 
 

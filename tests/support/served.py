@@ -17,8 +17,8 @@ from torch import Tensor
 import pellucid
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.server.app import Api, build
-from pellucid.server.desk import Desk
 from pellucid.server.files import File
+from pellucid.server.session import Session
 
 TOKEN = "t" * 43
 PORT = 8000
@@ -47,7 +47,7 @@ class Served:
     """A client, and what lies behind it."""
 
     client: TestClient
-    desk: Desk
+    session: Session
     api: Api
 
     def get(self, place: str, name: str, /, **query: object) -> dict[str, Any]:
@@ -89,11 +89,11 @@ class Served:
 @contextmanager
 def served(opened: str | None = "pellucid/capitals", limits: Limits = LIMITS, **how: Any) -> Iterator[Served]:
     """The application of an opened model."""
-    desk: Future[Desk] = Future()
-    desk.set_result(Desk(opened, limits, **how))
-    app, api = build(desk, TOKEN, PORT, limits, PAGE)
+    session: Future[Session] = Future()
+    session.set_result(Session(opened, limits, **how))
+    app, api = build(session, TOKEN, PORT, limits, PAGE)
     try:
         with TestClient(app, f"http://127.0.0.1:{PORT}", headers={"authorization": f"Bearer {TOKEN}"}) as client:
-            yield Served(client, desk.result(), api)
+            yield Served(client, session.result(), api)
     finally:
         api.worker.close()

@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pellucid.runs.limits import LIMITS
 from pellucid.server.app import build
-from pellucid.server.desk import Desk
 from pellucid.server.listen import HOST, taken
+from pellucid.server.session import Session
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-dev-shm-usage"]
 expect.set_options(timeout=30_000)  # as playwright waits elsewhere
@@ -57,10 +57,10 @@ def opened(*arguments: str) -> Iterator[str]:
 
 
 @contextmanager
-def standing(desk: Desk) -> Iterator[str]:
+def standing(session: Session) -> Iterator[str]:
     """The page of a desk's model or trace, served by a thread of this process; its address."""
-    own, token, ready = taken(0), secrets.token_urlsafe(32), Future[Desk]()
-    ready.set_result(desk)
+    own, token, ready = taken(0), secrets.token_urlsafe(32), Future[Session]()
+    ready.set_result(session)
     at = int(own.getsockname()[1])
     app, api = build(ready, token, at, LIMITS)
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", ws="none"))
@@ -75,9 +75,9 @@ def standing(desk: Desk) -> Iterator[str]:
         api.worker.close()
 
 
-def desk(opened: str, **how: Any) -> Desk:
+def session(opened: str, **how: Any) -> Session:
     """What stands behind a page; how: `load`'s settings."""
-    return Desk(opened, LIMITS, **how)
+    return Session(opened, LIMITS, **how)
 
 
 @dataclass

@@ -14,11 +14,11 @@ def masks(run: Run) -> dict[str, Any]:
     """For each attention: causal but for keys before `until`, the last `window` positions, its own chunk; whether it reads a source, and
     how many keys an indexer leaves.
     """
-    if run.held is None:
+    if run.loaded is None:
         return {}
-    before = prefix(len(run.trace.ids)) if run.held.config.prefix else None
+    before = prefix(len(run.trace.ids)) if run.loaded.config.prefix else None
     step = Step(torch.empty(1, 0, dtype=torch.long), mask=before)
-    return {path: mask(m, step) for path, m in run.held.module.named_modules() if hasattr(m, "mask")}
+    return {path: mask(m, step) for path, m in run.loaded.module.named_modules() if hasattr(m, "mask")}
 
 
 def mask(part: Any, step: Step) -> dict[str, Any]:
@@ -31,8 +31,8 @@ def mask(part: Any, step: Step) -> dict[str, Any]:
 
 def routings(run: Run) -> dict[str, Any]:
     """Of each mixture of experts: how many are chosen, out of how many groups, what a group goes by; and the width of what all visit."""
-    if run.held is None:
+    if run.loaded is None:
         return {}
     fields = ("experts", "chosen", "groups", "groups_chosen", "group_best", "corrected", "shared")
-    moes = {path: m.spec for path, m in run.held.module.named_modules() if isinstance(m, Moe)}
+    moes = {path: m.spec for path, m in run.loaded.module.named_modules() if isinstance(m, Moe)}
     return {path: {name: getattr(spec, name) for name in fields} for path, spec in moes.items()}

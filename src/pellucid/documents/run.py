@@ -17,7 +17,7 @@ SCHEMA = 1
 def run_document(run: Run) -> dict[str, Any]:
     """The run with the tensors of its first step; those of another are asked for by `step_document`."""
     pieces, new = ([run.piece(i) for i in ids] for ids in (run.trace.ids, run.trace.new))
-    asked, tokenizer = run.asked, run.tokenizer
+    request, tokenizer = run.request, run.tokenizer
     return {
         "schema": SCHEMA,
         "run": run.id,
@@ -32,7 +32,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "ended": run.kind != "encoder" and run.model is not None and bool(run.trace.new) and run.trace.new[-1] in run.model.stops,
         "text": tokenizer.decode(i for i in run.trace.new if piece_of(tokenizer, i).raw) if tokenizer is not None else None,
         "sampling": drawn(run),
-        "edited": [] if asked is None else [e.path for e in asked.edits],
+        "edited": [] if request is None else [e.path for e in request.edits],
         "torn": run.trace.torn,
         "sights": masks(run),
         "routings": routings(run),
@@ -46,9 +46,9 @@ def drawn(run: Run) -> dict[str, Any]:
 
     An encoder fills its blanks with the likeliest whatever was asked.
     """
-    if run.asked is None or not run.trace.new:
+    if run.request is None or not run.trace.new:
         return {}
-    used = Sampling() if isinstance(run.held and run.held.module, Encoder) else Sampling.of(run.asked.sampling)
+    used = Sampling() if isinstance(run.loaded and run.loaded.module, Encoder) else Sampling.of(run.request.sampling)
     return {f.name: value for f in fields(used) if (value := getattr(used, f.name)) is not None}
 
 

@@ -24,7 +24,7 @@ STRIP = 1 << 20  # numbers compared at a time
 def differences_document(run: Run, other: Run, stop: Stop) -> dict[str, Any]:
     """Of each tensor of the first step that both runs have: whether it differs, and by how much at most, where that is known."""
     theirs = {(s.path, s.call): (m, s) for m, s in enumerate(other.trace.seen[: other.firsts[1]])}
-    alike = run.held is not None and run.held is other.held
+    alike = run.loaded is not None and run.loaded is other.loaded
     changed: dict[str, bool] = {}
     told = []
     for n, s in enumerate(run.trace.seen[: run.firsts[1]]):

@@ -43,7 +43,7 @@ def tensor(run: Run, n: int, s: Seen, dims: dict[str, str], own: tuple[Weight, .
         "inputs": list(s.inputs),
         "weights": list(s.weights),
         "bytes": count * s.dtype.itemsize,
-        "parameters": None if run.held is None else parameters(own),
+        "parameters": None if run.loaded is None else parameters(own),
         "flops": s.flops,
         "rows": None if s.rows is None or s.rows.is_meta else s.rows.tolist(),
         "stats": None if stats is None else told(stats),
@@ -56,7 +56,7 @@ def tensors(run: Run, k: int) -> list[dict[str, Any]]:
     """The tensors of one step by their numbers within the run."""
     found = range(run.firsts[k], run.firsts[k + 1])
     dims, seen = {s.path: s.dims for s in run.trace.seen}, [run.trace.seen[n] for n in found]
-    first = by_first_use(seen, {} if run.held is None else run.held.weights)
+    first = by_first_use(seen, {} if run.loaded is None else run.loaded.weights)
     return [tensor(run, n, s, dims, own) for n, s, own in zip(found, seen, first, strict=True)]
 
 

@@ -7,7 +7,7 @@ from pellucid.runs.model_registry import LoadedModel
 SCHEMA = 1
 
 
-def weights_document(held: LoadedModel) -> dict[str, Any]:
+def weights_document(loaded: LoadedModel) -> dict[str, Any]:
     """Every weight of a model."""
-    told = [{f: getattr(w, f) for f in ("path", "dims", "axes", "shape", "dtype", "count", "parameter")} for w in held.weights.values()]
-    return {"schema": SCHEMA, "model": held.name, "weights": told}
+    told = [{f: getattr(w, f) for f in ("path", "dims", "axes", "shape", "dtype", "count", "parameter")} for w in loaded.weights.values()]
+    return {"schema": SCHEMA, "model": loaded.name, "weights": told}

@@ -80,18 +80,18 @@ def recording(run: Run, place: Place, limits: Limits) -> dict[str, Any]:
 
 def models(run: Run) -> dict[str, Any]:
     """What the page may choose from: the one model; of a trace that only tells a name, the name."""
-    row = {"name": run.trace.model, "prompt": run.trace.prompt, "weights": False} if run.held is None else run.held.row()
+    row = {"name": run.trace.model, "prompt": run.trace.prompt, "weights": False} if run.loaded is None else run.loaded.row()
     return {"schema": SCHEMA, "current": row["name"], "run": run.id, "models": [row]}
 
 
 def counts(run: Run, model: Model) -> dict[str, Any]:
     """What a model's budget is drawn from: its weights, its bill in its own format, and no other model or device to put beside it."""
-    assert run.held is not None
+    assert run.loaded is not None
     dtype = counted_dtype(model)
     cache = "bfloat16" if dtype == "int4" else dtype
     bill = billed(model.config, model.family.name, model.name, dtype=dtype, cache=cache, plain=dtype if dtype in PLAIN else "bfloat16")
     return {
-        f"weights?{query({'model': model.name})}": weights_document(run.held),
+        f"weights?{query({'model': model.name})}": weights_document(run.loaded),
         f"count?{query({'model': model.name, 'batch': 1, 'dtype': dtype, 'cache': cache})}": count_document(bill),
         "catalog": {"schema": SCHEMA, "models": [], "devices": [], "situations": []},
     }

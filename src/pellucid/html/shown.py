@@ -16,7 +16,7 @@ from pellucid.runs.execute import recorded, shapes
 from pellucid.runs.kept_run import Run
 from pellucid.runs.limits import LIMITS
 from pellucid.runs.model_registry import EXAMPLES, LoadedModel
-from pellucid.runs.request import Asked
+from pellucid.runs.request import RunRequest
 from pellucid.runs.worker import Stop
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Records, Seen, Watch
@@ -34,10 +34,10 @@ def subject(thing: Subject) -> tuple[Run, Place]:
         return of_model(thing), {"view": "budget"} | ({} if dtype == "bfloat16" else {"budget": f"dtype:{dtype}"})
     if isinstance(thing, Seen):
         return Run(None, Trace(seen=[whole(replace(thing, step=0, call=0, request=None))])), {"tensor": thing.path}
-    life = thing if isinstance(thing, Trace) else Trace(type(thing.model).__name__ if isinstance(thing, Watch) else "", seen=thing.seen)
-    life = replace(life, seen=[whole(s) for s in life])
-    held = held_by(life.runner if isinstance(thing, Trace) else getattr(thing, "model", None), life.model)
-    return recorded(held, life, LIMITS), {}
+    traced = thing if isinstance(thing, Trace) else Trace(type(thing.model).__name__ if isinstance(thing, Watch) else "", seen=thing.seen)
+    traced = replace(traced, seen=[whole(s) for s in traced])
+    loaded = held_by(traced.runner if isinstance(thing, Trace) else getattr(thing, "model", None), traced.model)
+    return recorded(loaded, traced, LIMITS), {}
 
 
 def title(thing: Subject) -> str:
@@ -56,10 +56,10 @@ def held_by(runner: object, name: str) -> LoadedModel | None:
 
 def of_model(model: Model) -> Run:
     """A model's shapes, by one forward on meta of the example that its kind begins with."""
-    held = LoadedModel(model.name, model.family.name, meta_model(model.config, model.dtype), model)
-    text = EXAMPLES[held.kind] if tokenizer_of(model) is not None else None
+    loaded = LoadedModel(model.name, model.family.name, meta_model(model.config, model.dtype), model)
+    text = EXAMPLES[loaded.kind] if tokenizer_of(model) is not None else None
     rows = ROWS[: model.config.positions or len(ROWS)]
-    return shapes(held, Asked(model.name, text, None if text is not None else rows), Stop(), LIMITS)
+    return shapes(loaded, RunRequest(model.name, text, None if text is not None else rows), Stop(), LIMITS)
 
 
 def counted_dtype(model: Model) -> str:

@@ -24,7 +24,7 @@ from pellucid.runs.kept_run import LetGo, Run, kept, summed
 from pellucid.runs.limits import Limits
 from pellucid.runs.memory_budget import TABLES, TENSORS, largest, require
 from pellucid.runs.model_registry import LoadedModel
-from pellucid.runs.request import Asked, Edit
+from pellucid.runs.request import Edit, RunRequest
 from pellucid.runs.slices import part_of
 from pellucid.runs.stats import stats_of
 from pellucid.runs.worker import Stop
@@ -55,48 +55,48 @@ class Keeping:
         return x.detach()
 
 
-def live(held: LoadedModel, asked: Asked, stop: Stop, limits: Limits, values: Callable[[str, int], Tensor]) -> Run:
+def live(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits, values: Callable[[str, int], Tensor]) -> Run:
     """Run a prompt, watched; tables of scores are listed alone where they are large. values: another run's tensor, for patches."""
-    if held.model is None or not held.has_weights:
-        return shapes(held, asked, stop, limits)
-    model = held.model
-    ids = ids_of(model, asked.prompt, asked.ids, limits)
-    require(TENSORS * largest(model.module, min(len(ids), held.config.positions or len(ids))), limits)
+    if loaded.model is None or not loaded.has_weights:
+        return shapes(loaded, request, stop, limits)
+    model = loaded.model
+    ids = ids_of(model, request.prompt, request.ids, limits)
+    require(TENSORS * largest(model.module, min(len(ids), loaded.config.positions or len(ids))), limits)
     answers: list[list[Answer]] = []
     tokenizer = tokenizer_of(model)
-    choose = choosing(held, asked, ids)
+    choose = choosing(loaded, request, ids)
 
     def chosen(logits: Tensor) -> int:
         token = choose(logits)
         answers.append([answer(tokenizer, logits, -1, token, limits.candidates)])
         return token
 
-    patches = {e: values(e.run, e.n) for e in asked.edits if e.run is not None and e.n is not None}
-    how: dict[str, Any] = {"keep": Keeping(stop, limits), "terms": True, "edit": changes(asked, patches)}
-    how["inside"] = "beside" if square(held, len(ids) + asked.new) <= limits.tables else "listed"
+    patches = {e: values(e.run, e.n) for e in request.edits if e.run is not None and e.n is not None}
+    how: dict[str, Any] = {"keep": Keeping(stop, limits), "terms": True, "edit": changes(request, patches)}
+    how["inside"] = "beside" if square(loaded, len(ids) + request.new) <= limits.tables else "listed"
     if isinstance(model.module, Encoder):
         model.check(torch.tensor([ids]))
-        life = trace(model, ids, asked.new, **how)
+        traced = trace(model, ids, request.new, **how)
     else:
-        life = trace(model, ids, asked.new, chosen, **how)
-    life.prompt = asked.prompt
-    forget(life)
-    run = Run(held, life, answers, asked, patches, limits)
+        traced = trace(model, ids, request.new, chosen, **how)
+    traced.prompt = request.prompt
+    forget(traced)
+    run = Run(loaded, traced, answers, request, patches, limits)
     if isinstance(model.module, Encoder) and model.config.head:
-        logits = whole(run, next(n for n, s in enumerate(life.seen) if s.path == "logits"), stop).value
-        rows = zip(life.blanks, life.new, strict=True)
+        logits = whole(run, next(n for n, s in enumerate(traced.seen) if s.path == "logits"), stop).value
+        rows = zip(traced.blanks, traced.new, strict=True)
         answers.append([answer(tokenizer, logits[0, row], row, new, limits.candidates) for row, new in rows])
     return run
 
 
-def recorded(held: LoadedModel | None, life: Trace, limits: Limits, folder: object = None) -> Run:
+def recorded(loaded: LoadedModel | None, traced: Trace, limits: Limits, folder: object = None) -> Run:
     """The run of a trace: what could come next at every step whose logits were recorded, and what did. folder: where it was read from."""
-    if life.steps > limits.steps:
-        raise TraceError("trace.steps", folder=folder or life.model, found=life.steps, most=limits.steps)
-    run = Run(held, life, limits=limits)
-    found = {s.step: s.value for s in life if s.path == "logits" and kept(s) and s.value.ndim == 3 and s.value.is_floating_point()}
-    for k in range(life.steps):
-        picks = zip(life.blanks, life.new, strict=False) if life.blanks else ((-1, i) for i in life.new[k : k + 1])
+    if traced.steps > limits.steps:
+        raise TraceError("trace.steps", folder=folder or traced.model, found=traced.steps, most=limits.steps)
+    run = Run(loaded, traced, limits=limits)
+    found = {s.step: s.value for s in traced if s.path == "logits" and kept(s) and s.value.ndim == 3 and s.value.is_floating_point()}
+    for k in range(traced.steps):
+        picks = zip(traced.blanks, traced.new, strict=False) if traced.blanks else ((-1, i) for i in traced.new[k : k + 1])
         x = found[k][0] if k in found and len(found[k]) else torch.empty(0, 0)
         fit = [(row, pick) for row, pick in picks if row < len(x) > 0 and pick < x.shape[1]]
         run.answers.append([answer(run.tokenizer, x[row], row, pick, limits.candidates) for row, pick in fit])
@@ -115,25 +115,25 @@ def ids_of(model: Model, prompt: str | None, ids: Sequence[int] | None, limits: 
     return found
 
 
-def forget(life: Trace) -> None:
+def forget(traced: Trace) -> None:
     """Terms hold what went into their op: let those go that would hold a value which is not kept."""
-    gone = {(s.step, s.path) for s in life if isinstance(s.value, LetGo)}
-    for s in life:
+    gone = {(s.step, s.path) for s in traced if isinstance(s.value, LetGo)}
+    for s in traced:
         if any((s.step, path) in gone for path in (s.path, *s.inputs)):
             s.terms = None
 
 
-def square(held: LoadedModel, tokens: int) -> int:
+def square(loaded: LoadedModel, tokens: int) -> int:
     """About how many bytes the tables of scores and their patterns take."""
-    layers = (*held.config.layers, *(held.config.encoder or ()))
+    layers = (*loaded.config.layers, *(loaded.config.encoder or ()))
     return sum(8 * one.attn.heads * tokens * tokens for one in layers)
 
 
-def choosing(held: LoadedModel, asked: Asked, ids: Sequence[int]) -> Callable[[Tensor], int]:
+def choosing(loaded: LoadedModel, request: RunRequest, ids: Sequence[int]) -> Callable[[Tensor], int]:
     """What picks the tokens of a run, one after another; begun again it picks the same."""
-    sampling = Sampling.of(asked.sampling)
-    sampling.check(held.config.vocab)
-    read = ids if held.config.starts is None else [held.config.starts]
+    sampling = Sampling.of(request.sampling)
+    sampling.check(loaded.config.vocab)
+    read = ids if loaded.config.starts is None else [loaded.config.starts]
     written: list[int] = []
 
     def picked(logits: Tensor) -> int:
@@ -143,9 +143,9 @@ def choosing(held: LoadedModel, asked: Asked, ids: Sequence[int]) -> Callable[[T
     return picked
 
 
-def changes(asked: Asked, patches: Mapping[Edit, Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
+def changes(request: RunRequest, patches: Mapping[Edit, Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
     """A run's edits by path, begun anew; see `watch`."""
-    return {e.path: changing([x for x in asked.edits if x.path == e.path], patches) for e in asked.edits}
+    return {e.path: changing([x for x in request.edits if x.path == e.path], patches) for e in request.edits}
 
 
 def changing(edits: Sequence[Edit], patches: Mapping[Edit, Tensor]) -> Callable[[Tensor], Tensor]:
@@ -188,18 +188,20 @@ def check_number(number: float, name: str, dtype: torch.dtype) -> None:
         raise RequestError("server.field", 400, "edits", name=name, found=number, allowed=f"{least}..{most}, {dtype}".replace("torch.", ""))
 
 
-def shapes(held: LoadedModel, asked: Asked, stop: Stop, limits: Limits) -> Run:
+def shapes(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits) -> Run:
     """One forward on meta: every tensor's shape and products, and no number."""
-    if asked.ids is None and held.model is None:
-        raise RequestError("server.shapes", 400, "prompt", model=held.name)
-    ids = list(asked.ids) if asked.ids is not None else held.model.ids(str(asked.prompt)) if held.model is not None else []
-    if not 0 < len(ids) <= min(limits.tokens, held.config.positions or limits.tokens):
-        raise RequestError("server.tokens", 400, "prompt", found=len(ids), limit=min(limits.tokens, held.config.positions or limits.tokens))
+    if request.ids is None and loaded.model is None:
+        raise RequestError("server.shapes", 400, "prompt", model=loaded.name)
+    ids = list(request.ids) if request.ids is not None else loaded.model.ids(str(request.prompt)) if loaded.model is not None else []
+    if not 0 < len(ids) <= min(limits.tokens, loaded.config.positions or limits.tokens):
+        raise RequestError(
+            "server.tokens", 400, "prompt", found=len(ids), limit=min(limits.tokens, loaded.config.positions or limits.tokens)
+        )
     tokens = torch.zeros(1, len(ids), dtype=torch.long, device=META)
-    given = (tokens, tokens[:, :1]) if isinstance(held.module, EncoderDecoder) else (tokens,)
-    with torch.no_grad(), watch(held.module, keep=Keeping(stop, limits)) as seen:
-        held.module(*given)
-    return Run(held, Trace(held.name, asked.prompt, ids, [], seen.seen), [], asked, {}, limits)
+    given = (tokens, tokens[:, :1]) if isinstance(loaded.module, EncoderDecoder) else (tokens,)
+    with torch.no_grad(), watch(loaded.module, keep=Keeping(stop, limits)) as seen:
+        loaded.module(*given)
+    return Run(loaded, Trace(loaded.name, request.prompt, ids, [], seen.seen), [], request, {}, limits)
 
 
 def whole(run: Run, n: int, stop: Stop, terms: bool = False) -> Seen:
@@ -231,11 +233,11 @@ def listed(run: Run, s: Seen) -> Seen:
 
 def recomputed(run: Run, s: Seen, stop: Stop) -> Seen:
     """A record with its value and its terms, by the same run watched at its path alone."""
-    assert run.held is not None and run.model is not None and run.asked is not None
-    how: dict[str, Any] = {"keep": stop.keep, "terms": True, "edit": changes(run.asked, run.patches), "only": s.path}
+    assert run.loaded is not None and run.model is not None and run.request is not None
+    how: dict[str, Any] = {"keep": stop.keep, "terms": True, "edit": changes(run.request, run.patches), "only": s.path}
     if isinstance(run.model.module, Encoder):
-        life = trace(run.model, run.trace.ids, 1, **how)
+        traced = trace(run.model, run.trace.ids, 1, **how)
     else:
-        life = trace(run.model, run.trace.ids, s.step + 1, choosing(run.held, run.asked, run.trace.ids), **how)
-    (found,) = (r for r in life if (r.step, r.call) == (s.step, s.call))
+        traced = trace(run.model, run.trace.ids, s.step + 1, choosing(run.loaded, run.request, run.trace.ids), **how)
+    (found,) = (r for r in traced if (r.step, r.call) == (s.step, s.call))
     return found

@@ -16,7 +16,7 @@ from pellucid.runs.answers import Answer, piece_of, tokenizer_of, visible
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.memory_budget import Budget, held_by, weights_of
 from pellucid.runs.model_registry import LoadedModel
-from pellucid.runs.request import Asked, Edit
+from pellucid.runs.request import Edit, RunRequest
 from pellucid.runs.stats import Stats, stats_of
 from pellucid.tokenizer.pieces import Piece
 from pellucid.tokenizer.tokenizer import Tokenizer
@@ -35,10 +35,10 @@ class LetGo:
 class Run:
     """A run under its id. held: its model, None where only tensors were opened.  answers: of each step.  asked: as it was asked for."""
 
-    held: LoadedModel | None
+    loaded: LoadedModel | None
     trace: Trace
     answers: list[list[Answer]] = field(default_factory=list)
-    asked: Asked | None = None
+    request: RunRequest | None = None
     patches: dict[Edit, Tensor] = field(default_factory=dict)  # what its edits take from other runs, which may be gone by now
     limits: Limits = LIMITS
     id: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -48,7 +48,7 @@ class Run:
 
     @property
     def model(self) -> Model | None:
-        return None if self.held is None else self.held.model
+        return None if self.loaded is None else self.loaded.model
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -57,14 +57,14 @@ class Run:
     @cached_property
     def kind(self) -> str | None:
         """Of the model; where that is not here, as far as the run tells it."""
-        if self.held is not None:
-            return self.held.kind
+        if self.loaded is not None:
+            return self.loaded.kind
         return "encoder-decoder" if self.trace.starts is not None else "encoder" if self.trace.blanks else None
 
     @cached_property
     def read(self) -> list[int]:
         """What the first step was fed."""
-        starts = self.trace.starts if self.held is None else self.held.config.starts
+        starts = self.trace.starts if self.loaded is None else self.loaded.config.starts
         return self.trace.ids if starts is None else [starts]
 
     def fed(self, k: int) -> tuple[list[int], int]:
@@ -84,7 +84,7 @@ class Run:
     @cached_property
     def apart(self) -> frozenset[int]:
         """Where the weights of its model lie, which it does not hold."""
-        return frozenset() if self.held is None else weights_of(self.held.module)
+        return frozenset() if self.loaded is None else weights_of(self.loaded.module)
 
     @property
     def memory(self) -> dict[int, int]:
@@ -136,10 +136,10 @@ def summed(run: Run, s: Seen) -> bool:
     """Whether what a record's cells are sums of can be told: a trace from a file holds values alone, and an edit is given, not made."""
     if s.source == "edited":
         return False
-    return s.terms is not None or s.later is not None or (run.asked is not None and not (isinstance(s.value, Tensor) and s.value.is_meta))
+    return s.terms is not None or s.later is not None or (run.request is not None and not (isinstance(s.value, Tensor) and s.value.is_meta))
 
 
-class Runs:
+class RunStore:
     """The latest runs by their ids, as many as the limits allow."""
 
     def __init__(self, limits: Limits) -> None:

@@ -59,7 +59,7 @@ def held_by(roots: Iterable[object], apart: Container[int] = ()) -> dict[int, in
 
 
 def weights_of(module: nn.Module) -> frozenset[int]:
-    """The addresses of a model's parameters and buffers, which are the shelf's."""
+    """The addresses of a model's parameters and buffers, which are the registry's."""
     tensors = (*module.parameters(), *module.buffers())
     parts = (part for t in tensors for part in ((t.codes, t.scales) if isinstance(t, Blocks) else (t,)))
     return frozenset(t.untyped_storage().data_ptr() for t in parts)
@@ -88,15 +88,15 @@ class Budget:
         self.holders: dict[int, int] = {}  # entries by address
         self.total = 0
 
-    def put(self, key: Key, held: LoadedModel, drop: Callable[[], object]) -> None:
+    def put(self, key: Key, loaded: LoadedModel, drop: Callable[[], object]) -> None:
         """Count what a new entry holds; others go, and if that is not enough itself, unless it is a run. drop: lets it go."""
         with self.lock:
             if key[1] is not None and (key[0], None) not in self.entries:  # its run has gone meanwhile
                 drop()
                 return
             self.remove(key)
-            self.entries[key] = held, drop
-            for place, size in held.items():
+            self.entries[key] = loaded, drop
+            for place, size in loaded.items():
                 self.holders[place] = self.holders.get(place, 0) + 1
                 self.total += size if self.holders[place] == 1 else 0
             self.use(key)
@@ -131,8 +131,8 @@ class Budget:
 
     def remove(self, key: Key) -> None:
         """Count an entry no longer."""
-        held, _ = self.entries.pop(key, ({}, None))
-        for place, size in held.items():
+        loaded, _ = self.entries.pop(key, ({}, None))
+        for place, size in loaded.items():
             self.holders[place] -= 1
             if not self.holders[place]:
                 del self.holders[place]

@@ -87,13 +87,13 @@ class LoadedModel:
         }
 
 
-class Shelf:
+class ModelRegistry:
     """opened: what the command named, or None; how: `load`'s settings for it.  most: specimens held beside it."""
 
     def __init__(self, opened: str | None, most: int, **how: Any) -> None:
         self.opened, self.most, self.how = opened, most, how
         self.names = list(dict.fromkeys([*([opened] if opened else []), *specimens()]))
-        self.held: dict[str, LoadedModel] = {}
+        self.loaded: dict[str, LoadedModel] = {}
         self.rows: dict[str, tuple[dict[str, Any], Precision | None]] = {}
         self.lock = threading.Lock()
 
@@ -101,16 +101,16 @@ class Shelf:
         """The model of a name, loaded where it is not yet."""
         self.require(name)
         with self.lock:
-            if (found := self.held.pop(name, None)) is None:
+            if (found := self.loaded.pop(name, None)) is None:
                 found = opened(name, **(self.how if name == self.opened else {}))
-            self.held[name] = found
-            others = [n for n in self.held if n not in (name, self.opened)]
+            self.loaded[name] = found
+            others = [n for n in self.loaded if n not in (name, self.opened)]
             for n in others[: max(0, len(others) - self.most + 1)]:
-                del self.held[n]
+                del self.loaded[n]
             return found
 
     def require(self, name: str) -> None:
-        """Refuse a name that is not on the shelf."""
+        """Refuse a name that is not in the registry."""
         if name not in self.names:
             raise RequestError("server.model", 404, "model", found=name, known=", ".join(self.names))
 
@@ -118,10 +118,10 @@ class Shelf:
         """Every model's entry; one that is not held is looked at without its weights."""
         for name in self.names:
             if name not in self.rows:
-                own = self.held.get(name)
+                own = self.loaded.get(name)
                 self.rows[name] = (own.row(), None if own.model is None else own.model.precision) if own is not None else unread(name)
         found = [self.rows[name] for name in self.names]
-        return [row | ({} if held is None else {"held": held.why}) for row, held in found]  # the reason in the asker's language
+        return [row | ({} if loaded is None else {"held": loaded.why}) for row, loaded in found]  # in the language of the request
 
 
 def unread(name: str) -> tuple[dict[str, Any], Precision]:

@@ -30,7 +30,7 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunRequest:
     """A run: of which model, from what, for how many tokens, picked how, changed where."""
 
     model: str
@@ -41,7 +41,7 @@ class Asked:
     edits: tuple[Edit, ...] = ()
 
 
-def run_of(body: Mapping[str, Any], limits: Limits) -> Asked:
+def run_of(body: Mapping[str, Any], limits: Limits) -> RunRequest:
     """The run that a body asks for."""
     known(body, ("model", "prompt", "ids", "new", "sampling", "edits"), "")
     model = text(body, "model")
@@ -51,7 +51,7 @@ def run_of(body: Mapping[str, Any], limits: Limits) -> Asked:
     if not isinstance(edits, list) or len(edits) > limits.edits:
         raise wrong("edits", described(edits), f"0..{limits.edits}")
     new = int(number(body, "new", int, 1, limits.new, 1))
-    return Asked(model, prompt, ids, new, sampling, tuple(edit_of(e, f"edits[{i}]") for i, e in enumerate(edits)))
+    return RunRequest(model, prompt, ids, new, sampling, tuple(edit_of(e, f"edits[{i}]") for i, e in enumerate(edits)))
 
 
 def prompt_of(body: Mapping[str, Any], limits: Limits) -> tuple[str | None, tuple[int, ...] | None]:

@@ -42,7 +42,7 @@ def part_of(at: str | None, shape: tuple[int, ...], name: str = "at") -> Part:
 
 
 def written(part: Part, shape: tuple[int, ...]) -> str:
-    """The same part as every asker would write it."""
+    """A part in its one spelling."""
     return ",".join(str(p) if isinstance(p, int) else ":" if (p.start or 0) == 0 and p.stop in (None, n) else f"{p.start}:{p.stop}"
                     for p, n in zip(part, shape, strict=True))  # fmt: skip
 
@@ -60,7 +60,7 @@ def level_of(text: str) -> Level:
 
 
 def level_text(level: Level) -> str:
-    """The same level as every asker would write it."""
+    """A level in its one spelling."""
     return str(level[0]) if level[0] == level[1] else f"{level[0]},{level[1]}"
 
 

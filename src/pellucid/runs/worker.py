@@ -1,4 +1,4 @@
-"""One thread in which models run, one run after another: requests wait in a queue, and one whose asker has gone is dropped.
+"""One thread in which models run, one run after another: requests wait in a queue, and one whose client has disconnected is dropped.
 
 A forward that has begun ends at its next tensor: what keeps the tensors asks whether it shall go on.
 """
@@ -93,6 +93,6 @@ class Worker:
 
 
 async def left(request: "Request") -> None:
-    """Returns when the asker has gone."""
+    """Returns when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""The routes of the page and its API. What needs torch lies behind the desk, which is set up in a thread while the page already loads."""
+"""The routes of the page and its API. What needs torch lies behind the session, which a thread sets up while the page already loads."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.errors import RequestError, UseError
 from pellucid.messages import speaking
-from pellucid.runs import request as body_of
+from pellucid.runs import request as request_body
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.worker import Stop, Worker
 from pellucid.server.address import plain, query, real, truth, whole
@@ -25,7 +25,7 @@ from pellucid.server.files import File, files, sent
 from pellucid.server.guard import Guard, language
 
 if TYPE_CHECKING:
-    from pellucid.server.desk import Desk
+    from pellucid.server.session import Session
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -39,10 +39,10 @@ FOREVER = "private, max-age=31536000, immutable"  # a run's id is never given tw
 
 
 class Api:
-    """The handlers of one server. desk: what they reach, once it is set up."""
+    """The handlers of one server. session: what they reach, once it is set up."""
 
-    def __init__(self, desk: "Future[Desk]", page: dict[str, File], limits: Limits) -> None:
-        self.promised, self.page, self.limits = desk, page, limits
+    def __init__(self, session: "Future[Session]", page: dict[str, File], limits: Limits) -> None:
+        self.promised, self.page, self.limits = session, page, limits
         self.worker = Worker(limits.waiting)
 
     def routes(self) -> list[Route]:
@@ -79,7 +79,7 @@ class Api:
             route("/api/catalog", self.catalog),
         ]
 
-    async def desk(self) -> "Desk":
+    async def session(self) -> "Session":
         """Waits for the model that is still being loaded."""
         return await asyncio.shield(asyncio.wrap_future(self.promised))
 
@@ -88,7 +88,7 @@ class Api:
 
     async def models(self, request: Request) -> Response:
         query(request)
-        return answer(await run_in_threadpool((await self.desk()).models))
+        return answer(await run_in_threadpool((await self.session()).models))
 
     async def body(self, request: Request) -> dict[str, Any]:
         """The body's object."""
@@ -101,115 +101,115 @@ class Api:
 
     async def tokens(self, request: Request) -> Response:
         body = await self.body(request)
-        body_of.known(body, ("model", "prompt"), "")
-        desk = await self.desk()
-        return answer(await run_in_threadpool(desk.tokens, body_of.text(body, "model"), body_of.text(body, "prompt")))
+        request_body.known(body, ("model", "prompt"), "")
+        session = await self.session()
+        return answer(await run_in_threadpool(session.tokens, request_body.text(body, "model"), request_body.text(body, "prompt")))
 
     async def live(self, request: Request) -> Response:
-        given, desk = body_of.run_of(await self.body(request), self.limits), await self.desk()
-        desk.shelf.require(given.model)
-        return answer(await self.worker.run(request, lambda stop: desk.live(given, stop)))
+        given, session = request_body.run_of(await self.body(request), self.limits), await self.session()
+        session.registry.require(given.model)
+        return answer(await self.worker.run(request, lambda stop: session.live(given, stop)))
 
     async def run(self, request: Request) -> Response:
         from pellucid.documents.run import run_document
 
         query(request)
-        run = (await self.desk()).runs[request.path_params["run"]]
+        run = (await self.session()).runs[request.path_params["run"]]
         return answer(await run_in_threadpool(run_document, run))
 
     async def step(self, request: Request) -> Response:
         from pellucid.documents.run import step_document
 
         query(request)
-        run = (await self.desk()).runs[request.path_params["run"]]
+        run = (await self.session()).runs[request.path_params["run"]]
         return answer(await run_in_threadpool(step_document, run, whole(request.path_params["step"], "step", run.trace.steps - 1)))
 
     async def sample(self, request: Request) -> Response:
-        body, desk = await self.body(request), await self.desk()
-        body_of.known(body, ("sampling", "row", "top"), "")
-        run = desk.runs[request.path_params["run"]]
-        k, given = whole(request.path_params["step"], "step", run.trace.steps - 1), body_of.sampling_of(body)
-        row = int(body_of.number(body, "row", int, -1, body_of.LARGEST, -1))
-        most = int(body_of.number(body, "top", int, 1, self.limits.rows, self.limits.candidates))
-        ready = desk.ready(run, desk.logits(run, k), False)
-        return answer(await self.computed(request, ready, lambda stop: desk.sample(run, k, row, given, most, stop)))
+        body, session = await self.body(request), await self.session()
+        request_body.known(body, ("sampling", "row", "top"), "")
+        run = session.runs[request.path_params["run"]]
+        k, given = whole(request.path_params["step"], "step", run.trace.steps - 1), request_body.sampling_of(body)
+        row = int(request_body.number(body, "row", int, -1, request_body.LARGEST, -1))
+        most = int(request_body.number(body, "top", int, 1, self.limits.rows, self.limits.candidates))
+        ready = session.ready(run, session.logits(run, k), False)
+        return answer(await self.computed(request, ready, lambda stop: session.sample(run, k, row, given, most, stop)))
 
     async def lens(self, request: Request) -> Response:
-        given, desk = query(request, "row", "id", "top"), await self.desk()
-        run = desk.runs[request.path_params["run"]]
+        given, session = query(request, "row", "id", "top"), await self.session()
+        run = session.runs[request.path_params["run"]]
         k, top = (
             whole(request.path_params["step"], "step", run.trace.steps - 1),
             whole(given.get("top", "5"), "top", self.limits.candidates),
         )
         row, id = optional(given, "row", -1), optional(given, "id", None)
         return answer(
-            await self.worker.run(request, lambda stop: desk.lens(run, k, row, id, top, stop)), headers={"cache-control": FOREVER}
+            await self.worker.run(request, lambda stop: session.lens(run, k, row, id, top, stop)), headers={"cache-control": FOREVER}
         )
 
     async def attribution(self, request: Request) -> Response:
-        given, desk = query(request, "row", "id"), await self.desk()
-        run = desk.runs[request.path_params["run"]]
+        given, session = query(request, "row", "id"), await self.session()
+        run = session.runs[request.path_params["run"]]
         k = whole(request.path_params["step"], "step", run.trace.steps - 1)
         row, id = optional(given, "row", -1), optional(given, "id", None)
-        told = await self.worker.run(request, lambda stop: desk.attribution(run, k, row, id, stop))
+        told = await self.worker.run(request, lambda stop: session.attribution(run, k, row, id, stop))
         return answer(told, headers={"cache-control": FOREVER})
 
     async def turns(self, request: Request) -> Response:
-        given, desk = query(request, "part", "query", "key", "head", "step"), await self.desk()
-        run = desk.runs[request.path_params["run"]]
+        given, session = query(request, "part", "query", "key", "head", "step"), await self.session()
+        run = session.runs[request.path_params["run"]]
         at, key, head = (whole(given.get(name, ""), name) for name in ("query", "key", "head"))
         step = whole(given["step"], "step") if "step" in given else run.trace.steps - 1
-        told = await self.worker.run(request, lambda stop: desk.turns(run, given.get("part", ""), at, key, head, step, stop))
+        told = await self.worker.run(request, lambda stop: session.turns(run, given.get("part", ""), at, key, head, step, stop))
         return answer(told, headers={"cache-control": FOREVER})
 
     async def columns(self, request: Request) -> Response:
         query(request)
-        desk = await self.desk()
-        run = desk.runs[request.path_params["run"]]
-        return answer(await self.worker.run(request, lambda stop: desk.columns(run, stop)), headers={"cache-control": FOREVER})
+        session = await self.session()
+        run = session.runs[request.path_params["run"]]
+        return answer(await self.worker.run(request, lambda stop: session.columns(run, stop)), headers={"cache-control": FOREVER})
 
     async def reuse(self, request: Request) -> Response:
-        body, desk = await self.body(request), await self.desk()
-        run, prompt = desk.runs[request.path_params["run"]], body_of.prompt_of(body, self.limits)
-        return answer(await self.worker.run(request, lambda stop: desk.reuse(run, *prompt, stop)))
+        body, session = await self.body(request), await self.session()
+        run, prompt = session.runs[request.path_params["run"]], request_body.prompt_of(body, self.limits)
+        return answer(await self.worker.run(request, lambda stop: session.reuse(run, *prompt, stop)))
 
     async def differences(self, request: Request) -> Response:
-        given, desk = query(request, "other"), await self.desk()
-        run, other = desk.runs[request.path_params["run"]], desk.runs[given.get("other", "")]
-        return answer(await run_in_threadpool(desk.differences, run, other, Stop()))
+        given, session = query(request, "other"), await self.session()
+        run, other = session.runs[request.path_params["run"]], session.runs[given.get("other", "")]
+        return answer(await run_in_threadpool(session.differences, run, other, Stop()))
 
     async def difference(self, request: Request) -> Response:
         from pellucid.runs.slices import level_of
 
-        given, desk = query(request, "other", "m", "at", "level"), await self.desk()
-        run, n, other = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), desk.runs[given.get("other", "")]
+        given, session = query(request, "other", "m", "at", "level"), await self.session()
+        run, n, other = session.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), session.runs[given.get("other", "")]
         m, level = whole(given.get("m", ""), "m"), level_of(given.get("level", "0"))
-        ready = desk.ready(run, n, False) and desk.ready(other, m, False)
-        body = await self.computed(request, ready, lambda stop: desk.difference(run, n, other, m, given.get("at"), level, stop))
+        ready = session.ready(run, n, False) and session.ready(other, m, False)
+        body = await self.computed(request, ready, lambda stop: session.difference(run, n, other, m, given.get("at"), level, stop))
         return Response(body, 200, {"cache-control": FOREVER}, "application/octet-stream")
 
     async def tensor(self, request: Request) -> Response:
         from pellucid.runs.slices import level_of
 
-        given, desk = query(request, "at", "level"), await self.desk()
-        run, n, level = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), level_of(given.get("level", "0"))
+        given, session = query(request, "at", "level"), await self.session()
+        run, n, level = session.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), level_of(given.get("level", "0"))
         tag = f'"{run.id[:16]}.{n}.{given.get("at", "")}.{level[0]},{level[1]}"'
         if tag in request.headers.get("if-none-match", ""):
             return Response(None, 304, {"etag": tag, "cache-control": FOREVER})
-        body = await self.computed(request, desk.ready(run, n, False), lambda stop: desk.part(run, n, given.get("at"), level, stop))
+        body = await self.computed(request, session.ready(run, n, False), lambda stop: session.part(run, n, given.get("at"), level, stop))
         return Response(body, 200, {"etag": tag, "cache-control": FOREVER}, "application/octet-stream")
 
     async def terms(self, request: Request) -> Response:
-        given, desk = query(request, "cell"), await self.desk()
-        run, n = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n")
-        told = await self.computed(request, desk.ready(run, n, True), lambda stop: desk.terms(run, n, given.get("cell", ""), stop))
+        given, session = query(request, "cell"), await self.session()
+        run, n = session.runs[request.path_params["run"]], whole(request.path_params["n"], "n")
+        told = await self.computed(request, session.ready(run, n, True), lambda stop: session.terms(run, n, given.get("cell", ""), stop))
         return answer(told, headers={"cache-control": FOREVER})
 
     async def stats(self, request: Request) -> Response:
         query(request)
-        desk = await self.desk()
-        run, n = desk.runs[request.path_params["run"]], whole(request.path_params["n"], "n")
-        told = await self.computed(request, desk.ready(run, n, False), lambda stop: desk.stats(run, n, stop))
+        session = await self.session()
+        run, n = session.runs[request.path_params["run"]], whole(request.path_params["n"], "n")
+        told = await self.computed(request, session.ready(run, n, False), lambda stop: session.stats(run, n, stop))
         return answer(told, headers={"cache-control": FOREVER})
 
     async def computed(self, request: Request, ready: bool, job: Callable[[Stop], T]) -> T:
@@ -217,56 +217,59 @@ class Api:
         return await (run_in_threadpool(job, Stop()) if ready else self.worker.run(request, job))
 
     async def weights(self, request: Request) -> Response:
-        name, desk = named(query(request, "model")), await self.desk()
-        return answer(await run_in_threadpool(desk.weights, name))
+        name, session = named(query(request, "model")), await self.session()
+        return answer(await run_in_threadpool(session.weights, name))
 
     async def weight(self, request: Request) -> Response:
         from pellucid.runs.slices import level_of
 
-        given, desk = query(request, "model", "path", "at", "level"), await self.desk()
+        given, session = query(request, "model", "path", "at", "level"), await self.session()
         level = level_of(given.get("level", "0"))
-        body = await run_in_threadpool(desk.weight, named(given), given.get("path", ""), given.get("at"), level)
+        body = await run_in_threadpool(session.weight, named(given), given.get("path", ""), given.get("at"), level)
         return Response(body, 200, {"cache-control": "no-store"}, "application/octet-stream")
 
     async def weight_stats(self, request: Request) -> Response:
-        given, desk = query(request, "model", "path"), await self.desk()
-        return answer(await run_in_threadpool(desk.weight_stats, named(given), given.get("path", "")))
+        given, session = query(request, "model", "path"), await self.session()
+        return answer(await run_in_threadpool(session.weight_stats, named(given), given.get("path", "")))
 
     async def count(self, request: Request) -> Response:
-        given, desk = query(request, "model", *COUNTED, *VIEWED), await self.desk()
-        return answer(await run_in_threadpool(desk.bills.document, named(given), taken(given, COUNTED), taken(given, VIEWED)))
+        given, session = query(request, "model", *COUNTED, *VIEWED), await self.session()
+        return answer(await run_in_threadpool(session.bills.document, named(given), taken(given, COUNTED), taken(given, VIEWED)))
 
     async def why(self, request: Request) -> Response:
-        given, desk = query(request, "model", "path", *COUNTED), await self.desk()
-        return answer(await run_in_threadpool(desk.bills.why, named(given), taken(given, COUNTED), given.get("path", "")))
+        given, session = query(request, "model", "path", *COUNTED), await self.session()
+        return answer(await run_in_threadpool(session.bills.why, named(given), taken(given, COUNTED), given.get("path", "")))
 
     async def along(self, request: Request) -> Response:
-        given, desk = query(request, "model", "along", "ranks", *COUNTED), await self.desk()
+        given, session = query(request, "model", "along", "ranks", *COUNTED), await self.session()
         told = await run_in_threadpool(
-            desk.bills.along, named(given), taken(given, COUNTED), given.get("along", "context"), given.get("ranks")
+            session.bills.along, named(given), taken(given, COUNTED), given.get("along", "context"), given.get("ranks")
         )
         return answer(told)
 
     async def counted(self, request: Request) -> Response:
-        given, desk = query(request, "model", *COUNTED), await self.desk()
-        return answer(await run_in_threadpool(desk.bills.weights, named(given), taken(given, COUNTED)))
+        given, session = query(request, "model", *COUNTED), await self.session()
+        return answer(await run_in_threadpool(session.bills.weights, named(given), taken(given, COUNTED)))
 
     async def bench(self, request: Request) -> Response:
-        body, desk = await self.body(request), await self.desk()
-        body_of.known(body, ("model", "context", "new"), "")
-        name, new = body_of.text(body, "model"), int(body_of.number(body, "new", int, 1, self.limits.bench_steps, self.limits.bench_steps))
-        context = body_of.number(body, "context", int, 1, self.limits.bench_context, 0)
-        desk.shelf.require(name)
-        with desk.bench.taken(name):
-            return answer(await self.worker.run(request, lambda stop: desk.bench.run(desk.shelf[name], int(context), new, stop)))
+        body, session = await self.body(request), await self.session()
+        request_body.known(body, ("model", "context", "new"), "")
+        name, new = (
+            request_body.text(body, "model"),
+            int(request_body.number(body, "new", int, 1, self.limits.bench_steps, self.limits.bench_steps)),
+        )
+        context = request_body.number(body, "context", int, 1, self.limits.bench_context, 0)
+        session.registry.require(name)
+        with session.bench.taken(name):
+            return answer(await self.worker.run(request, lambda stop: session.bench.run(session.registry[name], int(context), new, stop)))
 
     async def benched(self, request: Request) -> Response:
         query(request)
-        return answer((await self.desk()).bench.told())
+        return answer((await self.session()).bench.told())
 
     async def catalog(self, request: Request) -> Response:
         query(request)
-        return answer((await self.desk()).catalog())
+        return answer((await self.session()).catalog())
 
 
 def taken(given: Mapping[str, str], names: Mapping[str, Callable[[str, str], Any]]) -> dict[str, Any]:
@@ -309,9 +312,11 @@ async def unrouted(request: Request, fault: Exception) -> Response:
     return told(wrong, language(request.scope))
 
 
-def build(desk: "Future[Desk]", token: str, port: int, limits: Limits = LIMITS, page: dict[str, File] | None = None) -> tuple[ASGIApp, Api]:
+def build(
+    session: "Future[Session]", token: str, port: int, limits: Limits = LIMITS, page: dict[str, File] | None = None
+) -> tuple[ASGIApp, Api]:
     """The guarded application, and its handlers."""
     found = files() if page is None else page
-    api = Api(desk, found, limits)
+    api = Api(session, found, limits)
     app = Starlette(routes=api.routes(), exception_handlers={HTTPException: unrouted})
     return Guard(app, token, port, frozenset(found), limits), api

@@ -1,7 +1,7 @@
 """What `pellucid bench` measures, of a model that is open: its prefill and its decode steps on this machine, beside their bounds.
 
 One measurement goes at a time, in the thread in which models run, so that nothing else of ours runs beside it. Its clock is where it ends
-when its asker has gone: whatever is timed asks the clock twice.
+when the client has disconnected: whatever is timed asks the clock twice.
 """
 
 import time
@@ -56,13 +56,13 @@ class Bench:
         if self.running is not None:
             self.running = self.running | {"done": done, "of": whole}
 
-    def run(self, held: LoadedModel, context: int, new: int, stop: Stop) -> dict[str, Any]:
+    def run(self, loaded: LoadedModel, context: int, new: int, stop: Stop) -> dict[str, Any]:
         """A measurement. context: tokens read before, 0 for as many as are quick."""
-        if not held.has_weights:
-            raise RequestError("server.weightless", 400, "model", model=held.name)
-        if (device := held.module.embed.weight.device.type) != "cpu":
+        if not loaded.has_weights:
+            raise RequestError("server.weightless", 400, "model", model=loaded.name)
+        if (device := loaded.module.embed.weight.device.type) != "cpu":
             raise RequestError("server.bench.device", 400, "model", found=device)
-        bill = self.bill(held, context, new)
+        bill = self.bill(loaded, context, new)
 
         def clock() -> float:
             stop.check()
@@ -72,24 +72,24 @@ class Bench:
         writes = "flops.decode" in bill
         stage = Stages(self.tell, 3 + writes)
         stage(gauge.measure)
-        times = [stage(lambda: prefill(held.module, bill, clock))]
-        times += [stage(lambda: decode(held.module, bill, new, clock))] if writes else []
+        times = [stage(lambda: prefill(loaded.module, bill, clock))]
+        times += [stage(lambda: decode(loaded.module, bill, new, clock))] if writes else []
         limits = stage(gauge.measure).limits
         phases = [(t, *beside(bill, t, limits.device)) for t in times]
         told = bench_document.document(bill, False, phases, limits.device, Served(), watchman.verdict(limits))
-        self.latest[held.name] = {"schema": bench_document.SCHEMA, "limits": last_measured.document(limits), **told}
-        return self.latest[held.name]
+        self.latest[loaded.name] = {"schema": bench_document.SCHEMA, "limits": last_measured.document(limits), **told}
+        return self.latest[loaded.name]
 
-    def bill(self, held: LoadedModel, context: int, new: int) -> Bill:
+    def bill(self, loaded: LoadedModel, context: int, new: int) -> Bill:
         """The model's bill for the context, refused where one prefill is more than the limit allows."""
-        dtype = held.module.embed.weight.dtype
+        dtype = loaded.module.embed.weight.dtype
         spelled = str(dtype).removeprefix("torch.")
-        quant = None if held.model is None else held.model.quant
-        most = reach(held.config, None, new + WARM)
+        quant = None if loaded.model is None else loaded.model.quant
+        most = reach(loaded.config, None, new + WARM)
 
         def of(n: int) -> Bill:
-            check(held.name, held.config, n, new + WARM, dtype)
-            return counted(held.config, held.name, held.family, Setting(n, 1, None, quant or spelled, spelled, spelled))
+            check(loaded.name, loaded.config, n, new + WARM, dtype)
+            return counted(loaded.config, loaded.name, loaded.family, Setting(n, 1, None, quant or spelled, spelled, spelled))
 
         bill = of(context or min(most, self.limits.bench_context))
         while not context and bill.setting.context > 1 and int(bill["flops.prefill"]) > self.limits.bench_work:

@@ -15,7 +15,7 @@ from pellucid.documents.count_series import point, told, values
 from pellucid.errors import RequestError
 from pellucid.messages import language
 from pellucid.runs.limits import Limits
-from pellucid.runs.model_registry import Shelf
+from pellucid.runs.model_registry import ModelRegistry
 
 SCHEMA = 1
 ALONG = ("context", "batch", "dtype", "device")
@@ -23,10 +23,10 @@ How = dict[str, Any]
 
 
 class Bills:
-    """shelf: the models that were opened; others are the catalogue's. The latest answers are kept."""
+    """registry: the models that were opened; others are the catalogue's. The latest answers are kept."""
 
-    def __init__(self, shelf: Shelf, limits: Limits) -> None:
-        self.shelf, self.limits, self.lock = shelf, limits, threading.Lock()
+    def __init__(self, registry: ModelRegistry, limits: Limits) -> None:
+        self.registry, self.limits, self.lock = registry, limits, threading.Lock()
         self.found: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
 
     def document(self, name: str, how: How, viewed: How) -> dict[str, Any]:
@@ -70,9 +70,9 @@ class Bills:
 
     def bill(self, name: str, how: How) -> Bill:
         """A model that was opened, or one of the catalogue."""
-        if name not in self.shelf.names and name not in catalog.models():
-            raise RequestError("server.model", 404, "model", found=name, known=", ".join(self.shelf.names))
-        if (own := self.shelf.held.get(name)) is not None:
+        if name not in self.registry.names and name not in catalog.models():
+            raise RequestError("server.model", 404, "model", found=name, known=", ".join(self.registry.names))
+        if (own := self.registry.loaded.get(name)) is not None:
             return count(name, known=(own.family, own.config), **how)
         return count(name, **how)
 

@@ -20,7 +20,7 @@ from pellucid.server.connections import Connection, Room
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from pellucid.server.desk import Desk
+    from pellucid.server.session import Session
 
 HOST = "127.0.0.1"
 
@@ -43,13 +43,13 @@ def taken(port: int) -> socket.socket:
 def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: Limits = LIMITS, **how: Any) -> None:
     """Serve the page until Ctrl-C. ready: is told the address, token and all, once the port answers.
 
-    opened, how: see `Desk`. A model that cannot be opened ends the server, and is the error.
+    opened, how: see `Session`. A model that cannot be opened ends the server, and is the error.
     """
-    own, token, desk = taken(port), secrets.token_urlsafe(32), Future["Desk"]()
+    own, token, session = taken(port), secrets.token_urlsafe(32), Future["Session"]()
     at = int(own.getsockname()[1])
-    app, api = build(desk, token, at, limits)
+    app, api = build(session, token, at, limits)
     server = listening(app, limits)
-    threading.Thread(target=set_up, args=(desk, server, opened, limits, how), name="pellucid-desk", daemon=True).start()
+    threading.Thread(target=set_up, args=(session, server, opened, limits, how), name="pellucid-session", daemon=True).start()
     try:
         with ended_by_hand(server):
             ready(f"http://{HOST}:{at}/#token={token}")  # whoever has read it may press Ctrl-C at once
@@ -57,7 +57,7 @@ def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: L
     finally:
         own.close()
         api.worker.close()
-    if desk.done() and (wrong := desk.exception()) is not None:
+    if session.done() and (wrong := session.exception()) is not None:
         raise wrong
 
 
@@ -89,12 +89,12 @@ def ended_by_hand(server: uvicorn.Server) -> Iterator[None]:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
-def set_up(desk: "Future[Desk]", server: uvicorn.Server, opened: str | None, limits: Limits, how: dict[str, Any]) -> None:
+def set_up(session: "Future[Session]", server: uvicorn.Server, opened: str | None, limits: Limits, how: dict[str, Any]) -> None:
     """Import torch and open what was asked for."""
     try:
-        from pellucid.server.desk import Desk
+        from pellucid.server.session import Session
 
-        desk.set_result(Desk(opened, limits, **how))
+        session.set_result(Session(opened, limits, **how))
     except BaseException as wrong:
-        desk.set_exception(wrong)
+        session.set_exception(wrong)
         server.should_exit = True

@@ -20,10 +20,10 @@ from pellucid.documents.weight_list import weights_document
 from pellucid.errors import RequestError, UseError
 from pellucid.runs import execute, slices
 from pellucid.runs.answers import tokenizer_of, visible
-from pellucid.runs.kept_run import Run, Runs, kept
+from pellucid.runs.kept_run import Run, RunStore, kept
 from pellucid.runs.limits import Limits
-from pellucid.runs.model_registry import LoadedModel, Shelf
-from pellucid.runs.request import Asked
+from pellucid.runs.model_registry import LoadedModel, ModelRegistry
+from pellucid.runs.request import RunRequest
 from pellucid.runs.stats import stats_of
 from pellucid.runs.worker import Stop
 from pellucid.server.bench import Bench
@@ -33,46 +33,48 @@ from pellucid.tracing import INDEX, Trace, load_trace
 SCHEMA = 1
 
 
-class Desk:
+class Session:
     """opened: a model's name or the folder of a trace; None opens the first specimen. how: `load`'s settings.
 
     beside: the model that the trace was recorded from; a name that only the trace tells is followed to a specimen and nowhere else.
     """
 
     def __init__(self, opened: str | None, limits: Limits, beside: str | None = None, **how: Any) -> None:
-        self.limits, self.runs, self.opened = limits, Runs(limits), opened
+        self.limits, self.runs, self.opened = limits, RunStore(limits), opened
         folder = Path(opened) if opened is not None and (Path(opened) / INDEX).is_file() else None
-        life = None if folder is None else load_trace(folder)
-        if beside is not None and life is None:
+        traced = None if folder is None else load_trace(folder)
+        if beside is not None and traced is None:
             raise UseError("open.beside", found=opened or "-")
-        if life is not None:
-            opened = beside or (life.model if life.model in specimens() else None)
-            how = {"dtype": dtype_of(life), "ignore_fields": how.get("ignore_fields", ())}  # as it ran, where the trace's values are
-        self.shelf = Shelf(opened, limits.models, **how)
+        if traced is not None:
+            opened = beside or (traced.model if traced.model in specimens() else None)
+            how = {"dtype": dtype_of(traced), "ignore_fields": how.get("ignore_fields", ())}  # as it ran, where the trace's values are
+        self.registry = ModelRegistry(opened, limits.models, **how)
         self.first: Run | None = None  # of a trace that was opened
-        self.bills, self.bench = Bills(self.shelf, limits), Bench(limits)
-        held = None if opened is None else self.shelf[opened]
-        if life is not None:
-            life.model = beside or life.model
-            self.first = execute.recorded(alike(held, life, beside is not None), life, limits, folder)
+        self.bills, self.bench = Bills(self.registry, limits), Bench(limits)
+        loaded = None if opened is None else self.registry[opened]
+        if traced is not None:
+            traced.model = beside or traced.model
+            self.first = execute.recorded(alike(loaded, traced, beside is not None), traced, limits, folder)
 
     def models(self) -> dict[str, Any]:
         """What the page may run, and what it shows first."""
         if self.first is not None:
             self.runs.put(self.first)
-        rows = self.shelf.list()
-        current = self.shelf.opened or rows[0]["name"]
+        rows = self.registry.list()
+        current = self.registry.opened or rows[0]["name"]
         return {"schema": SCHEMA, "current": current, "run": self.first and self.first.id, "models": rows}
 
-    def live(self, asked: Asked, stop: Stop) -> dict[str, Any]:
+    def live(self, request: RunRequest, stop: Stop) -> dict[str, Any]:
         """Run a prompt, keep the run, tell it."""
-        run = execute.live(self.shelf[asked.model], asked, stop, self.limits, lambda id, n: execute.whole(self.runs[id], n, stop).value)
+        run = execute.live(
+            self.registry[request.model], request, stop, self.limits, lambda id, n: execute.whole(self.runs[id], n, stop).value
+        )
         return run_document(self.runs.put(run))
 
     def ready(self, run: Run, n: int, terms: bool) -> bool:
         """Whether a tensor can be told without running the model."""
         s = run.seen(n)
-        return (kept(s) and (not terms or s.terms is not None)) or s.later is not None or n in run.again or run.asked is None
+        return (kept(s) and (not terms or s.terms is not None)) or s.later is not None or n in run.again or run.request is None
 
     def part(self, run: Run, n: int, at: str | None, level: slices.Level, stop: Stop) -> bytes:
         """A tensor's part in a safetensors file's bytes."""
@@ -134,12 +136,12 @@ class Desk:
 
     def weights(self, name: str) -> dict[str, Any]:
         """Every weight of a model."""
-        return weights_document(self.shelf[name])
+        return weights_document(self.registry[name])
 
     def weight(self, name: str, path: str, at: str | None, level: slices.Level) -> bytes:
         """A weight's part."""
-        held = self.shelf[name]
-        x = held.tensor(path)
+        loaded = self.registry[name]
+        x = loaded.tensor(path)
         part = slices.part_of(at, tuple(x.shape))
         slices.require(part, tuple(x.shape), x.dtype, level, self.limits)
         if x.is_meta:
@@ -148,20 +150,20 @@ class Desk:
 
     def weight_stats(self, name: str, path: str) -> dict[str, Any]:
         """A weight's measures."""
-        held = self.shelf[name]
-        x = held.tensor(path)
+        loaded = self.registry[name]
+        x = loaded.tensor(path)
         if x.is_meta:
             raise RequestError("server.meta", 400, "path", path=path)
-        if path not in held.measures:
-            held.measures[path] = stats_of(x)
-        return {"schema": SCHEMA, "model": name, "path": path, "stats": told(held.measures[path])}
+        if path not in loaded.measures:
+            loaded.measures[path] = stats_of(x)
+        return {"schema": SCHEMA, "model": name, "path": path, "stats": told(loaded.measures[path])}
 
     def tokens(self, name: str, text: str) -> dict[str, Any]:
         """The ids and pieces of a text, for which nothing runs."""
-        held = self.shelf[name]
-        if held.model is None or (tokenizer := tokenizer_of(held.model)) is None:
+        loaded = self.registry[name]
+        if loaded.model is None or (tokenizer := tokenizer_of(loaded.model)) is None:
             raise RequestError("server.shapes", 400, "prompt", model=name)
-        ids = held.model.ids(text)
+        ids = loaded.model.ids(text)
         return {"schema": SCHEMA, "model": name, "ids": ids, "pieces": [visible(p) for p in tokenizer.pieces(ids)]}
 
     def catalog(self) -> dict[str, Any]:
@@ -176,24 +178,24 @@ class Desk:
         return {"schema": SCHEMA, **told}
 
 
-def alike(held: LoadedModel | None, life: Trace, asked: bool) -> LoadedModel | None:
+def alike(loaded: LoadedModel | None, traced: Trace, request: bool) -> LoadedModel | None:
     """A trace's model, if it can be that: one that was asked for must be, and one of the same name may be another."""
-    if held is None:
+    if loaded is None:
         return None
-    if asked and not held.has_weights:
-        raise UseError("open.weights", model=held.name)
-    sizes = {"D": held.config.width, "V": held.config.vocab}
-    named = ((axis, n) for s in life for axis, n in zip(map(show, parse(s.dims)), s.shape, strict=True))
+    if request and not loaded.has_weights:
+        raise UseError("open.weights", model=loaded.name)
+    sizes = {"D": loaded.config.width, "V": loaded.config.vocab}
+    named = ((axis, n) for s in traced for axis, n in zip(map(show, parse(s.dims)), s.shape, strict=True))
     if all(sizes.get(axis, n) == n for axis, n in named):
-        return held
-    if asked:
-        raise UseError("open.fits", model=held.name)
+        return loaded
+    if request:
+        raise UseError("open.fits", model=loaded.name)
     return None
 
 
-def dtype_of(life: Trace) -> str | None:
+def dtype_of(traced: Trace) -> str | None:
     """The type that a trace's model ran in."""
-    found = (str(s.dtype).removeprefix("torch.") for s in life if s.dtype.is_floating_point)
+    found = (str(s.dtype).removeprefix("torch.") for s in traced if s.dtype.is_floating_point)
     return next((name for name in found if name in DTYPES), None)
 
 
