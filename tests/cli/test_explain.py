@@ -16,9 +16,10 @@ from pellucid.api.model import Model
 from pellucid.axes import letters
 from pellucid.commands import main
 from pellucid.documents import number
-from pellucid.documents import step as lives
 from pellucid.documents.cell import cell
 from pellucid.documents.formula import formula
+from pellucid.documents.run import run_document
+from pellucid.documents.run_view import RunView, explain, folded
 from pellucid.families import family
 from pellucid.runs.answers import visible
 from pellucid.terminal import run_lines, sparkline
@@ -33,8 +34,8 @@ CHINESE = re.compile(r"[\u3400-\u9fff]")
 
 
 @pytest.fixture(scope="module")
-def told(specimen: Model) -> lives.Life:
-    return lives.live(pellucid.load(specimen.name, dtype="float32"), PROMPT, 2, terms=True)
+def told(specimen: Model) -> RunView:
+    return explain(pellucid.load(specimen.name, dtype="float32"), PROMPT, 2, terms=True)
 
 
 def random_model(name: str) -> Model:
@@ -45,7 +46,7 @@ def random_model(name: str) -> Model:
     return Model(name, module, family(name), {}, None)
 
 
-def plain(life: lives.Life, **how: Any) -> str:
+def plain(life: RunView, **how: Any) -> str:
     return "\n".join(line.plain for line in run_lines.story(life, View(**how)))
 
 
@@ -91,7 +92,7 @@ def test_json_is_the_python_api(folder: Path, capsys: pytest.CaptureFixture[str]
     assert {wrong.rpartition(".")[2] for wrong in unlike(document, model, 2)} == {"mean", "order"}
 
 
-def test_the_default_model_is_the_specimen(told: lives.Life, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_model_is_the_specimen(told: RunView, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run("explain", PROMPT, capsys=capsys)
     assert code == 0
     assert out.startswith("pellucid/capitals")
@@ -100,11 +101,11 @@ def test_the_default_model_is_the_specimen(told: lives.Life, capsys: pytest.Capt
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 @pytest.mark.parametrize("colour", [False, True])
-def test_lines_fit_and_numbers_are_the_values(told: lives.Life, width: int, colour: bool) -> None:
+def test_lines_fit_and_numbers_are_the_values(told: RunView, width: int, colour: bool) -> None:
     text = plain(told, width=width, colour=colour)
     assert max(map(cell_len, text.splitlines())) <= width
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
-    for line in told.moments[0].lines:
+    for line in told.steps[0].lines:
         if line.block in ("", "layers.0") and line.seen.step == 0:
             row = next(r for r in text.splitlines() if re.match(rf"\s+{re.escape(line.name)} ", r))
             printed = row.split()[-3:]
@@ -118,11 +119,11 @@ def test_lines_fit_and_numbers_are_the_values(told: lives.Life, width: int, colo
 def test_every_family(name: str) -> None:
     """Every parameter is named when all is unfolded, letters are explained, formulas are written, and no line is too long."""
     model = random_model(name)
-    life = lives.live(model, [5, 3, 60, 7], 2)
+    life = explain(model, [5, 3, 60, 7], 2)
     text = plain(life, width=160, everything=True)
     shown = set(re.findall(r"^ {6}(\S+)  ", text, re.M))
     assert {path for path, _ in model.module.named_parameters()} <= shown
-    for line in life.moments[0].lines:
+    for line in life.steps[0].lines:
         assert line.made and "(past" not in line.made
         assert not re.search(r"^\w+ \w+\(", line.made), line.made
         assert all(re.search(rf"^ .*\b{x}  \S", text, re.M) for x in letters(line.seen.dims) if x != "B")
@@ -130,14 +131,14 @@ def test_every_family(name: str) -> None:
         folded = plain(life, width=width)
         assert max(map(cell_len, folded.splitlines())) <= width
         assert folded.count("\n") < text.count("\n")
-    jsonschema.validate(lives.document(life), schema("explain"))
-    assert [m.before for m in life.moments] == [0, 1 if model.config.encoder else 4]
+    jsonschema.validate(run_document(life.run, life.trace.steps), schema("explain"))
+    assert [m.past for m in life.steps] == [0, 1 if model.config.encoder else 4]
 
 
 def test_a_line_without_its_weight_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant of the test above: a story that names only the first weight of a line."""
     model = random_model("gpt2")
-    life = lives.live(model, [5, 3], 1)
+    life = explain(model, [5, 3], 1)
     sources = run_lines.sources
     monkeypatch.setattr(run_lines, "sources", lambda one: sources(one)[:1])
     shown = set(re.findall(r"^ {6}(\S+)  ", plain(life, width=160, everything=True), re.M))
@@ -147,9 +148,9 @@ def test_a_line_without_its_weight_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("name", FAMILIES)
 def test_cells_add_up(name: str) -> None:
     """Random cells of every tensor: the summands that are printed add up to the number that is printed."""
-    life = lives.live(random_model(name), [5, 3, 60, 7], 1, terms=True)
+    life = explain(random_model(name), [5, 3, 60, 7], 1, terms=True)
     draw = torch.Generator().manual_seed(1)
-    for line in life.moments[0].lines:
+    for line in life.steps[0].lines:
         at = [int(torch.randint(n, (), generator=draw)) for n in line.seen.shape]
         c = cell(life.trace, line.seen.path, ",".join(map(str, at)))
         assert c.value == float(line.seen.value[tuple(at)])
@@ -160,7 +161,7 @@ def test_cells_add_up(name: str) -> None:
         assert max(map(cell_len, text.splitlines())) <= 100
 
 
-def test_a_cell_in_the_terminal(told: lives.Life, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_in_the_terminal(told: RunView, capsys: pytest.CaptureFixture[str]) -> None:
     """The batch may be left out, negative numbers count from the end, and the middle's sum is what its summands add up to."""
     path = "layers.0.attn.scores"
     code, out, _ = run("explain", PROMPT, "--cell", path, "1,-1,3", capsys=capsys)
@@ -192,11 +193,11 @@ def test_chinese(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert not CHINESE.search(out.split("the likeliest")[0])
 
 
-def test_folding(told: lives.Life) -> None:
+def test_folding(told: RunView) -> None:
     """Blocks like an earlier one are a line each, a layer asked for is unfolded, a head shows its own rows and its pattern."""
-    assert lives.folded(told) == {"layers.1", "layers.2", "layers.3"}
-    assert lives.folded(told, [2]) == {"layers.0", "layers.1", "layers.3"}
-    assert lives.folded(told, everything=True) == set()
+    assert folded(told) == {"layers.1", "layers.2", "layers.3"}
+    assert folded(told, [2]) == {"layers.0", "layers.1", "layers.3"}
+    assert folded(told, everything=True) == set()
     text = plain(told, width=120, layers=(2,), head=1)
     pattern = told.trace.all("layers.2.attn.pattern")[0].value[0, 1]
     assert "layers.2.attn.pattern" in text
@@ -209,29 +210,29 @@ def test_folding(told: lives.Life) -> None:
 
 
 def test_blocks_of_another_make_are_not_folded() -> None:
-    life = lives.live(random_model("deepseek_v3"), [5, 3], 1)
-    assert lives.folded(life) == {"layers.2"}
-    assert lives.folded(lives.live(random_model("t5"), [5, 3], 1)) == {"encoder.layers.1", "decoder.layers.1", "decoder.layers.2"}
+    life = explain(random_model("deepseek_v3"), [5, 3], 1)
+    assert folded(life) == {"layers.2"}
+    assert folded(explain(random_model("t5"), [5, 3], 1)) == {"encoder.layers.1", "decoder.layers.1", "decoder.layers.2"}
 
 
-def test_recomputed_values_say_so(told: lives.Life, specimen: Model) -> None:
+def test_recomputed_values_say_so(told: RunView, specimen: Model) -> None:
     text = plain(told, width=160)
     seen = told.trace.all("layers.0.attn.scores")[0]
     assert seen.source == "recomputed" and seen.error is not None
     assert f"≈{number.number(seen.error)}" in text
-    reference = lives.live(specimen, PROMPT, 1, inside="reference")
+    reference = explain(specimen, PROMPT, 1, inside="reference")
     assert "[reference]" in plain(reference, width=160) and "≈" not in plain(reference, width=160)
-    edited = lives.live(specimen, PROMPT, 1, edit={"layers.0.attn.z": lambda z: z * 0})
+    edited = explain(specimen, PROMPT, 1, edit={"layers.0.attn.z": lambda z: z * 0})
     assert "[edited]" in plain(edited, width=160)
 
 
 def test_numbers_that_are_none() -> None:
     """NaN and infinities are drawn as such, are null in JSON, and do not disturb the picture."""
     model = random_model("gpt2")
-    life = lives.live(model, [5, 3], 1, edit={"layers.1.out": lambda x: x * float("nan"), "layers.0.ffn": lambda x: x - float("inf")})
+    life = explain(model, [5, 3], 1, edit={"layers.1.out": lambda x: x * float("nan"), "layers.0.ffn": lambda x: x - float("inf")})
     text = plain(life, width=160)
     assert "NaN" in text and "-∞" in text
-    document = lives.document(life)
+    document = run_document(life.run, life.trace.steps)
     json.dumps(document, allow_nan=False)
     jsonschema.validate(document, schema("explain"))
     assert document["next"]["probability"] is None
@@ -239,7 +240,7 @@ def test_numbers_that_are_none() -> None:
 
 def test_formulas() -> None:
     """The scale is the part's own, a sum of channels names the summand, an unknown op shows its operands."""
-    latent = {s.path: s for s in lives.live(random_model("deepseek_v3"), [5, 3], 1).trace}
+    latent = {s.path: s for s in explain(random_model("deepseek_v3"), [5, 3], 1).trace}
     dims = {p: s.dims for p, s in latent.items()}
     assert formula(latent["layers.0.attn.scores"], dims) == "(q[:K]·kᵀ + q_rot·k_sharedᵀ) / √24"
     assert formula(latent["layers.0.attn.latent"], dims) == "kv_a[:C] / rms(kv_a[:C]) · W_kv_norm"

@@ -17,9 +17,11 @@ from pellucid.commands import main
 from pellucid.counting import Bill, bill, training_memory
 from pellucid.counting.number import Number
 from pellucid.documents import count as bill_json
-from pellucid.documents import count_formulas, count_series, step
+from pellucid.documents import count_formulas, count_series
 from pellucid.documents.amount import scaled
 from pellucid.documents.count import document, view
+from pellucid.documents.run import run_document
+from pellucid.documents.run_view import explain
 from pellucid.messages import say
 from pellucid.terminal import bill as drawing
 from pellucid.terminal import columns, structure, tables, training_and_ranks
@@ -177,7 +179,7 @@ def test_show_and_explain_say_what_count_says(name: str, capsys: pytest.CaptureF
     """The parameters of a model, of each of its blocks, and of every weight, in every face that a model that runs has."""
     model, found = pellucid.load(name), count(name, dtype="float32", context=16)
     made = structure.document(model)
-    lived = step.document(step.live(model, [5, 6, 7]))
+    lived = run_document(explain(model, [5, 6, 7]).run)
     pairs: list[Pair] = [("total", int(found["parameters.total"])), ("total", made["parameters"]), ("total", lived["parameters"])]
     pairs += [("total", sum(w["count"] for w in made["weights"] if w["parameter"]))]
     pairs += [("buffers", sum(w["count"] for w in made["weights"] if not w["parameter"])), ("buffers", int(found["buffers.total"]))]

@@ -15,7 +15,7 @@ from torch import Tensor
 import pellucid
 from pellucid.api.model import specimens
 from pellucid.documents.cell import cell_of, terms_document
-from pellucid.documents.step import live
+from pellucid.documents.run_view import explain
 from pellucid.ops.sampling import stages
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.runs.answers import visible
@@ -58,13 +58,13 @@ def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models
     model, prompt = models[name], rows[name]["prompt"]
     new = 1 if rows[name]["kind"] == "encoder" else 3
     run = api.run(name, prompt, new=new)
-    mine = live(model, prompt, new, LIMITS.candidates, terms=True)
+    mine = explain(model, prompt, new, LIMITS.candidates, terms=True)
     assert (run["ids"], run["new"], run["text"]) == (mine.trace.ids, mine.trace.new, model.tokenizer.decode(mine.trace.new))
     assert run["pieces"] == [visible(p) for p in mine.pieces]
     told = [t for k in range(len(run["steps"])) for t in api.get(f"/api/runs/{run['run']}/steps/{k}", "step")["tensors"]]
     assert run["tensors"] == told[: len(run["tensors"])] and [t["n"] for t in told] == list(range(len(mine.trace)))
     dice = random.Random(name)
-    for t, s, line in zip(told, mine.trace, (x for m in mine.moments for x in m.lines), strict=True):
+    for t, s, line in zip(told, mine.trace, (x for m in mine.steps for x in m.lines), strict=True):
         assert (t["path"], t["dims"], t["shape"], t["step"], t["call"]) == (s.path, s.dims, list(s.shape), s.step, s.call)
         assert (t["source"], t["error"], t["op"], t["made"]) == (s.source, s.error, s.op, line.made)
         assert (t["inputs"], t["weights"]) == (list(s.inputs), list(s.weights)) and (t["block"], t["name"]) == (line.block, line.name)
@@ -76,8 +76,8 @@ def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models
         x, about = api.tensor(run["run"], t["n"], at=at)
         assert raw(x) == raw(s.value[tuple(part)]) and x.shape == s.value[tuple(part)].shape
         assert about["sha256"] == hashlib.sha256(raw(x)).hexdigest() and (about["path"], about["level"]) == (s.path, "0")
-    for step, moment in zip(run["steps"], mine.moments, strict=True):
-        assert (step["fed"], step["before"], step["count"]) == (moment.fed, moment.before, len(moment.lines))
+    for step, moment in zip(run["steps"], mine.steps, strict=True):
+        assert (step["fed"], step["past"], step["count"]) == (moment.fed, moment.past, len(moment.lines))
         assert [a["row"] for a in step["answers"]] == [a.row for a in moment.answers]
         for mine_, its in zip(moment.answers, step["answers"], strict=True):
             its_rows = [(c["id"], c["logit"], c["probability"]) for c in (its["picked"], *its["candidates"])]

@@ -41,10 +41,10 @@ def test_every_step_shows_the_turns_that_ran_in_it(api: Served, scaling: str) ->
     scale = bend(api, scaling).layers[1].attn.scale
     run = api.run(MODEL, PROMPT, new=6)
     again = scaling == "longrope"
-    fed = [(len(s["fed"]), s["before"]) for s in run["steps"]]
+    fed = [(len(s["fed"]), s["past"]) for s in run["steps"]]
     assert fed == [(5, 0), (1, 5), (1, 6), (8, 0) if again else (1, 7), (1, 8), (1, 9)]
     told = [*run["ids"], *run["new"]]
-    assert all(s["fed"] == told[s["before"] : s["before"] + len(s["fed"])] for s in run["steps"])
+    assert all(s["fed"] == told[s["past"] : s["past"] + len(s["fed"])] for s in run["steps"])
 
     def gap() -> float:
         gaps = []
@@ -65,4 +65,4 @@ def test_every_step_shows_the_turns_that_ran_in_it(api: Served, scaling: str) ->
     assert gap() < 1e-4
     if again:
         with swapped(Run, "fed", lambda self, k: (told[-1:], 0 if k == 0 else len(self.read) + k - 1)):  # the mutant counts tokens
-            assert [s["before"] for s in api.get(f"/api/runs/{run['run']}", "run")["steps"]] != [before for _, before in fed]
+            assert [s["past"] for s in api.get(f"/api/runs/{run['run']}", "run")["steps"]] != [before for _, before in fed]

@@ -145,9 +145,9 @@ def test_masks_are_what_queries_see(api: Served) -> None:
     for name in (*ALL, "capitals-bert"):
         run = api.run(f"pellucid/{name}", CAPITAL)
         patterns = [t for t in run["tensors"] if t["path"].endswith(".pattern")]
-        assert {t["path"].removesuffix(".pattern") for t in patterns} == set(run["sights"])
+        assert {t["path"].removesuffix(".pattern") for t in patterns} == set(run["masks"])
         for t in patterns:
-            s, value = run["sights"][t["path"].removesuffix(".pattern")], api.tensor(run["run"], t["n"])[0]
+            s, value = run["masks"][t["path"].removesuffix(".pattern")], api.tensor(run["run"], t["n"])[0]
             q, k = torch.arange(t["shape"][2])[:, None], torch.arange(t["shape"][3])[None]
             allowed = (k <= q) | (k < s["until"]) if s["causal"] else (k == k) & (q == q)
             seen = value[0] > 0  # what may be seen can still be too little for float32, so that a 0 does not tell
@@ -155,7 +155,7 @@ def test_masks_are_what_queries_see(api: Served) -> None:
             assert s["source"] == t["path"].endswith(".cross.pattern")
     module: Any = api.session.registry["pellucid/capitals"].module.layers[1].attn
     with swapped(module, "limits", [window(3)]):
-        told = api.run("pellucid/capitals", CAPITAL)["sights"]["layers.1.attn"]
+        told = api.run("pellucid/capitals", CAPITAL)["masks"]["layers.1.attn"]
         assert told == {"causal": True, "window": 3, "chunk": None, "until": 0, "source": False, "chosen": None}
         seen = module.mask(Step.plain(at[None])).materialize(at[None], at[None])[0][0, 0]
         assert torch.equal(seen, (at[None] <= at[:, None]) & (at[:, None] - at[None] < told["window"]))
@@ -295,7 +295,7 @@ def test_a_recorded_run_alone_tells_no_more_than_it_holds(tmp_path: Any) -> None
     with served(str(tmp_path / "trace")) as api:
         run = api.client.get("/api/models").json()["run"]
         document = api.get(f"/api/runs/{run}", "run")
-        assert (document["sights"], document["routings"]) == ({}, {})
+        assert (document["masks"], document["routings"]) == ({}, {})
         api.wrong(f"/api/runs/{run}/steps/0/lens", 400, "server.alone")
         api.wrong(f"/api/runs/{run}/steps/0/attribution", 400, "server.alone")
         api.wrong(f"/api/runs/{run}/turns", 400, "server.alone", part="layers.0.attn", query=0, key=0, head=0)

@@ -42,18 +42,22 @@ def add(app: typer.Typer) -> None:
         how = {"dtype": dtype, "device": device, "quant": quant, "ignore_fields": ignore_field or (), "adapter": adapter}
         model = options.loaded(screen, name, finite, **how)
 
-        from pellucid.documents import step
         from pellucid.documents.cell import cell as cell_of
         from pellucid.documents.cell import document
+        from pellucid.documents.run import run_document
+        from pellucid.documents.run_view import explain as explained
         from pellucid.terminal import cell_lines, run_lines
 
-        told = step.live(model, prompt, steps, best, terms=cell is not None, inside="reference" if reference else "beside")
-        options.warn_beyond(screen, model, len(told.trace.ids) + told.trace.steps - 1)
-        view = run_lines.View(screen.width, screen.colour, tuple(layer or ()), head, everything, not screen.quiet)
-        asked = cell_of(told.trace, *cell) if cell is not None else None
-        dims = {s.path: s.dims for s in told.trace}
-        lines = cell_lines.account(asked, dims, view.width, everything) if asked is not None else run_lines.story(told, view)
+        view = explained(model, prompt, steps, best, terms=cell is not None, inside="reference" if reference else "beside")
+        options.warn_beyond(screen, model, len(view.trace.ids) + view.trace.steps - 1)
+        shown = run_lines.View(screen.width, screen.colour, tuple(layer or ()), head, everything, not screen.quiet)
+        found = cell_of(view.trace, *cell) if cell is not None else None
+        dims = {s.path: s.dims for s in view.trace}
+        lines = cell_lines.account(found, dims, shown.width, everything) if found is not None else run_lines.story(view, shown)
         if screen.json:
-            screen.document(step.document(told) | ({} if asked is None else {"cell": document(asked, dims)}))
+            whole = run_document(view.run, view.trace.steps)
+            if found is not None:
+                whole["cell"] = document(found, dims)
+            screen.document(whole)
         else:
             screen.lines(lines)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import TextIOWrapper
@@ -98,7 +98,7 @@ class Screen:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    def document(self, table: dict[str, Any] | list[dict[str, Any]]) -> None:
+    def document(self, table: Mapping[str, Any] | list[dict[str, Any]]) -> None:
         """Print a JSON document on one line; a number that JSON lacks is a mistake of its maker."""
         self.text(json.dumps(table, ensure_ascii=False, allow_nan=False) + "\n")
 

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from pellucid.axes import parse, show
+from pellucid.documents.definition import Count, Setting
 from pellucid.documents.formula import formula
 from pellucid.documents.number import finite
 from pellucid.documents.summands import labels, values
@@ -85,23 +86,47 @@ def shortened(count: int, ends: int) -> tuple[range, range]:
     return range(ends), range(count - ends, count)
 
 
-def document(c: Cell, dims: Mapping[str, str]) -> dict[str, Any]:
-    """The cell as JSON; dims: of the run's records, by path. Summands are the products of the factors, and after them what is added."""
+class CellDocument(TypedDict):
+    """One number of a tensor, taken apart."""
+
+    path: str
+    dims: str
+    index: list[Count]
+    made: Annotated[str, "its tensor's formula"]
+    settings: Annotated[dict[str, Setting], "of the op"]
+    factors: Annotated[dict[str, list[float | None]], "columns whose products are summed"]
+    added: dict[str, float | None]
+    numbers: Annotated[dict[str, float | None], "that a template is filled with, by the names of the op"]
+    summands: Annotated[list[float | None], "the products of the factors, and after them what is added"]
+    total: Annotated[float | None, "of the summands, in float64"]
+    value: Annotated[float | None, "that the model holds"]
+
+
+def document(c: Cell, dims: Mapping[str, str]) -> CellDocument:
+    """The cell as JSON. dims: of the run's records, by path."""
     label, s = labels(c.seen, dims), c.seen
-    told: dict[str, Any] = {"path": s.path, "dims": s.dims, "index": list(c.index), "made": formula(s, dims), "settings": dict(s.settings)}
-    told |= {"factors": {label(name): [finite(x) for x in f.tolist()] for name, f in c.terms.factors.items()}}
-    told |= {"added": {label(name): finite(x) for name, x in c.terms.added.items()}}
-    told |= {"numbers": {name: finite(x) for name, x in values(c.terms).items()}}
-    return told | {"summands": [finite(x) for x in c.terms.summands.tolist()], "total": finite(c.total), "value": finite(c.value)}
+    return {
+        "path": s.path,
+        "dims": s.dims,
+        "index": list(c.index),
+        "made": formula(s, dims),
+        "settings": dict(s.settings),
+        "factors": {label(name): [finite(x) for x in f.tolist()] for name, f in c.terms.factors.items()},
+        "added": {label(name): finite(x) for name, x in c.terms.added.items()},
+        "numbers": {name: finite(x) for name, x in values(c.terms).items()},
+        "summands": [finite(x) for x in c.terms.summands.tolist()],
+        "total": finite(c.total),
+        "value": finite(c.value),
+    }
 
 
 def terms_document(run: Run, seen: Seen, index: str, limits: Limits) -> dict[str, Any]:
     """The cell as JSON; of very many summands the first ones, with the sum of all."""
     found = cell_of(seen, index)
     dims = {s.path: s.dims for s in run.trace}
-    told, added = document(found, dims), len(found.terms.added)
+    own, added = document(found, dims), len(found.terms.added)
     most, products = max(limits.summands - added, 0), len(found.terms.summands) - added
-    told |= {"factors": {name: column[:most] for name, column in told["factors"].items()}, "count": products + added}
-    told["summands"] = [*told["summands"][: min(most, products)], *told["summands"][products:]]
+    own["factors"] = {name: column[:most] for name, column in own["factors"].items()}
+    own["summands"] = [*own["summands"][: min(most, products)], *own["summands"][products:]]
     about = {"op": seen.op, "inputs": list(seen.inputs), "weights": list(seen.weights), "source": seen.source, "error": seen.error}
-    return {"schema": SCHEMA, "run": run.id} | told | about
+    return {"schema": SCHEMA, "run": run.id, **own, "count": products + added, **about}

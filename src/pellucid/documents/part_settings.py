@@ -1,19 +1,43 @@
 """What a run's parts were built to do, as far as no tensor tells it: what their queries may see, and how their routers choose."""
 
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import torch
 
 from pellucid.batch.mask import Band, prefix
 from pellucid.batch.step import Step
+from pellucid.documents.definition import Constraint, Count
 from pellucid.nn.moe import Moe
 from pellucid.runs.kept_run import Run
 
+Size = Annotated[int, Constraint(minimum=1)]
 
-def masks(run: Run) -> dict[str, Any]:
-    """For each attention: causal but for keys before `until`, the last `window` positions, its own chunk; whether it reads a source, and
-    how many keys an indexer leaves.
-    """
+
+class MaskDocument(TypedDict):
+    """Which keys the queries of one attention may see, by positions."""
+
+    causal: bool
+    window: Annotated[Size | None, "the last positions that are seen; null: all"]
+    chunk: Annotated[Size | None, "positions of a chunk, which sees itself alone; null: none"]
+    until: Annotated[Count, "keys before it are seen even by earlier queries"]
+    source: Annotated[bool, "the keys are an encoder's"]
+    chosen: Annotated[Size | None, "keys that an indexer leaves at most; null: no indexer"]
+
+
+class RoutingDocument(TypedDict):
+    """How a mixture of experts chooses."""
+
+    experts: Count
+    chosen: Annotated[Count, "experts of the best groups, for each token"]
+    groups: Count
+    groups_chosen: Count
+    group_best: Annotated[Count, "experts whose scores a group's score is the sum of"]
+    corrected: Annotated[bool, "a correction is added to the scores before the choice"]
+    shared: Annotated[Count, "width of the part that every token visits"]
+
+
+def masks(run: Run) -> dict[str, MaskDocument]:
+    """The mask of each attention by its path; empty where the model is not at hand."""
     if run.loaded is None:
         return {}
     before = prefix(len(run.trace.ids)) if run.loaded.config.prefix else None
@@ -21,18 +45,36 @@ def masks(run: Run) -> dict[str, Any]:
     return {path: mask(m, step) for path, m in run.loaded.module.named_modules() if hasattr(m, "mask")}
 
 
-def mask(part: Any, step: Step) -> dict[str, Any]:
-    """The mask of a part as data."""
+def mask(part: Any, step: Step) -> MaskDocument:
+    """The mask of `part` in `step`, as data."""
     band = part.mask(step).allowed
     assert isinstance(band, Band)
-    told = {"causal": band.causal, "window": band.window, "chunk": band.chunk, "until": band.until}
-    return told | {"source": bool(part.reads_source), "chosen": None if part.indexer is None else part.indexer.chosen}
+    return {
+        "causal": band.causal,
+        "window": band.window,
+        "chunk": band.chunk,
+        "until": band.until,
+        "source": bool(part.reads_source),
+        "chosen": None if part.indexer is None else part.indexer.chosen,
+    }
 
 
-def routings(run: Run) -> dict[str, Any]:
-    """Of each mixture of experts: how many are chosen, out of how many groups, what a group goes by; and the width of what all visit."""
+def routings(run: Run) -> dict[str, RoutingDocument]:
+    """The routing of each mixture of experts by its path; empty where the model is not at hand."""
     if run.loaded is None:
         return {}
-    fields = ("experts", "chosen", "groups", "groups_chosen", "group_best", "corrected", "shared")
-    moes = {path: m.spec for path, m in run.loaded.module.named_modules() if isinstance(m, Moe)}
-    return {path: {name: getattr(spec, name) for name in fields} for path, spec in moes.items()}
+    return {path: routing(m) for path, m in run.loaded.module.named_modules() if isinstance(m, Moe)}
+
+
+def routing(m: Moe) -> RoutingDocument:
+    """The routing document of `m`."""
+    spec = m.spec
+    return {
+        "experts": spec.experts,
+        "chosen": spec.chosen,
+        "groups": spec.groups,
+        "groups_chosen": spec.groups_chosen,
+        "group_best": spec.group_best,
+        "corrected": spec.corrected,
+        "shared": spec.shared,
+    }

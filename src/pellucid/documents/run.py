@@ -1,32 +1,156 @@
-"""A run as JSON: its tokens, its steps with what could come next, and its tensors, step by step, in the order in which they were made."""
+"""A run as JSON: its tokens, its steps with what could come next, and its tensors, step by step, in the order in which they were made.
 
+`explain --json`, the server, a file and a notebook carry this one document.
+"""
+
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
+from pellucid.counting.weights import Weight, parameters
+from pellucid.documents.cell import CellDocument
+from pellucid.documents.definition import As, Constraint, Count, Path
+from pellucid.documents.formula import block
 from pellucid.documents.number import finite
-from pellucid.documents.part_settings import masks, routings
-from pellucid.documents.tensor import tensors
+from pellucid.documents.part_settings import MaskDocument, RoutingDocument, masks, routings
+from pellucid.documents.tensor import TensorDocument, tensors
 from pellucid.nn.transformer import Encoder
 from pellucid.ops.sampling.settings import Sampling
-from pellucid.runs.answers import Answer, Candidate, piece_of
+from pellucid.runs.answers import Answer, Candidate, piece_of, visible
 from pellucid.runs.kept_run import Run, kept
 
-SCHEMA = 1
+SCHEMA: Final = 1
 
 
-def run_document(run: Run) -> dict[str, Any]:
-    """The run with the tensors of its first step; those of another are asked for by `step_document`."""
+class TokenDocument(TypedDict):
+    """A token of the prompt."""
+
+    id: Count
+    text: Annotated[str, "its bytes as text; U+FFFD where they are none"]
+    bytes: Annotated[str, Constraint(pattern="^([0-9a-f]{2})*$")]
+
+
+class CandidateDocument(TypedDict):
+    """A token that could stand in one place."""
+
+    id: Count
+    text: Annotated[str | None, "null: no piece has this id"]
+    piece: Annotated[str, "as it is shown, each of its bytes visible"]
+    logit: float | None
+    probability: float | None
+
+
+class AnswerDocument(TypedDict):
+    """What could stand in one place, and what does."""
+
+    row: Annotated[int, Constraint(minimum=-1), "of a blank; -1: after the last row"]
+    picked: CandidateDocument
+    candidates: list[CandidateDocument]
+
+
+class RunStepDocument(TypedDict):
+    """A step of a run without its tensors."""
+
+    step: Count
+    fed: Annotated[list[Count], "ids that its rows stand for"]
+    past: Annotated[Count, "rows that the KV cache held before"]
+    first: Annotated[Count, "number of its first tensor"]
+    count: Annotated[Count, "its tensors"]
+    answers: list[AnswerDocument]
+    next: Annotated[CandidateDocument | None, "what was picked in the first of its answers"]
+    candidates: Annotated[list[CandidateDocument], "of the first of its answers"]
+
+
+class BlockDocument(TypedDict):
+    """A block of the model."""
+
+    path: Path
+    parameters: Annotated[Count | None, "null: the model is not here"]
+
+
+class BlankDocument(TypedDict):
+    """A blank that an encoder filled."""
+
+    row: Count
+    next: CandidateDocument | None
+    candidates: list[CandidateDocument]
+
+
+class SamplingDocument(TypedDict, total=False):
+    """Settings of sampling."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition: float
+    presence: float
+    frequency: float
+    bias: dict[str, float]
+    seed: int
+
+
+class RunDocument(TypedDict):
+    """A run of a prompt through a model."""
+
+    schema: Literal[1]
+    run: Annotated[str, Constraint(pattern="^([0-9a-f]{32})?$"), "the id under which the server keeps it; empty: no server does"]
+    model: str
+    family: str | None
+    kind: Annotated[str | None, As(Literal["decoder", "prefix", "encoder", "encoder-decoder"] | None)]
+    parameters: Count | None
+    dtype: str | None
+    values: Annotated[bool, "false: shapes and counts alone"]
+    prompt: str | None
+    ids: list[Count]
+    pieces: Annotated[list[str], "of the ids, as they are shown"]
+    tokens: list[TokenDocument]
+    blocks: Annotated[list[BlockDocument], "of the first step, in order"]
+    new: list[Count]
+    new_pieces: list[str]
+    ended: Annotated[bool, "the last new token is one that ends a text"]
+    text: Annotated[str | None, "of the new tokens"]
+    sampling: Annotated[SamplingDocument, "how the new tokens were drawn; {}: not known"]
+    edited: list[Path]
+    torn: Annotated[list[str], "files of a trace that are damaged"]
+    masks: Annotated[dict[str, MaskDocument], "of each attention: what its queries may see"]
+    routings: Annotated[dict[str, RoutingDocument], "of each mixture of experts: how it chooses"]
+    next: Annotated[CandidateDocument | None, "of the first step"]
+    candidates: Annotated[list[CandidateDocument], "of the first step"]
+    blanks: NotRequired[Annotated[list[BlankDocument], "of an encoder"]]
+    steps: list[RunStepDocument]
+    tensors: Annotated[list[TensorDocument], "of the first step; of all in explain --json"]
+    cell: NotRequired[Annotated[CellDocument, "of explain --json --cell"]]
+
+
+class StepDocument(TypedDict):
+    """The tensors of one step of a run."""
+
+    schema: Literal[1]
+    run: str
+    step: Count
+    tensors: list[TensorDocument]
+
+
+def run_document(run: Run, steps: int = 1) -> RunDocument:
+    """The run with the tensors of its first `steps` steps; those of another are in its `step_document`."""
     pieces, new = ([run.piece(i) for i in ids] for ids in (run.trace.ids, run.trace.new))
-    request, tokenizer = run.request, run.tokenizer
-    return {
+    request, tokenizer, first = run.request, run.tokenizer, run.answers[0] if run.answers else []
+    shown = [t for k in range(min(steps, run.trace.steps)) for t in tensors(run, k)]
+    document: RunDocument = {
         "schema": SCHEMA,
         "run": run.id,
         "model": run.trace.model,
+        "family": run.loaded.family or None if run.loaded is not None else None,
         "kind": run.kind,
+        "parameters": None if run.loaded is None else sum(p.numel() for p in run.loaded.module.parameters()),
+        "dtype": None if run.loaded is None else run.loaded.dtype,
         "values": any(map(kept, run.trace)),
         "prompt": run.trace.prompt,
         "ids": run.trace.ids,
         "pieces": pieces,
+        "tokens": [{"id": p.id, "text": p.text, "bytes": p.raw.hex()} for p in map(run.token, run.trace.ids)],
+        "blocks": blocks(run),
         "new": run.trace.new,
         "new_pieces": new,
         "ended": run.kind != "encoder" and run.model is not None and bool(run.trace.new) and run.trace.new[-1] in run.model.stops,
@@ -34,47 +158,79 @@ def run_document(run: Run) -> dict[str, Any]:
         "sampling": drawn(run),
         "edited": [] if request is None else [e.path for e in request.edits],
         "torn": run.trace.torn,
-        "sights": masks(run),
+        "masks": masks(run),
         "routings": routings(run),
+        "next": picked(run, first),
+        "candidates": likeliest(run, first),
         "steps": [step(run, k) for k in range(run.trace.steps)],
-        "tensors": tensors(run, 0) if run.trace.steps else [],
+        "tensors": shown,
     }
+    if run.kind == "encoder" and first:
+        document["blanks"] = [{"row": a.row, "next": picked(run, [a]), "candidates": likeliest(run, [a])} for a in first]
+    return document
 
 
-def drawn(run: Run) -> dict[str, Any]:
+def blocks(run: Run) -> list[BlockDocument]:
+    """The blocks of the first step in order, with their parameters. A table that layers share belongs to the first of them."""
+    paths = list(dict.fromkeys(block(s.path)[0] for s in run.trace.seen[: run.firsts[1]])) if run.trace.steps else []
+    if run.loaded is None:
+        return [{"path": path, "parameters": None} for path in paths if path]
+    own: dict[str, list[Weight]] = {}
+    for w in run.loaded.weights.values():
+        own.setdefault(block(w.path)[0], []).append(w)
+    return [{"path": path, "parameters": parameters(own.get(path, []))} for path in paths if path]
+
+
+def drawn(run: Run) -> SamplingDocument:
     """Every setting with which the run's tokens were drawn; nothing where that is not known, as of a trace, or where none was drawn.
 
-    An encoder fills its blanks with the likeliest whatever was asked.
+    An encoder fills its blanks with the likeliest whatever the request says.
     """
     if run.request is None or not run.trace.new:
         return {}
     used = Sampling() if isinstance(run.loaded and run.loaded.module, Encoder) else Sampling.of(run.request.sampling)
-    return {f.name: value for f in fields(used) if (value := getattr(used, f.name)) is not None}
+    settings: Any = {f.name: value for f in fields(used) if (value := getattr(used, f.name)) is not None}
+    return settings  # type: ignore[no-any-return]
 
 
-def step_document(run: Run, k: int) -> dict[str, Any]:
-    """The tensors of one step."""
+def step_document(run: Run, k: int) -> StepDocument:
+    """The tensors of step `k`."""
     return {"schema": SCHEMA, "run": run.id, "step": k, "tensors": tensors(run, k)}
 
 
-def step(run: Run, k: int) -> dict[str, Any]:
-    """What was fed, how many rows the past held before, which tensors are its own, and its answers: as many as a model fills blanks."""
-    fed, before = run.fed(k)
+def step(run: Run, k: int) -> RunStepDocument:
+    """Step `k` without its tensors. An encoder has one answer for each blank, every other model one."""
+    fed, past = run.fed(k)
     answers = run.answers[k] if k < len(run.answers) else []
     return {
         "step": k,
         "fed": fed,
-        "before": before,
+        "past": past,
         "first": run.firsts[k],
         "count": run.firsts[k + 1] - run.firsts[k],
-        "answers": [written(run, a) for a in answers],
+        "answers": [answer(run, a) for a in answers],
+        "next": picked(run, answers),
+        "candidates": likeliest(run, answers),
     }
 
 
-def written(run: Run, a: Answer) -> dict[str, Any]:
-    """One answer: after the last row (-1), or in the row of a blank."""
+def answer(run: Run, a: Answer) -> AnswerDocument:
+    """An answer's document."""
     return {"row": a.row, "picked": candidate(run, a.pick), "candidates": [candidate(run, c) for c in a.candidates]}
 
 
-def candidate(run: Run, c: Candidate) -> dict[str, Any]:
-    return {"id": c.id, "piece": run.piece(c.id), "logit": finite(c.logit), "probability": finite(c.probability)}
+def picked(run: Run, answers: Sequence[Answer]) -> CandidateDocument | None:
+    """What was picked in the first of these answers; null where there is none."""
+    return candidate(run, answers[0].pick) if answers else None
+
+
+def likeliest(run: Run, answers: Sequence[Answer]) -> list[CandidateDocument]:
+    """The candidates of the first of these answers."""
+    return [candidate(run, c) for c in answers[0].candidates] if answers else []
+
+
+def candidate(run: Run, c: Candidate) -> CandidateDocument:
+    """A candidate's document."""
+    own = run.token(c.id)
+    text = own.text if own.raw else None
+    return {"id": c.id, "text": text, "piece": visible(own), "logit": finite(c.logit), "probability": finite(c.probability)}

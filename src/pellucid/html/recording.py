@@ -16,7 +16,7 @@ from pellucid.checkpoint.safetensors_file import DTYPES
 from pellucid.documents.cell_columns import Columns
 from pellucid.documents.count_formulas import count_document
 from pellucid.documents.lens import attribution_document, lens_document
-from pellucid.documents.run import run_document, step_document
+from pellucid.documents.run import RunStepDocument, run_document, step_document
 from pellucid.documents.sample import sample_document
 from pellucid.documents.weight_list import weights_document
 from pellucid.errors import PellucidError
@@ -102,7 +102,7 @@ def query(told: Mapping[str, object]) -> str:
     return urlencode(told).replace("~", "%7E").replace("%2A", "*")
 
 
-def samples(run: Run, step: dict[str, Any]) -> dict[str, Any]:
+def samples(run: Run, step: RunStepDocument) -> dict[str, Any]:
     """The pieces of the likeliest tokens at each answer of a step, where its logits are there."""
     k, found = step["step"], dict[str, Any]()
     seen = run.trace.seen[run.firsts[k] : run.firsts[k + 1]]
@@ -116,7 +116,7 @@ def samples(run: Run, step: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def lenses(run: Run, step: dict[str, Any]) -> dict[str, Any]:
+def lenses(run: Run, step: RunStepDocument) -> dict[str, Any]:
     """What the stream says of each pick of a step after every block, and what each part added to it, where that can be told."""
     found = dict[str, Any]()
     for row, id in ((a["row"], a["picked"]["id"]) for a in step["answers"]):

@@ -25,11 +25,6 @@ class Candidate:
     def id(self) -> int:
         return self.piece.id
 
-    @property
-    def text(self) -> str | None:
-        """Its text; None where the vocabulary has more rows than the tokenizer has pieces."""
-        return self.piece.text if self.piece.raw else None
-
 
 @dataclass(frozen=True)
 class Answer:

@@ -55,7 +55,7 @@ class Keeping:
         return x.detach()
 
 
-def live(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits, values: Callable[[str, int], Tensor]) -> Run:
+def run_prompt(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits, values: Callable[[str, int], Tensor]) -> Run:
     """Run a prompt, watched; tables of scores are listed alone where they are large. values: another run's tensor, for patches."""
     if loaded.model is None or not loaded.has_weights:
         return shapes(loaded, request, stop, limits)

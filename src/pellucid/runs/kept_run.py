@@ -76,10 +76,14 @@ class Run:
         rows = next((s.shape[s.dims.split().index("T")] for s in of), 1) if k else end
         return told[end - rows : end], end - rows
 
-    def piece(self, id: int) -> str:
-        """What an id stands for, as it is shown: as the trace's file tells it, else as the tokenizer does."""
+    def token(self, id: int) -> Piece:
+        """The piece of an id: from the trace's file if it has one, else from the tokenizer."""
         raw = self.trace.pieces.get(id)
-        return visible(piece_of(self.tokenizer, id) if raw is None else Piece(id, "", raw, False))
+        return piece_of(self.tokenizer, id) if raw is None else Piece(id, raw.decode("utf-8", "replace"), raw, False)
+
+    def piece(self, id: int) -> str:
+        """The piece of an id as it is shown."""
+        return visible(self.token(id))
 
     @cached_property
     def apart(self) -> frozenset[int]:

@@ -57,6 +57,11 @@ class LoadedModel:
     def has_weights(self) -> bool:
         return self.module.embed.weight.device.type != "meta"  # type: ignore[no-any-return]
 
+    @property
+    def dtype(self) -> str:
+        """What it computes in."""
+        return str(self.module.embed.weight.dtype if self.model is None else self.model.dtype).removeprefix("torch.")
+
     @cached_property
     def weights(self) -> dict[str, Weight]:
         """Every weight by its path."""

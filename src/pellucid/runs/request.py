@@ -37,7 +37,7 @@ class RunRequest:
     prompt: str | None = None
     ids: tuple[int, ...] | None = None
     new: int = 1
-    sampling: dict[str, Any] = field(default_factory=dict)  # of `ops.sampling.Sampling`, which checks them
+    sampling: dict[str, Any] = field(default_factory=lambda: {"seed": 0})  # of `ops.sampling.Sampling`, which checks them
     edits: tuple[Edit, ...] = ()
 
 

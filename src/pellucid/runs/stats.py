@@ -20,17 +20,19 @@ class Stats:
     absmax: float
     nan: int
     inf: int
+    minus_inf: int = 0  # of the infinite ones
 
 
 def stats_of(x: Tensor) -> Stats:
     """The measures of a tensor, strip by strip; spreads around two means are merged by Chan, Golub and LeVeque's rule."""
     flat = x.detach().reshape(-1)
-    low, high, mean, spread, count, nan, inf = math.inf, -math.inf, 0.0, 0.0, 0, 0, 0
+    low, high, mean, spread, count, nan, inf, minus_inf = math.inf, -math.inf, 0.0, 0.0, 0, 0, 0, 0
     for strip in flat.split(STRIP) if flat.numel() else ():
         wide = strip.to(torch.float64)
         if not math.isfinite(float(wide.sum())):
             fine = wide.isfinite()
             nan, inf = nan + int(wide.isnan().sum()), inf + int(wide.isinf().sum())
+            minus_inf += int(wide.isneginf().sum())
             wide = wide[fine]
         if n := wide.numel():
             least, most = wide.aminmax()
@@ -39,5 +41,5 @@ def stats_of(x: Tensor) -> Stats:
             spread += float((wide - own).square_().sum()) + gap * gap * count * n / (count + n)
             mean, count = mean + gap * n / (count + n), count + n
     if not count:
-        return Stats(math.nan, math.nan, math.nan, math.nan, math.nan, nan, inf)
-    return Stats(low, high, mean, math.sqrt(spread / count), max(abs(low), abs(high)), nan, inf)
+        return Stats(math.nan, math.nan, math.nan, math.nan, math.nan, nan, inf, minus_inf)
+    return Stats(low, high, mean, math.sqrt(spread / count), max(abs(low), abs(high)), nan, inf, minus_inf)

@@ -8,6 +8,7 @@ import json
 import secrets
 import sys
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -16,7 +17,7 @@ from pellucid.errors import PellucidError, RequestError
 from pellucid.messages import speaking
 
 
-def answer(table: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def answer(table: Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON document; no text in it can be taken for markup."""
     text = json.dumps(table, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":

@@ -12,10 +12,10 @@ from pellucid.documents.cell_columns import columns_document
 from pellucid.documents.lens import attribution_document, lens_document, model_of
 from pellucid.documents.prefix_reuse import reuse_document
 from pellucid.documents.rotary import turns_document
-from pellucid.documents.run import run_document
+from pellucid.documents.run import RunDocument, run_document
 from pellucid.documents.run_difference import difference, differences_document
 from pellucid.documents.sample import sample_document
-from pellucid.documents.tensor import stats_document, told
+from pellucid.documents.tensor import stats_document, stats_to_json
 from pellucid.documents.weight_list import weights_document
 from pellucid.errors import RequestError, UseError
 from pellucid.runs import execute, slices
@@ -64,9 +64,9 @@ class Session:
         current = self.registry.opened or rows[0]["name"]
         return {"schema": SCHEMA, "current": current, "run": self.first and self.first.id, "models": rows}
 
-    def live(self, request: RunRequest, stop: Stop) -> dict[str, Any]:
+    def live(self, request: RunRequest, stop: Stop) -> RunDocument:
         """Run a prompt, keep the run, tell it."""
-        run = execute.live(
+        run = execute.run_prompt(
             self.registry[request.model], request, stop, self.limits, lambda id, n: execute.whole(self.runs[id], n, stop).value
         )
         return run_document(self.runs.put(run))
@@ -156,7 +156,7 @@ class Session:
             raise RequestError("server.meta", 400, "path", path=path)
         if path not in loaded.measures:
             loaded.measures[path] = stats_of(x)
-        return {"schema": SCHEMA, "model": name, "path": path, "stats": told(loaded.measures[path])}
+        return {"schema": SCHEMA, "model": name, "path": path, "stats": stats_to_json(loaded.measures[path])}
 
     def tokens(self, name: str, text: str) -> dict[str, Any]:
         """The ids and pieces of a text, for which nothing runs."""

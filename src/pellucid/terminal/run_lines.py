@@ -14,7 +14,7 @@ from pellucid.checkpoint.default_dtype import name_of
 from pellucid.counting.weights import Weight, legend, parameters
 from pellucid.documents.notation import notes, sentences
 from pellucid.documents.number import count, number, shape
-from pellucid.documents.step import Life, Line, StepView, folded, held
+from pellucid.documents.run_view import Line, RunView, StepView, block_parameters, folded
 from pellucid.errors import UseError
 from pellucid.messages import say
 from pellucid.runs.answers import Answer, piece_of, tokenizer_of, visible
@@ -44,42 +44,42 @@ class View:
 Entry = tuple[list[Cell], Line] | Text  # a row of the table and the line whose picture it has, or a heading
 
 
-def story(life: Life, view: View) -> list[Text]:
+def story(run: RunView, view: View) -> list[Text]:
     """All lines of `explain`."""
-    if view.head is not None and not 0 <= view.head < life.heads:
-        raise UseError("explain.head", found=view.head, last=life.heads - 1)
-    hidden = folded(life, view.layers or ((0,) if view.head is not None else ()), view.everything)
-    out = [*header(life, view.width), Text(), *pieces(life, view)]
-    for step, moment in enumerate(life.moments):
+    if view.head is not None and not 0 <= view.head < run.heads:
+        raise UseError("explain.head", found=view.head, last=run.heads - 1)
+    hidden = folded(run, view.layers or ((0,) if view.head is not None else ()), view.everything)
+    out = [*header(run, view.width), Text(), *pieces(run, view)]
+    for index, step in enumerate(run.steps):
         out.append(Text())
-        shown = hidden if step == 0 or view.everything else set(life.blocks())
-        if step:
-            out += [fed(life, moment, step), Text()]
-        entries = list(rows(life, moment, shown, view))
+        shown = hidden if index == 0 or view.everything else set(run.blocks())
+        if index:
+            out += [fed(run, step, index), Text()]
+        entries = list(rows(run, step, shown, view))
         out += laid(entries, view)
-        if view.head is not None and step == 0:
-            out += patterns(life, moment, hidden, view)
-        out += [Text(), *verdict(life, moment, view)]
+        if view.head is not None and index == 0:
+            out += patterns(run, step, hidden, view)
+        out += [Text(), *verdict(run, step, view)]
     if view.legend:
-        out += [Text(), *footer(life, view, hidden)]
+        out += [Text(), *footer(run, view, hidden)]
     return clipped(out, view.width)
 
 
-def header(life: Life, width: int) -> Iterator[Text]:
+def header(run: RunView, width: int) -> Iterator[Text]:
     """The model in a line, with what it computes in and why; the reason has a line of its own where the first has no room."""
-    m = life.model
+    m = run.model
     facts = [m.family.name, say("explain.layers", count=len(m.config.layers)), say("explain.parameters", count=count(m.num_parameters()))]
-    whole, brief = (Text.assemble((m.name, TITLE), ("  " + " · ".join([*facts, held]), DIM)) for held in (m.held, name_of(m.dtype)))
+    whole, brief = (Text.assemble((m.name, TITLE), ("  " + " · ".join([*facts, dtype]), DIM)) for dtype in (m.held, name_of(m.dtype)))
     yield whole if whole.cell_len <= width else brief
     if whole.cell_len > width:
         yield Text(f"  {m.held}", DIM)
 
 
-def pieces(life: Life, view: View) -> list[Text]:
+def pieces(run: RunView, view: View) -> list[Text]:
     """The prompt's pieces: position, piece, id, bytes."""
     titles = [say("explain.position"), say("explain.piece"), say("explain.id"), say("explain.bytes")]
     columns = [Column(">", style=DIM), Column(most=max(20, view.width // 3), style=NAME), Column(">"), Column(style=DIM)]
-    every = [[str(i), visible(p), str(p.id), p.raw.hex(" ")] for i, p in enumerate(life.pieces)]
+    every = [[str(i), visible(p), str(p.id), p.raw.hex(" ")] for i, p in enumerate(run.pieces)]
     first, last = PIECES
     left = len(every) - first - last
     if left > 1 and not view.everything:
@@ -87,34 +87,34 @@ def pieces(life: Life, view: View) -> list[Text]:
     return table([[Text(t, DIM) for t in titles], *every], columns)
 
 
-def fed(life: Life, moment: StepView, step: int) -> Text:
+def fed(run: RunView, step: StepView, index: int) -> Text:
     """What a further step was given."""
-    tokens = " ".join(named(life, i) for i in moment.fed)
-    told = say("explain.fed", token=tokens, before=moment.before, after=moment.before + len(moment.fed))
-    return Text.assemble((say("explain.step", step=step), TITLE), ("  " + told, DIM))
+    tokens = " ".join(named(run, i) for i in step.fed)
+    told = say("explain.fed", token=tokens, before=step.past, after=step.past + len(step.fed))
+    return Text.assemble((say("explain.step", step=index), TITLE), ("  " + told, DIM))
 
 
-def named(life: Life, id: int) -> str:
+def named(run: RunView, id: int) -> str:
     """A token by its piece and id."""
-    text = visible(piece_of(tokenizer_of(life.model), id))
+    text = visible(piece_of(tokenizer_of(run.model), id))
     return f"{text} ({id})" if text else f"({id})"
 
 
-def rows(life: Life, moment: StepView, hidden: set[str], view: View) -> Iterator[Entry]:
+def rows(run: RunView, step: StepView, hidden: set[str], view: View) -> Iterator[Entry]:
     """The table's rows in order, blocks under headings, hidden blocks as the line of their output."""
-    for block, group in groupby(moment.lines, key=lambda one: one.block):
+    for block, group in groupby(step.lines, key=lambda one: one.block):
         lines = list(group)
         if block in hidden:
             told = say("explain.tensors", count=len(lines))
             if view.width >= WIDE:
-                told += ", " + say("explain.parameters", count=count(held(life.model, block)))
+                told += ", " + say("explain.parameters", count=count(block_parameters(run.model, block)))
             yield entry(lines[-1], view, folded=told)
             continue
         if block:
-            told = say("explain.parameters", count=count(held(life.model, block)))
+            told = say("explain.parameters", count=count(block_parameters(run.model, block)))
             yield Text.assemble((f" {block}", TITLE), ("  " + told, DIM))
         for one in lines:
-            yield entry(one if view.head is None else one.of_head(view.head, life.heads), view)
+            yield entry(one if view.head is None else one.of_head(view.head, run.heads), view)
             if view.everything:
                 yield from (weight(w) for w in sources(one))
 
@@ -197,40 +197,40 @@ def column_titles() -> list[str]:
     ]  # fmt: skip
 
 
-def patterns(life: Life, moment: StepView, hidden: set[str], view: View) -> list[Text]:
+def patterns(run: RunView, step: StepView, hidden: set[str], view: View) -> list[Text]:
     """What one head of the unfolded blocks looks at: a table of shares, queries down, keys across."""
     out: list[Text] = []
-    for one in moment.lines:
+    for one in step.lines:
         if view.head is None or one.block in hidden or not one.name.endswith("pattern"):
             continue
-        source = [visible(p) or str(p.id) for p in life.pieces]
-        own = [named(life, i).rpartition(" (")[0] or str(i) for i in moment.fed]
+        source = [visible(p) or str(p.id) for p in run.pieces]
+        own = [named(run, i).rpartition(" (")[0] or str(i) for i in step.fed]
         queries = source if one.block.startswith("encoder") else own
         keys = source if one.block.startswith("encoder") or ".cross" in f".{one.name}" else own
-        share = one.of_head(view.head, life.heads).value[0]
+        share = one.of_head(view.head, run.heads).value[0]
         title = say("explain.pattern", path=one.seen.path, head=view.head)
         out += [Text(), Text(" " + title, TITLE), *heat(share, queries, keys, view.width, view.colour)]
     return out
 
 
-def verdict(life: Life, moment: StepView, view: View) -> Iterator[Text]:
+def verdict(run: RunView, step: StepView, view: View) -> Iterator[Text]:
     """What may come next, or stand in each blank; a model without either says so."""
-    if life.model.device.type == "meta":
+    if run.model.device.type == "meta":
         yield from prose(say("explain.shapes"), view.width, DIM)
-    elif not moment.answers:
-        yield from prose(say("explain.rows" if not life.model.config.head else "explain.blankless"), view.width, DIM)
-    for place, answer in enumerate(moment.answers):
+    elif not step.answers:
+        yield from prose(say("explain.rows" if not run.model.config.head else "explain.blankless"), view.width, DIM)
+    for place, answer in enumerate(step.answers):
         yield from ([Text()] if place else [])
-        yield from choice(life, answer, view)
+        yield from choice(run, answer, view)
 
 
-def choice(life: Life, answer: Answer, view: View) -> list[Text]:
+def choice(run: RunView, answer: Answer, view: View) -> list[Text]:
     """The candidates with their probabilities, and the pick."""
     titles = [say("explain.piece"), say("explain.id"), say("explain.logit"), say("explain.probability"), ""]
     columns = [Column(most=view.width // 3, style=NAME), Column(">"), Column(">"), Column(">"), Column(style="green")]
     room = max(8, min(40, view.width - 48))
     body = [[visible(c.piece), str(c.id), number(c.logit), percent(c.probability), bar(c.probability, room)] for c in answer.candidates]
-    vocab, blank = count(life.model.config.vocab), answer.row >= 0
+    vocab, blank = count(run.model.config.vocab), answer.row >= 0
     title = say("explain.blank", row=answer.row, count=vocab) if blank else say("explain.candidates", count=vocab)
     out = [Text(" " + title, TITLE)]
     out += table([[Text(t, DIM) for t in titles], *body], columns)
@@ -244,16 +244,16 @@ def percent(x: float) -> str:
     return f"{number(100 * x)}%"
 
 
-def notation(life: Life, hidden: set[str]) -> list[str]:
+def notation(run: RunView, hidden: set[str]) -> list[str]:
     """What the signs of the formulas that are shown mean, each once."""
-    dims = {s.path: s.dims for s in life.trace}
-    shown = (one for one in life.moments[0].lines if one.block not in hidden)
+    dims = {s.path: s.dims for s in run.trace}
+    shown = (one for one in run.steps[0].lines if one.block not in hidden)
     return sentences([note for one in shown for note in notes(one.seen, dims, one.made)])
 
 
-def footer(life: Life, view: View, hidden: set[str]) -> Iterator[Text]:
+def footer(run: RunView, view: View, hidden: set[str]) -> Iterator[Text]:
     """What the letters and signs mean, and where to look next."""
-    used = legend([one.dims for m in life.moments for one in m.lines])
+    used = legend([one.dims for m in run.steps for one in m.lines])
     body: list[list[Cell]] = [[Text(letter, TITLE), say(f"axis.{letter}")] for letter in used if letter != "B"]
     if view.width >= WIDE:
         half = -(-len(body) // 2)
@@ -261,10 +261,10 @@ def footer(life: Life, view: View, hidden: set[str]) -> Iterator[Text]:
     yield from table(body, [Column(), Column(style=DIM)] * (len(body[0]) // 2))
     yield Text()
     yield Text(" " + say("explain.notation"), DIM)
-    for sentence in notation(life, hidden):
+    for sentence in notation(run, hidden):
         yield from prose(sentence, view.width, DIM, 3)
     told = [say("explain.picture.colour" if view.colour else "explain.picture.shades")]
-    errors = [one.seen.error for m in life.moments for one in m.lines if one.seen.error is not None]
+    errors = [one.seen.error for m in run.steps for one in m.lines if one.seen.error is not None]
     if errors:
         told.append(say("explain.recomputed", largest=number(max(errors))))
     told.append(say("explain.further"))

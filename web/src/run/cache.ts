@@ -1,7 +1,7 @@
 // What each attention keeps for later steps, from the tensors that ran: keys after rotation and values, or a latent and its rotary key.
 
 import { split } from "./river";
-import { axes, together, type Tensor } from "./types";
+import { axes, together, type Step, type Tensor } from "./types";
 
 export interface Kept { block: string; part: string; tensors: Tensor[]; memory: boolean } // memory: kept once, of another text
 
@@ -26,11 +26,11 @@ export const size = (all: readonly Kept[], memory: boolean): number => all.filte
 export interface Moment { step: number; rows: number; before: number; bytes: number; total: number; flops: number | null; tensors: Tensor[] }
 
 // Step by step: how many rows are computed, how many are read from before, and what is kept after it.
-export function moments(steps: readonly { step: number; fed: number[]; before: number }[], of: Record<number, Tensor[]>): Moment[] {
+export function moments(steps: readonly Pick<Step, "step" | "fed" | "past">[], of: Record<number, Tensor[]>): Moment[] {
   let total = 0;
   return steps.filter((s) => of[s.step]).map((s) => {
     const tensors = of[s.step] ?? [], all = kept(tensors), bytes = size(all, false) + (s.step === 0 ? size(all, true) : 0);
     total += bytes;
-    return { step: s.step, rows: s.fed.length, before: s.before, bytes, total, flops: together(tensors, "flops"), tensors };
+    return { step: s.step, rows: s.fed.length, before: s.past, bytes, total, flops: together(tensors, "flops"), tensors };
   });
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { Columns, cellOf } from "./columns";
-import { sees, stretch, type Sight } from "../draw/sight";
+import { sees, stretch, type Mask } from "../draw/mask";
 import { NOWHERE, read, written } from "../link";
 import { OFF } from "../sampling/stages";
 import * as settings from "../sampling/settings";
@@ -13,7 +13,7 @@ import { axes, type Routing, type Tensor } from "./types";
 
 let n = 0;
 const tensor = (path: string, dims: string, shape: number[], op: string, inputs: string[]): Tensor =>
-  ({ n: n++, path, dims, shape, dtype: "float32", step: 0, call: 0, source: "executed", error: null, op, made: "", notes: [], put: "", inputs, weights: [], bytes: 0, parameters: 0, flops: 0, rows: null, stats: null, kept: true, terms: true });
+  ({ n: n++, path, block: "", name: path, settings: {}, min: null, mean: null, max: null, dims, shape, dtype: "float32", step: 0, call: 0, source: "executed", error: null, op, made: "", notes: [], put: "", inputs, weights: [], bytes: 0, parameters: 0, flops: 0, rows: null, stats: null, kept: true, terms: true });
 
 const run = [
   tensor("embed", "B T D", [1, 5, 8], "look", []),
@@ -131,8 +131,8 @@ describe("links", () => {
 });
 
 describe("what a query may see", () => {
-  const plain: Sight = { causal: true, window: null, chunk: null, until: 0, source: false, chosen: null };
-  const rule = (s: Sight, q: number, k: number): boolean =>
+  const plain: Mask = { causal: true, window: null, chunk: null, until: 0, source: false, chosen: null };
+  const rule = (s: Mask, q: number, k: number): boolean =>
     (!s.causal || k <= q || k < s.until) && (s.window === null || q - k < s.window) && (s.chunk === null || Math.floor(q / s.chunk) === Math.floor(k / s.chunk));
 
   it("is the model's own rule, whatever is put together", () => {

@@ -1,23 +1,23 @@
-// What a query may see, as one stretch of keys by positions: the same rule as the model's own (sight.py), and how a picture leaves the rest out.
+// What a query may see, as one stretch of keys by positions: the same rule as the model's own (batch/mask.py), and how a picture leaves the rest out.
 
 import type { View } from "./heat";
 
-// window, chunk: null where there is none; until: keys before it are seen even by earlier queries; chosen: so many keys an indexer leaves at most.
-export interface Sight { causal: boolean; window: number | null; chunk: number | null; until: number; source: boolean; chosen: number | null }
+export type { MaskDocument as Mask } from "../run/documents";
+import type { MaskDocument as Mask } from "../run/documents";
 
 // stretch({causal, window: 2}, 5) is [4, 6]: the first key that the query of position 5 sees, and the first after them.
-export function stretch(s: Sight, q: number): [number, number] {
+export function stretch(s: Mask, q: number): [number, number] {
   const low = Math.max(0, s.window === null ? 0 : q - s.window + 1, s.chunk === null ? 0 : Math.floor(q / s.chunk) * s.chunk);
   const high = Math.min(s.causal ? Math.max(q + 1, s.until) : Infinity, s.chunk === null ? Infinity : (Math.floor(q / s.chunk) + 1) * s.chunk);
   return [low, high];
 }
 
-export const sees = (s: Sight, q: number, k: number): boolean => { const [low, high] = stretch(s, q); return k >= low && k < high; };
+export const sees = (s: Mask, q: number, k: number): boolean => { const [low, high] = stretch(s, q); return k >= low && k < high; };
 
 interface Box { x: number; y: number; width: number; height: number }
 
 // Take out of a picture what is not seen, and hatch it; first: the position of the first row's query.
-export function veil(context: CanvasRenderingContext2D, box: Box, view: View, s: Sight, first: number, paint = true): void {
+export function veil(context: CanvasRenderingContext2D, box: Box, view: View, s: Mask, first: number, paint = true): void {
   const tall = box.height / view.rows, wide = box.width / view.columns, steps = tall >= 1 ? Math.ceil(view.rows) : Math.ceil(box.height);
   const hatch = paint ? hatched(context) : null, end = view.column + view.columns;
   const hide = (from: number, to: number, y: number, high: number): void => {

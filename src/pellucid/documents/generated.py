@@ -1,0 +1,58 @@
+"""The files that follow from the documents' definitions: JSON Schemas, and the page's TypeScript types.
+
+`python -m pellucid.documents.generated` writes them into a checkout; a test compares them.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pellucid.documents.definition import definitions, interfaces
+from pellucid.documents.run import CandidateDocument, RunDocument, StepDocument
+from pellucid.documents.tensor import StatsDocument, TensorDocument
+
+PACKAGE = Path(__file__).parents[1]
+ROOT = PACKAGE.parents[1]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+NAMED = {  # documents by the names that schemas/api.json has for them
+    "run": RunDocument,
+    "step": StepDocument,
+    "tensor": TensorDocument,
+    "candidate": CandidateDocument,
+    "measures": StatsDocument,
+}
+HEAD = "// Written by `python -m pellucid.documents.generated` from the documents' definitions in src/pellucid/documents; not by hand.\n"
+
+
+def files() -> dict[Path, str]:
+    """The text of each file by its path in a checkout."""
+    api = PACKAGE / "schemas" / "api.json"
+    return {
+        PACKAGE / "schemas" / "explain.json": written(explain_schema()),
+        api: written(api_schema(json.loads(api.read_text(encoding="utf-8")))),
+        ROOT / "web" / "src" / "run" / "documents.ts": f"{HEAD}\n{interfaces(*NAMED.values())}\n",
+    }
+
+
+def explain_schema() -> dict[str, Any]:
+    """The schema of `explain --json`: the run document."""
+    return {"$schema": DIALECT, "title": "pellucid explain --json", "$ref": "#/$defs/RunDocument", "$defs": definitions(RunDocument)}
+
+
+def api_schema(api: dict[str, Any]) -> dict[str, Any]:
+    """The API's schema with the definitions that are generated put in place; those written by hand stay."""
+    own = definitions(*NAMED.values())
+    by_hand = {name: schema for name, schema in api["$defs"].items() if name not in NAMED and not name.endswith("Document")}
+    references = {name: {"$ref": f"#/$defs/{document.__name__}"} for name, document in NAMED.items()}
+    return api | {"$defs": references | own | by_hand}
+
+
+def written(schema: dict[str, Any]) -> str:
+    """A schema as the text of its file."""
+    return json.dumps(schema, ensure_ascii=False, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(ROOT))

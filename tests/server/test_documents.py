@@ -1,0 +1,148 @@
+"""One document of a run for every face, defined once: JSON, schema and the page's types follow from the definition."""
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import jsonschema
+import pytest
+
+import pellucid
+from pellucid.api.model import Model
+from pellucid.commands import main
+from pellucid.documents import run as run_documents
+from pellucid.documents import tensor as tensor_documents
+from pellucid.documents.definition import Count, definitions, interfaces
+from pellucid.documents.generated import NAMED, files
+from pellucid.documents.part_settings import MaskDocument
+from pellucid.documents.run import RunDocument
+from pellucid.documents.tensor import TensorDocument
+from served import Served
+from tiny import swapped
+
+NAME, PROMPT = "pellucid/capitals", "The capital of France is"
+# A face's own fields, and why.
+OWN = {
+    "run": "the id under which a face keeps it",
+    "sampling": "a trace does not say how its tokens were drawn",
+}
+
+
+def by_explain(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    """What `explain --json` prints."""
+    assert main(["explain", NAME, PROMPT, "--json", "--top", "20", *more]) == 0
+    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+def in_page(text: str) -> dict[str, Any]:
+    """The run document that a page in a file carries."""
+    recorded = text.partition('id="recorded">')[2].partition("</script>")[0]
+    answers = json.loads(recorded)["answers"]
+    return answers[f"runs/{answers['models']['run']}"]  # type: ignore[no-any-return]
+
+
+def by_faces(api: Served, specimen: Model, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
+    """The run document of one prompt by every face."""
+    trace = pellucid.trace(specimen, PROMPT, terms=True)
+    trace.save_html(folder / "run.html")
+    (cell,) = re.findall(r"srcdoc='(.*?)'", trace._repr_html_(), re.S)
+    return {
+        "explain": by_explain(capsys),
+        "server": api.get(f"/api/runs/{api.run(NAME, PROMPT)['run']}", "run"),
+        "file": in_page((folder / "run.html").read_text(encoding="utf-8")),
+        "notebook": in_page(html.unescape(cell)),
+    }
+
+
+def unlike(documents: dict[str, dict[str, Any]]) -> set[str]:
+    """The fields in which faces differ from `explain --json`, but for their own."""
+    first = documents["explain"]
+    return {
+        f"{face}.{name}"
+        for face, document in documents.items()
+        for name in first.keys() | document.keys()
+        if name not in OWN and first.get(name) != document.get(name)
+    }
+
+
+def test_one_document_of_a_run(api: Served, specimen: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents = by_faces(api, specimen, tmp_path, capsys)
+    assert unlike(documents) == set()
+    assert documents["explain"]["sampling"] == documents["server"]["sampling"] != {} == documents["file"]["sampling"]
+    documents["notebook"]["tensors"][3]["mean"] += 1e-9
+    assert unlike(documents) == {"notebook.tensors"}
+
+
+def test_a_face_of_its_own_is_seen(api: Served, specimen: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The mutant: a server whose tokens have other pieces than the file's."""
+    from pellucid.server import session
+
+    def own(run: Any) -> RunDocument:
+        document = run_documents.run_document(run)
+        return {**document, "pieces": [piece.strip("·") for piece in document["pieces"]]}  # type: ignore[typeddict-item]
+
+    with swapped(session, "run_document", own):
+        run = api.run(NAME, PROMPT)
+    document = by_explain(capsys)
+    assert unlike({"explain": document, "server": run}) == {"server.pieces"}
+
+
+def test_further_steps_are_in_step_documents(api: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """`explain --json` holds the tensors of all steps, the server those of one step at a time; nothing else differs."""
+    document, run = by_explain(capsys, "--steps", "3"), api.run(NAME, PROMPT, new=3)
+    steps = [api.get(f"/api/runs/{run['run']}/steps/{k}", "step")["tensors"] for k in range(3)]
+    assert unlike({"explain": document, "server": run | {"tensors": [t for step in steps for t in step]}}) == set()
+    assert run["tensors"] == steps[0] != document["tensors"]
+
+
+def test_generated_files_are_committed() -> None:
+    """`python -m pellucid.documents.generated` writes what is committed."""
+    stale = [path.name for path, text in files().items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    assert stale == []
+
+
+@pytest.mark.parametrize("document", [RunDocument, TensorDocument, MaskDocument])
+def test_a_field_of_the_definition_alone_is_seen(document: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: a field that is added to a definition makes all three files stale, and its document invalid."""
+    committed = files()
+    monkeypatch.setitem(document.__annotations__, "colour", Annotated[Count, "of its own"])
+    assert [path.name for path, text in files().items() if text != committed[path]] == ["explain.json", "api.json", "documents.ts"]
+    assert "  colour: number; // of its own\n" in interfaces(*NAMED.values())
+    assert "colour" in definitions(RunDocument)[document.__name__]["required"]
+
+
+def test_a_field_of_the_document_alone_is_seen(api: Served) -> None:
+    """The mutant: a builder that writes a field which the definition lacks, or leaves one out."""
+    tensor = tensor_documents.tensor
+
+    def more(*of: Any) -> Any:
+        return {**tensor(*of), "colour": 1}
+
+    def fewer(*of: Any) -> Any:
+        return {name: value for name, value in tensor(*of).items() if name != "put"}
+
+    for wrong in (more, fewer):
+        with swapped(tensor_documents, "tensor", wrong), pytest.raises(jsonschema.ValidationError):
+            api.run(NAME, PROMPT)
+
+
+# What scripts read of `explain --json`; fields may be added, and none goes.
+STABLE = {
+    "RunDocument": "schema model family parameters dtype prompt tokens blocks tensors next candidates new steps cell blanks",
+    "TokenDocument": "id text bytes",
+    "BlockDocument": "path parameters",
+    "CandidateDocument": "id text logit probability",
+    "RunStepDocument": "fed past next candidates",
+    "BlankDocument": "row next candidates",
+    "TensorDocument": "path dims shape dtype min mean max step made op inputs weights parameters settings source error",
+    "CellDocument": "path dims index made settings factors added numbers summands total value",
+}
+
+
+def test_fields_that_scripts_read_stay() -> None:
+    own = definitions(RunDocument)
+    gone = {f"{name}.{field}" for name, fields in STABLE.items() for field in fields.split() if field not in own[name]["properties"]}
+    assert gone == set()
+    assert own["RunDocument"]["properties"]["schema"] == {"const": 1}

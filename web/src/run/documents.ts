@@ -1,0 +1,167 @@
+// Written by `python -m pellucid.documents.generated` from the documents' definitions in src/pellucid/documents; not by hand.
+
+export interface AnswerDocument {
+  row: number; // of a blank; -1: after the last row
+  picked: CandidateDocument;
+  candidates: CandidateDocument[];
+}
+
+export interface BlankDocument {
+  row: number;
+  next: CandidateDocument | null;
+  candidates: CandidateDocument[];
+}
+
+export interface BlockDocument {
+  path: string;
+  parameters: number | null; // null: the model is not here
+}
+
+export interface CandidateDocument {
+  id: number;
+  text: string | null; // null: no piece has this id
+  piece: string; // as it is shown, each of its bytes visible
+  logit: number | null;
+  probability: number | null;
+}
+
+export interface CellDocument {
+  path: string;
+  dims: string;
+  index: number[];
+  made: string; // its tensor's formula
+  settings: Record<string, number | string | boolean | number[] | Record<string, number> | null>; // of the op
+  factors: Record<string, (number | null)[]>; // columns whose products are summed
+  added: Record<string, number | null>;
+  numbers: Record<string, number | null>; // that a template is filled with, by the names of the op
+  summands: (number | null)[]; // the products of the factors, and after them what is added
+  total: number | null; // of the summands, in float64
+  value: number | null; // that the model holds
+}
+
+export interface MaskDocument {
+  causal: boolean;
+  window: number | null; // the last positions that are seen; null: all
+  chunk: number | null; // positions of a chunk, which sees itself alone; null: none
+  until: number; // keys before it are seen even by earlier queries
+  source: boolean; // the keys are an encoder's
+  chosen: number | null; // keys that an indexer leaves at most; null: no indexer
+}
+
+export interface RoutingDocument {
+  experts: number;
+  chosen: number; // experts of the best groups, for each token
+  groups: number;
+  groups_chosen: number;
+  group_best: number; // experts whose scores a group's score is the sum of
+  corrected: boolean; // a correction is added to the scores before the choice
+  shared: number; // width of the part that every token visits
+}
+
+export interface RunDocument {
+  schema: 1;
+  run: string; // the id under which the server keeps it; empty: no server does
+  model: string;
+  family: string | null;
+  kind: "decoder" | "prefix" | "encoder" | "encoder-decoder" | null;
+  parameters: number | null;
+  dtype: string | null;
+  values: boolean; // false: shapes and counts alone
+  prompt: string | null;
+  ids: number[];
+  pieces: string[]; // of the ids, as they are shown
+  tokens: TokenDocument[];
+  blocks: BlockDocument[]; // of the first step, in order
+  new: number[];
+  new_pieces: string[];
+  ended: boolean; // the last new token is one that ends a text
+  text: string | null; // of the new tokens
+  sampling: SamplingDocument; // how the new tokens were drawn; {}: not known
+  edited: string[];
+  torn: string[]; // files of a trace that are damaged
+  masks: Record<string, MaskDocument>; // of each attention: what its queries may see
+  routings: Record<string, RoutingDocument>; // of each mixture of experts: how it chooses
+  next: CandidateDocument | null; // of the first step
+  candidates: CandidateDocument[]; // of the first step
+  blanks?: BlankDocument[]; // of an encoder
+  steps: RunStepDocument[];
+  tensors: TensorDocument[]; // of the first step; of all in explain --json
+  cell?: CellDocument; // of explain --json --cell
+}
+
+export interface RunStepDocument {
+  step: number;
+  fed: number[]; // ids that its rows stand for
+  past: number; // rows that the KV cache held before
+  first: number; // number of its first tensor
+  count: number; // its tensors
+  answers: AnswerDocument[];
+  next: CandidateDocument | null; // what was picked in the first of its answers
+  candidates: CandidateDocument[]; // of the first of its answers
+}
+
+export interface SamplingDocument {
+  temperature?: number;
+  top_k?: number;
+  top_p?: number;
+  min_p?: number;
+  repetition?: number;
+  presence?: number;
+  frequency?: number;
+  bias?: Record<string, number>;
+  seed?: number;
+}
+
+export interface StatsDocument {
+  min: number | null;
+  max: number | null;
+  mean: number | null;
+  std: number | null; // of the population
+  absmax: number | null;
+  nan: number; // values that are NaN
+  inf: number; // values that are infinite
+}
+
+export interface StepDocument {
+  schema: 1;
+  run: string;
+  step: number;
+  tensors: TensorDocument[];
+}
+
+export interface TensorDocument {
+  n: number; // its number within the run
+  path: string;
+  block: string; // of its path; empty outside of blocks
+  name: string; // within its block
+  dims: string;
+  shape: number[];
+  dtype: string;
+  step: number;
+  call: number; // which call of its module within the step
+  source: "executed" | "recomputed" | "reference" | "edited";
+  error: number | null; // largest difference of a recomputed tensor from what the kernel gave
+  op: string | null;
+  made: string; // its formula
+  notes: [string, Record<string, string>][]; // what the signs of the formula mean: a word's key after "formula.", and its values
+  put: string; // what a cell's numbers are put into
+  settings: Record<string, number | string | boolean | number[] | Record<string, number> | null>; // of the op
+  inputs: string[];
+  weights: string[];
+  bytes: number;
+  parameters: number | null; // of weights that no earlier tensor of the step used; null: the model is not here
+  flops: number | null; // null: not known
+  rows: number[] | null; // of routed rows: which token each is of
+  min: number | null; // of all values; null: not finite, or not measured
+  mean: number | null;
+  max: number | null;
+  stats: StatsDocument | null; // null: not measured with the run; the server measures it on request
+  kept: boolean; // false: its values are computed again on request
+  terms: boolean; // the terms of its cells can be had
+}
+
+export interface TokenDocument {
+  id: number;
+  text: string; // its bytes as text; U+FFFD where they are none
+  bytes: string;
+}
