@@ -21,9 +21,9 @@ def examples(text: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
 
 
-def untrue(text: str) -> list[str]:
-    """Lines whose value is not what the page says; all examples run after one another, as a reader types them."""
-    space: dict[str, Any] = {}
+def untrue(text: str, space: dict[str, Any] | None = None) -> list[str]:
+    """Run all examples in order, with the names in `space`. Return the lines whose value is not what the page says."""
+    space = {} if space is None else space
     out: list[str] = []
     for block in examples(text):
         told = {block[: m.start()].count("\n") + 1: m["value"] for m in SHOWN.finditer(block)}

@@ -29,7 +29,7 @@ from pellucid.nn.transformer import Decoder, build
 from pellucid.ops import native
 from tiny import tiny
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "deterministic.json"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "deterministic.json"
 CASES = [(family, dtype) for family in ("llama", "gpt_oss", "deepseek_v3") for dtype in (torch.float32, torch.bfloat16)]
 Told = list[Any]  # all that the engine says of a text: tokens, log-probabilities, the likeliest
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from pellucid.ops.sampling.settings import Sampling
 
 sample = importlib.import_module("pellucid.ops.sampling.stages")  # as one: a mutant of it is a mutant here
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "sampling.json"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "sampling.json"
 FULL = 1_000_000
 LEVEL = 1e-4
 PROMPT, OUTPUT = (0, 5, 3, 9, 3, 40, 11), (7, 3, 7, 7, 12)

@@ -30,7 +30,7 @@ from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import choose
 from tiny import V, ids, tiny
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "soak.json"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "soak.json"
 FULL = 10_000
 KINDS = {"llama": torch.float32, "gpt_oss": torch.float64, "deepseek_v3": torch.float64}  # plans and forwards; windows; latents
 AT_ONCE = 64

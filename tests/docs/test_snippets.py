@@ -1,0 +1,126 @@
+"""Every command and every line of Python in the docs and the READMEs has run; docs/python.md has a test of its own."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pellucid
+from pellucid.commands import main
+from test_python_page import untrue
+from training import corpus_of
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", "README.zh.md", "CONTRIBUTING.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]
+ELSEWHERE = {"docs/python.md": "tests/api/test_python_page.py"}
+RUN = {"python", "sh", "toml"}
+READ = {"", "text", "js", "diff", "cpp", "json", "svelte", "ts"}  # pictures, and what other tests apply or compare
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, the file it is, and its text."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The fenced blocks of a page."""
+    for fence in re.finditer(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', page, re.M | re.S):
+        yield Block(fence[1], fence[2] or "", fence[3])
+
+
+def commands(text: str) -> list[str]:
+    """The commands of a block for a shell, without comments."""
+    lines = [re.sub(r"(^|  +)#.*", "", line).strip() for line in text.splitlines()]
+    return [part.strip() for line in lines if line for part in line.split("&&")]
+
+
+def steps() -> set[str]:
+    """The commands that CI runs, and those that make a target or an environment."""
+    ran = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    found = {" ".join(shlex.split(line)) for line in re.findall(r"^ *(?:run|check) ([^#\n]+)", ran, re.M)}
+    own = {"pytest tests/ops"}  # a part of what CI runs
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    return {command.replace("pip install -q", "pip install") for command in found} | own | {f"make {target}" for target in targets}
+
+
+# Needs a network; tests/laws/test_claims.py holds its place in the READMEs.
+OUTSIDE = {"pip install torch --index-url https://download.pytorch.org/whl/cpu"}
+
+
+def unrun(command: str) -> str | None:
+    """Run a command of the package; None where it ends well, or is what CI runs."""
+    words = shlex.split(command)
+    if words[:2] == ["pellucid", "open"]:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "BROWSER": "false"}
+        process = subprocess.Popen([sys.executable, "-m", *words], env=env, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        try:
+            return None if "#token=" in process.stdout.readline() else f"{command}: no address"
+        finally:
+            process.kill()
+            process.communicate()
+    if words[0] == "pellucid":
+        code = main(words[1:])
+        return None if code == 0 else f"{command}: exit code {code}"
+    return None if " ".join(words) in steps() | OUTSIDE else f"{command}: nothing runs it"
+
+
+def untold(page: str) -> list[str]:
+    """What of a page does not run, or gives another value; its blocks run in their order."""
+    out: list[str] = []
+    names: dict[str, Any] = {}
+    for block in blocks(page):
+        if block.language not in RUN | READ:
+            out.append(f"{block.language}: what is it?")
+        elif block.title and block.language in RUN:
+            Path(block.title).parent.mkdir(parents=True, exist_ok=True)
+            Path(block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            out += untrue(f"```python\n{block.text}```\n", names)
+        elif block.language == "sh":
+            out += [wrong for command in commands(block.text) if (wrong := unrun(command))]
+    return out
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as a reader has it: a corpus, with two of its countries, and a checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    corpus_of(tmp_path / "recipes" / "capitals", "France", "Japan")
+    pellucid.load("pellucid/capitals").save(tmp_path / "path" / "to" / "a" / "huggingface" / "folder")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p not in ELSEWHERE])
+def test_what_a_page_says_runs(page: str, desk: Path) -> None:
+    assert untold((ROOT / page).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "```sh\npellucid explian hello\n```\n",
+        "```sh\nmake nothing\n```\n",
+        "```sh\ncurl example.org\n```\n",
+        "```sh\npellucid env && pip install .[everything]\n```\n",
+        "```python\n1 + 1  # -> 3\n```\n",
+        "```rust\nfn main() {}\n```\n",
+    ],
+)
+def test_a_page_that_is_wrong_is_seen(page: str, desk: Path) -> None:
+    assert len(untold(page)) == 1
+
+
+def test_tests_elsewhere_exist() -> None:
+    assert all((ROOT / page).is_file() and (ROOT / test).is_file() for page, test in ELSEWHERE.items())
