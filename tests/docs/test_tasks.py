@@ -1,0 +1,96 @@
+"""The commands of contributors are the same wherever they stand: .ci/run, the public workflow, the task file, CONTRIBUTING.md."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+TASKS = ["setup", "test", "check", "page", "bench", "docs"]
+YAML = [".github/workflows/ci.yml", ".github/workflows/wheels.yml", ".pre-commit-config.yaml", "mkdocs.yml"]
+YAML += sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+OWN = "sudo apt-get"  # what a runner lacks
+
+
+def read(name: str) -> str:
+    """The text of a file of the project."""
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def steps_of_script(text: str) -> list[str]:
+    """The commands after the environment is made, without those that only say what runs."""
+    found = re.findall(r"^ *(?:run|check) +([^\n#]*[^\n# ])", text, re.M)
+    return [c for c in found if not c.startswith(('"$python"', "apt-get", "python -c"))]
+
+
+def steps_of_workflow(text: str) -> list[str]:
+    """The commands of a workflow's first job."""
+    steps = next(iter(yaml.safe_load(text)["jobs"].values()))["steps"]
+    return [step["run"] for step in steps if "run" in step and not step["run"].startswith(OWN)]
+
+
+def recipes(text: str) -> dict[str, list[str]]:
+    """The commands of each target of a Makefile."""
+    found: dict[str, list[str]] = {}
+    for name, block in re.findall(r"^([a-z]+):.*\n((?:\t.*\n)+)", text, re.M):
+        found[name] = [line.strip() for line in block.splitlines()]
+    return found
+
+
+def astray(makefile: str, guide: str, script: str) -> Iterator[str]:
+    """Targets that are missing or unexplained, and commands of checks that CI does not run."""
+    made = recipes(makefile)
+    yield from (f"no target {name}" for name in TASKS if name not in made)
+    named = re.findall(r"^\| `make ([a-z]+)` \|", guide, re.M)
+    if named != list(made):
+        yield f"CONTRIBUTING.md names {named}"
+    ran = steps_of_script(script)
+    yield from (f"{name}: CI does not run {c}" for name in ("test", "check", "docs") for c in made.get(name, ()) if c not in ran)
+
+
+def test_the_workflow_runs_what_the_script_runs() -> None:
+    script = steps_of_script(read(".ci/run"))
+    assert "pytest -n 2" in script and len(script) > 8
+    assert steps_of_workflow(read(".github/workflows/ci.yml")) == script
+
+
+def test_another_workflow_is_seen() -> None:
+    text = read(".github/workflows/ci.yml")
+    script = steps_of_script(read(".ci/run"))
+    assert steps_of_workflow(text.replace("      - run: mypy\n", "")) != script
+    assert steps_of_workflow(text.replace("pytest -n 2", "pytest -n 2 -x")) != script
+    assert steps_of_workflow(text) != steps_of_script(read(".ci/run").replace("check ruff check\n", ""))
+
+
+def test_the_workflow_knows_three_systems() -> None:
+    rows = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"]["check"]["strategy"]["matrix"]["include"]
+    assert {row["system"].partition("-")[0] for row in rows} == {"ubuntu", "macos", "windows"}
+
+
+def test_tasks_are_named_and_run() -> None:
+    assert list(astray(read("Makefile"), read("CONTRIBUTING.md"), read(".ci/run"))) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wrong"),
+    [("docs: ", "site: ", 3), ("\tmypy\n", "\tmypy --strict\n", 1), ("\tpytest -n 2\n", "\tpytest\n", 1)],
+)
+def test_a_task_astray_is_seen(old: str, new: str, wrong: int) -> None:
+    text = read("Makefile")
+    assert (changed := text.replace(old, new)) != text
+    assert 1 <= len(list(astray(changed, read("CONTRIBUTING.md"), read(".ci/run")))) <= wrong
+    assert list(astray(text, read("CONTRIBUTING.md").replace("| `make page` |", "| `make site` |"), read(".ci/run")))
+
+
+@pytest.mark.parametrize("name", YAML)
+def test_yaml_parses(name: str) -> None:
+    assert isinstance(yaml.safe_load(read(name)), dict)
+
+
+def test_hooks_are_the_checks() -> None:
+    """Hooks run the installed linters, so that they are CI's versions."""
+    hooks = [hook for repo in yaml.safe_load(read(".pre-commit-config.yaml"))["repos"] for hook in repo["hooks"]]
+    assert all(hook["language"] == "system" for hook in hooks)
+    assert {hook["entry"].split()[0] for hook in hooks} == {line.split()[0] for line in recipes(read("Makefile"))["check"]}
