@@ -20,6 +20,7 @@ from training import corpus_of
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "README.zh.md", "CONTRIBUTING.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]
 ELSEWHERE = {"docs/python.md": "tests/api/test_python_page.py"}
+ELSEWHERE |= {page: "tests/docs/test_walks.py" for page in PAGES if page.startswith("docs/contributing/")}
 RUN = {"python", "sh", "toml"}
 READ = {"", "text", "js", "diff", "cpp", "json", "svelte", "ts"}  # pictures, and what other tests apply or compare
 

@@ -1,0 +1,112 @@
+"""Each page of docs/contributing/ is walked from its own text: its files are written into a copy of the project, and its commands are run.
+
+A fenced block with a title is a file. A `diff` changes one: each hunk, apart by a line of `@@`, must be found exactly once.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from test_snippets import Block, blocks, commands
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "contributing"
+LINKED = {"specimens", "web"}  # large, and changed by no page
+
+
+def copied(root: Path) -> Path:
+    """A copy of the package and its tests that may be changed."""
+
+    def copy(folder: str, names: list[str]) -> set[str]:
+        return {n for n in names if n == "__pycache__" or (Path(folder).name == "pellucid" and n in LINKED)}
+
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, root / name, ignore=copy)
+    for name in LINKED:
+        (root / "src" / "pellucid" / name).symlink_to(ROOT / "src" / "pellucid" / name)
+    for name in ("pyproject.toml", "README.md", "README.zh.md", "recipes", "docs"):
+        (root / name).symlink_to(ROOT / name)
+    return root
+
+
+def changed(text: str, diff: str) -> str:
+    """The text with the hunks of a diff applied. ValueError where a hunk's own lines are not there exactly once."""
+    for hunk in re.split(r"^@@.*\n", diff, flags=re.M):
+        lines = hunk.splitlines(keepends=True)
+        before = "".join(line[1:] for line in lines if line[0] in " -")
+        after = "".join(line[1:] for line in lines if line[0] in " +")
+        if not before or text.count(before) != 1:
+            raise ValueError(f"stands {text.count(before)} times:\n{before}")
+        text = text.replace(before, after)
+    return text
+
+
+def files(page: str) -> dict[str, list[Block]]:
+    """The blocks of each file that a page names."""
+    found: dict[str, list[Block]] = {}
+    for block in blocks(page):
+        if block.title:
+            found.setdefault(block.title, []).append(block)
+    return found
+
+
+def apply(page: str, root: Path, without: str = "") -> None:
+    """Write the page's files, all but one."""
+    for name, parts in files(page).items():
+        for block in parts if name != without else ():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = changed(path.read_text(encoding="utf-8"), block.text) if block.language == "diff" else block.text
+            path.write_text(text, encoding="utf-8")
+
+
+def failures(page: str, root: Path) -> Iterator[str]:
+    """The commands of a page that fail in a project."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(root / "src"), *sys.path])}
+    for command in (c for b in blocks(page) if b.language == "sh" for c in commands(b.text)):
+        words = shlex.split(command)
+        words = words[1:] if words[0] == "python" else ["-m", *words, *(["-p", "no:cacheprovider"] if words[0] == "pytest" else [])]
+        done = subprocess.run([sys.executable, *words], cwd=root, env=env, capture_output=True, text=True, timeout=280)
+        if done.returncode != 0:
+            yield f"{command}\n{done.stdout[-3000:]}{done.stderr[-2000:]}"
+
+
+# {page: (files that it touches, a file without which its commands must fail)}
+WALKS = {
+    "family": (2, "src/pellucid/families/starcoder2.py"),
+    "attention-variant": (3, "src/pellucid/nn/attention.py"),
+    "op": (4, "src/pellucid/documents/formula.py"),
+}
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_a_page_is_walked(name: str, tmp_path: Path) -> None:
+    page, (touched, _) = (PAGES / f"{name}.md").read_text(encoding="utf-8"), WALKS[name]
+    assert len(files(page)) == touched and [f for f in files(page) if f.startswith("tests/")]
+    apply(page, copied(tmp_path))
+    assert list(failures(page, tmp_path)) == []
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_a_page_that_lacks_a_file_is_seen(name: str, tmp_path: Path) -> None:
+    page, (_, without) = (PAGES / f"{name}.md").read_text(encoding="utf-8"), WALKS[name]
+    apply(page, copied(tmp_path), without)
+    assert list(failures(page, tmp_path))
+
+
+def test_every_page_is_walked() -> None:
+    assert {p.stem for p in PAGES.glob("*.md")} == set(WALKS)
+
+
+@pytest.mark.parametrize("diff", ["-gone\n+x\n", " twice\n+x\n", "+x\n"])
+def test_a_hunk_that_does_not_fit_is_refused(diff: str) -> None:
+    assert changed("once\ntwice\ntwice\n", " once\n+x\n@@\n-twice\n twice\n") == "once\nx\ntwice\n"
+    with pytest.raises(ValueError, match="stands"):
+        changed("once\ntwice\ntwice\n", diff)
