@@ -1,6 +1,8 @@
 """The commands of contributors are the same wherever they stand: .ci/run, the public workflow, the task file, CONTRIBUTING.md."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,3 +96,15 @@ def test_hooks_are_the_checks() -> None:
     hooks = [hook for repo in yaml.safe_load(read(".pre-commit-config.yaml"))["repos"] for hook in repo["hooks"]]
     assert all(hook["language"] == "system" for hook in hooks)
     assert {hook["entry"].split()[0] for hook in hooks} == {line.split()[0] for line in recipes(read("Makefile"))["check"]}
+
+
+def collected(*tests: str) -> "subprocess.CompletedProcess[str]":
+    """Collect tests in a Python in which playwright cannot be imported."""
+    code = f"import sys, pytest; sys.modules['playwright'] = None; sys.exit(pytest.main(['--collect-only', '-q', *{tests!r}]))"
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=280)
+
+
+def test_only_the_page_needs_a_browser() -> None:
+    done = collected("tests/ops", "tests/nn/test_latent.py", "tests/server/test_server.py", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert collected("tests/page/test_page_tour.py").returncode != 0  # so that a use of playwright would be seen
