@@ -82,6 +82,7 @@ def failures(page: str, root: Path) -> Iterator[str]:
 WALKS = {
     "family": (2, "src/pellucid/families/starcoder2.py"),
     "attention-variant": (3, "src/pellucid/nn/attention.py"),
+    "mask-rule": (6, "src/pellucid/ops/native/attention.py"),
     "op": (4, "src/pellucid/documents/formula.py"),
 }
 
