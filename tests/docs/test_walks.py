@@ -87,6 +87,7 @@ WALKS = {
 }
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", WALKS)
 def test_a_page_is_walked(name: str, tmp_path: Path) -> None:
     page, (touched, _) = (PAGES / f"{name}.md").read_text(encoding="utf-8"), WALKS[name]
@@ -95,6 +96,7 @@ def test_a_page_is_walked(name: str, tmp_path: Path) -> None:
     assert list(failures(page, tmp_path)) == []
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", WALKS)
 def test_a_page_that_lacks_a_file_is_seen(name: str, tmp_path: Path) -> None:
     page, (_, without) = (PAGES / f"{name}.md").read_text(encoding="utf-8"), WALKS[name]

@@ -14,48 +14,11 @@ from pellucid import families
 from pellucid.analysis.verify import verify
 from pellucid.api.count import count
 from pellucid.commands import main
+from test_snippets import blocks
 
 ROOT = Path(__file__).parents[2]
-STARCODER2 = '''"""StarCoder2 (arXiv 2402.19173): rotary positions, windows, norms with a mean, a plain GELU network, biases everywhere."""
-
-from dataclasses import replace
-
-from pellucid import config as c
-from pellucid.families import llama
-from pellucid.families.acts import ACTS
-from pellucid.families.family import Family
-from pellucid.families.fields import Fields
-from pellucid.families.names import Rule
-
-
-def config(hf: Fields) -> c.Config:
-    bias = hf.flag("use_bias", True)
-    attn = replace(llama.attention(hf), bias=bias, out_bias=bias, window=hf.maybe("sliding_window"))
-    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "gelu_pytorch_tanh"), gated=False, bias=bias)
-    hf.read |= {"embedding_dropout", "residual_dropout"}
-    return c.Config(
-        vocab=hf.integer("vocab_size"),
-        width=hf.integer("hidden_size"),
-        layers=(c.Layer(attn, mlp),) * hf.integer("num_hidden_layers"),
-        tied=hf.flag("tie_word_embeddings", True),
-        eps=hf.number("norm_epsilon", 1e-5),
-        norm="layer",
-        context=hf.maybe("max_position_embeddings"),
-    )
-
-
-MLP = (("c_fc", "up"), ("c_proj", "down"))
-FAMILY = Family(
-    config=config,
-    rules=(
-        *llama.ENDS,
-        *llama.NORMS,
-        *llama.ATTENTION,
-        *(Rule(f"model.layers.{{i}}.mlp.{theirs}.*", f"layers.{{i}}.ffn.{n}.*") for theirs, n in MLP),
-    ),
-    architecture="Starcoder2ForCausalLM",
-)
-'''
+PAGE = (ROOT / "docs" / "contributing" / "family.md").read_text(encoding="utf-8")
+STARCODER2 = next(block.text for block in blocks(PAGE) if block.title.startswith("src/"))  # the page's own file
 
 
 @pytest.fixture
