@@ -64,7 +64,7 @@ def test_a_file_without_its_literal_is_named(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "error", "words"), [
     ("none", AttributeError, "lantern.*FAMILY"), ("unknown", TypeError, "ignore"), ("lacking", TypeError, "rules"),
-    ("other", TypeError, r"lantern\.py: FAMILY is function"),
+    ("other", TypeError, r"lantern\.py: FAMILY: function"),
 ])  # fmt: skip
 def test_the_registry_refuses_it_too(
     kind: str, error: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

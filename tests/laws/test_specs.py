@@ -14,7 +14,7 @@ ALLOWED = {
     "counting/variants.py": "makes one kind from another",
     "engine/plans.py": "finds the parts whose memories a plan points to",
     "nn/block.py": "chooses the part that a spec asks for",
-    "server/settings.py": "finds a model's routers",
+    "documents/part_settings.py": "finds a model's routers",
     "training/balance.py": "finds a model's routers, to move their corrections",
 }
 

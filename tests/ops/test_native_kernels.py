@@ -119,7 +119,7 @@ def test_words_go_to_their_fields_in_any_order() -> None:
     assert op.line(1, {"eps": 0.5, "x": 7, "rows": 2}) == op.line(1, {"x": 7, "rows": 2, "eps": 0.5})
     assert op.line(1, {"x": 7, "rows": 2, "eps": 0.5}) != op.line(1, {"x": 2, "rows": 7, "eps": 0.5})
     for words in ({"x": 7, "rows": 2}, {"x": 7, "rows": 2, "eps": 0.5, "n": 1}, {"x": 7, "rows": 2, "epsilon": 0.5}):
-        with pytest.raises(TypeError, match=r"kernel norm\(x, rows, eps\) is called with x, rows"):
+        with pytest.raises(TypeError, match=r"kernel norm\(x, rows, eps\) called: x, rows"):
             op.line(0, words)
 
 

@@ -69,6 +69,6 @@ def put(text: str, numbers: Mapping[str, float]) -> str:
     if text == E_NUMBERS and numbers.get("x") == float("-inf"):
         return say(HIDDEN)
     if text == EXPERT:
-        return say(EXPERT, expert=plain(numbers["expert"]), score=told["score"])
+        return say("formula.expert", expert=plain(numbers["expert"]), score=told["score"])
     written = re.sub(r"\{(\w+)\}", lambda found: told.get(found[1], "…"), text)
     return written.replace("+ -", "− ").replace("− -", "+ ")

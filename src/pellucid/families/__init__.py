@@ -32,7 +32,7 @@ def family(model_type: str) -> Family:
     module: Any = importlib.import_module(f"{__name__}.{model_type.replace('-', '_')}")
     literal = module.FAMILY
     if not isinstance(literal, Family):
-        raise TypeError(f"{module.__file__}: FAMILY is {type(literal).__name__}, not Family")
+        raise TypeError(f"{module.__file__}: FAMILY: {type(literal).__name__}")
     return replace(literal, name=model_type)
 
 

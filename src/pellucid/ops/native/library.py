@@ -43,7 +43,7 @@ class Op:
     def line(self, half: int, words: Mapping[str, float]) -> bytes:
         """Pack a call, each word in the place of its name. Raises TypeError unless the words are the kernel's own."""
         if len(words) != len(self.fields) or not words.keys() >= set(self.fields):
-            raise TypeError(f"kernel {self.name}({', '.join(self.fields)}) is called with {', '.join(words)}")
+            raise TypeError(f"kernel {self.name}({', '.join(self.fields)}) called: {', '.join(words)}")
         return self.packed(self.code + half, len(self.fields), 0, *map(words.__getitem__, self.fields))
 
 
