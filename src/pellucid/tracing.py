@@ -1,7 +1,7 @@
-"""One run as plain data: what was seen, in order, with the prompt that it came from; in memory and on disk.
+"""One run as plain data, in memory and on disk: the recorded tensors in order, and the prompt that they come from.
 
-On disk a trace is a folder: `index.jsonl`, whose first line tells the run and every further line one step, and one safetensors file a
-step. A step is written whole before its line is; what a crash tears is dropped on reading, and named.
+On disk a trace is a folder: `index.jsonl`, whose first line describes the run and every further line one step, and one safetensors file
+a step. A step's tensors are written before its line; a step that a crash has torn is dropped on reading, and named.
 """
 
 import json
@@ -34,18 +34,18 @@ INDEX_BYTES = 1_000_000_000
 FIELDS = ("path", "dims", "step", "request", "call", "source", "error", "op")
 ID = re.compile("[0-9]{1,18}")
 DIFFERENCE = re.compile(r"nan|inf|[0-9]{1,20}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?")
-NEAR = 100  # of the tokens that could have come, so many are told by their bytes
+NEAR = 100  # the likeliest next tokens whose bytes are saved
 LINE = 200  # characters of a setting's text
 SOURCES = ("executed", "recomputed", "reference", "edited")
 
 
 @dataclass
 class Trace(Records):
-    """Records with their run: the model's name, the prompt, its ids, and the ids that the run went on with.
+    """Records with their run: the model's name, the prompt, its ids, and the new ids.
 
-    starts: what a text that is written beside a source begins with.  blanks: the rows that an encoder's new ids stand in.
-    pieces: what ids stand for, in bytes, as a folder tells it.  fed: of a watch that streamed to a folder, the ids that each step was
-    given, an entry a request or a row of the batch: {"request", "ids"}, and "source" beside an encoder.
+    starts: the id that a decoder beside an encoder begins with.  blanks: the rows that an encoder's new ids fill.
+    pieces: the bytes of ids, from a folder.  fed: {step: the ids that it was given}, from a folder that a watch streamed to: an entry
+    {"request", "ids"} for each request or row of the batch, and "source" beside an encoder.
     """
 
     model: str = ""
@@ -66,48 +66,47 @@ class Trace(Records):
 
     @property
     def steps(self) -> int:
-        """How many forwards were recorded."""
+        """The number of recorded forwards."""
         return 1 + max((s.step for s in self.seen), default=-1)
 
     def last_logits(self, step: int = -1, row: int = -1) -> Tensor:
-        """The logits of the last row of a step, or of another, [V]."""
-        found = self.all("logits")
-        value: Tensor = found[step].value
+        """The logits of one row of a step, [V]; the last of each if not said otherwise."""
+        value: Tensor = self.all("logits")[step].value
         return value[-1, row]
 
     def save(self, folder: str | Path) -> None:
         """Write the trace into a folder of its own."""
         run = {"model": self.model, "prompt": self.prompt, "ids": list(map(int, self.ids)), "new": self.new}
-        pieces = {str(id): raw.hex() for id, raw in (self.pieces | told(self)).items()}
+        pieces = {str(id): raw.hex() for id, raw in (self.pieces | pieces_of(self)).items()}
         writer = Writer(folder, **run, starts=self.starts, blanks=self.blanks, pieces=pieces)
         for s in self.seen:
             writer(s)
         writer.close()
 
 
-def told(life: Trace) -> dict[int, bytes]:
-    """What the ids of a run stand for, and those that came near, by the tokenizer of what ran; nothing where there is none."""
+def pieces_of(trace: Trace) -> dict[int, bytes]:
+    """The bytes of a run's ids and of the likeliest next ones, by the tokenizer of the model that ran; empty if it has none."""
     try:
-        tokenizer = life.runner.tokenizer if life.runner is not None else None
+        tokenizer = trace.runner.tokenizer if trace.runner is not None else None
     except CheckpointError:
         tokenizer = None
     if tokenizer is None:
         return {}
-    ids, found = {*life.ids, *life.new}, dict[int, bytes]()
-    for s in life.seen:
+    ids, pieces = {*trace.ids, *trace.new}, dict[int, bytes]()
+    for s in trace.seen:
         if s.path == "logits" and isinstance(s.value, Tensor) and s.value.ndim == 3 and s.value.numel():
-            rows = s.value[0, life.blanks or [-1]].float()
+            rows = s.value[0, trace.blanks or [-1]].float()
             ids.update(rows.topk(min(NEAR, rows.shape[-1])).indices.flatten().tolist())
     for id in sorted(ids):
         with suppress(TokenizerError):  # a table is often padded to more rows than there are pieces
-            found[id] = tokenizer.pieces([id])[0].raw
-    return found
+            pieces[id] = tokenizer.pieces([id])[0].raw
+    return pieces
 
 
 class Writer:
-    """Takes records one by one and writes a step when the next begins; `watch(to=...)` feeds it. Files are readable by their owner alone.
+    """Writes records to a folder, a step when the next one begins: the `to` of `watch`. Files are readable by their owner alone.
 
-    Memory stays that of one step, however many steps there are.
+    It holds one step in memory, however many there are.
     """
 
     def __init__(self, folder: str | Path, **run: Any) -> None:
@@ -159,7 +158,7 @@ class Writer:
             raise TraceError("trace.write", folder=self.folder, reason=broken.strerror) from None
 
     def close(self) -> None:
-        """Write what waits; the folder is a whole trace from here on."""
+        """Write the waiting step, and close the index."""
         try:
             self.flush()
         finally:
@@ -177,15 +176,15 @@ def described(s: Seen) -> dict[str, Any]:
 
 @checked
 def load_trace(folder: str | Path) -> Trace:
-    """A trace from its folder. What is torn is dropped, and named in `torn`; what was never a trace is an error."""
+    """Read a trace from its folder. Torn steps are dropped, and named in `torn`. A TraceError if the folder is no trace."""
     root = Path(folder)
     if not (root / INDEX).is_file():
         raise TraceError("trace.missing", folder=folder, file=INDEX)
     lines = read_whole(inside(root, INDEX, TraceError), INDEX_BYTES, TraceError).split(b"\n")
     file = str(root / INDEX)
     run = parse_object(lines[0], file, TraceError)
-    if (found := run.get("schema")) != SCHEMA or type(found) is not int:
-        raise TraceError("trace.schema", folder=folder, found=found, allowed=SCHEMA)
+    if (schema := run.get("schema")) != SCHEMA or type(schema) is not int:
+        raise TraceError("trace.schema", folder=folder, found=schema, allowed=SCHEMA)
     trace = Trace(run.get("model", ""), run.get("prompt"), run.get("ids", []), run.get("new", []))
     trace.starts, trace.blanks, pieces = run.get("starts"), run.get("blanks", []), run.get("pieces", {})
     texts = isinstance(trace.model, str) and isinstance(trace.prompt, str | None)
@@ -198,9 +197,9 @@ def load_trace(folder: str | Path) -> Trace:
             continue
         try:
             entry = parse_object(line, f"{file}:{number}", TraceError)
-            found = step_of(root, entry, f"{file}:{number}")
-            trace.seen += found
-            trace.fed |= {found[0].step: entry["fed"]} if found and "fed" in entry else {}
+            records = step_of(root, entry, f"{file}:{number}")
+            trace.seen += records
+            trace.fed |= {records[0].step: entry["fed"]} if records and "fed" in entry else {}
         except PellucidError as fault:
             trace.torn.append(str(fault))
     if "ids" not in run:
@@ -210,28 +209,28 @@ def load_trace(folder: str | Path) -> Trace:
 
 
 def settle(trace: Trace) -> None:
-    """Find prompt and new ids of a trace whose steps tell what they were fed: of one text they follow; of several, `fed` alone tells."""
-    given = [trace.fed[k] for k in sorted(trace.fed)]
-    if given and all(len(entries) == 1 for entries in given):
-        (first,), rest = given[0], [e["ids"] for (e,) in given[1:]]
+    """Set the prompt's and the new ids of a trace of one text by what its steps were fed. Several texts are in `fed` alone."""
+    steps = [trace.fed[k] for k in sorted(trace.fed)]
+    if steps and all(len(entries) == 1 for entries in steps):
+        (first,), rest = steps[0], [e["ids"] for (e,) in steps[1:]]
         trace.ids = first.get("source", first["ids"])
         trace.new = [i for (i,) in rest] if all(len(ids) == 1 for ids in rest) else []
 
 
-def sound_fed(found: object) -> bool:
-    """Whether this is a list of what requests were fed."""
-    return isinstance(found, list) and all(
+def sound_fed(value: object) -> bool:
+    """True for a list of entries {"request", "ids"}, with or without "source"."""
+    return isinstance(value, list) and all(
         isinstance(e, dict)
         and {"request", "ids"} <= e.keys() <= {"request", "ids", "source"}
         and (e["request"] is None or isinstance(e["request"], str) or numbers([e["request"]]))
         and numbers(e["ids"])
         and numbers(e.get("source", []))
-        for e in found
+        for e in value
     )
 
 
 def step_of(root: Path, entry: dict[str, Any], line: str) -> list[Seen]:
-    """The records of one line of the index. File names are numbers: no name in a trace becomes a path."""
+    """Read the records of one line of the index. File names are numbers: no name in a trace becomes a path."""
     name, seen = entry.get("shard"), entry.get("seen")
     if not (
         isinstance(name, str)
@@ -259,7 +258,7 @@ def step_of(root: Path, entry: dict[str, Any], line: str) -> list[Seen]:
 
 
 def sound(s: dict[str, Any], axes: int) -> bool:
-    """Whether a record of the index has every field, each of its kind, and as many axes as its tensor."""
+    """True if a record of the index has every field, each of its type, and as many axes as its tensor."""
     texts = all(isinstance(s.get(f, ()), list) and all(isinstance(x, str) for x in s[f]) for f in ("inputs", "weights") if f in s)
     return (
         all(f in s for f in FIELDS)
@@ -279,21 +278,21 @@ def sound(s: dict[str, Any], axes: int) -> bool:
     )
 
 
-def plain(found: object) -> bool:
-    """Whether this is a number, a text of at most a line, nothing, or a list of numbers: what an op may be set to."""
-    if isinstance(found, list | dict):
-        return all(isinstance(x, int | float) for x in (found if isinstance(found, list) else found.values()))
-    return found is None or isinstance(found, int | float) or (isinstance(found, str) and len(found) < LINE and found.isprintable())
+def plain(value: object) -> bool:
+    """True for what an op's setting may be: a number, a text of a line, None, or a list of numbers."""
+    if isinstance(value, list | dict):
+        return all(isinstance(x, int | float) for x in (value if isinstance(value, list) else value.values()))
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) < LINE and value.isprintable())
 
 
-def hexadecimal(found: object) -> bool:
-    """Whether this is a text that tells bytes."""
-    return isinstance(found, str) and re.fullmatch("([0-9a-f]{2})*", found) is not None
+def hexadecimal(value: object) -> bool:
+    """True for bytes as hexadecimal text."""
+    return isinstance(value, str) and re.fullmatch("([0-9a-f]{2})*", value) is not None
 
 
-def numbers(found: object) -> bool:
-    """Whether this is a list of whole numbers from 0 that a tensor can hold."""
-    return isinstance(found, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in found)
+def numbers(value: object) -> bool:
+    """True for a list of whole numbers from 0 that a tensor can hold."""
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in value)
 
 
 @checked
@@ -309,14 +308,14 @@ def watch(
     terms: bool = False,
     to: str | Path | None = None,
 ) -> Iterator[Watch]:
-    """Record, and change, the tensors that have a path while this thread runs `model`, a Model or a module.
+    """Record and edit the tensors that have a path, while this thread runs `model`, a Model or a module.
 
-    only: paths to record, with `*`; one that meets no tensor is an error. Here and in `edit` the names that TransformerLens and
-    transformers have for a tensor do too (families.aliases).  keep: what to keep of a tensor, by default the tensor itself.
+    only: paths to record, with `*`; a TraceError for one that matches no tensor. Here and in `edit`, TransformerLens' and transformers'
+    names of a tensor work too (families.aliases).  keep: f(tensor) -> what to keep of it; by default the tensor itself.
     edit: {path: f(tensor) -> tensor, or None to leave it}.  grad: leave `value` in the graph, and fill `Seen.grad` when a backward runs.
-    request: record one request of a batch alone; else each record tells its request.  inside: "beside" recomputes what lies in
-    a fused op, "listed" lists it on meta and `Seen.later` recomputes it, "reference" runs the open form in its place.  terms: the
-    summands of every cell too.  to: a folder that records stream into, step by step, instead of memory.
+    request: record one request of a batch alone; by default all, each record with its request.  inside: for values inside a fused op,
+    "beside" recomputes them, "listed" lists them and `Seen.later` recomputes one, "reference" runs the open form in the op's place.
+    terms: keep the summands of every cell too.  to: a folder that records stream to, step by step, instead of memory.
     """
     module = module_of(model)
     known = aliases(module, getattr(model, "family", None)) if isinstance(module, Decoder | EncoderDecoder) else {}
@@ -337,7 +336,7 @@ def watch(
 
 
 def module_of(model: Any) -> nn.Module:
-    """The module of a Model, or a module itself; anything else is an error that tells a name from what `load` makes of it."""
+    """The module of a Model, or a module itself. A UseError for anything else, such as a model's name that was not loaded."""
     module = getattr(model, "module", model)
     if not isinstance(module, nn.Module):
         raise UseError("model.loaded", found=repr(model) if isinstance(model, str | Path) else type(model).__name__)
@@ -345,19 +344,19 @@ def module_of(model: Any) -> nn.Module:
 
 
 def fed(given: tuple[Tensor, ...], steps: tuple[Step, ...]) -> list[dict[str, Any]]:
-    """The ids that a forward was called with, as JSON: one entry a request, or a row of a batch, with a source's ids where it has one."""
+    """The ids that a forward was called with, as JSON: one entry a request or row of the batch, with the source's ids if it has one."""
     *sources, tokens = (x.tolist() for x in given)
     spans = spans_of(steps, "T")
     if not spans:
         own = [{"request": None, "ids": row} for row in tokens]
         return [e | {"source": row} for e, row in zip(own, sources[0], strict=True)] if sources else own
-    told = {s.request: sources[0][0][s.start : s.stop] for s in spans_of(steps, "S")} if sources else {}
+    read = {s.request: sources[0][0][s.start : s.stop] for s in spans_of(steps, "S")} if sources else {}
     return [
-        {"request": name_of(s.request), "ids": tokens[0][s.start : s.stop]} | ({"source": told[s.request]} if s.request in told else {})
+        {"request": name_of(s.request), "ids": tokens[0][s.start : s.stop]} | ({"source": read[s.request]} if s.request in read else {})
         for s in spans
     ]
 
 
 def name_of(request: object) -> str | int | None:
-    """A request as the index of a trace has it."""
+    """A request as JSON: a text, a number or None as it is, any other by its repr."""
     return request if isinstance(request, str | int | None) else repr(request)

@@ -4,7 +4,7 @@
     replace(causal, bias=alibi(slopes))      # the same, and a slope by distance
 
 It becomes a tensor only inside a reference. Padding is position -1 and is never seen; a row that may see nothing gives 0.
-What is a Band, a Slope or Learned is plain data besides, which a kernel can be told.
+A Band, an AlibiBias and a RelativeBias are plain data as well, which a kernel takes as numbers.
 """
 
 import math
@@ -24,8 +24,9 @@ Allowed = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Band:
-    """Keys of one stretch: where causal none after the query but those before `until`, the last `window` positions, the query's own
-    chunk of so many.
+    """A mask given by four numbers: causal (keys before `until` are always visible), sliding `window`, `chunk` size.
+
+    With neither of them, every key is visible. Both functions take positions q and k that broadcast.
     """
 
     causal: bool = False
@@ -34,14 +35,14 @@ class Band:
     until: int = 0
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
-        seen = (q == q) & (k == k)
+        seen = (q == q) & (k == k)  # all true, in the shape of both
         if self.causal:
             seen = (k <= q) | (k < self.until) if self.until else k <= q
         seen = seen if self.window is None else seen & (q - k < self.window)
         return seen if self.chunk is None else seen & (q // self.chunk == k // self.chunk)
 
     def told(self) -> str:
-        """Which keys s a query at t sees, as conditions; empty where it sees all."""
+        """The conditions under which a query at t sees a key at s, "s ≤ t and t − s < 4"; empty if it sees all."""
         limits = [f"s ≤ t or s < {self.until}" if self.until else "s ≤ t"] if self.causal else []
         limits += [] if self.window is None else [f"t − s < {self.window}"]
         limits += [] if self.chunk is None else [f"⌊s / {self.chunk}⌋ = ⌊t / {self.chunk}⌋"]
@@ -54,12 +55,12 @@ class Band:
 
 
 def told(allowed: Allowed) -> str | None:
-    """The conditions of what is allowed; None where the rule is more than a band of positions."""
+    """The conditions of a Band as text. None for any other rule."""
     return allowed.told() if isinstance(allowed, Band) else None
 
 
 def both(a: Allowed, b: Allowed) -> Allowed:
-    """What both allow: one band where it is one."""
+    """The rule that allows what a and b allow: one Band if both are and their chunks agree."""
     if isinstance(a, Band) and isinstance(b, Band) and (a.chunk is None or b.chunk in (None, a.chunk)):
         return a & b
     return lambda q, k: a(q, k) & b(q, k)
@@ -67,10 +68,10 @@ def both(a: Allowed, b: Allowed) -> Allowed:
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """allowed and bias take q [B 1 T 1] and k [B 1 1 S] and broadcast to [B H T S]; cap is a soft limit of scores, sinks [H] an extra key.
+    """What queries may see and what their scores gain: allowed(q, k) and bias(q, k) of positions q [B 1 T 1] and k [B 1 1 S] -> [B H T S].
 
-    weights, inputs: the parameters and the tensors that take part, for whoever asks what made a pattern.
-    by_segment: what a segment of the cache adds that no position tells, such as which of its keys were chosen.
+    cap: a soft limit of scores.  sinks [H]: an extra key's score.  weights, inputs: the parameters and tensors that took part, for a watch.
+    by_segment(mask, segment): the mask of one segment, where positions do not decide alone, as with an indexer's chosen keys.
     """
 
     allowed: Allowed
@@ -82,18 +83,18 @@ class Mask:
     by_segment: "Callable[[Mask, Any], Mask] | None" = None
 
     def of(self, segment: Any) -> "Mask":
-        """The mask of one segment of the cache, whole: positions say the rest."""
+        """The mask of one segment of the cache."""
         return self if self.by_segment is None else self.by_segment(self, segment)
 
     def told(self) -> Settings:
-        """The numbers of what distance adds to scores, where it is known by numbers."""
+        """The numbers of a bias that is plain data; empty for any other."""
         return self.bias.told() if isinstance(self.bias, AlibiBias | RelativeBias) else {}
 
     def __and__(self, other: "Mask") -> "Mask":
         return replace(self, allowed=both(self.allowed, other.allowed))
 
     def materialize(self, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Positions q_at [B T] and k_at [B S] -> (who sees whom [B 1 T S], the bias or None)."""
+        """Make the tensors for positions q_at [B T] and k_at [B S]: allowed [B 1 T S], and the bias [B H T S] or None."""
         q, k = q_at[:, None, :, None], k_at[:, None, None, :]
         return self.allowed(q, k) & (k >= 0) & (q >= 0), None if self.bias is None else self.bias(q, k)
 
@@ -103,17 +104,17 @@ bidirectional = Mask(Band())
 
 
 def window(n: int) -> Mask:
-    """The last n positions, itself included."""
+    """See the last n positions, the query's own included."""
     return Mask(Band(window=n))
 
 
 def chunk(n: int) -> Mask:
-    """The same chunk of n positions: 0 to n - 1, n to 2n - 1, and so on."""
+    """See the query's own chunk of n positions: 0 to n - 1, n to 2n - 1, and so on."""
     return Mask(Band(chunk=n))
 
 
 def prefix(n: int | Tensor) -> Mask:
-    """The first n positions see each other both ways; what follows is causal. n may differ from row to row: [B]."""
+    """See the first n positions always, the rest causally. n may differ from row to row: [B]."""
     if isinstance(n, int):
         return Mask(Band(causal=True, until=n))
     until = n[:, None, None, None]
@@ -121,7 +122,7 @@ def prefix(n: int | Tensor) -> Mask:
 
 
 def document(of: Tensor) -> Mask:
-    """Only what belongs to the same document; of [rows] numbers the document of each position."""
+    """See the query's own document; of [rows]: the document of each position."""
     return Mask(lambda q, k: of[q] == of[k])
 
 
@@ -133,9 +134,9 @@ def slopes(heads: int) -> list[float]:
 
     4 heads: 1/4, 1/16, 1/64, 1/256.
     """
-    whole = 2 ** int(math.log2(heads))
-    main = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
-    return main + [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
+    power = 2 ** int(math.log2(heads))
+    main = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return main + [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,13 +153,13 @@ class AlibiBias:
         return steep * -(q - k).abs() * self.spec.scale
 
     def told(self) -> Settings:
-        """A slope a head, as it is multiplied, and what all of them are multiplied by."""
-        held = self.slopes.bfloat16() if self.spec.rounded else self.slopes
-        return {"slopes": held.double().tolist(), "slope_scale": self.spec.scale, "rounded": self.spec.rounded}
+        """The slope of each head as it multiplies, and the scale of all."""
+        slopes = self.slopes.bfloat16() if self.spec.rounded else self.slopes
+        return {"slopes": slopes.double().tolist(), "slope_scale": self.spec.scale, "rounded": self.spec.rounded}
 
 
 def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> AlibiBias:
-    """The bias of slopes [H], by what the config says of it."""
+    """The bias of slopes [H], scaled and rounded as `spec` says."""
     return AlibiBias(torch.as_tensor(slopes, dtype=torch.float64, device="cpu"), spec)
 
 
@@ -191,7 +192,7 @@ class RelativeBias:
         return F.embedding(buckets, self.table).movedim(-1, 1).squeeze(2)
 
     def told(self) -> Settings:
-        """How distances fall into buckets."""
+        """The number of buckets, and how distances fall into them."""
         return {"buckets": self.spec.count, "reach": self.spec.reach, "both_ways": self.spec.bidirectional}
 
 

@@ -1,4 +1,4 @@
-"""What one forward knows besides its tokens: where they stand, whose they are, and what came before.
+"""What one forward knows besides its tokens: their positions, their requests, and the KV cache.
 
 A step flattens its requests to B = 1, T = all their rows. Every part works row by row; only an attend walks the spans:
 
@@ -20,11 +20,11 @@ from pellucid.errors import UseError
 
 @dataclass
 class Step:
-    """One forward's knowledge. positions: LongTensor [B T], -1 for padding.
+    """The knowledge of one forward. positions: LongTensor [B T], -1 for padding.
 
-    spans: empty for the B rows of a plain batch.  mask: what the caller lets queries see instead of the model's own, a prefix say.
-    types: token types [B T], 0 where None.  source: the encoder's rows and the Step that made them, where a request is new.
-    wanted: the rows of T whose logits are asked for.
+    spans: the rows of each request; empty for a plain batch.  pages: the KV cache that it stores to; None keeps nothing.
+    source: the encoder's rows and the Step that made them, where a request is new.  mask: replaces the layers' own, for a prefix say.
+    wanted: the rows of T whose logits are returned; None: all.  types: token types [B T]; None: all 0.
     """
 
     positions: Tensor
@@ -35,12 +35,12 @@ class Step:
     mask: Mask | None = None
     wanted: Tensor | None = None
     types: Tensor | None = None
-    kept: dict[Any, Any] = field(default_factory=dict)  # memory of this forward, when nothing outlives it
-    once: dict[Any, Any] = field(default_factory=dict)  # what all layers share: angles, slots
+    kept: dict[Any, Any] = field(default_factory=dict)  # cross attention's memory, where no pages keep it
+    once: dict[Any, Any] = field(default_factory=dict)  # what all layers share: angles, the slots of new rows
 
     @staticmethod
     def plain(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = None, types: Tensor | None = None) -> "Step":
-        """Positions 0, 1, 2 ... of tokens [B T]; where padding [B T] is 0 there is no token, its position is -1 and does not count."""
+        """A batch of tokens [B T] at positions 0, 1, 2 ... Where padding [B T] is 0 the position is -1, and later ones do not count it."""
         if padding is None:
             return Step(torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape), mask=mask, types=types)
         real = padding.bool()
@@ -48,7 +48,7 @@ class Step:
 
     @staticmethod
     def packed(lengths: list[int], device: torch.device | str = "cpu", names: Sequence[object] | None = None) -> "Step":
-        """Documents end to end in one row, each alone with its own positions. names: whose they are, numbers if nobody says."""
+        """Documents end to end in one row, each with positions of its own. names: their requests; 0, 1, 2 ... if None."""
         spans, start = [], 0
         for name, n in zip(range(len(lengths)) if names is None else names, lengths, strict=True):
             spans.append(Span(name, start, start + n))
@@ -57,7 +57,7 @@ class Step:
 
     @staticmethod
     def paged(pages: PagedCache, chunks: Mapping[Any, int]) -> "Step":
-        """The step of a batch: {request: how many new rows}. Pages are taken here, so that a forward allocates nothing."""
+        """A flat batch of requests, {request: number of new rows}. Reserves their pages, so that a forward allocates nothing."""
         spans, at, start = [], [], 0
         for request, n in chunks.items():
             before = pages.length.get(request, 0)
@@ -69,32 +69,32 @@ class Step:
 
     @property
     def places(self) -> Tensor:
-        """Positions that may index a table: padding reads row 0, and nobody reads padding."""
+        """Positions that may index a table: padding reads row 0, and its result is never read."""
         return self.positions.clamp(min=0) if self.padded else self.positions
 
     def totals(self) -> Tensor:
-        """How long each row's text is when the row is read, [B T] or [B 1]: with all that is read together with it, and itself."""
+        """The length of each row's text at the time when the row is read, [B T] or [B 1]: at least up to the row itself."""
         if not self.spans:
             return self.positions.amax(-1, keepdim=True) + 1
         together = self.pages.together if self.pages is not None else {}
-        counts = [together.get(s.request, s.end) for s in self.spans]
+        lengths = [together.get(s.request, s.end) for s in self.spans]
         sizes = torch.tensor([s.stop - s.start for s in self.spans])
-        return torch.maximum(torch.tensor(counts).repeat_interleave(sizes)[None].to(self.positions.device), self.positions + 1)
+        return torch.maximum(torch.tensor(lengths).repeat_interleave(sizes)[None].to(self.positions.device), self.positions + 1)
 
     def advance(self) -> None:
-        """This step's rows have been stored. Only the owner of the loop calls this: until then the same step may run again."""
+        """Count this step's rows as stored. Only the owner of the loop calls this: until then the same step may run again."""
         assert self.pages is not None
         for s in self.spans:
             self.pages.advance(s.request, s.end)
 
     def shared(self, key: object, make: Callable[[], Any]) -> Any:
-        """What `make()` gives, made once a step: the layers share angles, and slots of the cache."""
+        """The value of `make()`, made once a step under `key`, so that all layers share it."""
         if key not in self.once:
             self.once[key] = make()
         return self.once[key]
 
     def store(self, part: nn.Module, *new: Tensor) -> KVCache:
-        """Append this step's rows, [B T ...] each, under the part, and return a handle on all that its requests have stored."""
+        """Append this step's rows, [B T ...] each, to the part's cache. Returns a handle on all that its requests have stored."""
         if self.pages is not None:
             return self._append(self.pages.of(part), self.pages.pool(part, new), new)
         at = self.positions
@@ -117,14 +117,14 @@ class Step:
 
     def _page(self, group: PagePool, pools: Stored, s: Span) -> Segment:
         device, start = self.positions.device, group.first[s.request] * group.size
-        held, clock = self.shared((group, s.request), lambda: (list(group.held[s.request]), group.clock))
+        numbers, clock = self.shared((group, s.request), lambda: (list(group.held[s.request]), group.clock))
 
         def slots() -> Tensor:
             at = torch.arange(s.end - start)
-            return (torch.tensor(held)[at // group.size] * group.size + at % group.size).to(device)
+            return (torch.tensor(numbers)[at // group.size] * group.size + at % group.size).to(device)
 
         def read() -> Stored:
-            if any(group.taken[page] > clock for page in held):  # a watcher asks late
+            if any(group.taken[page] > clock for page in numbers):  # a watch reads late
                 raise UseError("past.gone", request=s.request, end=s.end)
             at = self.shared((group, s.request, "slots"), slots)
             return tuple(p[at][None] for p in pools)
@@ -133,7 +133,7 @@ class Step:
         return Segment(s.request, rows, self.positions[:, rows], lambda: torch.arange(start, s.end, device=device)[None], read, True, paged)
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
-        """What `make(encoder's rows)` gives, [B S ...] each, computed once for each request and kept under the part."""
+        """Cross attention's keys and values, `make(the encoder's rows)`, [B S ...] each: made once for each request and kept."""
         kept = self.kept if self.pages is None else self.pages.memory
         if self.source is not None:
             rows, step = self.source
@@ -151,7 +151,7 @@ class Step:
 
 
 def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:
-    """Whose rows lie where along T; along S, the rows of an encoder: its own step comes second, or came with the source."""
+    """The spans along `length`: T, or S for an encoder's rows, whose step is the second one or came with the source."""
     if not steps or length == "T":
         return steps[0].spans if steps else ()
     if len(steps) > 1:
@@ -162,9 +162,9 @@ def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:
 def part_of(
     steps: tuple[Step, ...], sizes: Mapping[str, int], request: object, words: list[str], rows: Tensor | None
 ) -> tuple[tuple[Any, ...] | None, Tensor | None]:
-    """The index that cuts a request out of a tensor with the axes `words`, and its rows counted from 0.
+    """The index that cuts a request out of a tensor with the axes `words`, and the request's rows counted from 0.
 
-    rows: for an axis N, the row of each.  None where nothing tells which of the tensor's rows are the request's, or none are.
+    rows: for an axis N, the row of each.  None if the request has none of the tensor's rows, or nothing says which.
     """
     length = "T" if "T" in words or "S" not in words else "S"
     spans = spans_of(steps, length)
@@ -176,7 +176,7 @@ def part_of(
         start, stop = request * sizes["T"], (request + 1) * sizes["T"]
     else:
         return None, None
-    if start == stop or (length not in words and rows is None):  # of an axis N without rows nothing tells whose it is
+    if start == stop or (length not in words and rows is None):  # nothing says to which request an N without rows belongs
         return None, None
     if "N" in words and rows is not None:
         at = ((rows >= start) & (rows < stop)).nonzero().flatten()

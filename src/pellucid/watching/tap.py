@@ -3,8 +3,8 @@
     q = tap(self.q(x).unflatten(-1, (-1, s.width)), "q: B T H K")
 
 Idle, tap returns its first argument. Under `watch(model)` the same line checks the axes, records the tensor, and lets the watcher
-replace it. `note` is its twin on the side of the ops: what made a tensor, from what, and the summands of each of its cells.
-Reading never changes which kernel runs: what lies inside a fused op is recomputed beside it; only an edit inside selects the reference.
+replace it. `note` is its twin inside ops: which op made a tensor, from what, and the summands of each of its cells.
+Reading never changes which kernel runs: values inside a fused op are recomputed after it; only an edit inside selects the reference.
 """
 
 import re
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pellucid.batch.step import Step
     from pellucid.watching.watch import Seen, Watch
 
-Flops = int | Callable[[], int]  # products of an op, each multiplication with its addition two; counted when somebody asks
-Settings = Mapping[str, Any]  # numbers, texts and lists of numbers by name, as JSON holds them: a scale, an eps, what a mask allows
+Flops = int | Callable[[], int]  # of an op's products, a multiplication with its addition as two; counted on demand
+Settings = Mapping[str, Any]  # numbers and texts by name, as in JSON: a scale, an eps, a mask's conditions
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How a tensor came to be: the op, its operands by path, its weights by path, and the numbers that the op was set to."""
+    """How a tensor was made: the op, the paths of its operands and weights, and the op's settings."""
 
     op: str
     inputs: tuple[str, ...] = ()
@@ -43,9 +43,9 @@ class Made:
 
 @dataclass(slots=True)
 class Mark:
-    """What one watch knows of a storage: how it was made, and the paths of its taps by where they start. A view finds it.
+    """What one watch knows of a storage, and so of its views: how it was made, and the path of the tap at each offset.
 
-    flops: the products that made it, until the first tap has told them.
+    flops: of the op that made it; 0 once the first record has taken them.
     """
 
     made: Made = Made("tap")
@@ -54,7 +54,7 @@ class Mark:
 
 
 class Weights:
-    """Finds the path of a parameter, or of the parameter that a tensor is a view of, by where it lies in its storage."""
+    """Finds the path of a parameter, or of one that a tensor is a view of, by its place in the storage."""
 
     def __init__(self, where: Mapping[nn.Module, list[str]]) -> None:
         self.paths: dict[Tensor, str] = {}
@@ -68,8 +68,8 @@ class Weights:
         for p, path in self.paths.items():
             start = int(p.storage_offset())
             spots.setdefault(p.untyped_storage()._cdata, []).append((start, start + max(p.numel(), 1), path))
-        for found in spots.values():
-            found.sort()
+        for spans in spots.values():
+            spans.sort()
         return spots
 
     def name(self, w: Tensor) -> str | None:
@@ -81,12 +81,12 @@ class Weights:
         return path if start <= w.storage_offset() < stop else None
 
     def names(self, w: Tensor) -> tuple[str, ...]:
-        """The same as a tuple; empty of a matrix that was put together from several, which its mark tells."""
+        """The same as a tuple; empty for a matrix made of several weights, whose names are on its mark."""
         return () if (name := self.name(w)) is None else (name,)
 
 
 class Place(Protocol):
-    """What a segment of the cache tells a watcher: whose rows these are (see batch.kv_cache.Segment)."""
+    """The owner of some rows, as a watch sees it: a batch.kv_cache.Segment, or a request alone."""
 
     @property
     def request(self) -> object: ...
@@ -94,18 +94,18 @@ class Place(Protocol):
 
 @dataclass(slots=True)
 class Spot:
-    """A tap of one part, as one watch knows it: worked out when it is first met."""
+    """A tap of one part, as one watch knows it: made when it first runs."""
 
     path: str
     dims: str
     letters: list[str]
     wanted: bool
-    key: str | None  # of the edit that speaks of it
+    key: str | None  # of the watch's edit that matches it
 
 
 @dataclass(slots=True)
 class Call:
-    """One running part: its path for each watch, the sizes that its letters have, and the steps it was called with, or its caller."""
+    """One running part: its path in each watched model, the sizes of its axes, and its Steps, its caller's where it has none."""
 
     module: nn.Module
     path: "dict[Watch, str | None]"
@@ -115,7 +115,7 @@ class Call:
 
 @dataclass
 class Here(threading.local):
-    """What this thread is doing. Another thread that runs the same model sees empty tuples, and records nothing.
+    """The state of one thread. Another thread that runs the same model has empty tuples, and records nothing.
 
     torch.compile reads `calls` at compile time, finds it empty, and leaves no trace of a tap in the graph.
     """
@@ -133,11 +133,11 @@ here = Here()
 
 
 def tap(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
-    """x itself, or what a watcher puts in its place. label: "name: axes". rows: for an axis N, the token row that each came from."""
+    """Return x, or a watch's replacement. label: "name: axes".  rows: for an axis N, the token row of each."""
     if not here.calls:
         return x
     editors: tuple[Watch, ...] = ()
-    for w in here.watches:  # all edits come before the first record, so that each watch has what the forward goes on with
+    for w in here.watches:  # all edits before the first record, so that every watch records the tensor that the forward uses
         if w.edit and (new := w.alter(x, label, rows)) is not x:
             x, editors = new, (*editors, w)
     for w in here.watches:
@@ -147,23 +147,23 @@ def tap(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
 
 @lru_cache(64)
 def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Whether a path fits one of these; what it has answered it knows, for the next watch that asks the same."""
+    """A function that says whether a path matches any of the patterns, and remembers its answers for later watches."""
     fits = re.compile("|".join(map(translate, patterns)) or r"(?!)")
     return cache(lambda path: fits.match(path) is not None)
 
 
-# What a family calls the stream that enters its first block; another has it under another of these.
+# The names that the stream into the first block has in one family or another.
 ENTRANCES = {"embed", "embed_norm", "positions", "scaled", "start", "typed", "widen"}
 
 
 def offered(path: str, known: Iterable[str], aliases: Mapping[str, tuple[str, ...]]) -> str:
-    """The paths to offer for one that is unknown: the nearest, or for a stream into the first block what that is in this model."""
+    """The paths to suggest for an unknown one: the nearest, or this model's name of the stream into the first block."""
     enters = aliases.get("layers.0.in", ()) if path in ENTRANCES else ()
     return ", ".join(("layers.0.in", *enters)) if enters else nearest(path, [*known, *aliases])
 
 
 def described(x: Tensor) -> tuple[tuple[int, ...], str, str]:
-    """What an edit must leave as it is."""
+    """The shape, dtype and device of x, which an edit must keep."""
     return tuple(x.shape), str(x.dtype).removeprefix("torch."), str(x.device)
 
 
@@ -176,9 +176,9 @@ def note(
     flops: Flops = 0,
     settings: Callable[[], Settings] = dict,
 ) -> Tensor:
-    """Remember, while a watch is on, how an op made x.
+    """Remember how an op made x, while a watch is on. Returns x.
 
-    terms(index) are the summands of one cell, flops counts products as 2, settings() are the numbers beside the operands.
+    terms(index): the summands of one cell.  flops: a multiplication with its addition counts as 2.  settings(): numbers of the op.
     """
     if not here.calls:
         return x
@@ -192,7 +192,7 @@ def note(
 
 
 def terms_of(x: Tensor) -> Callable[[Index], Terms] | None:
-    """terms(index of x), through the op whose output x is, or is a view of; None where no op told."""
+    """The function from an index of x to its terms, by the op whose output x is, or is a view of. None if no op gave any."""
     base, terms = here.terms.get(x.untyped_storage()._cdata, (None, None))
     if base is None or terms is None:
         return None
@@ -210,30 +210,30 @@ def terms_of(x: Tensor) -> Callable[[Index], Terms] | None:
 
 
 def indexed_terms(terms: Callable[[Index], Terms] | None, part: tuple[Any, ...]) -> Callable[[Index], Terms] | None:
-    """The terms of x[part] by those of x, where the last of part numbers rows of x: a copy, which its storage cannot tell."""
+    """Terms for an indexed copy `x[part]`. Indexing breaks the storage link, so map its rows back to `x`'s."""
     if terms is None or not part:
         return None
-    axis, rows, whole = len(part) - 1, part[-1], terms
-    return lambda i: whole((*i[:axis], int(rows[i[axis]]), *i[axis + 1 :]))
+    axis, rows, of_x = len(part) - 1, part[-1], terms
+    return lambda i: of_x((*i[:axis], int(rows[i[axis]]), *i[axis + 1 :]))
 
 
 def inside(*names: str) -> str | None:
-    """What is asked of these tensors of the running op: None, "list" (shapes alone), "read" (run beside), or "reference" (in its place)."""
+    """What watches want of these tensors inside the running op: None, "list" (shapes), "read" (recompute), "reference" (replace the op)."""
     if not here.calls:
         return None
     return max((w.inside_of(names) for w in here.watches), key=[None, "list", "read", "reference"].index)
 
 
 def visit_segments(segments: Sequence[Place], names: tuple[str, ...], show: Callable[[str, Any], None]) -> None:
-    """After a kernel that took all segments at once: show(what is asked, segment) for each within which somebody asks for these tensors."""
+    """A batched kernel has run. For each request whose watch wants any of `names`, call `show(mode, segment)`."""
     if not here.calls:
         return
 
     def look() -> None:
         for segment in segments:
             with in_segment(segment):
-                if (asked := inside(*names)) is not None:
-                    show(asked, segment)
+                if (mode := inside(*names)) is not None:
+                    show(mode, segment)
 
     for w in here.watches:
         w.remember(names, look)
@@ -242,7 +242,7 @@ def visit_segments(segments: Sequence[Place], names: tuple[str, ...], show: Call
 
 
 def unwatched(f: Callable[[Any], Any], x: Any) -> Any:
-    """f(x), a watcher's own function: a model that it runs, another or this one, is not recorded."""
+    """Return f(x) with recording off: models that a user's function runs are not recorded."""
     calls, watches, here.calls, here.watches = here.calls, here.watches, (), ()
     try:
         return f(x)
@@ -252,7 +252,7 @@ def unwatched(f: Callable[[Any], Any], x: Any) -> Any:
 
 @contextmanager
 def seen_by(*watches: "Watch | Catch", calls: tuple[Call, ...] = ()) -> Iterator[None]:
-    """These watch in here and nobody else, under these running parts; terms are their own."""
+    """Only these watches record in here, as if these parts were running; terms are their own."""
     outer = here.watches, here.calls, here.terms
     here.watches, here.calls, here.terms = watches, calls, {}  # type: ignore[assignment]
     try:
@@ -263,66 +263,66 @@ def seen_by(*watches: "Watch | Catch", calls: tuple[Call, ...] = ()) -> Iterator
 
 @contextmanager
 def recomputing() -> Iterator[Callable[[float | None], None]]:
-    """Taps in here are recomputed. Call the yielded function with the largest difference from what the kernel gave."""
+    """Mark taps in here as recomputed. Call the yielded function with the largest difference from the kernel's output."""
     marks: list[Seen] = []
     outer, here.marks = here.marks, marks
 
-    def found(error: float | None) -> None:
+    def differ(error: float | None) -> None:
         for seen in marks:
             seen.error = error
 
     try:
         with torch.no_grad():
-            yield found
+            yield differ
     finally:
         here.marks = outer
 
 
 @dataclass
 class Catch:
-    """Stands where a watch does while a listed op's reference runs: keeps one of its tensors, cut like its record, with its terms."""
+    """Stands in for a watch while a deferred reference runs: keeps one of its tensors, cut like its record, with its terms."""
 
     name: str
     part: tuple[Any, ...]
-    found: tuple[Tensor, Callable[[Index], Terms] | None] | None = None
+    caught: tuple[Tensor, Callable[[Index], Terms] | None] | None = None
     terms, edit, request = True, None, None
 
-    def made(self, *told: Any) -> None:
-        """Its path and its op are known from the listing."""
+    def made(self, *args: Any) -> None:
+        """Do nothing: the deferred record has the path and the op."""
 
     def inside_of(self, names: tuple[str, ...]) -> None:
-        """Nothing lies deeper."""
+        """Want nothing inside another op."""
 
-    def remember(self, *told: Any) -> None:
-        """What it looks for is tapped at once."""
+    def remember(self, *args: Any) -> None:
+        """Do nothing: the tensor is tapped while the reference runs."""
 
     def see(self, x: Tensor, label: str, rows: Tensor | None, edited: bool) -> Tensor:
         if label.split(": ")[0] == self.name:
             cut = x[self.part] if self.part else x
-            self.found = cut, terms_of(cut) or indexed_terms(terms_of(x), self.part)
+            self.caught = cut, terms_of(cut) or indexed_terms(terms_of(x), self.part)
         return x
 
 
 @dataclass(frozen=True)
 class Again:
-    """An op's reference, for whoever asks later what it taps. run: gives the largest difference from what the kernel gave."""
+    """An op's reference that has not run yet. run(): runs it, and returns the largest difference from the kernel's output."""
 
     run: Callable[[], float | None]
     call: Call
 
     def record(self, seen: "Seen", part: tuple[Any, ...]) -> "Seen":
-        """The record of a listed tensor with its value, its terms, and the difference. part: of the op's tensor, () for all."""
+        """Complete a deferred record: run the reference for its value, terms and error. part: the request's part of it, () for all."""
         catch = Catch(seen.path.rpartition(".")[2], part)
         with torch.no_grad(), seen_by(catch, calls=(self.call,)):
             error = self.run()
-        assert catch.found is not None
-        value, told = catch.found
-        return replace(seen, value=value, terms=told, error=error, later=None)
+        assert catch.caught is not None
+        value, terms = catch.caught
+        return replace(seen, value=value, terms=terms, error=error, later=None)
 
 
 @contextmanager
 def deferred(run: Callable[[], float | None]) -> Iterator[None]:
-    """Taps in here are on meta: they stand for what the reference would tap, which runs when one of them is asked for."""
+    """Record taps in here, on meta, as shapes alone. `run` computes their values when a record's `later` is called."""
     outer, here.again, here.marks = (here.again, here.marks), Again(run, here.calls[-1]), []
     try:
         with torch.no_grad():
@@ -333,7 +333,7 @@ def deferred(run: Callable[[], float | None]) -> Iterator[None]:
 
 @contextmanager
 def as_reference() -> Iterator[None]:
-    """Taps in here are the reference's, which runs in the kernel's place because a watcher asked for it."""
+    """Mark taps in here as the reference's, which runs in the kernel's place because a watch wants it."""
     outer, here.source = here.source, "reference"
     try:
         yield
@@ -343,7 +343,7 @@ def as_reference() -> Iterator[None]:
 
 @contextmanager
 def in_segment(segment: Place) -> Iterator[None]:
-    """Taps in here belong to one segment of the cache: T and S are its own."""
+    """Taps in here belong to one segment, whose sizes of T and S are its own."""
     if not here.calls:
         yield
         return
@@ -361,19 +361,19 @@ def in_segment(segment: Place) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """A Place that tells the request alone."""
+    """A Place that is a request alone."""
 
     request: object
 
 
 @contextmanager
 def after(model: nn.Module, path: str, request: object) -> Iterator[None]:
-    """Taps in here are what is done with one request's rows of the model's last step, once its forward is over: under this path."""
+    """Record taps in here under `path`: what is done with one request's rows after the forward, as in sampling."""
     if not here.watches:
         yield
         return
     calls, terms, segment = here.calls, here.terms, here.segment
-    paths: dict[Watch, str | None] = {w: f"{found[0]}.{path}".lstrip(".") if (found := w.where.get(model)) else None for w in here.watches}
+    paths: dict[Watch, str | None] = {w: f"{known[0]}.{path}".lstrip(".") if (known := w.where.get(model)) else None for w in here.watches}
     here.calls, here.terms, here.segment = (*calls, Call(model, paths, {})), {}, Whose(request)
     try:
         yield

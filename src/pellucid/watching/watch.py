@@ -4,7 +4,7 @@
         model(ids)
     seen["layers.0.attn.pattern"].value          # [batch, heads, tokens, tokens seen]
 
-While any thread watches, a frame stands around every module's forward; it leaves by `finally`. Nothing else of the model changes.
+While any thread watches, every module's forward is wrapped; the wrap leaves by `finally`. Nothing else of the model changes.
 """
 
 import fnmatch
@@ -51,31 +51,31 @@ _serial = itertools.count()
 
 @dataclass(eq=False)
 class Seen(Shown):
-    """One tensor as it was: its path, its axes, its value and how it was made."""
+    """One recorded tensor: its path, its axes, its value and how it was made."""
 
     path: str  # "layers.3.attn.q"
     dims: str  # "B T H K"
     shape: tuple[int, ...]
     dtype: torch.dtype
-    value: Any  # whatever `keep` made of the tensor
+    value: Any  # the tensor, or what `keep` made of it
     step: int  # which call of the watched model, from 0
     request: object
-    call: int  # which time in this step that the path was seen, from 0
-    rows: Tensor | None  # for routed rows: which of the request's tokens, counted from its first in this step
-    source: str = "executed"  # or "recomputed" beside the kernel, "reference" in its place, "edited"
+    call: int  # how often the path was recorded before in this step
+    rows: Tensor | None  # for routed rows: the request's token of each, counted from its first in this step
+    source: str = "executed"  # or "recomputed" after the kernel, "reference" in its place, "edited"
     error: float | None = None  # of recomputed values: the largest difference of the op's output from the kernel's
     op: str | None = None
     inputs: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
     grad: Tensor | None = None
     terms: Callable[[Index], Terms] | None = None
-    flops: int | None = 0  # of the op whose output this is, told by the first tensor that is a view of it; None: nobody told
-    settings: Settings = field(default_factory=dict)  # numbers of the op beside its operands: a scale, an eps, what a mask allows
-    later: Callable[[], "Seen"] | None = None  # of a tensor that is listed alone: the record with its value
+    flops: int | None = 0  # of the op whose output this is, booked to the first record of it; None: unknown, for a part of a batch
+    settings: Settings = field(default_factory=dict)  # numbers of the op beside its operands: a scale, an eps, a mask's conditions
+    later: Callable[[], "Seen"] | None = None  # of a deferred tensor: computes the record with its value
 
 
 class Records(Shown):
-    """What was seen, in the order in which it was made. aliases: other names of paths, by which records are found too."""
+    """Recorded tensors, in the order in which they were made. aliases: other names of paths, by which records are found too."""
 
     aliases: Mapping[str, tuple[str, ...]] = {}
 
@@ -83,17 +83,18 @@ class Records(Shown):
         self.seen: list[Seen] = []
 
     def all(self, path: str) -> list[Seen]:
-        """Every record of this path; none is an error that offers the nearest paths."""
-        found = [s for s in self.seen if s.path in self.aliases.get(path, (path,))]
-        if not found:
+        """Every record of this path. A TraceError with the nearest paths if there is none."""
+        records = [s for s in self.seen if s.path in self.aliases.get(path, (path,))]
+        if not records:
             raise TraceError("trace.unknown", path=path, near=offered(path, (s.path for s in self.seen), self.aliases))
-        return found
+        return records
 
     def __getitem__(self, path: str) -> Seen:
-        found = self.all(path)
-        if len(found) > 1:
-            raise TraceError("trace.many", path=path, count=len(found))
-        return found[0]
+        """The one record of this path. A TraceError if there are several."""
+        records = self.all(path)
+        if len(records) > 1:
+            raise TraceError("trace.many", path=path, count=len(records))
+        return records[0]
 
     def __contains__(self, path: str) -> bool:
         return any(s.path in self.aliases.get(path, (path,)) for s in self.seen)
@@ -105,12 +106,12 @@ class Records(Shown):
         return len(self.seen)
 
     def paths(self) -> list[str]:
-        """The paths that were seen, each once, in order."""
+        """The recorded paths, each once, in order."""
         return list(dict.fromkeys(s.path for s in self.seen))
 
 
 class Watch(Records):
-    """One watcher of one model. See `watch` for its settings."""
+    """One watch of one model, on until it is closed. See `watch` for its settings."""
 
     def __init__(
         self,
@@ -136,8 +137,8 @@ class Watch(Records):
         self.count: dict[tuple[str, object], int] = {}
         self.edited: set[str] = set()
         self.recorded: set[str] = set()
-        self.inner: dict[str, None] = {}  # paths within ops, which only a watch that wants them records
-        self.given: tuple[tuple[Tensor, ...], tuple[Step, ...]] = (), ()  # what the running forward was called with: ids and steps
+        self.inner: dict[str, None] = {}  # paths inside ops, which are recorded only if they are wanted
+        self.given: tuple[tuple[Tensor, ...], tuple[Step, ...]] = (), ()  # the arguments of the running forward: ids and steps
         self.spots: dict[tuple[str, str], Spot] = {}
         self.flops: dict[str, int] = {}
         self.where: dict[nn.Module, list[str]] = {}
@@ -146,11 +147,11 @@ class Watch(Records):
         self.weights = Weights(self.where)
 
     def edits(self, path: str) -> str | None:
-        """The key of `edit` that speaks of this path."""
+        """The key of `edit` that matches this path. None if none does."""
         return next((key for key in self.edit if fnmatch.fnmatchcase(path, key)), None)
 
     def inside_of(self, names: tuple[str, ...]) -> str | None:
-        """What this watch asks of tensors inside the running op; see tap.inside."""
+        """What this watch wants of these tensors inside the running op; see tap.inside."""
         path = here.calls[-1].path.get(self)
         if path is None or (self.request is not None and here.segment is not None and here.segment.request not in (None, self.request)):
             return None
@@ -162,38 +163,38 @@ class Watch(Records):
         return ("list" if self.inside == "listed" else "read") if wanted else None
 
     def remember(self, names: tuple[str, ...], look: Callable[[], None]) -> None:
-        """A forward is watched while it runs; see engine.echo for who keeps what shows the inside of an op."""
+        """Do nothing: a forward is watched while it runs. A recorder of plans keeps `look` for later steps."""
 
     def made(
         self, storage: torch.UntypedStorage, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops,
         settings: Callable[[], Settings],
     ) -> None:  # fmt: skip
-        """Write on the storage what made it, for this watch."""
+        """Mark the storage with the op that made it, and book the op's FLOPs to the running part."""
         path = here.calls[-1].path.get(self)
         if path is None:
             return
         n = 0 if here.marks is not None else flops if isinstance(flops, int) else flops()
         if n:
             self.flops[path] = self.flops.get(path, 0) + n
-        told, own = [name for t in inputs if (name := self.name_of(t))], dict(settings())
+        operands, own = [name for t in inputs if (name := self.name_of(t))], dict(settings())
         parts: list[str] = []
         for w in (w for w in weights if w is not None):
-            if (names := self.weights.names(w)) == ():  # a matrix that was put together, whose parts and numbers its mark tells
+            if (names := self.weights.names(w)) == ():  # a matrix made of several weights: its mark has their names
                 made = self.mark(w.untyped_storage()).made
                 names, own = made.weights, {**made.settings, **own}
             parts += names
         mark = self.mark(storage)
-        mark.made, mark.flops = Made(op, tuple(told), tuple(parts), own), n
+        mark.made, mark.flops = Made(op, tuple(operands), tuple(parts), own), n
 
     def mark(self, storage: torch.UntypedStorage) -> Mark:
-        """This watch's mark on a storage."""
+        """This watch's mark on a storage, made if there is none."""
         marks: dict[int, Mark] = storage.__dict__.setdefault("pellucid", {})
-        if (found := marks.get(self.serial)) is None:
-            found = marks[self.serial] = Mark()
-        return found
+        if (mark := marks.get(self.serial)) is None:
+            mark = marks[self.serial] = Mark()
+        return mark
 
     def name_of(self, x: Tensor) -> str | None:
-        """The path under which an operand was seen; a view is known by the tap that starts where it does, or else by the last."""
+        """The path of an operand: of the tap at its offset in the storage, else of the storage's last tap. None if it has none."""
         mark: Mark | None = x.untyped_storage().__dict__.get("pellucid", {}).get(self.serial)
         if mark is None:
             return None
@@ -202,11 +203,11 @@ class Watch(Records):
     def spot(self, outer: str, label: str) -> Spot:
         name, dims = label.split(": ")
         path = f"{outer}.{name}" if outer else name
-        found = self.spots[outer, label] = Spot(path, dims, dims.split(), self.wants(path), self.edits(path))
-        return found
+        spot = self.spots[outer, label] = Spot(path, dims, dims.split(), self.wants(path), self.edits(path))
+        return spot
 
     def meet(self, x: Tensor, label: str) -> Spot | None:
-        """The tap at which the running part is, x checked against its axes; None where the part is no part of the watched model."""
+        """The running part's tap of this label; a ShapeError if x has other axes. None if the part is not of the watched model."""
         call = here.calls[-1]
         if (outer := call.path.get(self)) is None:
             return None
@@ -216,7 +217,7 @@ class Watch(Records):
         return spot
 
     def alter(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
-        """What the user's functions make of one tapped tensor; x itself where none speaks of it."""
+        """Return the tensor that the user's edit makes of x; x itself if no edit matches."""
         spot = self.meet(x, label)
         if spot is None or spot.key is None or here.marks is not None:
             return x
@@ -224,7 +225,7 @@ class Watch(Records):
         return x if part is None else self.change(x, part, spot)
 
     def see(self, x: Tensor, label: str, rows: Tensor | None, edited: bool) -> Tensor:
-        """Record one tapped tensor, which a watch has edited or not; returns what the forward goes on with."""
+        """Record one tapped tensor. Returns the tensor that the forward uses: x, or with gradients a leaf of the same values."""
         if (spot := self.meet(x, label)) is None or not (cuts := self.cuts(x, spot.dims, rows)):
             return x
         self.met = True
@@ -235,16 +236,16 @@ class Watch(Records):
             return x
         if self.grad and here.marks is None and torch.is_grad_enabled() and x.is_floating_point() and not x.requires_grad:
             x = x.detach().requires_grad_()
-        made, told = Made("edit") if edited else mark.made, flops if len(cuts) == 1 else None
+        made, known = Made("edit") if edited else mark.made, flops if len(cuts) == 1 else None
         for request, part, rows in cuts:
-            self.record(spot, x, x[part] if part else x, part, rows, made, edited, told, request)
+            self.record(spot, x, x[part] if part else x, part, rows, made, edited, known, request)
         return x
 
     def record(
         self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool,
         flops: int | None, request: object = None,
     ) -> None:  # fmt: skip
-        """Keep what was seen of x: cut, a request's part of it, or all."""
+        """Hand on the record of `cut`: x, or a request's part of it."""
         self.recorded.add(spot.path)
         which = spot.path, request
         call = self.count.get(which, 0)
@@ -267,7 +268,7 @@ class Watch(Records):
         self.to(seen)
 
     def change(self, x: Tensor, part: tuple[Any, ...], spot: Spot) -> Tensor:
-        """x with the watched rows replaced by what the user's function makes of them; None from it leaves x as it is."""
+        """Return x with the watched rows edited by the user's function; if that returns None, x as it is."""
         before = x[part] if part else x
         assert spot.key is not None
         self.edited.add(spot.key)
@@ -275,18 +276,18 @@ class Watch(Records):
         if new is None:
             return x
         if not isinstance(new, Tensor) or described(new) != described(before):
-            found = described(new) if isinstance(new, Tensor) else type(new).__name__
-            raise ShapeError("edit.shape", path=spot.path, found=found, allowed=described(before))
+            wrong = described(new) if isinstance(new, Tensor) else type(new).__name__
+            raise ShapeError("edit.shape", path=spot.path, found=wrong, allowed=described(before))
         if not part:
             return new
-        marks = x.untyped_storage().__dict__.get("pellucid", {})  # the other rows are what they were
+        marks = x.untyped_storage().__dict__.get("pellucid", {})  # the clone keeps how the other rows were made
         x = x.clone()
         x[part] = new
         x.untyped_storage().__dict__["pellucid"] = {serial: Mark(m.made, m.flops) for serial, m in marks.items()}
         return x
 
     def cuts(self, x: Tensor, dims: str, rows: Tensor | None) -> list[Cut]:
-        """What of x is recorded: the watched request's part, or each request's where a step carries several, or all of it."""
+        """The parts of x to record: the watched request's, or one for each request of a flat batch, or all of x."""
         if self.request is not None:
             part, rows = self.mine(x, dims, rows)
             return [] if part is None else [(self.request, part, rows)]
@@ -295,11 +296,11 @@ class Watch(Records):
         spans = spans_of(here.calls[-1].steps, "T" if "T" in dims.split() or "S" not in dims.split() else "S")
         if len(spans) < 2:
             return [(spans[0].request if spans else None, (), rows)]
-        found = [(s.request, *self.mine(x, dims, rows, s.request)) for s in spans]
-        return [(r, part, own) for r, part, own in found if part is not None] or [(None, (), rows)]
+        parts = [(s.request, *self.mine(x, dims, rows, s.request)) for s in spans]
+        return [(r, part, own) for r, part, own in parts if part is not None] or [(None, (), rows)]
 
     def mine(self, x: Tensor, dims: str, rows: Tensor | None, request: object = None) -> tuple[tuple[Any, ...] | None, Tensor | None]:
-        """The index that cuts a request, or the watched one, out of x, () for all, and its rows from 0; None where x is another's."""
+        """The index of a request's part of x, the watched one's if None, and its rows from 0. () is all of x; None: no part of it."""
         request = self.request if request is None else request
         if here.segment is not None and here.segment.request is not None:
             return (() if here.segment.request == request else None), None
@@ -307,7 +308,7 @@ class Watch(Records):
         return part_of(call.steps, call.sizes, request, dims.split(), rows)
 
     def close(self) -> None:
-        """An edit or a pattern that never met a tensor is a mistake in its path."""
+        """Raise a TraceError for an edit or a pattern that matched no tensor: its path is wrong."""
         missed = sorted(set(self.edit) - self.edited)
         known = dict.fromkeys([*(s.path for s in self.spots.values()), *self.inner, *self.recorded])
         if missed and self.met:
@@ -318,17 +319,17 @@ class Watch(Records):
 
 
 def take_gradient(of: "weakref.ref[Seen]", part: tuple[Any, ...], gradient: Tensor) -> None:
-    """The hook of a watched tensor; weak, so that a graph keeps no record alive."""
+    """Put a gradient into its record. The reference is weak, so that an autograd graph keeps no record alive."""
     if (seen := of()) is not None:
         seen.grad = gradient[part] if part else gradient
 
 
 _lock = threading.Lock()
-_framed: dict[nn.Module, list[Any]] = {}  # how many watches, and the forward of the module's own that the frame hides
+_framed: dict[nn.Module, list[Any]] = {}  # the number of watches, and the instance's own forward, if any, that the frame hides
 
 
 def _frame(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw: Any) -> Any:
-    """Runs in place of module.forward while any thread watches it; in a thread that watches nothing it is that forward."""
+    """Run in place of module.forward while any thread watches it: note the running part, if this thread watches, and call it."""
     watches, calls, terms = here.watches, here.calls, here.terms
     if not watches:
         return forward(*args, **kw)
@@ -355,7 +356,7 @@ def _frame(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw: Any
 
 
 def _frames(modules: Iterable[nn.Module], change: int) -> None:
-    """Put a frame around every module's forward, or leave each as it was when the last watch of any thread ends."""
+    """Wrap every module's forward at its first watch, and unwrap it when the last watch of any thread ends."""
     with _lock:
         for m in modules:
             if m not in _framed:
@@ -380,7 +381,7 @@ def watch(
     terms: bool = False,
     to: Callable[[Seen], None] | None = None,
 ) -> Iterator[Watch]:
-    """Record, and change, what `tap` names while this thread runs this module. to: takes each record; else see `pellucid.watch`."""
+    """Record and edit tapped tensors while this thread runs this module. to: called with each record.  The rest: see `pellucid.watch`."""
     w = Watch(getattr(model, "_orig_mod", model), only, keep, edit, grad, request, inside, terms, to)
     with EAGER:
         _frames(w.where, +1)
