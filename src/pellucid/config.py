@@ -1,7 +1,7 @@
 """Every way the family varies, on one page. No torch here: a config is plain data, and prints as what it is.
 
 `None` means that the part is absent. `Config.layers` is a tuple of layers, so that dense-then-experts, sliding-then-full and hybrids
-are data. A branch on a config is taken once, in a constructor.
+are data. A variant is another part, chosen once, in a constructor. What others ask of a spec, it says itself.
 """
 
 from dataclasses import dataclass, replace
@@ -67,7 +67,7 @@ class Rope:
 
     @property
     def by_length(self) -> bool:
-        """Whether the angles go by the length of the text."""
+        """True if the angles depend on the length of the text."""
         return isinstance(self.scaling, Dynamic | LongRope)
 
 
@@ -117,7 +117,7 @@ class Attention:
     causal: bool = True
     buckets: Buckets | None = None
     alibi: Alibi | None = None
-    chunk: int | None = None  # a query sees its own chunk of so many positions alone
+    chunk: int | None = None  # positions; a query sees its own chunk alone
     qk_rms: bool = False  # queries and keys over their root mean square, after rope, without a weight
     temper: Temper | None = None
     distances: bool = False  # scores gain q · r, r one more key, of the distance between the two (arXiv 1901.02860)
@@ -249,7 +249,7 @@ class Moe:
 
 @dataclass(frozen=True)
 class Layer:
-    """One block: attention, feed-forward, and in a decoder that listens to an encoder, cross attention.
+    """One block: attention, feed-forward, and in a decoder that reads an encoder, cross attention.
 
     order: where the norms stand. "pre": before each part (arXiv 2002.04745);  "post": after each sum (arXiv 1706.03762);  "sandwich":
     before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own.

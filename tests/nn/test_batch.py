@@ -107,12 +107,12 @@ def test_a_loop_over_requests_mutant() -> None:
     assert set(counted.values()) == {sum(map(len, PLAN))} != {len(PLAN)}
 
 
-def watched(model: nn.Module, who: str, plan: list[dict[str, int]], size: int) -> list[list[Seen]]:
+def watched(model: nn.Module, name: str, plan: list[dict[str, int]], size: int) -> list[list[Seen]]:
     """The records of one request, step by step; steps without it must record nothing."""
     steps: list[list[Seen]] = []
 
     def feed(rows: Tensor, step: Step) -> Tensor:
-        with watch(model, request=who) as seen:
+        with watch(model, request=name) as seen:
             out = model(rows, step)
         steps.append(list(seen))
         return out
@@ -121,15 +121,15 @@ def watched(model: nn.Module, who: str, plan: list[dict[str, int]], size: int) -
     return steps
 
 
-def mismatch(family: str, who: str = "c", size: int = 4) -> float:
+def mismatch(family: str, name: str = "c", size: int = 4) -> float:
     """How far a request's records in the batch are from those of its lone run: by path, axes, shape, value and rows."""
     model = tiny(family)
-    flat_batch = watched(model, who, PLAN, size)
-    alone = watched(model, who, [{who: chunks[who]} for chunks in PLAN if who in chunks], size)
+    flat_batch = watched(model, name, PLAN, size)
+    alone = watched(model, name, [{name: chunks[name]} for chunks in PLAN if name in chunks], size)
     whole: dict[str, list[Tensor]] = {}
     worst, lone = 0.0, iter(alone)
     for chunks, seen in zip(PLAN, flat_batch, strict=True):
-        if who not in chunks:
+        if name not in chunks:
             worst = max(worst, float(len(seen)))
             continue
         other = next(lone)
@@ -145,17 +145,17 @@ def mismatch(family: str, who: str = "c", size: int = 4) -> float:
                 (before,) = (x.value[0] for x in seen if x.path == s.path.replace("ffn.routed", "ffn_norm"))
                 worst = max(worst, far(s.value, before[s.rows]))
     with watch(model) as plain:
-        model(PROMPTS[who][None])
+        model(PROMPTS[name][None])
     for path, chunks_of in whole.items():
         worst = max(worst, far(torch.cat(chunks_of, 1), plain[path].value))
     return worst
 
 
 @pytest.mark.parametrize("size", [1, 17])
-@pytest.mark.parametrize("who", ["c", "d"])
+@pytest.mark.parametrize("name", ["c", "d"])
 @pytest.mark.parametrize("family", DECODERS)
-def test_watched_in_the_batch_is_watched_alone(family: str, who: str, size: int) -> None:
-    assert mismatch(family, who, size) < 1e-11
+def test_watched_in_the_batch_is_watched_alone(family: str, name: str, size: int) -> None:
+    assert mismatch(family, name, size) < 1e-11
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "gpt_oss"])
@@ -192,7 +192,7 @@ def test_rows_not_sorted_mutant(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", DECODERS)
-def test_watching_one_request_changes_nobody(family: str) -> None:
+def test_watching_one_request_changes_none(family: str) -> None:
     """Bit for bit, in float32 too."""
     for dtype in (torch.float64, torch.float32):
         model = tiny(family, dtype)

@@ -1,4 +1,4 @@
-"""What every causal model must keep, whatever way its tokens come: cached, chunked, batched, padded, paged, packed; and who sees whom."""
+"""What every causal model must keep: cached, chunked, batched, padded, paged, packed; and which token sees which."""
 
 import importlib
 import random

@@ -127,7 +127,7 @@ def test_generation_is_forwards_without_a_cache(scaling: str) -> None:
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_batch_is_lone(scaling: str) -> None:
-    """Each request by its own length, whoever else runs, though one step holds short ones and long ones."""
+    """Each request by its own length, whatever else runs, though one step holds short ones and long ones."""
     model = built(scaling)
 
     def gap() -> float:

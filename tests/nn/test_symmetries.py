@@ -110,7 +110,7 @@ NOT_SORTED = (Tensor, "argsort", lambda x, stable=False: torch.arange(len(x)))
 
 @law(wrong_shares=WRONG_SHARES, not_sorted=NOT_SORTED)
 def test_13_experts_are_a_dense_sum() -> float:
-    """Sorted rows, whoever is chosen, nobody dropped; all tokens to one expert too."""
+    """Sorted rows, whichever experts are chosen, and none dropped; all tokens to one expert too."""
     gaps = []
     with torch.no_grad():
         for spec in ROUTES:
@@ -138,7 +138,7 @@ def test_13_experts_may_change_places() -> float:
 
 
 def test_13_routing_by_hand() -> None:
-    """Two groups of two, one kept: the correction decides who is chosen, the score alone what it counts."""
+    """Two groups of two, one kept: the correction decides which are chosen, the score alone how much each counts."""
     moe = moe_of(c.Moe(4, 2, 8, groups=2, groups_chosen=1, scale=2.0))
     moe.correction.copy_(torch.tensor([0.0, 0.0, 0.5, 0.5]))
     logits = torch.tensor([[[2.0, 1.0, 0.5, -0.5], [3.0, 2.5, -3.0, -3.0]]], dtype=torch.float64)
@@ -352,7 +352,7 @@ def test_22_residual_stream() -> float:
 
 
 def right_gradients(f: str, largest: int = 10_000) -> bool:
-    """Finite differences against autograd, through one block of a family: for its rows and its parameters of up to so many numbers."""
+    """Finite differences against autograd, through one block of a family: for its rows and its parameters of at most `largest` numbers."""
     model = tiny(f)
     stack = model.decoder if f == "t5" else model
     block, step, x = stack.layers[-1], Step.plain(TOKENS[:1, :3]), rows(1, 3, D).requires_grad_()

@@ -230,7 +230,7 @@ def formula(cfg: c.Config, rows: int, pairs: int) -> int:
 @pytest.mark.parametrize("only", ["logits", "*"])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
 def test_flops_are_twice_the_products(family: str, only: str) -> None:
-    """Of a plain batch and of a flat one; what is recomputed beside a kernel is nobody's work."""
+    """Of a plain batch and of a flat one; what is recomputed beside a kernel counts for none."""
 
     def counted() -> tuple[int, int]:
         model, total = tiny(family), [0]

@@ -381,7 +381,7 @@ def clean(*models: nn.Module) -> bool:
 def test_an_exception_leaves_nothing_behind(path: str) -> None:
     model = tiny("llama", torch.float32)
     own = model.layers[0].forward
-    model.layers[0].__dict__["forward"] = own  # somebody else's, as accelerate hangs it in
+    model.layers[0].__dict__["forward"] = own  # another library's, as accelerate sets it
     plain = model(TOKENS)
 
     def boom(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Watching among threads, beside torch's compiler, and in memory: what belongs to a thread, to the process, and to nobody any more."""
+"""Watching among threads, beside torch's compiler, and in memory: what belongs to a thread, to the process, and to none any more."""
 
 import gc
 import resource
@@ -224,7 +224,7 @@ def test_a_dropped_watch_leaves_no_tensor(family: str, how: dict[str, Any]) -> N
 
 
 def test_a_dropped_watch_mutants() -> None:
-    """A record that knows its watch, and a list that somebody forgot."""
+    """A record that knows its watch, and a list that was never cleared."""
     right, kept = Watch.record, list[Watch]()
 
     def cycle(self: Watch, *a: Any) -> None:

@@ -49,7 +49,7 @@ class AdaptedLinear(Linear):
 
 
 def holder(weight: nn.Parameter) -> Linear:
-    """The product with this parameter, which another may hold too."""
+    """A Linear around this parameter, which another module may hold too."""
     with META:
         made = Linear(weight.shape[1], weight.shape[0], False)
     made.weight = weight
@@ -57,7 +57,7 @@ def holder(weight: nn.Parameter) -> Linear:
 
 
 def add(linear: Linear, name: str, addition: Addition) -> None:
-    """Put an addition on a Linear, under an adapter's name."""
+    """Put an adapter's addition on a Linear, under the adapter's name."""
     if not isinstance(linear, AdaptedLinear):
         linear.__class__ = AdaptedLinear
         linear.adapters = nn.ModuleDict()

@@ -1,6 +1,6 @@
 """One block: attention, add; cross attention, add; feed-forward, add; and norms where the config's order puts them.
 
-Every part is chosen here, once, by what its config is.
+Every part is chosen here, once, by its spec.
 """
 
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""The indexer of DeepSeek Sparse Attention: before attention runs, it tells each query the few keys to look at. arXiv 2512.02556."""
+"""The indexer of DeepSeek Sparse Attention: before attention runs, it chooses the few keys that each query sees. arXiv 2512.02556."""
 
 from torch import Tensor, nn
 

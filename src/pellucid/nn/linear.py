@@ -9,7 +9,7 @@ class Linear(nn.Linear):
     """x [... in] -> [... out]; weight [out, in], unset until a checkpoint or a trainer sets it."""
 
     def reset_parameters(self) -> None:
-        """Nothing: a first draw would be thrown away, and on meta it costs more than building the model."""
+        """Do nothing: a first draw would be overwritten, and on meta it costs more than building the model."""
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias)
@@ -20,7 +20,7 @@ class Linear(nn.Linear):
 
 
 class WideLinear(Linear):
-    """The same in float32 at least, for a product whose rounding would change a choice."""
+    """A Linear in float32 at least, for a product whose rounding would change a choice."""
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.linear_wide(x, self.weight, self.bias)
@@ -30,7 +30,7 @@ class Embedding(nn.Embedding):
     """ids [...] -> rows [... width]; unset as a Linear is. skip: rows of the table before that of id 0."""
 
     def reset_parameters(self) -> None:
-        """Nothing, as above."""
+        """Do nothing, as above."""
 
     def forward(self, ids: Tensor, skip: int = 0) -> Tensor:
         return ops.embedding(ids, self.weight, skip)

@@ -1,4 +1,4 @@
-"""A mixture of experts: each token goes to the few that its router likes best, and rows are sorted so that each expert runs once.
+"""A mixture of experts: each token goes to the few that its router ranks first, and rows are sorted so that each expert runs once.
 
 arXiv 1701.06538; the routing with a correction that only selects, and with groups, is DeepSeek-V3's, arXiv 2412.19437, eq. 12 to 16.
 """
@@ -56,7 +56,7 @@ class Moe(nn.Module):
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Choose experts by logits [B T E]. Returns the share of each chosen expert and its number, both [B T A].
 
-        A correction and groups decide who is chosen, the affinities alone how much each counts. Normalised shares of a token sum to the
+        A correction and groups decide which are chosen, the affinities alone how much each counts. Normalised shares of a token sum to the
         scale, as a softmax over the chosen would.
         """
         affinity = tap(score(logits, self.spec.affinity), "affinity: B T E")
@@ -70,7 +70,7 @@ class Moe(nn.Module):
         return tap(ops.shares(affinity, chosen, self.spec), "share: B T A"), chosen
 
     def require(self, chosen: Tensor) -> None:
-        """Refuse an edit that names an expert which does not exist: kernels write where its rows would lie."""
+        """Raise a UseError if an edit names an expert that does not exist: kernels write where its rows would lie."""
         if chosen.is_meta:
             return
         wrong = chosen[(chosen < 0) | (chosen >= self.spec.experts)]

@@ -1,4 +1,4 @@
-"""The norms of the family, chosen once by name."""
+"""The norms of all families, by name."""
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ class RmsNorm(nn.Module):
         self.eps, self.weight = eps, nn.Parameter(torch.ones(width))
 
     def gain(self) -> Tensor:
-        """What each channel is multiplied by [D], beside the scale that the row sets."""
+        """The factor of each channel [D], besides the row's own scale."""
         return self.weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class LayerNorm(nn.Module):
 
 
 class PlainLayerNorm(nn.Module):
-    """The same without the bias (PaLM, arXiv 2204.02311)."""
+    """LayerNorm without the bias (PaLM, arXiv 2204.02311)."""
 
     axes = {"weight": "D"}
     centred = True

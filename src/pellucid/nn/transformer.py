@@ -2,7 +2,7 @@
 
 Decoder(tokens [B T], step) -> logits [B T V]
 Encoder(tokens [B T], step) -> logits [B T V], or rows [B T D] where it has no head; every token sees every other
-EncoderDecoder(source [B S], tokens [B T], step) -> logits [B T V]; its cross attention remembers the encoder's rows
+EncoderDecoder(source [B S], tokens [B T], step) -> logits [B T V]; its cross attention keeps keys and values of the encoder's rows
 """
 
 from typing import TypeVar
@@ -78,7 +78,7 @@ class Decoder(Stack, Ending):
     """tokens [B T] -> logits [B T V], or of the step's wanted rows alone."""
 
     axes = {**Stack.axes, "embed": "V D", "head": "V D", "narrow": "L D", "pooler": "D D"}
-    edition = 0  # how often its products were changed, which a plan of the old ones must notice
+    edition = 0  # grows when adapters change its products, so that recorded plans notice
 
     def __init__(self, cfg: c.Config) -> None:
         super().__init__(cfg, cfg.layers)
@@ -129,12 +129,12 @@ class EncoderDecoder(Ending):
         self.decoder.add_entry(cfg)
 
     def encode(self, source: Tensor, step: Step | None = None) -> tuple[Tensor, Step]:
-        """What a decoder's Step takes as `source`: the encoder's rows [B S D], and the step that made them."""
+        """Run the encoder. Returns its rows [B S D] and their step, which a decoder's Step takes as `source`."""
         step = step or Step.plain(source)
         return self.encoder(tap(self.embed(source), f"source: B S {self.letter}"), step), step
 
     def decode(self, tokens: Tensor, step: Step) -> Tensor:
-        """Logits of the decoder's rows, over the memory that the step brings or has kept."""
+        """Run the decoder over the memory that the step brings or has kept. Returns logits [B T V]."""
         return self.logits(self.decoder(tap(self.embed(tokens), f"embed: B T {self.letter}"), step), step)
 
     def forward(self, source: Tensor | None, tokens: Tensor, step: Step | None = None, source_step: Step | None = None) -> Tensor:
@@ -145,7 +145,7 @@ class EncoderDecoder(Ending):
 
 
 def letter(model: nn.Module, cfg: c.Config) -> str:
-    """The last axis of the embedding's rows; where they have a width of their own it is another letter, and the model's table says so."""
+    """The letter of the embedding's width: D, or L if it differs from the model's; the model's axes then say so."""
     if cfg.embed_width is None:
         return "D"
     model.axes = {**model.axes, **dict.fromkeys(("embed", "head"), "V L")}  # type: ignore[assignment, dict-item]
@@ -153,7 +153,7 @@ def letter(model: nn.Module, cfg: c.Config) -> str:
 
 
 def build(cfg: c.Config) -> Decoder | EncoderDecoder:
-    """The module of a config, with unset weights on the default device."""
+    """Build the module of a config, with unset weights on the default device. A ConfigError if it is too large to hold."""
     kind = EncoderDecoder if cfg.encoder is not None else Encoder if cfg.bidirectional else Decoder
     try:
         return kind(cfg)
@@ -162,7 +162,7 @@ def build(cfg: c.Config) -> Decoder | EncoderDecoder:
 
 
 def cast(model: Kind, dtype: torch.dtype) -> Kind:
-    """Parameters to dtype; buffers keep theirs, since `model.to(dtype)` would round the router's float32 correction."""
+    """Cast parameters to dtype. Buffers keep theirs: `model.to(dtype)` would round the router's float32 correction."""
     for p in model.parameters():
         p.data = p.data.to(dtype)
     return model

@@ -1,8 +1,8 @@
-"""The device of shapes without numbers, without the second that torch takes there to import its compiler.
+"""The device of shapes without numbers, without the second in which torch would import its compiler there.
 
 torch's Python rules for tensors on meta are wrapped so that its compiler does not trace them, and the first one that is called imports the
-compiler for that (`torch._disable_dynamo`), and triton with it. Who counts a model or reads a checkpoint compiles nothing: unless the
-compiler is there already, each rule is told that its untraced form is itself. Should torch rename this, only the second is lost.
+compiler for that (`torch._disable_dynamo`), and triton with it. Counting a model or reading a checkpoint compiles nothing: unless the
+compiler is imported already, each rule is marked as its own untraced form. Should torch rename this, only the second is lost.
 """
 
 import sys
@@ -15,12 +15,12 @@ RULES = "torch._refs", "torch._refs.nn.functional"
 
 
 def untrace(rule: object) -> None:
-    """Every function that this one is wrapped around."""
+    """Mark every function that `rule` wraps as its own untraced form."""
     for cell in (rule.__closure__ or ()) if isinstance(rule, FunctionType) else ():
-        within = cell.cell_contents
-        if isinstance(within, FunctionType) and "__dynamo_disable" not in vars(within):
-            vars(within)["__dynamo_disable"] = within
-            untrace(within)
+        wrapped = cell.cell_contents
+        if isinstance(wrapped, FunctionType) and "__dynamo_disable" not in vars(wrapped):
+            vars(wrapped)["__dynamo_disable"] = wrapped
+            untrace(wrapped)
 
 
 if "torch._dynamo" not in sys.modules:

@@ -1,4 +1,4 @@
-"""The account of one cell: what it is the sum of, by the names of its operands."""
+"""The summands of one cell, by the names of its operands."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Number = float | Tensor
 
 
 class Terms:
-    """What one cell is the sum of: the rowwise products of factors, which are float64 columns of equal length, and what is added to them.
+    """The summands of one cell: the rowwise products of factors, which are float64 columns of equal length, and numbers added to them.
 
     Terms(x=[1., 2.], weight=[3., 4.]).plus(bias=5.) has the summands [3., 8., 5.] and the sum 16.
     """
@@ -23,25 +23,25 @@ class Terms:
         self.about: dict[str, float] = {}
 
     def plus(self, **added: Number | None) -> "Terms":
-        """These terms, with numbers that are added to the products; None is not there."""
+        """Add numbers to the products; None is skipped. Returns these terms."""
         self.added |= {name: float(x) for name, x in added.items() if x is not None}
         return self
 
     def of(self, **about: Number | None) -> "Terms":
-        """These terms, with numbers that their factors were made from: the x of a gelu(x), a row's mean."""
+        """Note numbers that the factors were made from: the x of a gelu(x), a row's mean. Returns these terms."""
         self.about |= {name: float(x) for name, x in about.items() if x is not None}
         return self
 
     @property
     def summands(self) -> Tensor:
-        """The products, row by row, and after them what is added: float64 [n]."""
+        """The products, row by row, then the added numbers: float64 [n]."""
         products = column([])
         for n, f in enumerate(self.factors.values()):
             products = products * f if n else f
         return torch.cat([products, column([*self.added.values()])])
 
     def total(self) -> float:
-        """The value of the cell, as these summands give it."""
+        """The sum of the summands: the value of the cell."""
         return float(self.summands.sum())
 
 
