@@ -19,7 +19,7 @@ from pellucid import config as c
 from pellucid.families import bloom, names, openai_gpt
 from pellucid.nn.attention import Attention
 from pellucid.nn.block import Block, ParallelBlock, PostBlock
-from pellucid.nn.head import Ending, Transform
+from pellucid.nn.head import LogitsHead, Transform
 from pellucid.nn.linear import Embedding
 from pellucid.nn.transformer import Stack
 from test_orders import ASKED
@@ -97,7 +97,7 @@ MUTANTS: list[tuple[str, tuple[Any, str, Any]]] = [
     ("marian", tiny.without(Stack, "sinusoids")),
     ("marian", tiny.without(Stack, "scale")),
     ("bert", tiny.without(Stack, "types")),
-    ("bert", tiny.without(Ending, "transform", "logits")),
+    ("bert", tiny.without(LogitsHead, "transform", "logits")),
     ("bert", (Transform, "forward", lambda self, x, length, rows: self.norm(self.dense(x)))),
 ]
 

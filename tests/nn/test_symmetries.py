@@ -17,7 +17,7 @@ from pellucid import ops
 from pellucid.batch.step import Step
 from pellucid.nn.attention import Attention
 from pellucid.nn.block import Block
-from pellucid.nn.head import Ending
+from pellucid.nn.head import LogitsHead
 from pellucid.nn.linear import Embedding
 from pellucid.nn.moe import Moe
 from pellucid.nn.transformer import Decoder
@@ -191,10 +191,10 @@ def test_17_scale_of_logits() -> float:
         return far(tiny("t5")(*inputs("t5")), whole(*inputs("t5")) / math.sqrt(D))
 
 
-add_head = Ending.add_head
+add_head = LogitsHead.add_head
 
 
-def copied(self: Ending, cfg: c.Config, embed: Embedding) -> None:
+def copied(self: LogitsHead, cfg: c.Config, embed: Embedding) -> None:
     """A tied head that only begins as the embedding."""
     add_head(self, cfg, embed)
     self.head.weight = nn.Parameter(embed.weight.detach().clone())
@@ -206,7 +206,7 @@ def learn(model: Decoder) -> Decoder:
     return model
 
 
-@law(copied=(Ending, "add_head", copied))
+@law(copied=(LogitsHead, "add_head", copied))
 def test_18_tied() -> float:
     """One storage, counted once; its gradient is the sum of both uses; an untied model has two tables."""
     gaps = []

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pellucid.watching import tap
 from pellucid.watching import watch as watching
-from pellucid.watching.tap import Here, Place
+from pellucid.watching.tap import Here, Owner
 from pellucid.watching.terms import Terms
 from pellucid.watching.watch import Seen, Watch, watch
 from test_watch import TOKENS, clean
@@ -34,7 +34,7 @@ class Shared:
 
     watches: tuple[Watch, ...] = ()
     calls: tuple[tap.Call, ...] = ()
-    segment: Place | None = None
+    segment: Owner | None = None
     marks: list[Seen] | None = None
     source = "executed"
     terms: dict[int, tuple[Tensor, Callable[[tap.Index], Terms]]] = {}

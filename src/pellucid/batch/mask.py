@@ -163,7 +163,7 @@ def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> AlibiBias:
     return AlibiBias(torch.as_tensor(slopes, dtype=torch.float64, device="cpu"), spec)
 
 
-def bucket(distance: Tensor, count: int, reach: int, two_sided: bool) -> Tensor:
+def bucket(distance: Tensor, count: int, max_distance: int, two_sided: bool) -> Tensor:
     """T5's bucket of distance = k - q, arXiv 1910.10683: half are exact, the rest grow as the logarithm.
 
     The table was trained with float32 logarithms, so this integer is always taken from them (`log` of a long is float32).
@@ -175,7 +175,7 @@ def bucket(distance: Tensor, count: int, reach: int, two_sided: bool) -> Tensor:
     else:
         distance = (-distance).clamp(min=0)
     exact = count // 2
-    grown = torch.log(distance.clamp(min=1) / exact) / math.log(reach / exact) * (count - exact)
+    grown = torch.log(distance.clamp(min=1) / exact) / math.log(max_distance / exact) * (count - exact)
     far = exact + grown.long()
     return side + torch.where(distance < exact, distance, far.clamp(max=count - 1))
 

@@ -25,7 +25,7 @@ class Transform(nn.Module):
         return self.norm(tap(ops.gate(dense, None, self.act), f"acted: B {length} D", rows))  # type: ignore[no-any-return]
 
 
-class Ending(nn.Module):
+class LogitsHead(nn.Module):
     """A model's head, tied or not, and what the config asks for on both sides of it."""
 
     head: Linear

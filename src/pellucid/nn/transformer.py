@@ -15,7 +15,7 @@ from pellucid import ops
 from pellucid.batch.step import Step
 from pellucid.errors import ConfigError
 from pellucid.nn.block import block
-from pellucid.nn.head import Ending
+from pellucid.nn.head import LogitsHead
 from pellucid.nn.linear import Embedding, Linear
 from pellucid.nn.norm import NORMS
 from pellucid.watching.tap import tap
@@ -74,7 +74,7 @@ class Stack(nn.Module):
         return present[-1] if present else None
 
 
-class Decoder(Stack, Ending):
+class Decoder(Stack, LogitsHead):
     """tokens [B T] -> logits [B T V], or of the step's wanted rows alone."""
 
     axes = {**Stack.axes, "embed": "V D", "head": "V D", "narrow": "L D", "pooler": "D D"}
@@ -112,7 +112,7 @@ class Encoder(Decoder):
     """The same over tokens that all see each other: it fills blanks, or gives rows, and generates nothing (arXiv 1810.04805)."""
 
 
-class EncoderDecoder(Ending):
+class EncoderDecoder(LogitsHead):
     """source [B S], tokens [B T] -> logits [B T V]. arXiv 1706.03762."""
 
     axes = {"embed": "V D", "head": "V D", "narrow": "L D"}

@@ -85,7 +85,7 @@ class Weights:
         return () if (name := self.name(w)) is None else (name,)
 
 
-class Place(Protocol):
+class Owner(Protocol):
     """The owner of some rows, as a watch sees it: a batch.kv_cache.Segment, or a request alone."""
 
     @property
@@ -122,10 +122,10 @@ class Here(threading.local):
 
     watches: "tuple[Watch, ...]" = ()
     calls: tuple[Call, ...] = ()
-    segment: Place | None = None
+    segment: Owner | None = None
     marks: "list[Seen] | None" = None
     source: str = "executed"
-    again: "Again | None" = None
+    reference: "DeferredReference | None" = None
     terms: dict[int, tuple[Tensor, Callable[[Index], Terms]]] = field(default_factory=dict)
 
 
@@ -224,7 +224,7 @@ def inside(*names: str) -> str | None:
     return max((w.inside_of(names) for w in here.watches), key=[None, "list", "read", "reference"].index)
 
 
-def visit_segments(segments: Sequence[Place], names: tuple[str, ...], show: Callable[[str, Any], None]) -> None:
+def visit_segments(segments: Sequence[Owner], names: tuple[str, ...], show: Callable[[str, Any], None]) -> None:
     """A batched kernel has run. For each request whose watch wants any of `names`, call `show(mode, segment)`."""
     if not here.calls:
         return
@@ -304,7 +304,7 @@ class Catch:
 
 
 @dataclass(frozen=True)
-class Again:
+class DeferredReference:
     """An op's reference that has not run yet. run(): runs it, and returns the largest difference from the kernel's output."""
 
     run: Callable[[], float | None]
@@ -323,12 +323,12 @@ class Again:
 @contextmanager
 def deferred(run: Callable[[], float | None]) -> Iterator[None]:
     """Record taps in here, on meta, as shapes alone. `run` computes their values when a record's `later` is called."""
-    outer, here.again, here.marks = (here.again, here.marks), Again(run, here.calls[-1]), []
+    outer, here.reference, here.marks = (here.reference, here.marks), DeferredReference(run, here.calls[-1]), []
     try:
         with torch.no_grad():
             yield
     finally:
-        here.again, here.marks = outer
+        here.reference, here.marks = outer
 
 
 @contextmanager
@@ -342,7 +342,7 @@ def as_reference() -> Iterator[None]:
 
 
 @contextmanager
-def in_segment(segment: Place) -> Iterator[None]:
+def in_segment(segment: Owner) -> Iterator[None]:
     """Taps in here belong to one segment, whose sizes of T and S are its own."""
     if not here.calls:
         yield
@@ -360,7 +360,7 @@ def in_segment(segment: Place) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class RequestOwner:
     """A Place that is a request alone."""
 
     request: object
@@ -374,7 +374,7 @@ def after(model: nn.Module, path: str, request: object) -> Iterator[None]:
         return
     calls, terms, segment = here.calls, here.terms, here.segment
     paths: dict[Watch, str | None] = {w: f"{known[0]}.{path}".lstrip(".") if (known := w.where.get(model)) else None for w in here.watches}
-    here.calls, here.terms, here.segment = (*calls, Call(model, paths, {})), {}, Whose(request)
+    here.calls, here.terms, here.segment = (*calls, Call(model, paths, {})), {}, RequestOwner(request)
     try:
         yield
     finally:

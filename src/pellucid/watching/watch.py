@@ -261,8 +261,8 @@ class Watch(Records):
             here.marks.append(seen)
         elif self.grad and x.requires_grad:
             x.register_hook(functools.partial(take_gradient, weakref.ref(seen), part))
-        if here.again is not None:
-            seen.later = functools.partial(here.again.record, seen, part)
+        if here.reference is not None:
+            seen.later = functools.partial(here.reference.record, seen, part)
         if self.terms and not edited:
             seen.terms = terms_of(cut) or indexed_terms(terms_of(x), part)
         self.to(seen)
