@@ -126,7 +126,7 @@ def mismatch(family: str, name: str = "c", size: int = 4) -> float:
     model = tiny(family)
     flat_batch = watched(model, name, PLAN, size)
     alone = watched(model, name, [{name: chunks[name]} for chunks in PLAN if name in chunks], size)
-    whole: dict[str, list[Tensor]] = {}
+    joined: dict[str, list[Tensor]] = {}
     worst, lone = 0.0, iter(alone)
     for chunks, seen in zip(PLAN, flat_batch, strict=True):
         if name not in chunks:
@@ -140,13 +140,13 @@ def mismatch(family: str, name: str = "c", size: int = 4) -> float:
             if (s.rows is None) != (o.rows is None) or (s.rows is not None and not torch.equal(s.rows, o.rows)):
                 return float("inf")
             if "T" in s.dims and "S" not in s.dims:
-                whole.setdefault(s.path, []).append(s.value)
+                joined.setdefault(s.path, []).append(s.value)
             if s.path.endswith("routed"):
                 (before,) = (x.value[0] for x in seen if x.path == s.path.replace("ffn.routed", "ffn_norm"))
                 worst = max(worst, far(s.value, before[s.rows]))
     with watch(model) as plain:
         model(PROMPTS[name][None])
-    for path, chunks_of in whole.items():
+    for path, chunks_of in joined.items():
         worst = max(worst, far(torch.cat(chunks_of, 1), plain[path].value))
     return worst
 

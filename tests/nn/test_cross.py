@@ -232,9 +232,9 @@ remembered = Step.memory
 def kept_once(self: Step, part: nn.Module, make: Any) -> Any:
     """A mutant: the first memory of a step stays, whatever source comes."""
     source, self.source = self.source, None if any(key[0] is part for key in self.kept) else self.source
-    found = remembered(self, part, make)
+    cached = remembered(self, part, make)
     self.source = source
-    return found
+    return cached
 
 
 def test_a_step_that_runs_again_reads_its_own_source() -> None:

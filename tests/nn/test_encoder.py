@@ -150,8 +150,8 @@ def test_mutants_of_rows(rows: Path, mutant: str) -> None:
 
 def test_what_is_stored_decides(rows: Path, tmp_path: Path) -> None:
     """Whatever config.json calls the model: with the prefix and without, in TensorFlow's spelling, with one more head that reads pairs."""
-    whole = judge("bert").folder
-    headless = respelled(whole, tmp_path / "a", lambda t: {n: x for n, x in t.items() if not n.startswith("cls.")})
+    folder = judge("bert").folder
+    headless = respelled(folder, tmp_path / "a", lambda t: {n: x for n, x in t.items() if not n.startswith("cls.")})
     assert not load(headless, "float64").config.head and off(load(headless, "float64")) < EXACT
     end = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
@@ -161,17 +161,17 @@ def test_what_is_stored_decides(rows: Path, tmp_path: Path) -> None:
 
     assert off(load(respelled(rows, tmp_path / "b", old), "float64")) < EXACT
     more = {"cls.seq_relationship.weight": torch.ones(2, 32), "bert.pooler.dense.weight": torch.ones(32, 32)}
-    more["cls.predictions.decoder.weight"] = load_file(whole / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
-    more["cls.predictions.decoder.bias"] = load_file(whole / "model.safetensors")["cls.predictions.bias"]
-    full = load(respelled(whole, tmp_path / "c", lambda t: t | more, architectures=["BertModel"]), "float64")
+    more["cls.predictions.decoder.weight"] = load_file(folder / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    more["cls.predictions.decoder.bias"] = load_file(folder / "model.safetensors")["cls.predictions.bias"]
+    full = load(respelled(folder, tmp_path / "c", lambda t: t | more, architectures=["BertModel"]), "float64")
     assert full.config.head and full.config.tied
     assert set(full.left) == {"cls.seq_relationship.weight", "bert.pooler.dense.weight"}
     assert far(full(IDS, types=TYPES), judge("bert").logits(IDS, token_type_ids=TYPES)) < EXACT
     for name in ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"):
         with pytest.raises(CheckpointError, match=name):
-            load(respelled(whole, tmp_path / name, lambda t, n=name: t | {n: more[n] + 1}))
+            load(respelled(folder, tmp_path / name, lambda t, n=name: t | {n: more[n] + 1}))
     with pytest.raises(CheckpointError, match=r"cls\.predictions\.transform"):
-        load(respelled(whole, tmp_path / "d", lambda t: {n: x for n, x in t.items() if "transform" not in n}))
+        load(respelled(folder, tmp_path / "d", lambda t: {n: x for n, x in t.items() if "transform" not in n}))
     with pytest.raises(CheckpointError, match=r"classifier\.weight"):
         load(respelled(rows, tmp_path / "e", lambda t: t | {"classifier.weight": torch.ones(2, 32)}))
 

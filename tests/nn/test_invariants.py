@@ -40,11 +40,11 @@ def chunked(model: Decoder, chunks: Sequence[int], size: int = 4, tokens: Tensor
 
 def splits() -> list[list[int]]:
     """Every chunk size, and random splits."""
-    draw, found = random.Random(2), [[n] * (L // n) + [L % n] * (L % n > 0) for n in range(1, L + 1)]
+    draw, sizes = random.Random(2), [[n] * (L // n) + [L % n] * (L % n > 0) for n in range(1, L + 1)]
     for _ in range(3):
         cuts = sorted(draw.sample(range(1, L), draw.randrange(1, 6)))
-        found.append([b - a for a, b in zip([0, *cuts], [*cuts, L], strict=True)])
-    return found
+        sizes.append([b - a for a, b in zip([0, *cuts], [*cuts, L], strict=True)])
+    return sizes
 
 
 def restarted(pages: PagedCache, chunks: Any) -> Step:
@@ -106,12 +106,12 @@ def test_03_batch_is_single() -> float:
 
     def gap(model: Decoder) -> float:
         alone = [model(p[None])[0] for p in prompts]
-        found = 0.0
+        largest = 0.0
         for order in ([0, 1, 2, 3], [2, 0, 3, 1], [1, 1, 0, 0]):
             padding = ragged([len(prompts[i]) for i in order], left=len(set(order)) == 4)
             got = batched(model, [prompts[i] for i in order], padding, 0)
-            found = max([found, *(far(g, alone[i]) for g, i in zip(got, order, strict=True))])
-        return found
+            largest = max([largest, *(far(g, alone[i]) for g, i in zip(got, order, strict=True))])
+        return largest
 
     return worst(gap)
 
@@ -121,13 +121,13 @@ def test_04_padding() -> float:
     """0 to 40 rows of padding on either side or amid, of any id."""
 
     def gap(model: Decoder) -> float:
-        alone, found = model(TOKENS[None])[0], 0.0
+        alone, largest = model(TOKENS[None])[0], 0.0
         for n, filler in ((0, 0), (1, 5), (7, V - 1), (40, 0)):
             for padding in (ragged([L, L + n], True), ragged([L, L + n], False)):
-                found = max(found, far(batched(model, [TOKENS, ids(L + n)], padding, filler)[0], alone))
+                largest = max(largest, far(batched(model, [TOKENS, ids(L + n)], padding, filler)[0], alone))
         amid = torch.ones(1, L + 3, dtype=torch.long)
         amid[0, 4:7] = 0
-        return max(found, far(batched(model, [TOKENS], amid, 3)[0], alone))
+        return max(largest, far(batched(model, [TOKENS], amid, 3)[0], alone))
 
     return worst(gap)
 
@@ -140,13 +140,13 @@ def test_05_paged_is_contiguous() -> float:
     """Pages of 1, 2, 16 and 17 rows in any order, two requests that take turns."""
 
     def gap(model: Decoder) -> float:
-        found = 0.0
+        largest = 0.0
         for size in (1, 2, 16, 17):
             pages = PagedCache(64, size)
             random.Random(size).shuffle(pages.free)
             got = serve(model, {0: TOKENS, 1: TOKENS.flip(0)}, [{0: 4, 1: 1}, {1: 3, 0: 1}, {0: 6, 1: 7}], pages)
-            found = max(found, far(got[0], model(TOKENS[None])[0]), far(got[1], model(TOKENS.flip(0)[None])[0]))
-        return found
+            largest = max(largest, far(got[0], model(TOKENS[None])[0]), far(got[1], model(TOKENS.flip(0)[None])[0]))
+        return largest
 
     return worst(gap)
 
@@ -190,7 +190,7 @@ def test_06_fork() -> float:
     """Two texts of one beginning, which is read once, then diverge in one batch: each is as if alone."""
 
     def gap(model: Decoder) -> float:
-        found = 0.0
+        largest = 0.0
         for size, start in ((4, 6), (4, 8), (1, 5), (17, 3)):
             texts = {"a": TOKENS, "b": torch.cat([TOKENS[:start], ids(7, seed=5)])}
             pages = PagedCache(32, size)
@@ -199,10 +199,10 @@ def test_06_fork() -> float:
             assert pages.free_pages == 32 - -(-start // size)
             got = serve(model, texts, [{"b": 1, "a": 1}, {"a": 2, "b": 3}, {"b": 3}], pages)
             alone = {r: model(t[None])[0] for r, t in texts.items()}
-            found = max(
-                found, far(read, alone["a"][:start]), far(got["a"], alone["a"][start : start + 3]), far(got["b"], alone["b"][start:])
+            largest = max(
+                largest, far(read, alone["a"][:start]), far(got["a"], alone["a"][start : start + 3]), far(got["b"], alone["b"][start:])
             )
-        return found
+        return largest
 
     return worst(gap)
 
@@ -239,7 +239,7 @@ def test_06_swap() -> float:
 
 def leaks(model: Decoder, exact: bool) -> float:
     """How far earlier logits move with a later token; infinite if the token itself or a later one does not see it."""
-    plain, found = model(TOKENS[None])[0], 0.0
+    plain, largest = model(TOKENS[None])[0], 0.0
     for j in range(L):
         other = TOKENS.clone()
         other[j] = (other[j] + 1) % V
@@ -247,8 +247,8 @@ def leaks(model: Decoder, exact: bool) -> float:
         if exact and not torch.equal(moved[:j], plain[:j]):
             return float("inf")
         seen = (moved[j:] - plain[j:]).abs().amax(-1) > 1e-9
-        found = max(found, far(moved[:j], plain[:j]), 0.0 if seen.all() else float("inf"))
-    return found
+        largest = max(largest, far(moved[:j], plain[:j]), 0.0 if seen.all() else float("inf"))
+    return largest
 
 
 SHIFTED: dict[str, Any] = {"late": (Attention, "mask", lambda self, step: LATE), "blind": (Attention, "mask", lambda self, step: BLIND)}
@@ -272,7 +272,7 @@ def test_07_no_leak_by_perturbation_with_experts() -> float:
     return worst(lambda m: leaks(m, False), ("gpt_oss",))
 
 
-def reach(model: Decoder, n: int = 9) -> Tensor:
+def visible(model: Decoder, n: int = 9) -> Tensor:
     """Whether the logits of row i have a gradient at the embedding of row j: [i j]."""
     step = Step.plain(TOKENS[None, :n])
     x = model.embed(TOKENS[None, :n]).detach().requires_grad_()
@@ -283,19 +283,19 @@ def reach(model: Decoder, n: int = 9) -> Tensor:
 @law(0.0, **SHIFTED)
 def test_08_no_leak_by_gradient() -> float:
     """Exactly zero above the diagonal, nowhere zero on it and below."""
-    return float(sum((reach(tiny(f)) != torch.ones(9, 9).tril().bool()).sum() for f in DECODERS))
+    return float(sum((visible(tiny(f)) != torch.ones(9, 9).tril().bool()).sum() for f in DECODERS))
 
 
 @law(0.0, late=(Attention, "mask", lambda self, step: LATE), unlimited=(Attention, "mask", lambda self, step: causal))
 def test_08_windows_reach_by_layers() -> float:
     """L layers of a window w see L (w - 1) back and no farther."""
-    found = 0
+    wrong = 0
     for w in (1, 2, 3):
         layer = replace(LLAMA.layers[0], attn=replace(LLAMA.layers[0].attn, window=w))
         back = torch.arange(9)[:, None] - torch.arange(9)
         expected = (back >= 0) & (back <= 2 * (w - 1))
-        found += int((reach(tiny(replace(LLAMA, layers=(layer,) * 2))) != expected).sum())
-    return float(found)
+        wrong += int((visible(tiny(replace(LLAMA, layers=(layer,) * 2))) != expected).sum())
+    return float(wrong)
 
 
 def seen_by(model: Decoder, mask: Mask, changed: int) -> Tensor:
@@ -320,11 +320,11 @@ def test_09_prefix() -> float:
 
     def gap(model: Decoder) -> float:
         run = lambda mask: model(TOKENS[None], Step.plain(TOKENS[None], mask=mask))  # noqa: E731
-        found = max(far(run(prefix(0)), model(TOKENS[None])), far(run(prefix(L)), run(bidirectional)))
-        found = max(found, 0.0 if far(run(bidirectional), model(TOKENS[None])) > 1e-3 else float("inf"))
+        largest = max(far(run(prefix(0)), model(TOKENS[None])), far(run(prefix(L)), run(bidirectional)))
+        largest = max(largest, 0.0 if far(run(bidirectional), model(TOKENS[None])) > 1e-3 else float("inf"))
         for j, first in ((0, 0), (4, 0), (5, 5), (10, 10)):
-            found = max(found, float((seen_by(model, prefix(5), j) != (torch.arange(L) >= first)).sum()))
-        return found
+            largest = max(largest, float((seen_by(model, prefix(5), j) != (torch.arange(L) >= first)).sum()))
+        return largest
 
     return worst(gap, ("gpt2", "llama", "qwen3", "deepseek_v3"))
 

@@ -50,13 +50,13 @@ def lone_gap(form: str) -> float:
     model, tokens = tiny("deepseek_v3"), ids(2, 9)
     padding = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1], [1] * 9])
     with swapped(latent, "FORM", "expanded"):
-        whole, short = model(tokens), model(tokens[:1, 3:])
+        full, short = model(tokens), model(tokens[:1, 3:])
     with swapped(latent, "FORM", form):
         padded = model(tokens, Step.plain(tokens, padding))
         packed = model(torch.cat([tokens[:1, 3:], tokens[1:]], 1), Step.packed([6, 9]))
         decoded = serve(model, {"a": tokens[1]}, [{"a": 1}] * 9)["a"]
-        gaps = [far(model(tokens), whole), far(padded[:1, 3:], short), far(padded[1:], whole[1:])]
-    return max(*gaps, far(packed[:, :6], short), far(packed[:, 6:], whole[1:]), far(decoded, whole[1]))
+        gaps = [far(model(tokens), full), far(padded[:1, 3:], short), far(padded[1:], full[1:])]
+    return max(*gaps, far(packed[:, :6], short), far(packed[:, 6:], full[1:]), far(decoded, full[1]))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -121,9 +121,9 @@ def test_choice_by_counts() -> None:
 @pytest.mark.parametrize(("t", "s", "form"), [(1, 1, "expanded"), (1, 4096, "absorbed"), (64, 4096, "absorbed"), (4096, 4096, "expanded")])
 def test_choice_of_v3(t: int, s: int, form: str) -> None:
     sizes = (V3.heads, V3.key, V3.rope.width, V3.value, V3.kv_rank)
-    found = latent.products(t, s, *sizes)
-    assert found == tuple(multiplied(f, t, s, V3) for f in FORMS)
-    assert (found[0] < found[1]) == (form == "absorbed")
+    counts = latent.products(t, s, *sizes)
+    assert counts == tuple(multiplied(f, t, s, V3) for f in FORMS)
+    assert (counts[0] < counts[1]) == (form == "absorbed")
 
 
 def test_one_token_over_many() -> None:

@@ -64,7 +64,7 @@ NEW = 6
 PROMPTS = [ids(n, seed=n).tolist() for n in (5, 12, 10, 20)]  # within; across the border; up to it; beyond
 
 
-def generated(model: Decoder, asked: list[list[int]]) -> list[tuple[Tensor, Tensor]]:
+def generated(model: Decoder, prompts: list[list[int]]) -> list[tuple[Tensor, Tensor]]:
     """Of each prompt, its text with all new tokens [1 T], and the logits of each step [NEW V]."""
     engine, rows = Engine.of(model, 200, size=16), dict[int, list[Tensor]]()
     inner, texts = engine.run, dict[int, list[int]]()
@@ -77,10 +77,10 @@ def generated(model: Decoder, asked: list[list[int]]) -> list[tuple[Tensor, Tens
         return out
 
     engine.run = recorded
-    for p in asked:
+    for p in prompts:
         engine.submit(Request(tuple(p), NEW))
     list(engine.outputs())
-    return [(torch.tensor([texts[i]]), torch.stack(rows[i])) for i in range(len(asked))]
+    return [(torch.tensor([texts[i]]), torch.stack(rows[i])) for i in range(len(prompts))]
 
 
 def each_row(self: Step) -> Tensor:

@@ -148,7 +148,7 @@ def test_a_row_that_sees_nothing_is_zero() -> None:
 
 def ratio(twin: str, dtype: torch.dtype) -> float:
     """A twin's error against float64 over twice the reference's own in this dtype and a tiny floor: at most 1."""
-    found = 0.0
+    largest = 0.0
     for first in FIRST.values():
         q, k, v = case(first, dtype)
         truth = attended(
@@ -161,8 +161,8 @@ def ratio(twin: str, dtype: torch.dtype) -> float:
             each = [a_segment(first, k[b : b + 1], v[b : b + 1], size=4) for b in range(B)]
             got = torch.cat([attend.attend_one(q[b : b + 1], p, causal, SCALE, ()) for b, p in enumerate(each)])
         assert got.dtype == dtype
-        found = max(found, far(got, truth) / (2 * plain + 2 * torch.finfo(dtype).eps))
-    return found
+        largest = max(largest, far(got, truth) / (2 * plain + 2 * torch.finfo(dtype).eps))
+    return largest
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -76,10 +76,10 @@ def run(capsys: Captured, *given: object) -> tuple[str, dict[str, Any]]:
 
 
 def test_run_writes_nothing_for_it(padded: Path, beyond: int, capsys: Captured) -> None:
-    text, told = run(capsys, "run", padded, PROMPT, "--max-new-tokens", 1, "--stop", "x")
-    assert (text, told["text"], told["new"], told["stop"]) == ("\n", "", [beyond], None)
-    text, told = run(capsys, "run", padded, "--ids", f"5 {beyond}", "--max-new-tokens", 3)
-    assert told["ids"] == [5, beyond] and len(told["new"]) == 3
+    text, document = run(capsys, "run", padded, PROMPT, "--max-new-tokens", 1, "--stop", "x")
+    assert (text, document["text"], document["new"], document["stop"]) == ("\n", "", [beyond], None)
+    text, document = run(capsys, "run", padded, "--ids", f"5 {beyond}", "--max-new-tokens", 3)
+    assert document["ids"] == [5, beyond] and len(document["new"]) == 3
     with swapped(Tokenizer, "fit", lambda self, rows: self):  # the mutant knows of no row but the vocabulary's
         assert main(["run", str(padded), PROMPT, "--max-new-tokens", "1"]) == 2
 
@@ -89,12 +89,12 @@ def test_a_chat_goes_on(padded: Path, beyond: int, capsys: Captured, monkeypatch
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
 
-    def asked(prompt: str) -> str:
+    def typed(prompt: str) -> str:
         for line in lines:
             return line
         raise EOFError
 
-    monkeypatch.setattr("builtins.input", asked)
+    monkeypatch.setattr("builtins.input", typed)
     assert main(["run", str(padded), "--chat", "--max-new-tokens", "1", "--json"]) == 0
     out, err = capsys.readouterr()
     first, second = (json.loads(line) for line in out.splitlines() if line)
@@ -102,8 +102,8 @@ def test_a_chat_goes_on(padded: Path, beyond: int, capsys: Captured, monkeypatch
 
 
 def test_explain_and_trace_show_it(padded: Path, beyond: int, capsys: Captured, tmp_path: Path) -> None:
-    text, told = run(capsys, "explain", padded, PROMPT, "--steps", 2)
-    assert str(beyond) in text and told["new"][0] == beyond
+    text, document = run(capsys, "explain", padded, PROMPT, "--steps", 2)
+    assert str(beyond) in text and document["new"][0] == beyond
     run(capsys, "trace", padded, PROMPT, "--save", tmp_path / "t", "--steps", 2)
     life = load_trace(tmp_path / "t")
     assert life.new[0] == beyond and life.pieces[beyond] == b""
@@ -111,8 +111,8 @@ def test_explain_and_trace_show_it(padded: Path, beyond: int, capsys: Captured, 
 
 def test_the_page_shows_it(padded: Path, beyond: int) -> None:
     with served(str(padded)) as api:
-        told = api.run(str(padded), PROMPT, new=2)
-        assert told["new"][0] == beyond and told["new_pieces"][0] == ""
+        document = api.run(str(padded), PROMPT, new=2)
+        assert document["new"][0] == beyond and document["new_pieces"][0] == ""
 
 
 def test_streaming_and_stop_strings(padded: Path, beyond: int) -> None:

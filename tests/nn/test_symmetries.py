@@ -59,14 +59,14 @@ def ungrouped(model: Decoder, cfg: c.Config, tile: bool = False) -> Decoder:
     """MHA with each group's keys and values written out for its heads."""
     attn = cfg.layers[0].attn
     assert isinstance(attn, c.Attention)
-    whole = tiny(replace(cfg, layers=tuple(replace(x, attn=replace(x.attn, kv_heads=x.attn.heads)) for x in cfg.layers)))
+    plain_model = tiny(replace(cfg, layers=tuple(replace(x, attn=replace(x.attn, kv_heads=x.attn.heads)) for x in cfg.layers)))
     state, n = model.state_dict(), attn.heads // attn.kv_heads
     for name, w in state.items():
         if ".attn.k." in name or ".attn.v." in name:
             heads = w.unflatten(0, (attn.kv_heads, -1))
             state[name] = (torch.cat([heads] * n) if tile else heads.repeat_interleave(n, 0)).flatten(0, 1)
-    whole.load_state_dict(state)
-    return whole
+    plain_model.load_state_dict(state)
+    return plain_model
 
 
 @law(tiled=(attend, "attend_sdpa", tiled))
@@ -186,9 +186,9 @@ def test_17_norms_of_heads() -> float:
 @law(not_scaled=(ops, "scaled", lambda x, factor: scaled(x, 1.0)))
 def test_17_scale_of_logits() -> float:
     """T5's head reads rows divided by √D."""
-    whole = tiny(replace(FAMILIES["t5"], logit_scale=1.0))
+    plain_model = tiny(replace(FAMILIES["t5"], logit_scale=1.0))
     with torch.no_grad():
-        return far(tiny("t5")(*inputs("t5")), whole(*inputs("t5")) / math.sqrt(D))
+        return far(tiny("t5")(*inputs("t5")), plain_model(*inputs("t5")) / math.sqrt(D))
 
 
 add_head = LogitsHead.add_head

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from pellucid.watching.tap import Again
+from pellucid.watching.tap import DeferredReference
 from pellucid.watching.watch import Watch, watch
 from tiny import FAMILIES, swapped, tiny
 
 attend, latent = (import_module(f"pellucid.ops.{name}") for name in ("attend", "latent"))
 
-record = Again.record
+record = DeferredReference.record
 ABOUT = ("path", "dims", "shape", "dtype", "step", "request", "call", "source", "op", "inputs", "weights", "flops")
 
 
@@ -29,11 +29,11 @@ def recorded(family: str, inside: str, **how: Any) -> Watch:
 def listings(family: str, **how: Any) -> int:
     """How many tensors were listed; what each is and holds, how far it is from the kernel and the terms of a cell are as when read."""
     read, deferred = recorded(family, "beside", **how), recorded(family, "listed", **how)
-    found = 0
+    count = 0
     for mine, other in zip(read, deferred, strict=True):
         assert all(getattr(mine, name) == getattr(other, name) for name in ABOUT)
         if other.later is not None:
-            found += 1
+            count += 1
             assert other.value.is_meta and other.error is None and other.terms is None
             other = other.later()
         assert torch.equal(mine.value, other.value) and (mine.error, mine.source) == (other.error, other.source)
@@ -41,7 +41,7 @@ def listings(family: str, **how: Any) -> int:
         if mine.terms is not None and other.terms is not None:
             last = tuple(n - 1 for n in mine.shape)
             assert mine.terms(last).total() == other.terms(last).total()
-    return found
+    return count
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -53,9 +53,9 @@ def test_a_listed_table_is_the_one_that_is_read(family: str) -> None:
 @pytest.mark.parametrize(
     "mutant",
     [
-        (Again, "record", lambda self, seen, part: record(self, replace(seen, path="pattern"), part)),
+        (DeferredReference, "record", lambda self, seen, part: record(self, replace(seen, path="pattern"), part)),
         (attend, "stored_rows", lambda segment: segment.read()[0].shape[1] - 1),
-        (Again, "record", lambda self, seen, part: replace(record(self, seen, part), error=None)),
+        (DeferredReference, "record", lambda self, seen, part: replace(record(self, seen, part), error=None)),
     ],
 )
 def test_mutants_are_seen(mutant: tuple[Any, str, Any]) -> None:

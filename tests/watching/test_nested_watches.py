@@ -63,13 +63,13 @@ def test_rows_of_another_request_are_not_called_edited(edit_first: bool) -> None
         given = [{"edit": {PATH: lambda x: x * 2}, "request": 1}, {"request": 0}, {}]
         entered = [(i, all_of.enter_context(watch(model, **given[i]))) for i in ((0, 1, 2) if edit_first else (2, 1, 0))]  # type: ignore[arg-type]
         model(ids(2, 5))
-    editor, other, whole = (w for _, w in sorted(entered, key=lambda e: e[0]))
-    assert [(w[PATH].source, w[PATH].op) for w in (editor, other, whole)] == [
+    editor, other, both = (w for _, w in sorted(entered, key=lambda e: e[0]))
+    assert [(w[PATH].source, w[PATH].op) for w in (editor, other, both)] == [
         ("edited", "edit"),
         ("executed", "linear"),
         ("edited", "edit"),
     ]
-    assert torch.equal(whole[PATH].value, torch.cat([other[PATH].value, editor[PATH].value]))
+    assert torch.equal(both[PATH].value, torch.cat([other[PATH].value, editor[PATH].value]))
 
 
 def test_an_edit_that_leaves_a_tensor_is_none() -> None:

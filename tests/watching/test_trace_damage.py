@@ -27,7 +27,7 @@ def two_steps(folder: Path) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("file", [INDEX, "000000.safetensors", "000001.safetensors"])
 def test_torn_at_every_byte(file: str, tmp_path: Path) -> None:
     """Whatever is left of a file, complete steps are shown, and a torn one is named; no other error comes."""
-    whole = two_steps(tmp_path / "t")
+    written = two_steps(tmp_path / "t")
     path = tmp_path / "t" / file
     content = path.read_bytes()
     ends = [i for i, c in enumerate(content) if c == ord("\n")] if file == INDEX else []
@@ -40,20 +40,20 @@ def test_torn_at_every_byte(file: str, tmp_path: Path) -> None:
                     load_trace(tmp_path / "t")
                 continue
             back = load_trace(tmp_path / "t")
-            assert [(s.step, s.path) for s in back] == whole[: 2 * (complete - 1)]
+            assert [(s.step, s.path) for s in back] == written[: 2 * (complete - 1)]
             clean = any(size in (end, end + 1) for end in ends)
             assert [INDEX in fault for fault in back.torn] == ([] if clean else [True])
         else:
             back = load_trace(tmp_path / "t")
-            assert [(s.step, s.path) for s in back] == [x for x in whole if x[0] != int(file[:6])]
+            assert [(s.step, s.path) for s in back] == [x for x in written if x[0] != int(file[:6])]
             assert len(back.torn) == 1 and file in back.torn[0] and "\n" not in back.torn[0]
 
 
 def test_a_shard_that_is_gone(tmp_path: Path) -> None:
-    whole = two_steps(tmp_path / "t")
+    written = two_steps(tmp_path / "t")
     (tmp_path / "t" / "000001.safetensors").unlink()
     back = load_trace(tmp_path / "t")
-    assert [(s.step, s.path) for s in back] == whole[:2] and "000001" in back.torn[0]
+    assert [(s.step, s.path) for s in back] == written[:2] and "000001" in back.torn[0]
 
 
 Change = Callable[[dict[str, Any]], Any]
@@ -98,7 +98,7 @@ HOSTILE = [
 
 def dropped(change: Change, folder: Path) -> bool:
     """Whether the reader drops and names a second step whose line is changed, and shows the first."""
-    whole = two_steps(folder)
+    written = two_steps(folder)
     (folder / "000005.safetensors").symlink_to(folder.parent / "outside.safetensors")
     (folder.parent / "outside.safetensors").write_bytes((folder / "000001.safetensors").read_bytes())
     os.mkfifo(folder / "000006.safetensors")
@@ -106,7 +106,7 @@ def dropped(change: Change, folder: Path) -> bool:
     lines[2] = json.dumps(change(json.loads(lines[2])))
     (folder / INDEX).write_text("\n".join(lines) + "\n")
     back = load_trace(folder)
-    return [(s.step, s.path) for s in back] == whole[:2] and len(back.torn) == 1 and "\n" not in back.torn[0]
+    return [(s.step, s.path) for s in back] == written[:2] and len(back.torn) == 1 and "\n" not in back.torn[0]
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
@@ -147,11 +147,11 @@ WRONG += [
 
 @pytest.mark.parametrize("text", NO_JSON)
 def test_hostile_json(text: str, tmp_path: Path) -> None:
-    whole = two_steps(tmp_path / "t")
+    written = two_steps(tmp_path / "t")
     with (tmp_path / "t" / INDEX).open("a", encoding="utf-8") as f:
         f.write(text + "\n")
     back = load_trace(tmp_path / "t")
-    assert [(s.step, s.path) for s in back] == whole and len(back.torn) == 1
+    assert [(s.step, s.path) for s in back] == written and len(back.torn) == 1
     (tmp_path / "t" / INDEX).write_text(text + "\n", encoding="utf-8")
     with pytest.raises(TraceError):
         load_trace(tmp_path / "t")

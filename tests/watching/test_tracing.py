@@ -67,12 +67,12 @@ def saved(folder: Path, *seen: Seen, **run: Any) -> Trace:
 
 
 def test_round_trip_of_every_value(tmp_path: Path) -> None:
-    held = values()
-    back = saved(tmp_path / "t", *(record(name, v) for name, v in held.items()))
-    assert back.paths() == list(held) and back.torn == []
+    kept = values()
+    back = saved(tmp_path / "t", *(record(name, v) for name, v in kept.items()))
+    assert back.paths() == list(kept) and back.torn == []
     for s in back:
-        assert same(s.value, held[s.path]), s.path
-        assert s.shape == tuple(held[s.path].shape) and s.dtype == held[s.path].dtype
+        assert same(s.value, kept[s.path]), s.path
+        assert s.shape == tuple(kept[s.path].shape) and s.dtype == kept[s.path].dtype
 
 
 @pytest.mark.parametrize(
@@ -145,17 +145,17 @@ def test_streaming_is_capturing(tmp_path: Path) -> None:
 def alive(folder: Path) -> int:
     """The most earlier steps whose tensors are still held while a later one is recorded."""
     model, ids = tiny("gpt2", torch.float32), inputs("gpt2", 1, 5)
-    held: list[tuple[int, weakref.ref[Tensor]]] = []
+    kept: list[tuple[int, weakref.ref[Tensor]]] = []
     most = 0
     call = Writer.__call__
 
     def heard(self: Writer, seen: Seen) -> None:
         nonlocal most
         call(self, seen)
-        held.append((seen.step, weakref.ref(seen.value)))
+        kept.append((seen.step, weakref.ref(seen.value)))
         if seen.path == "logits":
             gc.collect()
-            most = max(most, len({step for step, value in held if value() is not None}))
+            most = max(most, len({step for step, value in kept if value() is not None}))
 
     with swapped(Writer, "__call__", heard), watch(model, to=folder):
         for _ in range(6):
@@ -302,10 +302,10 @@ def test_first_difference_finds_the_disturbed(family: str) -> None:
     run = runs(family)
     a, b = run(), run(layers__1__mid=nudged)
     assert first_difference(a, run()) is None
-    found = first_difference(a, b)
-    assert found is not None and (found.path, found.step, found.index) == ("layers.1.mid", 0, (0, 3, 1))
+    difference = first_difference(a, b)
+    assert difference is not None and (difference.path, difference.step, difference.index) == ("layers.1.mid", 0, (0, 3, 1))
     x, y = (float(t["layers.1.mid"].value[0, 3, 1]) for t in (a, b))
-    assert found.values == (x, y) and found.largest == abs(x - y) > 0
+    assert difference.values == (x, y) and difference.largest == abs(x - y) > 0
     assert first_difference(a, b, atol=1.0) is None
 
 
@@ -317,12 +317,12 @@ def test_first_difference_of_special_values() -> None:
     nan, inf = float("nan"), float("inf")
     assert first_difference(*pair(torch.tensor([nan, inf, -inf, 0.0]), torch.tensor([nan, inf, -inf, -0.0]))) is None
     for u, v in ((nan, 1.0), (1.0, nan), (inf, 1.0), (inf, -inf), (nan, inf)):
-        found = first_difference(*pair(torch.tensor([0.0, u]), torch.tensor([0.0, v])), rtol=0.5, atol=1e9)
-        assert found is not None and found.index == (1,) and found.largest == inf
-    found = first_difference(*pair(torch.tensor([100.0, 1.0]), torch.tensor([101.0, 1.5])), rtol=0.1)
-    assert found is not None and found.index == (1,) and found.largest == 0.5
-    found = first_difference(*pair(torch.ones(2), torch.ones(3)))
-    assert found is not None and found.largest == inf and found.index == ()
+        difference = first_difference(*pair(torch.tensor([0.0, u]), torch.tensor([0.0, v])), rtol=0.5, atol=1e9)
+        assert difference is not None and difference.index == (1,) and difference.largest == inf
+    difference = first_difference(*pair(torch.tensor([100.0, 1.0]), torch.tensor([101.0, 1.5])), rtol=0.1)
+    assert difference is not None and difference.index == (1,) and difference.largest == 0.5
+    difference = first_difference(*pair(torch.ones(2), torch.ones(3)))
+    assert difference is not None and difference.largest == inf and difference.index == ()
     assert first_difference(*pair(torch.empty(0), torch.empty(0))) is None
 
 

@@ -249,16 +249,16 @@ def test_grad_is_the_finite_difference(path: str, learning: bool) -> None:
     def gap() -> float:
         with watch(model, only=path, grad=True, inside="reference") as seen:
             model(tokens)[0, -1, 3].backward()
-        found = seen[path].grad
-        assert found is not None and found.shape == seen[path].shape
-        way = torch.randn(found.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        gradient = seen[path].grad
+        assert gradient is not None and gradient.shape == seen[path].shape
+        way = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
         def along(d: float) -> float:
             with torch.no_grad(), watch(model, only=(), edit={path: lambda x: x + d * way}):
                 return float(model(tokens)[0, -1, 3])
 
         slope = (along(1e-5) - along(-1e-5)) / 2e-5
-        return abs(float((found * way).sum()) - slope) / max(1.0, abs(slope))
+        return abs(float((gradient * way).sum()) - slope) / max(1.0, abs(slope))
 
     assert gap() < 1e-7
     with swapped(watching, "take_gradient", lambda of, part, g: setattr(of(), "grad", g * 1.001)):

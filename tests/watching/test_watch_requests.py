@@ -22,8 +22,8 @@ NAMES = ("pellucid/capitals", "pellucid/capitals-deepseek")
 def same(a: Seen, b: Seen) -> bool:
     """All that two records tell but their operations' cost, which is the batch's."""
     rows = a.rows is b.rows or (a.rows is not None and b.rows is not None and torch.equal(a.rows, b.rows))
-    told = ("path", "dims", "shape", "step", "request", "call", "source")
-    return rows and all(getattr(a, f) == getattr(b, f) for f in told) and torch.equal(a.value, b.value)
+    fields = ("path", "dims", "shape", "step", "request", "call", "source")
+    return rows and all(getattr(a, f) == getattr(b, f) for f in fields) and torch.equal(a.value, b.value)
 
 
 def apart(model: Model) -> list[str]:
@@ -50,10 +50,10 @@ def test_a_watch_of_all_is_a_watch_of_each(name: str) -> None:
 def test_a_watch_that_cuts_nothing_is_seen() -> None:
     plain = Watch.cuts
 
-    def whole(self: Watch, x: Tensor, dims: str, rows: Tensor | None) -> Any:
+    def every_row(self: Watch, x: Tensor, dims: str, rows: Tensor | None) -> Any:
         return plain(self, x, dims, rows) if self.request is not None else [(None, (), rows)]
 
-    with swapped(Watch, "cuts", whole):
+    with swapped(Watch, "cuts", every_row):
         assert apart(load(NAMES[0]))
 
 
@@ -86,11 +86,11 @@ def test_a_folder_of_records_knows_its_ids(specimen: Model, tmp_path: Path) -> N
         specimen(torch.tensor([[1, 2], [3, 4]]))
         specimen(torch.tensor([[5, 6, 7]]))
     batch = load_trace(tmp_path / "batch")
-    assert {k: [e["ids"] for e in told] for k, told in batch.fed.items()} == {0: [[1, 2], [3, 4]], 1: [[5, 6, 7]]} and batch.ids == []
+    assert {k: [e["ids"] for e in fields] for k, fields in batch.fed.items()} == {0: [[1, 2], [3, 4]], 1: [[5, 6, 7]]} and batch.ids == []
     with pellucid.watch(specimen, only="*.out", to=tmp_path / "flat"):
         new = specimen.generate(RAGGED, 2, eos=None)  # type: ignore[assignment]
-    told = {k: {e["request"]: e["ids"] for e in entries} for k, entries in load_trace(tmp_path / "flat").fed.items()}
-    assert told == {0: dict(enumerate(RAGGED)), 1: {r: [n[0]] for r, n in enumerate(new)}}  # type: ignore[index]
+    fields = {k: {e["request"]: e["ids"] for e in entries} for k, entries in load_trace(tmp_path / "flat").fed.items()}
+    assert fields == {0: dict(enumerate(RAGGED)), 1: {r: [n[0]] for r, n in enumerate(new)}}  # type: ignore[index]
 
 
 def test_a_source_is_told_beside(tmp_path: Path) -> None:

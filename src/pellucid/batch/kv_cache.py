@@ -105,14 +105,11 @@ class ScatteredRows:
 
 @dataclass
 class KVCache:
-    """A handle on what a part has stored: one segment a request. Only an op decides how to read one.
-
-    new: what this step added.  batched: all segments for one call, where a plan prepared it.
-    """
+    """A handle on what a part has stored: one segment a request. Only an op decides how to read one."""
 
     segments: list[Segment]
-    new: Stored = ()
-    batched: PagedRows | ScatteredRows | None = None
+    new: Stored = ()  # what this step added
+    batched: PagedRows | ScatteredRows | None = None  # all segments for one call, where a plan prepared it
 
 
 class PagePool:
@@ -179,18 +176,18 @@ class PagePool:
 
     def put(self, request: object, i: int, page: int) -> None:
         """Put `page` in the i-th place of a table, or append it."""
-        held, at = self.held[request], i - self.first[request]
+        pages, at = self.held[request], i - self.first[request]
         self.take(page)
-        if at < len(held):
-            self.give(held[at])
-        held[at : at + 1] = [page]
+        if at < len(pages):
+            self.give(pages[at])
+        pages[at : at + 1] = [page]
         self.tables[request][i] = page
 
     def missing(self, request: object, length: int, tokens: int) -> tuple[list[int], int]:
         """What a request lacks to write from `length` up to `tokens`: the places of shared pages to copy, and the count of new pages."""
-        held, first, stop = self.held.get(request, []), self.first.get(request, 0), -(-tokens // self.size)
-        have = first + len(held)
-        shared = [i for i in range(length // self.size, min(stop, have)) if self.references[held[i - first]] > 1]
+        pages, first, stop = self.held.get(request, []), self.first.get(request, 0), -(-tokens // self.size)
+        have = first + len(pages)
+        shared = [i for i in range(length // self.size, min(stop, have)) if self.references[pages[i - first]] > 1]
         return shared, max(0, stop - have)
 
     def oldest(self, length: int) -> int:
@@ -199,10 +196,10 @@ class PagePool:
 
     def give_back(self, request: object, length: int) -> None:
         """Give back the pages that no query from position `length` on sees. Their numbers stay in the table, in bounds and unread."""
-        held, gone = self.held[request], self.oldest(length) - self.first[request]
-        for page in held[: max(0, gone)]:
+        pages, gone = self.held[request], self.oldest(length) - self.first[request]
+        for page in pages[: max(0, gone)]:
             self.give(page)
-        del held[: max(0, gone)]
+        del pages[: max(0, gone)]
         self.first[request] += max(0, gone)
 
     def release(self, request: object) -> None:

@@ -89,22 +89,25 @@ class SandwichBlock(Block):
 class ParallelBlock(Block):
     """Both parts read x at once through a norm each, and join it (Falcon, arXiv 2311.16867)."""
 
-    reads = {"attn": "attn_norm", "ffn": "ffn_norm"}
-
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        rows = {norm: self.normed(norm, x) for norm in dict.fromkeys(self.reads.values())}
-        made = [self.run(part, rows[norm], step) for part, norm in self.reads.items()]
-        return tap(ops.add(x, tap(ops.add(*made), "both: B T D")), "out: B T D")
+        return self.sum_both(x, self.normed("attn_norm", x), self.normed("ffn_norm", x), step)
+
+    def sum_both(self, x: Tensor, to_attn: Tensor, to_ffn: Tensor, step: Step) -> Tensor:
+        """Add to x what attention makes of its rows and what the feed-forward part makes of its own."""
+        attn, ffn = self.run("attn", to_attn, step), self.run("ffn", to_ffn, step)
+        return tap(ops.add(x, tap(ops.add(attn, ffn), "both: B T D")), "out: B T D")
 
 
 class OneNormBlock(ParallelBlock):
     """Both parts read x at once through the same norm."""
 
-    reads = {"attn": "attn_norm", "ffn": "attn_norm"}
-
     def add_norms(self, part: str, cfg: c.Config) -> None:
-        if f"{part}_norm" in self.reads.values():
+        if part == "attn":
             super().add_norms(part, cfg)
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        rows = self.normed("attn_norm", x)
+        return self.sum_both(x, rows, rows, step)
 
 
 ORDERS = {"pre": Block, "post": PostBlock, "sandwich": SandwichBlock, "parallel": OneNormBlock, "parallel, two norms": ParallelBlock}
