@@ -42,7 +42,7 @@ def test_a_note_by_a_string_is_seen() -> None:
 
 def test_two_ops_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "KINDS", dict(KINDS))
-    with pytest.raises(ValueError, match="a second op linear"):
+    with pytest.raises(ValueError, match="second: linear"):
         OpKind("linear")
     assert OpKind("linear of another name").formula is None
 

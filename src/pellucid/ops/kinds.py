@@ -68,7 +68,7 @@ class OpKind:
 
     def __post_init__(self) -> None:
         if self.name in KINDS:
-            raise ValueError(f"a second op {self.name}")
+            raise ValueError(f"second: {self.name}")
         KINDS[self.name] = self
 
 
