@@ -1,4 +1,4 @@
-"""Deterministic mode: the same bits alone and in any company; who is refused, and why; and the mutants that it must see."""
+"""Deterministic mode: the same bits alone and in any batch; the refused models, and why; and the mutants that it must see."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -193,7 +193,7 @@ def test_the_self_test_is_unseen_and_asked_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_scores_are_told_once() -> None:
-    """Of a text that is put off in its prompt too, whose rows are computed again."""
+    """Of a text that is preempted in its prompt too, whose rows are computed again."""
     model = tiny("llama", torch.float32)
     requests = [Request(tuple(range(i, i + 20)), 2, scored=True) for i in range(4)]
     want = [campaign.told(Engine.of(model, 40), [r])[0][0][1] for r in requests]

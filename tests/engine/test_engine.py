@@ -1,4 +1,4 @@
-"""The engine's texts are the plain loop's: whatever the pages, the chunks, the cache, the neighbours, and whoever is put off."""
+"""The engine's texts are the plain loop's: whatever the pages, the chunks, the cache, the neighbours, and whichever is preempted."""
 
 import itertools
 import os
@@ -177,7 +177,7 @@ def test_scores() -> None:
 
 
 def test_cancelled_at_any_moment() -> None:
-    """In the queue, in its prompt, while it decodes: the news says so once, and the others never notice."""
+    """In the queue, in its prompt, while it decodes: its output says so once, and the others do not change."""
     for at in range(12):
         engine = built("gpt2", 2, 6, True)
         numbers = [engine.submit(r) for r in asked("gpt2")]
@@ -202,7 +202,7 @@ def test_cancelled_at_any_moment() -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_oss", "deepseek_v3", "t5"])
 def test_watch_one_of_many(family: str) -> None:
-    """Its rows alone, cut from what the crowd's step computed; nobody's text changes, and no forward is added."""
+    """Its rows alone, cut from the batch's own step; no text changes, and no forward is added."""
     requests, calls = asked(family), [0]
     engine = built(family, 2, 7, True)
     engine.module.embed.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
@@ -235,7 +235,7 @@ def test_watch_one_of_many(family: str) -> None:
 
 
 def test_an_edit_is_one_request_s_own() -> None:
-    """Its text changes, nobody else's does, and what it stored serves nobody, nor did it use what others stored."""
+    """Its text alone changes; what it stored serves no other text, and it uses nothing that others stored."""
     engine = built("gpt2", 2, 64, True)
     requests = [Request(tuple(SHARED), NEW)] * 3
     assert texts(engine, requests) == [wanted("gpt2")[-1]] * 3
@@ -298,7 +298,7 @@ MUTANTS: list[tuple[Any, str, Any]] = [
 
 @pytest.mark.parametrize(("owner", "name", "value"), MUTANTS)
 def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
-    """A leak, siblings without their kv_cache, nobody admitted."""
+    """A leak, siblings without their kv_cache, a queue that admits none."""
     requests = [Request(tuple(SHARED), NEW, n=2), *(Request(tuple(p), NEW) for p in TEXTS)]
 
     def right() -> bool:

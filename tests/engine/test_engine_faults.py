@@ -1,4 +1,4 @@
-"""A step may fail at any call. No news is lost by it, told twice or late, every text is its own, and no page is left behind."""
+"""A step may fail at any call. No output is lost by it, repeated or late, every text is right, and no page is left behind."""
 
 import os
 import random
@@ -54,7 +54,9 @@ def test_a_fault_at_every_call_of_every_step() -> None:
     ends = [(step, n - i) for step, n in enumerate(counts) for i in range(4)]  # where a step hands over what it has
     for step, at in moments if FULL else ends + random.Random(1).sample(moments, 200):
         simulation, _ = short(step, at)
-        told = {key: end for key, end in simulation.ended.items() if key[0] not in (2, 4)}  # whom a cancelling meets depends on the moment
+        told = {
+            key: end for key, end in simulation.ended.items() if key[0] not in (2, 4)
+        }  # which texts a cancel meets depends on the moment
         assert simulation.faults() == "" and told == {key: whole.ended[key] for key in told}, (step, at)
         assert simulation.scores == whole.scores, (step, at)
 
@@ -76,7 +78,7 @@ def test_lives_meet_faults() -> None:
 
 
 class FaultySoak(Soak):
-    """A soak some of whose steps fail; see campaigns/soak.py. lost: what a step that failed did not tell."""
+    """A soak some of whose steps fail; see campaigns/soak.py."""
 
     failed = 0
 
@@ -101,7 +103,7 @@ class FaultySoak(Soak):
 
 
 def soaked(requests: int) -> tuple[FaultySoak, list[str]]:
-    """What went wrong in a soak of so many requests."""
+    """Run a soak of `requests` requests; return it and its faults."""
     soak = FaultySoak("llama", random.Random("faulty soak"))
     soak.live(requests)
     return soak, soak.faults + [name for name, n in soak.left().items() if n]
@@ -117,22 +119,22 @@ def test_requests_lose_no_end() -> None:
 # Mutants.
 
 
-def forgets_news(self: Engine) -> None:
-    """As it was: what a step had collected goes with it."""
+def forgets_outputs(self: Engine) -> None:
+    """Outputs of the failed step are dropped."""
     self.emitted = []
     recover(self)
 
 
 def goes_on(self: Engine) -> None:
-    """What a step has left half done is taken for done."""
+    """A half done step is taken for done."""
     self.unfinished = False
 
 
 recover, receive = Engine.recover, Engine.receive
 
 
-def heard_once(self: Engine) -> None:
-    """The cancelled are struck out before they are told."""
+def cancels_too_early(self: Engine) -> None:
+    """Cancelled numbers are removed before their outputs are emitted."""
     cancelled, self.cancelled = self.cancelled, set()
     try:
         self.cancelled = set(cancelled)
@@ -143,9 +145,9 @@ def heard_once(self: Engine) -> None:
 
 
 MUTANTS: list[tuple[Any, str, Callable[..., Any]]] = [
-    (Engine, "recover", forgets_news),
+    (Engine, "recover", forgets_outputs),
     (Engine, "recover", goes_on),
-    (Engine, "receive", heard_once),
+    (Engine, "receive", cancels_too_early),
     (Memory, "recover", lambda self: None),
 ]
 
@@ -158,7 +160,7 @@ def seen(moments: list[tuple[int, int]]) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("owner", "name", "value"), MUTANTS, ids=["news", "half", "cancelled", "pages"])
+@pytest.mark.parametrize(("owner", "name", "value"), MUTANTS, ids=["outputs", "half", "cancelled", "pages"])
 def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
     moments = [(step, at) for step, n in enumerate(short()[1]) for at in range(1, n + 1)]
     drawn = random.Random(2).sample(moments, 120) + [(k, at) for k in (1, 4) for at in range(1, 41, 3)]  # where it hears of cancelling
@@ -189,8 +191,8 @@ def test_a_failing_watcher_loses_no_end() -> None:
     assert got[numbers[0]] == got[numbers[2]] == wanted("gpt2")[-1]
 
 
-def test_who_stops_listening_loses_nothing() -> None:
-    """News of one step is told one by one; the rest of it waits for the next who listens."""
+def test_a_caller_that_stops_early_loses_nothing() -> None:
+    """Outputs of one step are yielded one by one; the rest wait for the next call."""
     engine = built("gpt2", 2, 64, True)
     numbers = [engine.submit(Request(tuple(SHARED), NEW)) for _ in range(3)]
     got = [next(iter(engine.outputs())), *engine.outputs()]

@@ -48,7 +48,7 @@ class Crowd:
     refused: int = 0
 
     def ask(self, seed: int, request: Callable[[random.Random], Request], each: int = EACH) -> None:
-        """What one thread does: requests, and second thoughts, at moments that nobody plans."""
+        """What one thread does: requests and cancels, at random moments."""
         draw = random.Random(seed)
         for _ in range(each):
             made = request(draw)
@@ -96,7 +96,7 @@ class Crowd:
                 elif got != whole:
                     found.append(f"{number}.{index}: {got} is not {whole}")
                 found += [f"{number} goes on"] * any(step > self.late.get(number, step) for step, out in mine if out.token)
-        found += [f"nobody asked for {key}" for key in told]
+        found += [f"{key} was not requested" for key in told]
         self.engine.storage.forget()
         pages = self.engine.storage.pages  # type: ignore[attr-defined]
         if pages.free_pages != pages.count or pages.tables or pages.length:
@@ -129,7 +129,7 @@ def test_texts_of_a_real_model() -> None:
 
 
 def queue(patience: float, lock: Any = None) -> tuple[list[int], int]:
-    """Numbers that eight threads got who ask for five places, and how many were turned away.
+    """The numbers that eight threads got for five places, and how many were refused.
 
     Each looks how many wait, and goes on when all have looked, or after these seconds.
     """
@@ -158,13 +158,13 @@ def queue(patience: float, lock: Any = None) -> tuple[list[int], int]:
 
 
 def test_places_of_the_queue_are_given_once() -> None:
-    """However long somebody looks; without the lock too many get in."""
+    """However long a check takes; without the lock too many get in."""
     assert queue(0.1) == ([0, 1, 2, 3, 4], 3)
     assert queue(60, nullcontext())[1] == 0
 
 
 def test_closed_by_another_thread() -> None:
-    """Who is in the middle of a text is told that it ends, and nobody comes after."""
+    """Running texts are cancelled, and no request comes after."""
     simulation = Simulation.of(40, 2, Limits(16, 4), True)
     crowd = Crowd(simulation.engine, text_alone)
 
@@ -185,7 +185,7 @@ def test_closed_by_another_thread() -> None:
 
 
 def test_a_number_that_is_not_known_yet() -> None:
-    """Nobody is cancelled by what was asked before he came."""
+    """A cancel before a request was submitted does not reach it."""
     engine = Simulation.of(40, 2, Limits(16, 4), True).engine
     engine.cancel(0)
     engine.cancel(-1)
@@ -199,7 +199,7 @@ receive = Engine.receive
 
 
 def forgetful(self: Engine) -> None:
-    """Who is cancelled while this thread looks elsewhere is not."""
+    """A cancel from another thread in the meantime is lost."""
     cancelled = set(self.cancelled)
     time.sleep(2e-4)
     self.cancelled = cancelled
@@ -207,7 +207,7 @@ def forgetful(self: Engine) -> None:
 
 
 def unmoved(self: Engine) -> None:
-    """What comes while this thread looks elsewhere is lost."""
+    """A request from another thread in the meantime is lost."""
     self.queue.waiting += self.arrived
     time.sleep(2e-4)
     self.arrived = []

@@ -1,4 +1,4 @@
-"""Generation: what is drawn step by step over pages is what full forwards give, for one and for a crowd."""
+"""Generation: what is drawn step by step over pages is what full forwards give, for one and for a batch."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -69,7 +69,7 @@ def run(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_is_full_forwards(family: str) -> None:
-    """A ragged crowd, and each of it alone, against the plain loop, without stops and with one that falls within."""
+    """A ragged batch, and each of it alone, against the plain loop, without stops and with one that falls within."""
     model = model_of(family)
     prompts, sources = texts(family)
     of: list[list[int] | None] = [*sources] if sources else [None] * len(prompts)
@@ -120,7 +120,7 @@ def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_batch_is_each_alone(family: str) -> None:
-    """Logits of every step of a crowd whose members end at different times."""
+    """Logits of every step of a batch of texts that end at different times."""
     model = model_of(family)
     prompts, sources = texts(family)
     engine, seen = Engine.of(model.module, 400), 0
@@ -193,7 +193,7 @@ def test_threads_generate_side_by_side() -> None:
 
 
 def test_nothing_of_an_old_weight_is_left() -> None:
-    """A weight changed in place between two calls: what the first one stored serves nobody."""
+    """A weight changed in place between two calls: what the first one stored serves no other text."""
     model = model_of("llama")
     model.generate([PROMPTS[2]], NEW, eos=None)
     with torch.no_grad():
@@ -237,7 +237,7 @@ def test_stops() -> None:
 
 
 def test_draws_are_each_request_s_own() -> None:
-    """With a seed: the same again, whoever else runs; without one, or with another, something else."""
+    """With a seed: the same again, whatever runs beside it; without one, or with another, something else."""
     model = model_of("llama")
 
     def drawn(*prompts: list[int], **how: Any) -> list[list[int]]:

@@ -95,7 +95,7 @@ def freed_early(self: PagePool, page: int) -> None:
 
 
 def not_counted(self: PagePool, request: object, pages: Any, tokens: int) -> None:
-    """A table of pages that others filled, of which nobody knows."""
+    """A table of pages that others filled, without its length."""
     opened(self, request, pages, tokens)
     for page in pages:
         self.references[page] -= 1
@@ -108,7 +108,7 @@ def never_freed(self: PagePool, request: object, length: int) -> None:
 
 
 def in_use(self: PrefixCache, group: PagePool) -> None:
-    """The longest unused, whoever holds it."""
+    """The least recently used page, even one that a request holds."""
     node = next(iter(self.recent[group.window]))
     page = node.pages[group.window]
     self.cut(node)

@@ -1,4 +1,4 @@
-"""A crowd's replayed step against the forward it was recorded from, bit for bit: whoever the rows belong to, alone and together."""
+"""A batch's replayed step against the forward it was recorded from, bit for bit, for any requests, alone and together."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -63,7 +63,7 @@ def alike(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 def holds(cfg: c.Config, dtype: torch.dtype, size: int = 4) -> bool:
-    """Planned crowd, planned alone, forward in a crowd: the same bits, whatever pages they lie in."""
+    """Planned in a batch, planned alone, forward in a batch: the same bits, whatever pages they lie in."""
     model = model_of(cfg, dtype)
     feed = steps(cfg.vocab)
     want = run(prefilled(model, size, False), feed)
@@ -77,7 +77,7 @@ def holds(cfg: c.Config, dtype: torch.dtype, size: int = 4) -> bool:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", CROWDS)
 @pytest.mark.parametrize("size", [1, 5])
-def test_a_planned_crowd_is_each_alone_bit_for_bit(family: str, dtype: torch.dtype, size: int) -> None:
+def test_a_planned_batch_is_each_alone_bit_for_bit(family: str, dtype: torch.dtype, size: int) -> None:
     assert holds(CROWDS[family], dtype, size)
 
 

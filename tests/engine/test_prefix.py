@@ -31,14 +31,14 @@ def _no_grad() -> Any:
 
 
 def pages_of(model: nn.Module, size: int, longest: int, texts: int = 1, chunk: int = 1) -> PagedCache:
-    """As many as so many texts need at most, in chunks of `chunk`."""
+    """The most pages that these texts need, in chunks of `chunk`."""
     far_back = windows_of(model)
     counts = {n: texts * most_pages(n, chunk, size) for n in far_back if n is not None}
     return PagedCache(texts * -(-longest // size) if None in far_back else 0, size, counts, longest)
 
 
 def poison(pages: PagedCache) -> None:
-    """NaN in every page that nobody holds, and another order of them."""
+    """NaN in every page that is free, and another order of them."""
     for group in pages.groups.values():
         random.Random(str(group.free)).shuffle(group.free)
     for part, pools in pages.pools.items():
@@ -116,7 +116,7 @@ blocks = Paged.blocks
 
 
 def test_what_others_were_given_is_not_read() -> None:
-    """Pages that were given back may be read, by whoever asks late what a row was made of, until somebody else has them."""
+    """Pages that were given back may be read, by a watch that asks late what a row was made of, until another request has them."""
     pages, part, told = PagedCache(4, 2), nn.Identity(), torch.arange(5.0)[None, :, None]
     step = Step.paged(pages, {"a": 5})
     (segment,) = step.store(part, told).segments

@@ -1,4 +1,4 @@
-"""What a watcher is told of a replayed step is what the forward would have shown him: every record, to the bit, of every family."""
+"""The records of a replayed step are those of the forward: each of them, to the bit, in every family."""
 
 from contextlib import suppress
 from typing import Any
@@ -120,7 +120,7 @@ def test_what_a_plan_cannot_tell_is_seen_in_a_forward() -> None:
 
 @needs_kernels
 def test_two_watch_at_once_and_leave_nothing_behind() -> None:
-    """Each is told his own; of a hundred watches the plan's memory keeps no mark."""
+    """Each watch records its own request; a hundred watches leave no mark on the plan's memory."""
     model = tiny(FAMILIES["llama"], torch.float32)
     made, free, feed = prefilled(model, True), prefilled(model, False), FEED[1]
 
@@ -163,12 +163,12 @@ def uncopied(self: replay_trace.TapEvent, w: Any, cuts: Any) -> None:
 
 
 def another(self: replay_trace.TapEvent, w: Any, cuts: Any) -> None:
-    """The first request's row, whoever is watched."""
+    """The first request's row, whichever is watched."""
     w.record(self.spot, self.x, self.x[:, :1].clone(), (), None, self.made, False, 0)
 
 
 def unmade(self: replay_trace.TapRecorder, *given: Any) -> None:
-    """Nobody knows what made it."""
+    """A tensor without its op."""
     self.mark(given[0]).made = Made("tap")
 
 

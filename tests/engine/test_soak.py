@@ -44,7 +44,7 @@ def queued(self: Engine, request: Request) -> int:
 
 
 def forgotten(self: Engine) -> None:
-    """Who is cancelled goes, and his pages stay."""
+    """A cancelled text ends, and its pages stay."""
     with swapped(Memory, "close", lambda memory, s: None):
         receive(self)
 

@@ -101,19 +101,19 @@ def test_text_comes_as_soon_as_it_can() -> None:
     assert streamed([b"ab"], ["abc"])[0] == ["", "ab"]
 
 
-plain = Text.let
+plain = Text.release
 
 
 def shown(self: Text, piece: str) -> str:
     """Nothing is held back."""
-    out = plain(self, piece) + self.held
-    self.shown, self.held = self.shown + self.held, ""
+    out = plain(self, piece) + self.withheld
+    self.shown, self.withheld = self.shown + self.withheld, ""
     return out
 
 
 def forgetful(self: Text, piece: str) -> str:
     """What was held back is not looked at again."""
-    out, self.held = self.held, ""
+    out, self.withheld = self.withheld, ""
     self.shown += out
     return out + plain(self, piece)
 
@@ -129,10 +129,10 @@ def shortest(self: Text, piece: str) -> str:
 
 
 def picked(self: Text, piece: str, key: Callable[[int, int, str], Any]) -> str:
-    text = self.held + piece
+    text = self.withheld + piece
     if met := [(at + len(stop), at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]:
         _, end, self.stop = min(met, key=lambda m: key(*m))
-        self.shown, self.held = self.shown + text[:end], ""
+        self.shown, self.withheld = self.shown + text[:end], ""
         return text[:end]
     return plain(self, piece)
 
@@ -141,7 +141,7 @@ def picked(self: Text, piece: str, key: Callable[[int, int, str], Any]) -> str:
 def test_mutants_are_seen(mutant: Callable[[Text, str], str]) -> None:
     draw, faults = random.Random(3), 0
     sets = [stops for stops in STOPS if stops and set("".join(stops)) <= set("abc")]
-    with swapped(Text, "let", mutant):
+    with swapped(Text, "release", mutant):
         for seed in range(300):
             text = "".join(draw.choices("abc", k=12))
             faults += fault(text.encode(), draw.choice(sets), seed) != ""

@@ -34,7 +34,7 @@ def test_tensors_are_whole_and_apart(dtype):
         assert t.untyped_storage().nbytes() == t.nbytes, "as long as itself, or what is saved and counted would be more"
         t.view(torch.uint8).fill_(i % 2 if dtype is torch.bool else i + 1) if t.numel() else None
     for i, t in enumerate(made):
-        assert (t.view(torch.uint8) == (i % 2 if dtype is torch.bool else i + 1)).all(), "nobody else wrote here"
+        assert (t.view(torch.uint8) == (i % 2 if dtype is torch.bool else i + 1)).all(), "nothing else wrote here"
 
 
 @linux

@@ -1,4 +1,4 @@
-"""The kernels of a mixture of experts against torch: who is chosen, the order of rows, the products of the chosen, and the way back."""
+"""The kernels of a mixture of experts against torch: the choice, the order of rows, the products of the chosen, and the way back."""
 
 import math
 from collections.abc import Callable
@@ -104,7 +104,7 @@ def products(dtype: torch.dtype) -> None:
             want = grouped_reference(picked.double(), w.double(), ends, None if bias is None else bias.double())
             assert near(got, want, 2) and no_worse(got, grouped_reference(picked, w, ends, bias), want)
         got = ops.grouped(picked, w, ends, b)
-        for j in range(len(token)):  # each row is that expert's plain product, whoever else is there: bit for bit
+        for j in range(len(token)):  # each row is that expert's plain product, whatever rows stand beside it: bit for bit
             e = int((ends <= j).sum())
             assert torch.equal(got[j : j + 1], native.linear(picked[j : j + 1], w[e], b[e]))
 
@@ -131,7 +131,7 @@ def test_the_way_back(dtype: torch.dtype) -> None:
 
 
 def test_only_the_chosen_are_read() -> None:
-    """An expert that nobody has chosen may be full of NaN."""
+    """An expert that no token has chosen may be full of NaN."""
     x, _, token, ends, w, b = routed(torch.bfloat16, 16, 2, 2, 32, 24)
     used = set((torch.searchsorted(ends, torch.arange(4), right=True)).tolist())
     for e in set(range(16)) - used:

@@ -353,7 +353,7 @@ def test_settings_are_judged(language: str) -> None:
 
 
 def test_settings_at_their_ends() -> None:
-    """Every end of every range is a setting that works; settings are values, which nobody changes."""
+    """Every end of every range is a setting that works; settings are values, and do not change."""
     x = logits(6)
     for name, ends in {**LIMITS, **WHOLE}.items():
         for end in ends:

@@ -96,7 +96,7 @@ def test_an_edit_is_gone_on_from(name: str, edit: Callable[[Tensor], Tensor], to
 
 
 def test_only_whom_it_watches() -> None:
-    """One request's draws; nothing of a model that nobody watches; nothing is left after an exception."""
+    """One request's draws; nothing of a model without a watch; nothing is left after an exception."""
     model, other = tiny("llama"), tiny("gpt2")
     with watch(model, request="mine") as seen:
         for request in ("mine", "other"):

@@ -1,4 +1,4 @@
-"""A world of texts on pages, in which what is stored for a token tells its whole history: any wrong page is seen by whoever reads it.
+"""A world of texts on pages, in which what is stored for a token tells its whole history: any wrong page shows where it is read.
 
 Rows hold a number made of the key and of all tokens up to their own. Beside the pages stands a plain model, lists of tokens, which tells
 what every read must give, how many pages are needed and how many could be freed. Free pages hold POISON.
@@ -54,7 +54,7 @@ class OneBit(tuple[int, ...]):
 
 @dataclass(frozen=True)
 class Shape:
-    """How many pages there are, how large, and for whom."""
+    """How many pages there are, how large, and for which texts."""
 
     count: int = 9
     size: int = 2
@@ -108,7 +108,7 @@ class World:
         return Text(like.key if self.choose(4) else self.choose(KEYS), tokens[: self.pages.longest])
 
     def write(self) -> None:
-        """A step: a chunk of one, two or three texts, of those for whom there is room."""
+        """A step: a chunk of one, two or three texts, of those that there is room for."""
         chunks: dict[int, int] = {}
         for _ in range(1 + self.choose(3)):
             name = self.some()
@@ -144,7 +144,7 @@ class World:
         raise AssertionError("pages that are not there")
 
     def needs(self, name: int, tokens: int) -> list[tuple[PagePool, int]]:
-        """How many pages of each group the text lacks for so many tokens: new ones, and its own for those that it would write into."""
+        """How many pages of each group the text lacks to grow to `tokens`: new ones, and its own for those that it would write into."""
         size, found = self.shape.size, []
         for group in self.pages.groups.values():
             own, first = group.held[name], group.first[name]

@@ -1,7 +1,7 @@
-"""A whole life of the engine with a model whose cache is the tokens themselves, so that what a text reads is compared with what it is.
+"""Simulations of the engine with a model whose cache is the tokens themselves, so that what a text reads is compared with its tokens.
 
 The fake model's next logits follow from every token that it read from the pages: one wrong row, stale page or early write changes the
-text. A life is drawn from one seed: requests come, are cancelled, end; pages are few, so that texts are put off and begun again.
+text. A simulation follows from one seed: requests come, are cancelled, end; pages are few, so that texts are preempted and begun again.
 """
 
 import random
@@ -65,7 +65,7 @@ class ReadbackModel(nn.Module):
 
 @dataclass
 class Simulation:
-    """One simulated engine, and what was asked of it and came out."""
+    """One simulated engine, its requests and its outputs."""
 
     pages: PagedCache
     model: ReadbackModel
@@ -88,7 +88,7 @@ class Simulation:
         for out in outputs:
             key = out.request, out.index
             if key in self.ended:
-                self.model.faults.append(f"{key}: news after its end")
+                self.model.faults.append(f"{key}: an output after its end")
             if out.token is not None:
                 self.generated.setdefault(key, []).append(out.token.id)
             if out.scores:
@@ -102,7 +102,7 @@ class Simulation:
         self.operations += 1
 
     def faults(self) -> str:
-        """What is not as it should be after all have ended; empty if nothing is."""
+        """Describe what is wrong after all have ended; "" if nothing is."""
         faults = list(self.model.faults)
         for number, request in self.requests.items():
             for index in range(request.n):
@@ -123,7 +123,7 @@ MODULES: list[Decoder] = []
 
 
 def skeleton() -> Decoder:
-    """The model whose name the pages go by; it never runs."""
+    """The model that the pages belong to; it never runs."""
     if not MODULES:
         module = build(LLAMA)
         assert isinstance(module, Decoder)
@@ -132,7 +132,7 @@ def skeleton() -> Decoder:
 
 
 def text_alone(request: Request, index: int) -> list[int]:
-    """What a request's text is when nobody else runs and nothing is kept."""
+    """Return a request's text when it runs alone and nothing is cached."""
     out: list[int] = []
     while len(out) < request.new and not (out and out[-1] in request.stops):
         how = replace(request.sampling, seed=SEED) if request.sampling.seed is None else request.sampling
@@ -152,7 +152,7 @@ def random_request(draw: random.Random, most: int) -> Request:
 
 
 def submit_some(draw: random.Random, simulation: Simulation) -> None:
-    """Submit a few requests to a life, and now and then cancel one."""
+    """Submit a few requests, and now and then cancel one."""
     for _ in range(draw.choice([0, 0, 1, 1, 4])):
         request = random_request(draw, simulation.engine.capacity)
         simulation.operations += 1
@@ -165,7 +165,7 @@ def submit_some(draw: random.Random, simulation: Simulation) -> None:
 
 
 def run_simulation(draw: random.Random, steps: int = 60) -> Simulation:
-    """Run a life of `steps` steps, and on until it ends."""
+    """Run a simulation of `steps` steps, and on until every request has ended."""
     size = draw.choice([1, 2, 3, 4, 16])
     limits = Limits(draw.choice([1, 2, 5, 16, 64]), draw.choice([3, 4, 8]), draw.choice([2, 50]), draw.random() < 0.1)
     simulation = Simulation.of(-(-48 // size) + draw.randint(0, 20), size, limits, draw.random() < 0.7)

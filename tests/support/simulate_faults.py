@@ -29,7 +29,7 @@ class Calls:
 
 @contextmanager
 def fault_at(n: int) -> Iterator[Calls]:
-    """Raise a Fault at the n-th call that is made in here; it may be caught by the caller, who asks `raised`."""
+    """Raise a Fault at the n-th call that is made in here; `raised` tells whether it came, where the caller catches it."""
     calls = Calls()
 
     def met(frame: FrameType, event: str, arg: Any) -> None:
@@ -48,10 +48,10 @@ def fault_at(n: int) -> Iterator[Calls]:
 
 
 class FaultySimulation(Simulation):
-    """A life some of whose steps fail. at: by step, which call of it."""
+    """A simulation in which some steps fail."""
 
     def step_with_fault(self, at: int = ENOUGH) -> Calls:
-        """One step; what it calls."""
+        """Run one step, which fails at call `at`. Returns its calls."""
         outputs = None
         with suppress(Fault), fault_at(at) as calls:
             outputs = self.engine.step()
@@ -88,7 +88,7 @@ def small_simulation(draw: random.Random) -> FaultySimulation:
 
 
 def simulate_with_faults(draw: random.Random, often: float = 0.3, steps: int = 40) -> tuple[FaultySimulation, int]:
-    """Run a life of `steps` steps, some of which fail at a random call; return how many failed."""
+    """Run a simulation of `steps` steps, some of which fail at a random call. Returns it, and how many failed."""
     simulation, last, failed = small_simulation(draw), 200, 0
     for _ in range(steps):
         submit_some(draw, simulation)

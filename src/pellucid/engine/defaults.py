@@ -1,4 +1,4 @@
-"""What a model's own generation_config.json asks of sampling."""
+"""The sampling of a model's own generation_config.json."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 from pellucid.errors import ConfigError, UseError
 from pellucid.ops.sampling.settings import Sampling
 
-# Its names and ours; the first holds whether it samples or not.
+# Its names and ours; the repetition penalty holds whether it samples or not.
 NAMES = {"repetition_penalty": "repetition", "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
-# What it may ask that is not done here, and where it asks for nothing.
-UNDONE = {"typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0, "top_h": None}
+# Fields that are not supported here, and the value that switches each off.
+UNSUPPORTED = {"typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0, "top_h": None}
 
 
-def defaults(told: Mapping[str, Any], model: str) -> tuple[Sampling, dict[str, Any]]:
-    """The sampling that generation_config.json's fields ask for, and what of it is not done.
+def defaults(fields: Mapping[str, Any], model: str) -> tuple[Sampling, dict[str, Any]]:
+    """Return the sampling of generation_config.json's fields, and those of its fields that are not supported.
 
-    As in transformers, all but the repetition penalty hold only where do_sample is true, the temperature is 1 then unless told, and null
-    tells nothing; but top_k is off unless told, where transformers takes 50. A field that is no such number is a ConfigError.
+    As in transformers, all but the repetition penalty hold only where do_sample is true, the temperature is 1 then by default, and null
+    means the default; but top_k is off by default, where transformers takes 50. Raises ConfigError for a value out of range.
     """
-    samples = told.get("do_sample") is True
+    samples = fields.get("do_sample") is True
     names = NAMES if samples else {"repetition_penalty": "repetition"}
-    found = {ours: told[name] for name, ours in names.items() if told.get(name) is not None}
+    settings = {ours: fields[name] for name, ours in names.items() if fields.get(name) is not None}
     try:
-        asked = Sampling.of(({"temperature": 1.0} if samples else {}) | found)
+        sampling = Sampling.of(({"temperature": 1.0} if samples else {}) | settings)
     except UseError as wrong:
         raise ConfigError("generation.wrong", model=model, reason=wrong) from None
-    return asked, {name: told[name] for name, nothing in UNDONE.items() if samples and told.get(name) not in (None, nothing)}
+    return sampling, {name: fields[name] for name, nothing in UNSUPPORTED.items() if samples and fields.get(name) not in (None, nothing)}

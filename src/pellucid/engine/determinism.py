@@ -1,8 +1,8 @@
-"""Whether a row has the same bits in any company: asked of a model before an engine promises it.
+"""Whether a row has the same bits in any batch: checked for a model before an engine promises it.
 
 The model's own layers, the first of each kind, read a few short texts together, alone and in small chunks. A torch op on the way that
-makes numbers and does not only move them is a reason to refuse: the order of its sums may go by how many rows there are. Then every
-logit must be the same, bit for bit.
+computes numbers, and does not only move them, is a reason to refuse: the order of its sums may depend on the number of rows. Then
+every logit must be the same, bit for bit.
 """
 
 import copy
@@ -25,31 +25,31 @@ from pellucid.watching.tap import seen_by
 
 LENGTHS, NEW = (21, 9, 14), 3  # tokens of the texts that are read; together more rows than the kernels of few rows take
 MIXES = ((64, True, 16), (64, False, 5), (3, True, 4))  # rows a step of a text, whether all at once, rows a page
-# What moves numbers, or rounds each once for itself.
+# Ops that move numbers, or round each by itself.
 MOVES = {"_to_copy", "cat", "clone", "copy_", "embedding", "empty", "empty_strided", "gather", "index", "index_copy_", "index_select",
          "lift_fresh", "mul", "neg", "new_zeros", "relu", "stack", "zeros"}  # fmt: skip
-held: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()  # the state in which a model was found to hold
+PASSED: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()  # the state in which a model passed
 
 
 def require(module: Decoder | EncoderDecoder) -> None:
-    """Refuse a model, a dtype or a machine where rows would have other bits in other company: the error names what is in the way."""
+    """Raise UseError for a model, dtype or machine whose rows would have other bits in other batches; the error names the obstacle."""
     state = module.edition, native.instructions(), next(module.parameters()).dtype, next(module.parameters()).device
-    if held.get(module) == state:
+    if PASSED.get(module) == state:
         return
     if (why := reason(module)) is not None:
         raise UseError("determinism.refused", why=why)
-    held[module] = state
+    PASSED[module] = state
 
 
 def reason(module: Decoder | EncoderDecoder) -> str | None:
-    """What is in the way; None where nothing is."""
+    """Return the obstacle, None if there is none."""
     if not native.available():
         return str(UseError("determinism.kernels"))
     short = shortened(module)
     with seen_by(), torch.no_grad():
         texts = list(prompts(module))
         try:
-            read(short, texts, *MIXES[0])  # what is made once a process is made here
+            read(short, texts, *MIXES[0])  # makes the tables that are made once a process
             with Numbers():
                 first, *others = [read(short, texts, *mix) for mix in MIXES]
         except NumbersError as error:
@@ -59,11 +59,11 @@ def reason(module: Decoder | EncoderDecoder) -> str | None:
 
 
 class NumbersError(UseError):
-    """A torch op has made numbers."""
+    """A torch op has computed numbers."""
 
 
 class Numbers(TorchDispatchMode):
-    """Refuses every torch op that makes numbers; integers and truth values have no rounding."""
+    """Raises NumbersError for every torch op that computes floating point numbers; integers and truth values have no rounding."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -81,8 +81,8 @@ class Numbers(TorchDispatchMode):
 
 
 def shortened(module: Decoder | EncoderDecoder) -> Decoder | EncoderDecoder:
-    """The same model, its weights shared, with the first layer of each kind alone."""
-    short: Decoder | EncoderDecoder = again(module)
+    """Return the same model with only the first layer of each kind; it shares the weights."""
+    short: Decoder | EncoderDecoder = copied(module)
     if isinstance(short, EncoderDecoder):
         assert isinstance(module, EncoderDecoder) and module.config.encoder is not None
         short.encoder, short.decoder = cut(module.encoder, module.config.encoder), cut(module.decoder, module.config.layers)
@@ -91,26 +91,26 @@ def shortened(module: Decoder | EncoderDecoder) -> Decoder | EncoderDecoder:
     return decoder
 
 
-def again(module: Any) -> Any:
-    """A module with the same parts, which may be exchanged."""
+def copied(module: Any) -> Any:
+    """Return a copy of a module with the same parts, which may be exchanged."""
     made = copy.copy(module)
     made._modules = dict(module._modules)
     return made
 
 
 def cut(stack: Any, layers: tuple[object, ...]) -> Any:
-    """A stack of one layer of each kind: by its config, by what its parts are and by what their weights are."""
+    """Return a stack of one layer of each kind, by its config and by the classes, dtypes and devices in it."""
     kinds: dict[object, nn.Module] = {}
     for spec, layer in zip(layers, stack.layers, strict=True):
         made = tuple(type(m) for m in layer.modules()), tuple((type(p), p.dtype, p.device) for p in layer.parameters())
         kinds.setdefault((spec, made), layer)
-    short: Stack = again(stack)
+    short: Stack = copied(stack)
     short.layers = nn.ModuleList(kinds.values())
     return short
 
 
 def prompts(module: Decoder | EncoderDecoder) -> Iterator[Request]:
-    """A few texts, each with other tokens; of a prefix model unscored, since a scored text is read as if it had none."""
+    """Yield a few requests with different tokens. A prefix model's are not scored, since a scored text is read without its prefix."""
     vocab, most = module.config.vocab, (module.config.positions or 2**20) - NEW
 
     def ids(n: int) -> tuple[int, ...]:
@@ -122,28 +122,31 @@ def prompts(module: Decoder | EncoderDecoder) -> Iterator[Request]:
 
 
 def read(module: Decoder | EncoderDecoder, requests: list[Request], rows: int, together: bool, size: int) -> list[Tensor]:
-    """The logits of all that each text's steps tell, [rows V], tokens after the prompt being given."""
+    """Return the logits of each text's steps, [rows V]; its tokens after the prompt are fixed.
+
+    rows: of a step and text.  together: all texts in one batch, else one after another.  size: rows a page.
+    """
     texts = [Text(i, 0, r, list(r.prompt)) for i, r in enumerate(requests)]
-    got: list[list[Tensor]] = [[] for _ in texts]
+    logits_of: list[list[Tensor]] = [[] for _ in texts]
     for batch in [texts] if together else [[t] for t in texts]:
         pages = PagedCache(sum(-(-t.request.budget // size) for t in batch), size)
         forward = Forward(module, pages, deterministic=True)
         for t in batch:
             pages.together[t.key] = len(t.request.prompt)
-        while chunks := brought(batch, rows, module.config.prefix):
+        while chunks := next_chunks(batch, rows, module.config.prefix):
             for t, logits in forward(chunks).items():
-                got[t.number].append(logits.clone())
+                logits_of[t.number].append(logits.clone())
                 t.stored += chunks[t]
                 if not t.pending and t.written < NEW:
                     t.tokens.append((t.number + t.written) % module.config.vocab)
-    return [torch.cat(g) for g in got]
+    return [torch.cat(each) for each in logits_of]
 
 
-def brought(texts: list[Text], rows: int, prefix: bool) -> dict[Text, int]:
-    """A step's rows: so many of each, or the whole prompt of one where its tokens see each other both ways."""
+def next_chunks(texts: list[Text], rows: int, prefix: bool) -> dict[Text, int]:
+    """Choose a step's rows: up to `rows` of each text, or one text's whole prompt where its tokens attend in both directions."""
     chunks: dict[Text, int] = {}
     for t in texts:
-        whole = prefix and not t.stored
-        if t.pending and not (whole and any(n > 1 for n in chunks.values())):
-            chunks[t] = t.pending if whole else min(rows, t.pending)
+        uncut = prefix and not t.stored
+        if t.pending and not (uncut and any(n > 1 for n in chunks.values())):
+            chunks[t] = t.pending if uncut else min(rows, t.pending)
     return chunks

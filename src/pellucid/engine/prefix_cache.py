@@ -3,8 +3,9 @@
     (model, settings)  -  "The capital of "  -  "France is Paris."        a node is one page, found by its exact tokens
                                              -  "Italy is Rome. "
 
-A radix tree whose every edge is one page of tokens, with a root for each key: all else that what is stored depends on. What nobody else
-holds goes when its place is needed, the longest unused first. Who uses a page uses all before it, just after: so ends go before beginnings.
+A radix tree: every edge is one page of tokens, and each key (what stored rows depend on besides tokens) has a root of its own. A page that
+no request holds is evicted when its place is needed, the least recently used first. Using a page also uses all pages before it, a moment
+later, so that ends are evicted before beginnings.
 """
 
 from collections import OrderedDict
@@ -17,12 +18,12 @@ Window = int | None
 
 
 def edge(tokens: Sequence[int]) -> Hashable:
-    """What tells a page from others after the same beginning: its tokens, compared one by one."""
+    """Return the key of a page among those after the same beginning: its tokens, compared one by one."""
     return tuple(tokens)
 
 
 class Node:
-    """One page of a text, and what comes after it. pages: its number in each group, by window, where it is held."""
+    """One page of a text, and the pages after it. pages: its number in each group, by window, as far as the tree holds it."""
 
     __slots__ = ("above", "children", "edge", "pages")
 
@@ -33,15 +34,15 @@ class Node:
 
 
 class PrefixCache:
-    """The tree over some Pages. Counted: `looked` tokens asked for, `hits` tokens of them found, `evictions` of pages."""
+    """The tree over a PagedCache. Counters: `looked` tokens looked up, `hits` of them found, `evictions` of pages."""
 
     def __init__(self, pages: PagedCache) -> None:
         self.pages, self.top = pages, Node()
-        self.recent = {window: OrderedDict[Node, None]() for window in pages.groups}  # who holds a page, the longest unused first
+        self.recent = {window: OrderedDict[Node, None]() for window in pages.groups}  # nodes that hold a page, least recently used first
         self.looked = self.hits = self.evictions = 0
 
     def start(self, request: object, key: Hashable, tokens: Sequence[int]) -> int:
-        """Open the request on the longest beginning that is stored, and tell its length: whole pages, and one token is left to compute."""
+        """Begin the request on the longest stored beginning. Returns its length: whole pages, and at least one token is left to compute."""
         path = self.find(key, tokens)
         n = len(path) * self.pages.size
         self.looked, self.hits = self.looked + len(tokens), self.hits + n
@@ -50,7 +51,7 @@ class PrefixCache:
         return n
 
     def find(self, key: Hashable, tokens: Sequence[int]) -> list[Node]:
-        """The longest path along these tokens after which every group holds all that the next query sees."""
+        """Return the longest path along these tokens after which every group holds all keys that the next query sees."""
         size, groups = self.pages.size, self.pages.groups.items()
         node, path, best, unbroken = self.top.children.get(key), list[Node](), 0, dict.fromkeys(self.pages.groups, 0)
         for i in range((len(tokens) - 1) // size):
@@ -64,7 +65,7 @@ class PrefixCache:
         return path[:best]
 
     def keep(self, request: object, key: Hashable, tokens: Sequence[int]) -> None:
-        """What the request has stored of these tokens, whole pages, is for others too. Of two equal ones the tree's stays, for both."""
+        """Add the whole pages of these tokens that the request has stored. Where the tree has an equal page, the request uses that one."""
         size, length = self.pages.size, self.pages.length[request]
         path, node = list[Node](), self.top
         for name in (key, *(edge(tokens[i : i + size]) for i in range(0, min(len(tokens), length) // size * size, size))):
@@ -77,7 +78,7 @@ class PrefixCache:
         self.prune(node)
 
     def share(self, node: Node, group: PagePool, request: object, i: int, own: int | None, recent: OrderedDict[Node, None]) -> None:
-        """One page of the request and the node of its tokens: hold it there, or point the request to the one that is there."""
+        """Hold one page of the request in the node of its tokens, or point the request to the page that is there."""
         kept = node.pages.get(group.window)
         if own is None or own == kept:
             return
@@ -89,14 +90,14 @@ class PrefixCache:
             recent[node] = None
 
     def use(self, path: Sequence[Node], length: int) -> None:
-        """Note that the query at this position has a use for the pages of a path, the first ones last."""
+        """Mark the pages of a path that a query at `length` sees as recently used, the first ones last."""
         for window, recent in self.recent.items():
             for node in reversed(path[self.pages.groups[window].oldest(length) :]):
                 if node in recent:
                     recent.move_to_end(node)
 
     def can_grow(self, request: object, tokens: int) -> bool:
-        """Whether the request can have pages for so many tokens; what nobody else holds goes for it, if that is enough."""
+        """True if the request can grow to `tokens`. Evicts unreferenced cache pages if that makes it fit."""
         lack = [(group, len(shared) + new) for group, shared, new in self.pages.missing(request, tokens)]
         if tokens > self.pages.longest or any(n > len(group.free) + group.idle for group, n in lack):
             return False
@@ -110,8 +111,8 @@ class PrefixCache:
         recent = self.recent[group.window]
         passed = list(takewhile(lambda n: group.references[n.pages[group.window]] > 1, recent))
         node = next(islice(recent, len(passed), None))
-        for held in passed:  # by requests, which are using them
-            for n in above(held) if group.window is None else [held]:
+        for in_use in passed:  # by requests
+            for n in above(in_use) if group.window is None else [in_use]:
                 recent.move_to_end(n)
         if group.window is None:
             self.evictions += self.cut(node)
@@ -132,14 +133,14 @@ class PrefixCache:
             recent.clear()
 
     def cut(self, node: Node) -> int:
-        """A node and all after it go; how many pages the tree let go."""
+        """Remove a node and all after it. Returns how many pages the tree has released."""
         lost = sum(self.lose(n, list(n.pages)) for n in below(node))
         node.children.clear()
         self.prune(node)
         return lost
 
     def lose(self, node: Node, windows: Iterable[Window]) -> int:
-        """Let go of pages of a node; how many."""
+        """Release pages of a node. Returns how many."""
         lost = [(self.pages.groups[window], node.pages.pop(window)) for window in windows]
         for group, page in lost:
             group.drop(page)
@@ -147,13 +148,13 @@ class PrefixCache:
         return len(lost)
 
     def prune(self, node: Node) -> None:
-        """A node without pages, after which nothing comes, is of no use; nor then, perhaps, the one before it."""
+        """Remove a node that has no pages and nothing after it, then the one before it if the same is true of that."""
         while node.above is not None and not node.pages and not node.children:
             del node.above.children[node.edge]
             node = node.above
 
     def sound(self) -> bool:
-        """Whether tree, pages and tables agree, and ends are before beginnings in the order in which they go."""
+        """True if tree, pages and tables agree, and ends come before beginnings in the order of eviction."""
         nodes = [n for n in below(self.top) if n.pages]
         kept = {window: [n.pages[window] for n in nodes if window in n.pages] for window in self.pages.groups}
         order = {node: i for i, node in enumerate(self.recent.get(None, ()))}
@@ -166,7 +167,7 @@ class PrefixCache:
 
 
 def below(node: Node) -> Iterator[Node]:
-    """A node and all after it."""
+    """Yield a node and all after it."""
     left = [node]
     while left:
         node = left.pop()
@@ -175,7 +176,7 @@ def below(node: Node) -> Iterator[Node]:
 
 
 def above(node: Node) -> Iterator[Node]:
-    """A node and those before it, as far as they hold pages."""
+    """Yield a node and those before it, as far as they hold pages."""
     while node.above is not None and node.pages:
         yield node
         node = node.above

@@ -18,16 +18,17 @@ from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
 from pellucid.ops.precision import wide
 
-ROWS = 256  # of one forward: their logits are held at once
-WINDOW = 2048  # where a model tells no length of its own
+ROWS = 256  # of one forward, whose logits are in memory at once
+WINDOW = 2048  # of a model that names no length of its own
 
 
 def score(
     module: Decoder | EncoderDecoder, ids: Sequence[int], window: int | None = None, stride: int | None = None, source: Sequence[int] = ()
 ) -> Tensor:
-    """Log-probability of every token but the first, [len(ids) - 1], in float32 at least; of a decoder with a source, of every token.
+    """Return the log-probability of every token but the first, [len(ids) - 1], in float32 at least; of every token after a source.
 
     window: tokens that are read together, by default as many as the model was made for.  stride: new ones in each, by default half.
+    Raises UseError for ids outside the vocabulary, too few or too many of them, and a window or stride that does not fit.
     """
     window, stride = bounds(module, window, stride)
     check_ids(ids, module.config.vocab)
@@ -52,7 +53,7 @@ def score(
 
 
 def bounds(module: Decoder | EncoderDecoder, window: int | None, stride: int | None) -> tuple[int, int]:
-    """The window and the stride that are meant."""
+    """Return window and stride with their defaults. Raises UseError for those that do not fit the model."""
     cfg = module.config
     most = cfg.positions or cfg.context or WINDOW
     window = min(most, WINDOW) if window is None else window
@@ -65,10 +66,10 @@ def bounds(module: Decoder | EncoderDecoder, window: int | None, stride: int | N
 
 
 def read(module: Decoder | EncoderDecoder, ids: Sequence[int], source: Sequence[int]) -> Tensor:
-    """Log-probabilities of ids[1:], a few rows at a time over pages."""
+    """Compute the log-probabilities of ids[1:], a few rows at a time over pages."""
     engine = Engine.of(module, len(ids), Limits(ROWS), cached=False)
     engine.submit(Request(tuple(ids), 0, scored=True, source=tuple(source) or None))
-    (news,) = engine.outputs()
-    if news.error is not None:
-        raise news.error
-    return torch.tensor(news.scores, dtype=wide(next(module.parameters()).dtype))
+    (output,) = engine.outputs()
+    if output.error is not None:
+        raise output.error
+    return torch.tensor(output.scores, dtype=wide(next(module.parameters()).dtype))

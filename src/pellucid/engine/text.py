@@ -1,8 +1,8 @@
-"""The text of one request as it may be shown: never half a character, and nothing of a stop string.
+"""Streaming the text of one request: never half a character, and nothing of a stop string.
 
     stops "ab", "bcd"     tokens "xa" "c" "b" "cz" "ya" "b"     shown "x" "ac" "" "bcz" "y" ""
 
-The stop string that is whole first ends the text, of several that end there the longest: so the cut does not depend on where tokens part.
+The first complete stop string ends the text; of several that end there, the longest. So the cut does not depend on where tokens part.
 """
 
 from collections.abc import Sequence
@@ -14,47 +14,47 @@ MOST, LONGEST = 16, 256  # stop strings of a request, and characters of one
 
 
 class Text:
-    """What a stream of tokens writes, up to the first stop string.
+    """The text of a stream of tokens, up to the first stop string.
 
-    shown: all that was let out, so that it ends where the text is cut.  stop: the stop string that was met, None while none was.
+    shown: all that was returned so far.  stop: the stop string that ended the text, None while none did.
     """
 
     def __init__(self, stream: Stream, stops: Sequence[str] = ()) -> None:
         check_stops(stops)
         self.stream, self.stops = stream, tuple(stops)
         self.stop: str | None = None
-        self.shown, self.held = "", ""
+        self.shown, self.withheld = "", ""
 
     def feed(self, id: int) -> str:
-        """The text that may be shown now that this token has come; nothing more once a stop string was met."""
-        return "" if self.stop is not None else self.let(self.stream.feed(id))
+        """Add a token. Returns the text that may be shown now, "" after a stop string."""
+        return "" if self.stop is not None else self.release(self.stream.feed(id))
 
     def end(self) -> str:
-        """What was held back; U+FFFD for a character that never became whole."""
+        """Return the text that was held back, with U+FFFD for a character that stayed incomplete."""
         if self.stop is not None:
             return ""
-        out = self.let(self.stream.end())
-        rest, self.held = self.held, ""
+        out = self.release(self.stream.end())
+        rest, self.withheld = self.withheld, ""
         self.shown += rest
         return out + rest
 
-    def let(self, piece: str) -> str:
-        """What goes out when this much more has been written: all before a stop string, or before what one may still begin with."""
-        text = self.held + piece
+    def release(self, piece: str) -> str:
+        """Add text. Returns all before a stop string, or all before the beginning of a possible one."""
+        text = self.withheld + piece
         met = [(at + len(stop), at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]
         if met:
             _, cut, self.stop = min(met)
-            out, self.held = text[:cut], ""
+            out, self.withheld = text[:cut], ""
         else:
             begun = (n for stop in self.stops for n in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:n]))
             cut = len(text) - max(begun, default=0)
-            out, self.held = text[:cut], text[cut:]
+            out, self.withheld = text[:cut], text[cut:]
         self.shown += out
         return out
 
 
 def check_stops(stops: Sequence[str]) -> None:
-    """A few strings, none of them empty or endless."""
+    """Raise UseError unless there are at most MOST stop strings of 1 to LONGEST characters."""
     if isinstance(stops, str) or len(stops) > MOST:
         raise UseError("text.stops", found=repr(stops), most=MOST)
     for i, stop in enumerate(stops):

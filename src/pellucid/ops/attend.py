@@ -1,7 +1,7 @@
 """Attention: softmax(q·k / √K + what mask adds) · v, each request against its own cache.
 
 The reference does every step in the open and taps inside. The twins give the same without the table of scores: torch's fused kernel,
-and one pass over the pages where they lie. Only this op chooses; while somebody reads, the reference runs beside the twin.
+and one pass over the pages where they lie. Only this op chooses; while a watch reads the inside, the reference runs beside the twin.
 """
 
 from collections.abc import Callable

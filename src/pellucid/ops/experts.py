@@ -1,6 +1,6 @@
 """Experts: rows sorted by expert meet each expert's matrix once, and come back to their tokens times their share.
 
-No shape depends on the data: N = tokens × experts chosen, whoever is chosen.
+No shape depends on the data: N = tokens × experts chosen, whichever these are.
 """
 
 from itertools import pairwise
@@ -63,9 +63,9 @@ def corrected(x: Tensor, by: Tensor) -> Tensor:
 
 
 def best(ranked: Tensor, seen: Tensor, spec: Moe) -> Tensor:
-    """Who is chosen [B T A] by ranks [B T E]. Where there are groups, experts of the best stay: as good as the sum of its best few.
+    """Choose the experts [B T A] of the highest ranks [B T E]. Of groups, only from the best: those of the highest sum of their best few.
 
-    seen: the tensor of that name, which a watcher knows.
+    seen: the tensor that a watch has recorded these ranks under.
     """
     few = min(spec.group_best, ranked.shape[-1] // spec.groups)
     if native.fits_scores(ranked):
@@ -89,7 +89,7 @@ def best(ranked: Tensor, seen: Tensor, spec: Moe) -> Tensor:
 
 
 def shares(affinity: Tensor, chosen: Tensor, spec: Moe) -> Tensor:
-    """How much each chosen expert counts [B T A]; normalised, the shares of a token sum to the scale."""
+    """Return the weight of each chosen expert [B T A]; normalised, those of a token sum to the scale."""
     if native.fits_scores(affinity) and native.numbers(chosen):
         y = native.shares(affinity, chosen, spec.normalised, spec.scale)
     else:
@@ -105,11 +105,11 @@ def shares(affinity: Tensor, chosen: Tensor, spec: Moe) -> Tensor:
 
 
 def sort(chosen: Tensor, experts: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Choices [B T A] of the rows x [B T D] by expert -> which choice each of N is, the row it reads, and where each expert's end [E]."""
+    """Sort choices [B T A] of rows x [B T D] by expert. Returns which choice each row is, the row it reads, each expert's end [E]."""
     if native.fits_sort(chosen, x):
         return native.sort(chosen, experts)
     flat = chosen.flatten()
-    order = flat.argsort(stable=True)  # an unstable sort would make a crowd differ from a lone run
+    order = flat.argsort(stable=True)  # an unstable sort would make a batch differ from a lone run
     ends = torch.searchsorted(flat[order], torch.arange(experts, device=x.device), right=True).int()
     return order, order // chosen.shape[-1], ends
 
@@ -162,7 +162,7 @@ def weighted(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
 
 
 def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, whole: bool = False) -> Tensor:
-    """Put sorted rows y [N D] back to their tokens, each times its share [B T A], or whole: [B T D], as like."""
+    """Add sorted rows y [N D] up by token, each times its share [B T A] unless weighted already: [B T D], as like."""
     chosen = share.shape[-1]
     if native.fits_shares(y, share, order):
         out = native.combine(y, None if whole else share, order, like)

@@ -52,7 +52,7 @@ def times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same in float32 at least, for a product whose rounding would change a choice."""
+    """The same in float32 at least: rounding the router's logits would change a choice of experts."""
     if native.fits_linear(x, weight, bias):
         return product(native.linear_wide(x, weight, bias), x, weight, bias)
     w = wide(x.dtype)

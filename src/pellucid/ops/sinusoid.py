@@ -1,4 +1,4 @@
-"""Positions that nobody learned: sines and cosines of waves from 2π to 20,000π tokens long (arXiv 1706.03762, section 3.5)."""
+"""Fixed positions: sines and cosines of waves from 2π to 20,000π tokens long (arXiv 1706.03762, section 3.5)."""
 
 import torch
 from torch import Tensor

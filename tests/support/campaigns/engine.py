@@ -1,4 +1,4 @@
-"""Lives of the engine, some 400 operations each: requests that come, are cancelled and put off, over pages that are too few.
+"""Simulations of the engine, some 400 operations each: requests that come, are cancelled and preempted, over pages that are too few.
 
 What a text reads is compared with what it is, what it becomes with what it is alone; at the end no page is left behind. At the end every
 other engine is asked for what it cannot do, which must be refused and change nothing.
@@ -18,8 +18,8 @@ def prepare(folder: Path) -> Attempt:
 
 def attempt(draw: random.Random) -> str:
     simulation = run_simulation(draw)
-    if said := simulation.faults():
-        return said
+    if faults := simulation.faults():
+        return faults
     if draw.randrange(2):
         simulation.engine.submit(Request((0,) * (simulation.engine.capacity + 1)))
     return ""

@@ -50,7 +50,7 @@ class Soak:
     draw: random.Random
     asked: dict[tuple[int, int], int] = field(default_factory=dict)  # by text that has not ended, which of the pool
     got: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    late: dict[int, list[int]] = field(default_factory=dict)  # by step, whom to cancel then
+    late: dict[int, list[int]] = field(default_factory=dict)  # by step, the requests to cancel then
     told: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class Soak:
         self.texts: dict[tuple[int, int], list[int]] = {}
 
     def live(self, requests: int) -> "Soak":
-        """So many requests, and what it takes until all have ended."""
+        """Submit `requests` requests, and step until all have ended."""
         while requests or not self.engine.idle:
             while requests and len(self.engine.queue.running) + self.engine.waiting < AT_ONCE + 8:
                 requests -= 1
@@ -116,7 +116,7 @@ class Soak:
         del self.got[key]
 
     def alone(self, which: int, index: int) -> list[int]:
-        """What a text of the pool is when nobody else runs and nothing is kept."""
+        """A text of the pool when it runs alone and nothing is cached."""
         if (which, index) not in self.texts:
             asked, out = self.pool[which], list[int]()
             while len(out) < asked.new and not (out and out[-1] in asked.stops):

@@ -1,6 +1,6 @@
 """Fast twins for a draw from one row over a whole vocabulary: float32 logits [N], whose sums are taken in float64.
 
-A sum of `masses` is within 1e-12 of itself, so whoever leaves a margin knows what follows from it in any arithmetic.
+A sum of `masses` is exact to 1e-12 of itself, so a choice made with a margin is the same in any arithmetic.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ def indices_between(x: Tensor, low: float, high: float) -> Tensor:
 
 
 def masses(x: Tensor, top: float, size: int) -> Tensor:
-    """The sum of e^(x - top) over each run of so many of x [N], none of which is larger than top: float64."""
+    """Sum e^(x - top) over each run of `size` numbers of x [N], none larger than top: float64."""
     y = torch.empty(-(-len(x) // size), dtype=torch.float64)
     call("masses", 0, (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), n=len(x), size=size, levels=0, top=top, rate=1.0)
     return y

@@ -15,7 +15,7 @@ BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
 
 
 def fits_blocks(weight: Tensor, dtype: torch.dtype, axes: int = 2) -> bool:
-    """Whether weight is in blocks in this machine's memory, has so many axes, and is to be met in a dtype that the kernels know."""
+    """True if weight is in blocks in this machine's memory, has `axes` axes, and computes in a dtype that the kernels know."""
     if type(weight) is not Blocks or weight.ndim != axes or weight.dtype is not dtype or dtype not in HALF:
         return False
     return all(type(t) is Tensor and t.is_cpu and t.is_contiguous() for t in (weight.codes, weight.scales)) and weight.numel() > 0
@@ -47,7 +47,7 @@ def fits_experts_blocks(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor
 
 
 def experts_blocks(rows: Tensor, weight: Blocks, ends: Tensor, bias: Tensor | None) -> Tensor:
-    """rows [N in], sorted by expert, times weight [E out in], plus bias [E out]: [N out]. Who has no rows is not read."""
+    """rows [N in], sorted by expert, times weight [E out in], plus bias [E out]: [N out]. An expert without rows is not read."""
     E, n, k = weight.shape
     codes, scales, y = weight.codes, weight.scales, fresh((rows.shape[0], n), rows.dtype)
     reads = tuple(t for t in (rows, codes, scales, ends, bias) if t is not None)

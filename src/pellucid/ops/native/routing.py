@@ -1,4 +1,4 @@
-"""The fast twins of experts on a CPU, for a few tokens: what their router says, who is chosen, and the products of the chosen.
+"""The fast twins of experts on a CPU, for a few tokens: router scores, the choice of experts, and the products of the chosen.
 
 Scores and shares are float32, as the reference takes them for both dtypes of the kernels. N rows are tokens times experts chosen.
 """
@@ -55,7 +55,7 @@ def fits_sort(chosen: Tensor, x: Tensor) -> bool:
 
 
 def sort(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Choices [B T A] by expert -> (which choice each of N rows is, whose row it reads, where each expert's rows end [E])."""
+    """Choices [B T A] by expert -> (which choice each of N rows is, the row that it reads, where each expert's rows end [E])."""
     n = chosen.numel()
     order, token, ends = fresh((n,), torch.int64), fresh((n,), torch.int64), fresh((experts,), torch.int32)
     call(

@@ -27,7 +27,7 @@ OFF: dict[str, Any] = {
 class Sampling:
     """How the next token is chosen from logits; by default the likeliest. The stages and their order: ops/sample.py.
 
-    temperature: 0 takes the likeliest.  top_k: so many likeliest, 0 all.  top_p: the likeliest that come to this share together.
+    temperature: 0 takes the likeliest.  top_k: how many of the likeliest, 0 all.  top_p: the likeliest that come to this share together.
     min_p: those of at least this share of the likeliest one's.  repetition: divides logits of tokens in prompt and output, 1 none.
     presence, frequency: taken from logits of tokens in the output, once, or for each time.  bias: added to logits, by token id.
     seed: of the draws; a negative one counts from 2^64 down. A setting that is no such number is a UseError.

@@ -125,7 +125,7 @@ def distinct(same: Same) -> np.ndarray:
 
 
 def own(x: Tensor) -> Tensor:
-    """x to be written to: itself, which `run` has made; where somebody watches, and may keep it, a copy."""
+    """x to be written to: itself, which `run` has made; under a watch, which may keep it, a copy."""
     return x.clone() if here.calls else x
 
 
@@ -278,7 +278,7 @@ def choose(
     """The token after logits [V] of a request that has read `prompt` and written `output`, as its `index`-th text.
 
     A draw follows from these and the seed alone. Logits may be -∞; to draw where all are, or from NaN, is a UseError,
-    but temperature 0 does not look. best: where the largest of the logits lies, if somebody knows.
+    but temperature 0 does not look. best: the index of the largest logit, if it is known.
     """
     if best is not None and s.plain and not here.calls:
         return best

@@ -100,7 +100,7 @@ def quick_nucleus(x: Tensor, p: float) -> Tensor | None:
 def drawn(x: Tensor, u: float, top: float | None = None) -> int | None:
     """The first place of x [N] up to which its softmax sums to more than u; None where sums over runs of it do not tell.
 
-    top: the largest of x, if somebody knows.
+    top: the largest of x, if it is known.
     """
     values = x.numpy()
     top, start, before, whole = np.float64(values.max() if top is None else top), 0, 0.0, None
