@@ -135,6 +135,8 @@ class Api:
         return answer(await self.computed(request, ready, lambda stop: session.sample(run, k, row, given, most, stop)))
 
     async def lens(self, request: Request) -> Response:
+        from pellucid.documents.lens import lens_document
+
         given, session = query(request, "row", "id", "top"), await self.session()
         run = session.runs[request.path_params["run"]]
         k, top = (
@@ -143,49 +145,64 @@ class Api:
         )
         row, id = optional(given, "row", -1), optional(given, "id", None)
         return answer(
-            await self.worker.run(request, lambda stop: session.lens(run, k, row, id, top, stop)), headers={"cache-control": FOREVER}
+            await self.worker.run(request, lambda stop: lens_document(run, k, row, id, top, stop)), headers={"cache-control": FOREVER}
         )
 
     async def attribution(self, request: Request) -> Response:
+        from pellucid.documents.lens import attribution_document
+
         given, session = query(request, "row", "id"), await self.session()
         run = session.runs[request.path_params["run"]]
         k = whole(request.path_params["step"], "step", run.trace.steps - 1)
         row, id = optional(given, "row", -1), optional(given, "id", None)
-        told = await self.worker.run(request, lambda stop: session.attribution(run, k, row, id, stop))
+        told = await self.worker.run(request, lambda stop: attribution_document(run, k, row, id, stop))
         return answer(told, headers={"cache-control": FOREVER})
 
     async def turns(self, request: Request) -> Response:
+        from pellucid.documents.rotary import turns_document
+
         given, session = query(request, "part", "query", "key", "head", "step"), await self.session()
         run = session.runs[request.path_params["run"]]
         at, key, head = (whole(given.get(name, ""), name) for name in ("query", "key", "head"))
         step = whole(given["step"], "step") if "step" in given else run.trace.steps - 1
-        told = await self.worker.run(request, lambda stop: session.turns(run, given.get("part", ""), at, key, head, step, stop))
+        told = await self.worker.run(request, lambda stop: turns_document(run, given.get("part", ""), at, key, head, step, stop))
         return answer(told, headers={"cache-control": FOREVER})
 
     async def columns(self, request: Request) -> Response:
+        from pellucid.documents.cell_columns import columns_document
+
         query(request)
         session = await self.session()
         run = session.runs[request.path_params["run"]]
-        return answer(await self.worker.run(request, lambda stop: session.columns(run, stop)), headers={"cache-control": FOREVER})
+        return answer(await self.worker.run(request, lambda stop: columns_document(run, self.limits)), headers={"cache-control": FOREVER})
 
     async def reuse(self, request: Request) -> Response:
+        from pellucid.documents.lens import model_of
+        from pellucid.documents.prefix_reuse import reuse_document
+        from pellucid.runs.execute import ids_of
+
         body, session = await self.body(request), await self.session()
-        run, prompt = session.runs[request.path_params["run"]], request_body.prompt_of(body, self.limits)
-        return answer(await self.worker.run(request, lambda stop: session.reuse(run, *prompt, stop)))
+        run, (prompt, ids) = session.runs[request.path_params["run"]], request_body.prompt_of(body, self.limits)
+        return answer(
+            await self.worker.run(request, lambda stop: reuse_document(run, ids_of(model_of(run), prompt, ids, self.limits), stop))
+        )
 
     async def differences(self, request: Request) -> Response:
+        from pellucid.documents.run_difference import differences_document
+
         given, session = query(request, "other"), await self.session()
         run, other = session.runs[request.path_params["run"]], session.runs[given.get("other", "")]
-        return answer(await run_in_threadpool(session.differences, run, other, Stop()))
+        return answer(await run_in_threadpool(differences_document, run, other, Stop()))
 
     async def difference(self, request: Request) -> Response:
+        from pellucid.documents.run_difference import difference
         from pellucid.runs.slices import level_of
 
         given, session = query(request, "other", "m", "at", "level"), await self.session()
         run, n, other = session.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), session.runs[given.get("other", "")]
         m, level = whole(given.get("m", ""), "m"), level_of(given.get("level", "0"))
         ready = session.ready(run, n, False) and session.ready(other, m, False)
-        body = await self.computed(request, ready, lambda stop: session.difference(run, n, other, m, given.get("at"), level, stop))
+        body = await self.computed(request, ready, lambda stop: difference(run, n, other, m, given.get("at"), level, stop))
         return Response(body, 200, {"cache-control": FOREVER}, "application/octet-stream")
 
     async def tensor(self, request: Request) -> Response:
@@ -217,8 +234,10 @@ class Api:
         return await (run_in_threadpool(job, Stop()) if ready else self.worker.run(request, job))
 
     async def weights(self, request: Request) -> Response:
+        from pellucid.documents.weight_list import weights_document
+
         name, session = named(query(request, "model")), await self.session()
-        return answer(await run_in_threadpool(session.weights, name))
+        return answer(await run_in_threadpool(lambda: weights_document(session.registry[name])))
 
     async def weight(self, request: Request) -> Response:
         from pellucid.runs.slices import level_of

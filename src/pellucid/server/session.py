@@ -8,15 +8,9 @@ from pellucid.api.model import DTYPES, specimens
 from pellucid.axes import parse, show
 from pellucid.bench import last_measured as measured
 from pellucid.documents.cell import terms_document
-from pellucid.documents.cell_columns import columns_document
-from pellucid.documents.lens import attribution_document, lens_document, model_of
-from pellucid.documents.prefix_reuse import reuse_document
-from pellucid.documents.rotary import turns_document
 from pellucid.documents.run import RunDocument, run_document
-from pellucid.documents.run_difference import difference, differences_document
 from pellucid.documents.sample import sample_document
 from pellucid.documents.tensor import stats_document, stats_to_json
-from pellucid.documents.weight_list import weights_document
 from pellucid.errors import RequestError, UseError
 from pellucid.runs import execute, slices
 from pellucid.runs.answers import tokenizer_of, visible
@@ -105,38 +99,6 @@ class Session:
         if not -1 <= row < len(logits):
             raise RequestError("server.field", 400, "row", name="row", found=row, allowed=f"-1..{len(logits) - 1}")
         return sample_document(run, k, row, logits[row], given, most)
-
-    def lens(self, run: Run, k: int, row: int, id: int | None, top: int, stop: Stop) -> dict[str, Any]:
-        """What a row would say next after each block."""
-        return lens_document(run, k, row, id, top, stop)
-
-    def attribution(self, run: Run, k: int, row: int, id: int | None, stop: Stop) -> dict[str, Any]:
-        """What each head and each feed-forward part added to a token's logit."""
-        return attribution_document(run, k, row, id, stop)
-
-    def turns(self, run: Run, part: str, query: int, key: int, head: int, k: int, stop: Stop) -> dict[str, Any]:
-        """How rotary positions turned a query and a key, as they stand in step k."""
-        return turns_document(run, part, query, key, head, k, stop)
-
-    def columns(self, run: Run, stop: Stop) -> dict[str, Any]:
-        """The terms of cells that a page in a file carries."""
-        return columns_document(run, self.limits)
-
-    def reuse(self, run: Run, prompt: str | None, ids: tuple[int, ...] | None, stop: Stop) -> dict[str, Any]:
-        """What of the run's past would serve another prompt."""
-        return reuse_document(run, execute.ids_of(model_of(run), prompt, ids, self.limits), stop)
-
-    def differences(self, run: Run, other: Run, stop: Stop) -> dict[str, Any]:
-        """Which tensors of two runs differ."""
-        return differences_document(run, other, stop)
-
-    def difference(self, run: Run, n: int, other: Run, m: int, at: str | None, level: slices.Level, stop: Stop) -> bytes:
-        """What two tensors differ by."""
-        return difference(run, n, other, m, at, level, stop)
-
-    def weights(self, name: str) -> dict[str, Any]:
-        """Every weight of a model."""
-        return weights_document(self.registry[name])
 
     def weight(self, name: str, path: str, at: str | None, level: slices.Level) -> bytes:
         """A weight's part."""
