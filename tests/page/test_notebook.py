@@ -116,7 +116,7 @@ def test_what_is_recorded_otherwise(specimen: Model, life: Trace, tmp_path: Path
 
 
 def test_what_does_not_fit_is_left_out_and_told(browser: Browser, life: Trace, specimen: Model, tmp_path: Path) -> None:
-    """The largest tensors go first, then the last steps; the page says how many, and asks nobody for them."""
+    """The largest tensors go first, then the last steps; the page says how many, and sends no request for them."""
     sizes = {str(n): s.value.nbytes for n, s in enumerate(life)}
     told = carried(life, Limits(200_000, 0, 0))
     assert 0 < len(told["tensors"]) < len(life)

@@ -129,7 +129,7 @@ CURVES = [("context", "cache", "cache.bytes"), ("batch", "decode", "flops.decode
 
 @pytest.mark.parametrize(("along", "curve", "number"), CURVES)
 def test_curves_are_counted_at_every_point(visit: Visit, along: str, curve: str, number: str) -> None:
-    """Two models and one that nobody has disclosed, which is labelled so."""
+    """Two models and one that is not disclosed, which is labelled so."""
     how: dict[str, Any] = {"context": 1024, "batch": 2, "dtype": "bfloat16", "cache": "bfloat16"}
     visit.go(view="budget", budget=f"of:gpt2-small context:1024 batch:2 beside:gpt2-medium,gpt-4 along:{along} curve:{curve}")
     visit.page.wait_for_selector("[data-curve-model='gpt2-medium']", state="attached")

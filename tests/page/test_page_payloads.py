@@ -69,7 +69,7 @@ def piece(text: str) -> str:
 
 
 def unseen(visit: Visit, texts: Iterable[str]) -> list[str]:
-    """The texts that nobody can read on the page."""
+    """The texts that the page does not show."""
     found = visit.page.evaluate(READ)
     return [t for t in texts if t not in found]
 

@@ -77,7 +77,7 @@ def test_a_long_prompt(browser: Browser, long: str) -> None:
 
 
 def test_small_pictures_of_tables_hold_up_no_tile(browser: Browser, long: str) -> None:
-    """What has to be computed anew comes one tensor after another, its first head first, and not when nobody looks any more."""
+    """What has to be computed anew comes one tensor after another, its first head first, and stops once its view is left."""
     heads = re.compile(r"/tensors/(\d+)\?at=0%2C\d+%2C%3A%2C%3A&")  # of scores and patterns, as a card asks for them
     with visiting(browser, long) as visit:
         page, held, free = visit.page, list[Route](), list[bool]()

@@ -110,7 +110,7 @@ def test_heads_that_misbehave(server: Running) -> None:
 
 
 def test_who_leaves_in_the_middle_leaves_no_thread(server: Running) -> None:
-    """Bodies that never come, runs that nobody waits for: the process has as many threads after, and answers."""
+    """Bodies that never come, runs without a client: the process has as many threads after, and answers."""
     body = json.dumps({"model": "pellucid/capitals-llama", "prompt": "The", "new": 200}).encode()
     more = (f"Authorization: Bearer {server.token}", "Content-Type: application/json", f"Content-Length: {len(body)}")
     head = request("/api/runs", server, *more, method="POST")
@@ -165,7 +165,7 @@ serve(0, None, ready)
 
 
 def test_it_ends_where_an_exception_would_be_dropped() -> None:
-    """Ctrl-C while Python calls back for an object that has gone, as after every import: what is raised there reaches nobody."""
+    """Ctrl-C while Python calls back for an object that has gone, as after every import: what is raised there is lost."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", UNHEARD], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "told\n", "")

@@ -49,7 +49,7 @@ def resident() -> int:
 
 
 def looked_at(runs: int, tokens: int, kept: int, counted: bool) -> list[tuple[int, int]]:
-    """After each run of so many tokens, two of whose tables were looked at: (bytes in the budget, bytes that the process has more than at
+    """After each run of `tokens`, two of whose tables were looked at: (bytes in the budget, bytes that the process has more than at
     first). counted: False leaves values computed again out of the budget, as they once were.
     """
     limits, seen = Limits(kept=kept, tables=1, runs=1 << 20), list[tuple[int, int]]()

@@ -274,7 +274,7 @@ def test_a_recorded_trace(tmp_path: Path, models: dict[str, pellucid.Model]) -> 
 
 
 def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path) -> None:
-    """Its name is a path, and nobody follows it: ids stand for pieces."""
+    """Its name is a path, and it is not followed: ids stand for pieces."""
     pellucid.trace(pellucid.load(folder), "The").save(tmp_path / "t")
     with served(str(tmp_path / "t")) as api:
         run = api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run")

@@ -123,7 +123,7 @@ function take(run: Run): void {
   if (place.step > 0) void turn(place.step);
 }
 
-// The tensors of the first so many steps, one after the other.
+// The tensors of the first `steps` steps, one after the other.
 export async function load(steps: number): Promise<void> {
   const run = untrack(() => now.run);
   for (let k = 1; run && k < steps && now.run === run; k++) {

@@ -44,7 +44,7 @@ def values(bill: Bill, what: str) -> list[Any]:
 
 
 def point(value: Any, bill: Bill, split: Split) -> dict[str, Any]:
-    """A bill's numbers that are drawn; null where there is none. seconds: at best, of the device, or of so many as a split says."""
+    """The numbers of `bill` that a curve draws, null where there is none. first, next: seconds at best, of all ranks of `split`."""
     device = device_of(bill)
     out = {"at": value, "bytes": int(bill["bytes.total"]), "cache": int(bill["cache.bytes"]) if "cache.bytes" in bill else None}
     for phase in ("prefill", "decode"):

@@ -36,7 +36,7 @@ def rope(s: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def mask(s: Mapping[str, Any]) -> Iterator[Note]:
-    """Whom a query sees."""
+    """Which keys a query sees."""
     seen = s.get("mask")
     if seen is None:
         yield "mask.other", {}

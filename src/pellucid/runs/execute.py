@@ -1,8 +1,8 @@
 """Runs of models, kept until others need their place: a trace of a prompt with what could come next at every step.
 
 A value too large to keep is let go; asked for, it is computed again by the same run watched at its path alone. Many or large tables of
-scores are only listed; asked for, one is computed by its op's reference, from what the op was given: for that no model runs, and nobody
-waits for one that does.
+scores are only listed; on request, one is computed by its op's reference from the inputs of the op: no model runs for it,
+and it waits for none.
 """
 
 import threading
@@ -32,11 +32,11 @@ from pellucid.tracing import Trace, watch
 from pellucid.watching.meta import META
 from pellucid.watching.watch import Seen
 
-TABLE = threading.Lock()  # one listed table is computed at a time, of all runs: whoever asks for the same one waits for it
+TABLE = threading.Lock()  # one listed table is computed at a time, of all runs: a second request for the same one waits for it
 
 
 class Keeping:
-    """What a run keeps of its tensors: their values while there is room, else their measures."""
+    """A watch's `keep` that keeps values while there is room, and their stats beyond it."""
 
     def __init__(self, stop: Stop, limits: Limits) -> None:
         self.stop, self.limits, self.size = stop, limits, 0
@@ -104,7 +104,7 @@ def recorded(loaded: LoadedModel | None, traced: Trace, limits: Limits, folder: 
 
 
 def ids_of(model: Model, prompt: str | None, ids: Sequence[int] | None, limits: Limits) -> list[int]:
-    """The tokens of a prompt that is a text or ids already."""
+    """The ids of `prompt`, or `ids` themselves. A RequestError if there are more than the limit, a UseError if there are none."""
     if prompt is not None and len(prompt) > 32 * limits.tokens:
         raise RequestError("server.tokens", 400, "prompt", found=len(prompt), limit=limits.tokens)
     found = list(ids) if ids is not None else model.ids(str(prompt))
@@ -116,7 +116,7 @@ def ids_of(model: Model, prompt: str | None, ids: Sequence[int] | None, limits: 
 
 
 def forget(traced: Trace) -> None:
-    """Terms hold what went into their op: let those go that would hold a value which is not kept."""
+    """Drop the terms that hold a value which is not kept: terms hold the inputs of their op."""
     gone = {(s.step, s.path) for s in traced if isinstance(s.value, LetGo)}
     for s in traced:
         if any((s.step, path) in gone for path in (s.path, *s.inputs)):
@@ -124,13 +124,13 @@ def forget(traced: Trace) -> None:
 
 
 def square(loaded: LoadedModel, tokens: int) -> int:
-    """About how many bytes the tables of scores and their patterns take."""
+    """Estimate the bytes of all scores and patterns for `tokens` tokens."""
     layers = (*loaded.config.layers, *(loaded.config.encoder or ()))
     return sum(8 * one.attn.heads * tokens * tokens for one in layers)
 
 
 def choosing(loaded: LoadedModel, request: RunRequest, ids: Sequence[int]) -> Callable[[Tensor], int]:
-    """What picks the tokens of a run, one after another; begun again it picks the same."""
+    """Return the function that picks the tokens of a run, one after another. A second one of the same request picks the same."""
     sampling = Sampling.of(request.sampling)
     sampling.check(loaded.config.vocab)
     read = ids if loaded.config.starts is None else [loaded.config.starts]
@@ -144,12 +144,12 @@ def choosing(loaded: LoadedModel, request: RunRequest, ids: Sequence[int]) -> Ca
 
 
 def changes(request: RunRequest, patches: Mapping[Edit, Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
-    """A run's edits by path, begun anew; see `watch`."""
+    """The edits of `request` by path, from the first step on; see `watch`."""
     return {e.path: changing([x for x in request.edits if x.path == e.path], patches) for e in request.edits}
 
 
 def changing(edits: Sequence[Edit], patches: Mapping[Edit, Tensor]) -> Callable[[Tensor], Tensor]:
-    """What the edits of one path make of its tensor; one for a single step leaves the others alone."""
+    """Return the function that applies the edits of one path to its tensor, each at its step or at all."""
     step = -1
 
     def change(x: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ def shapes(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits)
 
 
 def whole(run: Run, n: int, stop: Stop, terms: bool = False) -> Seen:
-    """A record with its value, and with its terms where they are asked for; computed again where it is not kept."""
+    """The record `n` with its value, and with its terms if `terms`. Computes it again if it is not kept. A RequestError if it has none."""
     s = run.seen(n)
     if isinstance(s.value, Tensor) and s.value.is_meta and s.later is None:
         raise RequestError("server.meta", 400, "n", path=s.path)
@@ -222,7 +222,7 @@ def whole(run: Run, n: int, stop: Stop, terms: bool = False) -> Seen:
 
 
 def listed(run: Run, s: Seen) -> Seen:
-    """A table of scores or its pattern, from what went into its op."""
+    """Compute scores or a pattern from the inputs of their op. A RequestError if it is too large."""
     assert s.later is not None
     size = prod(s.shape) * s.dtype.itemsize
     if size > run.limits.table:
@@ -232,7 +232,7 @@ def listed(run: Run, s: Seen) -> Seen:
 
 
 def recomputed(run: Run, s: Seen, stop: Stop) -> Seen:
-    """A record with its value and its terms, by the same run watched at its path alone."""
+    """Run the request again, watched at the path of `s` alone, and return the record with value and terms."""
     assert run.loaded is not None and run.model is not None and run.request is not None
     how: dict[str, Any] = {"keep": stop.keep, "terms": True, "edit": changes(run.request, run.patches), "only": s.path}
     if isinstance(run.model.module, Encoder):

@@ -26,14 +26,14 @@ from pellucid.watching.watch import Seen
 
 @dataclass(frozen=True)
 class LetGo:
-    """What is left of a value that was not kept; of a very large one nothing."""
+    """The stats of a value that was not kept; None of a value too large to measure."""
 
     stats: Stats | None
 
 
 @dataclass(eq=False)
 class Run:
-    """A run under its id. held: its model, None where only tensors were opened.  answers: of each step.  asked: as it was asked for."""
+    """A run under its id. loaded: its model, None where only tensors were opened.  answers: of each step.  request: None of a trace."""
 
     loaded: LoadedModel | None
     trace: Trace
@@ -56,19 +56,19 @@ class Run:
 
     @cached_property
     def kind(self) -> str | None:
-        """Of the model; where that is not here, as far as the run tells it."""
+        """The kind of the model; without one, as far as the trace shows it."""
         if self.loaded is not None:
             return self.loaded.kind
         return "encoder-decoder" if self.trace.starts is not None else "encoder" if self.trace.blanks else None
 
     @cached_property
     def read(self) -> list[int]:
-        """What the first step was fed."""
+        """The ids that the first step read."""
         starts = self.trace.starts if self.loaded is None else self.loaded.config.starts
         return self.trace.ids if starts is None else [starts]
 
     def fed(self, k: int) -> tuple[list[int], int]:
-        """The tokens of a step's rows, and how many rows the past held: a text that has become too long for its past is read again."""
+        """The ids of step `k`'s rows, and the rows in the KV cache before. A text that outgrows its cache is read again."""
         told, end = [*self.read, *self.trace.new], len(self.read) + k
         of = (
             s for s in self.trace.seen[self.firsts[k] : self.firsts[k + 1]] if "T" in s.dims.split() and not s.path.startswith("encoder.")
@@ -87,34 +87,34 @@ class Run:
 
     @cached_property
     def apart(self) -> frozenset[int]:
-        """Where the weights of its model lie, which it does not hold."""
+        """Addresses of the model's weights, which the registry holds."""
         return frozenset() if self.loaded is None else weights_of(self.loaded.module)
 
     @property
     def memory(self) -> dict[int, int]:
-        """What it holds but for values computed again, bytes by address."""
+        """Bytes by address that the run holds, without values computed again."""
         return held_by((self.trace.seen, self.patches, self.answers), self.apart)
 
     @cached_property
     def firsts(self) -> list[int]:
-        """The number of the first tensor of every step, and how many there are in all."""
+        """The number of each step's first tensor, and last the number of all tensors."""
         steps = [s.step for s in self.trace]
         return [bisect_left(steps, k) for k in range(self.trace.steps)] + [len(steps)]
 
     def measure(self, n: int, value: Tensor) -> Stats:
-        """What the values of a number range over, taken once."""
+        """The stats of tensor `n`, taken once."""
         if n not in self.measures:
             self.measures[n] = stats_of(value)
         return self.measures[n]
 
     def latest(self, n: int) -> Seen | None:
-        """The record of a number with its value, where that was computed again and is still there."""
+        """The record `n` if its value was computed again and is still kept, else None."""
         if self.budget is not None:
             self.budget.use((self.id, n))
         return self.again.get(n)
 
     def renew(self, n: int, find: Callable[[], Seen]) -> Seen:
-        """The record with its value computed again, which is kept as long as the budget has room for it."""
+        """Compute the record `n` again by `find`, and keep it while the budget has room."""
         size = prod(self.trace.seen[n].shape) * self.trace.seen[n].dtype.itemsize
         if self.budget is not None and size <= self.budget.limit:  # room first, so that both are never there
             self.budget.shrink(self.budget.limit - size, (self.id, n))
@@ -125,35 +125,33 @@ class Run:
         return found
 
     def seen(self, n: int) -> Seen:
-        """The record of a number."""
+        """The record `n`. A RequestError if there is none."""
         if not 0 <= n < len(self.trace.seen):
             raise RequestError("server.tensor", 404, "n", found=n, last=len(self.trace.seen) - 1)
         return self.trace.seen[n]
 
 
 def kept(s: Seen) -> bool:
-    """Whether a record has its value."""
+    """True if the record has its value."""
     return isinstance(s.value, Tensor) and not s.value.is_meta
 
 
 def summed(run: Run, s: Seen) -> bool:
-    """Whether what a record's cells are sums of can be told: a trace from a file holds values alone, and an edit is given, not made."""
+    """True if the record's cells have terms. A trace from a file holds values alone, and an edit has none."""
     if s.source == "edited":
         return False
     return s.terms is not None or s.later is not None or (run.request is not None and not (isinstance(s.value, Tensor) and s.value.is_meta))
 
 
 class RunStore:
-    """The latest runs by their ids, as many as the limits allow."""
+    """The latest runs by their ids, within the limits."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.budget = limits, Budget(limits.kept)
         self.found: OrderedDict[str, Run] = OrderedDict()
 
     def put(self, run: Run) -> Run:
-        """Keep a run, and let go what was used longest ago. Of one that alone holds more than may be kept the terms go: they are computed
-        again when they are asked for.
-        """
+        """Keep a run and drop the least recently used. If it alone exceeds the budget its terms go, and are computed again on request."""
         if run.id in self.found:
             return self[run.id]
         if sum((memory := run.memory).values()) > self.limits.kept:

@@ -1,4 +1,4 @@
-"""Every limit of the server in one table: what one request may ask, and what is kept between requests."""
+"""Every limit of runs and of the server in one table: of one request, and of what is kept between requests."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ class Limits:
 
     body: int = 1_000_000  # bytes of a request
     query: int = 4_000  # characters of an address' query
-    patience: float = 10.0  # seconds for a head to arrive, and then for a body; for whatever a stranger has to do
+    patience: float = 10.0  # seconds for a head to arrive, and then for a body; for a connection without the token
     answer: float = 60.0  # seconds in which an answer must be read
     idle: float = 30.0  # seconds between two requests of a connection
     tokens: int = 8_192  # of a prompt
@@ -21,8 +21,8 @@ class Limits:
     told_cells: int = 4_000  # whose terms it carries
     rows: int = 1_000  # told of what sampling makes of a step
     waiting: int = 8  # runs in the queue
-    runs: int = 32  # kept; the one that was asked for longest ago goes first
-    kept: int = 2 << 30  # bytes of all that outlives a request: see budget.Budget
+    runs: int = 32  # kept; the least recently used goes first
+    kept: int = 2 << 30  # bytes of all that outlives a request: see memory_budget.Budget
     work: int = 6 << 30  # bytes that one run, or one table, may take beside that while it is computed
     value: int = 64 << 20  # bytes of a value that a run keeps; a larger one is computed again when it is asked for
     tables: int = 64 << 20  # bytes of a run's scores and patterns; of more, each is computed when it is asked for
@@ -37,7 +37,7 @@ class Limits:
     bench_steps: int = 32  # of decoding that it times
     bench_work: int = 500_000_000_000  # FLOP of one prefill in it: about ten of them run
     connections: int = 64  # that have shown the token
-    strangers: int = 32  # connections that have not; of more, the one that has waited longest goes
+    strangers: int = 32  # connections that have not; of more, the oldest goes
 
 
 LIMITS = Limits()

@@ -1,4 +1,4 @@
-"""What a request asks, read strictly: every field has a kind and a range, and one that nobody knows is refused by name."""
+"""The request documents, read strictly: every field has a kind and a range, and an unknown one is refused by name."""
 
 import math
 import re
@@ -31,7 +31,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run: of which model, from what, for how many tokens, picked how, changed where."""
+    """A request for a run: its model, a prompt as text or ids, new tokens, settings of sampling, edits."""
 
     model: str
     prompt: str | None = None
@@ -42,7 +42,7 @@ class RunRequest:
 
 
 def run_of(body: Mapping[str, Any], limits: Limits) -> RunRequest:
-    """The run that a body asks for."""
+    """Read a run request from `body`. A RequestError for a wrong field."""
     known(body, ("model", "prompt", "ids", "new", "sampling", "edits"), "")
     model = text(body, "model")
     prompt, ids = given_of(body, limits)
@@ -55,13 +55,13 @@ def run_of(body: Mapping[str, Any], limits: Limits) -> RunRequest:
 
 
 def prompt_of(body: Mapping[str, Any], limits: Limits) -> tuple[str | None, tuple[int, ...] | None]:
-    """The prompt that a body holds, and nothing else: a text, or ids."""
+    """Read a body that holds a prompt alone, as a text or ids."""
     known(body, ("prompt", "ids"), "")
     return given_of(body, limits)
 
 
 def given_of(body: Mapping[str, Any], limits: Limits) -> tuple[str | None, tuple[int, ...] | None]:
-    """A text or ids, the other None."""
+    """Read the prompt of `body`: a text or ids, the other None."""
     ids, prompt = body.get("ids"), body.get("prompt")
     if (ids is None) == (prompt is None):
         raise RequestError("server.either", 400, "prompt", one="prompt", other="ids")
@@ -112,7 +112,7 @@ def edit_of(given: Any, place: str) -> Edit:
 
 
 def known(given: Mapping[str, Any], names: Collection[str], within: str) -> None:
-    """Refuse a field that nobody knows."""
+    """Refuse an unknown field."""
     for name in given:
         if name not in names:
             raise RequestError("server.unknown", 400, within + name, name=within + name, known=", ".join(names))
@@ -136,7 +136,7 @@ def number(given: Mapping[str, Any], name: str, kind: type, least: float, most: 
 
 
 def described(found: object) -> str:
-    """What was found in a field's place, short."""
+    """Describe a field's wrong value in a few characters."""
     if isinstance(found, list | dict):
         return f"{'[]' if isinstance(found, list) else '{}'} ({len(found)})"
     return {None: "null", True: "true", False: "false"}.get(found, repr(found)) if isinstance(found, bool | None) else repr(found)

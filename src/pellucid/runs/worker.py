@@ -22,21 +22,21 @@ Job = Callable[["Stop"], T]
 
 
 class Stop(threading.Event):
-    """Set when a run shall not go on."""
+    """An event that ends a run."""
 
     def check(self) -> None:
-        """End the run that asks, if it shall not."""
+        """Raise a RequestError if the event is set."""
         if self.is_set():
             raise RequestError("server.stopped", 503)
 
     def keep(self, x: "Tensor") -> "Tensor":
-        """The tensor, while the run goes on; a watch's `keep`."""
+        """Return `x` detached, or raise if the event is set; a watch's `keep`."""
         self.check()
         return x.detach()
 
 
 class Worker:
-    """waiting: how many runs may wait beside the one that runs."""
+    """A thread and its queue. waiting: jobs in the queue at most, beside the one that runs."""
 
     def __init__(self, waiting: int) -> None:
         self.most, self.waiting = waiting, 0
@@ -53,7 +53,7 @@ class Worker:
             try:
                 stop.check()
                 future.set_result(run())
-            except StopIteration as fault:  # no future takes it, and who waits would wait for ever
+            except StopIteration as fault:  # no future takes it, and the request would wait for ever
                 future.set_exception(RuntimeError(fault))
             except BaseException as fault:
                 future.set_exception(fault)
@@ -61,7 +61,10 @@ class Worker:
                 del job, run, future  # a run's tensors live as long as the store keeps them, and no longer
 
     async def run(self, request: "Request", job: Job[T]) -> T:
-        """What the job gives; the request's body must have been read."""
+        """Run `job` in the thread and return its result. A RequestError if the queue is full or the client disconnects.
+
+        The request's body must have been read: what comes next is the disconnect.
+        """
         if self.waiting > self.most:
             raise RequestError("server.busy", 429, limit=self.most)
         stop, future = Stop(), Future[T]()
@@ -85,7 +88,7 @@ class Worker:
             self.waiting -= 1
 
     def close(self, patience: float = 2.0) -> None:
-        """End what runs and what waits, and the thread."""
+        """Stop the running job, drop the waiting ones, and join the thread."""
         for stop in list(self.stops):
             stop.set()
         self.jobs.put(None)
@@ -93,6 +96,6 @@ class Worker:
 
 
 async def left(request: "Request") -> None:
-    """Returns when the client has disconnected."""
+    """Return once the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

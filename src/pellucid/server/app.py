@@ -80,7 +80,7 @@ class Api:
         ]
 
     async def session(self) -> "Session":
-        """Waits for the model that is still being loaded."""
+        """Wait for the session, whose model may still be loading."""
         return await asyncio.shield(asyncio.wrap_future(self.promised))
 
     async def file(self, request: Request) -> Response:
@@ -315,7 +315,7 @@ def spoken(handler: Handler) -> Handler:
         with speaking(language(request.scope)):
             try:
                 return await handler(request)
-            except ClientDisconnect:  # nobody reads this
+            except ClientDisconnect:  # the client has gone
                 return told(RequestError("server.stopped", 503), None)
             except Exception as fault:
                 return told(fault, None)

@@ -1,11 +1,11 @@
-"""Connections with a deadline at every stage. Who has not shown the token yet has little time and little room, and takes none from others.
+"""Connections with a deadline at every stage. One without the token has little time and little room, and takes none from others.
 
     accept -- head -- body -- working -- answer -- idle -- head ...       closing
               10 s    20 s    (ours)     60 s      30 s    10 s           10 s
 
 A stage is read off the state of a connection, never noted, so that no path through HTTP's rules forgets to note it. It ends when the client
-does what is its turn; a byte now and then is not enough. Strangers have 10 s for the answer too. Where too many strangers wait, the one who
-has waited longest goes, so that the next one is heard.
+has done its part; a byte now and then is not enough. Without the token the answer has 10 s too. Where too many such connections wait, the
+oldest is closed for the next.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle, Transport

@@ -1,4 +1,4 @@
-"""Who may ask: this machine's own browser on this page, and a program that knows the token. Everything is refused before it is routed.
+"""The guard before every route: it admits this machine's own browser on this page, and a program that knows the token.
 
 A page of another site can make a browser send requests here (and, by a name that it points to 127.0.0.1, even read the answers); it cannot
 choose Host, Origin or Sec-Fetch-Site, and does not know the token. The token is no cookie: cookies of 127.0.0.1 go to every port of it.

@@ -52,7 +52,7 @@ def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: L
     threading.Thread(target=set_up, args=(session, server, opened, limits, how), name="pellucid-session", daemon=True).start()
     try:
         with ended_by_hand(server):
-            ready(f"http://{HOST}:{at}/#token={token}")  # whoever has read it may press Ctrl-C at once
+            ready(f"http://{HOST}:{at}/#token={token}")  # from here on Ctrl-C may come
             server.run([own])
     finally:
         own.close()

@@ -143,7 +143,7 @@ def row(w: Weight, inner: bool) -> list[Cell]:
 
 
 def sources(model: Model) -> Iterator[str]:
-    """What the catalogue tells of a model by its name: who made it, where its configuration was read, what its makers said."""
+    """The catalogue's lines on a model of this name: its makers, the source of its configuration, their statements."""
     if (entry := entry_of(model.name)) is None:
         return
     yield say("show.published", **{name: entry[name] for name in ("name", "organisation", "released", "source")})

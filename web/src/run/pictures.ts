@@ -25,7 +25,7 @@ export const asGrid = (s: { values: ArrayLike<number>; shape: number[] }): Grid 
 
 let last: Promise<unknown> = Promise.resolve();
 
-// What the server has to compute anew comes one tensor after another, and none that nobody waits for by then: whoever opens a tensor
+// What the server has to compute anew comes one tensor after another, and none whose view is left by then: a tensor that is opened
 // meanwhile waits for one at most.
 export function pictures(run: string, t: Tensor, wanted = (): boolean => true): Promise<Pictures> {
   if (t.kept) return fetched(run, t);

@@ -16,7 +16,7 @@ export const recorded: Recorded | null = (() => {
 
 export const unpacked = (text: string): Uint8Array => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 
-// In pieces: a call takes so many arguments.
+// In pieces: the arguments of a call are limited.
 export function packed(bytes: Uint8Array): string {
   let text = "";
   for (let i = 0; i < bytes.length; i += 0x8000) text += String.fromCharCode(...bytes.subarray(i, i + 0x8000));
