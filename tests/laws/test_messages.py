@@ -32,7 +32,9 @@ FAMILIES = {
 # Field-standard words that Chinese texts leave as they are; names and code need no entry, for they have capitals, digits or signs.
 KEPT = {"logits", "softmax", "token", "tokens", "safetensors", "transformers", "pellucid", "torch"}
 # Texts that look like sentences for people and are not, or stay English on purpose.
-GENERATED = "// Written by `python -m pellucid.documents.generated` from the documents' definitions in src/pellucid/documents; not by hand.\n"
+GENERATED = (
+    "// Written by `python -m pellucid.documents.generated` from the documents' definitions in src/pellucid/documents; not by hand.\n"
+)
 ALLOWED: dict[str, str] = {
     GENERATED: "the head of a generated source",
     "The capital of France is": "the prompt of the first example",
