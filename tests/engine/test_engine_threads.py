@@ -33,7 +33,7 @@ def impatient() -> Iterator[None]:
 
 
 @dataclass
-class Crowd:
+class Clients:
     """One engine, what was asked of it by several threads, and what came out of its steps.
 
     begun: steps so far.  late: by request, the steps that had begun when its cancelling returned.
@@ -42,7 +42,7 @@ class Crowd:
     engine: Engine
     alone: Alone
     begun: int = 0
-    asked: list[tuple[int, Request]] = field(default_factory=list)
+    submitted: list[tuple[int, Request]] = field(default_factory=list)
     late: dict[int, int] = field(default_factory=dict)
     outputs: list[tuple[int, Output]] = field(default_factory=list)
     refused: int = 0
@@ -57,13 +57,13 @@ class Crowd:
             except UseError:
                 self.refused += 1
                 continue
-            self.asked.append((number, made))
+            self.submitted.append((number, made))
             time.sleep(draw.choice([0, 0, 1e-4, 1e-3]))
             if draw.random() < 0.5:
                 self.engine.cancel(number)
                 self.late.setdefault(number, self.begun)
 
-    def live(self, askers: list[Callable[[], None]]) -> "Crowd":
+    def run(self, askers: list[Callable[[], None]]) -> "Clients":
         """Step beside these until they have gone and nothing is left to do."""
         threads = [Thread(target=asker) for asker in askers]
         for thread in threads:
@@ -80,11 +80,11 @@ class Crowd:
 
     def faults(self) -> list[str]:
         """What is not as it should be after all have ended."""
-        found = ["numbers"] if sorted(n for n, _ in self.asked) != list(range(self.engine.count)) else []
+        found = ["numbers"] if sorted(n for n, _ in self.submitted) != list(range(self.engine.count)) else []
         told: dict[tuple[int, int], list[tuple[int, Output]]] = {}
         for step, out in self.outputs:
             told.setdefault((out.request, out.index), []).append((step, out))
-        for number, request in self.asked:
+        for number, request in self.submitted:
             for index in range(request.n):
                 mine = told.pop((number, index), [])
                 got, ends = [out.token.id for _, out in mine if out.token], [out.ended for _, out in mine if out.ended]
@@ -104,28 +104,28 @@ class Crowd:
         return found
 
 
-def simulated(seed: int, waiting: int = 1000) -> Crowd:
+def simulated(seed: int, waiting: int = 1000) -> Clients:
     """Askers beside a model whose kv_cache is its own tokens, over few pages."""
     simulation = Simulation.of(40, 2, Limits(16, 8, waiting), True)
-    crowd = Crowd(simulation.engine, text_alone)
-    return crowd.live([lambda i=i: crowd.ask(10 * seed + i, lambda draw: random_request(draw, 60)) for i in range(ASKERS)])  # type: ignore[misc]
+    clients = Clients(simulation.engine, text_alone)
+    return clients.run([lambda i=i: clients.ask(10 * seed + i, lambda draw: random_request(draw, 60)) for i in range(ASKERS)])  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_texts_are_their_own(seed: int) -> None:
-    crowd = simulated(seed)
-    assert crowd.faults() == []
-    ends = {out.ended for _, out in crowd.outputs}
-    assert {"cancelled", "length", "stop"} <= ends and crowd.refused and len(crowd.asked) > ASKERS * EACH // 2
+    clients = simulated(seed)
+    assert clients.faults() == []
+    ends = {out.ended for _, out in clients.outputs}
+    assert {"cancelled", "length", "stop"} <= ends and clients.refused and len(clients.submitted) > ASKERS * EACH // 2
 
 
 def test_texts_of_a_real_model() -> None:
     """Plans, forwards and the prefix cache of a Llama."""
     soak = Soak("llama", random.Random(5))
     which = {id(request): i for i, request in enumerate(soak.pool)}
-    crowd = Crowd(soak.engine, lambda request, index: list(soak.alone(which[id(request)], index)))
-    crowd.live([lambda i=i: crowd.ask(i, lambda draw: draw.choice(soak.pool[:40]), 20) for i in range(ASKERS)])  # type: ignore[misc]
-    assert crowd.faults() == [] and {"cancelled", "length"} <= {out.ended for _, out in crowd.outputs}
+    clients = Clients(soak.engine, lambda request, index: list(soak.alone(which[id(request)], index)))
+    clients.run([lambda i=i: clients.ask(i, lambda draw: draw.choice(soak.pool[:40]), 20) for i in range(ASKERS)])  # type: ignore[misc]
+    assert clients.faults() == [] and {"cancelled", "length"} <= {out.ended for _, out in clients.outputs}
 
 
 def queue(patience: float, lock: Any = None) -> tuple[list[int], int]:
@@ -166,19 +166,19 @@ def test_places_of_the_queue_are_given_once() -> None:
 def test_closed_by_another_thread() -> None:
     """Running texts are cancelled, and no request comes after."""
     simulation = Simulation.of(40, 2, Limits(16, 4), True)
-    crowd = Crowd(simulation.engine, text_alone)
+    clients = Clients(simulation.engine, text_alone)
 
     def ask() -> None:
         for _ in range(12):
             with suppress(UseError):
-                crowd.asked.append((simulation.engine.submit(asked := Request((1, 2, 3), 70)), asked))
-        while crowd.begun < 3:
+                clients.submitted.append((simulation.engine.submit(submitted := Request((1, 2, 3), 70)), submitted))
+        while clients.begun < 3:
             time.sleep(1e-4)
         simulation.engine.close()
-        crowd.late |= dict.fromkeys((n for n, _ in crowd.asked), crowd.begun)
+        clients.late |= dict.fromkeys((n for n, _ in clients.submitted), clients.begun)
 
-    assert crowd.live([ask]).faults() == []
-    assert [out.ended for _, out in crowd.outputs].count("cancelled") == len(crowd.asked) == 12
+    assert clients.run([ask]).faults() == []
+    assert [out.ended for _, out in clients.outputs].count("cancelled") == len(clients.submitted) == 12
     with pytest.raises(UseError, match="closed"):
         simulation.engine.submit(Request((1,), 2))
     assert simulation.engine.idle and simulation.engine.step() == []

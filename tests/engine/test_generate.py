@@ -88,7 +88,7 @@ WRITERS = [f for f, kind in judges.KINDS.items() if kind.task in ("CausalLM", "S
 
 @pytest.mark.parametrize("family", WRITERS)
 def test_greedy_of_every_family_of_files(family: str) -> None:
-    """What transformers saved, in float64: a crowd over pages beside the plain loop, longer than the narrow windows of these models."""
+    """What transformers saved, in float64: a batch over pages beside the plain loop, longer than the narrow windows of these models."""
     model = load(judges.judge(family).folder)
     sources: list[list[int]] | None = SOURCES if family in judges.SEQ2SEQ else None
     prompts = [[model.config.starts or 0]] * len(SOURCES) if sources else PROMPTS
@@ -143,7 +143,7 @@ def test_batch_is_each_alone(family: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", DECODERS)
 def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
-    """Model.generate of one request replays a plan, which the next one finds; without kernels, and in a crowd, the text is the same."""
+    """Model.generate of one request replays a plan, which the next one finds; without kernels, and in a batch, the text is the same."""
     model = model_of(family, dtype)
     got = [model.generate([p], NEW, eos=None)[0] for p in PROMPTS]
     (engine,) = model.engines
@@ -156,7 +156,7 @@ def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
 
 
 def test_a_kept_engine_takes_any_crowd() -> None:
-    """One long text, then many short ones, then the crowd again, one of which has been left half way."""
+    """One long text, then many short ones, then the batch again, one of which has been left half way."""
     model = model_of("llama")
     model.generate([[5] * 40], 20, eos=None)
     many = [[i, 3] for i in range(9)]
@@ -244,11 +244,11 @@ def test_draws_are_each_request_s_own() -> None:
         return model.generate(list(prompts), 20, temperature=1.5, eos=None, **how)
 
     a, b, c = PROMPTS[:3]
-    crowded = drawn(a, b, c, seed=7)
-    assert drawn(a, b, c, seed=7) == crowded
-    assert [drawn(p, seed=7 + i)[0] for i, p in enumerate((a, b, c))] == crowded
-    assert drawn(a, c, c, seed=7)[0] == crowded[0] and drawn(a, c, c, seed=7)[2] == crowded[2]
-    assert drawn(a, b, c, seed=8) != crowded
+    batched = drawn(a, b, c, seed=7)
+    assert drawn(a, b, c, seed=7) == batched
+    assert [drawn(p, seed=7 + i)[0] for i, p in enumerate((a, b, c))] == batched
+    assert drawn(a, c, c, seed=7)[0] == batched[0] and drawn(a, c, c, seed=7)[2] == batched[2]
+    assert drawn(a, b, c, seed=8) != batched
     assert drawn(a, a, seed=7)[0] != drawn(a, a, seed=7)[1]
     assert len({str(drawn(a)) for _ in range(3)}) > 1
 

@@ -1,4 +1,4 @@
-"""Every family's decode step in a crowd: a plan that is its forward bit for bit, or refused for the reason that one table gives."""
+"""Every family's decode step in a batch: a plan that is its forward bit for bit, or refused for the reason that one table gives."""
 
 import warnings
 from collections.abc import Iterator
@@ -172,7 +172,7 @@ def test_a_plan_meets_the_memory_of_those_who_are_there(monkeypatch: pytest.Monk
 
 
 def by_length(quirk: str) -> float:
-    """How far a planned crowd of a long text and short ones is from the ordinary forward of any crowd, over the largest logit."""
+    """How far a planned batch of a long text and short ones is from the ordinary forward of any batch, over the largest logit."""
     model = tiny(config("llama", quirk), torch.float32, std=0.2)
     pages, gaps, (got, _) = prefilled(model, False).pages, [], steps(model, True)
     for feed, rows in zip(FEED, got, strict=True):

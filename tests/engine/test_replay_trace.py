@@ -125,9 +125,9 @@ def test_two_watch_at_once_and_leave_nothing_behind() -> None:
     made, free, feed = prefilled(model, True), prefilled(model, False), FEED[1]
 
     def both(plans: Plans) -> list[list[Seen]]:
-        with watch(model, request="a") as a, watch(model, only="layers.*.out") as crowd:
+        with watch(model, request="a") as a, watch(model, only="layers.*.out") as batch:
             plans.step(feed)
-        return [list(a), list(crowd)]
+        return [list(a), list(batch)]
 
     for _ in range(4):
         assert alike(both(made), both(free))

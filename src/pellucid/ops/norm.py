@@ -74,7 +74,7 @@ def layer(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     def terms(i: Index) -> Terms:
         row = x[i[:-1]].double()
         mean, deviation = row.mean(), (row.var(unbiased=False) + eps).sqrt()
-        found = Terms(centred=x[i].double() - mean, over=1.0 / deviation, weight=weight[i[-1]])
-        return found.plus(bias=None if bias is None else bias[i[-1]]).of(x=x[i], mean=mean, deviation=deviation)
+        terms_of_cell = Terms(centred=x[i].double() - mean, over=1.0 / deviation, weight=weight[i[-1]])
+        return terms_of_cell.plus(bias=None if bias is None else bias[i[-1]]).of(x=x[i], mean=mean, deviation=deviation)
 
     return note(y, LAYER_NORM.name, (x,), (weight, bias), terms, settings=lambda: {"eps": eps})

@@ -85,7 +85,7 @@ def lists(rope: Rope, original: int) -> Tensor:
         return frequencies(rope, torch.float64, totals=torch.tensor([[original, original + 1]]))[0].contiguous()
 
 
-def bent(rope: Rope, totals: Tensor) -> Tensor:
+def row_frequencies(rope: Rope, totals: Tensor) -> Tensor:
     """The frequencies of each row, [N R/2], by the length of its whole text."""
     match rope.scaling:
         case Dynamic(factor, original):
@@ -101,16 +101,16 @@ def angles(positions: Tensor, rope: Rope, dtype: torch.dtype, totals: Callable[[
     totals: gives the length of each row's whole text [B T], for the scalings that bend by it.
     """
     amount = rope.scaling.amount if isinstance(rope.scaling, Yarn | LongRope) else 1.0
-    whole = totals() if totals and rope.by_length else None
-    if native.fits_angles(positions, dtype) and (whole is None or (whole.shape == positions.shape and native.numbers(whole))):
-        return native.angles(positions, kept(rope) if whole is None else bent(rope, whole), amount, dtype)
+    lengths = totals() if totals and rope.by_length else None
+    if native.fits_angles(positions, dtype) and (lengths is None or (lengths.shape == positions.shape and native.numbers(lengths))):
+        return native.angles(positions, kept(rope) if lengths is None else row_frequencies(rope, lengths), amount, dtype)
     w = wide(dtype)
-    angle = (positions[..., None].to(w) * frequencies(rope, w, positions.device, whole))[:, :, None, :]
+    angle = (positions[..., None].to(w) * frequencies(rope, w, positions.device, lengths))[:, :, None, :]
     return (angle.cos() * amount).to(dtype), (angle.sin() * amount).to(dtype)
 
 
-def told(rope: Rope) -> Settings:
-    """Its numbers by name, those of its scaling after them."""
+def settings_of(rope: Rope) -> Settings:
+    """Return the numbers of rotary positions by name, then those of their scaling."""
     scaling = {} if rope.scaling is None else {"scaling": type(rope.scaling).__name__.lower(), **asdict(rope.scaling)}
     return {"theta": rope.theta, "width": rope.width} | scaling
 
@@ -139,6 +139,6 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor], interleaved: bool, rope: Rope
         return Terms(x=[b[at], a[at]] if later else [a[at], b[at]], turn=[cos[spot], sin[spot] if later else -sin[spot]])
 
     def settings() -> Settings:
-        return {"pairs": "adjacent" if interleaved else "halves", **({} if rope is None else told(rope))}
+        return {"pairs": "adjacent" if interleaved else "halves", **({} if rope is None else settings_of(rope))}
 
     return note(y, ROTATE.name, (x,), (), terms, settings=settings)

@@ -1,4 +1,4 @@
-"""Deterministic mode: a thousand texts alone and in twenty random crowds each, log-probabilities compared bit for bit; and its price.
+"""Deterministic mode: a thousand texts alone and in twenty random batches each, log-probabilities compared bit for bit; and its price.
 
     PYTHONPATH=tests python -m campaigns.deterministic [--prompts 1000] [--mixes 20] [--seed 1] [--pairs 5]
 
@@ -60,7 +60,7 @@ def told(engine: Engine, requests: list[Request], arrive: Callable[[], int] = la
 
 
 def mixed(model: Decoder, requests: list[Request], draw: random.Random) -> list[Told]:
-    """The same texts in one random crowd, told in their own order."""
+    """The same texts in one random batch, told in their own order."""
     size, running = draw.choice([1, 2, 5, 16, 64]), draw.choice([30, 64])
     tokens = draw.choice([100, 200, 2000])
     engine = Engine.of(model, tokens, Limits(draw.randint(1, 64), running), size, cached=draw.random() < 0.5, deterministic=True)

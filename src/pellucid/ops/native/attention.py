@@ -119,9 +119,9 @@ WHOLE = Band()
 
 def fits_cross_attend(q: Tensor, like: Stored, mask: Mask) -> bool:
     """Whether keys and values [1 S G .] of this kind, all of which are seen, have a kernel."""
-    open_ = mask.allowed == WHOLE and mask.bias is None and mask.sinks is None and mask.cap is None and mask.by_segment is None
+    sees_all = mask.allowed == WHOLE and mask.bias is None and mask.sinks is None and mask.cap is None and mask.by_segment is None
     return (
-        open_
+        sees_all
         and len(like) == 2
         and like[0].ndim == 4
         and like[0].shape[0] == 1
