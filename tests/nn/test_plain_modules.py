@@ -11,14 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import pellucid
 from pellucid.batch.step import Step
 from pellucid.nn.attention import Attention
+from pellucid.ops import native
 from pellucid.watching.watch import watch
 from test_orders import SHAPES as MIDDLE
 from test_orders_early import SHAPES as EARLY
 from test_orders_late import POOLED
 from test_orders_late import SHAPES as LATE
-from tiny import FAMILIES, D, far, ids, tiny
+from tiny import FAMILIES, D, far, ids, swapped, tiny
 
 SHAPES = FAMILIES | EARLY | MIDDLE | LATE | {"pooled": POOLED}
 OPTIONAL = ("rope", "rms_eps", "temperature", "cap", "alibi", "q_norm", "sinks", "distance")  # what an attention may lack
@@ -77,6 +79,37 @@ def circled(part: nn.Module) -> None:
 def test_a_dropped_model_frees_its_weights(shape: str) -> None:
     assert outliving(shape) == 0
     assert outliving(shape, circled) > 0
+
+
+def left_by_generation() -> int:
+    """How many parameters outlive a specimen that has generated, while no garbage collector runs."""
+    model = pellucid.load("pellucid/capitals")
+    model.generate(ids(1, 5), 3)
+    weights = [weakref.ref(p) for p in model.module.parameters()]
+    gc.collect()
+    gc.disable()
+    try:
+        del model
+        return sum(weight() is not None for weight in weights)
+    finally:
+        gc.enable()
+
+
+def test_a_model_that_has_generated_frees_its_weights() -> None:
+    assert left_by_generation() == 0
+
+
+@pytest.mark.skipif(not native.available(), reason="without kernels no plan holds segments")
+def test_a_segment_that_holds_its_step_mutant() -> None:
+    right = Step._page
+
+    def circled(self: Step, *args: Any) -> Any:
+        segment: Any = right(self, *args)
+        segment.step = self
+        return segment
+
+    with swapped(Step, "_page", circled):
+        assert left_by_generation() > 0
 
 
 @pytest.mark.parametrize("shape", SHAPES)

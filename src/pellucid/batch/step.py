@@ -117,6 +117,7 @@ class Step:
 
     def _page(self, group: PagePool, pools: Stored, s: Span) -> Segment:
         device, start = self.positions.device, group.first[s.request] * group.size
+        once, key = self.once, (group, s.request, "slots")  # not self, which may hold the segment: a circle would keep the weights
         numbers, clock = self.shared((group, s.request), lambda: (list(group.held[s.request]), group.clock))
 
         def slots() -> Tensor:
@@ -126,8 +127,9 @@ class Step:
         def read() -> Stored:
             if any(group.taken[page] > clock for page in numbers):  # a watch reads late
                 raise UseError("past.gone", request=s.request, end=s.end)
-            at = self.shared((group, s.request, "slots"), slots)
-            return tuple(p[at][None] for p in pools)
+            if key not in once:
+                once[key] = slots()
+            return tuple(p[once[key]][None] for p in pools)
 
         rows, paged = slice(s.start, s.stop), Paged(pools, group.tables[s.request], group.size, s.end, start)
         return Segment(s.request, rows, self.positions[:, rows], lambda: torch.arange(start, s.end, device=device)[None], read, True, paged)
