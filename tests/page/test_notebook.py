@@ -223,7 +223,7 @@ def test_budget_of_terms_is_kept(life: Trace) -> None:
     records = dict(enumerate(life))
     columns = Columns(20_000, 500)
     filled = columns.fill(records)
-    assert columns.told <= 500
+    assert columns.carried <= 500
     assert sum(columns.lengths) <= 20_000 + 2 * 1025  # the last cell may begin within the budget and end beyond it
     assert sorted(filled) == list(records)
     for n, groups in filled.items():

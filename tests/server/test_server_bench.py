@@ -114,7 +114,7 @@ def test_one_goes_at_a_time(api: Served) -> None:
     bench = Bench(LIMITS)
     with bench.taken("a"):
         bench.tell(3, 7)
-        assert bench.told()["running"] == {"model": "a", "done": 3, "of": 7}
+        assert bench.document()["running"] == {"model": "a", "done": 3, "of": 7}
         with pytest.raises(RequestError) as busy, bench.taken("b"):
             pass
         assert busy.value.status == 429 and bench.running is not None and bench.running["model"] == "a"

@@ -352,4 +352,4 @@ def test_a_failure_of_ours_has_a_reference(api: Served, capsys: pytest.CaptureFi
     err = capsys.readouterr().err
     reference = re.search(r"[0-9a-f]{8}", error["message"])
     assert reference and reference[0] in err and "ValueError" in err and "what the user wrote" not in err + error["message"]
-    assert faults.told(ValueError("x"), "en").status_code == 500
+    assert faults.error_response(ValueError("x"), "en").status_code == 500

@@ -37,7 +37,7 @@ class Columns:
     """The distinct columns of factors that a file carries, within a budget of numbers and of cells."""
 
     def __init__(self, numbers: int, cells: int) -> None:
-        self.numbers, self.cells, self.told = numbers, cells, 0
+        self.numbers, self.cells, self.carried = numbers, cells, 0
         self.dims: dict[str, str] = {}
         self.known: dict[bytes, int] = {}
         self.spans: list[tuple[int, int, int]] = []  # pool, begin, end
@@ -81,11 +81,11 @@ class Columns:
             if self.numbers <= least:
                 return
             terms = seen.terms(tuple(int(n) for n in np.unravel_index(spot, seen.shape)))
-            named = told(terms, label, wanted)
+            named = columns_of(terms, label, wanted)
             group = groups.setdefault(tuple(named), Group())
             group.rows.append((spot, *map(self.column, named.values())))
             group.sums.append(terms.total())
-            self.told, self.cells = self.told + 1, self.cells - 1
+            self.carried, self.cells = self.carried + 1, self.cells - 1
 
     def column(self, factor: Tensor) -> int:
         """The number of a column, stored if it is new."""
@@ -103,7 +103,7 @@ class Columns:
         return found
 
 
-def told(terms: Terms, label: Callable[[str], str], wanted: Sequence[str]) -> dict[str, Tensor]:
+def columns_of(terms: Terms, label: Callable[[str], str], wanted: Sequence[str]) -> dict[str, Tensor]:
     """The columns of a cell by the names that the page reads: factors, "+" what is added, "?" numbers that its template is filled with."""
     found = {label(name): f for name, f in terms.factors.items()}
     found |= {f"+{label(name)}": column(x) for name, x in terms.added.items()}
@@ -139,5 +139,5 @@ def columns_document(run: Run, limits: Limits) -> dict[str, Any]:
     columns = Columns(limits.told_numbers, limits.told_cells)
     file = columns.file({n: s for n, s in records.items() if s.terms is not None})
     cells = sum(s.value.numel() for s in records.values())
-    told = {"bytes": base64.b64encode(file).decode("ascii"), "told": columns.told, "cells": cells}
-    return {"schema": SCHEMA, "run": run.id} | told
+    carried = {"bytes": base64.b64encode(file).decode("ascii"), "told": columns.carried, "cells": cells}
+    return {"schema": SCHEMA, "run": run.id} | carried

@@ -103,8 +103,8 @@ def document(bill: Bill, view: View = View()) -> dict[str, Any]:
 
 def trained_in(bill: Bill, way: Way) -> list[str]:
     """What is said of weights that cannot be trained as they are stored."""
-    told = {"dtype": bill.setting.weights, "plain": bill.setting.activations}
-    return [say("count.train.dtype", **told)] if way.rank is None and "bytes.dequantised" in bill else []
+    sizes = {"dtype": bill.setting.weights, "plain": bill.setting.activations}
+    return [say("count.train.dtype", **sizes)] if way.rank is None and "bytes.dequantised" in bill else []
 
 
 def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
@@ -113,22 +113,22 @@ def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
     if device is None:
         return {}
     all_of_it, weights = held(bill, bill.setting.context, bill.setting.batch), int(bill["bytes.total"])
-    told: dict[str, Any] = about(device) | {
+    out: dict[str, Any] = about(device) | {
         "weights": weights,
         "cache": all_of_it - weights,
         "fits": all_of_it <= device.memory,
         "devices": devices(bill, device),
     }
     if "cache.bytes" in bill:
-        told |= {"largest_batch": largest_batch(bill, device), "longest_context": longest_context(bill, device)}
+        out |= {"largest_batch": largest_batch(bill, device), "longest_context": longest_context(bill, device)}
     for phase in PHASES:
         if f"flops.{phase}" in bill:
-            found = parts(bill, phase, device)
-            least = sum(p.seconds for p in found)
-            told[phase] = {"seconds": least, "tokens_per_second": tokens(bill, phase) / least, "parts": [written(p) for p in found]}
+            every = parts(bill, phase, device)
+            least = sum(p.seconds for p in every)
+            out[phase] = {"seconds": least, "tokens_per_second": tokens(bill, phase) / least, "parts": [written(p) for p in every]}
             if hour is not None:
-                told[phase]["price_of_a_million_tokens"] = price(bill, phase, device, hour)
-    return told
+                out[phase]["price_of_a_million_tokens"] = price(bill, phase, device, hour)
+    return out
 
 
 def about(device: Device) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def over(bill: Bill, split: Split, hour: float | None = None) -> dict[str, Any]:
         "ranks": split.ranks,
         "split": {"tp": split.tp, "pp": split.pp, "ep": split.ep},
         "stages": [
-            {"layers": list(s.layers), "parameters": s.parameters, "weights": s.weights, "cache": s.cache, "sent": told(s.sent)}
+            {"layers": list(s.layers), "parameters": s.parameters, "weights": s.weights, "cache": s.cache, "sent": sent_to_json(s.sent)}
             for s in found.stages
         ],
     }
@@ -172,7 +172,7 @@ def over(bill: Bill, split: Split, hour: float | None = None) -> dict[str, Any]:
     return out
 
 
-def told(sent: dict[str, dict[str, Number]]) -> dict[str, Any]:
+def sent_to_json(sent: dict[str, dict[str, Number]]) -> dict[str, Any]:
     """Bytes that a rank sends, with their formulas."""
     return {phase: {name: {"value": int(n), "formula": n.formula} for name, n in by.items()} for phase, by in sent.items()}
 

@@ -17,7 +17,7 @@ REACH = 1 << 20  # tokens, of a model that has no table of positions to end it
 TOGETHER = 1 << 10  # requests
 
 
-def told(bill: Bill) -> Iterator[dict[str, Any]]:
+def weights_to_json(bill: Bill) -> Iterator[dict[str, Any]]:
     """The weights of a bill as JSON."""
     for c in bill.weights:
         place = PLACE.fullmatch(c.path)

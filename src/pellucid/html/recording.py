@@ -65,7 +65,7 @@ def recording(run: Run, place: Place, limits: Limits) -> dict[str, Any]:
     carried = fitting(told, limits.bytes - used)
     room = max(0, limits.bytes - used - sum(taken(s) for s in carried.values()))
     columns = Columns(min(limits.numbers, room // 2 // COLUMN), min(limits.cells, room // 2 // CELL))
-    terms = {"bytes": packed(columns.file(carried)), "told": columns.told, "cells": sum(s.value.numel() for s in told.values())}
+    terms = {"bytes": packed(columns.file(carried)), "told": columns.carried, "cells": sum(s.value.numel() for s in told.values())}
     left = {"tensors": len(told) - len(carried), "of": len(told), "steps": len(steps) - len(document["steps"]), "limit": limits.bytes}
     return {
         "schema": SCHEMA,

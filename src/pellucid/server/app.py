@@ -20,7 +20,7 @@ from pellucid.runs import request as request_body
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.worker import Stop, Worker
 from pellucid.server.address import plain, query, real, truth, whole
-from pellucid.server.faults import answer, told
+from pellucid.server.faults import answer, error_response
 from pellucid.server.files import File, files, sent
 from pellucid.server.guard import Guard, language
 
@@ -155,8 +155,8 @@ class Api:
         run = session.runs[request.path_params["run"]]
         k = whole(request.path_params["step"], "step", run.trace.steps - 1)
         row, id = optional(given, "row", -1), optional(given, "id", None)
-        told = await self.worker.run(request, lambda stop: attribution_document(run, k, row, id, stop))
-        return answer(told, headers={"cache-control": FOREVER})
+        document = await self.worker.run(request, lambda stop: attribution_document(run, k, row, id, stop))
+        return answer(document, headers={"cache-control": FOREVER})
 
     async def turns(self, request: Request) -> Response:
         from pellucid.documents.rotary import turns_document
@@ -165,8 +165,8 @@ class Api:
         run = session.runs[request.path_params["run"]]
         at, key, head = (whole(given.get(name, ""), name) for name in ("query", "key", "head"))
         step = whole(given["step"], "step") if "step" in given else run.trace.steps - 1
-        told = await self.worker.run(request, lambda stop: turns_document(run, given.get("part", ""), at, key, head, step, stop))
-        return answer(told, headers={"cache-control": FOREVER})
+        document = await self.worker.run(request, lambda stop: turns_document(run, given.get("part", ""), at, key, head, step, stop))
+        return answer(document, headers={"cache-control": FOREVER})
 
     async def columns(self, request: Request) -> Response:
         from pellucid.documents.cell_columns import columns_document
@@ -219,15 +219,17 @@ class Api:
     async def terms(self, request: Request) -> Response:
         given, session = query(request, "cell"), await self.session()
         run, n = session.runs[request.path_params["run"]], whole(request.path_params["n"], "n")
-        told = await self.computed(request, session.ready(run, n, True), lambda stop: session.terms(run, n, given.get("cell", ""), stop))
-        return answer(told, headers={"cache-control": FOREVER})
+        document = await self.computed(
+            request, session.ready(run, n, True), lambda stop: session.terms(run, n, given.get("cell", ""), stop)
+        )
+        return answer(document, headers={"cache-control": FOREVER})
 
     async def stats(self, request: Request) -> Response:
         query(request)
         session = await self.session()
         run, n = session.runs[request.path_params["run"]], whole(request.path_params["n"], "n")
-        told = await self.computed(request, session.ready(run, n, False), lambda stop: session.stats(run, n, stop))
-        return answer(told, headers={"cache-control": FOREVER})
+        document = await self.computed(request, session.ready(run, n, False), lambda stop: session.stats(run, n, stop))
+        return answer(document, headers={"cache-control": FOREVER})
 
     async def computed(self, request: Request, ready: bool, job: Callable[[Stop], T]) -> T:
         """A job beside the others where it needs no model, else in its turn."""
@@ -261,10 +263,10 @@ class Api:
 
     async def along(self, request: Request) -> Response:
         given, session = query(request, "model", "along", "ranks", *COUNTED), await self.session()
-        told = await run_in_threadpool(
+        document = await run_in_threadpool(
             session.bills.along, named(given), taken(given, COUNTED), given.get("along", "context"), given.get("ranks")
         )
-        return answer(told)
+        return answer(document)
 
     async def counted(self, request: Request) -> Response:
         given, session = query(request, "model", *COUNTED), await self.session()
@@ -284,7 +286,7 @@ class Api:
 
     async def benched(self, request: Request) -> Response:
         query(request)
-        return answer((await self.session()).bench.told())
+        return answer((await self.session()).bench.document())
 
     async def catalog(self, request: Request) -> Response:
         query(request)
@@ -316,9 +318,9 @@ def spoken(handler: Handler) -> Handler:
             try:
                 return await handler(request)
             except ClientDisconnect:  # the client has gone
-                return told(RequestError("server.stopped", 503), None)
+                return error_response(RequestError("server.stopped", 503), None)
             except Exception as fault:
-                return told(fault, None)
+                return error_response(fault, None)
 
     return handle
 
@@ -328,7 +330,7 @@ async def unrouted(request: Request, fault: Exception) -> Response:
     path, method = request.url.path, request.method
     missing = getattr(fault, "status_code", 404) != 405
     wrong = RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method)
-    return told(wrong, language(request.scope))
+    return error_response(wrong, language(request.scope))
 
 
 def build(

@@ -37,7 +37,7 @@ class Bench:
         self.running: dict[str, Any] | None = None
         self.latest: dict[str, dict[str, Any]] = {}
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """How far the running one has come, and what the last ones found."""
         return {"schema": SCHEMA, "running": self.running, "latest": self.latest}
 
@@ -76,8 +76,8 @@ class Bench:
         times += [stage(lambda: decode(loaded.module, bill, new, clock))] if writes else []
         limits = stage(gauge.measure).limits
         phases = [(t, *beside(bill, t, limits.device)) for t in times]
-        told = bench_document.document(bill, False, phases, limits.device, Served(), watchman.verdict(limits))
-        self.latest[loaded.name] = {"schema": bench_document.SCHEMA, "limits": last_measured.document(limits), **told}
+        measured = bench_document.document(bill, False, phases, limits.device, Served(), watchman.verdict(limits))
+        self.latest[loaded.name] = {"schema": bench_document.SCHEMA, "limits": last_measured.document(limits), **measured}
         return self.latest[loaded.name]
 
     def bill(self, loaded: LoadedModel, context: int, new: int) -> Bill:

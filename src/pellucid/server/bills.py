@@ -11,7 +11,7 @@ from pellucid.counting import Bill
 from pellucid.counting.ranks import Split, split_of
 from pellucid.documents import count as bill_json
 from pellucid.documents.count_formulas import count_document
-from pellucid.documents.count_series import point, told, values
+from pellucid.documents.count_series import point, values, weights_to_json
 from pellucid.errors import RequestError
 from pellucid.messages import language
 from pellucid.runs.limits import Limits
@@ -52,7 +52,7 @@ class Bills:
 
         def made() -> dict[str, Any]:
             bill = self.bill(name, how)
-            return {"schema": SCHEMA, "model": name, "weights": list(told(bill))}
+            return {"schema": SCHEMA, "model": name, "weights": list(weights_to_json(bill))}
 
         return self.kept(("weights", name, *sorted(how.items())), made)
 

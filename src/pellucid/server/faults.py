@@ -25,7 +25,7 @@ def answer(table: Mapping[str, Any], status: int = 200, headers: dict[str, str] 
     return Response(text, status, {"cache-control": "no-store", **(headers or {})}, "application/json")
 
 
-def told(fault: Exception, language: str | None) -> Response:
+def error_response(fault: Exception, language: str | None) -> Response:
     """The answer to a request that failed."""
     if not isinstance(fault, PellucidError):
         fault = unforeseen(fault)

@@ -70,7 +70,7 @@ class Guard:
         except Exception as fault:
             if started:
                 raise
-            await faults.told(fault, language(scope))(scope, receive, sealed)
+            await faults.error_response(fault, language(scope))(scope, receive, sealed)
 
     def check(self, scope: Scope) -> None:
         """Refuse what does not come from this page, or is of no kind that is answered here."""
