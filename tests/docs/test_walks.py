@@ -91,11 +91,13 @@ WALKS = {
     "endpoint": (4, "src/pellucid/server/app.py"),
     "mask-rule": (6, "src/pellucid/ops/native/attention.py"),
     "op": (5, "src/pellucid/ops/native/rows.h"),
+    "view": (5, "src/pellucid/messages/zh.json"),
 }
 
 
 COMPILED = pytest.mark.skipif(compiler() is None, reason="kernels are built on Linux on x86-64")
-NEEDS = {"op": COMPILED, "mask-rule": COMPILED}
+PAGE = pytest.mark.skipif(not (ROOT / "web" / "node_modules").exists(), reason="web/node_modules is not installed")
+NEEDS = {"op": COMPILED, "mask-rule": COMPILED, "view": PAGE}
 CASES = [pytest.param(name, marks=NEEDS.get(name, ())) for name in WALKS]
 
 
