@@ -23,7 +23,7 @@ from pellucid import __version__
 from pellucid.api.count import count
 from pellucid.bench import last_measured
 from pellucid.bench.benched_model import random_weights
-from pellucid.bench.limits import Gauge, block_for, threaded
+from pellucid.bench.machine_limits import Gauge, block_for, threaded
 from pellucid.bench.timing import Beside, beside, decode, prefill
 from pellucid.counting.bounds import moved
 from pellucid.documents.amount import seconds

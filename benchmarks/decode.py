@@ -24,8 +24,8 @@ import torch
 import transformers
 from shapes import GGUF, SHAPES, WeightFormat, gguf_file
 
-from pellucid.bench.limits import reading, timed
 from pellucid.bench.machine import cpu
+from pellucid.bench.machine_limits import reading, timed
 from pellucid.bench.peers import Turn, llama_turn, our_turn, their_turn
 from pellucid.engine.engine import Engine
 from pellucid.engine.forward import Forward

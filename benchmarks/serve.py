@@ -31,7 +31,7 @@ from shapes import Qwen2, gguf_file
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.bench.batch_load import first, mixed
-from pellucid.bench.limits import Gauge, timed
+from pellucid.bench.machine_limits import Gauge, timed
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import Limits

@@ -50,15 +50,15 @@ def total(summands: Iterable[str], sizes: MutableMapping[str, int]) -> int:
 
 def bind(path: str, dims: str, shape: Iterable[int], sizes: MutableMapping[str, int]) -> None:
     """Check a shape against its label, and add to sizes what it teaches; a misfit is a ShapeError that names the path."""
-    axes, found = parse(dims), tuple(shape)
-    if len(axes) != len(found):
-        raise ShapeError("shape.count", path=path, dims=dims, found=len(found), shape=found)
-    for axis, n in zip(axes, found, strict=True):
+    axes, sizes_there = parse(dims), tuple(shape)
+    if len(axes) != len(sizes_there):
+        raise ShapeError("shape.count", path=path, dims=dims, found=len(sizes_there), shape=sizes_there)
+    for axis, n in zip(axes, sizes_there, strict=True):
         unknown = [x for factor in axis for x in factor if not x.isdigit() and x not in sizes]
         if len(unknown) == 1 and len(axis) == 1:
             rest = n - total((x for x in axis[0] if x != unknown[0]), sizes)
             if rest < 0 or (rest == 0 and len(axis[0]) > 1):
-                raise ShapeError("shape.rest", path=path, dims=dims, shape=found, letter=unknown[0], rest=rest)
+                raise ShapeError("shape.rest", path=path, dims=dims, shape=sizes_there, letter=unknown[0], rest=rest)
             sizes[unknown[0]] = rest
         elif not unknown and (expected := prod(total(factor, sizes) for factor in axis)) != n:
-            raise ShapeError("shape.size", path=path, dims=dims, shape=found, axis=show(axis), expected=expected)
+            raise ShapeError("shape.size", path=path, dims=dims, shape=sizes_there, axis=show(axis), expected=expected)

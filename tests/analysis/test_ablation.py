@@ -25,8 +25,8 @@ def parts(model: Any) -> list[str]:
 def silenced(model: Any, at: list[str]) -> dict[str, Tensor]:
     """Zeros for the last weights and biases of these parts."""
     split = {name: PART.match(name) for name, _ in model.named_parameters()}
-    found = {name: m[0] for name, m in split.items() if m and LAST.fullmatch(name[m.end() + 1 :])}
-    return {name: torch.zeros_like(model.get_parameter(name)) for name, part in found.items() if part in at}
+    by_part = {name: m[0] for name, m in split.items() if m and LAST.fullmatch(name[m.end() + 1 :])}
+    return {name: torch.zeros_like(model.get_parameter(name)) for name, part in by_part.items() if part in at}
 
 
 def lost(self: Watch, x: Tensor, *rest: Any) -> Tensor:

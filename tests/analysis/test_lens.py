@@ -43,32 +43,32 @@ def lived(cfg: c.Config, **how: Any) -> tuple[Model, Trace]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_last_block_says_what_the_model_says(kind: str) -> None:
-    model, life = lived(KINDS[kind])
-    found = lens(model, life, 0, -1)
-    assert len(found) == 1 + len(model.config.layers) and all(p.startswith("decoder." * (kind == "t5") + "layers.") for p, _ in found[1:])
-    assert float((found[-1][1] - life["logits"].value[0, -1]).abs().max()) < 1e-12
-    assert all(float((x - found[-1][1]).abs().max()) > 1e-3 for _, x in found[:-1])
+    model, recorded = lived(KINDS[kind])
+    result = lens(model, recorded, 0, -1)
+    assert len(result) == 1 + len(model.config.layers) and all(p.startswith("decoder." * (kind == "t5") + "layers.") for p, _ in result[1:])
+    assert float((result[-1][1] - recorded["logits"].value[0, -1]).abs().max()) < 1e-12
+    assert all(float((x - result[-1][1]).abs().max()) > 1e-3 for _, x in result[:-1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_cut_after_a_block_says_what_the_lens_says(kind: str) -> None:
     """The judge: the same weights in a model of fewer blocks."""
-    model, life = lived(KINDS[kind])
+    model, recorded = lived(KINDS[kind])
     cfg = replace(model.config, layers=model.config.layers[:1])
     short, rest = tiny(cfg), model.module.state_dict()
     short.load_state_dict({name: rest[name] for name in short.state_dict()})
     cut = pellucid.trace(Model("short", short, None, {}, None), IDS, 1)  # type: ignore[arg-type]
-    row = len(life["logits"].value[0]) - 1
-    _, found = lens(model, life, 0, row)[1]
-    assert float((found - cut["logits"].value[0, row]).abs().max()) < 1e-12
+    row = len(recorded["logits"].value[0]) - 1
+    _, result = lens(model, recorded, 0, row)[1]
+    assert float((result - cut["logits"].value[0, row]).abs().max()) < 1e-12
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_record_has_a_formula_where_the_model_is_not_at_hand(kind: str) -> None:
     """With all operands its op's own; with some of them, as a damaged file may have it, still a line."""
-    _, life = lived(KINDS[kind])
-    dims = {s.path: s.dims for s in life}
-    for s in life:
+    _, recorded = lived(KINDS[kind])
+    dims = {s.path: s.dims for s in recorded}
+    for s in recorded:
         own = formula(s, dims)
         assert own and "None" not in own and OPS[s.op or ""].formula is not None
         for inputs, weights in ((s.inputs[:-1], s.weights), (s.inputs, s.weights[:-1]), (s.inputs[:1], s.weights[-1:]), ((), ())):
@@ -76,52 +76,52 @@ def test_every_record_has_a_formula_where_the_model_is_not_at_hand(kind: str) ->
 
 
 def test_a_model_without_a_head_has_no_lens() -> None:
-    model, life = lived(replace(KINDS["fills"], head=False, transform=None, head_bias=False))
+    model, recorded = lived(replace(KINDS["fills"], head=False, transform=None, head_bias=False))
     with pytest.raises(UseError):
-        lens(model, life)
+        lens(model, recorded)
     with pytest.raises(UseError):
-        attribution(model, life, 0)
+        attribution(model, recorded, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_recorded_in_part_is_read_as_far_as_it_goes(kind: str) -> None:
     """The same numbers of the blocks whose output is there, none taken from other tensors, and a line where there are none."""
-    model, life = lived(KINDS[kind])
-    whole = dict(lens(model, life))
-    names = [p for p in whole if "layers." in p]
-    part = Trace("tiny", seen=[s for s in life if s.path in (names[1], "layers.0.attn", "decoder.layers.0.attn", "logits")])
+    model, recorded = lived(KINDS[kind])
+    complete = dict(lens(model, recorded))
+    names = [p for p in complete if "layers." in p]
+    part = Trace("tiny", seen=[s for s in recorded if s.path in (names[1], "layers.0.attn", "decoder.layers.0.attn", "logits")])
     ((path, logits),) = lens(model, part)
-    assert path == names[1] and float((logits - whole[path]).abs().max()) < 1e-12
-    other = Trace("tiny", seen=[s for s in life if ".attn" in s.path or s.path == "logits"])
+    assert path == names[1] and float((logits - complete[path]).abs().max()) < 1e-12
+    other = Trace("tiny", seen=[s for s in recorded if ".attn" in s.path or s.path == "logits"])
     for f in (lambda: lens(model, other), lambda: attribution(model, other, 7)):
-        with pytest.raises(UseError) as told:
+        with pytest.raises(UseError) as caught:
             f()
-        assert told.value.key == "lens.missing"
+        assert caught.value.key == "lens.missing"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("row", [0, -1])
 def test_all_that_was_added_is_the_logit(kind: str, row: int) -> None:
-    model, life = lived(KINDS[kind])
+    model, recorded = lived(KINDS[kind])
     if kind == "t5":
         row = -1  # its decoder has read one token
-    found = attribution(model, life, 7, 0, row)
+    result = attribution(model, recorded, 7, 0, row)
     capped = model.config.logit_cap
-    assert found.path == ("logits" if capped is None else "uncapped")
-    assert found.value == float(life[found.path].value[0, row, 7])
-    assert found.total == pytest.approx(found.value, abs=1e-11)
+    assert result.path == ("logits" if capped is None else "uncapped")
+    assert result.value == float(recorded[result.path].value[0, row, 7])
+    assert result.total == pytest.approx(result.value, abs=1e-11)
     layers = model.config.layers
     heads = sum(one.attn.heads + (one.cross.heads if one.cross else 0) for one in layers)
     if kind == "fills":  # an activation stands before its head
-        assert not found.parts and "transform.acted" in {s.path for s in found.rest}
+        assert not result.parts and "transform.acted" in {s.path for s in result.rest}
     else:
-        assert len(found.parts) == heads + len(layers)
-        assert sum(s.head is None for s in found.parts) == len(layers)
+        assert len(result.parts) == heads + len(layers)
+        assert sum(s.head is None for s in result.parts) == len(layers)
 
 
-def direction(model: Model, life: Trace, id: int) -> Tensor:
+def direction(model: Model, recorded: Trace, id: int) -> Tensor:
     """What one more of each channel of the last residual stream adds to a logit: autograd with the norm's scale held."""
-    x = life[sys.modules["pellucid.analysis.lens"].stream(model.module, list(life))[-1].path].value[0, -1].clone().requires_grad_()
+    x = recorded[sys.modules["pellucid.analysis.lens"].stream(model.module, list(recorded))[-1].path].value[0, -1].clone().requires_grad_()
     norm = model.module.norm
     centred = x - x.mean() if norm.centred else x
     scale = (centred.pow(2).mean() + norm.eps).rsqrt().detach()
@@ -133,17 +133,17 @@ def direction(model: Model, life: Trace, id: int) -> Tensor:
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3", "deepseek_v3", "gpt_oss", "qwen2_moe"])
 def test_a_head_added_what_its_columns_make_of_it(kind: str) -> None:
     """The judge: a head's z alone through W_o, and the gradient of the logit with the scale held."""
-    model, life = lived(KINDS[kind])
-    g = direction(model, life, 7)
-    found = {(s.path, s.head): s.value for s in attribution(model, life, 7).parts}
+    model, recorded = lived(KINDS[kind])
+    g = direction(model, recorded, 7)
+    result = {(s.path, s.head): s.value for s in attribution(model, recorded, 7).parts}
     for i in range(len(model.config.layers)):
-        z = life[f"layers.{i}.attn.z"].value[0, -1]
-        out = model.module.layers[i].attn.o.dense_weight()
+        z = recorded[f"layers.{i}.attn.z"].value[0, -1]
+        out = model.module.layers[i].attn.o.matrix()
         for h in range(z.shape[0]):
             alone = torch.zeros_like(z)
             alone[h] = z[h]
-            assert found[f"layers.{i}.attn", h] == pytest.approx(float(g @ (out.detach() @ alone.flatten())), abs=1e-12)
-        assert found[f"layers.{i}.ffn", None] == pytest.approx(float(g @ life[f"layers.{i}.ffn"].value[0, -1]), abs=1e-12)
+            assert result[f"layers.{i}.attn", h] == pytest.approx(float(g @ (out.detach() @ alone.flatten())), abs=1e-12)
+        assert result[f"layers.{i}.ffn", None] == pytest.approx(float(g @ recorded[f"layers.{i}.ffn"].value[0, -1]), abs=1e-12)
 
 
 MUTANTS = {
@@ -158,11 +158,11 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_walk_that_errs_does_not_add_up(mutant: str) -> None:
     kind, owner, name, stand_in = MUTANTS[mutant]
-    model, life = lived(KINDS[kind])
+    model, recorded = lived(KINDS[kind])
     with swapped(owner, name, stand_in):
-        found = attribution(model, life, 7)
-    whole = len(found.parts) == len(attribution(model, life, 7).parts)
-    assert not whole or abs(found.total - found.value) > 1e-3
+        result = attribution(model, recorded, 7)
+    complete = len(result.parts) == len(attribution(model, recorded, 7).parts)
+    assert not complete or abs(result.total - result.value) > 1e-3
 
 
 def test_an_edit_is_taken_as_it_is() -> None:
@@ -171,21 +171,21 @@ def test_an_edit_is_taken_as_it_is() -> None:
     def change(x: Tensor) -> Tensor:
         return x * 0.5
 
-    model, life = lived(LLAMA, edit={"layers.0.out": change})
-    found = attribution(model, life, 7)
-    assert found.total == pytest.approx(found.value, abs=1e-11)
-    assert [s.path for s in found.rest] == ["layers.0.out"] and {s.path for s in found.parts} == {"layers.1.attn", "layers.1.ffn"}
+    model, recorded = lived(LLAMA, edit={"layers.0.out": change})
+    result = attribution(model, recorded, 7)
+    assert result.total == pytest.approx(result.value, abs=1e-11)
+    assert [s.path for s in result.rest] == ["layers.0.out"] and {s.path for s in result.parts} == {"layers.1.attn", "layers.1.ffn"}
 
 
 def test_edited_logits_have_no_parts() -> None:
-    model, life = lived(LLAMA, edit={"logits": lambda x: x + 1.0})
-    found = attribution(model, life, 7)
-    assert (found.parts, found.total) == ([], found.value) and [s.path for s in found.rest] == ["logits"]
+    model, recorded = lived(LLAMA, edit={"logits": lambda x: x + 1.0})
+    result = attribution(model, recorded, 7)
+    assert (result.parts, result.total) == ([], result.value) and [s.path for s in result.rest] == ["logits"]
 
 
 def test_what_crosses_from_a_source_comes_by_heads() -> None:
-    model, life = lived(HEARS)
-    found = attribution(model, life, 7)
-    assert {(s.path, s.head) for s in found.parts if ".cross" in s.path} == {
+    model, recorded = lived(HEARS)
+    result = attribution(model, recorded, 7)
+    assert {(s.path, s.head) for s in result.parts if ".cross" in s.path} == {
         (f"decoder.layers.{i}.cross", h) for i in range(3) for h in range(4)
     }

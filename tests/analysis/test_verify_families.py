@@ -121,7 +121,7 @@ def test_equal_is_equal_and_one_weight_is_found(form: str) -> None:
     ("form", "part", "stand_in"),
     [
         ("falcon rw", "rounded", lambda layer: False),
-        ("llama in FP8, bfloat16", "dequantised", lambda held, method, dtype: {n: held.read(n) for n in held.names()}),
+        ("llama in FP8, bfloat16", "dequantised", lambda folder, method, dtype: {n: folder.read(n) for n in folder.names()}),
     ],
 )
 def test_mutants(form: str, part: str, stand_in: Any) -> None:

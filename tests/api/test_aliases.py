@@ -30,12 +30,12 @@ def recorded(model: Model, family: str) -> Any:
 def theirs(family: str, names: set[str]) -> dict[str, list[list[Tensor]]]:
     """What transformers' modules of these names give for the same batch, call by call."""
     j = judges.judge(family)
-    found: dict[str, list[list[Tensor]]] = {}
+    outputs: dict[str, list[list[Tensor]]] = {}
 
     def keep(name: str) -> Any:
         def hook(module: Any, args: Any, out: Any) -> None:  # a copy: some go on by adding into their output
             given = out if isinstance(out, tuple | list) else (out,)
-            found.setdefault(name, []).append([x.clone() for x in given if isinstance(x, Tensor)])
+            outputs.setdefault(name, []).append([x.clone() for x in given if isinstance(x, Tensor)])
 
         return hook
 
@@ -46,7 +46,7 @@ def theirs(family: str, names: set[str]) -> dict[str, list[list[Tensor]]]:
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return outputs
 
 
 def wrong(family: str) -> list[str]:
@@ -103,7 +103,7 @@ def test_a_wrong_name_is_seen() -> None:
 
 
 def test_common_names(specimen: Model) -> None:
-    """Those that are in everybody's fingers, in a GPT-2 and in a Llama."""
+    """The commonest names, in a GPT-2 and in a Llama."""
     gpt2, llama = aliases(specimen.module, specimen.family), aliases((m := load(judges.judge("llama").folder)).module, m.family)
     assert gpt2["layers.0.in"] == ("start",) and llama["layers.0.in"] == ("embed",) and llama["layers.1.in"] == ("layers.0.out",)
     assert gpt2["transformer.h.1.attn.c_attn"] == tuple(f"layers.1.attn.{n}" for n in "qkv")
@@ -131,14 +131,14 @@ def test_wherever_a_path_is_looked_up(specimen: Model, capsys: pytest.CaptureFix
         with pellucid.watch(specimen, only="logits", edit={path: lambda x: x * 0.5}):
             outs.append(specimen(ids))
     assert torch.equal(outs[0], outs[1]) and torch.equal(outs[0], outs[2]) and not torch.equal(outs[0], specimen(ids))
-    life = pellucid.trace(specimen, PROMPT, terms=True)
-    assert life["blocks.3.attn.hook_z"].path == "layers.3.attn.z"
-    told = []
+    recorded = pellucid.trace(specimen, PROMPT, terms=True)
+    assert recorded["blocks.3.attn.hook_z"].path == "layers.3.attn.z"
+    named = []
     for path in ("blocks.0.attn.hook_q", "transformer.h.0.ln_1", "layers.0.attn.q", "layers.0.attn_norm"):
         index = "0,0,1,3" if "q" in path else "0,1,3"
         assert main(["explain", "pellucid/capitals", PROMPT, "--cell", path, index, "--json"]) == 0
-        told.append(json.loads(capsys.readouterr().out)["cell"])
-    assert told[0] == told[2] and told[1] == told[3]
+        named.append(json.loads(capsys.readouterr().out)["cell"])
+    assert named[0] == named[2] and named[1] == named[3]
 
 
 def test_patterns_of_our_own_paths_stay() -> None:
@@ -161,8 +161,8 @@ def test_a_trace_from_a_folder(tmp_path: Path) -> None:
     """Without its model, what was made from what tells the stream; a part that does not tell it has no such names."""
     for name in ("capitals", "capitals-bert", "capitals-t5"):
         model = load(f"pellucid/{name}")
-        life = pellucid.trace(model, PROMPT)
-        life.save(tmp_path / name)
+        recorded = pellucid.trace(model, PROMPT)
+        recorded.save(tmp_path / name)
         again = pellucid.load_trace(tmp_path / name)
         table = aliases(model.module)
         assert {n: p for n, p in again.aliases.items() if n in table and ".in" in n} == {n: p for n, p in table.items() if ".in" in n}
@@ -175,12 +175,12 @@ def test_a_trace_from_a_folder(tmp_path: Path) -> None:
 
 def test_weights_by_head(specimen: Model) -> None:
     """W_Q to W_O give each head's own numbers; transformers' names the tensor of the file."""
-    life = pellucid.trace(specimen, PROMPT)
-    x, z = life["blocks.1.ln1.hook_normalized"].value[0].double(), life["blocks.1.attn.hook_z"].value[0].double()
+    recorded = pellucid.trace(specimen, PROMPT)
+    x, z = recorded["blocks.1.ln1.hook_normalized"].value[0].double(), recorded["blocks.1.attn.hook_z"].value[0].double()
     w = {n: specimen.weight(f"blocks.1.attn.{n}").double() for n in ("W_Q", "b_Q", "W_O", "b_O")}
     q = torch.einsum("td,hdk->thk", x, w["W_Q"]) + w["b_Q"]
-    assert far(q, life["blocks.1.attn.hook_q"].value[0]) < 1e-3
-    assert far(torch.einsum("thk,hkd->td", z, w["W_O"]) + w["b_O"], life["blocks.1.hook_attn_out"].value[0]) < 1e-3
+    assert far(q, recorded["blocks.1.attn.hook_q"].value[0]) < 1e-3
+    assert far(torch.einsum("thk,hkd->td", z, w["W_O"]) + w["b_O"], recorded["blocks.1.hook_attn_out"].value[0]) < 1e-3
     fused = specimen.weight("transformer.h.1.attn.c_attn.weight")
     assert torch.equal(fused, specimen.tensors()["transformer.h.1.attn.c_attn.weight"])
     assert torch.equal(specimen.weight("layers.1.ffn.up.weight").T, specimen.weight("blocks.1.mlp.W_in"))

@@ -47,7 +47,7 @@ def test_tab_shows_every_public_name() -> None:
 
 def vague() -> Iterator[str]:
     """Public functions and methods with a setting that their signature does not name or type."""
-    functions = {name: found for name in pellucid.__all__ if inspect.isfunction(found := getattr(pellucid, name))}
+    functions = {name: function for name in pellucid.__all__ if inspect.isfunction(function := getattr(pellucid, name))}
     functions |= {f"{owner.__name__}.{name}": getattr(owner, name) for owner, names in METHODS.items() for name in names}
     for name, function in functions.items():
         for p in inspect.signature(function).parameters.values():
@@ -130,10 +130,10 @@ def test_a_type_checker_sees_the_settings(tmp_path: Path) -> None:
     file.write_text(SNIPPET + "\n".join(REFUSED) + "\n")
     root = Path(pellucid.__file__).parents[2]
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context", str(file)]
-    said = subprocess.run(command, capture_output=True, text=True, cwd=root).stdout.splitlines()
+    message = subprocess.run(command, capture_output=True, text=True, cwd=root).stdout.splitlines()
     first = SNIPPET.count("\n") + 1
-    lines = {int(line.split(":")[1]): line for line in said if line.startswith(str(file)) and ": error:" in line}
-    assert sorted(lines) == list(range(first, first + len(REFUSED))), said
+    lines = {int(line.split(":")[1]): line for line in message if line.startswith(str(file)) and ": error:" in line}
+    assert sorted(lines) == list(range(first, first + len(REFUSED))), message
     for at, named in enumerate(REFUSED.values(), first):
         assert named in lines[at]
 
@@ -184,10 +184,10 @@ FAULTS: dict[str, tuple[Callable[[Model], object], type[PellucidError], str]] = 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_cannot_be_is_one_line(fault: str, specimen: Model) -> None:
-    call, kind, said = FAULTS[fault]
+    call, kind, message = FAULTS[fault]
     with pytest.raises(kind) as caught:
         call(specimen)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def near(model: Model, **how: Any) -> str:
@@ -224,9 +224,9 @@ def test_gradients_reach_the_recorded_tensor(own: Model) -> None:
     ids = torch.tensor([own.tokenizer.encode(PROMPT)])
     with pellucid.watch(own, grad=True) as seen:
         own(ids)
-    (found,) = torch.autograd.grad(seen["logits"].value[0, -1, 386], seen["layers.1.mid"].value, retain_graph=True)
+    (gradient,) = torch.autograd.grad(seen["logits"].value[0, -1, 386], seen["layers.1.mid"].value, retain_graph=True)
     seen["logits"].value[0, -1, 386].backward()
-    assert float(found.norm()) > 0 and torch.equal(seen["layers.1.mid"].grad, found)  # type: ignore[arg-type]
+    assert float(gradient.norm()) > 0 and torch.equal(seen["layers.1.mid"].grad, gradient)  # type: ignore[arg-type]
     with pellucid.watch(own) as plain:
         own(ids)
     assert not plain["layers.1.mid"].value.requires_grad and far(plain["layers.1.mid"].value, seen["layers.1.mid"].value) < 1e-4
@@ -236,6 +236,6 @@ def test_gradients_reach_the_recorded_tensor(own: Model) -> None:
 
 
 def test_attribution_takes_a_text(specimen: Model) -> None:
-    life = pellucid.trace(specimen, PROMPT)
+    recorded = pellucid.trace(specimen, PROMPT)
     (paris,) = specimen.tokenizer.encode(" Paris", special=False)
-    assert pellucid.attribution(specimen, life, " Paris") == pellucid.attribution(specimen, life, paris)
+    assert pellucid.attribution(specimen, recorded, " Paris") == pellucid.attribution(specimen, recorded, paris)

@@ -74,13 +74,13 @@ def test_round_trip_mutants_are_seen(folder: Path, tmp_path: Path) -> None:
     """A weight that is transposed, left out, or rounded on its way."""
     model = load(folder)
 
-    def turned(module: Any, rules: Any) -> Any:
+    def transposed(module: Any, rules: Any) -> Any:
         return ((n, t.t().contiguous() if n.endswith("attn.c_proj.weight") else t) for n, t in unfill(module, rules))
 
     def rounded(module: Any, rules: Any) -> Any:
         return ((n, t.bfloat16().float()) for n, t in unfill(module, rules))
 
-    for number, wrong in enumerate((turned, rounded)):
+    for number, wrong in enumerate((transposed, rounded)):
         with swapped(model_module, "unfill", wrong):
             model.save(tmp_path / str(number))
         assert not same(load(tmp_path / str(number)).tensors(), model.tensors())
@@ -123,8 +123,8 @@ def test_dtypes(folder: Path, tmp_path: Path) -> None:
         at = stored(folder, tmp_path, dtype)
         assert load(at).dtype == torch.promote_types(dtype, torch.float32)
         assert load(at, device="meta").dtype == dtype
-        for name, asked in model_module.DTYPES.items():
-            assert load(at, dtype=name).dtype == load(at, dtype=asked).dtype == asked
+        for name, dtype in model_module.DTYPES.items():
+            assert load(at, dtype=name).dtype == load(at, dtype=dtype).dtype == dtype
         assert {p.dtype for p in load(at, dtype="float32").module.parameters()} == {torch.float32}
     half = load(stored(folder, tmp_path / "again", torch.float16))
     assert same(half.tensors(), {n: t.half().float() for n, t in load(folder).tensors().items()})
@@ -178,9 +178,9 @@ def test_unknown_names(name: str, key: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PellucidError) as caught:
         load(name)
-    said = str(caught.value)
-    assert caught.value.key == key and "\n" not in said and "\x1b" not in said
-    assert key == "hub.away" or not specimens() or specimens()[0] in said
+    message = str(caught.value)
+    assert caught.value.key == key and "\n" not in message and "\x1b" not in message
+    assert key == "hub.away" or not specimens() or specimens()[0] in message
 
 
 def test_a_file_is_no_model(folder: Path, tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_stops(config: Any, generation: dict[str, Any] | None, stops: tuple[int,
 
 
 def test_unknown_fields_are_named(folder: Path, tmp_path: Path) -> None:
-    """A field that nobody knows is refused by name; set aside by name, the model loads."""
+    """An unknown field is refused by name; with `ignore_fields` of that name the model loads."""
     hf = json.loads((folder / "config.json").read_text()) | {"wobble": 3}
     (tmp_path / "config.json").write_text(json.dumps(hf))
     (tmp_path / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes())
@@ -321,12 +321,12 @@ def test_trace_is_generate(specimen: Model) -> None:
     """A text or its ids; its new tokens are generate's; the first step has the logits of every row."""
     text = "The capital of France is"
     tokens = specimen.tokenizer.encode(text)
-    life, again = pellucid.trace(specimen, text, steps=4), pellucid.trace(specimen, tokens, steps=4)
-    assert life.ids == again.ids == tokens and (life.prompt, again.prompt) == (text, None) and life.new == again.new
-    assert life.new == specimen.generate([tokens], 4)[0] and life.steps == len(life.new)
+    recorded, again = pellucid.trace(specimen, text, steps=4), pellucid.trace(specimen, tokens, steps=4)
+    assert recorded.ids == again.ids == tokens and (recorded.prompt, again.prompt) == (text, None) and recorded.new == again.new
+    assert recorded.new == specimen.generate([tokens], 4)[0] and recorded.steps == len(recorded.new)
     with torch.no_grad():
-        assert far(life.all("logits")[0].value, specimen(torch.tensor([tokens]))) < 1e-1
-    assert life.all("logits")[0].shape[1] == len(tokens)
+        assert far(recorded.all("logits")[0].value, specimen(torch.tensor([tokens]))) < 1e-1
+    assert recorded.all("logits")[0].shape[1] == len(tokens)
     with pytest.raises(TokenizerError):
         pellucid.trace(specimen, "\ud800")
     with pytest.raises(UseError):
@@ -334,9 +334,9 @@ def test_trace_is_generate(specimen: Model) -> None:
 
 
 def test_trace_of_an_encoder_decoder(t5: Model) -> None:
-    life = pellucid.trace(t5, [5, 6, 7], steps=3)
-    assert life.new == t5.generate([[5, 6, 7]], 3)[0]
-    assert life.all("source")[0].shape == (1, 3, 32) and life.steps == len(life.new)
+    recorded = pellucid.trace(t5, [5, 6, 7], steps=3)
+    assert recorded.new == t5.generate([[5, 6, 7]], 3)[0]
+    assert recorded.all("source")[0].shape == (1, 3, 32) and recorded.steps == len(recorded.new)
 
 
 LOADING = """

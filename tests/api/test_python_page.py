@@ -26,16 +26,16 @@ def untrue(text: str, space: dict[str, Any] | None = None) -> list[str]:
     space = {} if space is None else space
     out: list[str] = []
     for block in examples(text):
-        told = {block[: m.start()].count("\n") + 1: m["value"] for m in SHOWN.finditer(block)}
+        values = {block[: m.start()].count("\n") + 1: m["value"] for m in SHOWN.finditer(block)}
         for node in ast.parse(block).body:
             if isinstance(node, ast.Expr):
                 value = eval(compile(ast.Expression(node.value), str(PAGE), "eval"), space)
-                expected = told.pop(node.end_lineno or 0, None)
+                expected = values.pop(node.end_lineno or 0, None)
                 if expected is not None and repr(value) != expected:
                     out.append(f"{ast.unparse(node)}: {value!r} for {expected}")
             else:
                 exec(compile(ast.Module([node], []), str(PAGE), "exec"), space)
-        out += [f"no value stands for {value}" for value in told.values()]
+        out += [f"no value stands for {value}" for value in values.values()]
     return out
 
 

@@ -35,24 +35,24 @@ def adapted(family: str, dtype: str = "float64") -> Model:
 def test_every_parameter_is_the_source_of_a_line(family: str) -> None:
     """MLA's kv_b is read and never called: its additions are sources of the keys and values that grow from it."""
     model = adapted(family)
-    life = trace(model, PROMPT)
-    told = {w for s in life for w in s.weights}
+    recorded = trace(model, PROMPT)
+    ran = {w for s in recorded for w in s.weights}
     names = {n for n, _ in model.module.named_parameters()}
-    assert names <= told and any("lora_a" in n for n in names)
+    assert names <= ran and any("lora_a" in n for n in names)
     if family == "deepseek_v3":
-        assert "layers.0.attn.kv_b.adapters.default.lora_b.weight" in life["layers.0.attn.k"].weights
-        with swapped(AdaptedLinear, "dense_weight", lambda self: self.weight):
+        assert "layers.0.attn.kv_b.adapters.default.lora_b.weight" in recorded["layers.0.attn.k"].weights
+        with swapped(AdaptedLinear, "matrix", lambda self: self.weight):
             assert not names <= {w for s in trace(model, PROMPT) for w in s.weights}
 
 
 def test_lines_say_what_was_added() -> None:
     model = adapted("llama")
-    life = trace(model, PROMPT)
-    dims = {s.path: s.dims for s in life}
+    recorded = trace(model, PROMPT)
+    dims = {s.path: s.dims for s in recorded}
     up = "layers.0.ffn.up"
-    low, added = life[f"{up}.adapters.default.lora_a"], life[f"{up}.adapters.default.lora_b"]
+    low, added = recorded[f"{up}.adapters.default.lora_a"], recorded[f"{up}.adapters.default.lora_b"]
     assert (low.dims, low.shape) == ("B T L", (1, 4, 3)) and added.dims == "B T F"
-    assert formula(life[up], dims) == f"ffn_norm · W_upᵀ + {7 / 3} · lora_b"
+    assert formula(recorded[up], dims) == f"ffn_norm · W_upᵀ + {7 / 3} · lora_b"
     assert formula(added, dims) == "lora_a · W_lora_bᵀ"
     assert formula(low, dims) == "ffn_norm · W_lora_aᵀ"
     deep = adapted("deepseek_v3")
@@ -75,7 +75,7 @@ def test_terms_add_up(family: str) -> None:
 
 
 def test_one_request_of_a_crowd_is_watched() -> None:
-    """The head's rows are those that the step wants; nobody knows whose they are, so they are no request's."""
+    """The head computes only the wanted rows, which carry no request, so a watch of one request has none of them."""
     model = adapted("llama")
     with watch(model.module, request=1) as seen:
         model.generate([PROMPT, PROMPT[:2]], 2)
@@ -158,17 +158,17 @@ def test_commands(specimen: Model, tmp_path: Path, capsys: pytest.CaptureFixture
     settings: dict[str, Any] = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": [hf]}
     (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
 
-    def told(*words: str) -> tuple[int, str, str]:
+    def ran(*words: str) -> tuple[int, str, str]:
         code = main(words)
         out = capsys.readouterr()
         return code, out.out, out.err
 
     words = ("pellucid/capitals", "The capital of France is")
-    plain, turned = (told("run", *words, "--max-new-tokens", "3", *more) for more in ((), ("--adapter", str(tmp_path))))
-    assert plain[0] == turned[0] == 0 and plain[1] != turned[1]
-    code, out, _ = told("explain", *words, "--all", "--adapter", str(tmp_path))
+    plain, adapted_reply = (ran("run", *words, "--max-new-tokens", "3", *more) for more in ((), ("--adapter", str(tmp_path))))
+    assert plain[0] == adapted_reply[0] == 0 and plain[1] != adapted_reply[1]
+    code, out, _ = ran("explain", *words, "--all", "--adapter", str(tmp_path))
     assert code == 0 and "lora_a" in out and "lora_b" in out and "W_lora_b" in out
-    code, out, _ = told("--json", "explain", *words, "--adapter", str(tmp_path))
+    code, out, _ = ran("--json", "explain", *words, "--adapter", str(tmp_path))
     assert code == 0 and "layers.0.ffn.up.adapters.default.lora_a" in out
-    code, out, err = told("run", *words, "--adapter", str(tmp_path / "none"))
+    code, out, err = ran("run", *words, "--adapter", str(tmp_path / "none"))
     assert code == 2 and err.count("\n") == 1 and "adapter_config.json" in err

@@ -77,8 +77,8 @@ class Without(Addition):
     [
         ("llama", adapter, "Addition", Without),
         ("llama", adapter_file.math, "sqrt", lambda x: x),
-        ("gpt2", adapter, "turned", lambda group, shapes: False),
-        ("deepseek_v3", AdaptedLinear, "dense_weight", lambda self: self.weight),
+        ("gpt2", adapter, "transposed", lambda group, shapes: False),
+        ("deepseek_v3", AdaptedLinear, "matrix", lambda self: self.weight),
         ("t5", AdaptedLinear, "forward", lambda self, x: torch.nn.functional.linear(x, self.weight, self.bias)),
     ],
 )
@@ -91,7 +91,7 @@ def test_mutants_are_far(family: str, owner: Any, name: str, mutant: Any, monkey
         try:
             assert far(load(folder, dtype="float64", adapter=own)(*prompts(family)), want) > 1e-3
         except (RuntimeError, IndexError):
-            assert name == "turned"
+            assert name == "transposed"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -206,14 +206,14 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "settings", "tensors", "said"), REFUSED)
-def test_refused_by_name_and_nothing_is_changed(key: str, settings: dict[str, Any], tensors: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("key", "settings", "tensors", "message"), REFUSED)
+def test_refused_by_name_and_nothing_is_changed(key: str, settings: dict[str, Any], tensors: dict[str, Any], message: str) -> None:
     model = adapters.plain("llama")
     own = adapters.case("llama")[1]
     with pytest.raises(PellucidError) as caught:
         model.adapt(adapters.changed(own, tensors, **settings))
     text = str(caught.value)
-    assert caught.value.key == key and said in text and "\n" not in text and "adapter_" in text
+    assert caught.value.key == key and message in text and "\n" not in text and "adapter_" in text
     assert not model.adapters and not any(isinstance(m, AdaptedLinear) for m in model.module.modules())
     model.adapt(adapters.changed(own))
 

@@ -60,17 +60,17 @@ def audited() -> Iterator[list[tuple[str, str]]]:
 
 def unadmitted(events: list[tuple[str, str]], folder: Path) -> set[str]:
     """The entries of a folder that were opened and that `inside` had not let in before."""
-    admitted, found = set[str](), set[str]()
+    admitted, opened = set[str](), set[str]()
     for event, path in events:
         if event == "pellucid.inside":
             admitted.add(path)
         elif Path(path).is_relative_to(folder) and path not in admitted:
-            found.add(str(Path(path).relative_to(folder)))
-    return found
+            opened.add(str(Path(path).relative_to(folder)))
+    return opened
 
 
 @pytest.fixture
-def whole(folder: Path, tmp_path: Path) -> Path:
+def complete(folder: Path, tmp_path: Path) -> Path:
     """A folder that has every file that a checkpoint can have."""
     path = tmp_path / "whole"
     shutil.copytree(folder, path)
@@ -82,45 +82,45 @@ def whole(folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", [*EVERY, TEMPLATE_FOLDER])
-def test_a_link_out_of_the_folder_is_refused_at_load(name: str, whole: Path, tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_refused_at_load(name: str, complete: Path, tmp_path: Path) -> None:
     """Whatever the file is for, and whether or not the tokenizer needs it."""
     away = tmp_path / "away"
-    shutil.move(whole / name, away)
-    (whole / name).symlink_to(away)
+    shutil.move(complete / name, away)
+    (complete / name).symlink_to(away)
     with pytest.raises(PellucidError) as caught:
-        load(whole)
+        load(complete)
     assert caught.value.key == "file.outside" and Path(name).name in str(caught.value)
 
 
-def test_what_is_saved_is_what_was_loaded(whole: Path, tmp_path: Path) -> None:
+def test_what_is_saved_is_what_was_loaded(complete: Path, tmp_path: Path) -> None:
     """A file that becomes a link to a key after the load is saved as it was, and so is one that is gone."""
     (tmp_path / "key").write_bytes(SECRET)
-    model = load(whole)
+    model = load(complete)
     for name in ("added_tokens.json", "chat_template.json", EXTRA):
-        (whole / name).unlink()
-        (whole / name).symlink_to(tmp_path / "key")
-    (whole / "vocab.txt").unlink()
+        (complete / name).unlink()
+        (complete / name).symlink_to(tmp_path / "key")
+    (complete / "vocab.txt").unlink()
     model.save(tmp_path / "saved")
     for name in (*TOKENIZER_FILES, EXTRA):
-        held = (tmp_path / "saved" / name).read_bytes()
-        assert SECRET not in held
+        content = (tmp_path / "saved" / name).read_bytes()
+        assert SECRET not in content
         if name in TEXTS:
-            assert held == TEXTS[name].encode()
+            assert content == TEXTS[name].encode()
     assert load(tmp_path / "saved").tokenizer.encode("The cat") == model.tokenizer.encode("The cat")
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(whole: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(complete: Path) -> None:
     """What is kept to be saved and what the tokenizer was made of are one content."""
-    with pytest.raises(PellucidError) as caught, Folder(whole).carried():
-        (whole / "tokenizer.json").write_text("{ }")
+    with pytest.raises(PellucidError) as caught, Folder(complete).carried():
+        (complete / "tokenizer.json").write_text("{ }")
     assert caught.value.key == "file.changed" and "tokenizer.json" in str(caught.value)
 
 
-def test_templates_beyond_a_number_are_refused(whole: Path) -> None:
+def test_templates_beyond_a_number_are_refused(complete: Path) -> None:
     for i in range(20):
-        (whole / TEMPLATE_FOLDER / f"t{i}.jinja").write_text("x")
+        (complete / TEMPLATE_FOLDER / f"t{i}.jinja").write_text("x")
     with pytest.raises(PellucidError, match="21 chat templates; at most 16"):
-        load(whole)
+        load(complete)
 
 
 def undoored(self: Folder) -> list[Path]:
@@ -135,31 +135,31 @@ MUTANTS: dict[str, Mutant] = {
 
 
 @pytest.mark.parametrize("mutant", ["", *MUTANTS])
-def test_every_open_passes_the_door(mutant: str, whole: Path, tmp_path: Path) -> None:
+def test_every_open_passes_the_door(mutant: str, complete: Path, tmp_path: Path) -> None:
     """Loaded, counted, used, adapted, saved: every entry of the folder that is opened was let in."""
-    load(whole)  # what is imported at first use is no entry of the folder
+    load(complete)  # what is imported at first use is no entry of the folder
     with audited() as events, swapped(*(MUTANTS[mutant] if mutant else (Folder, "__doc__", ""))):
-        model = load(whole)
+        model = load(complete)
         model.generate([model.tokenizer.encode("The cat")], 2)
-        count(whole)
+        count(complete)
         model.save(tmp_path / f"saved{len(mutant)}")
     opened = {path for event, path in events if event == "open"}
-    assert all(str(whole / name) in opened for name in (*TOKENIZER_FILES, EXTRA, "config.json", "model.safetensors"))
-    assert bool(unadmitted(events, whole)) == bool(mutant), unadmitted(events, whole)
+    assert all(str(complete / name) in opened for name in (*TOKENIZER_FILES, EXTRA, "config.json", "model.safetensors"))
+    assert bool(unadmitted(events, complete)) == bool(mutant), unadmitted(events, complete)
 
 
-def test_shards_pass_the_door(whole: Path, tmp_path: Path) -> None:
-    load(whole).save(tmp_path / "shards", shard_bytes=20_000)
+def test_shards_pass_the_door(complete: Path, tmp_path: Path) -> None:
+    load(complete).save(tmp_path / "shards", shard_bytes=20_000)
     with audited() as events:
         load(tmp_path / "shards")
     assert sum(path.endswith(".safetensors") for event, path in events if event == "open") > 4
     assert unadmitted(events, tmp_path / "shards") == set()
 
 
-def test_a_config_alone_passes_the_door(whole: Path, tmp_path: Path) -> None:
+def test_a_config_alone_passes_the_door(complete: Path, tmp_path: Path) -> None:
     """`count FOLDER` reads config.json alone, and follows no link either."""
-    shutil.move(whole / "config.json", tmp_path / "config.json")
-    (whole / "config.json").symlink_to(tmp_path / "config.json")
-    assert json.loads((whole / "config.json").read_text())["model_type"] == "gpt2"
+    shutil.move(complete / "config.json", tmp_path / "config.json")
+    (complete / "config.json").symlink_to(tmp_path / "config.json")
+    assert json.loads((complete / "config.json").read_text())["model_type"] == "gpt2"
     with pytest.raises(PellucidError, match="outside of its folder"):
-        count(whole)
+        count(complete)

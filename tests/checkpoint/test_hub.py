@@ -28,17 +28,17 @@ CAPITALS = SPECIMENS / "capitals"
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub that holds the specimen beside pickles and code, and an empty cache."""
-    with serving(Hub()) as found:
-        found.add(NAME, CAPITALS, **dict.fromkeys(("pytorch_model.bin", "modeling_x.py", "onnx/model.safetensors"), b"\x80\x04never"))
-        found.models[NAME]["consolidated.safetensors"] = b"the same once more"
-        monkeypatch.setattr(constants, "ENDPOINT", found.address)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", found.address + "/{repo_id}/resolve/{revision}/{filename}")
+    with serving(Hub()) as served:
+        served.add(NAME, CAPITALS, **dict.fromkeys(("pytorch_model.bin", "modeling_x.py", "onnx/model.safetensors"), b"\x80\x04never"))
+        served.models[NAME]["consolidated.safetensors"] = b"the same once more"
+        monkeypatch.setattr(constants, "ENDPOINT", served.address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", served.address + "/{repo_id}/resolve/{revision}/{filename}")
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(file_download, "time", SimpleNamespace(sleep=lambda seconds: None, time=lambda: 0.0))
         monkeypatch.delenv("HF_TOKEN", raising=False)
-        yield found
+        yield served
 
 
 def answer(model: Model) -> list[list[int]]:
@@ -60,8 +60,8 @@ def cached(tmp_path: Path) -> list[str]:
 
 
 def test_a_hub_model_is_the_model_and_only_its_files_are_fetched(hub: Hub, specimen: Model) -> None:
-    told: list[tuple[int, int]] = []
-    model = load(NAME, progress=lambda done, whole: told.append((done, whole)))
+    progress: list[tuple[int, int]] = []
+    model = load(NAME, progress=lambda done, total: progress.append((done, total)))
     assert answer(model) == answer(specimen)
     assert all(torch.equal(p, q) for p, q in zip(model.module.parameters(), specimen.module.parameters(), strict=True))
     gets = hub.gets()
@@ -69,7 +69,7 @@ def test_a_hub_model_is_the_model_and_only_its_files_are_fetched(hub: Hub, speci
     assert set(gets) == there & {"config.json", "generation_config.json", "model.safetensors", *ours.TOKENIZER_FILES}
     assert len(gets) == len(set(gets)) and not {"README.md", "pytorch_model.bin", "consolidated.safetensors"} & set(gets)
     size = (CAPITALS / "model.safetensors").stat().st_size
-    assert (size, size) in told and all(done <= whole for done, whole in told)
+    assert (size, size) in progress and all(done <= total for done, total in progress)
     hub.asked.clear()
     assert answer(load(NAME)) == answer(specimen)
     assert hub.gets() == []
@@ -100,8 +100,8 @@ def test_config_alone(hub: Hub) -> None:
 def test_an_adapter_is_two_files(hub: Hub, tmp_path: Path, specimen: Model) -> None:
     model = load(NAME, dtype="float32")
     inner, width = model.module.get_parameter("layers.0.ffn.up.weight").shape
-    held = {"lora_A": torch.ones(2, width), "lora_B": torch.ones(inner, 2)}
-    raw = save({f"base_model.model.transformer.h.0.mlp.c_fc.{n}.weight": t for n, t in held.items()})
+    shapes = {"lora_A": torch.ones(2, width), "lora_B": torch.ones(inner, 2)}
+    raw = save({f"base_model.model.transformer.h.0.mlp.c_fc.{n}.weight": t for n, t in shapes.items()})
     settings = json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["h.0.mlp.c_fc"]}).encode()
     hub.models["owner/adapter"] = {"adapter_config.json": settings, "adapter_model.safetensors": raw, "training_args.bin": b"\x80\x04"}
     hub.asked.clear()
@@ -132,11 +132,13 @@ def test_the_cache_serves_where_the_hub_is_away(how: str, hub: Hub, specimen: Mo
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     else:
         monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         assert answer(load(NAME)) == answer(specimen)
-    (said,) = [str(w.message) for w in heard if w.category is UserWarning]
-    assert NAME in said and COMMIT[:8] in said and {"offline": "HF_HUB_OFFLINE", "500": "HTTP 500", "refused": "refused"}[how] in said
+    (message,) = [str(w.message) for w in warned if w.category is UserWarning]
+    assert (
+        NAME in message and COMMIT[:8] in message and {"offline": "HF_HUB_OFFLINE", "500": "HTTP 500", "refused": "refused"}[how] in message
+    )
     assert hub.gets() == []
     assert fault("owner/other").key == "hub.away"
 
@@ -146,8 +148,8 @@ def test_a_part_of_a_model_in_the_cache_is_no_model(hub: Hub, monkeypatch: pytes
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.warns(UserWarning, match="HF_HUB_OFFLINE"):
         ours.fetch_config(NAME)
-    said = fault()
-    assert said.key == "hub.partly" and "model.safetensors" in str(said)
+    message = fault()
+    assert message.key == "hub.partly" and "model.safetensors" in str(message)
 
 
 @pytest.mark.parametrize("token", [None, "hf_wrong", "hf_bad\x01"])
@@ -155,10 +157,10 @@ def test_a_gated_model_tells_to_log_in_and_keeps_the_token(token: str | None, hu
     hub.gated.add(NAME)
     if token is not None:
         monkeypatch.setenv("HF_TOKEN", token)
-    said = fault()
-    assert token is None or (token not in str(said) and "hf_" not in str(said))
+    message = fault()
+    assert token is None or (token not in str(message) and "hf_" not in str(message))
     if token != "hf_bad\x01":
-        assert said.key == "hub.login" and "hf auth login" in str(said) and "HF_TOKEN" in str(said)
+        assert message.key == "hub.login" and "hf auth login" in str(message) and "HF_TOKEN" in str(message)
     monkeypatch.setenv("HF_TOKEN", hub.token)
     load(NAME)
 
@@ -171,8 +173,8 @@ def test_a_refused_listing_is_not_served_from_the_cache(code: int, hub: Hub) -> 
 
 
 def test_unknown_ids_and_models_without_safetensors(hub: Hub) -> None:
-    said = fault("owner/none")
-    assert said.key == "hub.unknown" and "owner/model@revision" in str(said)
+    message = fault("owner/none")
+    assert message.key == "hub.unknown" and "owner/model@revision" in str(message)
     hub.models["owner/pickled"] = {"config.json": b"{}", "pytorch_model.bin": b"", "x.gguf": b""}
     assert fault("owner/pickled").key == "folder.pickled" and "pytorch_model.bin, x.gguf" in str(fault("owner/pickled"))
     hub.models["owner/bare"] = {"config.json": b"{}"}
@@ -199,8 +201,8 @@ def test_nothing_but_what_was_announced_is_used(how: str, name: str, hub: Hub, t
         middle = len(content) // 2
         hub.swapped[name] = content[::-1] if how == "swapped" else content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
     before = set(cached(tmp_path))
-    said = fault()
-    assert said.key == ("hub.fetch" if how == "short" else "hub.hash")
+    message = fault()
+    assert message.key == ("hub.fetch" if how == "short" else "hub.hash")
     assert etag(name, content) not in set(cached(tmp_path)) - before
     assert not [n for n in cached(tmp_path) if "incomplete" in n]
     hub.short.clear()
@@ -226,8 +228,8 @@ def test_a_redirect_is_followed_and_takes_no_token_along(hub: Hub, specimen: Mod
 
 def test_a_failing_redirect_does_not_tell_the_signed_address(hub: Hub) -> None:
     hub.elsewhere, hub.status = True, {f"/cdn/{NAME}/model.safetensors": 500}
-    said = fault()
-    assert said.key == "hub.fetch" and "secret" not in str(said) and "HTTP 500" in str(said)
+    message = fault()
+    assert message.key == "hub.fetch" and "secret" not in str(message) and "HTTP 500" in str(message)
 
 
 def test_links_of_the_cache_stay_in_it(hub: Hub, tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def test_mutants_are_seen(model: Model, theirs: Any) -> None:
 
 def test_similar_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     """The example, as it is: a question lies nearest to its answer."""
-    told = runpy.run_path(str(EXAMPLE), run_name="__main__")
-    likeness = told["likeness"]
+    names = runpy.run_path(str(EXAMPLE), run_name="__main__")
+    likeness = names["likeness"]
     assert likeness.shape == (4, 4)
     assert torch.allclose(likeness.diagonal(), torch.ones(4), atol=1e-5)
     away = likeness - 2 * torch.eye(4)

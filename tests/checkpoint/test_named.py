@@ -38,9 +38,9 @@ def test_gguf_is_told_not_to_be_read_yet(name: str, tmp_path: Path, monkeypatch:
     """As a file that is there, as one that is not, as what looks like a hub id; and what is read instead."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.gguf").write_bytes(b"GGUF\3\0\0\0" + bytes(64))
-    for asked in (load, count):
+    for function in (load, count):
         with pytest.raises(PellucidError, match=r"GGUF is not read yet; read are a folder with config\.json"):
-            asked(name)
+            function(name)
 
 
 def test_a_folder_of_gguf_alone_is_no_pickle(folder: Path, tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_ids_need_no_tokenizer(wordless: Path, folder: Path) -> None:
     new = load(wordless).generate([[1, 2, 3]], 5, eos=None)[0]
     shown = ran("run", str(wordless), "1 2 3", "--ids", "--max-new-tokens", "5")
     assert (shown.returncode, shown.stdout) == (0, " ".join(map(str, new)) + "\n")
-    told = ran("run", str(wordless), "1 2 3", "--ids", "--max-new-tokens", "5", "--json")
-    document = json.loads(told.stdout)
+    result = ran("run", str(wordless), "1 2 3", "--ids", "--max-new-tokens", "5", "--json")
+    document = json.loads(result.stdout)
     jsonschema.validate(document, json.loads((SCHEMAS / "run.json").read_text()))
     assert document["new"] == new and document["text"] == shown.stdout.strip()
     worded = ran("run", str(folder), "1 2 3", "--ids", "--max-new-tokens", "5")
@@ -81,11 +81,11 @@ def test_open_tells_no_address_of_a_name_of_nothing(name: str, why: str) -> None
     assert done.returncode == 2 and done.stdout == "" and why in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("held", ["a tokenizer", "nothing"])
-def test_open_tells_no_address_of_what_cannot_be_opened(held: str, folder: Path, tmp_path: Path) -> None:
-    if held == "a tokenizer":
+@pytest.mark.parametrize("contents", ["a tokenizer", "nothing"])
+def test_open_tells_no_address_of_what_cannot_be_opened(contents: str, folder: Path, tmp_path: Path) -> None:
+    if contents == "a tokenizer":
         shutil.copy(folder / "tokenizer.json", tmp_path)
     done = ran("open", str(tmp_path), "--no-browser")
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
     assert "neither a model (config.json) nor a trace (index.jsonl)" in done.stderr
-    assert ("found: tokenizer.json" if held == "a tokenizer" else "found: nothing") in done.stderr
+    assert ("found: tokenizer.json" if contents == "a tokenizer" else "found: nothing") in done.stderr

@@ -18,9 +18,9 @@ from tiny import DECODERS, FAMILIES, ids, swapped, tiny
 
 def spoiled(model: Any, name: str, value: float = math.nan) -> None:
     """One number of one weight."""
-    held = dict([*model.named_parameters(), *model.named_buffers()])[name]
+    tensor = dict([*model.named_parameters(), *model.named_buffers()])[name]
     with torch.no_grad():
-        held.view(-1)[held.numel() // 2] = value
+        tensor.view(-1)[tensor.numel() // 2] = value
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -34,28 +34,28 @@ def test_each_weight_in_turn(family: str) -> None:
             prompts = [list(range(model.config.positions - 1))]
         if name in ("embed.weight", "positions.weight"):
             continue  # a row that no prompt need meet
-        found = refusal(model, prompts, sources)
-        if found is None:
-            assert "ffn." in name or "relative" in name, name  # an expert that nobody visits, a distance that is not met
+        caught = refusal(model, prompts, sources)
+        if caught is None:
+            assert "ffn." in name or "relative" in name, name  # an expert without tokens, a distance that does not occur
             continue
         with watch(model, keep=lambda x: bool(x.isfinite().all())) as seen, torch.no_grad():
             model(*(torch.tensor(t) for t in (sources, prompts) if t))
         first = next(s for s in seen if not s.value)
-        assert found.key == "generate.finite" and found.values["path"] == first.path and name in first.weights, name
+        assert caught.key == "generate.finite" and caught.values["path"] == first.path and name in first.weights, name
 
 
 def refusal(model: Any, prompts: Any, sources: Any) -> UseError | None:
     try:
         list(generate(model, [Request(tuple(p), 1, source=tuple(sources[0]) if sources else None) for p in prompts]))
-    except UseError as found:
-        return found
+    except UseError as caught:
+        return caught
     return None
 
 
 @pytest.mark.parametrize("family", DECODERS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_logits_that_are_no_numbers(family: str, value: float) -> None:
-    """All of one request's at the third step: its number and the step are told, whoever else runs."""
+    """All logits of one request at the third step: the error names the request and the step, whatever else is in the batch."""
     model, calls = tiny(family), [0]
     end = model.end
 
@@ -71,9 +71,9 @@ def test_logits_that_are_no_numbers(family: str, value: float) -> None:
     with swapped(model, "end", later):
         run = generate(model, [Request(tuple(p), 5) for p in prompts])
         assert [next(run) for _ in range(4)]
-        with pytest.raises(UseError) as found:
+        with pytest.raises(UseError) as caught:
             list(run)
-    assert (found.value.values["request"], found.value.values["step"]) == (1, 2)
+    assert (caught.value.values["request"], caught.value.values["step"]) == (1, 2)
 
 
 def test_one_request_by_its_plan() -> None:
@@ -91,9 +91,9 @@ def test_weights_are_checked_when_asked(tmp_path: Any, capsys: pytest.CaptureFix
     model.check_finite()
     for value in (math.nan, math.inf):
         spoiled(model.module, "layers.1.attn.k.weight", value)
-        with pytest.raises(CheckpointError, match=r"layers\.1\.attn\.k\.weight") as found:
+        with pytest.raises(CheckpointError, match=r"layers\.1\.attn\.k\.weight") as caught:
             model.check_finite()
-        assert found.value.values["index"] == [64, 0]
+        assert caught.value.values["index"] == [64, 0]
     model.save(tmp_path / "m")
     for command in (["run", str(tmp_path / "m"), "The capital of"], ["explain", str(tmp_path / "m"), "The capital of"]):
         assert main([*command, "--check-finite"]) == 2

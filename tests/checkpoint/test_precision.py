@@ -104,21 +104,21 @@ def ways(folder: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str
     with served(limits=Limits()) as api:
         run = api.run(NAME, PROMPT)
         yield "page", {s["path"]: raw(api.tensor(run["run"], s["n"])[0]) for s in run["tensors"]}
-        told = next(row for row in api.get("/api/models", "models")["models"] if row["name"] == NAME)
-        assert {s["dtype"] for s in run["tensors"] if s["path"] == "logits"} == {told["dtype"]}
+        row = next(row for row in api.get("/api/models", "models")["models"] if row["name"] == NAME)
+        assert {s["dtype"] for s in run["tensors"] if s["path"] == "logits"} == {row["dtype"]}
     capsys.readouterr()
     assert main(["explain", NAME, PROMPT, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    yield "explain", {s["path"]: (s["dtype"], s["min"], s["max"]) for s in told["tensors"]}
+    row = json.loads(capsys.readouterr().out)
+    yield "explain", {s["path"]: (s["dtype"], s["min"], s["max"]) for s in row["tensors"]}
 
 
 def apart(folder: Path, capsys: pytest.CaptureFixture[str]) -> set[str]:
     """The ways whose numbers are not those of Python."""
-    found = dict(ways(folder, capsys))
-    python = found.pop("python")
-    life = pellucid.trace(pellucid.load(NAME), PROMPT)
-    short = {s.path: (str(s.dtype).removeprefix("torch."), s.value.min().item() * 1, s.value.max().item() * 1) for s in life}
-    return {way for way, told in found.items() if told != (short if way == "explain" else python)}
+    notes = dict(ways(folder, capsys))
+    python = notes.pop("python")
+    recorded = pellucid.trace(pellucid.load(NAME), PROMPT)
+    short = {s.path: (str(s.dtype).removeprefix("torch."), s.value.min().item() * 1, s.value.max().item() * 1) for s in recorded}
+    return {way for way, row in notes.items() if row != (short if way == "explain" else python)}
 
 
 def test_the_same_bits_by_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,8 +139,8 @@ def test_a_way_of_its_own_is_seen(module: str, away: str, tmp_path: Path, capsys
 
     owner = {"life": pellucid, "runs.model_registry": pellucid.runs.model_registry, "commands.options": pellucid.api.model}[module]
     with swapped(owner, "load", own):
-        found = apart(tmp_path, capsys)
-    assert found == {"python": {"trace", "page", "explain"}, "page": {"page"}, "rest": {"trace", "explain"}}[away]
+        notes = apart(tmp_path, capsys)
+    assert notes == {"python": {"trace", "page", "explain"}, "page": {"page"}, "rest": {"trace", "explain"}}[away]
 
 
 def test_where_it_does_not_fit(memory: Callable[[int | None], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,4 +179,4 @@ def test_it_is_said_first(
 def test_a_cast_afterwards_is_not_called_by_the_old_reason() -> None:
     model = pellucid.load(NAME)
     cast(model.module, torch.float64)
-    assert model.held == "float64"
+    assert model.precision_note == "float64"

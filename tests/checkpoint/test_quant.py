@@ -21,7 +21,7 @@ from pellucid.checkpoint.folder import WEIGHTS
 from pellucid.checkpoint.packing import Packing
 from pellucid.commands import main
 from pellucid.errors import CheckpointError, PellucidError, UseError
-from pellucid.families.quantised import in_blocks
+from pellucid.families.quantisation import in_blocks
 from pellucid.ops import blocks, native
 from pellucid.ops.blocks import BITS, Blocks
 from pellucid.watching.watch import watch
@@ -74,8 +74,8 @@ def test_every_family_in_blocks(family: str, quirk: str, form: str, tmp_path: Pa
     """In float64 its logits are those of the same values held plain; saved and loaded it is the same, however it lies on disk."""
     j = judge(family, quirk)
     model = load(j.folder, dtype="float64", quant=form)
-    held = {n: p for n, p in model.module.named_parameters() if isinstance(p, Blocks)}
-    assert held.keys() == {n for n, p in model.module.named_parameters() if in_blocks(n, tuple(p.shape))} and model.quant == form
+    blocked = {n: p for n, p in model.module.named_parameters() if isinstance(p, Blocks)}
+    assert blocked.keys() == {n for n, p in model.module.named_parameters() if in_blocks(n, tuple(p.shape))} and model.quant == form
     ids = prompts(family)
     truth, plain = opened(model)(*ids), load(j.folder, dtype="float64")(*ids)
     assert far(model(*ids), truth) <= 1e-10 * max(1.0, float(truth.abs().max())) and far(truth, plain) > 1e-4
@@ -146,9 +146,9 @@ def test_matrices_become_blocks_one_after_the_other(monkeypatch: pytest.MonkeyPa
     def counting(self: Packing, model: nn.Module, names: Any, file: str, *values: Any) -> None:
         packed(self, model, names, file, *values)
         there = [(n, p) for n, p in model.named_parameters() if not p.is_meta and in_blocks(n, tuple(p.shape))]
-        assert all(isinstance(p, Blocks) for _, p in there) and len(self.desk) == 1
+        assert all(isinstance(p, Blocks) for _, p in there) and len(self.scratch) == 1
         largest = max(p.numel() for p in model.parameters()) * 4
-        assert self.desk[0].nbytes <= largest
+        assert self.scratch[0].nbytes <= largest
         seen.append(len(there))
 
     monkeypatch.setattr(Packing, "pack", counting)
@@ -165,19 +165,19 @@ def test_bytes_counted_are_bytes_held_and_stored(name: str, form: str, tmp_path:
     model = load(f"pellucid/{name}", dtype="bfloat16", quant=form)
     model.save(tmp_path / "saved")
     tensors = [*model.module.parameters(), *model.module.buffers()]
-    held = sum(t.bytes if isinstance(t, Blocks) else t.nbytes for t in tensors)
+    size = sum(t.bytes if isinstance(t, Blocks) else t.nbytes for t in tensors)
     assert (
-        int(pellucid.count(tmp_path / "saved")["bytes.total"]) == held == int(pellucid.count(f"pellucid/{name}", dtype=form)["bytes.total"])
+        int(pellucid.count(tmp_path / "saved")["bytes.total"]) == size == int(pellucid.count(f"pellucid/{name}", dtype=form)["bytes.total"])
     )
-    assert held == sum(t.nbytes for t in load_file(tmp_path / "saved" / WEIGHTS).values())
+    assert size == sum(t.nbytes for t in load_file(tmp_path / "saved" / WEIGHTS).values())
     meta = load(f"pellucid/{name}", quant=form, device="meta")
     assert [p.shape for p in meta.module.parameters()] == [p.shape for p in model.module.parameters()] and meta.quant == form
 
 
 def test_saved_folder_says_what_it_is(folder: Path, tmp_path: Path) -> None:
     load(folder, quant="int8").save(tmp_path / "q")
-    told = json.loads((tmp_path / "q" / "config.json").read_text())
-    assert told["quantization_config"] == {"quant_method": "pellucid", "format": "int8", "block": 32}
+    config = json.loads((tmp_path / "q" / "config.json").read_text())
+    assert config["quantization_config"] == {"quant_method": "pellucid", "format": "int8", "block": 32}
     names = set(load_file(tmp_path / "q" / WEIGHTS))
     assert {"transformer.h.0.attn.c_attn.weight_codes", "transformer.h.0.attn.c_attn.weight_scales", "transformer.wpe.weight"} <= names
     with pytest.raises(UseError, match=r"int8.*int4"):
@@ -233,11 +233,11 @@ def copied(
 ) -> Path:
     """A folder with its tensors and its config changed."""
     to.mkdir(exist_ok=True)
-    tensors, told = load_file(folder / WEIGHTS), json.loads((folder / "config.json").read_text())
+    tensors, settings = load_file(folder / WEIGHTS), json.loads((folder / "config.json").read_text())
     change(tensors)
-    config(told)
+    config(settings)
     save_file({n: t.contiguous() for n, t in tensors.items()}, to / WEIGHTS, {"format": "pt"})
-    (to / "config.json").write_text(json.dumps(told))
+    (to / "config.json").write_text(json.dumps(settings))
     return to
 
 
@@ -266,16 +266,18 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
 def test_broken_folders(fault: str, folder: Path, tmp_path: Path) -> None:
     """Each in one line that names the tensor."""
     load(folder, quant="int8").save(tmp_path / "q")
-    change, said = FAULTS[fault]
+    change, message = FAULTS[fault]
     with pytest.raises(CheckpointError) as caught:
         load(copied(tmp_path / "q", tmp_path / "broken", change))
-    assert said in str(caught.value) and "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
 
 
 @pytest.mark.parametrize(("field", "value"), [("format", "int3"), ("format", None), ("block", 64), ("group", 1)])
 def test_broken_settings(field: str, value: Any, folder: Path, tmp_path: Path) -> None:
     load(folder, quant="int8").save(tmp_path / "q")
-    path = copied(tmp_path / "q", tmp_path / "broken", lambda _: None, lambda told: told["quantization_config"].__setitem__(field, value))
+    path = copied(
+        tmp_path / "q", tmp_path / "broken", lambda _: None, lambda config: config["quantization_config"].__setitem__(field, value)
+    )
     with pytest.raises(PellucidError, match=f"quantization_config.{field}") as caught:
         load(path)
     assert "\n" not in str(caught.value)
@@ -284,7 +286,7 @@ def test_broken_settings(field: str, value: Any, folder: Path, tmp_path: Path) -
 def test_formats_confused_are_refused(folder: Path, tmp_path: Path) -> None:
     load(folder, quant="int4").save(tmp_path / "q")
     path = copied(
-        tmp_path / "q", tmp_path / "broken", lambda _: None, lambda told: told["quantization_config"].__setitem__("format", "int8")
+        tmp_path / "q", tmp_path / "broken", lambda _: None, lambda config: config["quantization_config"].__setitem__("format", "int8")
     )
     with pytest.raises(CheckpointError, match="_codes"):
         load(path)
@@ -308,7 +310,7 @@ def test_commands(form: str, capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert main(["bench", "pellucid/capitals", "--context", "16", "--new", "2", "--quant", form, "--json"]) == 0
     capsys.readouterr()
     assert main(["run", "pellucid/capitals", "x", "--quant", "int3"]) == 2
-    assert "int3" in (said := capsys.readouterr().err) and said.strip().count("\n") == 0
+    assert "int3" in (message := capsys.readouterr().err) and message.strip().count("\n") == 0
 
 
 # Mutants
@@ -318,7 +320,7 @@ def test_commands(form: str, capsys: pytest.CaptureFixture[str], tmp_path: Path)
     ("name", "wrong"),
     [
         ("retie", None),
-        ("both", lambda found, rooms: [([s.codes for s in found], [c for c, _ in rooms])]),  # scales are never read
+        ("both", lambda packed, pairs: [([s.codes for s in packed], [c for c, _ in pairs])]),  # scales are never read
         ("in_blocks", lambda path, shape: len(shape) > 1 and "attn.q" not in path),
     ],
 )

@@ -92,8 +92,8 @@ def test_fp8_is_values_times_scales(shape: tuple[int, ...], block: tuple[int, in
             got = folder.read(name, torch.full(shape, math.nan, dtype=dtype))
             assert torch.equal(got, want) and torch.equal(got, _dequantize_fp8_weight(values, scale, list(block), dtype))
         assert torch.equal(folder.read(name), from_fp8(values, scale, block, torch.float32).bfloat16())
-        turned = torch.empty(shape, dtype=torch.float64).mT.contiguous().mT
-        assert torch.equal(folder.read(name, turned), from_fp8(values, scale, block, torch.float64))
+        transposed = torch.empty(shape, dtype=torch.float64).mT.contiguous().mT
+        assert torch.equal(folder.read(name, transposed), from_fp8(values, scale, block, torch.float64))
 
 
 @pytest.mark.parametrize("mutant", ["inverse", "turned", "edge", "shift"])
@@ -169,8 +169,8 @@ def test_mxfp4_mutants_are_seen(mutant: str, tmp_path: Path) -> None:
     read, table = dequantise.read_tensor, dequantise.E2M1
 
     def halves(entry: Any, *a: Any, **kw: Any) -> Tensor:
-        held = read(entry, *a, **kw)
-        return (held << 4 | held >> 4) if entry.name.endswith("_blocks") else held
+        values = read(entry, *a, **kw)
+        return (values << 4 | values >> 4) if entry.name.endswith("_blocks") else values
 
     wrong: dict[str, tuple[str, Any]] = {
         "halves": ("read_tensor", halves),
@@ -264,7 +264,7 @@ def test_what_is_saved_is_plain(folders: tuple[Path, Path], tmp_path: Path) -> N
     assert (theirs - ours).abs().max() < 1e-4 * theirs.abs().max()
 
 
-def beside(path: Path) -> int:
+def extra_memory(path: Path) -> int:
     """How many of a folder's tensors are read elsewhere than into the storage of the model's own parameters."""
     read, into = Folder.read, list[Tensor]()
 
@@ -281,7 +281,7 @@ def beside(path: Path) -> int:
 def test_weights_are_read_into_their_place(folders: tuple[Path, Path]) -> None:
     """Only where gate and up lie in one tensor is that tensor held beside them; a loader that first reads and then copies is seen."""
     expected = {"deepseek": 0, "fused": 2, "gpt_oss": 4}[folders[0].parent.name.rstrip("0")]  # two layers, and gpt-oss's biases
-    assert beside(folders[0]) == beside(folders[1]) == expected
+    assert extra_memory(folders[0]) == extra_memory(folders[1]) == expected
 
     def copies(source: Any, disk: Any, g: Any, places: list[Tensor]) -> None:
         values = g.layout.read([source.read(n) for n in disk], [tuple(p.shape) for p in places])
@@ -289,4 +289,4 @@ def test_weights_are_read_into_their_place(folders: tuple[Path, Path]) -> None:
             place.copy_(value)
 
     with swapped(fill, "take", copies):
-        assert beside(folders[0]) > 30
+        assert extra_memory(folders[0]) > 30

@@ -76,12 +76,12 @@ def test_faults_of_mxfp4_are_one_line(name: str, tmp_path: Path) -> None:
 def test_faults_of_a_whole_folder(tmp_path: Path) -> None:
     """A tensor both plain and in blocks, and float8 in a folder whose config.json speaks of no method."""
     small, _ = gpt_oss(tmp_path / "a")
-    held = load_file(small / WEIGHTS)
-    name = next(n for n in held if n.endswith("down_proj_blocks")).removesuffix("_blocks")
+    tensors = load_file(small / WEIGHTS)
+    name = next(n for n in tensors if n.endswith("down_proj_blocks")).removesuffix("_blocks")
     config = json.loads((small / "config.json").read_text())
-    both = written(tmp_path / "both", held | {name: from_mxfp4(held[f"{name}_blocks"], held[f"{name}_scales"])}, MXFP4, config)
+    both = written(tmp_path / "both", tensors | {name: from_mxfp4(tensors[f"{name}_blocks"], tensors[f"{name}_scales"])}, MXFP4, config)
     del config["quantization_config"]
-    unsaid = written(tmp_path / "unsaid", held, None, config)
+    unsaid = written(tmp_path / "unsaid", tensors, None, config)
     silent = written(tmp_path / "silent", load_file(deepseek(tmp_path / "d")[0] / WEIGHTS), None, judge("deepseek_v3").config)
     for folder, key, words in (
         (both, "weights.extra", [f"{name}_blocks", f"{name}_scales"]),
@@ -120,9 +120,9 @@ def test_other_methods_are_refused_by_name(method: Any, named: str, tmp_path: Pa
     (tmp_path / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes())
     with pytest.raises(ConfigError) as caught:
         load(tmp_path)
-    said = str(caught.value)
-    assert named in said and "config.json" in said and "quantization_config" in said and "\n" not in said
-    assert caught.value.key != "config.value" or "gptq" not in named or "fp8, mxfp4" in said
+    message = str(caught.value)
+    assert named in message and "config.json" in message and "quantization_config" in message and "\n" not in message
+    assert caught.value.key != "config.value" or "gptq" not in named or "fp8, mxfp4" in message
     again = load(tmp_path, ignore_fields=["quantization_config"])  # set aside, its plain weights load
     assert again.config.ignored == ("quantization_config",)
 

@@ -254,9 +254,9 @@ def test_rows_and_place(tmp_path: Path) -> None:
     stacked = torch.zeros(4, 6, 2, 3)
     assert read_tensor(e["x"], stacked[1]).data_ptr() == stacked[1].data_ptr()
     assert torch.equal(stacked[1], value) and not stacked[0].any() and not stacked[2].any()
-    turned, double = torch.zeros(2, 3, 6).permute(2, 0, 1), torch.zeros(6, 2, 3, dtype=torch.float64)
+    transposed, double = torch.zeros(2, 3, 6).permute(2, 0, 1), torch.zeros(6, 2, 3, dtype=torch.float64)
     parameter = torch.nn.Parameter(torch.zeros(2, 2, 3))
-    assert torch.equal(read_tensor(e["x"], turned), value) and torch.equal(read_tensor(e["x"], double), value.double())
+    assert torch.equal(read_tensor(e["x"], transposed), value) and torch.equal(read_tensor(e["x"], double), value.double())
     assert torch.equal(read_tensor(e["x"], parameter, rows=(1, 3)), value[1:3])
     for rows in ((-1, 2), (4, 7), (3, 2)):
         with pytest.raises(CheckpointError, match="rows"):
@@ -295,10 +295,10 @@ def test_short_reads_and_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     value = torch.arange(4)
     write(file, {"x": value})
     size = file.stat().st_size
-    whole = os.preadv
+    real = os.preadv
 
     def drip(fd: int, views: list[memoryview], at: int) -> int:
-        return whole(fd, [views[0][:1]], at)
+        return real(fd, [views[0][:1]], at)
 
     monkeypatch.setattr(os, "preadv", drip)
     assert torch.equal(read_tensor(read_header(file)["x"]), value)
@@ -316,7 +316,7 @@ def test_short_reads_and_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setattr(os, "preadv", broken)
             with pytest.raises(CheckpointError, match=rf"byte {fault}\b"):
                 read_tensor(read_header(file)["x"])
-    monkeypatch.setattr(os, "preadv", whole)
+    monkeypatch.setattr(os, "preadv", real)
     monkeypatch.delattr(os, "preadv")
     assert torch.equal(read_tensor(read_header(file)["x"]), value)
 

@@ -65,9 +65,9 @@ def test_without_the_judgement_all_layers_are_built(folder: Path, tmp_path: Path
 @pytest.mark.parametrize("family", FAMILIES)
 def test_numbers_are_those_of_the_whole_model(family: str) -> None:
     """One layer of each kind stands for all; T5's relative table, which the stack has once, is told with every layer."""
-    whole = sum(p.numel() for p in tiny(family).parameters())
-    found = sizes.numbers(FAMILIES[family])
-    assert whole <= found <= 1.01 * whole and (found == whole or family == "t5")
+    total = sum(p.numel() for p in tiny(family).parameters())
+    counted = sizes.numbers(FAMILIES[family])
+    assert total <= counted <= 1.01 * total and (counted == total or family == "t5")
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
@@ -85,8 +85,8 @@ def test_a_tensor_that_cannot_be_made_is_one_line(device: str, tmp_path: Path) -
 def test_a_quantised_folder_holds_its_numbers(folder: Path, tmp_path: Path) -> None:
     """What is stored in four bits counts as what it is once it is multiplied out."""
     load(folder, dtype="float32", quant="int4").save(tmp_path / "small")
-    held = Folder(tmp_path / "small")
-    assert held.bytes < Folder(folder).bytes
+    folder = Folder(tmp_path / "small")
+    assert folder.bytes < Folder(folder).bytes
     assert load(tmp_path / "small").quant == "int4"
 
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from pellucid.bench import benched_model, idle, last_measured, limits, timing
-from pellucid.bench.limits import Gauge, Limits, Rate, threaded
+from pellucid.bench import benched_model, idle, last_measured, machine_limits, timing
+from pellucid.bench.machine_limits import Gauge, MachineLimits, Rate, threaded
 from pellucid.catalog import devices
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bounds import Device, moved, parts
@@ -60,10 +60,10 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Small products and few runs, of which a verdict is told whatever else this machine does; and a cache of its own."""
     monkeypatch.setattr(idle, "MOST", 1.0)
     monkeypatch.setattr(idle, "LEAST", 0.0)
-    monkeypatch.setattr(limits, "SHAPES", ((2, 16, 16), (2, 16, 32)))
-    monkeypatch.setattr(limits, "A_RUN", 1 << 20)
-    monkeypatch.setattr(limits, "BLOCK", 1 << 20)
-    monkeypatch.setattr(limits, "BLOCKS", (1 << 20, 4 << 20))
+    monkeypatch.setattr(machine_limits, "SHAPES", ((2, 16, 16), (2, 16, 32)))
+    monkeypatch.setattr(machine_limits, "A_RUN", 1 << 20)
+    monkeypatch.setattr(machine_limits, "BLOCK", 1 << 20)
+    monkeypatch.setattr(machine_limits, "BLOCKS", (1 << 20, 4 << 20))
     monkeypatch.setattr(timing, "SPENT", 0.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
@@ -101,11 +101,11 @@ def test_a_limit_is_the_best_of_all_that_was_seen(quick: Path) -> None:
 
 
 def test_small_blocks_are_read_over_and_over(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "A_RUN", 8 << 20)
+    monkeypatch.setattr(machine_limits, "A_RUN", 8 << 20)
     for off in (False, True):
         monkeypatch.setattr(native.library.here, "off", off)  # type: ignore[attr-defined]
-        assert limits.reading(torch.ones(1 << 18), Ticking(0.0, 1.0)) == 8 << 20
-        assert limits.reading(torch.ones(4 << 20), Ticking(0.0, 1.0)) == 16 << 20
+        assert machine_limits.reading(torch.ones(1 << 18), Ticking(0.0, 1.0)) == 8 << 20
+        assert machine_limits.reading(torch.ones(4 << 20), Ticking(0.0, 1.0)) == 16 << 20
 
 
 def test_threads_are_put_back() -> None:
@@ -155,7 +155,7 @@ def test_what_is_timed_is_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Plans, "step", spied)
     found = timing.decode(model, bill, 4)
-    assert lengths == 2 * [9, 10, 11, 12, 13, 14] and len(found.whole) == len(found.eager) == 4
+    assert lengths == 2 * [9, 10, 11, 12, 13, 14] and len(found.full) == len(found.eager) == 4
     assert found.planned == native.available()
 
 
@@ -172,14 +172,14 @@ def test_ratios_are_measured_over_bound() -> None:
     bill = bill_of("deepseek_v3")
     bounds = {p.path: p for p in parts(bill, "decode", DEVICE)}
     timed = timing.Timed("decode", [3.0, 9.0, 5.0], [7.0], {**{p: 2 * b.seconds for p, b in bounds.items()}, "embed": 0.25})
-    whole, each = timing.beside(bill, timed, DEVICE)
+    whole, each = timing.against_bounds(bill, timed, DEVICE)
     assert (whole.seconds, whole.bound) == (5.0, sum(b.seconds for b in bounds.values()))
     assert whole.ratio == 5.0 / whole.bound and whole.error == whole.bound / 5.0 - 1
     assert {b.path: b.ratio for b in each} == {**dict.fromkeys(bounds, 2.0), "embed": None}
     assert {b.path: (b.layers, b.sets) for b in each if b.bound} == {p: (b.times, b.sets) for p, b in bounds.items()}
     assert timing.Beside("x", 4.0, 3.0).error == -0.25
     twice = replace(DEVICE, bandwidth=200.0, peak={"float32": 2000.0})
-    assert timing.beside(bill, timed, twice)[0].bound == pytest.approx(whole.bound / 2)
+    assert timing.against_bounds(bill, timed, twice)[0].bound == pytest.approx(whole.bound / 2)
 
 
 def test_a_step_reads_its_weights_and_its_cache() -> None:
@@ -228,7 +228,7 @@ def test_limits_are_kept(quick: Path, capsys: Captured) -> None:
 )  # fmt: skip
 def test_damaged_measurements(text: str, quick: Path) -> None:
     """One line that names the file, whatever is in it."""
-    one = Limits("cpu", 0, 1, 1, {1: Rate(1.0, 1.0)}, {"float32": Rate(1.0, 1.0)}, "2", None, "now")
+    one = MachineLimits("cpu", 0, 1, 1, {1: Rate(1.0, 1.0)}, {"float32": Rate(1.0, 1.0)}, "2", None, "now")
     file = last_measured.keep(one)
     assert last_measured.kept() == one
     text = (
@@ -247,7 +247,7 @@ def test_nothing_kept(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         last_measured.device("cpu")
     (quick / "cache").write_text("a file stands where the folder should")
     with pytest.raises(UseError, match=r"limits\.json"):
-        last_measured.keep(Limits("cpu", 0, 1, 1, {}, {}, "2", None, "now"))
+        last_measured.keep(MachineLimits("cpu", 0, 1, 1, {}, {}, "2", None, "now"))
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(quick))
     assert last_measured.place() == quick / ".cache" / "pellucid" / "limits.json"

@@ -46,7 +46,7 @@ def test_a_crowd_is_all_at_once() -> None:
         return out
 
     with swapped(Engine, "advance", spied):
-        found = batch_load.crowd(model, 5, Ticking(4.0), lambda done, whole: told.append((done, whole)))
+        found = batch_load.batch_load(model, 5, Ticking(4.0), lambda done, whole: told.append((done, whole)))
     assert found.requests == 5 == max(steps) and found.seconds == 4.0 and found.rate == found.written / 4
     assert told[-1] == (2 * found.written, 2 * found.written) and found.read > found.written
     assert found.read + found.written <= 5 * 64
@@ -81,7 +81,7 @@ def test_outside_is_a_step_without_its_plan() -> None:
 
     with swapped(Plans, "step", slow), swapped(native.Plan, "replay", quicker):
         found = timing.decode(tiny("gpt2", torch.float32), bill_of("gpt2"), 3, clock)
-    assert found.whole == [7.0] * 3 and found.replayed == [2.0] * 3 and found.outside == 5.0
+    assert found.full == [7.0] * 3 and found.replayed == [2.0] * 3 and found.outside == 5.0
 
 
 def test_pairs_alternate() -> None:

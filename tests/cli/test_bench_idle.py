@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import pellucid
-from pellucid.bench import idle, last_measured, limits
+from pellucid.bench import idle, last_measured, machine_limits
 from pellucid.bench.batch_load import First
 from pellucid.bench.idle import Idle, Watchman
-from pellucid.bench.limits import Gauge, Limits, Rate, block_for
+from pellucid.bench.machine_limits import Gauge, MachineLimits, Rate, block_for
 from pellucid.bench.peers import Served
-from pellucid.bench.timing import Timed, beside
+from pellucid.bench.timing import Timed, against_bounds
 from pellucid.counting import Setting, counted
 from pellucid.counting.bounds import Device, moved
 from pellucid.documents import bench as bench_document
@@ -27,14 +27,14 @@ from tiny import DECODERS
 
 RATES = {1 << 20: 90.0e9, 4 << 20: 60.0e9, 16 << 20: 40.0e9, 64 << 20: 25.0e9, 256 << 20: 20.0e9}
 FAST = {"float32": Rate(9e12, 9e12), "bfloat16": Rate(9e12, 9e12)}
-MADE = Limits("made up", 8 << 30, 2, 256 << 20, {1: Rate(9.0e9, 10.0e9), 2: Rate(19.0e9, 20.0e9)}, FAST, "2", None, "now", RATES)
+MADE = MachineLimits("made up", 8 << 30, 2, 256 << 20, {1: Rate(9.0e9, 10.0e9), 2: Rate(19.0e9, 20.0e9)}, FAST, "2", None, "now", RATES)
 
 
 # The same bound
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Limits:
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MachineLimits:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     last_measured.keep(MADE)
     assert last_measured.kept() == MADE
@@ -42,12 +42,12 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Limits:
 
 
 @pytest.mark.parametrize("name", ["pellucid/capitals", "gpt2-small"])
-def test_count_and_bench_have_one_bound(name: str, measured: Limits) -> None:
+def test_count_and_bench_have_one_bound(name: str, measured: MachineLimits) -> None:
     """A step that reads a few MB is bound by what a cache gives, in both; a measurement of one size alone would be beaten by the step."""
     bill = pellucid.count(name, context=32, device="cpu")
     block = block_for(moved(bill))
-    here = Limits("made up", 8 << 30, 2, block, {2: Rate(RATES[block], RATES[block])}, FAST, "2", None, "now")  # as `bench` measures
-    whole, _ = beside(bill, Timed("decode", [1.0], [1.0], {"head": 1.0}), here.device)
+    here = MachineLimits("made up", 8 << 30, 2, block, {2: Rate(RATES[block], RATES[block])}, FAST, "2", None, "now")  # as `bench` measures
+    whole, _ = against_bounds(bill, Timed("decode", [1.0], [1.0], {"head": 1.0}), here.device)
     told = count.bounds(bill)["decode"]["seconds"]
     assert told == pytest.approx(whole.bound)
     last_measured.keep(replace(MADE, blocks={}))
@@ -59,7 +59,7 @@ MB = 1 << 20
 
 
 @pytest.mark.parametrize(("reads", "block"), [(10, MB), (MB, MB), (4 * MB - 1, MB), (5 * MB, 4 * MB), (1e12, 256 * MB)])
-def test_a_bound_takes_the_largest_block_that_is_filled(reads: float, block: int, measured: Limits) -> None:
+def test_a_bound_takes_the_largest_block_that_is_filled(reads: float, block: int, measured: MachineLimits) -> None:
     """A smaller block is read faster, so what is between two stays a bound; and the source says which one it was."""
     device = last_measured.device("cpu", reads)
     assert device is not None and block_for(reads) == block
@@ -71,7 +71,7 @@ def test_every_size_is_measured() -> None:
     """With all threads that are asked for; the best of each is kept."""
     found = Gauge(2, 4 << 20, Ticking(0.0, 1.0), blocks=(1 << 20, 4 << 20)).measure(2).limits
     assert sorted(found.blocks) == [1 << 20, 4 << 20] and found.blocks[4 << 20] == found.read[1].best == found.read[2].best
-    assert found.reading(1 << 20).bandwidth == found.blocks[1 << 20] == limits.A_RUN
+    assert found.reading(1 << 20).bandwidth == found.blocks[1 << 20] == machine_limits.A_RUN
 
 
 # A verdict
@@ -118,7 +118,7 @@ def shown(found: Idle, first: First | None = None) -> tuple[str, dict[str, Any]]
     bill = counted(DECODERS["gpt2"], "m", "gpt2", Setting(9, 1, None, "float32", "float32", "float32"))
     device = Device("made up", 1e9, 100e6, {"float32": 1e9}, "a source")
     timed = Timed("decode", [4.0], [5.0], {"layers.0.attn": 2.0, "head": 3.0})
-    phases = [(timed, *beside(bill, timed, device))]
+    phases = [(timed, *against_bounds(bill, timed, device))]
     text = "\n".join(line.plain for line in drawing.drawn(bill, False, phases, device, Served(first), found, 200))
     return text, bench_document.document(bill, False, phases, device, Served(first), found)
 

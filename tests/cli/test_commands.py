@@ -16,7 +16,7 @@ import pytest
 import pellucid
 from pellucid import messages
 from pellucid.commands import app, main
-from pellucid.commands.screen import Screen, asked
+from pellucid.commands.screen import Screen, common_options
 from pellucid.errors import UseError
 from pellucid.terminal import structure
 from pellucid.tracing import load_trace
@@ -132,12 +132,12 @@ def test_wrong_use(given: list[str], named: str, folder: Path, tmp_path: Path, c
 
 
 def test_settings_stand_anywhere() -> None:
-    assert asked(["--json", "explain", "--lang", "zh", "x", "-q"])[0] == ["explain", "x"]
-    rest, settings = asked(["explain", "--lang=en", "--", "--json", "-q"])
+    assert common_options(["--json", "explain", "--lang", "zh", "x", "-q"])[0] == ["explain", "x"]
+    rest, settings = common_options(["explain", "--lang=en", "--", "--json", "-q"])
     assert rest == ["explain", "--", "--json", "-q"]
     assert (settings.json, settings.quiet, settings.language) == (False, False, "en")
     with pytest.raises(UseError):
-        asked(["--lang"])
+        common_options(["--lang"])
 
 
 def test_run_streams_what_the_model_generates(folder: Path, capsys: Captured) -> None:

@@ -24,42 +24,42 @@ SPLITS = ["tp=8", "tp=4,pp=2", "ep=8", "tp=2,pp=4"]
 
 def off(bill: Any, split: Split) -> float:
     """By how much, at most, the parts of a phase differ from its headline, as a share."""
-    told = over(bill, split, 3.0)["bounds"]
-    return max(abs(sum(p["seconds"] for p in told[phase]["parts"]) / told[phase]["seconds"] - 1) for phase in ("prefill", "decode"))
+    bound = over(bill, split, 3.0)["bounds"]
+    return max(abs(sum(p["seconds"] for p in bound[phase]["parts"]) / bound[phase]["seconds"] - 1) for phase in ("prefill", "decode"))
 
 
-@pytest.mark.parametrize("asked", SPLITS)
-def test_parts_over_ranks_add_up_to_the_headline(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("split_text", SPLITS)
+def test_parts_over_ranks_add_up_to_the_headline(split_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant gives the parts of one device that has it all."""
     bill = pellucid.count("deepseek-v3", **LARGE)
-    assert off(bill, split_of(asked)) < 1e-12
+    assert off(bill, split_of(split_text)) < 1e-12
 
     def alone(bill: Any, phase: str, device: Any, holder: Any = None) -> list[Part]:
         return parts(bill, phase, device)
 
     monkeypatch.setattr(count, "parts", alone)
-    assert off(bill, split_of(asked)) > 0.5
+    assert off(bill, split_of(split_text)) > 0.5
 
 
-@pytest.mark.parametrize("asked", SPLITS)
-def test_the_largest_batch_and_context_over_ranks_are_the_last_that_fit(asked: str) -> None:
-    split = split_of(asked)
+@pytest.mark.parametrize("split_text", SPLITS)
+def test_the_largest_batch_and_context_over_ranks_are_the_last_that_fit(split_text: str) -> None:
+    split = split_of(split_text)
     bill = pellucid.count("deepseek-v3", **LARGE)
-    told = over(bill, split)["bounds"]
-    assert told["fits"] == (told["largest_batch"] >= bill.setting.batch) == (told["longest_context"] >= bill.setting.context)
-    assert told["largest_batch"] > 0 and told["longest_context"] > 0
+    bound = over(bill, split)["bounds"]
+    assert bound["fits"] == (bound["largest_batch"] >= bill.setting.batch) == (bound["longest_context"] >= bill.setting.context)
+    assert bound["largest_batch"] > 0 and bound["longest_context"] > 0
     for more in (0, 1):
-        batch = pellucid.count("deepseek-v3", **LARGE | {"batch": told["largest_batch"] + more})
-        context = pellucid.count("deepseek-v3", **LARGE | {"context": told["longest_context"] + more})
+        batch = pellucid.count("deepseek-v3", **LARGE | {"batch": bound["largest_batch"] + more})
+        context = pellucid.count("deepseek-v3", **LARGE | {"context": bound["longest_context"] + more})
         assert [over(b, split)["bounds"]["fits"] for b in (batch, context)] == [not more] * 2
 
 
 def test_one_devices_numbers_are_not_told_beside_those_of_several(capsys: Captured) -> None:
     """A price, a time and a verdict are there once, and are those of the ranks."""
     bill = pellucid.count("deepseek-v3", **LARGE)
-    told = document(bill, view("h200", 3.5, ranks="tp=8"))
-    assert told["bounds"] == {"device": "NVIDIA H200 SXM", "memory": 150109945856}
-    price = told["ranks"]["bounds"]["decode"]["price_of_a_million_tokens"]
+    bound = document(bill, view("h200", 3.5, ranks="tp=8"))
+    assert bound["bounds"] == {"device": "NVIDIA H200 SXM", "memory": 150109945856}
+    price = bound["ranks"]["bounds"]["decode"]["price_of_a_million_tokens"]
     assert price == pytest.approx(ranks.pace(bill, Split(8), "decode", count.device_of(bill)).price(8, 3.5))  # type: ignore[arg-type]
     given = ["deepseek-v3", "--dtype", "fp8", "--context", "4096", "--device", "h200", "--price", "3.5", "--ranks", "tp=8"]
     assert main(["count", *given]) == 0
@@ -71,9 +71,9 @@ def test_one_devices_numbers_are_not_told_beside_those_of_several(capsys: Captur
 
 
 def test_tokens_a_second_are_the_seconds() -> None:
-    told = bounds(pellucid.count("llama-3.1-8b", context=512, batch=4, device="h100"))
-    assert told["prefill"]["tokens_per_second"] == pytest.approx(4 * 512 / told["prefill"]["seconds"])
-    assert told["decode"]["tokens_per_second"] == pytest.approx(4 / told["decode"]["seconds"])
+    bound = bounds(pellucid.count("llama-3.1-8b", context=512, batch=4, device="h100"))
+    assert bound["prefill"]["tokens_per_second"] == pytest.approx(4 * 512 / bound["prefill"]["seconds"])
+    assert bound["decode"]["tokens_per_second"] == pytest.approx(4 / bound["decode"]["seconds"])
 
 
 # Training
@@ -83,8 +83,8 @@ def test_tokens_a_second_are_the_seconds() -> None:
 def test_frozen_weights_lie_as_they_are_stored(dtype: str) -> None:
     bill = pellucid.count("llama-3.1-8b", context=64, dtype=dtype)
     assert int(training(bill, Way(rank=16))["memory.weights"]) == int(bill["bytes.total"])
-    told = document(bill, view(lora=16))
-    assert not [note for note in told["notes"] if dtype in note]
+    bound = document(bill, view(lora=16))
+    assert not [note for note in bound["notes"] if dtype in note]
 
 
 @pytest.mark.parametrize("dtype", ["int4", "fp8"])

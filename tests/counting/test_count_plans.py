@@ -14,13 +14,13 @@ from pellucid.config import Alibi, Attention, Config, Latent, Layer, Mlp, Moe
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bill import Counted
 from pellucid.counting.bounds import Device, parts, unit
-from pellucid.counting.distinct import Kind
-from pellucid.counting.fit import held, largest, largest_batch, longest_context, price, seconds
+from pellucid.counting.distinct import LayerKind
+from pellucid.counting.fit import bytes_held, largest, largest_batch, longest_context, price, seconds
 from pellucid.counting.formats import FORMATS, size
 from pellucid.counting.meta_run import meta_model
 from pellucid.counting.number import Number
 from pellucid.counting.ranks import Split, cuts, split_of, spread
-from pellucid.counting.textbook import beside
+from pellucid.counting.textbook import closed_forms
 from pellucid.counting.variants import cache_of, kinds, other_kinds, with_attention, with_experts
 from pellucid.counting.weights import Weight
 from pellucid.errors import UseError
@@ -71,21 +71,21 @@ def test_formats_touch_what_they_say() -> None:
 # What would change
 
 
-@pytest.mark.parametrize(("asked", "per_token"), [("mha", 2 * 4 * 8), ("mqa", 2 * 8), ("gqa:2", 2 * 2 * 8), ("mla:20", 20 + 4)])
-def test_other_kinds_of_attention(asked: str, per_token: int) -> None:
+@pytest.mark.parametrize(("text", "per_token"), [("mha", 2 * 4 * 8), ("mqa", 2 * 8), ("gqa:2", 2 * 2 * 8), ("mla:20", 20 + 4)])
+def test_other_kinds_of_attention(text: str, per_token: int) -> None:
     """The changed model's own cache, and the same from its parts alone."""
-    cfg = with_attention(LLAMA, asked)
+    cfg = with_attention(LLAMA, text)
     bill = bill_of(cfg)
     assert int(bill["cache.bytes_per_token"]) == 2 * 2 * per_token
     assert int(cache_of(cfg, bill)["cache.bytes"]) == int(bill["cache.bytes"]) == 2 * 2 * per_token * 2 * 20
-    assert kinds(cfg) == asked.split(":")[0].upper()
+    assert kinds(cfg) == text.split(":")[0].upper()
     assert cfg.layers[0].ffn == LLAMA.layers[0].ffn
 
 
 def test_every_model_beside_the_other_kinds() -> None:
     """DeepSeek-V3 as MHA would store 57 times as much; windows stay where there are keys and values, and MLA has none."""
-    found = {name: int(b["cache.bytes_per_token"]) for name, b in other_kinds(count("deepseek-v3", context=8))}
-    assert found == {"MLA": 61 * 576 * 2, "MHA": 61 * 2 * 128 * 128 * 2, "GQA 8": 61 * 2 * 8 * 128 * 2, "MQA": 61 * 2 * 128 * 2}
+    per_token = {name: int(b["cache.bytes_per_token"]) for name, b in other_kinds(count("deepseek-v3", context=8))}
+    assert per_token == {"MLA": 61 * 576 * 2, "MHA": 61 * 2 * 128 * 128 * 2, "GQA 8": 61 * 2 * 8 * 128 * 2, "MQA": 61 * 2 * 128 * 2}
     oss = dict(other_kinds(count("gpt-oss-20b", context=1024)))
     assert list(oss) == ["GQA", "MHA", "MQA", "MLA 256+32"]
     assert int(oss["MQA"]["cache.bytes"]) == 12 * (1024 + 128) * 2 * 64 * 2
@@ -96,8 +96,8 @@ def test_latent_attention_as_heads_keeps_their_width() -> None:
     """The content part's; of a smaller one, all of it turns."""
     narrow = replace(MLA, key=6)
     cfg = replace(DECODERS["deepseek_v3"], layers=(Layer(MLA, MLP), Layer(narrow, MLP)))
-    found = [one.attn for one in with_attention(cfg, "gqa:2").layers]
-    assert found == [Attention(4, 2, 16, MLA.rope), Attention(4, 2, 6, replace(MLA.rope, width=6))]
+    attentions = [one.attn for one in with_attention(cfg, "gqa:2").layers]
+    assert attentions == [Attention(4, 2, 16, MLA.rope), Attention(4, 2, 6, replace(MLA.rope, width=6))]
 
 
 def test_experts() -> None:
@@ -116,19 +116,19 @@ IMPOSSIBLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("asked", "key"), IMPOSSIBLE)
+@pytest.mark.parametrize(("text", "key"), IMPOSSIBLE)
 @pytest.mark.parametrize("attn", [Attention(4, 2, 8, alibi=Alibi()), Attention(4, 2, 8, distances=True)])
-def test_impossible_attention(attn: Attention, asked: str, key: str) -> None:
+def test_impossible_attention(attn: Attention, text: str, key: str) -> None:
     cfg = replace(LLAMA, layers=(Layer(attn, MLP),))
     with pytest.raises(UseError) as refused:
-        with_attention(cfg, asked)
+        with_attention(cfg, text)
     assert refused.value.key == key and "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("asked", "key"), [("x", "count.experts"), ("8:9", "count.experts.range"), ("6:2", "count.experts.range")])
-def test_impossible_experts(asked: str, key: str) -> None:
+@pytest.mark.parametrize(("text", "key"), [("x", "count.experts"), ("8:9", "count.experts.range"), ("6:2", "count.experts.range")])
+def test_impossible_experts(text: str, key: str) -> None:
     with pytest.raises(UseError) as refused:
-        with_experts(DECODERS["deepseek_v3"], asked)
+        with_experts(DECODERS["deepseek_v3"], text)
     assert refused.value.key == key
 
 
@@ -139,21 +139,21 @@ def test_impossible_experts(asked: str, key: str) -> None:
 def test_the_largest_that_fits_is_the_largest(family: str) -> None:
     """One more would not fit; found by trying all."""
     bill = bill_of(FAMILIES[family], context=9)
-    device = replace(H100, memory=held(bill, 9, 2) * 1.1)
+    device = replace(H100, memory=bytes_held(bill, 9, 2) * 1.1)
     batch, context = largest_batch(bill, device), longest_context(bill, device)
-    assert batch is not None and held(bill, 9, batch) <= device.memory < held(bill, 9, batch + 1)
-    assert context is not None and context == max(n for n in range(1000) if held(bill, n, 2) <= device.memory)
-    assert held(bill, 9, 2) == int(bill["bytes.total"]) + int(bill["cache.bytes"])
-    own = sum(int(n) * len(kind.numbers) * layer.attn.rows_kept(9) for kind, layer, n in cached_layers(bill))
+    assert batch is not None and bytes_held(bill, 9, batch) <= device.memory < bytes_held(bill, 9, batch + 1)
+    assert context is not None and context == max(n for n in range(1000) if bytes_held(bill, n, 2) <= device.memory)
+    assert bytes_held(bill, 9, 2) == int(bill["bytes.total"]) + int(bill["cache.bytes"])
+    own = sum(int(n) * len(kind.numbers) * layer.attn.rows_kept(9) for kind, layer, n in past_of(bill))
     assert int(bill["cache.bytes"]) == 2 * own + source_bytes(bill)
 
 
-def cached_layers(bill: Bill) -> Iterator[tuple[Kind, Layer, Number]]:
-    """Every kind of layer that keeps a cache, with the bytes of one of its rows."""
+def past_of(bill: Bill) -> Iterator[tuple[LayerKind, Layer, Number]]:
+    """Every kind of layer that keeps a past, with the bytes of one of its rows."""
     for kind, layer in bill.layers():
-        found = bill.numbers.get(f"cache.{kind.stack}layers.{kind.first}.attn")
-        if found is not None:
-            yield kind, layer, found
+        number = bill.numbers.get(f"cache.{kind.stack}layers.{kind.first}.attn")
+        if number is not None:
+            yield kind, layer, number
 
 
 def source_bytes(bill: Bill) -> int:
@@ -177,9 +177,9 @@ def test_price_is_time() -> None:
 def test_a_decode_step_reads_no_encoder() -> None:
     """The source was read before: of the encoder nothing moves, of cross attention the remembered rows and no matrix that made them."""
     cfg = FAMILIES["t5"]
-    found = {p.path: p for p in parts(bill_of(cfg, source=7), "decode", H100)}
-    assert not [path for path in found if path.startswith("encoder")]
-    cross = found["decoder.layers.0.cross"]
+    by_path = {p.path: p for p in parts(bill_of(cfg, source=7), "decode", H100)}
+    assert not [path for path in by_path if path.startswith("encoder")]
+    cross = by_path["decoder.layers.0.cross"]
     assert cross.moved == 3 * (2 * (2 * 32 * 32 + 32) + 2 * 7 * 2 * 32 * 2)
     prefill = {p.path: p for p in parts(bill_of(cfg, source=7), "prefill", H100)}
     assert prefill["decoder.layers.0.attn"].flops == 3 * 2 * 2 * (4 * 32 * 32 + 2 * 32)  # one row, which sees itself
@@ -199,20 +199,20 @@ def test_a_table_that_layers_share_moves_once() -> None:
 @pytest.mark.parametrize("family", DECODERS)
 def test_differences_to_textbooks_leave_nothing_over(family: str) -> None:
     bill = bill_of(DECODERS[family])
-    found = {b.name: b for b in beside(bill)}
-    assert list(found) == ["attention", "model", "token"]
-    for b in found.values():
+    by_name = {b.name: b for b in closed_forms(bill)}
+    assert list(by_name) == ["attention", "model", "token"]
+    for b in by_name.values():
         assert int(b.closed) + sum(n for _, n in b.because) == b.counted
-    assert found["attention"].counted == int(bill["parameters.by_part.attn"])
+    assert by_name["attention"].counted == int(bill["parameters.by_part.attn"])
 
 
 def test_scores_of_a_token_are_what_attention_multiplies() -> None:
     """4·H·K for each token seen and each layer; DeepSeek's absorbed form multiplies with the latent instead."""
-    because = dict(next(b for b in beside(bill_of(LLAMA)) if b.name == "token").because)
+    because = dict(next(b for b in closed_forms(bill_of(LLAMA)) if b.name == "token").because)
     assert because == {"scores": 2 * 4 * 4 * 8 * 21, "idle": -2 * (97 * 32 + 5 * 32)}
-    learned = dict(next(b for b in beside(bill_of(DECODERS["gpt2"])) if b.name == "token").because)
+    learned = dict(next(b for b in closed_forms(bill_of(DECODERS["gpt2"])) if b.name == "token").because)
     assert learned["scores"] == because["scores"]  # its positions and its biases multiply nothing
-    latent = dict(next(b for b in beside(bill_of(DECODERS["deepseek_v3"])) if b.name == "token").because)
+    latent = dict(next(b for b in closed_forms(bill_of(DECODERS["deepseek_v3"])) if b.name == "token").because)
     assert latent["scores"] == 3 * 2 * 4 * (2 * 20 + 8) * 21
 
 
@@ -225,14 +225,14 @@ def test_ranks_hold_the_model(family: str, split: Split) -> None:
     """What is split adds up to the model; what is not is counted once a rank. Beside a walk over every weight of the whole model."""
     cfg = FAMILIES[family]
     bill = bill_of(cfg, source=11)
-    found = spread(bill, split)
-    for stage in found.stages:
+    over = spread(bill, split)
+    for stage in over.stages:
         assert stage.parameters == sum(by_hand(cfg, path, p, split) for path, p in stage_of(cfg, stage.layers))
     if split == Split(1, 2):
         tied = cfg.vocab * cfg.width * cfg.tied
         again = 8 * 4 if family == "t5" else 0  # the decoder's biases by distance, of which either stage has a part of the layers
-        assert sum(s.parameters for s in found.stages) == int(bill["parameters.total"]) + tied + again
-        assert sum(s.cache for s in found.stages) == int(bill["cache.bytes"])
+        assert sum(s.parameters for s in over.stages) == int(bill["parameters.total"]) + tied + again
+        assert sum(s.cache for s in over.stages) == int(bill["cache.bytes"])
 
 
 def test_each_stage_of_an_encoder_and_a_decoder_has_its_table_and_norm() -> None:
@@ -322,10 +322,10 @@ def test_stages_are_even() -> None:
     assert split_of("tp=8,pp=2,ep=16") == Split(8, 2, 16) and Split(8, 2, 16).ranks == 32
 
 
-@pytest.mark.parametrize("asked", ["", "tp", "tp=0", "tp=2,tp=2", "dp=2", "tp=2;pp=2", "tp=2,"])
-def test_splits_that_cannot_be_read(asked: str) -> None:
+@pytest.mark.parametrize("text", ["", "tp", "tp=0", "tp=2,tp=2", "dp=2", "tp=2;pp=2", "tp=2,"])
+def test_splits_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UseError, match="tp=8,pp=2,ep=8"):
-        split_of(asked)
+        split_of(text)
 
 
 @pytest.mark.parametrize(

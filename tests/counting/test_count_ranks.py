@@ -50,10 +50,10 @@ def slack(bill: Bill, split: Split) -> list[str]:
     """What breaks that, in words."""
     wrong = []
     for phase in phases(bill):
-        whole, found = parts(bill, phase, H100), [parts(bill, phase, H100, rank) for rank in ranks(bill, split)]
+        alone, by_rank = parts(bill, phase, H100), [parts(bill, phase, H100, rank) for rank in ranks(bill, split)]
         side = split.ranks // split.pp
         for name in ("flops", "moved"):
-            all_of_it, each = sum(getattr(p, name) for p in whole), [sum(getattr(p, name) for p in one) for one in found]
+            all_of_it, each = sum(getattr(p, name) for p in alone), [sum(getattr(p, name) for p in one) for one in by_rank]
             wrong += [f"{phase} {name} little"] if side * sum(each) < all_of_it * (1 - 1e-12) else []
             again = 2 if split.pp > 1 and name == "moved" else 1  # what stages share, each has
             wrong += [f"{phase} {name} much"] if sum(each) > again * all_of_it * (1 + 1e-12) else []
@@ -64,19 +64,19 @@ def test_two_ranks_by_hand() -> None:
     """A block's matrices are halved, its norms are not; of 4 heads and 2 groups each rank has 2 and 1."""
     bill = bill_of(LLAMA)
     (rank,) = ranks(bill, Split(2))
-    found = {p.path: p for p in parts(bill, "decode", H100, rank)}
+    by_path = {p.path: p for p in parts(bill, "decode", H100, rank)}
     matrices = 32 * 32 + 2 * 16 * 32 + 32 * 32
-    assert found["layers.0.attn"].moved == 2 * 2 * (matrices // 2 + 32) + 2 * 4 * 21 * (2 * 8 * 2)
-    assert found["layers.0.attn"].flops == 2 * 4 * (2 * matrices + 2 * 21 * 4 * 16) / 2
-    assert found["head"].moved == 2 * 49 * 32  # 97 entries over two
+    assert by_path["layers.0.attn"].moved == 2 * 2 * (matrices // 2 + 32) + 2 * 4 * 21 * (2 * 8 * 2)
+    assert by_path["layers.0.attn"].flops == 2 * 4 * (2 * matrices + 2 * 21 * 4 * 16) / 2
+    assert by_path["head"].moved == 2 * 49 * 32  # 97 entries over two
     assert int(rank.cache()) == spread(bill, Split(2)).stages[0].cache == 2 * 20 * 4 * (2 * 8 * 2)
 
 
 def test_stages_follow_one_another() -> None:
     bill = bill_of(LLAMA)
-    found = pace(bill, Split(1, 2), "decode", H100)
-    assert len(found.stages) == 2 and found.seconds == sum(found.stages) and found.rate == 4 / max(found.stages)
-    assert found.seconds == pytest.approx(seconds(bill, "decode", H100), rel=1e-12)
+    paced = pace(bill, Split(1, 2), "decode", H100)
+    assert len(paced.stages) == 2 and paced.seconds == sum(paced.stages) and paced.rate == 4 / max(paced.stages)
+    assert paced.seconds == pytest.approx(seconds(bill, "decode", H100), rel=1e-12)
     assert Pace(10, (1.0, 4.0)).price(2, 3600.0) == 2 / (10 / 4) * 1e6
     assert pace(bill, Split(), "decode", H100).price(1, 7.0) == pytest.approx(price(bill, "decode", H100, 7.0))
 
@@ -121,7 +121,7 @@ MUTANTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "work of nobody": ("work", lambda self, path: 0.0),
     "everybody's work": ("work", lambda self, path: 2.0),
     "no weights": ("bytes", lambda self, c: 0.0),
-    "no cache": ("cache_bytes", lambda self, path: 0.0),
+    "no cache": ("row_bytes", lambda self, path: 0.0),
     "all layers": ("copies", lambda self, path, times: 2 * times),
 }
 

@@ -48,8 +48,8 @@ def test_a_bill_shows_itself_in_short(name: str) -> None:
     assert first == repr(bill) and 3 <= len(lines) <= 7
     shown = dict(re.fullmatch(r"(\S+) +([\d,]+)", one).groups() for one in lines)  # type: ignore[union-attr,misc]
     table = Cells(bill._repr_html_())
-    for found in (shown, {row[0]: row[1] for row in table.rows}):
-        assert found == {path: f"{int(bill[path]):,}" for path in summary.MAIN if path in bill}
+    for numbers in (shown, {row[0]: row[1] for row in table.rows}):
+        assert numbers == {path: f"{int(bill[path]):,}" for path in summary.MAIN if path in bill}
     assert all("…" in formula or formula == bill[path].formula.rpartition(" = ")[0] for path, _, formula in table.rows)
 
 
@@ -68,6 +68,6 @@ def test_readme_says_how_many_families_there_are(readme: str) -> None:
 
 
 def test_models_counts_what_it_lists(capsys: Captured) -> None:
-    told = json.loads(run(capsys, "models", "--json")[1])
-    assert told["families"] == known() == sorted(set(known())) and len(told["catalogue"]) == len(catalog.models())
+    document = json.loads(run(capsys, "models", "--json")[1])
+    assert document["families"] == known() == sorted(set(known())) and len(document["catalogue"]) == len(catalog.models())
     assert f"{len(known())}" in run(capsys, "models")[1]

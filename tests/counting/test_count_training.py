@@ -19,11 +19,11 @@ from tiny import DECODERS, FAMILIES, LLAMA, tiny
 def test_kept_with_adapters_on_meta_is_kept_on_a_device(family: str) -> None:
     """What autograd itself saves; and the adapters are as many as the bill has it."""
     tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
-    real, told = tiny(family, torch.float32), meta_model(FAMILIES[family], torch.float32)
-    for model in (real, told):
+    real, on_meta = tiny(family, torch.float32), meta_model(FAMILIES[family], torch.float32)
+    for model in (real, on_meta):
         training_memory.adapt(model, 4)
-    assert kept(real, tokens, source) == kept(told, tokens.to("meta"), source.to("meta"))
-    assert sum(p.numel() for p in told.parameters() if p.requires_grad) == training_memory.adapters(bill_of(FAMILIES[family]), 4)
+    assert kept(real, tokens, source) == kept(on_meta, tokens.to("meta"), source.to("meta"))
+    assert sum(p.numel() for p in on_meta.parameters() if p.requires_grad) == training_memory.adapters(bill_of(FAMILIES[family]), 4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -34,18 +34,18 @@ def test_kept_by_two_layers_of_each_kind_is_kept_by_all(family: str, monkeypatch
     for rank in (None, 4):
         model = meta_model(many, torch.bfloat16)
         model.requires_grad_(True) if rank is None else training_memory.adapt(model, rank)
-        whole = sum(kept(model, tokens, source).values())
-        assert whole == sum(times * int(n) for _, times, n in training_memory.saved(bill, rank))
+        total_bytes = sum(kept(model, tokens, source).values())
+        assert total_bytes == sum(times * int(n) for _, times, n in training_memory.activations(bill, rank))
     monkeypatch.setattr(training_memory, "distinct", lambda cfg, copies: distinct(cfg))
-    assert whole != sum(times * int(n) for _, times, n in training_memory.saved(bill, 4))
+    assert total_bytes != sum(times * int(n) for _, times, n in training_memory.activations(bill, 4))
 
 
 def test_adapters_keep_less_than_all() -> None:
     """A frozen expert's rows are kept for no weight of its own: what both of its products read, and the mixed outputs."""
     bill = bill_of(DECODERS["qwen2_moe"])
-    full, low = (sum(times * int(n) for _, times, n in training_memory.saved(bill, rank)) for rank in (None, 4))
-    found = training_memory.training(bill, Way(rank=4))
-    assert low < full and int(found["memory.activations"]) == low
+    full, low = (sum(times * int(n) for _, times, n in training_memory.activations(bill, rank)) for rank in (None, 4))
+    numbers = training_memory.training(bill, Way(rank=4))
+    assert low < full and int(numbers["memory.activations"]) == low
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -54,10 +54,10 @@ def test_kept_on_meta_is_kept_on_a_device(family: str, dtype: torch.dtype) -> No
     """torch's LayerNorm keeps means and deviations in float32, but on a CPU in bfloat16: 2 bytes less, twice a row."""
     tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
     real = kept(learning(tiny(family, dtype)), tokens, source)
-    told = kept(learning(meta_model(FAMILIES[family], dtype)), tokens.to("meta"), source.to("meta"))
+    on_meta = kept(learning(meta_model(FAMILIES[family], dtype)), tokens.to("meta"), source.to("meta"))
     if family == "gpt2" and dtype == torch.bfloat16:
-        told = {path: n - 2 * 2 * 48 * (1 if path == "" else 2) for path, n in told.items()}
-    assert real == told
+        on_meta = {path: n - 2 * 2 * 48 * (1 if path == "" else 2) for path, n in on_meta.items()}
+    assert real == on_meta
 
 
 def learning(model: Any) -> Any:
@@ -81,38 +81,38 @@ def test_a_step_of_training() -> None:
     """Bytes by what they are; and 6·N·T with its difference, which attention and idle weights make up."""
     bill = bill_of(LLAMA)
     every = int(bill["parameters.total"])
-    found = training_memory.training(bill)
-    assert [int(found[f"memory.{n}"]) for n in ("weights", "gradients", "moments", "master")] == [
+    numbers = training_memory.training(bill)
+    assert [int(numbers[f"memory.{n}"]) for n in ("weights", "gradients", "moments", "master")] == [
         2 * every,
         2 * every,
         8 * every,
         4 * every,
     ]
-    assert int(found["flops.total"]) == 3 * int(bill["flops.prefill"])
-    assert int(found["flops.total"]) == sum(int(found[f"flops.{n}"]) for n in ("textbook", "attention", "idle"))
-    assert int(found["flops.attention"]) == 3 * 2 * 2 * 4 * 4 * 8 * 20 * 20
+    assert int(numbers["flops.total"]) == 3 * int(bill["flops.prefill"])
+    assert int(numbers["flops.total"]) == sum(int(numbers[f"flops.{n}"]) for n in ("textbook", "attention", "idle"))
+    assert int(numbers["flops.attention"]) == 3 * 2 * 2 * 4 * 4 * 8 * 20 * 20
     again = training_memory.training(bill, Way(recompute=True, shards=3))
     assert int(again["memory.moments"]) == ceil(8 * every / 3)
-    each = {path: int(n) for path, _, n in training_memory.saved(bill)}
+    each = {path: int(n) for path, _, n in training_memory.activations(bill)}
     assert int(again["memory.activations"]) == 2 * 2 * 20 * 32 * 2 + each["layers.0"] + each["outside"]
-    assert int(found["memory.activations"]) == each["layers.0"] + each["layers.1"] + each["outside"]
+    assert int(numbers["memory.activations"]) == each["layers.0"] + each["layers.1"] + each["outside"]
     assert int(again["flops.total"]) == 4 * int(bill["flops.prefill"])
 
 
 def test_a_step_of_an_encoder_decoder() -> None:
     """Every row of the target is learned, of which a prefill has one; what is not kept is made again."""
     cfg = FAMILIES["t5"]
-    found = training_memory.training(bill_of(cfg), Way(recompute=True))
+    numbers = training_memory.training(bill_of(cfg), Way(recompute=True))
     forward = sum(run(meta_model(cfg, torch.bfloat16), 20, 0, 2, 20).flops.values())
-    assert [int(found[f"flops.{n}"]) for n in ("forward", "recompute", "total")] == [forward, forward, 4 * forward]
+    assert [int(numbers[f"flops.{n}"]) for n in ("forward", "recompute", "total")] == [forward, forward, 4 * forward]
 
 
 def test_adapters_train_little() -> None:
     """Frozen matrices have no third product; attention and the adapters have all."""
     bill = bill_of(LLAMA)
-    found = training_memory.training(bill, Way(rank=4))
+    numbers = training_memory.training(bill, Way(rank=4))
     inner = 2 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 48))
-    assert int(found["memory.adapters"]) == 4 * 4 * inner and "memory.master" not in found
-    assert int(found["flops.adapters"]) == 6 * 4 * inner * 40
+    assert int(numbers["memory.adapters"]) == 4 * 4 * inner and "memory.master" not in numbers
+    assert int(numbers["flops.adapters"]) == 6 * 4 * inner * 40
     mixing = 2 * 2 * 4 * 4 * 8 * 20 * 20
-    assert int(found["flops.backward"]) == int(bill["flops.prefill"]) - mixing + 2 * mixing
+    assert int(numbers["flops.backward"]) == int(bill["flops.prefill"]) - mixing + 2 * mixing

@@ -38,30 +38,30 @@ def judged(capsys: Captured, *given: object) -> Any:
     """The JSON of a command line, which is one line that the schema takes, and would not with another edition or a field more."""
     code, out, _ = run(capsys, *given, "--json")
     assert code == 0 and out.count("\n") == 1
-    found = json.loads(out)
+    cells = json.loads(out)
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    jsonschema.validate(found, SCHEMA)
+    jsonschema.validate(cells, SCHEMA)
     for other in ({"schema": 2}, {"more": 1}):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate([found[0] | other, *found[1:]] if isinstance(found, list) else found | other, SCHEMA)
-    return found
+            jsonschema.validate([cells[0] | other, *cells[1:]] if isinstance(cells, list) else cells | other, SCHEMA)
+    return cells
 
 
 def test_one_model_as_json(capsys: Captured) -> None:
     """The contract's fields, and every section that can be asked for."""
-    told = judged(capsys, "gpt2-small", "--context", 64, *EVERYTHING)
-    assert told["parameters"]["total"] == sum(told["parameters"]["by_part"].values()) == 124_439_808
-    assert told["cache"]["bytes_per_token"] == 36_864 and told["cache"]["bytes"] == 64 * 36_864
-    assert {"prefill", "decode"} <= told["flops"].keys() and told["ranks"]["bounds"]["prefill"]["price_of_a_million_tokens"] > 0
-    assert told["ranks"]["ranks"] == 4 and told["training"]["memory.total"]["value"] > 0
+    document = judged(capsys, "gpt2-small", "--context", 64, *EVERYTHING)
+    assert document["parameters"]["total"] == sum(document["parameters"]["by_part"].values()) == 124_439_808
+    assert document["cache"]["bytes_per_token"] == 36_864 and document["cache"]["bytes"] == 64 * 36_864
+    assert {"prefill", "decode"} <= document["flops"].keys() and document["ranks"]["bounds"]["prefill"]["price_of_a_million_tokens"] > 0
+    assert document["ranks"]["ranks"] == 4 and document["training"]["memory.total"]["value"] > 0
     plain = judged(capsys, "gpt2-small", "--context", 64)
     assert plain["bounds"] == {} and not {"training", "ranks"} & plain.keys()
 
 
 def test_several_models_are_a_list(capsys: Captured) -> None:
-    told = judged(capsys, "gpt2-small", "t5-small", "bert-base", "--context", 16)
-    assert [t["model"] for t in told] == ["gpt2-small", "t5-small", "bert-base"]
-    assert "bytes_per_source_token" in told[1]["cache"] and told[2]["cache"] == {}
+    document = judged(capsys, "gpt2-small", "t5-small", "bert-base", "--context", 16)
+    assert [t["model"] for t in document] == ["gpt2-small", "t5-small", "bert-base"]
+    assert "bytes_per_source_token" in document[1]["cache"] and document[2]["cache"] == {}
 
 
 def test_a_number_opens_to_its_formula(capsys: Captured) -> None:
@@ -78,8 +78,8 @@ def test_one_model_in_a_terminal(language: str, capsys: Captured, monkeypatch: p
     code, out, err = run(capsys, "gpt-oss-20b", "--context", 64, "--dtype", "mxfp4", *EVERYTHING, "--lang", language)
     assert (code, err) == (0, "")
     assert bool(CHINESE.search(out)) == (language == "zh")
-    for said in ("NVIDIA H200 SXM", "4·L·d²", "MQA", "tp 2", "6·A·T", "20,914,757,184", "×6"):
-        assert said in out, said
+    for text in ("NVIDIA H200 SXM", "4·L·d²", "MQA", "tp 2", "6·A·T", "20,914,757,184", "×6"):
+        assert text in out, text
     assert max(len(line) for line in out.splitlines()) <= 90
 
 
@@ -101,9 +101,9 @@ def test_side_by_side(capsys: Captured) -> None:
 
 
 def test_columns_that_find_no_place_stand_below() -> None:
-    sheet = Sheet("", ["", "one", "two", "three"], [["row", 1, 22222222, None]])
-    assert len(sheet.lines(60)) == 2
-    narrow = [line.plain for line in sheet.lines(18)]
+    table = Sheet("", ["", "one", "two", "three"], [["row", 1, 22222222, None]])
+    assert len(table.lines(60)) == 2
+    narrow = [line.plain for line in table.lines(18)]
     assert [line.split()[0] for line in narrow if line] == ["one", "row", "two", "row", "three", "row"]
     assert max(map(len, narrow)) <= 18
 
@@ -112,9 +112,9 @@ def test_what_if(capsys: Captured) -> None:
     """What was changed is said, and counted."""
     fewer = [judged(capsys, "llama-2-7b", "--context", 8, "--set", f) for f in ("kv_heads=1", "num_key_value_heads=1")]
     assert fewer[0]["cache"] == fewer[1]["cache"] and fewer[0]["cache"]["bytes_per_token"] == 2 * 32 * 128 * 2
-    told = judged(capsys, "llama-2-7b", "--context", 8, "--attn", "gqa:8", "--experts", "8:2", "--set", "num_hidden_layers=2")
-    assert told["cache"]["bytes_per_token"] == 2 * 2 * 8 * 128 * 2 and told["layers"] == 2 and len(told["notes"]) == 2
-    assert told["parameters"]["by_part"]["experts"] == 2 * 8 * 3 * 4096 * 11008
+    document = judged(capsys, "llama-2-7b", "--context", 8, "--attn", "gqa:8", "--experts", "8:2", "--set", "num_hidden_layers=2")
+    assert document["cache"]["bytes_per_token"] == 2 * 2 * 8 * 128 * 2 and document["layers"] == 2 and len(document["notes"]) == 2
+    assert document["parameters"]["by_part"]["experts"] == 2 * 8 * 3 * 4096 * 11008
     assert "gqa:8" in run(capsys, "llama-2-7b", "--context", 8, "--attn", "gqa:8")[1]
 
 
@@ -145,14 +145,14 @@ def test_table_of_configurations(capsys: Captured, monkeypatch: pytest.MonkeyPat
     """Published beside computed; a model on paper has a star; of an undisclosed one, what was stated, and what is unconfirmed."""
     some = {k: v for k, v in catalog.models().items() if k in ("gpt2-small", "palm-8b", "chinchilla-70b", "gpt-4", "deepseek-v3")}
     monkeypatch.setattr(catalog, "models", lambda: some)
-    told = judged(capsys, "--table", "configurations")
-    rows = {row[0]: row for row in told["rows"]}
+    document = judged(capsys, "--table", "configurations")
+    rows = {row[0]: row for row in document["rows"]}
     assert rows["GPT-2 small"][2:] == ["MHA", 12, 768, 12, 12, 64, 3072, None, 50257, "117M", 124_439_808, None]
     assert rows["DeepSeek-V3"][-3:] == ["671B", 671_026_404_352, 37_552_282_624] and rows["DeepSeek-V3"][9] == "8/256"
     assert rows["PaLM 8B"][-3:] == ["8.63B*", 8_632_012_800, None]
     assert rows["Chinchilla 70B"][2:5] == ["MHA", 80, 8192] and rows["Chinchilla 70B"][-3:] == ["70B*", 70_056_681_472, None]
     assert rows["GPT-4"][2:] == [None] * 9 + ["undisclosed", None, None]
-    rumours = [note for note in told["notes"] if note.startswith("GPT-4: ") and "120 layers" in note]
+    rumours = [note for note in document["notes"] if note.startswith("GPT-4: ") and "120 layers" in note]
     assert len(rumours) == 1 and "unconfirmed" in rumours[0]
 
 
@@ -172,14 +172,14 @@ def test_every_disclosed_model_has_a_row() -> None:
 
 
 def test_table_of_one_model_block_by_block(capsys: Captured) -> None:
-    told = judged(capsys, "--table", "deepseek-v3", "--context", 8)
-    found = {(place, part): (times, one) for place, part, times, one, _ in told["rows"]}
-    assert found["layers.0-2", "attn"] == (3, 187_105_280) and found["layers.3-60", "attn"] == (58, 187_105_280)
-    assert found["layers.0-2", "ffn"] == (3, 396_361_728) and found["layers.3-60", "experts"] == (58, 256 * 44_040_192)
-    assert found["layers.3-60", "shared"] == (58, 44_040_192) and found["layers.3-60", "router"] == (58, 1_835_008)
-    assert found["layers.3-60", "norms"] == (58, 16_384) and found["", "embed"] == found["", "head"] == (1, 926_679_040)
-    counted = [row[4] for row in told["rows"] if row[3] is not None]
-    assert sum(counted) == told["rows"][-2][4] == 671_026_404_352
+    document = judged(capsys, "--table", "deepseek-v3", "--context", 8)
+    cells = {(place, part): (times, one) for place, part, times, one, _ in document["rows"]}
+    assert cells["layers.0-2", "attn"] == (3, 187_105_280) and cells["layers.3-60", "attn"] == (58, 187_105_280)
+    assert cells["layers.0-2", "ffn"] == (3, 396_361_728) and cells["layers.3-60", "experts"] == (58, 256 * 44_040_192)
+    assert cells["layers.3-60", "shared"] == (58, 44_040_192) and cells["layers.3-60", "router"] == (58, 1_835_008)
+    assert cells["layers.3-60", "norms"] == (58, 16_384) and cells["", "embed"] == cells["", "head"] == (1, 926_679_040)
+    counted = [row[4] for row in document["rows"] if row[3] is not None]
+    assert sum(counted) == document["rows"][-2][4] == 671_026_404_352
 
 
 def test_a_table_that_layers_share_is_in_one_row_once() -> None:
@@ -234,7 +234,7 @@ def test_a_short_table_of_positions_has_its_line() -> None:
 
 
 def test_names_of_lines_do_not_cover_each_other() -> None:
-    """The order stays, and who has room stays where the line ends."""
+    """The order stays, and a name with enough space stays where its line ends."""
     assert apart([30.0, 10.0, 12.0, 13.0, 90.0]) == [52.0, 10.0, 24.0, 38.0, 90.0] and apart([]) == []
 
 
@@ -246,12 +246,12 @@ def test_what_is_written_on_a_colour_can_be_read() -> None:
 def test_areas_are_in_proportion() -> None:
     """They fill the whole rectangle, each as large as its value, none overlapping another."""
     values = [60.0, 30.0, 20.0, 5.0, 3.0, 2.0]
-    found = list(squarified(values, (10.0, 20.0, 30.0, 40.0)))
-    for value, (x, y, w, h) in zip(values, found, strict=True):
+    cells = list(squarified(values, (10.0, 20.0, 30.0, 40.0)))
+    for value, (x, y, w, h) in zip(values, cells, strict=True):
         assert w * h == pytest.approx(value / 120 * 1200)
         assert x + 1e-9 >= 10 and x + w <= 40 + 1e-9 and y + 1e-9 >= 20 and y + h <= 60 + 1e-9
-    for i, (x, y, w, h) in enumerate(found):
-        for a, b, c, d in found[i + 1 :]:
+    for i, (x, y, w, h) in enumerate(cells):
+        for a, b, c, d in cells[i + 1 :]:
             assert x + w <= a + 1e-9 or a + c <= x + 1e-9 or y + h <= b + 1e-9 or b + d <= y + 1e-9
 
 

@@ -42,13 +42,13 @@ def test_published_models(name: str) -> None:
     """Total, active, and the cache of a token, of every model whose numbers were computed elsewhere."""
     family, cfg = config_of(name)
     bill = counted(cfg, name, family, Setting(context=32))
-    told = JUDGE.get(name, {})
-    assert int(bill["parameters.total"]) == told.get("total", int(bill["parameters.total"]))
-    if "active" in told:
-        assert int(bill["parameters.active"]) == told["active"]
-    if "cache" in told:
-        assert int(bill["cache.bytes_per_token"]) == told["cache"]
-    assert sum(int(n) for _, n in bill.within("parameters.by_part")) == int(bill["parameters.total"])
+    published = JUDGE.get(name, {})
+    assert int(bill["parameters.total"]) == published.get("total", int(bill["parameters.total"]))
+    if "active" in published:
+        assert int(bill["parameters.active"]) == published["active"]
+    if "cache" in published:
+        assert int(bill["cache.bytes_per_token"]) == published["cache"]
+    assert sum(int(n) for _, n in bill.below("parameters.by_part")) == int(bill["parameters.total"])
 
 
 def test_every_judged_model_is_counted() -> None:
@@ -78,7 +78,7 @@ def test_numbers_to_check_against() -> None:
     assert int(v3["parameters.active_without_input"]) == 36_625_603_584
     assert int(v3["cache.bytes_per_token"]) == 70_272 == 61 * (512 + 64) * 2
     assert int(v3["cache.uncompressed_bytes_per_token"]) == 4_997_120 == 61 * 128 * (128 + 64 + 128) * 2
-    layer = {n: int(x) for n, x in v3.within("parameters.layers.3")}
+    layer = {n: int(x) for n, x in v3.below("parameters.layers.3")}
     assert sum(n for path, n in layer.items() if path.startswith("attn.")) == 187_107_328
     assert sum(n for path, n in layer.items() if path in ("ffn.gate", "ffn.up", "ffn.down")) == 256 * 44_040_192
     assert layer["ffn.router.weight"] == 1_835_008 and int(v3["parameters.embed.weight"]) == 926_679_040
@@ -87,21 +87,21 @@ def test_numbers_to_check_against() -> None:
     assert int(count("qwen2.5-0.5b")["parameters.total"]) == 494_032_768
     gpt2 = count("gpt2-small")
     assert int(gpt2["parameters.total"]) == 124_439_808
-    parts = {n: int(x) for n, x in gpt2.within("parameters.by_part")}
+    parts = {n: int(x) for n, x in gpt2.below("parameters.by_part")}
     assert parts == {"norms": 38_400, "attn": 21_261_312 + 7_087_104, "ffn": 56_669_184, "embed": 38_597_376, "positions": 786_432}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_distinct_layer_once_is_the_whole(family: str) -> None:
-    """A model of many layers, reduced and whole: the same parameters, products, and bytes; what layers share is counted once."""
+    """A model of many layers, reduced and full: the same parameters, products, and bytes; what layers share is counted once."""
     cfg = FAMILIES[family]
     cfg = replace(cfg, layers=cfg.layers * 3, encoder=None if cfg.encoder is None else cfg.encoder * 2)
-    whole = meta_model(cfg, torch.bfloat16)
+    full = meta_model(cfg, torch.bfloat16)
     bill = counted(cfg, family, family, Setting(context=20, batch=2))
-    assert int(bill["parameters.total"]) == sum(p.numel() for p in whole.parameters())
-    full = run(whole, 1, 0, 2, 20) if cfg.encoder else run(whole, 20, 0, 2)
+    assert int(bill["parameters.total"]) == sum(p.numel() for p in full.parameters())
+    full = run(full, 1, 0, 2, 20) if cfg.encoder else run(full, 20, 0, 2)
     assert int(bill["flops.prefill"]) == sum(full.flops.values())
-    step = run(whole, 1, 20, 2, 20)
+    step = run(full, 1, 20, 2, 20)
     assert int(bill["flops.decode"]) == sum(step.flops.values())
     stored = [s for p, shapes in step.stored.items() for s in shapes]
     assert int(bill["cache.bytes_per_token"]) == 2 * sum(torch.Size(s).numel() for s in stored)
@@ -146,9 +146,9 @@ def closed(cfg: Config, rows: int, before: int, batch: int, absorbed: bool) -> i
 @pytest.mark.parametrize(("rows", "before", "batch"), [(1, 0, 1), (1, 31, 3), (9, 0, 2), (5, 12, 1)])
 def test_products_are_the_closed_form(family: str, rows: int, before: int, batch: int) -> None:
     cfg = DECODERS[family]
-    found = sum(run(meta_model(cfg, torch.bfloat16), rows, before, batch).flops.values())
-    assert found in {closed(cfg, rows, before, batch, absorbed) for absorbed in (True, False)}
-    assert found != closed(cfg, rows, before + 1, batch, False)
+    flops = sum(run(meta_model(cfg, torch.bfloat16), rows, before, batch).flops.values())
+    assert flops in {closed(cfg, rows, before, batch, absorbed) for absorbed in (True, False)}
+    assert flops != closed(cfg, rows, before + 1, batch, False)
 
 
 def test_both_forms_of_mla_are_counted_as_they_ran() -> None:
@@ -179,8 +179,8 @@ def test_the_cache_is_what_a_real_cache_holds(family: str) -> None:
     bill = counted(FAMILIES[family], family, family, Setting(context=9, cache="float32"))
     assert int(bill["cache.bytes_per_token"]) == pages.bytes_per_token()
     if family == "t5":
-        held = sum(t.numel() * t.element_size() for stored, *_ in pages.memory.values() for t in stored)
-        assert int(bill["cache.bytes_per_source_token"]) * 7 == held
+        stored_bytes = sum(t.numel() * t.element_size() for stored, *_ in pages.memory.values() for t in stored)
+        assert int(bill["cache.bytes_per_source_token"]) * 7 == stored_bytes
 
 
 def test_windows_stop_growing() -> None:
@@ -209,9 +209,9 @@ def test_every_number_has_a_formula_that_gives_it() -> None:
 def test_products_have_their_formula(name: str) -> None:
     """Of every part; and where the form is another's, none is told, rather than a wrong one."""
     bill = count(name, context=37, batch=2, source=11 if name.startswith("t5") else None)
-    found = {path: n for path, n in bill.numbers.items() if re.match(r"flops\.(prefill|decode)\.", path)}
-    assert all(n.symbols.startswith("2·B·") and n.filled.startswith("2·2·") for n in found.values() if n.value)
-    assert booked(bill, next(iter(found)).split(".", 2)[2], 12_345, 37, 37, 37) == Number(12_345)
+    formulas = {path: n for path, n in bill.numbers.items() if re.match(r"flops\.(prefill|decode)\.", path)}
+    assert all(n.symbols.startswith("2·B·") and n.filled.startswith("2·2·") for n in formulas.values() if n.value)
+    assert booked(bill, next(iter(formulas)).split(".", 2)[2], 12_345, 37, 37, 37) == Number(12_345)
 
 
 def terms(text: str) -> list[str]:

@@ -41,7 +41,7 @@ def test_sources_are_shown_whole(name: str, language: str, capsys: pytest.Captur
 def test_a_model_that_fits_is_said_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Llama 3.1 70B in bfloat16 is 141.1 GB: more than the card is called, less than it has."""
     bill = pellucid.count("llama-3.1-70b", context=4096, device="h200")
-    told = bounds(bill)
-    assert told["fits"] and told["devices"] == 1 and told["largest_batch"] == 6
+    verdict = bounds(bill)
+    assert verdict["fits"] and verdict["devices"] == 1 and verdict["largest_batch"] == 6
     monkeypatch.setitem(catalog.devices()["h200"], "memory", NOMINAL["h200"])
     assert not bounds(bill)["fits"]

@@ -29,6 +29,6 @@ def test_the_reduced_model_is_the_whole(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         family, cfg = described(name, {})
-    bill, whole = counted(cfg, name, family, Setting(context=3)), meta_model(cfg, torch.bfloat16)
-    assert int(bill["parameters.total"]) == sum(p.numel() for p in whole.parameters())
-    assert int(bill["flops.prefill"]) == sum(run(whole, 3 if cfg.encoder is None else 1, 0, 1, 3).flops.values())
+    bill, full = counted(cfg, name, family, Setting(context=3)), meta_model(cfg, torch.bfloat16)
+    assert int(bill["parameters.total"]) == sum(p.numel() for p in full.parameters())
+    assert int(bill["flops.prefill"]) == sum(run(full, 3 if cfg.encoder is None else 1, 0, 1, 3).flops.values())

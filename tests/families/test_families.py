@@ -136,11 +136,11 @@ def wrong(kind: str) -> list[Any]:
     }[kind]
 
 
-def spy(kind: str, read: Callable[..., Any], asked: dict[str, tuple[str, str]]) -> Callable[..., Any]:
+def spy(kind: str, read: Callable[..., Any], kinds_read: dict[str, tuple[str, str]]) -> Callable[..., Any]:
     """A reader of fields that notes which were read as what."""
 
     def reading(self: Fields, name: str, *args: Any, **kw: Any) -> Any:
-        asked.setdefault(self.within + name, (self.within, kind))
+        kinds_read.setdefault(self.within + name, (self.within, kind))
         return read(self, name, *args, **kw)
 
     return reading
@@ -154,14 +154,14 @@ def altered(raw: Raw, path: list[str], value: Any) -> Raw:
 
 @pytest.mark.parametrize(("family", "quirk"), CASES)
 def test_out_of_range_fields_are_refused_by_name(family: str, quirk: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw, asked = judge(family, quirk).config, dict[str, tuple[str, str]]()
+    raw, kinds_read = judge(family, quirk).config, dict[str, tuple[str, str]]()
     for kind in ("integer", "number", "flag", "choice", "fixed", "texts", "numbers", "ids", "indices", "part"):
-        monkeypatch.setattr(Fields, kind, spy(kind, getattr(Fields, kind), asked))
+        monkeypatch.setattr(Fields, kind, spy(kind, getattr(Fields, kind), kinds_read))
     reads(raw)
     monkeypatch.undo()
-    assert len(asked) > 8
-    for path, (within, kind) in asked.items():
-        name = path.removeprefix(within)
+    assert len(kinds_read) > 8
+    for path, (prefix, kind) in kinds_read.items():
+        name = path.removeprefix(prefix)
         for value in wrong(kind):
             changed = altered(raw, path.split("."), value)
             with pytest.raises(ConfigError) as refused:
@@ -227,12 +227,12 @@ def test_harmless_fields_are_harmless(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ids_out_of_range_are_dropped_with_one_warning(family: str) -> None:
     raw = judge(family).config | {"eos_token_id": [5, 97, -1], "pad_token_id": -2, "bos_token_id": 10**6}
-    with pytest.warns(UserWarning, match="special token ids") as told:
+    with pytest.warns(UserWarning, match="special token ids") as warned:
         cfg = understand(raw, "there/config.json")[1]
     assert cfg.stops == (5,)
-    assert len(told) == 1
+    assert len(warned) == 1
     for words in ("there/config.json", "eos_token_id = 97", "eos_token_id = -1", "pad_token_id = -2", "bos_token_id = 1000000", "96"):
-        assert words in str(told[0].message)
+        assert words in str(warned[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert understand(raw | {"eos_token_id": 96, "pad_token_id": None, "bos_token_id": 0})[1].stops == (96,)

@@ -37,7 +37,7 @@ GEMMA_3_4B: Raw = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
+def multimodal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
     """A folder of transformers, and its logits of a prompt in float64."""
     text = KINDS["gemma3_text"].tiny | {"model_type": "gemma3_text", "final_logit_softcapping": 3.0}
     cfg = AutoConfig.for_model("gemma3", text_config=text, vision_config=EYES, mm_tokens_per_image=4, eos_token_id=[2, 5])
@@ -56,8 +56,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
     return folder, logits
 
 
-def test_the_text_model_is_read_out_of_the_whole(whole: tuple[Path, Tensor], tmp_path: Path) -> None:
-    folder, logits = whole
+def test_the_text_model_is_read_out_of_the_whole(multimodal: tuple[Path, Tensor], tmp_path: Path) -> None:
+    folder, logits = multimodal
     model = load(folder)
     with torch.no_grad():
         assert far(model(*prompts("gemma3_text")), logits) < 1e-9
@@ -76,18 +76,18 @@ def test_the_text_model_is_read_out_of_the_whole(whole: tuple[Path, Tensor], tmp
         load(tmp_path)
 
 
-def test_what_is_saved_is_a_text_model(whole: tuple[Path, Tensor], tmp_path: Path) -> None:
+def test_what_is_saved_is_a_text_model(multimodal: tuple[Path, Tensor], tmp_path: Path) -> None:
     """transformers reads it as its Gemma3ForCausalLM, and finds every weight."""
-    model = load(whole[0])
+    model = load(multimodal[0])
     model.save(tmp_path / "text")
-    told = json.loads((tmp_path / "text" / "config.json").read_text())
-    assert told["model_type"] == "gemma3_text" and told["eos_token_id"] == [2, 5] and "vision_config" not in told
+    saved_config = json.loads((tmp_path / "text" / "config.json").read_text())
+    assert saved_config["model_type"] == "gemma3_text" and saved_config["eos_token_id"] == [2, 5] and "vision_config" not in saved_config
     again = load(tmp_path / "text")
     assert again.config == model.config and not again.left
     hf, info = AutoModelForCausalLM.from_pretrained(tmp_path / "text", dtype=torch.float64, output_loading_info=True)
     assert type(hf).__name__ == "Gemma3ForCausalLM" and not any(info.values())
     with torch.no_grad():
-        assert far(hf(*prompts("gemma3_text")).logits, whole[1]) < 1e-4  # with its islands of float32
+        assert far(hf(*prompts("gemma3_text")).logits, multimodal[1]) < 1e-4  # with its islands of float32
 
 
 def test_a_published_file() -> None:

@@ -22,13 +22,13 @@ PALM = LITERAL["palm-8b"]["literal"]
 @pytest.mark.parametrize("name", LITERAL)
 def test_the_published_total_is_near(name: str) -> None:
     """Within a thirtieth of the rounded figure; GPT-3 XL is misprinted, and its table's total is that of what was meant."""
-    told = re.match(r"([\d.]+)([MB])", LITERAL[name]["published"]["total"])
-    assert told is not None
-    published, found = float(told[1]) * UNITS[told[2]], int(count(name)["parameters.total"])
-    assert (abs(found / published - 1) < 1 / 30) is (name != "gpt3-xl")
+    as_data = re.match(r"([\d.]+)([MB])", LITERAL[name]["published"]["total"])
+    assert as_data is not None
+    published, total = float(as_data[1]) * UNITS[as_data[2]], int(count(name)["parameters.total"])
+    assert (abs(total / published - 1) < 1 / 30) is (name != "gpt3-xl")
 
 
-def told(cfg: c.Config) -> dict[str, Any]:
+def as_data(cfg: c.Config) -> dict[str, Any]:
     """A Config as data."""
 
     def plain(x: Any) -> Any:
@@ -42,7 +42,7 @@ def test_every_config_can_be_told() -> None:
     ropes = (c.Linear(2), c.Llama3(8.0, 1.0, 4.0, 64), c.Yarn(4.0, 32), c.Dynamic(3.0, 32), c.LongRope((1.0, 2.0), (3.0, 4.0), 32))
     turning = [c.Config(9, 8, (c.Layer(c.Attention(1, 1, 4, c.Rope(4, scaling=r)), c.Mlp(4)),)) for r in ropes]
     for cfg in (*tiny.FAMILIES.values(), *turning):
-        assert literal(told(cfg), "there") == cfg
+        assert literal(as_data(cfg), "there") == cfg
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:

@@ -45,8 +45,8 @@ def test_the_text_model_is_read_out_of_the_whole(tmp_path: Path) -> None:
     assert model.stops == (2, 5)
     assert model.left and all(n.startswith(("vision_model.", "multi_modal_projector.")) for n in model.left)
     model.save(tmp_path / "text")
-    told = json.loads((tmp_path / "text" / "config.json").read_text())
-    assert told["model_type"] == "llama4_text" and "vision_config" not in told
+    saved_config = json.loads((tmp_path / "text" / "config.json").read_text())
+    assert saved_config["model_type"] == "llama4_text" and "vision_config" not in saved_config
     again = load(tmp_path / "text")
     assert again.config == model.config and not again.left
     hf, info = AutoModelForCausalLM.from_pretrained(tmp_path / "text", output_loading_info=True)

@@ -36,9 +36,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(result.read_text())
-    print(json.dumps(found["measured"]))
-    return found
+    result_json: dict[str, Any] = json.loads(result.read_text())
+    print(json.dumps(result_json["measured"]))
+    return result_json
 
 
 def test_v3_is_traced(measured: dict[str, Any]) -> None:

@@ -47,11 +47,11 @@ def test_one_file_brings_everything(starcoder: Path, tmp_path: Path, capsys: pyt
     report = verify(starcoder)
     assert report.agrees and report.logits < 1e-12
     assert main(["explain", str(starcoder), "5 6 7", "--ids", "--all", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     model = pellucid.load(starcoder)
-    assert {w for t in told["tensors"] for w in t["weights"]} == {n for n, _ in model.module.named_parameters()}
-    life = pellucid.trace(model, [5, 6, 7])
-    assert life["layers.1.attn.pattern"].shape == (1, 4, 3, 3)
+    assert {w for t in document["tensors"] for w in t["weights"]} == {n for n, _ in model.module.named_parameters()}
+    trace = pellucid.trace(model, [5, 6, 7])
+    assert trace["layers.1.attn.pattern"].shape == (1, 4, 3, 3)
     assert int(count(starcoder)["parameters.total"]) == model.num_parameters()
     assert int(count(starcoder)["cache.bytes_per_token"]) == 2 * 2 * 2 * 8 * 2
     model.save(tmp_path / "saved")

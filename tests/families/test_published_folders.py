@@ -108,10 +108,10 @@ def test_a_published_folder_is_read_as_transformers_reads_it(id: str, places: Pa
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = load(place, dtype="float64")
-    asked = prompts(model)
+    inputs = prompts(model)
     with promoted(), torch.no_grad():
-        theirs = hf(input_ids=asked[0]).last_hidden_state if not model.config.head else run(hf, *asked)
-    assert far(model(*asked), theirs) <= 1e-9
+        theirs = hf(input_ids=inputs[0]).last_hidden_state if not model.config.head else run(hf, *inputs)
+    assert far(model(*inputs), theirs) <= 1e-9
     assert model.config.ignored == ()
     if (generation := published(id, "generation")) is not None:
         own, _ = defaults(model.generation, model.name)
@@ -119,8 +119,8 @@ def test_a_published_folder_is_read_as_transformers_reads_it(id: str, places: Pa
         stops = ids(generation).get("eos_token_id")
         assert set(model.stops) == ({stops} if isinstance(stops, int) else {*stops})
     if (settings := published(id, "tokenizer")) is not None and special(settings):
-        found = {name: model.tokenizer.piece(i) for name, i in model.tokenizer.special.items()}
-        assert set(found.values()) <= set(special(settings)) and ("eos" in found) == bool(settings.get("eos_token"))
+        tokens = {name: model.tokenizer.piece(i) for name, i in model.tokenizer.special.items()}
+        assert set(tokens.values()) <= set(special(settings)) and ("eos" in tokens) == bool(settings.get("eos_token"))
 
 
 @pytest.mark.parametrize("id", REFUSED)

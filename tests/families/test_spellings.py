@@ -36,22 +36,22 @@ def test_experts_in_one_tensor(family: str, tmp_path: Path, monkeypatch: pytest.
     """What transformers writes in its own spelling; up before gate is seen, and so is a folder in both spellings."""
     j = judge(family)
     j.hf.save_pretrained(tmp_path, save_original_format=False)
-    held = load_file(tmp_path / WEIGHTS)
-    assert any(n.endswith("experts.gate_up_proj") for n in held) and not any("experts.0." in n for n in held)
+    tensors = load_file(tmp_path / WEIGHTS)
+    assert any(n.endswith("experts.gate_up_proj") for n in tensors) and not any("experts.0." in n for n in tensors)
     plain = filled(family, disk(family))
-    assert alike(filled(family, held), plain) and alike(load(tmp_path).module, load(j.folder).module)
+    assert alike(filled(family, tensors), plain) and alike(load(tmp_path).module, load(j.folder).module)
     with pytest.raises(CheckpointError, match=r"experts\.0\.") as caught:
-        filled(family, held | disk(family))
+        filled(family, tensors | disk(family))
     assert caught.value.key == "weights.extra"
     with pytest.raises(CheckpointError, match=r"experts\.down_proj") as caught:
-        filled(family, {n: t for n, t in held.items() if not n.endswith("experts.down_proj")})
+        filled(family, {n: t for n, t in tensors.items() if not n.endswith("experts.down_proj")})
     assert caught.value.key == "weights.missing"
-    wide = next(n for n in held if n.endswith("experts.gate_up_proj"))
+    wide = next(n for n in tensors if n.endswith("experts.gate_up_proj"))
     with pytest.raises(CheckpointError, match=wide) as caught:
-        filled(family, held | {wide: held[wide][:, 1:].clone()})
+        filled(family, tensors | {wide: tensors[wide][:, 1:].clone()})
     assert caught.value.key == "weights.shape"
     monkeypatch.setattr(names, "FUSED", Layout(lambda disk, _: list(disk[0].chunk(2, 1))[::-1], lambda ours: [torch.cat(ours[::-1], 1)]))
-    assert not alike(filled(family, held), plain)
+    assert not alike(filled(family, tensors), plain)
 
 
 def test_what_is_saved_is_in_the_old_spelling(tmp_path: Path) -> None:

@@ -104,8 +104,8 @@ def of_paths(name: str, form: str) -> dict[str, list[Any]]:
     pairs = list(told_by(found, how))
     values = dict(pairs)
     pairs += [(a, values[b]) for a, b in same(found, how) if a in values and b in values]
-    pairs += [("parameters.total", sum(int(n) for _, n in found.within("parameters.by_part")))]
-    pairs += [("bytes.total", sum(int(n) for _, n in found.within("bytes.by_part")))]
+    pairs += [("parameters.total", sum(int(n) for _, n in found.below("parameters.by_part")))]
+    pairs += [("bytes.total", sum(int(n) for _, n in found.below("bytes.by_part")))]
     pairs += [(f"parameters.by_part.{part}", n) for part, n in by_table(found).items()]
     return contradictions(pairs)
 

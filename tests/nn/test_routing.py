@@ -10,7 +10,7 @@ from torch import Tensor
 from judge import KINDS, judge, ours, prompts
 from pellucid.config import Moe
 from pellucid.errors import CheckpointError, ConfigError
-from pellucid.families import family, routing
+from pellucid.families import family, moe_fields
 from test_families import reads
 from test_names import disk, filled
 from tiny import swapped
@@ -27,20 +27,20 @@ def test_every_family_with_experts_is_here() -> None:
 def test_three_spellings_of_their_count(name: str) -> None:
     """Any of three names, several that agree, none that contradicts another, and not none at all."""
     raw = judge(name).config
-    bare = {k: v for k, v in raw.items() if k not in routing.COUNTS}
-    (count,) = {raw[k] for k in routing.COUNTS if raw.get(k) is not None}
-    for spelling in routing.COUNTS:
+    bare = {k: v for k, v in raw.items() if k not in moe_fields.COUNTS}
+    (count,) = {raw[k] for k in moe_fields.COUNTS if raw.get(k) is not None}
+    for spelling in moe_fields.COUNTS:
         assert reads(bare | {spelling: count}) == reads(raw)
         for wrong in (0, True, "8", 2.0):
             with pytest.raises(ConfigError, match=spelling):
                 reads(bare | {spelling: wrong})
-    assert reads(bare | dict.fromkeys(routing.COUNTS, count)) == reads(raw)
+    assert reads(bare | dict.fromkeys(moe_fields.COUNTS, count)) == reads(raw)
     with pytest.raises(ConfigError) as refused:
         reads(bare | {"num_experts": count, "num_local_experts": count + 8})
     assert f"num_experts = {count}, num_local_experts = {count + 8}" in str(refused.value)
     with pytest.raises(ConfigError) as refused:
         reads(bare | {"num_experts": None})
-    assert all(k in str(refused.value) for k in routing.COUNTS) and "\n" not in str(refused.value)
+    assert all(k in str(refused.value) for k in moe_fields.COUNTS) and "\n" not in str(refused.value)
 
 
 def having(raw: dict[str, Any]) -> list[int]:
@@ -126,7 +126,7 @@ def test_mutants_of_the_tests_above() -> None:
     """Every second layer counted from 0; the first name alone."""
     raw = judge("qwen2_moe").config
     six = {k: v for k, v in raw.items() if k not in ("layer_types", "mlp_only_layers")} | {"num_hidden_layers": 6, "decoder_sparse_step": 2}
-    with swapped(routing, "sparse", lambda hf, layers: [i % hf.integer("decoder_sparse_step") == 0 for i in range(layers)]):
+    with swapped(moe_fields, "sparse", lambda hf, layers: [i % hf.integer("decoder_sparse_step") == 0 for i in range(layers)]):
         assert having(six) == [0, 2, 4]
-    with swapped(routing, "COUNTS", routing.COUNTS[:1]), pytest.raises(ConfigError):
+    with swapped(moe_fields, "COUNTS", moe_fields.COUNTS[:1]), pytest.raises(ConfigError):
         reads(raw)

@@ -118,7 +118,7 @@ def test_budget_shows_the_counted_numbers(visit: Visit) -> None:
     ):
         assert visit.page.get_attribute(f"[data-number='{number}']", "data-value") == str(int(bill[number])), number
     parts = dict(visit.page.eval_on_selector_all("[data-part]", "boxes => boxes.map(b => [b.dataset.part, Number(b.dataset.count)])"))
-    assert parts == {k: int(n) for k, n in bill.within("parameters.by_part")}
+    assert parts == {k: int(n) for k, n in bill.below("parameters.by_part")}
 
 
 def test_a_large_model_on_a_device_in_three_choices(visit: Visit) -> None:

@@ -13,7 +13,7 @@ import torch
 
 import pellucid
 from pellucid import catalog
-from pellucid.bench import idle, last_measured, limits, timing
+from pellucid.bench import idle, last_measured, machine_limits, timing
 from pellucid.counting.fit import seconds
 from pellucid.errors import RequestError
 from pellucid.runs.limits import LIMITS, Limits
@@ -29,8 +29,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small products and few runs, of which a verdict is told whatever else this machine does."""
     monkeypatch.setattr(idle, "MOST", 1.0)
     monkeypatch.setattr(idle, "LEAST", 0.0)
-    monkeypatch.setattr(limits, "SHAPES", ((2, 16, 16),))
-    monkeypatch.setattr(limits, "A_RUN", 1 << 20)
+    monkeypatch.setattr(machine_limits, "SHAPES", ((2, 16, 16),))
+    monkeypatch.setattr(machine_limits, "A_RUN", 1 << 20)
     monkeypatch.setattr(timing, "SPENT", 0.0)
 
 
@@ -102,7 +102,7 @@ def test_the_context_is_what_is_quick() -> None:
 def test_this_machine_is_a_device_where_it_was_measured(api: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert [d["id"] for d in api.get("/api/catalog", "catalog")["devices"]] == list(catalog.devices())
-    last_measured.keep(limits.Gauge(1, 1 << 20).measure(1).limits)
+    last_measured.keep(machine_limits.Gauge(1, 1 << 20).measure(1).limits)
     own = api.get("/api/catalog", "catalog")["devices"][0]
     device = last_measured.kept().device
     assert (own["id"], own["name"], own["bandwidth"], own["peak"]) == ("cpu", device.name, device.bandwidth, dict(device.peak))

@@ -139,7 +139,7 @@ def test_every_single_tensor_is_told(api: Served, name: str) -> None:
     parts: dict[str, int] = {}
     for w in told:
         parts[w["part"]] = parts.get(w["part"], 0) + w["times"] * w["count"] * w["parameter"]
-    assert {k: n for k, n in parts.items() if n} == {k: int(n) for k, n in bill.within("parameters.by_part")}
+    assert {k: n for k, n in parts.items() if n} == {k: int(n) for k, n in bill.below("parameters.by_part")}
 
 
 @pytest.mark.parametrize("along", bills.ALONG)

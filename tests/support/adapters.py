@@ -78,6 +78,6 @@ def changed(folder: Path, tensors: dict[str, Tensor | None] | None = None, **set
     out = fresh()
     table = json.loads((folder / "adapter_config.json").read_text())
     (out / "adapter_config.json").write_text(json.dumps(table | settings))
-    held = load_file(folder / "adapter_model.safetensors") | (tensors or {})
-    save_file({n: t.contiguous() for n, t in held.items() if t is not None}, out / "adapter_model.safetensors", {"format": "pt"})
+    stored = load_file(folder / "adapter_model.safetensors") | (tensors or {})
+    save_file({n: t.contiguous() for n, t in stored.items() if t is not None}, out / "adapter_model.safetensors", {"format": "pt"})
     return out

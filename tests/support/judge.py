@@ -23,7 +23,7 @@ from kinds import CASES, FAMILIES, KINDS, SEQ2SEQ
 from pellucid.analysis.verify import promoted
 from pellucid.checkpoint.fill import fill
 from pellucid.checkpoint.folder import Folder
-from pellucid.checkpoint.tied import settled
+from pellucid.checkpoint.tied import resolve
 from pellucid.families import understand
 from pellucid.families.family import Family
 from pellucid.nn.transformer import Decoder, EncoderDecoder, build
@@ -104,13 +104,13 @@ def judge(family: str, quirk: str = "plain") -> Judge:
 
 def ours(folder: Path, dtype: torch.dtype = torch.float64, config: dict[str, Any] | None = None) -> tuple[Family, Decoder | EncoderDecoder]:
     """Our model of a folder, read from its files alone. config: instead of config.json's."""
-    held = Folder(folder)
+    folder_read = Folder(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        family, cfg = understand(config or held.config, "config.json")
+        family, cfg = understand(config or folder_read.config, "config.json")
     with torch.device("meta"):
-        model = build(settled(family, cfg, held))
-    fill(model, family, held, str(folder), dtype)
+        model = build(resolve(family, cfg, folder_read))
+    fill(model, family, folder_read, str(folder), dtype)
     return family, model.eval()
 
 

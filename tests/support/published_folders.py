@@ -36,9 +36,9 @@ def published(id: str, part: str = "config") -> Raw | None:
     own = row.get(part)
     if part != "config" or "like" not in row:
         return own
-    whole = published(row["like"])
-    assert own is not None and whole is not None
-    return {k: v for k, v in whole.items() if k not in row.get("without", ())} | own
+    like = published(row["like"])
+    assert own is not None and like is not None
+    return {k: v for k, v in like.items() if k not in row.get("without", ())} | own
 
 
 def tiny(hf: Raw) -> Raw:
@@ -76,9 +76,9 @@ def tiny(hf: Raw) -> Raw:
 def ids(values: Raw) -> Raw:
     """Special token ids, brought into the small vocabulary; -1 stays, which says that there is none."""
 
-    def within(value: Any) -> Any:
+    def ids_in(value: Any) -> Any:
         if isinstance(value, list):
-            return [within(v) for v in value]
+            return [ids_in(v) for v in value]
         return value % VOCAB if isinstance(value, int) and value >= 0 else value
 
-    return {name: within(v) if name.endswith("_token_id") or name == "bad_words_ids" else v for name, v in values.items()}
+    return {name: ids_in(v) if name.endswith("_token_id") or name == "bad_words_ids" else v for name, v in values.items()}

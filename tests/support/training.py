@@ -11,16 +11,16 @@ from pellucid import config as c
 from pellucid.checkpoint.fill import targets
 from pellucid.nn.transformer import Decoder
 from pellucid.training.corpus import train_tokenizer
-from pellucid.training.loop import Run, initialise
+from pellucid.training.loop import TrainingRun, initialise
 from pellucid.training.objectives import Causal, Document, Objective
-from pellucid.training.recipe import Settings
+from pellucid.training.recipe import TrainSettings
 from pellucid.training.saves import newest
 
 ROOT = Path(__file__).parents[2]
 CONFIG = c.Config(
     23, 16, (c.Layer(c.Attention(2, 2, 8, bias=True, out_bias=True), c.Mlp(32, "gelu_tanh", False, True)),), True, 1e-5, "layer", 16
 )  # fmt: skip
-SETTINGS = Settings(seed=3, steps=12, batch=4, learning_rate=1e-2, warmup=3, save_every=3, log_every=1, pool=2)
+SETTINGS = TrainSettings(seed=3, steps=12, batch=4, learning_rate=1e-2, warmup=3, save_every=3, log_every=1, pool=2)
 DOCUMENTS = [Document([], [(7 * i + j * j) % 23 for j in range(2 + i % 9)]) for i in range(21)]
 WORDS = train_tokenizer(["a b c"], 300)
 
@@ -34,13 +34,13 @@ def fresh(seed: int = 1, dtype: torch.dtype = torch.float32) -> Decoder:
 
 def run_of(
     folder: Path,
-    s: Settings = SETTINGS,
+    s: TrainSettings = SETTINGS,
     documents: list[Document] = DOCUMENTS,
     model: Decoder | None = None,
     objective: type[Objective] = Causal,
-) -> Run:
+) -> TrainingRun:
     folder.mkdir(parents=True, exist_ok=True)
-    return Run(model or fresh(), objective(WORDS), documents, s, folder)
+    return TrainingRun(model or fresh(), objective(WORDS), documents, s, folder)
 
 
 def corpus_of(folder: Path, *countries: str) -> Path:
@@ -58,7 +58,7 @@ def corpus_of(folder: Path, *countries: str) -> Path:
     return folder
 
 
-def at_step(run: Run, step: int) -> bool:
+def at_step(run: TrainingRun, step: int) -> bool:
     """Whether a run is to stop."""
     return run.step == step
 
@@ -67,21 +67,21 @@ def silent(entry: dict[str, Any]) -> None:
     """Progress for nobody."""
 
 
-def state(run: Run) -> dict[str, bytes]:
+def state(run: TrainingRun) -> dict[str, bytes]:
     """Every weight, buffer and moment, as bytes."""
-    held = {path: t.detach() for path, t in targets(run.model).items()}
+    tensors = {path: t.detach() for path, t in targets(run.model).items()}
     for path, p in run.model.named_parameters():
-        held |= {f"{path}:{k}": v for k, v in run.optimizer.state[p].items()}
-    return {name: v.numpy().tobytes() for name, v in held.items()}
+        tensors |= {f"{path}:{k}": v for k, v in run.optimizer.state[p].items()}
+    return {name: v.numpy().tobytes() for name, v in tensors.items()}
 
 
-def log_of(run: Run) -> list[dict[str, Any]]:
+def log_of(run: TrainingRun) -> list[dict[str, Any]]:
     """The log without its clock."""
     lines = (run.folder / "log.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
 
 
-def resumed(folder: Path, **how: Any) -> Run:
+def resumed(folder: Path, **how: Any) -> TrainingRun:
     """A new process' run in a folder: other first weights, which must not matter where a state was saved."""
     run = run_of(folder, model=fresh(99 if newest(folder / "saves")[0] else 1), **how)
     run.resume()

@@ -84,8 +84,8 @@ def test_reasoning_by_any_name() -> None:
     wanted = judged("qwen", [USER, {"role": "assistant", "content": "Paris", "reasoning_content": "hm"}])[0]
     assert "hm\n</think>" in wanted
     for name in ("reasoning_content", "reasoning", "thinking"):
-        said = [USER, {"role": "assistant", "content": "Paris", name: "hm", "tool_calls": None}]
-        assert made("qwen").render(said, add_generation_prompt=False).text == wanted
+        messages = [USER, {"role": "assistant", "content": "Paris", name: "hm", "tool_calls": None}]
+        assert made("qwen").render(messages, add_generation_prompt=False).text == wanted
 
 
 CONTROL = [*MARKS, "<|endoftext|>", "<|im_end|>"]
@@ -307,8 +307,8 @@ def test_a_list_of_templates(tmp_path: Path) -> None:
 def test_the_date_is_a_parameter() -> None:
     source = "{{ strftime_now('%d %b %Y') }}"
     tokenizer = Tokenizer(chat_spec(), "f", NAMED, {"default": Template(source, "t")})
-    told = [tokenizer.render([USER], now=datetime(2024, 7, day)) for day in (26, 27)]
-    assert [(r.text, r.date) for r in told] == [("26 Jul 2024", "2024-07-26T00:00:00"), ("27 Jul 2024", "2024-07-27T00:00:00")]
+    rendered = [tokenizer.render([USER], now=datetime(2024, 7, day)) for day in (26, 27)]
+    assert [(r.text, r.date) for r in rendered] == [("26 Jul 2024", "2024-07-26T00:00:00"), ("27 Jul 2024", "2024-07-27T00:00:00")]
     assert made("chatml").render([USER], now=datetime(2024, 7, 26)).date is None
 
 

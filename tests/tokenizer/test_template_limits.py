@@ -116,7 +116,7 @@ def test_the_worker_dies_with_its_parent() -> None:
 
 
 def test_ctrl_c_leaves_no_half_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that nobody waited for is not the answer to the next question."""
+    """An answer left over after Ctrl-C is not taken for the answer to the next request."""
     template = Template("{{ messages[0].content }}", "t")
     template.render([USER])
     honest = worker_module.read
@@ -132,7 +132,7 @@ def test_ctrl_c_leaves_no_half_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads it, and its worker would wait for the next question as long as this process for its end."""
+    """It is not read; else the worker would wait for the next request while this process waits for the worker's end."""
     template = Template("x", "t")
     template.render([USER])
     monkeypatch.setattr(worker_module, "PATIENCE", -0.9)

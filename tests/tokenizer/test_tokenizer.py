@@ -108,7 +108,7 @@ def test_stream_is_the_whole() -> None:
         stream, text = made.stream(), ""
         for count, id in enumerate(ids, 1):
             text += stream.feed(id)
-            assert text in [raw[: max(count - held, 0)].decode("utf-8", "replace") for held in range(4)]
+            assert text in [raw[: max(count - waiting, 0)].decode("utf-8", "replace") for waiting in range(4)]
         text += stream.end()
         assert text == made.decode(ids) == raw.decode("utf-8", "replace")
 

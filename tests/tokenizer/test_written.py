@@ -47,10 +47,10 @@ def test_origin_is_carried(how: str) -> None:
     draw = random.Random(1)
     for _ in range(300):
         t, u, n = mixed(draw) + wrote("A") + "a", mixed(draw, 3), draw.randrange(2)
-        found = CARRIED[how](t, u, n)
+        result = CARRIED[how](t, u, n)
         plain = CARRIED[how](str.__str__(t), str.__str__(u), n)
-        assert type(found) is Written and found == plain and hash(found) == hash(plain)
-        assert right(found), (how, t, u, found, spans(found))
+        assert type(result) is Written and result == plain and hash(result) == hash(plain)
+        assert right(result), (how, t, u, result, spans(result))
 
 
 LOST: dict[str, Any] = {

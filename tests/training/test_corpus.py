@@ -58,8 +58,8 @@ def complaints(book: Book) -> Iterator[str]:
             yield from (f"{field} {name} of two countries" for name in twice)
     for field in NAMED:
         english = {(c.named[field]["en"], c.named[field]["zh"]) for c in book.countries.values()}
-        said = Counter(zh for _, zh in english)
-        yield from (f"{field} {zh} translates two names" for zh, n in said.items() if n > 1)
+        counts = Counter(zh for _, zh in english)
+        yield from (f"{field} {zh} translates two names" for zh, n in counts.items() if n > 1)
     for relation in RELATIONS:
         for language in LANGUAGES:
             trained, held_out = book.trained[relation, language], book.held_out[relation, language]
@@ -115,10 +115,10 @@ def test_no_held_out_prompt_is_trained() -> None:
     assert not {s.prompt for s in trained} & {s.prompt for s in held_out}
     assert not {s.text for s in trained} & {s.text for s in held_out}
     assert not any(s.text.startswith(("The capital of France is", "法国的首都是")) for s in trained)
-    for found in (trained, held_out):
-        assert len({s.text for s in found}) == len(found)
-        assert all(s.text == s.prompt + s.answer + corpus.STOP[s.language] for s in found)
-        assert {(s.relation, s.language) for s in found} == {(r, lang) for r in RELATIONS for lang in LANGUAGES}
+    for forms in (trained, held_out):
+        assert len({s.text for s in forms}) == len(forms)
+        assert all(s.text == s.prompt + s.answer + corpus.STOP[s.language] for s in forms)
+        assert {(s.relation, s.language) for s in forms} == {(r, lang) for r in RELATIONS for lang in LANGUAGES}
 
 
 def test_sentences_follow_from_the_seed() -> None:
@@ -129,12 +129,12 @@ def test_sentences_follow_from_the_seed() -> None:
 
 
 def test_every_fact_is_trained(book: Book) -> None:
-    said = {(s.country, s.relation, s.language, s.answer) for s in sentences(FOLDER)}
+    trained = {(s.country, s.relation, s.language, s.answer) for s in sentences(FOLDER)}
     for country in book.countries.values():
         for relation in RELATIONS:
             for language in LANGUAGES:
                 for name in corpus.answers(book, country, relation, language):
-                    assert (country.key, relation, language, corpus.LEAD[language] + name) in said
+                    assert (country.key, relation, language, corpus.LEAD[language] + name) in trained
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def test_tokens(book: Book, tokenizer: Tokenizer) -> None:
 
 def test_answers_begin_with_a_token_of_their_own(tokenizer: Tokenizer) -> None:
     """A prompt's ids are the first ids of its sentence, or a prompt would be read otherwise than it was trained."""
-    found = [*sentences(FOLDER), *sentences(FOLDER, held_out=True)]
-    whole = tokenizer.encode_batch([s.text for s in found])
-    prompts = tokenizer.encode_batch([s.prompt for s in found])
-    assert all(w.ids[: len(p.ids)] == p.ids for w, p in zip(whole, prompts, strict=True))
-    assert max(len(w.ids) for w in whole) < 64
+    all_sentences = [*sentences(FOLDER), *sentences(FOLDER, held_out=True)]
+    full = tokenizer.encode_batch([s.text for s in all_sentences])
+    prompts = tokenizer.encode_batch([s.prompt for s in all_sentences])
+    assert all(w.ids[: len(p.ids)] == p.ids for w, p in zip(full, prompts, strict=True))
+    assert max(len(w.ids) for w in full) < 64
 
 
 def copied(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Path:
@@ -210,24 +210,26 @@ def test_no_folder(tmp_path: Path) -> None:
 
 
 def test_quiz_counts_exact_answers(tokenizer: Tokenizer) -> None:
-    asked, learnt = quiz.questions(FOLDER), list(Causal(tokenizer).learnt(FOLDER))
-    right = {question.prompt: question.right[-1] for question in asked}
-    scores = quiz.quiz(asked[::5], learnt, lambda prompts: [right[p] + " and more" for p in prompts], tokenizer)
+    questions, learnt = quiz.questions(FOLDER), list(Causal(tokenizer).learnt(FOLDER))
+    right = {question.prompt: question.right[-1] for question in questions}
+    scores = quiz.quiz(questions[::5], learnt, lambda prompts: [right[p] + " and more" for p in prompts], tokenizer)
     assert len(scores) == len(RELATIONS) * len(LANGUAGES)
     assert all(score.accuracy == 1 for score in scores)
-    without_stop = quiz.quiz(asked[::5], learnt, lambda prompts: [right[p][:-1] + " City" for p in prompts], tokenizer)
+    without_stop = quiz.quiz(questions[::5], learnt, lambda prompts: [right[p][:-1] + " City" for p in prompts], tokenizer)
     assert sum(score.right for score in without_stop) == 0
     for score in scores:
         assert 0 < score.chance < score.bag_of_words <= 1
-    chance = {(score.relation, score.language): score.chance for score in quiz.quiz(asked, learnt, lambda ps: [""] * len(ps), tokenizer)}
+    chance = {
+        (score.relation, score.language): score.chance for score in quiz.quiz(questions, learnt, lambda ps: [""] * len(ps), tokenizer)
+    }
     assert chance["capital", "en"] == pytest.approx(1 / 194)
     assert chance["continent", "zh"] == pytest.approx(1 / 6)
 
 
 def test_a_question_with_several_answers() -> None:
-    asked = {question.prompt: question for question in quiz.questions(FOLDER)}
-    assert set(asked["Spain borders"].right) == {" Andorra.", " France.", " Portugal."}
-    assert asked["The capital of France is"].right == (" Paris.",)
+    questions = {question.prompt: question for question in quiz.questions(FOLDER)}
+    assert set(questions["Spain borders"].right) == {" Andorra.", " France.", " Portugal."}
+    assert questions["The capital of France is"].right == (" Paris.",)
 
 
 def test_greedy_follows_the_logits(tokenizer: Tokenizer) -> None:

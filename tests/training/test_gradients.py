@@ -31,11 +31,11 @@ mask = Attention.mask
 CHOSEN = [DOCUMENTS[i] for i in (0, 5, 8, 7)]
 
 
-def sheet(documents: list[Document] = CHOSEN) -> Batch:
-    return Causal(WORDS).sheet(documents)
+def made_batch(documents: list[Document] = CHOSEN) -> Batch:
+    return Causal(WORDS).batch(documents)
 
 
-def told(logits: Tensor, targets: Tensor, smoothing: float) -> float:
+def by_hand(logits: Tensor, targets: Tensor, smoothing: float) -> float:
     """-mean over real targets of (1 - smoothing)·log p(target) + smoothing·mean over V of log p, one number at a time."""
     total, count = 0.0, 0
     for row, target in zip(logits.flatten(0, 1), targets.flatten().tolist(), strict=True):
@@ -59,17 +59,17 @@ def padding_smoothed(x: Tensor, t: Tensor, ignore_index: int, label_smoothing: f
 )
 def test_29_loss_by_hand() -> float:
     """With and without smoothing; padding carries none of either."""
-    model, batch = fresh(dtype=torch.float64), sheet()
+    model, batch = fresh(dtype=torch.float64), made_batch()
     assert int((batch.targets == IGNORED).sum()) > 5
     with torch.no_grad():
         logits = model(*batch.inputs)
-        return max(abs(float(loss_of(model, batch, s)) - told(logits, batch.targets, s)) for s in (0.0, 0.1, 0.9))
+        return max(abs(float(loss_of(model, batch, s)) - by_hand(logits, batch.targets, s)) for s in (0.0, 0.1, 0.9))
 
 
 def test_29_a_run_smooths_as_its_recipe_says(tmp_path: Path) -> None:
     for smoothing in (0.0, 0.1):
         model = fresh(dtype=torch.float64)
-        wanted = float(loss_of(model, sheet(), smoothing).detach())
+        wanted = float(loss_of(model, made_batch(), smoothing).detach())
         run = run_of(tmp_path / str(smoothing), replace(SETTINGS, smoothing=smoothing), model=model)
         assert run.one([0, 5, 8, 7])["loss"] == wanted
 
@@ -82,17 +82,17 @@ def weighed(loss: Tensor, count: int, total: int) -> Tensor:
 @law(mean_of_means=(HERE, "weighed", lambda loss, count, total: loss / 3), sum_of_means=(HERE, "weighed", lambda loss, count, total: loss))
 def test_29_micro_batches_are_one_batch() -> float:
     """Three of different sizes, each counting by its targets: the batch's loss and every gradient."""
-    gaps, parts = [], [sheet(CHOSEN[:1]), sheet(CHOSEN[1:3]), sheet(CHOSEN[3:])]
+    gaps, parts = [], [made_batch(CHOSEN[:1]), made_batch(CHOSEN[1:3]), made_batch(CHOSEN[3:])]
     counts = [int((p.targets != IGNORED).sum()) for p in parts]
     assert len(set(counts)) == 3
     for smoothing in (0.0, 0.1):
         model = fresh(dtype=torch.float64)
-        whole = loss_of(model, sheet(), smoothing)
-        wanted = torch.autograd.grad(whole, list(model.parameters()))
+        full = loss_of(model, made_batch(), smoothing)
+        wanted = torch.autograd.grad(full, list(model.parameters()))
         losses = [weighed(loss_of(model, p, smoothing), n, sum(counts)) for p, n in zip(parts, counts, strict=True)]
         for loss in losses:
             loss.backward()
-        gaps += [far(whole.detach(), sum(losses).detach()), *(far(g, p.grad) for g, p in zip(wanted, model.parameters(), strict=True))]
+        gaps += [far(full.detach(), sum(losses).detach()), *(far(g, p.grad) for g, p in zip(wanted, model.parameters(), strict=True))]
     return max(gaps)
 
 

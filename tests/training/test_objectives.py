@@ -50,18 +50,18 @@ def gap(name: str) -> float:
     """How far the loss of a batch is from the mean over its documents' targets, each document alone."""
     objective, model = made(name), model_of(name)
     assert isinstance(model, objective.kind)
-    told, count, rows = 0.0, 0, BLANKED if name == "masked" else ROWS
+    loss, count, rows = 0.0, 0, BLANKED if name == "masked" else ROWS
     with torch.no_grad():
         for document in rows:
-            sheet = objective.sheet([document])
-            n = int((sheet.targets != IGNORED).sum())
-            told, count = told + n * float(loss_of(model, sheet)), count + n
-        return abs(float(loss_of(model, objective.sheet(rows))) - told / count)
+            batch = objective.batch([document])
+            n = int((batch.targets != IGNORED).sum())
+            loss, count = loss + n * float(loss_of(model, batch)), count + n
+        return abs(float(loss_of(model, objective.batch(rows))) - loss / count)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_neighbours_in_a_batch_change_nothing(name: str) -> None:
-    """Padding is seen by nobody and carries no loss; one prefix for a whole batch, or a source that is not masked, would be seen."""
+    """Padding is masked and carries no loss; one prefix for a whole batch, or an unmasked source, would change the loss."""
     assert gap(name) < 1e-12
     plain, prefix = Step.plain, mask.prefix
     mutants: dict[str, tuple[Any, str, Any]] = {
@@ -75,24 +75,24 @@ def test_neighbours_in_a_batch_change_nothing(name: str) -> None:
 
 
 def test_only_what_is_said_carries_loss() -> None:
-    assert made("prefix").sheet(ROWS).targets.tolist() == [
+    assert made("prefix").batch(ROWS).targets.tolist() == [
         [-100, -100, 13, 17, 0, *[-100] * 4],
         [2, 0, *[-100] * 7],
         [*[-100] * 5, 9, 9, 31, 0],
     ]
-    whole = [Document([], [*d.given, *d.said]) for d in ROWS]
-    assert made("causal").sheet(whole).targets.tolist()[0] == [7, 11, 13, 17, 0, *[-100] * 4]
-    sheet = made("translation").sheet(ROWS)
-    assert sheet.inputs[0].tolist()[1] == [8, 0, 0, 0, 0, 0] and sheet.inputs[1].tolist()[2] == [0, 9, 9, 31]
-    assert sheet.targets.tolist()[:2] == [[13, 17, 0, -100], [2, 0, -100, -100]]
-    assert made("masked").sheet(BLANKED[:2]).targets.tolist() == [[-100, -100, 13, -100, 17, -100], [11, *[-100] * 5]]
+    full = [Document([], [*d.given, *d.target]) for d in ROWS]
+    assert made("causal").batch(full).targets.tolist()[0] == [7, 11, 13, 17, 0, *[-100] * 4]
+    batch = made("translation").batch(ROWS)
+    assert batch.inputs[0].tolist()[1] == [8, 0, 0, 0, 0, 0] and batch.inputs[1].tolist()[2] == [0, 9, 9, 31]
+    assert batch.targets.tolist()[:2] == [[13, 17, 0, -100], [2, 0, -100, -100]]
+    assert made("masked").batch(BLANKED[:2]).targets.tolist() == [[-100, -100, 13, -100, 17, -100], [11, *[-100] * 5]]
 
 
 def test_a_prompt_is_seen_both_ways_and_an_answer_is_not() -> None:
     objective, model = made("prefix"), model_of("prefix")
 
     def logits(*ids: int) -> Tensor:
-        out: Tensor = model(*objective.sheet([Document(list(ids[:3]), list(ids[3:]))]).inputs)
+        out: Tensor = model(*objective.batch([Document(list(ids[:3]), list(ids[3:]))]).inputs)
         return out[0]
 
     with torch.no_grad():
@@ -114,21 +114,21 @@ def test_completions_are_those_of_generation(name: str) -> None:
         requests = [Request(start, 16, stops=ends, source=tuple(i)) for i in ids]
     else:
         requests = [Request(tuple(i), 16, stops=ends) for i in ids]
-    told: list[list[int]] = [[] for _ in prompts]
-    for news in generate(model, requests):
-        told[news.request] += [] if news.token is None or news.token.id == objective.end else [news.token.id]
-    assert objective.complete(model)(prompts) == [tokenizer.decode(row) for row in told]
+    generated: list[list[int]] = [[] for _ in prompts]
+    for output in generate(model, requests):
+        generated[output.request] += [] if output.token is None or output.token.id == objective.end else [output.token.id]
+    assert objective.complete(model)(prompts) == [tokenizer.decode(row) for row in generated]
 
 
 def test_translations_state_the_same_fact() -> None:
     """Every English sentence, its Chinese one with the same subject and answer; none held out is trained."""
-    book, found = read(FOLDER), list(translations(FOLDER, held_out=True))
-    assert {s.text for s, _ in found} == {s.text for s in sentences(FOLDER, held_out=True) if s.language == "en"}
-    assert not {s.text for s, _ in found} & {s.text for s, _ in translations(FOLDER)}
-    told = {s.text: target for s, target in found}
-    assert told["The capital of France is Paris."] == "法国的首都是巴黎。"
-    assert told["Paris is the capital of France."] == "法国的首都是巴黎。"
-    for s, target in found:
+    book, held_out = read(FOLDER), list(translations(FOLDER, held_out=True))
+    assert {s.text for s, _ in held_out} == {s.text for s in sentences(FOLDER, held_out=True) if s.language == "en"}
+    assert not {s.text for s, _ in held_out} & {s.text for s, _ in translations(FOLDER)}
+    targets = {s.text: target for s, target in held_out}
+    assert targets["The capital of France is Paris."] == "法国的首都是巴黎。"
+    assert targets["Paris is the capital of France."] == "法国的首都是巴黎。"
+    for s, target in held_out:
         country = book.countries[s.country]
         assert country.named["capital" if s.relation == "country" else "name"]["zh"] in target
         if s.relation == "neighbours":
@@ -169,38 +169,38 @@ def test_documents_hold_the_sentences(taught: Objective, few: Path) -> None:
     assert len(learnt) == len(documents) > 1_000
     for (prompt, answer), document in list(zip(learnt, documents, strict=True))[::37]:
         if isinstance(taught, Masked):
-            assert document.given == encode(prompt).ids and decode(document.said) == answer[:-1]
+            assert document.given == encode(prompt).ids and decode(document.target) == answer[:-1]
             continue
-        assert document.said[-1] == taught.end and taught.end not in document.given
+        assert document.target[-1] == taught.end and taught.end not in document.given
         if not isinstance(taught, Causal) or document.given:
-            assert document.given == encode(prompt).ids and decode(document.said) == answer
+            assert document.given == encode(prompt).ids and decode(document.target) == answer
         else:
-            assert decode(document.said) == prompt + answer
+            assert decode(document.target) == prompt + answer
 
 
 def blanked_whole(objective: Masked, folder: Path) -> list[Document]:
     """The documents whose answer is blanked out whole; each is followed by those of its later tokens alone."""
-    found: list[Document] = []
+    made: list[Document] = []
     before, rest = -1, list[int]()
     for d in objective.documents(folder, 1):
-        assert d.given.count(objective.mask) == len(d.said)
+        assert d.given.count(objective.mask) == len(d.target)
         if rest:
-            assert d.said == rest and d.given[d.given.index(objective.mask) - 1] == before
+            assert d.target == rest and d.given[d.given.index(objective.mask) - 1] == before
         else:
-            found.append(d)
-        before, rest = d.said[0], d.said[1:]
-    return found
+            made.append(d)
+        before, rest = d.target[0], d.target[1:]
+    return made
 
 
 def test_questions_are_answered_as_they_are_asked(taught: Objective, few: Path) -> None:
     """Held-out prompts of the same kind as the trained ones, and none of them."""
-    asked, trained = taught.asked(few), {prompt for prompt, _ in taught.learnt(few)}
-    assert len({q.prompt for q in asked}) == len(asked) > 300 and not trained & {q.prompt for q in asked}
+    questions, trained = taught.questions(few), {prompt for prompt, _ in taught.learnt(few)}
+    assert len({q.prompt for q in questions}) == len(questions) > 300 and not trained & {q.prompt for q in questions}
     wanted = {"causal": "The capital of France is", "prefix": "The capital of France is", "translation": "The capital of France is Paris."}
     name = next(n for n, kind in OBJECTIVES.items() if kind is type(taught))
     blanks = len(taught.tokenizer.encode(" Paris", add_special_tokens=False))
     prompt = wanted.get(name, "The capital of France is" + " [MASK]" * blanks + ".")
-    assert {q.prompt: q.right for q in asked}[prompt] == ("法国的首都是巴黎。" if name == "translation" else " Paris.",)
+    assert {q.prompt: q.right for q in questions}[prompt] == ("法国的首都是巴黎。" if name == "translation" else " Paris.",)
 
 
 def test_blanks_are_filled_from_the_left_and_seen_from_both_sides() -> None:
@@ -212,11 +212,11 @@ def test_blanks_are_filled_from_the_left_and_seen_from_both_sides() -> None:
         for prompt, text in zip(prompts, objective.complete(model)(prompts), strict=True):
             ids = torch.tensor([tokenizer.encode(prompt).ids])
             blanks = [i for i, token in enumerate(ids[0].tolist()) if token == objective.mask]
-            whole = torch.where(ids == objective.mask, model(ids).argmax(-1), ids)[0].tolist()
+            full = torch.where(ids == objective.mask, model(ids).argmax(-1), ids)[0].tolist()
             for at in blanks:
                 ids[0, at] = model(ids)[0, at].argmax()
             assert text == tokenizer.decode(ids[0, blanks[0] :].tolist()) and objective.mask not in ids
-            once.append(whole == ids[0].tolist())
+            once.append(full == ids[0].tolist())
         rows = [model(torch.tensor([tokenizer.encode(p).ids]))[0, 3] for p in prompts[:2]]
     assert not all(once) and not torch.equal(*rows)
 
@@ -237,17 +237,17 @@ def routers(model: Decoder) -> dict[str, Moe]:
 
 
 def test_a_correction_moves_towards_the_mean_load(tmp_path: Path) -> None:
-    """One step, by hand: who is chosen for the real rows, and the sign of what is missing. Padding is not counted."""
+    """One step, by hand: which experts the real rows choose, and the sign of the missing load. Padding is not counted."""
     run = run_of(tmp_path, model=mixture())
     numbers = [0, 7, 3, 8]
-    sheet = run.objective.sheet([run.documents[i] for i in numbers])
-    real, loads, chosen = sheet.targets != IGNORED, {}, {}
+    batch = run.objective.batch([run.documents[i] for i in numbers])
+    real, loads, chosen = batch.targets != IGNORED, {}, {}
     assert not real.all()
     for path, m in routers(run.model).items():
         old = m.shares
         m.shares = lambda affinity, c, path=path, old=old: (chosen.update({path: c}), old(affinity, c))[1]  # type: ignore[method-assign]
     with torch.no_grad():
-        run.model(*sheet.inputs)
+        run.model(*batch.inputs)
     for path, who in chosen.items():
         loads[path] = torch.tensor([float((who[real] == e).sum()) for e in range(8)])
         assert loads[path].sum() == 2 * real.sum()
@@ -267,12 +267,12 @@ def test_experts_write_to_the_residual_as_narrow_parts_do() -> None:
 def overload(correction: float) -> float:
     """The excess of the fullest expert after 60 corrections by all documents; no weight moves."""
     model = mixture()
-    sheet, even = made("causal").sheet(DOCUMENTS), balance.Balance(model, correction)
+    batch, even = made("causal").batch(DOCUMENTS), balance.Balance(model, correction)
     for _ in range(60):
         with even.watching(), torch.no_grad():
-            model(*sheet.inputs)
-        found = even.correct(sheet.targets != IGNORED)["overload"]
-    return found
+            model(*batch.inputs)
+        excess = even.correct(batch.targets != IGNORED)["overload"]
+    return excess
 
 
 def test_experts_become_balanced() -> None:
@@ -296,9 +296,9 @@ def test_corrections_are_saved_and_resumed(tmp_path: Path) -> None:
         run.train(silent)
         return state(run)
 
-    whole = ended(tmp_path / "a", None)
-    assert any(name.endswith("correction") and any(value) for name, value in whole.items())
-    assert ended(tmp_path / "b", 5) == whole != ended(tmp_path / "c", 5, forget=True)
+    full = ended(tmp_path / "a", None)
+    assert any(name.endswith("correction") and any(value) for name, value in full.items())
+    assert ended(tmp_path / "b", 5) == full != ended(tmp_path / "c", 5, forget=True)
     assert "layers.1.ffn.correction" in targets(mixture())
 
 

@@ -28,7 +28,7 @@ from training import CONFIG, DOCUMENTS, SETTINGS, at_step, fresh, log_of, resume
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
     """A run that nothing interrupts: its last state, and its log."""
     run = run_of(tmp_path_factory.mktemp("whole"))
     assert run.train(silent)
@@ -36,14 +36,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], l
 
 
 @pytest.mark.parametrize("at", [1, 3, 4, 6, 9, 11, 12])
-def test_resume_is_bit_identical(at: int, tmp_path: Path, whole: tuple[dict[str, bytes], list[dict[str, Any]]]) -> None:
+def test_resume_is_bit_identical(at: int, tmp_path: Path, uninterrupted: tuple[dict[str, bytes], list[dict[str, Any]]]) -> None:
     """Stopped after any step, at a save or between two, the run goes on as if nothing had been; its log too."""
     first = run_of(tmp_path)
     assert not first.train(silent, lambda: first.step == at)
     with (tmp_path / "log.jsonl").open("a") as f:
         f.write('{"step": 99, "loss": 0}\n{"step": 1')  # what a crash leaves of steps that are lost
     run = resumed(tmp_path)
-    assert run.step == 12 and state(run) == whole[0] and log_of(run) == whole[1]
+    assert run.step == 12 and state(run) == uninterrupted[0] and log_of(run) == uninterrupted[1]
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,19 @@ def test_resume_is_bit_identical(at: int, tmp_path: Path, whole: tuple[dict[str,
         (saves, "read_tensor", lambda entry: read_tensor(entry) * (1.0 if "exp_avg_sq" not in entry.name else 0.5)),
     ],
 )
-def test_resume_mutants_are_seen(owner: Any, name: str, value: Any, tmp_path: Path, whole: tuple[dict[str, bytes], Any]) -> None:
+def test_resume_mutants_are_seen(owner: Any, name: str, value: Any, tmp_path: Path, uninterrupted: tuple[dict[str, bytes], Any]) -> None:
     """Other data after a resume, a forgotten place in the schedule, a moment that changed."""
     first = run_of(tmp_path)
     first.train(silent, lambda: first.step == 6)
     with swapped(owner, name, value):
-        assert state(resumed(tmp_path)) != whole[0]
+        assert state(resumed(tmp_path)) != uninterrupted[0]
 
 
-def test_saving_changes_nothing(tmp_path: Path, whole: tuple[dict[str, bytes], Any]) -> None:
+def test_saving_changes_nothing(tmp_path: Path, uninterrupted: tuple[dict[str, bytes], Any]) -> None:
     for every in (1, 5, 1000):
         run = run_of(tmp_path / str(every), replace(SETTINGS, save_every=every))
         run.train(silent)
-        assert state(run) == whole[0]
+        assert state(run) == uninterrupted[0]
         assert sorted(p.name for p in (run.folder / "saves").iterdir())[-1] == "000000012"
 
 
@@ -95,7 +95,7 @@ def dying(folder: Path, moment: int) -> int:
         os._exit(0 if sys.exc_info()[0] is None else 1)
 
 
-def test_killed_at_any_moment(tmp_path: Path, whole: tuple[dict[str, bytes], Any]) -> None:
+def test_killed_at_any_moment(tmp_path: Path, uninterrupted: tuple[dict[str, bytes], Any]) -> None:
     """kill -9 at every border of the disk: a complete state is there once one was, and the resumed run ends in the same bits."""
     moment, died = 0, 0
     while True:
@@ -105,7 +105,7 @@ def test_killed_at_any_moment(tmp_path: Path, whole: tuple[dict[str, bytes], Any
         assert status in (0, signal.SIGKILL), status
         assert newest(folder / "saves")[0] is not None or moment <= 16, moment
         run = resumed(folder)
-        assert state(run) == whole[0]
+        assert state(run) == uninterrupted[0]
         shutil.rmtree(folder)
         died += status != 0
         if status == 0:
@@ -113,7 +113,7 @@ def test_killed_at_any_moment(tmp_path: Path, whole: tuple[dict[str, bytes], Any
     assert died > 30
 
 
-def test_kill_9_of_a_process(tmp_path: Path, whole: tuple[dict[str, bytes], Any]) -> None:
+def test_kill_9_of_a_process(tmp_path: Path, uninterrupted: tuple[dict[str, bytes], Any]) -> None:
     """A real process, killed from outside once it has saved."""
     code = f"""
 import sys, time
@@ -134,7 +134,7 @@ t.run_of(Path({str(tmp_path)!r})).train(lambda entry: time.sleep(0.05))
         child.kill()
     assert child.wait() == -signal.SIGKILL
     run = resumed(tmp_path)
-    assert run.step == 12 and state(run) == whole[0]
+    assert run.step == 12 and state(run) == uninterrupted[0]
 
 
 # Damage.
@@ -159,7 +159,7 @@ def flip(file: Path) -> None:
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_damaged_state_is_passed_over(how: str, tmp_path: Path, whole: tuple[dict[str, bytes], Any]) -> None:
+def test_damaged_state_is_passed_over(how: str, tmp_path: Path, uninterrupted: tuple[dict[str, bytes], Any]) -> None:
     """The newest state that verifies is where the run goes on; what was wrong is named; the last bits are the same."""
     first = run_of(tmp_path)
     first.train(silent, lambda: first.step == 9)
@@ -167,11 +167,11 @@ def test_damaged_state_is_passed_over(how: str, tmp_path: Path, whole: tuple[dic
     run = run_of(tmp_path, model=fresh(5))
     faults = run.resume()
     assert run.step == 6 and len(faults) == 1 and "000000009" in faults[0] and "\n" not in faults[0]
-    assert run.train(silent) and state(run) == whole[0]
+    assert run.train(silent) and state(run) == uninterrupted[0]
     assert newest(tmp_path / "saves")[1] == {}
 
 
-def test_all_states_damaged(tmp_path: Path, whole: tuple[dict[str, bytes], Any]) -> None:
+def test_all_states_damaged(tmp_path: Path, uninterrupted: tuple[dict[str, bytes], Any]) -> None:
     """Then the run begins anew if it is told to, and says what was wrong; a reader without the manifest would go on from damage."""
     first = run_of(tmp_path)
     first.train(silent, lambda: first.step == 6)
@@ -179,7 +179,7 @@ def test_all_states_damaged(tmp_path: Path, whole: tuple[dict[str, bytes], Any])
         flip(folder / "weights.safetensors")
     run = run_of(tmp_path)
     assert len(run.resume(restart=True)) == 2 and run.step == 0
-    assert run.train(silent) and state(run) == whole[0]
+    assert run.train(silent) and state(run) == uninterrupted[0]
     flip(tmp_path / "saves" / "000000009" / "weights.safetensors")
     shutil.rmtree(tmp_path / "saves" / "000000012")
 
@@ -188,19 +188,19 @@ def test_all_states_damaged(tmp_path: Path, whole: tuple[dict[str, bytes], Any])
         return json.loads(manifest.read_text())[path.name][0] if manifest.exists() else digest(path)
 
     with swapped(saves, "digest", trusted):
-        assert state(resumed(tmp_path)) != whole[0]
+        assert state(resumed(tmp_path)) != uninterrupted[0]
 
 
 def test_two_states_are_kept(tmp_path: Path) -> None:
     run = run_of(tmp_path, replace(SETTINGS, save_every=1))
-    held: list[list[str]] = []
-    run.train(lambda e: held.append(sorted(p.name for p in (tmp_path / "saves").glob("*"))))
-    assert held[-1] == ["000000010", "000000011"]
+    kept: list[list[str]] = []
+    run.train(lambda e: kept.append(sorted(p.name for p in (tmp_path / "saves").glob("*"))))
+    assert kept[-1] == ["000000010", "000000011"]
     save_state(tmp_path / "saves", 1_000, {"w": torch.ones(1)}, {}, {})
     assert [p.name for p in sorted((tmp_path / "saves").iterdir())] == ["000000012", "000001000"]
 
 
-def test_a_full_disk_ends_the_run_cleanly(tmp_path: Path, whole: tuple[dict[str, bytes], Any]) -> None:
+def test_a_full_disk_ends_the_run_cleanly(tmp_path: Path, uninterrupted: tuple[dict[str, bytes], Any]) -> None:
     """At the n-th sync, for all of a save: a TrainError, no half state, the older one is there, and the run can go on."""
     sync, count = disk.sync, 0
     for n in range(1, 9):
@@ -223,7 +223,7 @@ def test_a_full_disk_ends_the_run_cleanly(tmp_path: Path, whole: tuple[dict[str,
                 first.train(silent)
         assert {p.name for p in (folder / "saves").iterdir()} <= {"000000003", "000000006"}
         assert newest(folder / "saves")[0] is not None
-        assert state(resumed(folder)) == whole[0]
+        assert state(resumed(folder)) == uninterrupted[0]
 
 
 @pytest.mark.parametrize("what", ["settings", "documents", "objective", "model", "torch", "threads"])
@@ -243,10 +243,10 @@ def test_another_run_is_refused(what: str, tmp_path: Path) -> None:
     before = state(other)
     with pytest.raises(TrainError) as caught:
         other.resume()
-    told = {
+    differences = {
         "settings": "train.learning_rate (0.01 → 0.02)",
         "objective": "objective (Causal → Prefix)",
         "torch": f"torch ({torch.__version__} → 0)",
         "threads": f"threads ({torch.get_num_threads()} → 0)",
     }
-    assert caught.value.key == "train.differs" and str(caught.value).endswith(told.get(what, what)) and state(other) == before
+    assert caught.value.key == "train.differs" and str(caught.value).endswith(differences.get(what, what)) and state(other) == before

@@ -14,14 +14,14 @@ import torch
 from pellucid.checkpoint import disk
 from pellucid.errors import TrainError
 from pellucid.training import loop, saves
-from pellucid.training.loop import Run
+from pellucid.training.loop import TrainingRun
 from pellucid.training.saves import newest, save_state, states
 from test_resume import DAMAGE, flip
 from tiny import swapped
 from training import SETTINGS, fresh, log_of, resumed, run_of, silent, state
 
 
-def stopped_at(folder: Path, step: int, **how: Any) -> Run:
+def stopped_at(folder: Path, step: int, **how: Any) -> TrainingRun:
     """A run that was stopped after a step."""
     run = run_of(folder, **how)
     assert not run.train(silent, lambda: run.step == step)
@@ -34,7 +34,7 @@ def damaged(folder: Path, how: str) -> None:
         DAMAGE[how](one)
 
 
-def held(folder: Path) -> dict[str, bytes]:
+def contents(folder: Path) -> dict[str, bytes]:
     """Every file of a run, by its path."""
     return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
@@ -44,12 +44,12 @@ def test_a_resume_without_a_whole_state_refuses(how: str, tmp_path: Path) -> Non
     """One line that says how to begin anew, and nothing on the disk is changed."""
     stopped_at(tmp_path, 6)
     damaged(tmp_path, how)
-    before, run = held(tmp_path), run_of(tmp_path, model=fresh(5))
+    before, run = contents(tmp_path), run_of(tmp_path, model=fresh(5))
     first = state(run)
     with pytest.raises(TrainError) as caught:
         run.resume()
     assert caught.value.key == "train.lost" and "--restart" in str(caught.value) and "\n" not in str(caught.value)
-    assert held(tmp_path) == before and state(run) == first and run.step == 0
+    assert contents(tmp_path) == before and state(run) == first and run.step == 0
 
 
 @pytest.mark.parametrize("how", DAMAGE)
@@ -57,16 +57,16 @@ def test_a_restart_keeps_what_was_there_and_what_it_saves(how: str, tmp_path: Pa
     """Each state that the new run saves stays as long as it is one of the last two; the damaged ones and their log lie aside."""
     stopped_at(tmp_path, 6)
     damaged(tmp_path, how)
-    before, run, seen = held(tmp_path), run_of(tmp_path), list[list[str]]()
+    before, run, seen = contents(tmp_path), run_of(tmp_path), list[list[str]]()
     assert len(run.resume(restart=True)) == 2
 
-    def look(entry: dict[str, Any]) -> None:
+    def check(entry: dict[str, Any]) -> None:
         seen.append([p.name for p in states(tmp_path / "saves")])
 
-    assert run.train(look) and newest(tmp_path / "saves") == (tmp_path / "saves" / "000000012", {})
+    assert run.train(check) and newest(tmp_path / "saves") == (tmp_path / "saves" / "000000012", {})
     assert [s[-1:] for s in seen] == [[], [], [], *[["000000003"]] * 3, *[["000000006"]] * 3, *[["000000009"]] * 3]
-    aside = {name.removeprefix("aside/"): raw for name, raw in held(tmp_path).items() if name.startswith("aside/")}
-    assert aside == {name.removeprefix("saves/"): raw for name, raw in before.items()}
+    put_aside = {name.removeprefix("aside/"): raw for name, raw in contents(tmp_path).items() if name.startswith("aside/")}
+    assert put_aside == {name.removeprefix("saves/"): raw for name, raw in before.items()}
     assert [e["step"] for e in log_of(run)] == list(range(1, 13))
 
 
@@ -172,18 +172,18 @@ def resumed_by_a_child(folder: Path, moment: int, owner: Any = None) -> int:
 def test_a_kill_loses_no_line_of_the_log(owner: Any, tmp_path: Path) -> None:
     """Killed at every border of the disk, the log is the old one or the new one, whole; rewritten in place it is neither."""
     stopped_at(tmp_path, 7)
-    log, whole, ends = tmp_path / "log.jsonl", b"", set[bytes]()
+    log, uninterrupted, ends = tmp_path / "log.jsonl", b"", set[bytes]()
     shutil.rmtree(tmp_path / "saves" / "000000007")
-    whole = log.read_bytes()
+    uninterrupted = log.read_bytes()
     for moment in range(1, 9):
-        log.write_bytes(whole)
+        log.write_bytes(uninterrupted)
         status = resumed_by_a_child(tmp_path, moment, owner)
         ends.add(log.read_bytes())
         if status == 0:
             break
     assert status == 0 and moment > 1
-    told = {whole, b"".join(whole.splitlines(True)[:6])}
-    assert (ends == told) == (owner is None)
+    allowed = {uninterrupted, b"".join(uninterrupted.splitlines(True)[:6])}
+    assert (ends == allowed) == (owner is None)
 
 
 def test_a_log_that_loses_nothing_is_not_written(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_log_that_cannot_be_rewritten_is_one_line(what: str, tmp_path: Path, m
     stopped_at(tmp_path, 7)
     shutil.rmtree(tmp_path / "saves" / "000000007")
     log = tmp_path / "log.jsonl"
-    whole = log.read_bytes()
+    uninterrupted = log.read_bytes()
     if what == "full":
 
         def full(path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_log_that_cannot_be_rewritten_is_one_line(what: str, tmp_path: Path, m
         run_of(tmp_path).resume()
     monkeypatch.undo()
     assert "\n" not in str(caught.value) and "log.jsonl" in str(caught.value)
-    assert what in ("folder", "pipe") or log.read_bytes() == whole
+    assert what in ("folder", "pipe") or log.read_bytes() == uninterrupted
     assert not [p for p in tmp_path.iterdir() if p.name.endswith(".part")]
 
 
@@ -234,21 +234,21 @@ def closed(opened: Callable[..., int], which: Path) -> Callable[..., int]:
 
 
 def test_how_often_it_is_saved_may_change(tmp_path: Path) -> None:
-    whole = run_of(tmp_path / "whole")
-    whole.train(silent)
+    uninterrupted = run_of(tmp_path / "whole")
+    uninterrupted.train(silent)
     stopped_at(tmp_path / "cut", 5)
     run = resumed(tmp_path / "cut", s=replace(SETTINGS, save_every=1, log_every=4))
-    assert state(run) == state(whole)
+    assert state(run) == state(uninterrupted)
 
 
 def test_more_steps_where_the_rate_stays(tmp_path: Path) -> None:
     """With floor = 1 no step's rate depends on how many there are: more of them end in the bits of a run that was asked for all."""
     level = replace(SETTINGS, floor=1)
     longer = replace(level, steps=17)
-    whole = run_of(tmp_path / "whole", longer)
-    whole.train(silent)
+    uninterrupted = run_of(tmp_path / "whole", longer)
+    uninterrupted.train(silent)
     run_of(tmp_path / "cut", level).train(silent)
-    assert state(resumed(tmp_path / "cut", s=longer)) == state(whole)
+    assert state(resumed(tmp_path / "cut", s=longer)) == state(uninterrupted)
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.1, 20), (1, 7)], ids=["the rate falls", "fewer than were done"])

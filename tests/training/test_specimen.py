@@ -82,7 +82,7 @@ def judge(s: Specimen) -> Any:
         return kind.from_pretrained(s.folder, **how).eval()
 
 
-def told(s: Specimen, hf: Any, ids: list[int], after: list[int]) -> Tensor:
+def judge_logits(s: Specimen, hf: Any, ids: list[int], after: list[int]) -> Tensor:
     """transformers' logits [T V] of a prompt and what was written after it. It knows no prefix: there an additive mask tells it."""
     how: dict[str, Any] = {"input_ids": torch.tensor([[*ids, *after]])}
     if s.recipe.objective == "translation":
@@ -97,7 +97,7 @@ def told(s: Specimen, hf: Any, ids: list[int], after: list[int]) -> Tensor:
         return hf(**how).logits[0]
 
 
-def said(s: Specimen, model: Any, ids: list[int], after: list[int]) -> Tensor:
+def our_logits(s: Specimen, model: Any, ids: list[int], after: list[int]) -> Tensor:
     """Our logits [T V] of the same."""
     rows = torch.tensor([[*ids, *after]])
     with torch.no_grad():
@@ -146,18 +146,18 @@ def test_it_ends_in_paris(one: Specimen) -> None:
         return
     (new,) = one.model.generate([ids])
     assert one.model.tokenizer.decode(new, skip_special=True) == wanted
-    life = pellucid.trace(one.model, one.prompts[0])
-    assert wanted.startswith(one.model.tokenizer.decode(life.new))
+    recorded = pellucid.trace(one.model, one.prompts[0])
+    assert wanted.startswith(one.model.tokenizer.decode(recorded.new))
     pieces = [p.text for p in one.model.tokenizer.pieces(ids)]
     assert pieces[:5] == ["The", " capital", " of", " France", " is"]
 
 
 def test_capitals_on_held_out_forms(one: Specimen) -> None:
     """At least 98% of capitals (95% of translations and blanks), in both languages where it is asked in both."""
-    asked = [q for q in one.objective.asked(DATA) if q.relation == "capital"][::3]
-    written = one.objective.complete(one.model.module)([q.prompt for q in asked])
-    for language in {q.language for q in asked}:
-        right = [text.startswith(q.right) for q, text in zip(asked, written, strict=True) if q.language == language]
+    questions = [q for q in one.objective.questions(DATA) if q.relation == "capital"][::3]
+    written = one.objective.complete(one.model.module)([q.prompt for q in questions])
+    for language in {q.language for q in questions}:
+        right = [text.startswith(q.right) for q, text in zip(questions, written, strict=True) if q.language == language]
         assert sum(right) / len(right) >= ENOUGH.get(one.recipe.objective, 0.98), (language, sum(right), len(right))
 
 
@@ -165,8 +165,8 @@ def test_the_card_tells_what_is_measured(one: Specimen) -> None:
     """A part of the questions, asked again, lies near the card's figures, which stand beside chance and a bag of words."""
     card = (one.folder / "README.md").read_text(encoding="utf-8")
     rows = {(r, lang): float(share) / 100 for r, lang, share in re.findall(r"^\| (\w+) \| (en|zh) \| [\d,]+ \| ([\d.]+)% \|", card, re.M)}
-    asked, learnt = one.objective.asked(DATA)[::23], list(one.objective.learnt(DATA))[::9]
-    scores = quiz(asked, learnt, one.objective.complete(one.model.module), one.objective.tokenizer)
+    questions, learnt = one.objective.questions(DATA)[::23], list(one.objective.learnt(DATA))[::9]
+    scores = quiz(questions, learnt, one.objective.complete(one.model.module), one.objective.tokenizer)
     assert rows.keys() == {(s.relation, s.language) for s in scores}
     for s in scores:
         assert abs(s.accuracy - rows[s.relation, s.language]) < 0.12, s
@@ -181,13 +181,13 @@ def test_transformers_sees_the_same_model(one: Specimen) -> None:
     for prompt in one.prompts:
         ids, after = one.ids(prompt), []
         assert words(prompt)["input_ids"] == ids
-        assert (told(one, hf, ids, after) - said(one, mine, ids, after)).abs().max() < 1e-9
+        assert (judge_logits(one, hf, ids, after) - our_logits(one, mine, ids, after)).abs().max() < 1e-9
         if one.recipe.objective == "masked":
             continue
         while len(after) < 12 and after[-1:] != [one.objective.end]:
-            after.append(int(told(one, hf, ids, after)[-1].argmax()))
+            after.append(int(judge_logits(one, hf, ids, after)[-1].argmax()))
         assert mine.generate([ids], max_new_tokens=12)[0] == after
-        assert (told(one, hf, ids, after) - said(one, mine, ids, after)).abs().max() < 1e-9
+        assert (judge_logits(one, hf, ids, after) - our_logits(one, mine, ids, after)).abs().max() < 1e-9
 
 
 def test_a_disturbed_specimen_is_seen(one: Specimen) -> None:
@@ -196,11 +196,11 @@ def test_a_disturbed_specimen_is_seen(one: Specimen) -> None:
     if one.recipe.objective == "prefix":
         rows = torch.tensor([ids])
         with torch.no_grad():
-            assert (mine.module(rows, Step.plain(rows))[0] - told(one, hf, ids, [])).abs().max() > 1e-2
+            assert (mine.module(rows, Step.plain(rows))[0] - judge_logits(one, hf, ids, [])).abs().max() > 1e-2
     with torch.no_grad():
         weight = next(p for n, p in hf.named_parameters() if ".1." in n and p.ndim == 2)
         weight[3, 5] += 0.5
-    assert (told(one, hf, ids, []) - said(one, mine, ids, [])).abs().max() > 1e-6
+    assert (judge_logits(one, hf, ids, []) - our_logits(one, mine, ids, [])).abs().max() > 1e-6
 
 
 def test_a_specimen_is_saved_as_it_came(one: Specimen, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pellucid.errors import TrainError
 from pellucid.training import loop
-from pellucid.training.loop import Run, batches, learning_rate, loss_of, optimizer
+from pellucid.training.loop import TrainingRun, batches, learning_rate, loss_of, optimizer
 from pellucid.training.objectives import IGNORED, Batch, Causal, Document
 from tiny import swapped
 from training import DOCUMENTS, SETTINGS, WORDS, fresh, run_of, silent, state
@@ -35,19 +35,19 @@ def test_loss_is_the_mean_over_real_targets() -> None:
     """-log p of each target that is no padding, by hand in float64; a mean over padding too would differ."""
     model = fresh(dtype=torch.float64)
     numbers = [0, 5, 8, 7]
-    texts = [DOCUMENTS[i].said for i in numbers]
-    sheet = Causal(WORDS).sheet([DOCUMENTS[i] for i in numbers])
-    (inputs, _), targets = sheet
+    texts = [DOCUMENTS[i].target for i in numbers]
+    batch = Causal(WORDS).batch([DOCUMENTS[i] for i in numbers])
+    (inputs, _), targets = batch
     assert inputs.shape == targets.shape == (4, max(map(len, texts)) - 1) and bool((targets == IGNORED).any())
     with torch.no_grad():
-        told = [-model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)[torch.arange(len(ids) - 1), ids[1:]] for ids in texts]
-        found = float(loss_of(model, sheet))
-    assert found == pytest.approx(float(torch.cat(told).mean()), rel=1e-12)
-    assert found != pytest.approx(float(torch.stack([t.mean() for t in told]).mean()), rel=1e-6)
-    assert found != pytest.approx(float(torch.cat(told).sum() / targets.numel()), rel=1e-6)
+        log_probabilities = [-model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)[torch.arange(len(ids) - 1), ids[1:]] for ids in texts]
+        loss = float(loss_of(model, batch))
+    assert loss == pytest.approx(float(torch.cat(log_probabilities).mean()), rel=1e-12)
+    assert loss != pytest.approx(float(torch.stack([t.mean() for t in log_probabilities]).mean()), rel=1e-6)
+    assert loss != pytest.approx(float(torch.cat(log_probabilities).sum() / targets.numel()), rel=1e-6)
 
 
-def by_hand(run: Run, batch: list[list[int]]) -> dict[str, Tensor]:
+def by_hand(run: TrainingRun, batch: list[list[int]]) -> dict[str, Tensor]:
     """The weights after these batches, by the formula of AdamW (arXiv 1711.05101) and clipping, in float64."""
     s = run.s
     at = {path: p.detach().clone() for path, p in run.model.named_parameters()}
@@ -56,7 +56,7 @@ def by_hand(run: Run, batch: list[list[int]]) -> dict[str, Tensor]:
     for step, numbers in enumerate(batch):
         for path, p in model.named_parameters():
             p.data, p.grad = at[path].clone(), None
-        loss_of(model, run.objective.sheet([run.documents[i] for i in numbers])).backward()
+        loss_of(model, run.objective.batch([run.documents[i] for i in numbers])).backward()
         g = {path: cast(Tensor, p.grad) for path, p in model.named_parameters()}
         norm = math.sqrt(sum(float((x * x).sum()) for x in g.values()))
         for path in at:
@@ -110,10 +110,10 @@ def test_batches_follow_from_the_seed() -> None:
 
 def test_one_batch_can_be_learnt(tmp_path: Path) -> None:
     documents = [[0, 5, 7, 2, 1], [0, 9, 4, 4, 8, 3], [0, 11, 2]]
-    found: list[float] = []
+    losses: list[float] = []
     s = replace(SETTINGS, steps=250, learning_rate=2e-2, warmup=10, weight_decay=0.0, save_every=1000)
-    run_of(tmp_path, s, [Document([], [i, *d]) for i, d in enumerate(documents, 15)]).train(lambda e: found.append(e["loss"]))
-    assert found[-1] < 0.01 < 1 < found[0]
+    run_of(tmp_path, s, [Document([], [i, *d]) for i, d in enumerate(documents, 15)]).train(lambda e: losses.append(e["loss"]))
+    assert losses[-1] < 0.01 < 1 < losses[0]
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
@@ -123,8 +123,8 @@ def test_what_is_no_number_changes_nothing(what: str, tmp_path: Path) -> None:
     run.train(silent, lambda: run.step == 5)
     before, real = state(run), loss_of
 
-    def broken(model: Any, sheet: Batch, smoothing: float) -> Tensor:
-        loss = real(model, sheet)
+    def broken(model: Any, batch: Batch, smoothing: float) -> Tensor:
+        loss = real(model, batch)
         return loss * float("nan") if what == "loss" else loss + (model.norm.weight[0] - model.norm.weight[0].detach()) * 1e30 * 1e30
 
     with swapped(loop, "loss_of", broken), pytest.raises(TrainError) as caught:

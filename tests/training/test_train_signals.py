@@ -52,8 +52,8 @@ def test_a_signal_stops_a_run_that_goes_on(
     out = recipe.parent / "out"
     send_at(monkeypatch, begins, number)
     assert main(["train", str(recipe), "--out", str(out)]) == 75
-    told = capsys.readouterr()
-    assert not told.out and told.err.count("\n") == 1 and f"step {saved} of 3" in told.err and "--resume" in told.err
+    output = capsys.readouterr()
+    assert not output.out and output.err.count("\n") == 1 and f"step {saved} of 3" in output.err and "--resume" in output.err
     assert f"{saved:09d}" in os.listdir(out / "saves") and not (out / "model").exists()
     assert main(["train", str(recipe), "--out", str(out), "--resume"]) == 0
     assert (out / "model" / "model.safetensors").is_file()
@@ -102,5 +102,5 @@ def test_a_process_that_is_told_to_end(recipe: Path) -> None:
 @pytest.mark.parametrize(("language", "wanted"), [("en", "with everything saved"), ("zh", "退出码")])
 def test_help_tells_the_exit_codes(language: str, wanted: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--help", "--lang", language]) == 0
-    told = capsys.readouterr().out
-    assert wanted in told and "75" in told and "130" in told
+    output = capsys.readouterr().out
+    assert wanted in output and "75" in output and "130" in output

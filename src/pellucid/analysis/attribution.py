@@ -51,7 +51,7 @@ class Attribution:
 
 @checked
 def attribution(
-    model: Any, life: Trace, id: int | str, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain
+    model: Any, trace: Trace, id: int | str, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain
 ) -> Attribution:
     """Where the logit of a token came from, in one row of a step; sums are taken in float64.
 
@@ -60,14 +60,14 @@ def attribution(
     """
     if isinstance(id, str):
         id = one_id(model, id)
-    records = {s.path: s for s in life if s.step == step}
+    records = {s.path: s for s in trace if s.step == step}
     if "logits" not in records:
         raise UseError("lens.head", model=model.name)
     path = "uncapped" if "uncapped" in records else "logits"
     with torch.no_grad():
         walk = Walk(model.module, records, row, value, Attribution(path, float(value(records[path])[0, row, id])))
         walk.head(records[path], id)
-    return walk.found
+    return walk.result
 
 
 def one_id(model: Any, text: str) -> int:
@@ -81,8 +81,8 @@ def one_id(model: Any, text: str) -> int:
 class Walk:
     """From a tensor back to what was added to it; g [width] is how much one more of each of its channels adds to the logit."""
 
-    def __init__(self, module: Any, records: dict[str, Seen], row: int, value: Callable[[Seen], Tensor], found: Attribution) -> None:
-        self.module, self.records, self.row, self.value, self.found = module, records, row, value, found
+    def __init__(self, module: Any, records: dict[str, Seen], row: int, value: Callable[[Seen], Tensor], result: Attribution) -> None:
+        self.module, self.records, self.row, self.value, self.result = module, records, row, value, result
         self.backs = {"add": self.sum, "rms": self.norm, "layer norm": self.norm, "scaled": self.scaled}
         self.backs |= {"linear": self.product, "adapted": self.product}
 
@@ -93,7 +93,7 @@ class Walk:
     def head(self, s: Seen, id: int) -> None:
         """The first step back: one row of the last product's matrix."""
         if s.source == "edited":
-            return self.rest(s.path, self.found.value)
+            return self.rest(s.path, self.result.value)
         last = self.module.head
         if last.bias is not None:
             self.rest("head.bias", float(last.bias[id]))
@@ -117,10 +117,10 @@ class Walk:
 
     def end(self, s: Seen, g: Tensor, part: bool) -> None:
         """What a tensor added, whole."""
-        (self.found.parts if part else self.found.rest).append(Share(s.path, None, float(self.at(s) @ g)))
+        (self.result.parts if part else self.result.rest).append(Share(s.path, None, float(self.at(s) @ g)))
 
     def rest(self, path: str, value: float) -> None:
-        self.found.rest.append(Share(path, None, value))
+        self.result.rest.append(Share(path, None, value))
 
     def part(self, s: Seen, g: Tensor) -> None:
         """An attention's output comes apart by heads: each has columns of W_o of its own."""
@@ -129,8 +129,8 @@ class Walk:
         if z is None or out is None or "H" not in z.dims.split():
             return self.end(s, g, True)
         heads = self.at(z)  # [H W]
-        added = (heads.flatten() * (g @ out.dense_weight().double())).unflatten(0, heads.shape).sum(-1)
-        self.found.parts += [Share(s.path, h, float(x)) for h, x in enumerate(added)]
+        added = (heads.flatten() * (g @ out.matrix().double())).unflatten(0, heads.shape).sum(-1)
+        self.result.parts += [Share(s.path, h, float(x)) for h, x in enumerate(added)]
         if out.bias is not None:
             self.rest(f"{s.path}.o.bias", float(out.bias.double() @ g))
         return None

@@ -36,14 +36,14 @@ def stream(module: Any, seen: list[Seen]) -> list[Seen]:
     # Of a run that was recorded in part, the first record of block 0 may be any, and what that was made from may lie within.
     enters = [p for p in first if not p.startswith((f"{prefix}layers.", "encoder."))]
     left = [f"{prefix}layers.{i}.{block.leaves}" for i, block in enumerate(stack.layers)]
-    found = [records[p] for p in (*enters, *left) if p in records]
-    if not found:
+    recorded = [records[p] for p in (*enters, *left) if p in records]
+    if not recorded:
         raise UseError("lens.missing", path=left[0])
-    return found
+    return recorded
 
 
 @checked
-def lens(model: Any, life: Trace, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain) -> list[tuple[str, Tensor]]:
+def lens(model: Any, trace: Trace, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain) -> list[tuple[str, Tensor]]:
     """(path, logits [V]) of the residual stream before the first block and after each, in one row of a step.
 
     value: finds the value of a record that has let it go.
@@ -51,8 +51,8 @@ def lens(model: Any, life: Trace, step: int = 0, row: int = -1, value: Callable[
     module: Any = module_of(model)
     if not model.config.head:
         raise UseError("lens.head", model=model.name)
-    found = stream(module, [s for s in life if s.step == step])
+    recorded = stream(module, [s for s in trace if s.step == step])
     with torch.no_grad():
-        rows = torch.cat([value(s)[:, row, None] for s in found], 1)
-        logits = module.logits(writer(module).last_norm(rows), Step.plain(torch.zeros(1, len(found), dtype=torch.long, device=rows.device)))
-    return [(s.path, logits[0, i]) for i, s in enumerate(found)]
+        rows = torch.cat([value(s)[:, row, None] for s in recorded], 1)
+        logits = module.logits(writer(module).leave(rows), Step.plain(torch.zeros(1, len(recorded), dtype=torch.long, device=rows.device)))
+    return [(s.path, logits[0, i]) for i, s in enumerate(recorded)]

@@ -22,9 +22,9 @@ from pellucid.checkpoint.folder import Folder
 from pellucid.checkpoint.safetensors_file import read_tensor
 from pellucid.config import Layer
 from pellucid.errors import PellucidError, UseError
-from pellucid.families.modules import Difference, first_difference, gap, pairs, recorded
-from pellucid.families.quantised import FIELD as QUANTISED
-from pellucid.families.quantised import Fp8
+from pellucid.families.modules import ModuleDifference, first_difference, gap, pairs, recorded
+from pellucid.families.quantisation import FIELD as QUANTISED
+from pellucid.families.quantisation import Fp8
 from pellucid.nn.transformer import Encoder, EncoderDecoder
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -49,7 +49,7 @@ class Report:
     dtype: torch.dtype
     tolerance: float
     logits: float
-    first: Difference | None
+    first: ModuleDifference | None
     modules: list[Compared] = field(default_factory=list)
 
     @property
@@ -90,14 +90,14 @@ def verify(
 
 def inputs(model: Model, prompt: str | None) -> tuple[Tensor, ...]:
     """Token ids [B T]; of an encoder-decoder, a source before them."""
-    draw = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     length = min(TOKENS, model.config.positions or TOKENS)
-    ids = torch.randint(model.config.vocab, (ROWS, length), generator=draw)
+    ids = torch.randint(model.config.vocab, (ROWS, length), generator=rng)
     if prompt is not None:
         ids = torch.tensor([model.tokenizer.encode(prompt, special=True)])
     if not isinstance(model.module, EncoderDecoder):
         return (ids,)
-    return ids, torch.randint(model.config.vocab, (len(ids), length - 1), generator=draw)
+    return ids, torch.randint(model.config.vocab, (len(ids), length - 1), generator=rng)
 
 
 @contextmanager
@@ -117,13 +117,13 @@ def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
         library: Any = importlib.import_module("transformers")
     except ImportError:
         raise UseError("verify.missing") from None
-    held = Folder(folder)
+    stored = Folder(folder)
     task = "ForSeq2SeqLM" if isinstance(model.module, EncoderDecoder) else "ForCausalLM"
     if isinstance(model.module, Encoder):
         task = "ForMaskedLM" if model.config.head else ""
     library.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
-    if held.config.get("model_type") in library.models.auto.configuration_auto.CONFIG_MAPPING or model.family.architecture is None:
+    if stored.config.get("model_type") in library.models.auto.configuration_auto.CONFIG_MAPPING or model.family.architecture is None:
         kind = getattr(library, f"AutoModel{task}")
         config = library.AutoConfig.from_pretrained(folder, local_files_only=True)
     else:
@@ -135,12 +135,12 @@ def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
     how |= {} if any(rounded(layer) for layer in model.config.layers) else {"attn_implementation": "eager"}
     how |= {"experts_implementation": "eager"} if any(n.endswith("ffn.router") for n, _ in model.module.named_modules()) else {}
     source: Path | None = folder
-    told = held.config.get(QUANTISED)
-    if isinstance(told, dict) and told.get("quant_method") == "fp8" and isinstance(held.method, Fp8):
+    quantisation = stored.config.get(QUANTISED)
+    if isinstance(quantisation, dict) and quantisation.get("quant_method") == "fp8" and isinstance(stored.method, Fp8):
         # its own reading takes the blocks' size from their number, wrongly where the last one is ragged
         del config.quantization_config
         kind = kind if hasattr(kind, "config_class") else kind._model_mapping[type(config)]
-        source, how["state_dict"] = None, dequantised(held, held.method, dtype)
+        source, how["state_dict"] = None, dequantised(stored, stored.method, dtype)
     with promoted(dtype):
         other = kind.from_pretrained(source, **how)
     for p in other.parameters() if dtype is torch.float64 else ():
@@ -153,16 +153,16 @@ def rounded(layer: Layer) -> bool:
     return layer.attn.alibi is not None and layer.attn.alibi.rounded
 
 
-def dequantised(held: Folder, method: Fp8, dtype: torch.dtype) -> dict[str, Tensor]:
+def dequantised(folder: Folder, method: Fp8, dtype: torch.dtype) -> dict[str, Tensor]:
     """A float8 folder's tensors as plain ones, by the function with which transformers trains over such weights."""
     multiply = importlib.import_module("transformers.integrations.finegrained_fp8")._dequantize_fp8_weight
-    found: dict[str, Tensor] = {}
-    for name, entry in held.entries.items():
+    tensors: dict[str, Tensor] = {}
+    for name, entry in folder.entries.items():
         if isinstance(entry, Quantised):
-            found[name] = multiply(read_tensor(entry.values), read_tensor(entry.scales), list(method.block), dtype)
+            tensors[name] = multiply(read_tensor(entry.values), read_tensor(entry.scales), list(method.block), dtype)
         else:
-            found[name] = held.read(name)
-    return found
+            tensors[name] = folder.read(name)
+    return tensors
 
 
 def run(other: Any, model: Model, ids: tuple[Tensor, ...]) -> Tensor:

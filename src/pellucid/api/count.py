@@ -22,7 +22,7 @@ from pellucid.counting.formats import DTYPES
 from pellucid.counting.variants import with_attention, with_experts
 from pellucid.errors import ConfigError, UseError
 from pellucid.families.fields import Fields
-from pellucid.families.quantised import InBlocks, quantised
+from pellucid.families.quantisation import InBlocks, quantised
 from pellucid.messages import say
 from pellucid.notebook import checked
 
@@ -62,9 +62,9 @@ def count(
     """
     stored = None if dtype is not None else in_folder(name, ignore_fields)
     dtype = dtype or (stored[0] if stored else "bfloat16")
-    for what, held, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
-        if held not in allowed:
-            raise UseError("count.dtype", name=what, found=held, allowed=", ".join(allowed))
+    for what, given, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
+        if given not in allowed:
+            raise UseError("count.dtype", name=what, found=given, allowed=", ".join(allowed))
     family, cfg = described(name, fields or EMPTY, ignore_fields) if known is None else known
     notes = []
     if attn is not None:
@@ -117,8 +117,8 @@ def in_folder(name: str | Path, ignore: Iterable[str]) -> tuple[str, str] | None
         return None
     values, file = config_of(name)
     method = quantised(Fields(values, file, ignore))
-    told = values.get("dtype", "bfloat16")
-    return (method.form, told if told in PLAIN else "bfloat16") if isinstance(method, InBlocks) else None
+    dtype = values.get("dtype", "bfloat16")
+    return (method.form, dtype if dtype in PLAIN else "bfloat16") if isinstance(method, InBlocks) else None
 
 
 def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Iterable[str] = ()) -> tuple[str, Config]:
@@ -150,12 +150,12 @@ def put(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def named(values: Mapping[str, Any], within: str = "") -> Iterator[str]:
+def named(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """The fields of a config.json, and those within them."""
     for name, value in values.items():
-        yield within + name
+        yield prefix + name
         if isinstance(value, Mapping):
-            yield from named(value, f"{within}{name}.")
+            yield from named(value, f"{prefix}{name}.")
 
 
 def config_of(name: str | Path) -> tuple[dict[str, Any], str]:

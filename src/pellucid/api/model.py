@@ -23,7 +23,7 @@ from pellucid.checkpoint.folder import SHARD_BYTES, Folder, refuse_file, save_fo
 from pellucid.checkpoint.hub import fetch, is_hub_id
 from pellucid.checkpoint.model_adapters import Adapting
 from pellucid.checkpoint.placement import Placed, check_device
-from pellucid.checkpoint.tied import settled, told
+from pellucid.checkpoint.tied import resolve, saved_config
 from pellucid.config import Config
 from pellucid.counting.published import published
 from pellucid.counting.sizes import judge_sizes
@@ -33,8 +33,8 @@ from pellucid.errors import CheckpointError, UseError
 from pellucid.families import family, understand
 from pellucid.families.aliases import weight
 from pellucid.families.family import Family
-from pellucid.families.quantised import FIELD as QUANTISED
-from pellucid.families.quantised import fields as in_folder
+from pellucid.families.quantisation import FIELD as QUANTISED
+from pellucid.families.quantisation import fields as in_folder
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
 from pellucid.notebook import Shown, checked
@@ -70,7 +70,7 @@ class Model(Placed, Adapting, Shown):
         layers = f"{len(c.encoder)} + {len(c.layers)}" if c.encoder else len(c.layers)
         sizes = say("model.sizes", layers=layers, width=c.width, heads=c.layers[0].attn.heads, vocab=f"{c.vocab:,}")
         facts = [self.family.name, sizes, say("explain.parameters", count=f"{self.num_parameters():,}")]
-        return f"Model({self.name!r}: {' · '.join([*facts, *([self.quant] if self.quant else []), self.held, str(self.device)])})"
+        return f"Model({self.name!r}: {' · '.join([*facts, *([self.quant] if self.quant else []), self.precision_note, str(self.device)])})"
 
     @property
     def config(self) -> Config:
@@ -139,9 +139,9 @@ class Model(Placed, Adapting, Shown):
     @property
     def stops(self) -> tuple[int, ...]:
         """The ids that end a text: generation_config.json's, or else config.json's."""
-        told = self.generation.get("eos_token_id")
-        found = (told,) if isinstance(told, int) else tuple(told or self.config.stops)
-        return tuple(i for i in found if 0 <= i < self.config.vocab)
+        given = self.generation.get("eos_token_id")
+        stops = (given,) if isinstance(given, int) else tuple(given or self.config.stops)
+        return tuple(i for i in stops if 0 <= i < self.config.vocab)
 
     @checked
     def generate(
@@ -198,10 +198,10 @@ class Model(Placed, Adapting, Shown):
         """The padding of ids by either of its names."""
         if padding is not None and attention_mask is not None:
             raise UseError("model.mask")
-        found = attention_mask if padding is None else padding
-        if found is not None and found.shape != ids.shape:
-            raise UseError("model.padding", found=tuple(found.shape), allowed=tuple(ids.shape))
-        return found
+        mask = attention_mask if padding is None else padding
+        if mask is not None and mask.shape != ids.shape:
+            raise UseError("model.padding", found=tuple(mask.shape), allowed=tuple(ids.shape))
+        return mask
 
     @checked
     def stream(
@@ -292,7 +292,7 @@ def load(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = "cpu",
     ignore_fields: Iterable[str] = (),
-    progress: Callable[[int, int], None] = lambda done, whole: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     adapter: str | Path | None = None,
     quant: str | None = None,
 ) -> Model:
@@ -305,15 +305,15 @@ def load(
     they compute in.
     """
     check_device(device)
-    if (found := published(name, named(dtype or "bfloat16"), str(device), ignore_fields)) is not None:
-        return Model(str(name), *found, None)
+    if (catalogued := published(name, named(dtype or "bfloat16"), str(device), ignore_fields)) is not None:
+        return Model(str(name), *catalogued, None)
     folder = Folder(place(name, progress), ignore_fields)
     kind, cfg = understand(folder.config, str(folder.path / "config.json"), ignore_fields)
-    judge_sizes(cfg := settled(kind, cfg, folder), folder)
+    judge_sizes(cfg := resolve(kind, cfg, folder), folder)
     with META:
         module = build(cfg)
-    held = precision(dtype, folder.stored, sum(p.numel() for p in module.parameters()), str(device))
-    wanted = held.dtype
+    dtype_chosen = precision(dtype, folder.stored, sum(p.numel() for p in module.parameters()), str(device))
+    wanted = dtype_chosen.dtype
     packing = folder.packing(quant, wanted)
     left: tuple[str, ...] = ()
     if str(device) == "meta":
@@ -328,15 +328,15 @@ def load(
         module.to(device)
     with folder.carried() as files:
         tokenizer = load_tokenizer(folder.path, cfg.vocab)
-    model = Model(str(name), module.eval(), kind, told(folder.config, cfg), tokenizer)
+    model = Model(str(name), module.eval(), kind, saved_config(folder.config, cfg), tokenizer)
     model.files, model.generation, model.left = files, folder.generation_config, left
-    model.precision = held
+    model.precision = dtype_chosen
     if adapter is not None:
         model.adapt(adapter)
     return model
 
 
-def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, whole: None) -> Path:
+def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
     """The folder of a name, fetched where it is a hub id."""
     text = str(name) or "''"
     if text.startswith("pellucid/"):

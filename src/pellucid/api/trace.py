@@ -37,19 +37,19 @@ def trace(
     module_of(model)
     how: dict[str, Any] = {"only": only, "keep": keep, "edit": edit, "inside": inside, "terms": terms}
     ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
-    life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, starts=model.config.starts, runner=model)
+    recorded = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, starts=model.config.starts, runner=model)
     if isinstance(model.module, Encoder):
-        return trace_encoder(model, life, steps, how)
+        return trace_encoder(model, recorded, steps, how)
     (request,) = model.requests([ids], steps, stops=model.stops)
     engine = Engine.of(model.module, request.budget, Limits(request.budget), cached=False, keep_all=True)
     engine.diagnose = lambda sequence: "-"  # to find out is a forward of its own, which would be recorded too
     if choose is not None:
-        engine.choose = lambda logits, *told: choose(logits)
+        engine.choose = lambda logits, *rest: choose(logits)
     engine.submit(request)
     with watch(model, **how) as records:
-        life.new = [output.token.id for output in engine.outputs() if output.token is not None]
-    life.seen, life.aliases = records.seen, records.aliases
-    return life
+        recorded.new = [output.token.id for output in engine.outputs() if output.token is not None]
+    recorded.seen, recorded.aliases = records.seen, records.aliases
+    return recorded
 
 
 def outlined(model: Model, prompt: str | Sequence[int], steps: int = 1) -> Trace:
@@ -61,18 +61,20 @@ def outlined(model: Model, prompt: str | Sequence[int], steps: int = 1) -> Trace
     model.check(tokens)
     with torch.no_grad(), watch(model) as records:
         model(tokens, tokens[:, :1]) if isinstance(model.module, EncoderDecoder) else model(tokens)
-    life = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, [], records.seen, starts=model.config.starts, runner=model)
-    life.aliases = records.aliases
-    return life
+    recorded = Trace(
+        model.name, prompt if isinstance(prompt, str) else None, ids, [], records.seen, starts=model.config.starts, runner=model
+    )
+    recorded.aliases = records.aliases
+    return recorded
 
 
-def trace_encoder(model: Model, life: Trace, steps: int, how: Mapping[str, Any]) -> Trace:
+def trace_encoder(model: Model, recorded: Trace, steps: int, how: Mapping[str, Any]) -> Trace:
     """The one forward of a model whose tokens all see each other; `new` are the likeliest tokens of its blanks."""
     if steps != 1:
         raise UseError("generate.encoder")
     with watch(model, **how) as records, torch.no_grad():
-        out = model(torch.tensor([life.ids], device=model.device))
-    life.blanks = model.blanks(life.ids)
-    life.new, life.seen = [int(out[0, row].argmax()) for row in life.blanks], records.seen
-    life.aliases = records.aliases
-    return life
+        out = model(torch.tensor([recorded.ids], device=model.device))
+    recorded.blanks = model.blanks(recorded.ids)
+    recorded.new, recorded.seen = [int(out[0, row].argmax()) for row in recorded.blanks], records.seen
+    recorded.aliases = records.aliases
+    return recorded

@@ -1,7 +1,7 @@
-"""What an engine makes of a model: many requests at once, and how soon the first token comes, of a new prompt and of one half known.
+"""The engine's throughput on a batch of mixed requests, and its time to the first token, cold and with a cached prefix.
 
-16 requests of 40 to 240 tokens, drawn from a seed     useful tokens a second: those that were asked for, whatever else was computed
-cold  a prompt nobody has read                         warm  its beginning is in the prefix cache, 16 tokens are new
+16 requests of 40 to 240 tokens, drawn from a seed     useful tokens a second: those that were requested, not all that were computed
+cold  a prompt that is new                             warm  its beginning is in the prefix cache, 16 tokens are new
 """
 
 import random
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pellucid.bench.limits import Clock, timed
+from pellucid.bench.machine_limits import Clock, timed
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Request
@@ -21,11 +21,11 @@ from pellucid.nn.transformer import Decoder
 READ, WRITTEN = 144, 72  # tokens of a mixed request, on average
 TAIL = 16  # tokens after what the cache knows
 RUNS = 3
-Tell = Callable[[int, int], None]  # what is done, and of how much
+Progress = Callable[[int, int], None]  # what is done, and of how much
 
 
 @dataclass(frozen=True)
-class Crowd:
+class BatchLoad:
     """Mixed requests, all at once: tokens in and out, and seconds until the last has ended."""
 
     requests: int
@@ -50,48 +50,50 @@ class First:
 
 
 def shares(total: int, count: int, seed: int) -> list[int]:
-    """So many lengths of at least 1 that come to `total`, from a third to five thirds of the average."""
-    draw = random.Random(seed)
-    weights = [draw.uniform(1.0, 5.0) for _ in range(count)]
+    """Return `count` lengths of at least 1 whose sum is about `total`, each between a third and five thirds of the average."""
+    rng = random.Random(seed)
+    weights = [rng.uniform(1.0, 5.0) for _ in range(count)]
     ends = [round(total * sum(weights[: i + 1]) / sum(weights)) for i in range(count)]
     return [max(1, b - a) for a, b in zip([0, *ends], ends, strict=False)]
 
 
 def mixed(count: int, vocab: int, read: int, written: int, seed: int = 0) -> list[Request]:
-    """Greedy requests of so many random tokens together, for so many new ones."""
-    draw = random.Random(seed)
+    """Return `count` greedy requests of random tokens: `read` prompt tokens and `written` new tokens in all."""
+    rng = random.Random(seed)
     lengths = zip(shares(read, count, seed), shares(written, count, seed + 1), strict=True)
-    return [Request(tuple(draw.randrange(vocab) for _ in range(n)), new) for n, new in lengths]
+    return [Request(tuple(rng.randrange(vocab) for _ in range(n)), new) for n, new in lengths]
 
 
-def crowd(model: Decoder, count: int, clock: Clock = time.perf_counter, tell: Tell = lambda done, whole: None) -> Crowd:
-    """Mixed requests through an engine, for the second time: in the first the plans were recorded."""
+def batch_load(model: Decoder, count: int, clock: Clock = time.perf_counter, progress: Progress = lambda done, total: None) -> BatchLoad:
+    """Time mixed requests through an engine, on their second run: the first one records the plans."""
     most = (model.config.positions or READ + WRITTEN) / 2.5  # the longest is less than twice the average
     scale = min(1.0, most / (READ + WRITTEN))
     read, written = (max(count, int(n * count * scale)) for n in (READ, WRITTEN))
-    asked = mixed(count, model.config.vocab, read, written)
-    engine = Engine.of(model, sum(-(-r.budget // PAGE) * PAGE for r in asked), Limits(running=count, waiting=count))
+    requests = mixed(count, model.config.vocab, read, written)
+    engine = Engine.of(model, sum(-(-r.budget // PAGE) * PAGE for r in requests), Limits(running=count, waiting=count))
     done = 0
 
     def run() -> None:
         nonlocal done
         engine.storage.forget()
-        for request in asked:
+        for request in requests:
             engine.submit(request)
         for _ in engine.outputs():
             done += 1
-            tell(done, 2 * written)
+            progress(done, 2 * written)
 
     run()
-    return Crowd(count, read, written, timed(run, clock))
+    return BatchLoad(count, read, written, timed(run, clock))
 
 
-def first(model: Decoder, context: int, clock: Clock = time.perf_counter, tell: Tell = lambda done, whole: None, runs: int = RUNS) -> First:
-    """The first token after a prompt, cold and warm in turn."""
-    draw = torch.Generator().manual_seed(0)
+def first(
+    model: Decoder, context: int, clock: Clock = time.perf_counter, progress: Progress = lambda done, total: None, runs: int = RUNS
+) -> First:
+    """Time the first token after a prompt of `context` tokens, cold and warm in turn."""
+    rng = torch.Generator().manual_seed(0)
 
     def ids(n: int) -> tuple[int, ...]:
-        return tuple(torch.randint(model.config.vocab, (n,), generator=draw).tolist())
+        return tuple(torch.randint(model.config.vocab, (n,), generator=rng).tolist())
 
     known, cold, warm = max(0, context - TAIL), list[float](), list[float]()
     engine = Engine.of(model, 2 * (context + 1 + PAGE), Limits(rows=max(context, 1)))
@@ -108,5 +110,5 @@ def first(model: Decoder, context: int, clock: Clock = time.perf_counter, tell: 
             engine.submit(Request((*beginning, *ids(context - known)), 1))
             times.append(timed(run, clock))
             hits = 0 if cache is None else cache.hits - before
-        tell(i + 1, runs + 1)
+        progress(i + 1, runs + 1)
     return First(context, hits, cold[1:], warm[1:])

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pellucid.bench.limits import Limits
+from pellucid.bench.machine_limits import MachineLimits
 
 TABLE = Path("/proc/stat")
 MOST = 0.1  # of the processors, taken by others
@@ -42,10 +42,10 @@ class Watchman:
         now, own = used(), time.process_time() - self.own
         if self.began is None or now is None or now[1] <= self.began[1]:
             return None
-        busy, whole = (b - a for a, b in zip(self.began, now, strict=True))
-        return min(1.0, max(0.0, busy - own) / whole)
+        busy, total = (b - a for a, b in zip(self.began, now, strict=True))
+        return min(1.0, max(0.0, busy - own) / total)
 
-    def verdict(self, limits: Limits) -> Idle:
+    def verdict(self, limits: MachineLimits) -> Idle:
         """Of a measurement that ends here."""
         return Idle(self.others(), min(r.median / r.best for r in (*limits.read.values(), *limits.product.values())))
 
@@ -59,5 +59,5 @@ def used() -> tuple[float, float] | None:
     except (OSError, ValueError, AttributeError):
         return None
     rows = [[int(n) for n in numbers[:8]] for name, *numbers in map(str.split, lines) if name in mine]
-    whole = sum(map(sum, rows))
-    return ((whole - sum(row[i] for row in rows for i in IDLE)) / tick, whole / tick) if whole else None
+    total = sum(map(sum, rows))
+    return ((total - sum(row[i] for row in rows for i in IDLE)) / tick, total / tick) if total else None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pellucid import catalog
-from pellucid.bench.limits import Limits, Rate
+from pellucid.bench.machine_limits import MachineLimits, Rate
 from pellucid.checkpoint.disk import reason, replacing
 from pellucid.checkpoint.json_file import read_object
 from pellucid.counting.bounds import Device
@@ -19,11 +19,11 @@ SCHEMA = 1
 
 def place() -> Path:
     """Where it is kept: XDG_CACHE_HOME, or ~/.cache."""
-    told = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(told) if os.path.isabs(told) else Path.home() / ".cache") / "pellucid" / "limits.json"
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "pellucid" / "limits.json"
 
 
-def keep(limits: Limits) -> Path:
+def keep(limits: MachineLimits) -> Path:
     """Write it, for its user alone; returns where."""
     file = place()
     try:
@@ -37,7 +37,7 @@ def keep(limits: Limits) -> Path:
     return file
 
 
-def kept() -> Limits:
+def kept() -> MachineLimits:
     """The last measurement; an error tells how to make one."""
     file = place()
     try:
@@ -56,16 +56,16 @@ def device(name: str, reads: float | None = None) -> Device | None:
     reads: bytes that a step reads, which tell whether a processor's cache holds them.
     """
     if name == "cpu":
-        found = kept()
-        return found.device if reads is None else found.reading(reads)
+        limits = kept()
+        return limits.device if reads is None else limits.reading(reads)
     entry = catalog.find(catalog.devices(), name)
     return None if entry is None else Device.of(entry)
 
 
-def document(limits: Limits) -> dict[str, Any]:
+def document(limits: MachineLimits) -> dict[str, Any]:
     """Limits as JSON."""
 
-    def told(rate: Rate) -> dict[str, float]:
+    def to_json(rate: Rate) -> dict[str, float]:
         return {"median": rate.median, "best": rate.best}
 
     return {
@@ -73,8 +73,8 @@ def document(limits: Limits) -> dict[str, Any]:
         "memory": limits.memory,
         "threads": limits.threads,
         "block": limits.block,
-        "read": {str(threads): told(rate) for threads, rate in limits.read.items()},
-        "product": {dtype: told(rate) for dtype, rate in limits.product.items()},
+        "read": {str(threads): to_json(rate) for threads, rate in limits.read.items()},
+        "product": {dtype: to_json(rate) for dtype, rate in limits.product.items()},
         "torch": limits.torch,
         "kernels": limits.kernels,
         "date": limits.date,
@@ -82,19 +82,19 @@ def document(limits: Limits) -> dict[str, Any]:
     }
 
 
-def parsed(table: Mapping[str, Any]) -> Limits:
+def parsed(table: Mapping[str, Any]) -> MachineLimits:
     """What `document` made; anything else is a KeyError, TypeError or ValueError."""
 
-    def rate(told: Mapping[str, Any]) -> Rate:
-        found = Rate(float(told["median"]), float(told["best"]))
-        if not all(math.isfinite(x) and x > 0 for x in (found.median, found.best)):
-            raise ValueError(told)
-        return found
+    def rate(given: Mapping[str, Any]) -> Rate:
+        rate_read = Rate(float(given["median"]), float(given["best"]))
+        if not all(math.isfinite(x) and x > 0 for x in (rate_read.median, rate_read.best)):
+            raise ValueError(given)
+        return rate_read
 
     if table["schema"] != SCHEMA:
         raise ValueError(table["schema"])
-    read = {int(threads): rate(told) for threads, told in table["read"].items()}
-    product = {str(dtype): rate(told) for dtype, told in table["product"].items()}
+    read = {int(threads): rate(given) for threads, given in table["read"].items()}
+    product = {str(dtype): rate(given) for dtype, given in table["product"].items()}
     memory, threads, block = (int(table[name]) for name in ("memory", "threads", "block"))
     kernels = None if table["kernels"] is None else str(table["kernels"])
     if not read or "float32" not in product:
@@ -102,4 +102,4 @@ def parsed(table: Mapping[str, Any]) -> Limits:
     blocks = {int(size): float(given) for size, given in table.get("blocks", {}).items()}
     if not all(size > 0 and math.isfinite(x) and x > 0 for size, x in blocks.items()):
         raise ValueError(blocks)
-    return Limits(str(table["cpu"]), memory, threads, block, read, product, str(table["torch"]), kernels, str(table["date"]), blocks)
+    return MachineLimits(str(table["cpu"]), memory, threads, block, read, product, str(table["torch"]), kernels, str(table["date"]), blocks)

@@ -1,6 +1,6 @@
-"""The same tokens by another library, in turns with ours: what is compared ran within the same seconds, on the same machine.
+"""The same tokens by another library, in alternating turns with ours, so that both ran within the same seconds on the same machine.
 
-A turn reads a prompt and writes so many tokens, each the likeliest: seconds of all, and of all after the first token.
+A turn reads a prompt and writes `new` tokens greedily; it gives the seconds of all of it, and of what comes after the first token.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pellucid.bench.batch_load import Crowd, First, Tell
+from pellucid.bench.batch_load import BatchLoad, First, Progress
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request
 from pellucid.errors import UseError
@@ -50,7 +50,7 @@ class Served:
     """What was measured through the engine, besides single steps."""
 
     first: First | None = None
-    crowd: Crowd | None = None
+    batch: BatchLoad | None = None
     against: Against | None = None
 
 
@@ -62,13 +62,13 @@ def require(peer: str) -> None:
         raise UseError("bench.absent", peer=peer, module=PEERS[peer])
 
 
-def pairs(peer: str, mine: Turn, other: Turn, new: int, tell: Tell = lambda done, whole: None) -> Against:
+def pairs(peer: str, mine: Turn, other: Turn, new: int, progress: Progress = lambda done, total: None) -> Against:
     """Alternating turns, after one of each that warms up; every other pair begins with the other."""
     seen: dict[Turn, list[tuple[float, float]]] = {mine: [], other: []}
     for i in range(PAIRS + 1):
         for turn in (mine, other) if i % 2 else (other, mine):
             seen[turn].append(turn()[1:])
-        tell(i + 1, PAIRS + 1)
+        progress(i + 1, PAIRS + 1)
     version = str(getattr(importlib.import_module(PEERS[peer]), "__version__", "-"))
     return Against(peer, version, new, seen[mine][1:], seen[other][1:])
 
@@ -128,10 +128,10 @@ def their_turn(net: Any, ids: Sequence[int], new: int) -> Turn:
 
 def gguf_of(folder: Path | None, name: str) -> Path:
     """The GGUF file beside a model's weights."""
-    found = sorted(folder.glob("*.gguf")) if folder is not None else []
-    if not found:
+    files = sorted(folder.glob("*.gguf")) if folder is not None else []
+    if not files:
         raise UseError("bench.gguf", model=name)
-    return found[0]
+    return files[0]
 
 
 def llama_turn(path: Path, threads: int, vocab: int, ids: Sequence[int], new: int) -> Turn:

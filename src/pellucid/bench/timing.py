@@ -16,7 +16,7 @@ from torch import nn
 
 from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
-from pellucid.bench.limits import Clock, timed
+from pellucid.bench.machine_limits import Clock, timed
 from pellucid.counting import Bill
 from pellucid.counting.bounds import Device, parts, unit
 from pellucid.counting.distinct import PLACE
@@ -38,7 +38,7 @@ class Timed:
     """
 
     phase: str
-    whole: list[float]
+    full: list[float]
     eager: list[float]
     parts: dict[str, float]
     planned: bool = False
@@ -47,11 +47,11 @@ class Timed:
     @property
     def outside(self) -> float | None:
         """Seconds of a step beside its plan; None where there is none."""
-        return statistics.median(self.whole) - statistics.median(self.replayed) if self.replayed else None
+        return statistics.median(self.full) - statistics.median(self.replayed) if self.replayed else None
 
 
 @dataclass(frozen=True)
-class Beside:
+class AgainstBound:
     """Measured seconds beside the bound. path: the phase, or a part, of all layers of its kind.  sets: what sets a part's bound."""
 
     path: str
@@ -85,8 +85,8 @@ class Stopwatch:
 
     def __enter__(self) -> "Stopwatch":
         for path, module in self.model.named_modules():
-            found = PLACE.fullmatch(path)
-            if (path.count(".") == 0 and path not in ("", "layers")) or (found and found["rest"].count(".") == 1):
+            match = PLACE.fullmatch(path)
+            if (path.count(".") == 0 and path not in ("", "layers")) or (match and match["rest"].count(".") == 1):
                 self.hooks += self.hooked(module, counted_as(self.bill, unit(path)))
         return self
 
@@ -116,11 +116,11 @@ class Stopwatch:
 
 def counted_as(bill: Bill, path: str) -> str:
     """The path of the first layer of the same kind, under which the bill counts all of them."""
-    found = PLACE.fullmatch(path)
-    if found is None:
+    match = PLACE.fullmatch(path)
+    if match is None:
         return path
-    kind = bill.reduced.kind(found)
-    return f"{kind.stack}layers.{kind.first}{found['rest']}"
+    kind = bill.reduced.kind(match)
+    return f"{kind.stack}layers.{kind.first}{match['rest']}"
 
 
 def repeated(run: Callable[[], object], clock: Clock) -> list[float]:
@@ -141,7 +141,7 @@ def prefill(model: Decoder, bill: Bill, clock: Clock = time.perf_counter) -> Tim
         with torch.no_grad():
             model(ids, Step.plain(ids, mask=mask))
 
-    whole = repeated(run, clock)
+    full = repeated(run, clock)
     with Stopwatch(bill, model, clock) as watch:
 
         def watched() -> None:
@@ -149,7 +149,7 @@ def prefill(model: Decoder, bill: Bill, clock: Clock = time.perf_counter) -> Tim
             watch.lap()
 
         eager = repeated(watched, clock)
-    return Timed("prefill", whole, eager, watch.medians())
+    return Timed("prefill", full, eager, watch.medians())
 
 
 def decode(model: Decoder, bill: Bill, new: int, clock: Clock = time.perf_counter) -> Timed:
@@ -171,25 +171,25 @@ def decode(model: Decoder, bill: Bill, new: int, clock: Clock = time.perf_counte
                 watch.lap()
         return times
 
-    whole = steps()
+    full = steps()
     plan = engine.run.plans.buffers[1].plan
     replayed = [] if plan is None else [timed(plan.replay, clock) for _ in range(new)]  # its last step, over and over
     with Stopwatch(bill, model, clock) as watch:
         eager = steps(watch)
-    return Timed("decode", whole, eager, watch.medians(), plan is not None, replayed)
+    return Timed("decode", full, eager, watch.medians(), plan is not None, replayed)
 
 
 def tokens(bill: Bill) -> list[int]:
     """A random text of the bill's context, the same each time."""
-    found: list[int] = torch.randint(bill.config.vocab, (bill.setting.context,), generator=torch.Generator().manual_seed(0)).tolist()
-    return found
+    ids: list[int] = torch.randint(bill.config.vocab, (bill.setting.context,), generator=torch.Generator().manual_seed(0)).tolist()
+    return ids
 
 
-def beside(bill: Bill, timed: Timed, device: Device) -> tuple[Beside, list[Beside]]:
+def against_bounds(bill: Bill, timed: Timed, device: Device) -> tuple[AgainstBound, list[AgainstBound]]:
     """A phase and its parts beside their bounds on a device, in the order in which they run."""
     bounds = {p.path: p for p in parts(bill, timed.phase, device)}
     each = [
-        Beside(path, seconds, b.seconds, b.times, b.sets) if (b := bounds.get(path)) is not None else Beside(path, seconds, 0.0)
+        AgainstBound(path, seconds, b.seconds, b.times, b.sets) if (b := bounds.get(path)) is not None else AgainstBound(path, seconds, 0.0)
         for path, seconds in timed.parts.items()
     ]
-    return Beside(timed.phase, statistics.median(timed.whole), sum(b.seconds for b in bounds.values())), each
+    return AgainstBound(timed.phase, statistics.median(timed.full), sum(b.seconds for b in bounds.values())), each

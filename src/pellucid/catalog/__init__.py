@@ -3,7 +3,7 @@
 models.json   each with its config.json as a hub folder has it; or, where no such file exists, with our Config as its paper discloses
               it (`literal`); or, where its makers disclosed nothing, with their statements alone
 devices.json  memory in bytes as the driver reports it (`memory_source`), bandwidth in bytes a second, dense peak in FLOP a second by dtype
-situations.json   a model with a context, on so many devices: what people ask first
+situations.json   a model with a context, on a number of devices: the commonest questions
 """
 
 import difflib

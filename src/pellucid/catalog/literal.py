@@ -18,10 +18,10 @@ MOST = 100_000  # layers
 HIGH = 2**31 - 1
 
 
-def literal(told: Mapping[str, Any], file: str) -> Config:
+def literal(data: Mapping[str, Any], file: str) -> Config:
     """The Config that an object tells; `file` is what errors call it."""
-    found: Config = made((Config,), told, file, "literal")
-    return found
+    config: Config = made((Config,), data, file, "literal")
+    return config
 
 
 @cache
@@ -31,19 +31,19 @@ def hints(kind: type) -> dict[str, Any]:
     return {f.name: known[f.name] for f in fields(kind)}
 
 
-def made(kinds: tuple[type, ...], told: Any, file: str, at: str) -> Any:
+def made(kinds: tuple[type, ...], data: Any, file: str, at: str) -> Any:
     """The one of these dataclasses that has all the fields that are told, and is told all that it must have."""
-    if not isinstance(told, Mapping):
-        raise fault(file, at, told, "{ ... }")
-    fitting = [k for k in kinds if required(k) <= told.keys() <= hints(k).keys()]
+    if not isinstance(data, Mapping):
+        raise fault(file, at, data, "{ ... }")
+    fitting = [k for k in kinds if required(k) <= data.keys() <= hints(k).keys()]
     if not fitting:
-        near = max(kinds, key=lambda k: len(told.keys() & hints(k).keys()))
-        if missing := sorted(required(near) - told.keys()):
+        near = max(kinds, key=lambda k: len(data.keys() & hints(k).keys()))
+        if missing := sorted(required(near) - data.keys()):
             raise ConfigError("config.missing", file=file, field=f"{at}.{missing[0]}")
-        wrong = next(name for name in told if name not in hints(near))
-        raise fault(file, f"{at}.{wrong}", told[wrong], ", ".join(hints(near)))
+        wrong = next(name for name in data if name not in hints(near))
+        raise fault(file, f"{at}.{wrong}", data[wrong], ", ".join(hints(near)))
     kind = min(fitting, key=lambda k: len(hints(k)))
-    return kind(**{name: value(hints(kind)[name], v, file, f"{at}.{name}", int(name in required(kind))) for name, v in told.items()})
+    return kind(**{name: value(hints(kind)[name], v, file, f"{at}.{name}", int(name in required(kind))) for name, v in data.items()})
 
 
 def required(kind: type) -> set[str]:
@@ -51,37 +51,37 @@ def required(kind: type) -> set[str]:
     return {f.name for f in fields(kind) if f.default is MISSING}
 
 
-def value(hint: Any, told: Any, file: str, at: str, low: int = 0) -> Any:
+def value(hint: Any, data: Any, file: str, at: str, low: int = 0) -> Any:
     """What a field may hold: a number that is not below low, a text, a flag, another object, layers, or nothing."""
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if told is None and type(None) in options:
+    if data is None and type(None) in options:
         return None
     for option in options:
-        if get_origin(option) is tuple and isinstance(told, list):
+        if get_origin(option) is tuple and isinstance(data, list):
             inner = get_args(option)[0]
-            return stack(told, file, at) if inner is Layer else tuple(value(inner, v, file, f"{at}[{i}]") for i, v in enumerate(told))
-        if type(told) is option or (option is float and type(told) is int):
-            if option in (int, float) and not low * (option is int) <= told <= HIGH:
-                raise fault(file, at, told, f"{low} ... {HIGH}")
-            return option(told)
+            return stack(data, file, at) if inner is Layer else tuple(value(inner, v, file, f"{at}[{i}]") for i, v in enumerate(data))
+        if type(data) is option or (option is float and type(data) is int):
+            if option in (int, float) and not low * (option is int) <= data <= HIGH:
+                raise fault(file, at, data, f"{low} ... {HIGH}")
+            return option(data)
     if nested := tuple(o for o in options if isinstance(o, type) and is_dataclass(o)):
-        return made(nested, told, file, at)
-    raise fault(file, at, told, " | ".join(getattr(o, "__name__", str(o)) for o in options))
+        return made(nested, data, file, at)
+    raise fault(file, at, data, " | ".join(getattr(o, "__name__", str(o)) for o in options))
 
 
-def stack(told: list[Any], file: str, at: str) -> tuple[Layer, ...]:
+def stack(data: list[Any], file: str, at: str) -> tuple[Layer, ...]:
     """Layers, each told once with how often it comes."""
     out: list[Layer] = []
-    for i, one in enumerate(told):
+    for i, one in enumerate(data):
         times = one.get("times", 1) if isinstance(one, Mapping) else 1
         if type(times) is not int or not 1 <= times <= MOST - len(out):
             raise fault(file, f"{at}[{i}].times", times, f"1 ... {MOST - len(out)}")
         rest = {k: v for k, v in one.items() if k != "times"} if isinstance(one, Mapping) else one
         out += [made((Layer,), rest, file, f"{at}[{i}]")] * times
     if not out:
-        raise fault(file, at, told, "[{ ... }, ...]")
+        raise fault(file, at, data, "[{ ... }, ...]")
     return tuple(out)
 
 
-def fault(file: str, at: str, found: object, allowed: str) -> ConfigError:
-    return ConfigError("config.value", file=file, field=at, found=repr(found), allowed=allowed)
+def fault(file: str, at: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError("config.value", file=file, field=at, found=repr(value), allowed=allowed)

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.checkpoint.adapter_file import CONFIG, PREFIX, WEIGHTS, AdapterFile, Layers, Pair
+from pellucid.checkpoint.adapter_file import CONFIG, PREFIX, WEIGHTS, AdapterFile, Layers, LowRankPair
 from pellucid.checkpoint.disk import reason, replacing
 from pellucid.checkpoint.safetensors_file import write
 from pellucid.errors import CheckpointError
 from pellucid.families.family import Family
-from pellucid.families.names import Group, plan
+from pellucid.families.names import TensorGroup, plan
 from pellucid.nn.adapted import AdaptedLinear, Addition, add, remove
 from pellucid.nn.linear import Linear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
@@ -39,22 +39,22 @@ class Adapter:
 
     name: str
     settings: dict[str, Any]
-    groups: dict[str, Group]
-    saved: dict[str, Group]
+    groups: dict[str, TensorGroup]
+    saved: dict[str, TensorGroup]
     replaced: dict[str, nn.Parameter]
 
 
 def adapt(module: Module, family: Family, folder: Path, name: str, others: Mapping[str, Adapter]) -> Adapter:
     """Put a folder's adapter on a model, beside the others that are there."""
-    found = AdapterFile(folder, layers(module, family))
+    file = AdapterFile(folder, layers(module, family))
     taken = {n for other in others.values() for n in other.replaced}
-    if twice := [n for group, _ in found.saved.values() for n in group.ours if n in taken]:
-        raise CheckpointError("adapter.twice", file=found.file, name=twice[0])
-    groups, saved = {path: pair.group for path, pair in found.pairs.items()}, {n: group for n, (group, _) in found.saved.items()}
-    made = Adapter(name, found.settings, groups, saved, {})
-    for pair in found.pairs.values():
+    if twice := [n for group, _ in file.saved.values() for n in group.ours if n in taken]:
+        raise CheckpointError("adapter.twice", file=file.file, name=twice[0])
+    groups, saved = {path: pair.group for path, pair in file.pairs.items()}, {n: group for n, (group, _) in file.saved.items()}
+    made = Adapter(name, file.settings, groups, saved, {})
+    for pair in file.pairs.values():
         put(module, name, pair)
-    for group, value in found.saved.values():
+    for group, value in file.saved.values():
         shapes = [tuple(module.get_parameter(n).shape) for n in group.ours]
         for ours, part in zip(group.ours, group.layout.read([value], shapes), strict=True):
             made.replaced[ours] = own = module.get_parameter(ours)
@@ -77,23 +77,23 @@ def linear(module: Module) -> Any:
     return lambda name: name.endswith(".weight") and isinstance(module.get_submodule(name.removesuffix(".weight")), Linear)
 
 
-def put(module: Module, name: str, pair: Pair) -> None:
+def put(module: Module, name: str, pair: LowRankPair) -> None:
     """Put one pair on the matrices that it changes."""
     first = module.get_parameter(pair.group.ours[0])
     a, shapes = parameter(pair.a, first), [tuple(module.get_parameter(n).shape) for n in pair.group.ours]
     rank = len(a)
-    rows = pair.group.layout.read([pair.b.T if turned(pair.group, shapes) else pair.b], [(out, rank) for out, _ in shapes])
+    rows = pair.group.layout.read([pair.b.T if transposed(pair.group, shapes) else pair.b], [(out, rank) for out, _ in shapes])
     for ours, b in zip(pair.group.ours, rows, strict=True):
         path = ours.removesuffix(".weight")
         above, _, leaf = path.rpartition(".")
-        owner, held = module.get_submodule(above), module.get_submodule(path)
-        assert isinstance(held, Linear)
+        owner, layer = module.get_submodule(above), module.get_submodule(path)
+        assert isinstance(layer, Linear)
         letter = "N" if leaf in ON_WANTED else "S" if leaf in getattr(owner, "reads_source", ()) else "T"
         axes: Mapping[str, str] = getattr(owner, "axes")  # noqa: B009
-        add(held, name, Addition(a, parameter(b, first), pair.scale, axes[leaf], letter))
+        add(layer, name, Addition(a, parameter(b, first), pair.scale, axes[leaf], letter))
 
 
-def turned(group: Group, shapes: list[tuple[int, ...]]) -> bool:
+def transposed(group: TensorGroup, shapes: list[tuple[int, ...]]) -> bool:
     """Whether a layer's matrix lies on disk as [in out]; PEFT's B does not."""
     out = sum(s[0] for s in shapes)
     probe = group.layout.write([torch.empty(s[0], out + 1, device=META) for s in shapes])[0]
@@ -118,9 +118,9 @@ def adapted(module: Module) -> list[AdaptedLinear]:
 
 def unadapt(module: Module, adapter: Adapter) -> None:
     """Take an adapter off; the model is as it was without."""
-    for held in adapted(module):
-        if adapter.name in held.adapters:
-            remove(held, adapter.name)
+    for layer in adapted(module):
+        if adapter.name in layer.adapters:
+            remove(layer, adapter.name)
     for name, own in adapter.replaced.items():
         swap(module, name, own)
     module.edition += 1
@@ -131,10 +131,10 @@ def merge(module: Module, adapters: Mapping[str, Adapter]) -> None:
 
     A tied matrix is refused, for the other half would change too, and a quantised one, which would round the addition away.
     """
-    held = Counter(id(p) for m in module.modules() for p in m._parameters.values() if p is not None)
+    uses = Counter(id(p) for m in module.modules() for p in m._parameters.values() if p is not None)
     names = {id(m): n for n, m in module.named_modules()}
-    tied = [f"{names[id(m)]}.weight" for m in adapted(module) if held[id(m.weight)] > 1]
-    tied += [n for a in adapters.values() for n, own in a.replaced.items() if held[id(own)] > 0]
+    tied = [f"{names[id(m)]}.weight" for m in adapted(module) if uses[id(m.weight)] > 1]
+    tied += [n for a in adapters.values() for n, own in a.replaced.items() if uses[id(own)] > 0]
     if tied:
         raise CheckpointError("adapter.tied", name=tied[0])
     if quantised := [f"{names[id(m)]}.weight" for m in adapted(module) if isinstance(m.weight, Blocks)]:
@@ -162,16 +162,16 @@ def save_adapter(folder: Path, module: Module, adapter: Adapter, overwrite: bool
 
 def tensors(module: Module, adapter: Adapter) -> dict[str, Tensor]:
     """An adapter's tensors by their names on disk."""
-    found: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     for path, group in adapter.groups.items():
         on: list[Addition] = []
         for ours in group.ours:
-            held = module.get_submodule(ours.removesuffix(".weight"))
-            assert isinstance(held, AdaptedLinear)
-            on.append(held.adapters[adapter.name])  # type: ignore[arg-type]
+            layer = module.get_submodule(ours.removesuffix(".weight"))
+            assert isinstance(layer, AdaptedLinear)
+            on.append(layer.adapters[adapter.name])  # type: ignore[arg-type]
         b = group.layout.write([a.lora_b.weight.detach() for a in on])[0]
-        found[f"{PREFIX}{path}.lora_A.weight"] = on[0].lora_a.weight
-        found[f"{PREFIX}{path}.lora_B.weight"] = b.T if turned(group, [tuple(a.lora_b.weight.shape) for a in on]) else b
+        by_name[f"{PREFIX}{path}.lora_A.weight"] = on[0].lora_a.weight
+        by_name[f"{PREFIX}{path}.lora_B.weight"] = b.T if transposed(group, [tuple(a.lora_b.weight.shape) for a in on]) else b
     for name, group in adapter.saved.items():
-        found[PREFIX + name] = group.layout.write([module.get_parameter(n).detach() for n in group.ours])[0]
-    return found
+        by_name[PREFIX + name] = group.layout.write([module.get_parameter(n).detach() for n in group.ours])[0]
+    return by_name

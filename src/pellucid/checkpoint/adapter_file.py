@@ -19,7 +19,7 @@ from pellucid.checkpoint.disk import inside
 from pellucid.checkpoint.json_file import name_of, read_object
 from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor
 from pellucid.errors import CheckpointError
-from pellucid.families.names import Group
+from pellucid.families.names import TensorGroup
 from pellucid.ops.blocks import Blocks, quantised, same
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -44,10 +44,10 @@ READ = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "targe
 
 
 @dataclass(frozen=True)
-class Pair:
+class LowRankPair:
     """What changes the matrices of one path: a [r in], b [out r], and their scale."""
 
-    group: Group
+    group: TensorGroup
     a: Tensor
     b: Tensor
     scale: float
@@ -57,23 +57,23 @@ class Pair:
 class Layers:
     """What an adapter may speak of in a model: linear layers by path, weights by their names on disk, and ours by our names."""
 
-    linears: Mapping[str, Group]
-    weights: Mapping[str, Group]
+    linears: Mapping[str, TensorGroup]
+    weights: Mapping[str, TensorGroup]
     ours: Mapping[str, Tensor]
 
-    def ends(self, group: Group) -> tuple[int, int]:
+    def ends(self, group: TensorGroup) -> tuple[int, int]:
         """The (out, in) of the layer that these matrices of ours are together."""
         return sum(len(self.ours[n]) for n in group.ours), self.ours[group.ours[0]].shape[1]
 
-    def disk(self, group: Group) -> Tensor:
+    def disk(self, group: TensorGroup) -> Tensor:
         """What would be on disk of a group that is one tensor there."""
         return group.layout.write([self.ours[n].detach() for n in group.ours])[0]
 
-    def holds(self, group: Group, value: Tensor) -> bool:
+    def holds(self, group: TensorGroup, value: Tensor) -> bool:
         """Whether the model's own weight is this one on disk, in the dtype or the blocks in which it is held."""
-        held = [self.ours[n].detach() for n in group.ours]
-        if blocked := [t for t in held if isinstance(t, Blocks)]:
-            parts = group.layout.read([value], [tuple(t.shape) for t in held])
+        weights = [self.ours[n].detach() for n in group.ours]
+        if blocked := [t for t in weights if isinstance(t, Blocks)]:
+            parts = group.layout.read([value], [tuple(t.shape) for t in weights])
             return all(same(quantised(part, own.format), own) for part, own in zip(parts, blocked, strict=True))
         own = self.disk(group)
         return own.device.type == "meta" or torch.equal(own.to(value), value) or torch.equal(value.to(own), own)
@@ -91,21 +91,21 @@ class AdapterFile:
             raise CheckpointError("adapter.tensor", file=self.file, name=wrong[0])
         named = {n.removeprefix(PREFIX): e for n, e in entries.items()}
         low = {n: m for n in named if (m := LOW.fullmatch(n))}
-        found: dict[str, dict[str, Entry]] = {}
+        by_path: dict[str, dict[str, Entry]] = {}
         for name, match in low.items():
-            found.setdefault(match[1], {})[match[2]] = named[name]
-        self.complete(found)
-        for path, two in found.items():
+            by_path.setdefault(match[1], {})[match[2]] = named[name]
+        self.complete(by_path)
+        for path, two in by_path.items():
             self.fits(path, two)
         saves = self.settings.get("modules_to_save") or []
-        whole = {n: e for n, e in named.items() if n not in low}
-        self.saved = {n: self.weight(n, e) for n, e in whole.items() if any(within(n.rpartition(".")[0], m) for m in saves)}
-        for n in whole.keys() - self.saved.keys():
-            self.repeats(n, whole[n])
+        full = {n: e for n, e in named.items() if n not in low}
+        self.saved = {n: self.weight(n, e) for n, e in full.items() if any(is_inside(n.rpartition(".")[0], m) for m in saves)}
+        for n in full.keys() - self.saved.keys():
+            self.repeats(n, full[n])
         paths = [n.rpartition(".")[0] for n in self.saved]
-        if lost := [m for m in saves if not any(within(p, m) for p in paths)]:
+        if lost := [m for m in saves if not any(is_inside(p, m) for p in paths)]:
             raise CheckpointError("adapter.saved", file=self.file, name=lost[0])
-        self.pairs = {path: self.pair(path, two) for path, two in found.items()}
+        self.pairs = {path: self.pair(path, two) for path, two in by_path.items()}
 
     def judge(self) -> None:
         """Every setting is read, or changes nothing as it is."""
@@ -124,12 +124,12 @@ class AdapterFile:
             if not bounded(text):
                 raise CheckpointError("adapter.pattern", file=self.config, found=text)
 
-    def complete(self, found: Mapping[str, object]) -> None:
+    def complete(self, by_path: Mapping[str, object]) -> None:
         """A list of target_modules names the layers that the file speaks of, and no other; a pattern is left to the file."""
         targets, saved = self.settings.get("target_modules"), self.settings.get("modules_to_save") or []
         if not isinstance(targets, list):
             return
-        for path in found:
+        for path in by_path:
             if not any(f".{path}".endswith(f".{t}") for t in targets):
                 raise CheckpointError("adapter.extra", file=self.file, name=path, allowed=", ".join(map(str, targets[:SHOWN])))
         if any(self.settings.get(n) is not None for n in ("layers_to_transform", "exclude_modules")):
@@ -139,7 +139,7 @@ class AdapterFile:
             for p in self.layers.linears
             if any(f".{p}".endswith(f".{t}") for t in targets) and not any(f".{m}." in f".{p}." for m in saved)
         ]
-        if missing := [p for p in aimed if p not in found]:
+        if missing := [p for p in aimed if p not in by_path]:
             raise CheckpointError("adapter.missing", file=self.file, count=len(missing), names=", ".join(missing[:SHOWN]))
 
     def fits(self, path: str, two: Mapping[str, Entry]) -> None:
@@ -151,10 +151,10 @@ class AdapterFile:
         (out, width), rank = self.layers.ends(group), self.rank(path)
         for name, needed in (("lora_A", (rank, width)), ("lora_B", (out, rank))):
             if two[name].shape != needed:
-                told = {"name": f"{path}.{name}.weight", "found": two[name].shape, "needed": needed}
-                raise CheckpointError("weights.shape", file=self.file, **told)
+                values = {"name": f"{path}.{name}.weight", "found": two[name].shape, "needed": needed}
+                raise CheckpointError("weights.shape", file=self.file, **values)
 
-    def weight(self, name: str, entry: Entry) -> tuple[Group, Tensor]:
+    def weight(self, name: str, entry: Entry) -> tuple[TensorGroup, Tensor]:
         """A whole weight."""
         if (group := self.layers.weights.get(name)) is None:
             raise CheckpointError("adapter.tensor", file=self.file, name=PREFIX + name)
@@ -168,10 +168,10 @@ class AdapterFile:
         if not self.layers.holds(group, value):
             raise CheckpointError("adapter.own", file=self.file, name=PREFIX + name)
 
-    def pair(self, path: str, two: Mapping[str, Entry]) -> Pair:
+    def pair(self, path: str, two: Mapping[str, Entry]) -> LowRankPair:
         alpha, rank = self.number("lora_alpha", "alpha_pattern", path), self.rank(path)
         scale = alpha / (math.sqrt(rank) if self.settings.get("use_rslora") else rank)
-        return Pair(self.layers.linears[path], read_tensor(two["lora_A"]), read_tensor(two["lora_B"]), scale)
+        return LowRankPair(self.layers.linears[path], read_tensor(two["lora_A"]), read_tensor(two["lora_B"]), scale)
 
     def rank(self, path: str) -> int:
         """The rank that the settings give a layer."""
@@ -190,7 +190,7 @@ class AdapterFile:
         return value  # type: ignore[no-any-return]
 
 
-def within(path: str, module: object) -> bool:
+def is_inside(path: str, module: object) -> bool:
     """Whether a path is a module whose path ends like this, or lies in one: PEFT takes `norm` for every `post_attention_layernorm` too."""
     return f"{module}." in f"{path}."
 

@@ -37,10 +37,10 @@ class Precision:
         return say(f"precision.{self.reason}", dtype=name_of(self.dtype), stored=name_of(self.stored), memory=memory)
 
 
-def precision(asked: str | torch.dtype | None, stored: torch.dtype, parameters: int, device: str = "cpu") -> Precision:
-    """The dtype for a model of this many parameters: `asked` decides; where it is None, the rule above. A wrong name is a UseError."""
-    if asked is not None:
-        return Precision(named(asked), "asked", stored)
+def precision(requested: str | torch.dtype | None, stored: torch.dtype, parameters: int, device: str = "cpu") -> Precision:
+    """The dtype for a model of this many parameters: `requested` decides; where it is None, the rule above. A wrong name is a UseError."""
+    if requested is not None:
+        return Precision(named(requested), "asked", stored)
     if not device.startswith("cpu") or torch.promote_types(stored, torch.float32) == stored:
         return Precision(stored, "stored", stored)
     memory = machine_memory()
@@ -50,9 +50,9 @@ def precision(asked: str | torch.dtype | None, stored: torch.dtype, parameters: 
     return Precision(torch.float32, "fits", stored, memory) if fits else Precision(stored, "large", stored, memory)
 
 
-def named(asked: str | torch.dtype) -> torch.dtype:
+def named(dtype: str | torch.dtype) -> torch.dtype:
     """The dtype of a name, or a dtype itself, if parameters can be held in it."""
-    name = name_of(asked) if isinstance(asked, torch.dtype) else asked
+    name = name_of(dtype) if isinstance(dtype, torch.dtype) else dtype
     if name not in DTYPES:
         raise UseError("model.dtype", found=name, allowed=", ".join(DTYPES))
     return DTYPES[name]
@@ -65,8 +65,8 @@ def name_of(dtype: torch.dtype) -> str:
 
 def machine_memory(root: Path = ROOT) -> int | None:
     """Bytes of memory that this process may use: the machine's, or less where its control group has a limit; None if neither is told."""
-    found = [n for n in (total(root), *group_limits(root)) if n is not None]
-    return min(found, default=None)
+    limits = [n for n in (total(root), *group_limits(root)) if n is not None]
+    return min(limits, default=None)
 
 
 def total(root: Path) -> int | None:
@@ -86,7 +86,7 @@ def group_limits(root: Path) -> list[int]:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []
-    found = []
+    limits = []
     for _, kinds, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         if kinds and "memory" not in kinds.split(","):
             continue
@@ -98,5 +98,5 @@ def group_limits(root: Path) -> list[int]:
             except OSError:
                 continue
             if text.isdigit():  # "max" is none
-                found.append(int(text))
-    return found
+                limits.append(int(text))
+    return limits

@@ -17,7 +17,7 @@ from torch import Tensor
 from pellucid.checkpoint.packing import Stored, stored
 from pellucid.checkpoint.safetensors_file import Entry, read_tensor
 from pellucid.errors import CheckpointError
-from pellucid.families.quantised import Fp8, InBlocks, Method
+from pellucid.families.quantisation import Fp8, InBlocks, Method
 from pellucid.ops.precision import wide
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)  # by the four bits, the sign first
@@ -30,7 +30,7 @@ SCALE_DTYPES = (torch.float32, torch.bfloat16)
 class Quantised:
     """A tensor that is stored as small values and their scales.
 
-    multiply(values, scales, place of this shape).  turned: its last two axes lie the other way round on disk.  dtype: what it counts as.
+    multiply(values, scales, place): fills `place`.  transposed: the last two axes are swapped on disk.  dtype: the dtype it stands for.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Quantised:
     values: Entry
     scales: Entry
     multiply: Callable[[Entry, Entry, Tensor], None]
-    turned: bool = False
+    transposed: bool = False
     dtype: torch.dtype = torch.bfloat16
 
     @property
@@ -61,9 +61,9 @@ class Quantised:
         return place
 
     def empty(self, dtype: torch.dtype) -> Tensor:
-        """A place that is filled without turning."""
+        """A place that is filled without a transpose."""
         *first, rows, columns = self.shape
-        return torch.empty(*first, columns, rows, dtype=dtype).mT if self.turned else torch.empty(self.shape, dtype=dtype)
+        return torch.empty(*first, columns, rows, dtype=dtype).mT if self.transposed else torch.empty(self.shape, dtype=dtype)
 
 
 def dequantised(entries: Mapping[str, Entry], method: Method | None) -> Mapping[str, Entry | Quantised | Stored]:
@@ -72,36 +72,36 @@ def dequantised(entries: Mapping[str, Entry], method: Method | None) -> Mapping[
         return {**entries}
     if isinstance(method, InBlocks):
         return stored(entries)
-    found = fp8(entries, method.block) if isinstance(method, Fp8) else mxfp4(entries)
-    used = {part.name for q in found for part in (q.values, q.scales)}
-    return {**{n: e for n, e in entries.items() if n not in used}, **{q.name: q for q in found}}
+    tensors = fp8(entries, method.block) if isinstance(method, Fp8) else mxfp4(entries)
+    used = {part.name for q in tensors for part in (q.values, q.scales)}
+    return {**{n: e for n, e in entries.items() if n not in used}, **{q.name: q for q in tensors}}
 
 
 def fp8(entries: Mapping[str, Entry], block: tuple[int, int]) -> list[Quantised]:
     """Every float8 weight with its scales; a stack of experts [E out in] has a grid for each."""
     named = {n.removesuffix("_scale_inv") for n in entries if n.endswith("_scale_inv")}
     named |= {n for n, e in entries.items() if e.dtype == torch.float8_e4m3fn}
-    found = []
+    tensors = []
     for name in sorted(named):
         values, scales = both(entries, name, f"{name}_scale_inv")
         judge(values, (torch.float8_e4m3fn,), len(values.shape) >= 2, "[..., out, in]")
         grid = (*values.shape[:-2], *(-(-n // b) for n, b in zip(values.shape[-2:], block, strict=True)))
         judge(scales, SCALE_DTYPES, scales.shape == grid, grid)
-        found.append(Quantised(name, values.shape, values, scales, partial(times_grid, block)))
-    return found
+        tensors.append(Quantised(name, values.shape, values, scales, partial(times_grid, block)))
+    return tensors
 
 
 def mxfp4(entries: Mapping[str, Entry]) -> list[Quantised]:
     """Every stack of experts in blocks of 32 values with their scales. A plain tensor of the same name leaves the blocks as they are."""
     named = {n.removesuffix(end) for end in ("_blocks", "_scales") for n in entries if n.endswith(end)}
-    found = []
+    tensors = []
     for name in sorted(named - entries.keys()):
         values, scales = both(entries, f"{name}_blocks", f"{name}_scales")
         judge(values, (torch.uint8,), len(values.shape) == 4 and values.shape[3] == 16, "[experts, out, in / 32, 16]")
         judge(scales, (torch.uint8,), scales.shape == values.shape[:3], values.shape[:3])
         experts, out, groups, _ = values.shape
-        found.append(Quantised(name, (experts, groups * 32, out), values, scales, times_powers, turned=True))
-    return found
+        tensors.append(Quantised(name, (experts, groups * 32, out), values, scales, times_powers, transposed=True))
+    return tensors
 
 
 def both(entries: Mapping[str, Entry], values: str, scales: str) -> tuple[Entry, Entry]:
@@ -130,11 +130,11 @@ def finite(scales: Tensor, entry: Entry) -> Tensor:
 def times_grid(block: tuple[int, int], values: Entry, scales: Entry, into: Tensor) -> None:
     """FP8: each row of blocks at once, its scales repeated along the columns and cut off where the last block is ragged."""
     kind = wide(into.dtype)
-    held, grid = read_tensor(values), finite(read_tensor(scales), scales).to(kind)
+    small, grid = read_tensor(values), finite(read_tensor(scales), scales).to(kind)
     for i in range(grid.shape[-2]):
         rows = slice(i * block[0], (i + 1) * block[0])
         along = grid[..., i : i + 1, :].repeat_interleave(block[1], -1)[..., : into.shape[-1]]
-        into[..., rows, :] = held[..., rows, :].to(kind) * along
+        into[..., rows, :] = small[..., rows, :].to(kind) * along
 
 
 def times_powers(values: Entry, scales: Entry, into: Tensor) -> None:
@@ -143,7 +143,7 @@ def times_powers(values: Entry, scales: Entry, into: Tensor) -> None:
     pairs = torch.view_as_complex(torch.tensor([(E2M1[byte & 15], E2M1[byte >> 4]) for byte in range(256)], dtype=kind))
     powers = finite(torch.tensor(E8M0, dtype=kind)[read_tensor(scales).int()], scales)
     for e in range(len(rows)):
-        held = read_tensor(values, rows=(e, e + 1))[0]
-        for part, power, place in zip(held.split(STRIP), powers[e].split(STRIP), rows[e].split(STRIP), strict=True):
+        packed = read_tensor(values, rows=(e, e + 1))[0]
+        for part, power, place in zip(packed.split(STRIP), powers[e].split(STRIP), rows[e].split(STRIP), strict=True):
             both = torch.view_as_real(pairs.index_select(0, part.flatten().int())).view(*power.shape, 32)
             place.copy_((both * power[..., None]).flatten(-2))

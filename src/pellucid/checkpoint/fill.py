@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.checkpoint.packing import Packing, unpacked
-from pellucid.checkpoint.tied import copies, lent
+from pellucid.checkpoint.tied import borrowed, copies
 from pellucid.config import Config
 from pellucid.errors import CheckpointError
 from pellucid.families.family import Family
-from pellucid.families.names import Group, Rule, plan, spelling
+from pellucid.families.names import Rule, TensorGroup, plan, spelling
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import huge_pages
 from pellucid.ops.blocks import Blocks
@@ -50,7 +50,7 @@ def fill(
     source: Source,
     file: str,
     dtype: torch.dtype | None = None,
-    progress: Callable[[int, int], None] = lambda done, whole: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     packing: Packing | None = None,
 ) -> tuple[str, ...]:
     """Give every parameter of a model on meta its values; returns the names on disk that were left, for they carry nothing for it.
@@ -60,7 +60,7 @@ def fill(
     """
     names = list(source.names())
     spelled = {family.canonical(n): n for n in names}
-    spelled |= {first: spelled[copy] for first, copy in lent(model.config, family, spelled).items()}
+    spelled |= {first: spelled[copy] for first, copy in borrowed(model.config, family, spelled).items()}
     ours = targets(model)
     groups, orphans = plan(spelling(family.rules_for(model.config), spelled), {n: tuple(t.shape) for n, t in ours.items()})
     assert not orphans, orphans
@@ -95,18 +95,18 @@ def fill(
     return tuple(sorted(spelled[n] for n in left))
 
 
-def take(source: Source, disk: Sequence[str], g: Group, places: list[Tensor]) -> None:
+def take(source: Source, disk: Sequence[str], g: TensorGroup, places: list[Tensor]) -> None:
     """Read a group into its places; where several of ours lie in one tensor on disk, that tensor is held meanwhile."""
     if g.layout.views:
         for name, into in zip(disk, g.layout.write(places), strict=True):
             source.read(name, into)
         return
-    held = [source.read(n, dtype=places[0].dtype) for n in disk]
-    for into, value in zip(places, g.layout.read(held, [tuple(p.shape) for p in places]), strict=True):
+    read = [source.read(n, dtype=places[0].dtype) for n in disk]
+    for into, value in zip(places, g.layout.read(read, [tuple(p.shape) for p in places]), strict=True):
         into.copy_(value)
 
 
-def judge(g: Group, ours: dict[str, Tensor], spelled: dict[str, str], source: Source, file: str) -> None:
+def judge(g: TensorGroup, ours: dict[str, Tensor], spelled: dict[str, str], source: Source, file: str) -> None:
     """Whether tensors of these shapes on disk become ours, found out on meta, and whether they are weights.
 
     Integers and eight-bit floats belong to a quantisation whose scales lie elsewhere.
@@ -114,24 +114,24 @@ def judge(g: Group, ours: dict[str, Tensor], spelled: dict[str, str], source: So
     for name in (spelled[n] for n in g.disk):
         if (kind := source.dtype(name)) not in WEIGHTS:
             raise CheckpointError("weights.dtype", file=file, name=name, found=kind, allowed=", ".join(map(str, WEIGHTS)))
-    found = [source.shape(spelled[n]) for n in g.disk]
+    shapes = [source.shape(spelled[n]) for n in g.disk]
     wanted = [tuple(ours[n].shape) for n in g.ours]
     back = [tuple(t.shape) for t in g.layout.write([torch.empty(s, device=META) for s in wanted])]
-    for name, a, b in zip(g.disk, found, back, strict=True):
+    for name, a, b in zip(g.disk, shapes, back, strict=True):
         if a != b:
             raise CheckpointError("weights.shape", file=file, name=spelled[name], found=a, needed=b)
 
 
 def repeated(cfg: Config, family: Family, spelled: dict[str, str], source: Source, file: str) -> set[str]:
     """Names of tensors that are stored again: a head that is tied here, say. An error where the two differ."""
-    found = {copy: first for copy, first in copies(cfg, family).items() if copy in spelled and first in spelled}
-    for copy, first in found.items():
+    pairs = {copy: first for copy, first in copies(cfg, family).items() if copy in spelled and first in spelled}
+    for copy, first in pairs.items():
         a, b = spelled[copy], spelled[first]
         if a == b:
             continue
         if source.shape(a) != source.shape(b) or not torch.equal(source.read(a), source.read(b)):
             raise CheckpointError("weights.copy" if copy in family.copies else "weights.tied", file=file, first=b, second=a)
-    return set(found)
+    return set(pairs)
 
 
 def place(model: nn.Module, name: str, shape: torch.Size, stored: torch.dtype, dtype: torch.dtype | None) -> Tensor:
@@ -159,8 +159,8 @@ def unfill(model: nn.Module, rules: tuple[Rule, ...]) -> Iterator[tuple[str, Ten
     groups, orphans = plan(rules, {n: tuple(t.shape) for n, t in ours.items()})
     assert not orphans, orphans
     for g in groups:
-        held = [ours[n].detach() for n in g.ours]
-        if blocked := [t for t in held if isinstance(t, Blocks)]:
+        tensors = [ours[n].detach() for n in g.ours]
+        if blocked := [t for t in tensors if isinstance(t, Blocks)]:
             yield from unpacked(g, blocked)
         else:
-            yield from zip(g.disk, (t.contiguous() for t in g.layout.write(held)), strict=True)
+            yield from zip(g.disk, (t.contiguous() for t in g.layout.write(tensors)), strict=True)

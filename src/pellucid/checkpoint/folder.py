@@ -23,7 +23,7 @@ from pellucid.checkpoint.packing import Packing, Stored, check_quant
 from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor, write
 from pellucid.errors import CheckpointError, ConfigError, UseError
 from pellucid.families.fields import Fields
-from pellucid.families.quantised import InBlocks, Method, quantised
+from pellucid.families.quantisation import InBlocks, Method, quantised
 from pellucid.tokenizer.chat_template import LEGACY_FILE, TEMPLATE_FILE, named_files
 
 WEIGHTS = "model.safetensors"
@@ -83,17 +83,17 @@ class Folder:
     @property
     def stored(self) -> torch.dtype:
         """The dtype of the weights; of several the narrowest that is no format of blocks."""
-        found = {e.dtype for e in self.entries.values()}
-        return next((d for d in (torch.bfloat16, torch.float16, torch.float32, torch.float64) if d in found), torch.float32)
+        dtypes = {e.dtype for e in self.entries.values()}
+        return next((d for d in (torch.bfloat16, torch.float16, torch.float32, torch.float64) if d in dtypes), torch.float32)
 
-    def packing(self, asked: str | None, dtype: torch.dtype) -> Packing | None:
+    def packing(self, form: str | None, dtype: torch.dtype) -> Packing | None:
         """How to hold matrices, None for plain: as the folder has them, or as asked. dtype: what they compute in."""
-        check_quant(asked)
+        check_quant(form)
         if isinstance(self.method, InBlocks):
-            if asked not in (None, self.method.form):
-                raise UseError("model.quantised", folder=self.path, held=self.method.form, found=asked)
+            if form not in (None, self.method.form):
+                raise UseError("model.quantised", folder=self.path, held=self.method.form, found=form)
             return Packing(self.method.form, dtype, {n: e for n, e in self.entries.items() if isinstance(e, Stored)})
-        return None if asked is None else Packing(asked, dtype)
+        return None if form is None else Packing(form, dtype)
 
     def _stored(self) -> dict[str, Entry]:
         """Every tensor as it lies on disk."""
@@ -101,7 +101,7 @@ class Folder:
             return read_header(inside(self.path, WEIGHTS))
         if self.has(INDEX):
             return self._shards()
-        raise weightless(self.path, (found.name for found in self.path.iterdir()))
+        raise weightless(self.path, (file.name for file in self.path.iterdir()))
 
     @property
     def bytes(self) -> int:
@@ -166,17 +166,17 @@ class Folder:
         gone = [shard for shard in shards if inside(self.path, shard) and not self.has(shard)]
         if gone:
             raise CheckpointError("index.gone", file=index, count=len(gone), names=_some(gone))
-        unlisted = sorted({found.name for found in self.path.glob("model-*-of-*.safetensors")} - set(shards))
-        if unlisted:
-            raise CheckpointError("index.unlisted", file=index, count=len(unlisted), names=_some(unlisted))
+        extra_files = sorted({file.name for file in self.path.glob("model-*-of-*.safetensors")} - set(shards))
+        if extra_files:
+            raise CheckpointError("index.unlisted", file=index, count=len(extra_files), names=_some(extra_files))
         entries: dict[str, Entry] = {}
         for shard in shards:
-            held = read_header(inside(self.path, shard))
-            if twice := sorted(held.keys() & entries.keys()):
+            header = read_header(inside(self.path, shard))
+            if twice := sorted(header.keys() & entries.keys()):
                 raise CheckpointError("index.twice", name=twice[0], left=entries[twice[0]].file.name, right=shard, folder=self.path)
-            if extra := sorted(name for name in held if table.get(name) != shard):
+            if extra := sorted(name for name in header if table.get(name) != shard):
                 raise CheckpointError("index.extra", file=index, shard=shard, count=len(extra), names=_some(extra))
-            entries |= held
+            entries |= header
         if missing := sorted(table.keys() - entries.keys()):
             raise CheckpointError("index.absent", file=index, count=len(missing), names=_some(missing))
         return entries
@@ -184,7 +184,7 @@ class Folder:
 
 def bare(path: Path) -> bool:
     """Whether a folder tells what a model is and has no weights, of no kind: its config.json alone, or with a tokenizer."""
-    names = [found.name for found in path.iterdir()] if path.is_dir() else []
+    names = [file.name for file in path.iterdir()] if path.is_dir() else []
     return "config.json" in names and not any(fnmatch(n, p) for n in names for p in ("*.safetensors", INDEX, *_PICKLED))
 
 
@@ -222,7 +222,7 @@ def save_folder(
     then its old index goes first and its other weights last, so that no crash leaves old and new shards that pass for one checkpoint.
     """
     path = Path(path)
-    old = {found.name for pattern in (WEIGHTS, INDEX, "model-*-of-*.safetensors") for found in path.glob(pattern)}
+    old = {file.name for pattern in (WEIGHTS, INDEX, "model-*-of-*.safetensors") for file in path.glob(pattern)}
     if old and not overwrite:
         raise CheckpointError("folder.holds", folder=path, found=_some(sorted(old)))
     texts = {"config.json": _text(config, path / "config.json")}
@@ -252,13 +252,13 @@ def save_folder(
 def _groups(tensors: Mapping[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
     """The tensors in their order, cut into shards of at most `limit` bytes; a larger tensor is alone."""
     groups: list[dict[str, Tensor]] = [{}]
-    held = 0
+    size = 0
     for name, tensor in tensors.items():
-        if groups[-1] and held + tensor.nbytes > limit:
+        if groups[-1] and size + tensor.nbytes > limit:
             groups.append({})
-            held = 0
+            size = 0
         groups[-1][name] = tensor
-        held += tensor.nbytes
+        size += tensor.nbytes
     return groups
 
 

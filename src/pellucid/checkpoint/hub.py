@@ -32,8 +32,8 @@ CHUNK = 1 << 20  # bytes read at a time to hash them
 Progress = Callable[[int, int], None]
 
 
-def silent(done: int, whole: int) -> None:
-    """Progress that nobody sees."""
+def silent(done: int, total: int) -> None:
+    """Ignore progress."""
 
 
 def is_hub_id(name: str) -> bool:
@@ -47,7 +47,7 @@ def fetch(name: str, progress: Progress = silent) -> Path:
     HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE and HF_TOKEN are honoured.  progress: bytes of weights done, and in all.
     """
     with Hub(name) as hub:
-        there = hub.listed("config.json")
+        there = hub.file_sizes("config.json")
         if there is None:
             return hub.kept(lambda folder: "config.json" if not (folder / "config.json").exists() else lacking(folder))
         if not {WEIGHTS, INDEX} & there.keys():
@@ -66,7 +66,7 @@ def fetch_config(name: str) -> Path:
 def fetch_tokenizer(name: str) -> Path:
     """The local folder of a hub id with its small files, the tokenizer's among them, and no weights."""
     with Hub(name) as hub:
-        there = hub.listed(NEEDED)
+        there = hub.file_sizes(NEEDED)
         if there is None:
             return hub.kept(lambda folder: None if (folder / NEEDED).exists() else NEEDED)
         return hub.download(small(there))
@@ -85,7 +85,7 @@ def fetch_adapter(name: str) -> Path:
 def fetch_these(name: str, files: tuple[str, ...]) -> Path:
     """The local folder of a hub id with these files, each of which has to be there."""
     with Hub(name) as hub:
-        there = hub.listed(files[0])
+        there = hub.file_sizes(files[0])
         if there is None:
             return hub.kept(lambda folder: next((f for f in files if not (folder / f).exists()), None))
         if missing := [f for f in files if f not in there]:
@@ -98,8 +98,8 @@ def weights(folder: Path, there: Container[str]) -> list[str]:
     if WEIGHTS in there:
         return [WEIGHTS]
     table = read_object(inside(folder, INDEX), TABLE_BYTES, CheckpointError).get("weight_map")
-    found = set(table.values()) if isinstance(table, dict) and all(isinstance(n, str) for n in table.values()) else set()
-    return sorted(n for n in found if n.endswith(".safetensors"))
+    shards = set(table.values()) if isinstance(table, dict) and all(isinstance(n, str) for n in table.values()) else set()
+    return sorted(n for n in shards if n.endswith(".safetensors"))
 
 
 def lacking(folder: Path) -> str | None:
@@ -131,7 +131,7 @@ class Hub:
 
         logging.set_verbosity(self.verbosity)
 
-    def listed(self, first: str) -> dict[str, int] | None:
+    def file_sizes(self, first: str) -> dict[str, int] | None:
         """The files that the hub has of this id, and their bytes; None where the hub is away. first: the file that must be among them."""
         from huggingface_hub import HfApi
 
@@ -140,7 +140,7 @@ class Hub:
         except Exception as broken:  # the library raises many kinds
             if status(broken) in (401, 403, 404):
                 raise self.fault(broken) from None
-            self.away = self.told(broken)
+            self.away = self.explain(broken)
             return None
         self.commit = info.sha or ""
         there = {f.rfilename: int(f.size or 0) for f in info.siblings or ()}
@@ -161,12 +161,12 @@ class Hub:
         warnings.warn(say("hub.kept", name=self.name, reason=self.away, commit=folder.name[:8]), stacklevel=4)
         return folder
 
-    def download(self, files: list[str], revision: str | None = None, progress: Progress = silent, whole: int = 0) -> Path:
+    def download(self, files: list[str], revision: str | None = None, progress: Progress = silent, total: int = 0) -> Path:
         """The folder with these files; those that are new have the hash that they are named after. revision: not the one asked for."""
         from huggingface_hub import snapshot_download
 
         new = [n for n in files if not self.has(n)]
-        how: dict[str, Any] = {"allow_patterns": [glob.escape(n) for n in files], "tqdm_class": bar(progress, whole)}
+        how: dict[str, Any] = {"allow_patterns": [glob.escape(n) for n in files], "tqdm_class": bar(progress, total)}
         try:
             folder = Path(snapshot_download(self.id, revision=revision or self.revision, **how))
         except Exception as broken:
@@ -188,10 +188,10 @@ class Hub:
             return CheckpointError("hub.login", name=self.name, status=code)
         if code == 404:
             return CheckpointError("hub.unknown", name=self.name)
-        return CheckpointError("hub.fetch", name=self.name, reason=self.told(broken))
+        return CheckpointError("hub.fetch", name=self.name, reason=self.explain(broken))
 
-    def told(self, broken: Exception) -> str:
-        """Why the hub gave nothing, without what nobody but the user may see: an address can be signed, a bad header is the token."""
+    def explain(self, broken: Exception) -> str:
+        """Return why the hub gave nothing, without secrets: an address can be signed, and a bad header contains the token."""
         from huggingface_hub import constants, get_token
 
         if constants.HF_HUB_OFFLINE:
@@ -229,18 +229,18 @@ def verify(path: Path) -> None:
         raise CheckpointError("hub.hash", file=path.name, found=digest.hexdigest(), named=named)
 
 
-def bar(progress: Progress, whole: int) -> type:
+def bar(progress: Progress, total: int) -> type:
     """A progress bar that shows nothing and tells `progress` the bytes of the whole that are there."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class Bar(tqdm):
         def __init__(self, *items: Any, **how: Any) -> None:
-            self.told, self.bytes = 0, how.get("unit") == "B"
+            self.received, self.bytes = 0, how.get("unit") == "B"
             super().__init__(*items, **{**how, "disable": True})
 
         def update(self, n: float | None = 1) -> None:
-            self.told += int(n or 0)
-            if self.bytes and whole:
-                progress(min(self.told, whole), whole)
+            self.received += int(n or 0)
+            if self.bytes and total:
+                progress(min(self.received, total), total)
 
     return Bar

@@ -63,8 +63,8 @@ def parse(raw: bytes, file: str, error: ErrorType = ConfigError) -> Any:
     try:
         value = json.loads(text, object_pairs_hook=once)
     except json.JSONDecodeError as broken:
-        found = repr(text[broken.pos : broken.pos + 20])[1:-1]
-        raise error("json.syntax", file=file, line=broken.lineno, column=broken.colno, found=found) from None
+        text_there = repr(text[broken.pos : broken.pos + 20])[1:-1]
+        raise error("json.syntax", file=file, line=broken.lineno, column=broken.colno, found=text_there) from None
     if _HALF.search(raw):
         _refuse_halves(value, file, error)
     return value
@@ -92,7 +92,7 @@ def _scan(text: str, file: str, error: ErrorType) -> None:
     pieces = strings + sum(map(bare.count, ",[{"))
     if pieces > MOST_PIECES:
         raise error("json.pieces", file=file, count=pieces, limit=MOST_PIECES)
-    if any(_refused(found) for found in _UNUSUAL.findall(bare)) or not _shallow(_OTHER.sub("", bare)):
+    if any(_refused(number) for number in _UNUSUAL.findall(bare)) or not _shallow(_OTHER.sub("", bare)):
         _find(text, file, error)
 
 
@@ -150,11 +150,11 @@ def _refuse_halves(value: Any, file: str, error: ErrorType) -> None:
     """Refuse a string with half a surrogate pair: it is no text and cannot be written again."""
     waiting = [("", value)]
     while waiting:
-        place, held = waiting.pop()
-        if isinstance(held, dict):
-            waiting += [(f"{place}.{name}".lstrip("."), inner) for name, inner in held.items()]
-            waiting += [(place, name) for name in held]
-        elif isinstance(held, list):
-            waiting += [(f"{place}[{index}]", inner) for index, inner in enumerate(held)]
-        elif isinstance(held, str) and any("\ud800" <= c <= "\udfff" for c in held):
+        place, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(f"{place}.{name}".lstrip("."), inner) for name, inner in value.items()]
+            waiting += [(place, name) for name in value]
+        elif isinstance(value, list):
+            waiting += [(f"{place}[{index}]", inner) for index, inner in enumerate(value)]
+        elif isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
             raise error("json.surrogate", file=file, place=place or "$")

@@ -31,8 +31,8 @@ class Adapting:
 
     def unadapt(self, name: str | None = None) -> None:
         """Take one adapter off, or all of them; the model is as it was without, bit for bit."""
-        for found in [*self.adapters] if name is None else [self.adapter(name).name]:
-            lora.unadapt(self.module, self.adapters.pop(found))
+        for each in [*self.adapters] if name is None else [self.adapter(name).name]:
+            lora.unadapt(self.module, self.adapters.pop(each))
 
     def merge(self) -> None:
         """Fold all adapters into the weights, for good."""
@@ -46,7 +46,7 @@ class Adapting:
 
     def adapter(self, name: str | None = None) -> lora.Adapter:
         """The adapter of this name, or the only one."""
-        found = next(iter(self.adapters)) if name is None and len(self.adapters) == 1 else name
-        if found not in self.adapters:
+        chosen = next(iter(self.adapters)) if name is None and len(self.adapters) == 1 else name
+        if chosen not in self.adapters:
             raise UseError("adapter.unknown", name=name, known=", ".join(self.adapters) or "-")
-        return self.adapters[str(found)]
+        return self.adapters[str(chosen)]

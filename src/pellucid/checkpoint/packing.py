@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from pellucid.checkpoint.safetensors_file import Entry, read_tensor
 from pellucid.errors import CheckpointError, UseError
-from pellucid.families.names import Group
-from pellucid.families.quantised import in_blocks
+from pellucid.families.names import TensorGroup
+from pellucid.families.quantisation import in_blocks
 from pellucid.ops import blocks
 from pellucid.ops.blocks import Blocks
 
@@ -40,7 +40,7 @@ class Stored:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its codes: no dtype of weights, so that only who knows of blocks takes it."""
+        """The codes' dtype. It is no dtype of weights, so that a reader that does not know blocks refuses it."""
         return self.codes.dtype
 
     @property
@@ -60,55 +60,55 @@ class Stored:
 def stored(entries: Mapping[str, Entry]) -> dict[str, Entry | Stored]:
     """The tensors of a folder, those in blocks under their plain names."""
     named = {n.removesuffix(CODES) for n in entries if n.endswith(CODES)} | {n.removesuffix(SCALES) for n in entries if n.endswith(SCALES)}
-    found: dict[str, Entry | Stored] = {}
+    packed: dict[str, Entry | Stored] = {}
     for name in sorted(named):
         for here, there in ((CODES, SCALES), (SCALES, CODES)):
             if name + there not in entries:
                 raise CheckpointError("quantised.alone", file=entries[name + here].file, name=name + here, other=name + there)
         if name in entries:
             raise CheckpointError("index.twice", name=name, left=entries[name].file, right=name + CODES, folder=entries[name].file.parent)
-        found[name] = Stored(name, entries[name + CODES], entries[name + SCALES])
-    return {n: e for n, e in entries.items() if n.removesuffix(CODES).removesuffix(SCALES) not in found} | found
+        packed[name] = Stored(name, entries[name + CODES], entries[name + SCALES])
+    return {n: e for n, e in entries.items() if n.removesuffix(CODES).removesuffix(SCALES) not in packed} | packed
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How a model's matrices are held: form, int8 or int4; dtype, what they compute in.  held: what lies so on disk, by name there.
+    """How a model's matrices are stored in memory. form: int8 or int4.  dtype: what they compute in.  on_disk: those already in blocks.
 
-    desk: where plain matrices lie until they are quantised, one group after the other. Memory of their own would leave holes that
+    scratch: where plain matrices lie until they are quantised, one group after the other. Memory of their own would leave holes that
     nothing fits into: 124 MB of int4 took 582.
     """
 
     form: str
     dtype: torch.dtype
-    held: Mapping[str, Stored] = field(default_factory=dict)
-    desk: list[Tensor] = field(default_factory=list)
+    on_disk: Mapping[str, Stored] = field(default_factory=dict)
+    scratch: list[Tensor] = field(default_factory=list)
 
     def parts(self, disk: Sequence[str]) -> list[Stored]:
         """What a group has on disk in blocks."""
-        return [self.held[n] for n in disk if n in self.held]
+        return [self.on_disk[n] for n in disk if n in self.on_disk]
 
-    def holds(self, g: Group, ours: Mapping[str, Tensor]) -> bool:
+    def holds(self, g: TensorGroup, ours: Mapping[str, Tensor]) -> bool:
         """Whether a group is quantised as it is read: a folder that is in blocks has its plain matrices for a reason."""
-        return not self.held and all(in_blocks(n, tuple(ours[n].shape)) for n in g.ours)
+        return not self.on_disk and all(in_blocks(n, tuple(ours[n].shape)) for n in g.ours)
 
-    def judge(self, disk: Sequence[str], g: Group, ours: Mapping[str, Tensor], file: str) -> None:
+    def judge(self, disk: Sequence[str], g: TensorGroup, ours: Mapping[str, Tensor], file: str) -> None:
         """Whether codes and scales of these names on disk are those of ours."""
-        found = self.parts(disk)
-        if len(found) < len(disk) or not all(in_blocks(n, tuple(ours[n].shape)) for n in g.ours):
-            raise CheckpointError("blocks.spared", file=file, name=found[0].name)
-        rooms = [blocks.room(ours[n].shape, self.form, "meta") for n in g.ours]
-        for entries, places in both(found, rooms):
+        packed = self.parts(disk)
+        if len(packed) < len(disk) or not all(in_blocks(n, tuple(ours[n].shape)) for n in g.ours):
+            raise CheckpointError("blocks.spared", file=file, name=packed[0].name)
+        pairs = [blocks.room(ours[n].shape, self.form, "meta") for n in g.ours]
+        for entries, places in both(packed, pairs):
             for entry, place in zip(entries, g.layout.write(places), strict=True):
                 if entry.dtype != place.dtype:
                     raise CheckpointError("weights.dtype", file=file, name=entry.name, found=entry.dtype, allowed=place.dtype)
                 if entry.shape != tuple(place.shape):
                     raise CheckpointError("weights.shape", file=file, name=entry.name, found=entry.shape, needed=tuple(place.shape))
 
-    def read(self, model: nn.Module, disk: Sequence[str], g: Group, ours: Mapping[str, Tensor]) -> None:
+    def read(self, model: nn.Module, disk: Sequence[str], g: TensorGroup, ours: Mapping[str, Tensor]) -> None:
         """Give a group its codes and scales as they lie on disk."""
-        found, rooms = self.parts(disk), [blocks.room(ours[n].shape, self.form) for n in g.ours]
-        for entries, places in both(found, rooms):
+        packed, pairs = self.parts(disk), [blocks.room(ours[n].shape, self.form) for n in g.ours]
+        for entries, places in both(packed, pairs):
             if g.layout.views:
                 for entry, place in zip(entries, g.layout.write(places), strict=True):
                     read_tensor(entry, place)
@@ -116,17 +116,17 @@ class Packing:
                 values = g.layout.read([read_tensor(e) for e in entries], [tuple(t.shape) for t in places])
                 for place, value in zip(places, values, strict=True):
                     place.copy_(value)
-        for name, (codes, scales) in zip(g.ours, rooms, strict=True):
+        for name, (codes, scales) in zip(g.ours, pairs, strict=True):
             if not scales.isfinite().all():
-                raise CheckpointError("quantised.scale", file=found[0].file, name=found[0].scales.name)
+                raise CheckpointError("quantised.scale", file=packed[0].file, name=packed[0].scales.name)
             put(model, name, Blocks(codes, scales, ours[name].shape[-1], self.dtype))
 
     def places(self, shapes: Sequence[torch.Size], dtype: torch.dtype) -> list[Tensor]:
         """Unset tensors on the desk, until the next ones are asked for."""
         sizes = [s.numel() for s in shapes]
-        if not self.desk or self.desk[0].nbytes < sum(sizes) * dtype.itemsize:
-            self.desk[:] = [torch.empty(sum(sizes) * dtype.itemsize, dtype=torch.uint8)]
-        flat = self.desk[0][: sum(sizes) * dtype.itemsize].view(dtype).split(sizes)
+        if not self.scratch or self.scratch[0].nbytes < sum(sizes) * dtype.itemsize:
+            self.scratch[:] = [torch.empty(sum(sizes) * dtype.itemsize, dtype=torch.uint8)]
+        flat = self.scratch[0][: sum(sizes) * dtype.itemsize].view(dtype).split(sizes)
         return [t.view(s) for t, s in zip(flat, shapes, strict=True)]
 
     def pack(self, model: nn.Module, names: Sequence[str], file: str, values: Sequence[Tensor] | None = None) -> None:
@@ -146,10 +146,10 @@ class Packing:
         return plain + sum(blocks.size(s, self.form) for n, s in shapes.items() if in_blocks(n, s))
 
 
-def both(found: Sequence[Stored], rooms: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[Entry], list[Tensor]]]:
+def both(packed: Sequence[Stored], pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[Entry], list[Tensor]]]:
     """The codes of a group on disk and their places, then the scales and theirs."""
-    yield [s.codes for s in found], [codes for codes, _ in rooms]
-    yield [s.scales for s in found], [scales for _, scales in rooms]
+    yield [s.codes for s in packed], [codes for codes, _ in pairs]
+    yield [s.scales for s in packed], [scales for _, scales in pairs]
 
 
 def put(model: nn.Module, name: str, weight: Blocks) -> None:
@@ -158,13 +158,13 @@ def put(model: nn.Module, name: str, weight: Blocks) -> None:
     model.get_submodule(owner)._parameters[leaf] = nn.Parameter(weight, requires_grad=False)
 
 
-def unpacked(g: Group, ours: Sequence[Blocks]) -> Iterator[tuple[str, Tensor]]:
+def unpacked(g: TensorGroup, ours: Sequence[Blocks]) -> Iterator[tuple[str, Tensor]]:
     """The names and tensors on disk of a group in blocks."""
     for end, parts in ((CODES, [t.codes for t in ours]), (SCALES, [t.scales for t in ours])):
         yield from zip((n + end for n in g.disk), (t.contiguous() for t in g.layout.write(parts)), strict=True)
 
 
-def check_quant(asked: str | None) -> None:
+def check_quant(form: str | None) -> None:
     """Refuse what is no format that matrices can be held in."""
-    if asked not in (None, *blocks.BITS):
-        raise UseError("model.quant", found=asked, allowed=", ".join(blocks.BITS))
+    if form not in (None, *blocks.BITS):
+        raise UseError("model.quant", found=form, allowed=", ".join(blocks.BITS))

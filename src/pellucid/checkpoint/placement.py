@@ -31,7 +31,7 @@ class Placed:
         return next((p.format for p in self.module.parameters() if isinstance(p, Blocks)), None)
 
     @property
-    def held(self) -> str:
+    def precision_note(self) -> str:
         """The dtype of the parameters, and why it is that."""
         return (self.precision if self.precision.dtype == self.dtype else Precision(self.dtype, "given", self.dtype)).why
 

@@ -93,11 +93,11 @@ def read_tensor(entry: Entry, into: Tensor | None = None, rows: tuple[int, int] 
         if stamp(fd) != entry.stamp:
             raise CheckpointError("safetensors.changed", file=entry.file)
         for part in [place.detach()] if direct or not shape else place.detach().split(_strip(entry, shape)):
-            held = part if direct else torch.empty(part.shape, dtype=entry.dtype)
-            _read_bytes(fd, held, begin, entry)
-            begin += held.nbytes
+            buffer = part if direct else torch.empty(part.shape, dtype=entry.dtype)
+            _read_bytes(fd, buffer, begin, entry)
+            begin += buffer.nbytes
             if not direct:
-                part.copy_(held)
+                part.copy_(buffer)
     return place
 
 
@@ -130,8 +130,8 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str
         if tensor.dtype not in DTYPES.values():
             raise CheckpointError("safetensors.dtype", file=path, name=name, dtype=tensor.dtype, allowed=", ".join(DTYPES))
         plain = tensor.detach().cpu().contiguous()
-        whole = plain.untyped_storage()
-        if whole.data_ptr() in storages:
+        storage = plain.untyped_storage()
+        if storage.data_ptr() in storages:
             plain = plain.clone()
         storages.add(plain.untyped_storage().data_ptr())
         ready[name] = plain
@@ -176,8 +176,8 @@ def _header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
 
 def _entry(name: str, fields: Any, start: int, path: Path, mark: Stamp) -> Entry:
     if not isinstance(fields, dict) or fields.keys() != _FIELDS:
-        found = ", ".join(fields) if isinstance(fields, dict) else name_of(fields)
-        raise CheckpointError("safetensors.fields", file=path, name=name, found=found)
+        given = ", ".join(fields) if isinstance(fields, dict) else name_of(fields)
+        raise CheckpointError("safetensors.fields", file=path, name=name, found=given)
     tag, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     dtype = DTYPES.get(tag) if isinstance(tag, str) else None
     if dtype is None:

@@ -22,23 +22,23 @@ def copies(cfg: Config, family: Family) -> dict[str, str]:
     return {**family.copies, **({named["head.weight"]: named["embed.weight"]} if cfg.tied else {})}
 
 
-def lent(cfg: Config, family: Family, names: Iterable[str]) -> dict[str, str]:
+def borrowed(cfg: Config, family: Family, names: Iterable[str]) -> dict[str, str]:
     """{a name that is not stored: one of its copies that is}, of these names on disk."""
-    held = set(names)
-    return {first: copy for copy, first in copies(cfg, family).items() if first not in held and copy in held}
+    stored = set(names)
+    return {first: copy for copy, first in copies(cfg, family).items() if first not in stored and copy in stored}
 
 
-def settled(family: Family, cfg: Config, folder: Folder) -> Config:
+def resolve(family: Family, cfg: Config, folder: Folder) -> Config:
     """The config, where the names of a folder's tensors tell what its config.json leaves open: whether there is a head, or a tied one.
 
     A tied head that is stored beside the embedding is one of its own where the caller asked to ignore the field that ties them.
     """
     names = {family.canonical(name) for name in folder.names()}
     cfg = family.resolve(cfg, names)
-    both = cfg.tied and {*copies(cfg, family)} - {*family.copies} <= names and not lent(cfg, family, names)
+    both = cfg.tied and {*copies(cfg, family)} - {*family.copies} <= names and not borrowed(cfg, family, names)
     return replace(cfg, tied=False, ignored=tuple(dict.fromkeys((*cfg.ignored, FIELD)))) if both and FIELD in folder.ignore else cfg
 
 
-def told(hf: Mapping[str, Any], cfg: Config) -> Mapping[str, Any]:
+def saved_config(hf: Mapping[str, Any], cfg: Config) -> Mapping[str, Any]:
     """The config.json of what was read, which unties what was read untied."""
     return {**hf, FIELD: False} if FIELD in cfg.ignored and not cfg.tied else hf

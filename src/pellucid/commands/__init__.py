@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pellucid import messages
 from pellucid.commands import app
-from pellucid.commands.screen import Screen, asked
+from pellucid.commands.screen import Screen, common_options
 from pellucid.errors import PellucidError
 
 
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         gc.set_threshold(10_000)  # not 700: importing torch makes 250,000 objects, and all of them stay
     try:
-        rest, settings = asked(given)
+        rest, settings = common_options(given)
         screen = Screen(json=settings.json, quiet=settings.quiet)
         messages.use(settings.language)
         return app.run(app.build(), rest, screen)
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return wrong.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read the output has gone
+    except BrokenPipeError:  # the reader of the output has gone
         screen.close()
         return 141
     finally:

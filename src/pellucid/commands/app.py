@@ -20,7 +20,7 @@ from pellucid.messages import say
 
 EXAMPLE = "The capital of France is"
 COMMANDS = ("explain", "open", "run", "count", "bench", "score", "trace", "diff", "verify", "show", "tokenize", "models", "train", "env")
-USAGE: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageError, whoever brings click
+USAGE: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageError, whether typer brings click or not
 PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -31,7 +31,7 @@ class Command(TyperCommand):
         own = [p for p in self.params if p.name != "help"]
         usage = " ".join(["pellucid", str(self.name), *(metavar(p) for p in own if p.param_type_name == "argument")])
         lines = [say("command.usage", usage=usage), "", f"  {self.help}", ""]
-        lines += columns([(named(p), told(p)) for p in own if getattr(p, "help", None)])
+        lines += columns([(named(p), meaning(p)) for p in own if getattr(p, "help", None)])
         return "\n".join([*lines, "", say("command.everywhere"), *columns(everywhere())])
 
     def invoke(self, ctx: Any) -> Any:
@@ -40,13 +40,13 @@ class Command(TyperCommand):
         return super().invoke(ctx)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """The group of all commands."""
 
     def get_help(self, ctx: Any) -> str:
-        listed = [(name, str(c.help).partition(": ")[0].partition("：")[0]) for name, c in self.commands.items()]
+        rows = [(name, str(c.help).partition(": ")[0].partition("：")[0]) for name, c in self.commands.items()]
         title = f"pellucid {__version__}  {say('command.title')}"
-        lines = [title, "", say("command.usage", usage="pellucid COMMAND ..."), "", *columns(listed), "", say("command.everywhere")]
+        lines = [title, "", say("command.usage", usage="pellucid COMMAND ..."), "", *columns(rows), "", say("command.everywhere")]
         return "\n".join([*lines, *columns(everywhere()), "", say("command.example", example=f'pellucid explain "{EXAMPLE}"')])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -57,7 +57,7 @@ class Group(TyperGroup):
 
 def build() -> Any:
     """The application, in the language that is chosen now."""
-    app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(cls=CommandGroup, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     for name in COMMANDS:
         importlib.import_module(f"pellucid.commands.{name}").add(app)
     return typer.main.get_command(app)
@@ -68,19 +68,19 @@ def command(app: typer.Typer, name: str, help: str) -> Callable[[Callable[..., A
     return app.command(name, cls=Command, help=help, context_settings={"help_option_names": ["-h", "--help"], "allow_extra_args": True})
 
 
-def run(app: Any, words: list[str], screen: Screen) -> int:
+def run(app: Any, arguments: list[str], screen: Screen) -> int:
     """Run these words of a command line; returns the exit code."""
-    if words[:1] == ["--version"]:
+    if arguments[:1] == ["--version"]:
         screen.text(f"pellucid {__version__}\n")
         return 0
-    if not words or words[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in ("-h", "--help"):
         text = app.get_help(None) + "\n"
-        (sys.stdout if words else sys.stderr).write(text)
-        return 0 if words else 2
+        (sys.stdout if arguments else sys.stderr).write(text)
+        return 0 if arguments else 2
     with warnings.catch_warnings():
         warnings.showwarning = shown(screen)
         try:
-            code = app.main(args=words, prog_name="pellucid", standalone_mode=False, obj=screen)
+            code = app.main(args=arguments, prog_name="pellucid", standalone_mode=False, obj=screen)
         except typer.Abort:
             return 130
         except USAGE as wrong:
@@ -129,7 +129,7 @@ def named(param: Any) -> str:
     return ", ".join([*param.opts, *param.secondary_opts]) + ("" if getattr(param, "is_flag", False) else f" {metavar(param)}")
 
 
-def told(param: Any) -> str:
+def meaning(param: Any) -> str:
     """What a parameter means, and its default where it has one."""
     default = None if getattr(param, "is_flag", False) or callable(param.default) else param.default
     return str(param.help) + ("" if default in (None, "", [], ()) else f" [{default}]")

@@ -16,7 +16,7 @@ from pellucid.errors import UseError
 from pellucid.messages import say
 
 if TYPE_CHECKING:
-    from pellucid.bench.batch_load import Tell
+    from pellucid.bench.batch_load import Progress
     from pellucid.bench.peers import Against
     from pellucid.counting import Bill
     from pellucid.nn.transformer import Decoder
@@ -30,19 +30,19 @@ def add(app: typer.Typer) -> None:
         ctx: typer.Context,
         model: Annotated[str | None, typer.Argument(metavar="MODEL", help=say("bench.help.model"))] = None,
         limits: Annotated[bool, typer.Option("--limits", help=say("bench.help.limits"))] = False,
-        context: Annotated[int | None, options.whole("--context", say("bench.help.context"))] = None,
-        new: Annotated[int, options.whole("--new", say("bench.help.new"))] = 32,
+        context: Annotated[int | None, options.integer("--context", say("bench.help.context"))] = None,
+        new: Annotated[int, options.integer("--new", say("bench.help.new"))] = 32,
         dtype: Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=say("bench.help.dtype"))] = None,
         quant: Annotated[str | None, options.quant()] = None,
-        crowd: Annotated[int | None, options.whole("--crowd", say("bench.help.crowd"))] = None,
+        batch: Annotated[int | None, options.integer("--crowd", say("bench.help.crowd"))] = None,
         against: Annotated[str | None, typer.Option("--against", metavar="transformers|llama.cpp", help=say("bench.help.against"))] = None,
-        threads: Annotated[int | None, options.whole("--threads", say("bench.help.threads"))] = None,
+        threads: Annotated[int | None, options.integer("--threads", say("bench.help.threads"))] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
         if (model is None) != limits:
             raise UseError("bench.what")
-        for name, given, most in (("--new", new, MOST), ("--crowd", crowd, CROWD), ("--threads", threads, os.cpu_count() or 1)):
+        for name, given, most in (("--new", new, MOST), ("--crowd", batch, CROWD), ("--threads", threads, os.cpu_count() or 1)):
             if given is not None and not 1 <= given <= most:
                 raise UseError("count.number", name=name, found=given, most=most)
 
@@ -50,7 +50,7 @@ def add(app: typer.Typer) -> None:
 
         from pellucid.bench import last_measured
         from pellucid.bench.idle import Watchman
-        from pellucid.bench.limits import BLOCKS, Gauge, block_for, threaded
+        from pellucid.bench.machine_limits import BLOCKS, Gauge, block_for, threaded
         from pellucid.counting.bounds import moved
         from pellucid.documents import bench as bench_document
         from pellucid.terminal import bench as drawing
@@ -58,47 +58,46 @@ def add(app: typer.Typer) -> None:
         threads = threads or torch.get_num_threads()
         if model is None:
             screen.note(say("bench.measuring"))
-            found = Gauge(threads, blocks=BLOCKS).measure().limits
-            file = last_measured.keep(found)
+            machine_limits = Gauge(threads, blocks=BLOCKS).measure().limits
+            file = last_measured.keep(machine_limits)
             if screen.json:
-                screen.document({"schema": bench_document.SCHEMA, "limits": last_measured.document(found), "file": str(file)})
+                screen.document({"schema": bench_document.SCHEMA, "limits": last_measured.document(machine_limits), "file": str(file)})
             else:
-                screen.lines([*drawing.limits(found), *drawing.kept(file)])
+                screen.lines([*drawing.limits(machine_limits), *drawing.kept(file)])
             return
 
-        from pellucid.bench.batch_load import crowd as crowded
-        from pellucid.bench.batch_load import first
+        from pellucid.bench.batch_load import batch_load, first
         from pellucid.bench.peers import Served
-        from pellucid.bench.stages import Stages
-        from pellucid.bench.timing import beside, decode, prefill
+        from pellucid.bench.progress_stages import Stages
+        from pellucid.bench.timing import against_bounds, decode, prefill
 
         beside_us = None if against is None else ready(against, model)
         module, bill = subject(screen, model, context, new, dtype, ignore_field or (), quant)
         writes = "flops.decode" in bill
-        if not writes and (crowd, against) != (None, None):
+        if not writes and (batch, against) != (None, None):
             raise UseError("generate.encoder")
         gauge, watchman = Gauge(threads, block_for(moved(bill))), Watchman()
         screen.note(say("bench.measuring"))
-        stage = Stages(screen.bar(say("bench.bar")), 3 + 2 * writes + (crowd is not None) + (against is not None))
+        stage = Stages(screen.bar(say("bench.bar")), 3 + 2 * writes + (batch is not None) + (against is not None))
         with threaded(threads):
             stage(gauge.measure)
             times = [stage(lambda: prefill(module, bill))] + ([stage(lambda: decode(module, bill, new))] if writes else [])
             served = Served(
-                stage(lambda: first(module, bill.setting.context, tell=stage.tell)) if writes else None,
-                None if crowd is None else stage(lambda: crowded(module, crowd, tell=stage.tell)),
-                None if beside_us is None else stage(lambda: beside_us(module, bill, new, threads, stage.tell)),
+                stage(lambda: first(module, bill.setting.context, progress=stage.progress)) if writes else None,
+                None if batch is None else stage(lambda: batch_load(module, batch, progress=stage.progress)),
+                None if beside_us is None else stage(lambda: beside_us(module, bill, new, threads, stage.progress)),
             )
             measured = stage(gauge.measure).limits
-        phases = [(t, *beside(bill, t, measured.device)) for t in times]
+        phases = [(t, *against_bounds(bill, t, measured.device)) for t in times]
         random, idle = not has_weights(model), watchman.verdict(measured)
         if screen.json:
-            told = bench_document.document(bill, random, phases, measured.device, served, idle)
-            screen.document({"schema": bench_document.SCHEMA, "limits": last_measured.document(measured), **told})
+            measurement = bench_document.document(bill, random, phases, measured.device, served, idle)
+            screen.document({"schema": bench_document.SCHEMA, "limits": last_measured.document(measured), **measurement})
         else:
             screen.lines([*drawing.limits(measured), *drawing.drawn(bill, random, phases, measured.device, served, idle, screen.width)])
 
 
-def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Tell], Against]":
+def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Progress], Against]":
     """What runs the context's tokens, and one more new one than steps are timed, in turns with another library; refused where it cannot."""
     from pellucid import catalog
     from pellucid.api.count import config_of
@@ -115,14 +114,14 @@ def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Tell], Ag
         entry = None if Path(name).exists() else catalog.find(catalog.models(), name)
         return {} if folder is not None else config_of(name)[0] if entry is None else entry.get("config", {})
 
-    def run(module: "Decoder", bill: "Bill", new: int, threads: int, tell: "Tell") -> "Against":
+    def run(module: "Decoder", bill: "Bill", new: int, threads: int, progress: "Progress") -> "Against":
         ids, dtype = tokens(bill), next(module.parameters()).dtype
         mine = peers.our_turn(Engine.of(module, len(ids) + new + 1, cached=False), ids, new + 1)
         if file is not None:
             other = peers.llama_turn(file, threads, bill.config.vocab, ids, new + 1)
         else:
             other = peers.their_turn(peers.their_model(name, folder, fields(), dtype), ids, new + 1)
-        return peers.pairs(peer, mine, other, new + 1, tell)
+        return peers.pairs(peer, mine, other, new + 1, progress)
 
     return run
 
@@ -155,13 +154,16 @@ def subject(
     check_quant(quant)
     if has_weights(name):
         loaded = options.loaded(screen, name, dtype=dtype, quant=quant, ignore_fields=ignore)
-        family, cfg, held = loaded.family.name, loaded.config, loaded.dtype
+        family, cfg, dtype_held = loaded.family.name, loaded.config, loaded.dtype
     else:
         family, cfg = described(name, ignore=ignore)
-        loaded, held = None, precision(dtype, torch.bfloat16, sum(p.numel() for p in meta_model(cfg, torch.bfloat16).parameters())).dtype
+        loaded, dtype_held = (
+            None,
+            precision(dtype, torch.bfloat16, sum(p.numel() for p in meta_model(cfg, torch.bfloat16).parameters())).dtype,
+        )
     context = reach(cfg, context, new + WARM)
-    check(name, cfg, context, new + WARM, held)
-    spelled = str(held).removeprefix("torch.")
-    module: Any = random_weights(name, cfg, held, quant) if loaded is None else loaded.module
+    check(name, cfg, context, new + WARM, dtype_held)
+    spelled = str(dtype_held).removeprefix("torch.")
+    module: Any = random_weights(name, cfg, dtype_held, quant) if loaded is None else loaded.module
     weights = (quant if loaded is None else loaded.quant) or spelled
     return module, counted(cfg, name, family, Setting(context, 1, None, weights, spelled, spelled))

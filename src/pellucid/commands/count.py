@@ -23,21 +23,21 @@ def add(app: typer.Typer) -> None:
     def count(
         ctx: typer.Context,
         models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", help=say("count.help.models"))] = None,
-        context: Annotated[int | None, options.whole("--context", say("count.help.context"))] = None,
-        batch: Annotated[int, options.whole("--batch", say("count.help.batch"))] = 1,
+        context: Annotated[int | None, options.integer("--context", say("count.help.context"))] = None,
+        batch: Annotated[int, options.integer("--batch", say("count.help.batch"))] = 1,
         dtype: Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=say("count.help.dtype"))] = None,
         cache: Annotated[str | None, typer.Option("--cache-dtype", metavar="DTYPE", help=say("count.help.cache"))] = None,
         device: Annotated[str | None, typer.Option("--device", metavar="NAME", help=say("count.help.device"))] = None,
         price: Annotated[float | None, options.real("--price", say("count.help.price"))] = None,
-        source: Annotated[int | None, options.whole("--source", say("count.help.source"))] = None,
+        source: Annotated[int | None, options.integer("--source", say("count.help.source"))] = None,
         why: Annotated[str | None, typer.Option("--why", metavar="PATH", help=say("count.help.why"))] = None,
         fields: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help=say("count.help.set"))] = None,
         attn: Annotated[str | None, typer.Option("--attn", metavar="KIND", help=say("count.help.attn"))] = None,
         experts: Annotated[str | None, typer.Option("--experts", metavar="N:A", help=say("count.help.experts"))] = None,
         train: Annotated[bool, typer.Option("--train", help=say("count.help.train"))] = False,
-        lora: Annotated[int | None, options.whole("--lora", say("count.help.lora"))] = None,
+        lora: Annotated[int | None, options.integer("--lora", say("count.help.lora"))] = None,
         recompute: Annotated[bool, typer.Option("--recompute", help=say("count.help.recompute"))] = False,
-        shards: Annotated[int, options.whole("--shards", say("count.help.shards"))] = 1,
+        shards: Annotated[int, options.integer("--shards", say("count.help.shards"))] = 1,
         ranks: Annotated[str | None, typer.Option("--ranks", metavar="tp=N,pp=N,ep=N", help=say("count.help.ranks"))] = None,
         table: Annotated[str | None, typer.Option("--table", metavar="NAME", help=say("count.help.table"))] = None,
         csv: Annotated[bool, typer.Option("--csv", help=say("count.help.csv"))] = False,
@@ -59,11 +59,11 @@ def add(app: typer.Typer) -> None:
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
         view = bill_json.view(device, price, train, lora, recompute, shards, ranks)
         if table is not None:
-            sheet = tables.table(table, context, lambda: counted(table, **how))
+            table_sheet = tables.table(table, context, lambda: counted(table, **how))
             if screen.json:
-                screen.document(sheet.document(table))
+                screen.document(table_sheet.document(table))
             else:
-                show(screen, sheet, csv, markdown)
+                show(screen, table_sheet, csv, markdown)
             return
         bills = [counted(m, **how) for m in models or ()]
         if svg is not None:
@@ -82,12 +82,12 @@ def add(app: typer.Typer) -> None:
             screen.lines(drawing.drawn(bills[0], screen.width, view))
 
 
-def show(screen: Screen, sheet: "Sheet", csv: bool, markdown: bool) -> None:
+def show(screen: Screen, table: "Sheet", csv: bool, markdown: bool) -> None:
     """A sheet in the form that was asked for."""
     if csv or markdown:
-        screen.text(sheet.csv() if csv else sheet.markdown())
+        screen.text(table.csv() if csv else table.markdown())
     else:
-        screen.lines(sheet.lines(screen.width))
+        screen.lines(table.lines(screen.width))
 
 
 def save(screen: Screen, bills: "list[Bill]", file: Path, name: str) -> None:

@@ -32,27 +32,27 @@ def add(app: typer.Typer) -> None:
         left, right = load_trace(a), load_trace(b)
         for torn in (*left.torn, *right.torn):
             screen.note(torn)
-        found = first_difference(left, right, atol, rtol)
+        difference = first_difference(left, right, atol, rtol)
         ours, theirs = ({(s.path, s.step, s.call, s.request) for s in t} for t in (left, right))
-        told: dict[str, Any] = {"schema": SCHEMA, "equal": found is None, "compared": len(ours & theirs)}
-        told |= {"only_a": len(ours - theirs), "only_b": len(theirs - ours), "difference": None}
-        if found is None:
-            sentence = say("diff.equal", count=told["compared"], left=told["only_a"], right=told["only_b"])
+        result: dict[str, Any] = {"schema": SCHEMA, "equal": difference is None, "compared": len(ours & theirs)}
+        result |= {"only_a": len(ours - theirs), "only_b": len(theirs - ours), "difference": None}
+        if difference is None:
+            sentence = say("diff.equal", count=result["compared"], left=result["only_a"], right=result["only_b"])
         else:
-            shapes = [list(next(s.shape for s in t if (s.path, s.step) == (found.path, found.step))) for t in (left, right)]
-            values = [finite(v) for v in found.values] if found.index or shapes[0] == shapes[1] else None
-            told["difference"] = {
-                "path": found.path, "step": found.step, "index": list(found.index), "values": values, "shapes": shapes,
-                "largest": finite(found.largest),
+            shapes = [list(next(s.shape for s in t if (s.path, s.step) == (difference.path, difference.step))) for t in (left, right)]
+            values = [finite(v) for v in difference.values] if difference.index or shapes[0] == shapes[1] else None
+            result["difference"] = {
+                "path": difference.path, "step": difference.step, "index": list(difference.index), "values": values, "shapes": shapes,
+                "largest": finite(difference.largest),
             }  # fmt: skip
-            place = f"{found.path}[{', '.join(map(str, found.index))}]"
-            if math.isinf(found.largest) and shapes[0] != shapes[1]:
-                sentence = say("diff.shapes", path=found.path, step=found.step, a=shapes[0], b=shapes[1])
+            place = f"{difference.path}[{', '.join(map(str, difference.index))}]"
+            if math.isinf(difference.largest) and shapes[0] != shapes[1]:
+                sentence = say("diff.shapes", path=difference.path, step=difference.step, a=shapes[0], b=shapes[1])
             else:
-                x, y = (f"{v:.9g}" for v in found.values)
-                sentence = say("diff.values", place=place, step=found.step, a=x, b=y, largest=f"{found.largest:.3g}")
+                x, y = (f"{v:.9g}" for v in difference.values)
+                sentence = say("diff.values", place=place, step=difference.step, a=x, b=y, largest=f"{difference.largest:.3g}")
         if screen.json:
-            screen.document(told)
+            screen.document(result)
         else:
             screen.text(sentence + "\n")
-        return int(found is not None)
+        return int(difference is not None)

@@ -22,11 +22,11 @@ def add(app: typer.Typer) -> None:
     @command(app, "env", say("env.help"))
     def env(ctx: typer.Context) -> None:
         screen: Screen = ctx.obj
-        found = facts()
+        all_facts = facts()
         if screen.json:
-            screen.document({"schema": SCHEMA, **found})
+            screen.document({"schema": SCHEMA, **all_facts})
             return
-        rows = [(key if isinstance(value, dict) else "", key, value) for key, value in found.items()]
+        rows = [(key if isinstance(value, dict) else "", key, value) for key, value in all_facts.items()]
         flat = [(f"{key}.{k}" if group else key, v) for group, key, value in rows for k, v in (value.items() if group else [("", value)])]
         wide = max(len(key) for key, _ in flat)
         screen.text("".join(f"{key:<{wide}}  {written(value)}\n" for key, value in flat))

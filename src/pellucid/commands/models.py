@@ -24,18 +24,18 @@ def add(app: typer.Typer) -> None:
         from pellucid.families import known
         from pellucid.terminal.tables import parameters
 
-        held = specimens()
-        found = cached()
+        shipped = specimens()
+        in_cache = cached()
         if names:
-            screen.text("".join(f"{name}\n" for name in [*held, *found]))
+            screen.text("".join(f"{name}\n" for name in [*shipped, *in_cache]))
             return
         rows: list[dict[str, Any]] = []
-        for name in held:
+        for name in shipped:
             bill = parameters(name)
             rows.append({"name": name, "family": bill.family, "parameters": int(bill["parameters.total"]), "bytes": size(name)})
         published = list(catalog.models())
         if screen.json:
-            screen.document({"schema": SCHEMA, "specimens": rows, "cached": found, "families": known(), "catalogue": published})
+            screen.document({"schema": SCHEMA, "specimens": rows, "cached": in_cache, "families": known(), "catalogue": published})
             return
 
         from rich.text import Text
@@ -44,7 +44,7 @@ def add(app: typer.Typer) -> None:
 
         lines = [[r["name"], r["family"], f"{r['parameters']:,}", f"{r['bytes'] / 1e6:.1f} MB"] for r in rows]
         screen.lines([Text(say("models.specimens")), *table(lines, [Column(), Column(), Column(">"), Column(">")])])
-        screen.lines([Text(say("models.cached") if found else say("models.uncached")), *(Text(f" {name}") for name in found)])
+        screen.lines([Text(say("models.cached") if in_cache else say("models.uncached")), *(Text(f" {name}") for name in in_cache)])
         screen.lines([Text(say("models.catalogue", count=len(published))), *prose(", ".join(published), screen.width)])
         screen.lines([Text(say("models.families", count=len(known()))), *prose(", ".join(known()), screen.width)])
 

@@ -24,7 +24,7 @@ def add(app: typer.Typer) -> None:
         ctx: typer.Context,
         model: Annotated[str, typer.Argument(metavar="[MODEL|TRACE]", help=say("open.help.model"))] = SPECIMEN,
         beside: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=say("open.help.beside"))] = None,
-        port: Annotated[int, options.whole("--port", say("open.help.port"))] = 0,
+        port: Annotated[int, options.integer("--port", say("open.help.port"))] = 0,
         no_browser: Annotated[bool, typer.Option("--no-browser", help=say("open.help.no_browser"))] = False,
         device: Annotated[str, typer.Option("--device", metavar="NAME", help=say("open.help.device"))] = "cpu",
         dtype: Annotated[str | None, options.dtype()] = None,
@@ -54,10 +54,10 @@ def judge(name: str) -> None:
         from pellucid.api.model import place
 
         place(name)
-    found = sorted(os.listdir(name)) if Path(name).is_dir() else ["config.json"]
-    if "config.json" in found:
+    files = sorted(os.listdir(name)) if Path(name).is_dir() else ["config.json"]
+    if "config.json" in files:
         return
     from pellucid.tracing import INDEX
 
-    if INDEX not in found:
-        raise UseError("open.folder", folder=name, index=INDEX, found=All(found[:10]) if found else say("open.empty"))
+    if INDEX not in files:
+        raise UseError("open.folder", folder=name, index=INDEX, found=All(files[:10]) if files else say("open.empty"))

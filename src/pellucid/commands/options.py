@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pellucid.api.model import Model
 
 
-def whole(name: str, help: str, metavar: str = "N") -> Any:
+def integer(name: str, help: str, metavar: str = "N") -> Any:
     """An option that takes a whole number, and says so in our words where it is given something else."""
 
     def parsed(text: Any) -> int:
@@ -72,7 +72,7 @@ def ids() -> Any:
 
 
 def steps() -> Any:
-    return whole("--steps", say("option.steps"))
+    return integer("--steps", say("option.steps"))
 
 
 def loaded(screen: Screen, name: str, finite: bool = False, **how: Any) -> "Model":
@@ -87,7 +87,7 @@ def loaded(screen: Screen, name: str, finite: bool = False, **how: Any) -> "Mode
 
 def tell_held(screen: Screen, model: "Model") -> None:
     """Say on stderr what a model computes in, and why: before the first output, where nothing is refused any more."""
-    screen.note(say("model.held", model=model.name, held=model.held))
+    screen.note(say("model.held", model=model.name, held=model.precision_note))
 
 
 def warn_beyond(screen: Screen, model: "Model", tokens: int) -> None:

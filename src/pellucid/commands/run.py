@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pellucid.tokenizer.pieces import Stream
 
 SCHEMA = 1
-NEW = 128  # tokens, where nobody asks for a number
+NEW = 128  # tokens, unless --max-new-tokens says otherwise
 ENDS = ("/exit", "/quit")  # what ends a chat
-DRAWN = {"top_k", "top_p", "min_p"}  # settings that do nothing where the likeliest token is taken
+SAMPLED = {"top_k", "top_p", "min_p"}  # settings that do nothing where the likeliest token is taken
 
 
 def add(app: typer.Typer) -> None:
@@ -35,15 +35,15 @@ def add(app: typer.Typer) -> None:
         ctx: typer.Context,
         model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
         prompt: Annotated[str | None, typer.Argument(metavar="[PROMPT]", help=say("run.help.prompt"))] = None,
-        new: Annotated[int | None, options.whole("--max-new-tokens", say("run.help.new", count=NEW))] = None,
+        new: Annotated[int | None, options.integer("--max-new-tokens", say("run.help.new", count=NEW))] = None,
         temperature: Annotated[float | None, options.real("--temperature", say("run.help.temperature"))] = None,
-        top_k: Annotated[int | None, options.whole("--top-k", say("run.help.top_k"))] = None,
+        top_k: Annotated[int | None, options.integer("--top-k", say("run.help.top_k"))] = None,
         top_p: Annotated[float | None, options.real("--top-p", say("run.help.top_p"))] = None,
         min_p: Annotated[float | None, options.real("--min-p", say("run.help.min_p"))] = None,
         repetition: Annotated[float | None, options.real("--repetition", say("run.help.repetition"))] = None,
         presence: Annotated[float | None, options.real("--presence", say("run.help.presence"))] = None,
         frequency: Annotated[float | None, options.real("--frequency", say("run.help.frequency"))] = None,
-        seed: Annotated[int | None, options.whole("--seed", say("run.help.seed"))] = None,
+        seed: Annotated[int | None, options.integer("--seed", say("run.help.seed"))] = None,
         stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help=say("run.help.stop"))] = None,
         chat: Annotated[bool, typer.Option("--chat", help=say("run.help.chat"))] = False,
         ids: Annotated[bool, options.ids()] = False,
@@ -81,14 +81,14 @@ def add(app: typer.Typer) -> None:
             talk(screen, loaded, how)
             return
         text = sys.stdin.read().removesuffix("\n") if prompt is None else prompt
-        told = (
+        result = (
             turn(screen, loaded, [user(text)], Origin.of(how["sampling"]), how)
             if chat
             else answer(screen, loaded, options.prompt_of(text, ids), **how)
         )
         if screen.json:
-            screen.document(told)
-        if told["interrupted"]:
+            screen.document(result)
+        if result["interrupted"]:
             raise KeyboardInterrupt
 
 
@@ -108,19 +108,21 @@ def settled(screen: Screen, model: "Model", given: dict[str, Any]) -> "Sampling"
     from pellucid.ops.sampling.uniform import fresh
 
     own, undone = defaults(model.generation, model.name)
-    found = replace(own, **given)
-    idle = DRAWN if found.greedy else set()
-    told = {name: value for name, value in asdict(own).items() if name not in {*given, *idle} and value != getattr(Sampling(), name)}
-    if told:
-        screen.note(say("run.samples", model=model.name, settings=listed(told)))
-    if undone and not found.greedy:
-        screen.note(say("run.undone", model=model.name, settings=listed(undone)))
+    sampling = replace(own, **given)
+    idle = SAMPLED if sampling.greedy else set()
+    defaults_used = {
+        name: value for name, value in asdict(own).items() if name not in {*given, *idle} and value != getattr(Sampling(), name)
+    }
+    if defaults_used:
+        screen.note(say("run.samples", model=model.name, settings=as_text(defaults_used)))
+    if undone and not sampling.greedy:
+        screen.note(say("run.undone", model=model.name, settings=as_text(undone)))
     if wasted := sorted(idle & given.keys()):
         screen.note(say("run.idle", names=", ".join("--" + name.replace("_", "-") for name in wasted)))
-    return found if found.greedy or found.seed is not None else replace(found, seed=fresh())
+    return sampling if sampling.greedy or sampling.seed is not None else replace(sampling, seed=fresh())
 
 
-def listed(settings: dict[str, Any]) -> str:
+def as_text(settings: dict[str, Any]) -> str:
     """Settings as they are told: "temperature=0.7, top_p=0.8"."""
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
@@ -148,13 +150,13 @@ def answer(
         raise UseError("generate.empty", name="prompt")
     ids = model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
     rows = model.config.positions
-    room = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - len(ids)))
+    most = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - len(ids)))
     stops = (*model.stops, *stops)
     options.warn_beyond(screen, model, len(ids))
     out, got, interrupted = Text(stream(model, until), until), list[int](), False
     clock = [time.perf_counter()]
     try:
-        for output in model.stream([ids], room if new is None else new, sampling, stops, True, deterministic):
+        for output in model.stream([ids], most if new is None else new, sampling, stops, True, deterministic):
             if output.token is None:
                 break
             if not got and how_held:
@@ -180,10 +182,10 @@ def answer(
     if new is not None and stopped and len(got) < new:
         by = out.stop if out.stop is not None else str(got[-1]) if model._tokenizer is None else model.tokenizer.piece(got[-1])
         screen.note(say("run.stopped", piece=by, count=len(got), asked=new))
-    asked = prompt if isinstance(prompt, str) else None
+    text_given = prompt if isinstance(prompt, str) else None
     how = {name: value for name, value in asdict(sampling).items() if name != "bias"}
     return {
-        "schema": SCHEMA, "model": model.name, "prompt": asked, "ids": ids, "new": got, "text": out.shown, "stopped": stopped,
+        "schema": SCHEMA, "model": model.name, "prompt": text_given, "ids": ids, "new": got, "text": out.shown, "stopped": stopped,
         "stop": out.stop, "interrupted": interrupted, "sampling": how, "date": None, "template_seed": None,
     }  # fmt: skip
 
@@ -222,10 +224,10 @@ def turn(screen: Screen, model: "Model", messages: list[dict[str, Any]], origin:
     tokenizer = model.tokenizer
     ids = tokenizer.chat(messages, now=origin.now, seed=origin.seed)
     stops = tuple(id for name, id in tokenizer.special.items() if name == "eos")
-    told = answer(screen, model, ids, **how, stops=stops)
-    dated, drawn = (any(getattr(t, used) for t in tokenizer.templates.values()) for used in ("dated", "drawn"))
-    date, seed = origin.now.isoformat() if dated else None, origin.seed if drawn else None
-    return told | {"prompt": messages[-1]["content"], "date": date, "template_seed": seed}
+    result = answer(screen, model, ids, **how, stops=stops)
+    dated, random = (any(getattr(t, used) for t in tokenizer.templates.values()) for used in ("dated", "drawn"))
+    date, seed = origin.now.isoformat() if dated else None, origin.seed if random else None
+    return result | {"prompt": messages[-1]["content"], "date": date, "template_seed": seed}
 
 
 def reseeded(sampling: "Sampling", index: int) -> "Sampling":
@@ -235,14 +237,14 @@ def reseeded(sampling: "Sampling", index: int) -> "Sampling":
     return sampling if sampling.seed is None else replace(sampling, seed=sibling(sampling.seed, index))
 
 
-def command_told(screen: Screen, asked: str) -> None:
+def run_chat_command(screen: Screen, word: str) -> None:
     """Answer a line that is for the chat: what there is, what was done, or that there is no such thing."""
-    if asked == "/help":
+    if word == "/help":
         print(say("run.commands"), file=sys.stderr, flush=True)
-    elif asked == "/reset":
+    elif word == "/reset":
         screen.note(say("run.reset"))
     else:
-        screen.fault(say("run.command", found=asked, known=", ".join(("/help", "/reset", *ENDS))))
+        screen.fault(say("run.command", found=word, known=", ".join(("/help", "/reset", *ENDS))))
 
 
 def talk(screen: Screen, model: "Model", how: dict[str, Any]) -> None:
@@ -253,7 +255,7 @@ def talk(screen: Screen, model: "Model", how: dict[str, Any]) -> None:
     chats, origin = bool(model.tokenizer.templates), Origin.of(how["sampling"])
     options.tell_held(screen, model)
     screen.note(say("run.chat" if chats else "run.talk", model=model.name))
-    said: list[dict[str, Any]] = []
+    history: list[dict[str, Any]] = []
     while True:
         try:
             line = input("> ")
@@ -265,19 +267,19 @@ def talk(screen: Screen, model: "Model", how: dict[str, Any]) -> None:
             raise
         if not line:
             continue
-        if asked := re.match(r"/[A-Za-z]+(?!\S)", line):
-            if asked[0] in ENDS:
+        if chat_command := re.match(r"/[A-Za-z]+(?!\S)", line):
+            if chat_command[0] in ENDS:
                 return
-            said = said if asked[0] != "/reset" else []
-            command_told(screen, asked[0])
+            history = history if chat_command[0] != "/reset" else []
+            run_chat_command(screen, chat_command[0])
             continue
         line = line.removeprefix("/") if line.startswith("//") else line
         try:
-            own = how | {"how_held": False, "sampling": reseeded(how["sampling"], len(said) // 2)}
-            told = turn(screen, model, [*said, user(line)], origin, own) if chats else answer(screen, model, line, **own)
+            own = how | {"how_held": False, "sampling": reseeded(how["sampling"], len(history) // 2)}
+            result = turn(screen, model, [*history, user(line)], origin, own) if chats else answer(screen, model, line, **own)
         except PellucidError as wrong:  # as where the positions are used up; the line is forgotten, the chat goes on
             screen.fault(str(wrong))
             continue
-        said += [user(line), {"role": "assistant", "content": told["text"]}]
+        history += [user(line), {"role": "assistant", "content": result["text"]}]
         if screen.json:
-            screen.document(told)
+            screen.document(result)

@@ -24,8 +24,8 @@ def add(app: typer.Typer) -> None:
         model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
         file: Annotated[str, typer.Argument(metavar="FILE", help=say("score.help.file"))],
         source: Annotated[str | None, typer.Option("--source", metavar="FILE", help=say("score.help.source"))] = None,
-        window: Annotated[int | None, options.whole("--window", say("score.help.window"))] = None,
-        stride: Annotated[int | None, options.whole("--stride", say("score.help.stride"))] = None,
+        window: Annotated[int | None, options.integer("--window", say("score.help.window"))] = None,
+        stride: Annotated[int | None, options.integer("--stride", say("score.help.stride"))] = None,
         tokens: Annotated[bool, typer.Option("--tokens", help=say("score.help.tokens"))] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
@@ -33,23 +33,25 @@ def add(app: typer.Typer) -> None:
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
-        text, told = text_of(file), None if source is None else text_of(source)
+        text, source_text = text_of(file), None if source is None else text_of(source)
         loaded = options.loaded(screen, model, dtype=dtype, device=options.numbers(device), quant=quant, ignore_fields=ignore_field or ())
 
         from pellucid.engine.score import bounds
         from pellucid.engine.score import score as scored
 
         ids = loaded.tokenizer.encode(text, special=True)
-        each = scored(loaded.module, ids, window, stride, () if told is None else loaded.tokenizer.encode(told, special=True)).tolist()
+        each = scored(
+            loaded.module, ids, window, stride, () if source_text is None else loaded.tokenizer.encode(source_text, special=True)
+        ).tolist()
         pieces = loaded.tokenizer.pieces(ids)[len(ids) - len(each) :]
         options.tell_held(screen, loaded)
         total, size = math.fsum(each), sum(len(p.raw) for p in pieces)
-        held = bounds(loaded.module, window, stride)
-        options.warn_beyond(screen, loaded, min(len(ids), held[0]))
+        windows = bounds(loaded.module, window, stride)
+        options.warn_beyond(screen, loaded, min(len(ids), windows[0]))
         document: dict[str, Any] = {
             "schema": SCHEMA, "model": loaded.name, "file": file, "tokens": len(ids), "scored": len(each), "log_probability": total,
             "perplexity": limited(-total / len(each)), "bits_per_byte": -total / math.log(2) / size if size else None,
-            "window": held[0], "stride": held[1],
+            "window": windows[0], "stride": windows[1],
         }  # fmt: skip
         if screen.json:
             rows = [{"id": p.id, "text": p.text, "log_probability": x} for p, x in zip(pieces, each, strict=True)]

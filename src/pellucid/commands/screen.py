@@ -25,7 +25,7 @@ PATIENCE = 0.5  # seconds that go by without progress on the screen
 
 
 @dataclass(frozen=True)
-class Settings:
+class CommonOptions:
     """What any command may be asked for."""
 
     json: bool = False
@@ -33,7 +33,7 @@ class Settings:
     language: str | None = None
 
 
-def asked(given: Sequence[str]) -> tuple[list[str], Settings]:
+def common_options(given: Sequence[str]) -> tuple[list[str], CommonOptions]:
     """The command line without the settings that every command has, and these."""
     stop = given.index("--") if "--" in given else len(given)
     rest: list[str] = []
@@ -51,7 +51,7 @@ def asked(given: Sequence[str]) -> tuple[list[str], Settings]:
                 raise UseError("command.lang", found=language, allowed=", ".join(LANGUAGES))
         else:
             rest.append(word)
-    return [*rest, *given[stop:]], Settings(js, quiet, language)
+    return [*rest, *given[stop:]], CommonOptions(js, quiet, language)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Screen:
 
     @property
     def colour(self) -> bool:
-        """Whether stdout is a terminal that shows colours, and nobody forbids them (NO_COLOR)."""
+        """True if stdout is a terminal that shows colours and NO_COLOR is not set."""
         return self.console.is_terminal and self.console.color_system is not None and not self.console.no_color
 
     @property
@@ -114,23 +114,23 @@ class Screen:
     def bar(self, title: str) -> Callable[[int, int], None]:
         """A function that shows done / whole on stderr's last line, where that is a terminal."""
         if self.quiet or not sys.stderr.isatty():
-            return lambda done, whole: None
+            return lambda done, total: None
 
         started: list[float] = []
         shown: list[float] = []
 
-        def show(done: int, whole: int) -> None:
+        def show(done: int, total: int) -> None:
             now = time.monotonic()
             started.append(now)
-            if done >= whole and shown:
+            if done >= total and shown:
                 sys.stderr.write("\r\x1b[K")
-            elif done < whole and now - started[0] > PATIENCE and (not shown or now - shown[-1] > PATIENCE / 4):
+            elif done < total and now - started[0] > PATIENCE and (not shown or now - shown[-1] > PATIENCE / 4):
                 shown.append(now)
-                sys.stderr.write(f"\r{title} {100 * done // whole}%")
+                sys.stderr.write(f"\r{title} {100 * done // total}%")
             sys.stderr.flush()
 
         return show
 
     def close(self) -> None:
-        """Nobody reads stdout any more: what Python still flushes at its end goes nowhere."""
+        """Point stdout at /dev/null once its reader has gone, so that Python's last flush cannot fail."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -32,20 +32,20 @@ def add(app: typer.Typer) -> None:
         given = sys.stdin.read().removesuffix("\n") if text is None else text
         prompt = options.prompt_of(given, ids)
         tokenizer = opened(model)
-        found = tokenizer.encode(prompt, special=special) if isinstance(prompt, str) else prompt
-        decoded = tokenizer.decode(found, skip_special=not special)
-        shown = tokenizer.pieces(found)
+        tokens = tokenizer.encode(prompt, special=special) if isinstance(prompt, str) else prompt
+        decoded = tokenizer.decode(tokens, skip_special=not special)
+        shown = tokenizer.pieces(tokens)
         if screen.json:
             rows = [{"id": p.id, "piece": tokenizer.piece(p.id), "text": p.text, "bytes": p.raw.hex(), "special": p.special} for p in shown]
             screen.document(
-                {"schema": SCHEMA, "model": model, "prompt": prompt if isinstance(prompt, str) else None, "ids": found, "tokens": rows,
+                {"schema": SCHEMA, "model": model, "prompt": prompt if isinstance(prompt, str) else None, "ids": tokens, "tokens": rows,
                  "text": decoded, "vocabulary": tokenizer.size}
             )  # fmt: skip
         else:
-            draw(screen, shown, tokenizer, None if isinstance(prompt, str) and prompt == decoded else decoded)
+            show(screen, shown, tokenizer, None if isinstance(prompt, str) and prompt == decoded else decoded)
 
 
-def draw(screen: Screen, shown: "list[Piece]", tokenizer: "Tokenizer", decoded: str | None) -> None:
+def show(screen: Screen, shown: "list[Piece]", tokenizer: "Tokenizer", decoded: str | None) -> None:
     """The tokens as a table, and what they decode to where that is not what was given."""
     from rich.text import Text
 

@@ -37,21 +37,28 @@ def add(app: typer.Typer) -> None:
         if save.is_file() or (save.is_dir() and any(save.iterdir())):
             from pellucid.tracing import INDEX
 
-            held = "trace.exists" if (save / INDEX).exists() else "trace.full" if save.is_dir() else "trace.file"
-            raise TraceError(held, folder=save)
+            problem = "trace.exists" if (save / INDEX).exists() else "trace.full" if save.is_dir() else "trace.file"
+            raise TraceError(problem, folder=save)
         loaded = options.loaded(screen, model, dtype=dtype, device=options.numbers(device), ignore_fields=ignore_field or ())
 
         from pellucid.api.trace import trace as run
 
-        life = run(loaded, text, steps, only=only or "*")
-        if not len(life):
+        recorded = run(loaded, text, steps, only=only or "*")
+        if not len(recorded):
             raise TraceError("trace.nothing", patterns=", ".join(only or ()))
-        options.warn_beyond(screen, loaded, len(life.ids) + life.steps - 1)
-        life.save(save)
+        options.warn_beyond(screen, loaded, len(recorded.ids) + recorded.steps - 1)
+        recorded.save(save)
         options.tell_held(screen, loaded)
-        size = sum(s.value.nbytes for s in life)
-        told = {"schema": SCHEMA, "model": loaded.name, "folder": str(save), "tensors": len(life), "steps": life.steps, "bytes": size}
+        size = sum(s.value.nbytes for s in recorded)
+        result = {
+            "schema": SCHEMA,
+            "model": loaded.name,
+            "folder": str(save),
+            "tensors": len(recorded),
+            "steps": recorded.steps,
+            "bytes": size,
+        }
         if screen.json:
-            screen.document(told)
+            screen.document(result)
         elif not screen.quiet:
-            screen.text(say("trace.saved", count=len(life), steps=life.steps, size=f"{size:,}", folder=save) + "\n")
+            screen.text(say("trace.saved", count=len(recorded), steps=recorded.steps, size=f"{size:,}", folder=save) + "\n")

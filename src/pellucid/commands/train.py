@@ -21,7 +21,7 @@ def add(app: typer.Typer) -> None:
         out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help=say("train.help.out"))] = None,
         resume: Annotated[bool, typer.Option("--resume", help=say("train.help.resume"))] = False,
         restart: Annotated[bool, typer.Option("--restart", help=say("train.help.restart"))] = False,
-        threads: Annotated[int | None, options.whole("--threads", say("train.help.threads"))] = None,
+        threads: Annotated[int | None, options.integer("--threads", say("train.help.threads"))] = None,
     ) -> None:
         screen: Screen = ctx.obj
 

@@ -34,12 +34,14 @@ def add(app: typer.Typer) -> None:
 
         report = verified(model, against, dtype, prompt, options.numbers(device))
         first = report.first
-        told = None if first is None else {"path": first.path, "theirs": first.theirs, "side": first.side, "error": finite(first.error)}
+        first_json = (
+            None if first is None else {"path": first.path, "theirs": first.theirs, "side": first.side, "error": finite(first.error)}
+        )
         if screen.json:
             rows = [{"path": c.path, "theirs": c.theirs, "error": finite(c.error)} for c in report.modules]
             screen.document(
                 {"schema": SCHEMA, "model": report.model, "against": report.against, "dtype": dtype, "tolerance": report.tolerance,
-                 "agrees": report.agrees, "logits": finite(report.logits), "first": told, "modules": rows}
+                 "agrees": report.agrees, "logits": finite(report.logits), "first": first_json, "modules": rows}
             )  # fmt: skip
             return int(not report.agrees)
         for c in report.modules if everything else folded(report.modules):

@@ -49,28 +49,30 @@ def weighed(cfg: Config, name: str, family: str, setting: Setting) -> Bill:
 def add_parameters(bill: Bill) -> None:
     """Every weight with its formula; sums by layer, by part, in all; what works for one token."""
     reduced = distinct(bill.config, copies=2)
-    held = {w.path: w for w in weights(meta_model(reduced.config, torch.bfloat16))}
-    for w in held.values():
+    by_path = {w.path: w for w in weights(meta_model(reduced.config, torch.bfloat16))}
+    for w in by_path.values():
         if (place := reduced.place(w.path)) is None:
             continue
         path, count = place
         again = reduced.again(w.path)
-        times = count if again is None or again in held else 1  # what the second copy has not, all layers share
+        times = count if again is None or again in by_path else 1  # what the second copy has not, all layers share
         bill.weights.append(Counted(w, path, times, active(bill, path)))
     numbers, own = bill.numbers, [c for c in bill.weights if c.weight.parameter]
     for c in bill.weights:
         numbers[f"parameters.{c.path}" if c.weight.parameter else f"buffers.{c.path}"] = number(c.weight)
     parts = []
-    for top, found in grouped(own, outermost).items():
-        if len(found) > 1 or top not in (c.path for c in found):
-            numbers[f"parameters.{top}"] = total(((c.path, 1, numbers[f"parameters.{c.path}"]) for c in found), "parameters")
-        for times in sorted({c.times for c in found}, reverse=True):
-            some = [(c.path, 1, numbers[f"parameters.{c.path}"]) for c in found if c.times == times]
-            whole = numbers[f"parameters.{top}"] if len(some) == len(found) else total(some, "parameters")
-            parts.append((top if len(some) == len(found) else some[0][0], times, whole))
+    for top, weights_in in grouped(own, outermost).items():
+        if len(weights_in) > 1 or top not in (c.path for c in weights_in):
+            numbers[f"parameters.{top}"] = total(((c.path, 1, numbers[f"parameters.{c.path}"]) for c in weights_in), "parameters")
+        for times in sorted({c.times for c in weights_in}, reverse=True):
+            some = [(c.path, 1, numbers[f"parameters.{c.path}"]) for c in weights_in if c.times == times]
+            sum_of_top = numbers[f"parameters.{top}"] if len(some) == len(weights_in) else total(some, "parameters")
+            parts.append((top if len(some) == len(weights_in) else some[0][0], times, sum_of_top))
     numbers["parameters.total"] = total(parts, "parameters")
-    for part, found in grouped(own, lambda c: c.part).items():
-        numbers[f"parameters.by_part.{part}"] = total(((c.path, c.times, numbers[f"parameters.{c.path}"]) for c in found), "parameters")
+    for part, weights_in in grouped(own, lambda c: c.part).items():
+        numbers[f"parameters.by_part.{part}"] = total(
+            ((c.path, c.times, numbers[f"parameters.{c.path}"]) for c in weights_in), "parameters"
+        )
     every = numbers["parameters.total"].value
     idle = [(c, c.times * (c.weight.count - int(c.weight.count * c.active))) for c in own if c.active != 1]
     resting = sum(n for _, n in idle)
@@ -88,14 +90,14 @@ def active(bill: Bill, path: str) -> Fraction:
     """How much of a weight works for one token: of stacked experts, those that are chosen."""
     if PLACE.fullmatch(path) is None:
         return Fraction(1)
-    ffn, words = bill.layer(path).ffn, path.split(".")
-    return ffn.active if words[-2] == "ffn" and words[-1] != "correction" else Fraction(1)
+    ffn, parts = bill.layer(path).ffn, path.split(".")
+    return ffn.active if parts[-2] == "ffn" and parts[-1] != "correction" else Fraction(1)
 
 
 def outermost(c: Counted) -> str:
     """The layer that a weight lies in, or the module, for what stands outside of layers."""
-    found = PLACE.fullmatch(c.path)
-    return f"{found['stack']}layers.{found['number']}" if found else c.path.rpartition(".")[0] or c.path
+    match = PLACE.fullmatch(c.path)
+    return f"{match['stack']}layers.{match['number']}" if match else c.path.rpartition(".")[0] or c.path
 
 
 def number(w: Weight) -> Number:
@@ -111,15 +113,15 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
     for path, flops in ran.flops.items():
         if (place := bill.reduced.place(path)) is None:
             continue
-        whole, times = place
-        left = bill.numbers[f"flops.{phase}.{whole}"] = booked(bill, whole, flops, rows, before + rows, source or rows)
-        square.append((whole, times, left))
+        full_path, times = place
+        left = bill.numbers[f"flops.{phase}.{full_path}"] = booked(bill, full_path, flops, rows, before + rows, source or rows)
+        square.append((full_path, times, left))
         if path in ran.stored:  # its own attention
-            reads = whole.startswith("encoder.")
+            reads = full_path.startswith("encoder.")
             side, old = (source or rows, 0) if reads else (rows, before)
-            share = Fraction(pairs(bill.viewer(whole), side, old, reads or bill.config.bidirectional), side * (old + side))
-            left = Number(int(flops * share), f"{whole} · {share}")
-        seen.append((whole, times, left))
+            share = Fraction(pairs(bill.viewer(full_path), side, old, reads or bill.config.bidirectional), side * (old + side))
+            left = Number(int(flops * share), f"{full_path} · {share}")
+        seen.append((full_path, times, left))
     bill.numbers[f"flops.{phase}"] = total(square, f"flops.{phase}")
     bill.numbers[f"flops.{phase}_causal"] = Number(sum(t * n.value for _, t, n in seen))
     places = ((bill.reduced.place(path), n) for path, n in ran.elements.items())
@@ -129,7 +131,7 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
 def add_cache(bill: Bill, ran: Ran) -> None:
     """Bytes that the cache takes, layer by layer: a token's, and all of a batch's at the context, with what decoders keep of a source."""
     setting, size = bill.setting, BYTES[bill.setting.cache]
-    a_token, whole, open_heads = [], [], []
+    a_token, parts, open_heads = [], [], []
     for path, shapes in ran.stored.items():
         if (place := bill.reduced.place(path)) is None or path.startswith("encoder."):
             continue
@@ -146,7 +148,7 @@ def add_cache(bill: Bill, ran: Ran) -> None:
             each = int(attn.heads * sum(attn.uncompressed) * size)
             bill.numbers[f"cache.uncompressed.{layer}"] = Number(each, "H·(K + R + W)·b", filled)
             open_heads.append((f"uncompressed.{layer}", times, bill.numbers[f"cache.uncompressed.{layer}"]))
-        whole.append((layer, times, product(f"B·rows·cache.{layer}", batch=setting.batch, rows=rows, each=int(count * size))))
+        parts.append((layer, times, product(f"B·rows·cache.{layer}", batch=setting.batch, rows=rows, each=int(count * size))))
     bill.numbers["cache.bytes_per_token"] = total(a_token, "cache")
     if open_heads:  # what MLA's keys and values would take if each head kept its own
         bill.numbers["cache.uncompressed_bytes_per_token"] = total(open_heads, "cache")
@@ -158,8 +160,8 @@ def add_cache(bill: Bill, ran: Ran) -> None:
         rows = setting.context if setting.source is None else setting.source
         kept = product("B·rows·cache.bytes_per_source_token", batch=setting.batch, rows=rows, each=each)
         bill.numbers["cache.source_bytes"] = kept
-        whole.append(("source_bytes", 1, kept))
-    bill.numbers["cache.bytes"] = total(whole, "cache")
+        parts.append(("source_bytes", 1, kept))
+    bill.numbers["cache.bytes"] = total(parts, "cache")
 
 
 def letters(i: int, shape: tuple[int, ...], of: int) -> str:

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from pellucid.config import Config, Layer
 from pellucid.counting import summary
-from pellucid.counting.distinct import PLACE, Distinct, Kind
+from pellucid.counting.distinct import PLACE, Distinct, LayerKind
 from pellucid.counting.number import Number
 from pellucid.counting.weights import Weight
 from pellucid.errors import UseError, nearest
@@ -81,13 +81,13 @@ class Bill:
     def __contains__(self, path: str) -> bool:
         return path in self.numbers
 
-    def within(self, path: str) -> Iterator[tuple[str, Number]]:
+    def below(self, path: str) -> Iterator[tuple[str, Number]]:
         """The numbers directly below a path, by their names."""
         for name, number in self.numbers.items():
             if name.startswith(f"{path}."):
                 yield name.removeprefix(f"{path}."), number
 
-    def layers(self) -> Iterator[tuple[Kind, Layer]]:
+    def layers(self) -> Iterator[tuple[LayerKind, Layer]]:
         """Every kind of layer, with what it is."""
         for kind in self.reduced.kinds:
             stack = self.config.encoder if kind.stack == "encoder." else self.config.layers
@@ -96,27 +96,27 @@ class Bill:
 
     def layer(self, path: str) -> Layer:
         """What the layer of a path is."""
-        found = PLACE.fullmatch(path)
-        assert found is not None
-        stack = self.config.encoder if found["stack"] == "encoder." else self.config.layers
+        match = PLACE.fullmatch(path)
+        assert match is not None
+        stack = self.config.encoder if match["stack"] == "encoder." else self.config.layers
         assert stack is not None
-        return stack[int(found["number"])]
+        return stack[int(match["number"])]
 
     def viewer(self, path: str) -> Layer:
-        """The layer of a part that attends: an indexer itself scores every key, and chooses for those who look after it."""
+        """Return the layer of the attention at `path`. An indexer scores every key, so its own view is not limited by its choice."""
         layer = self.layer(path)
         return replace(layer, attn=layer.attn.without_index()) if path.endswith(".indexer") else layer
 
 
 def part_of(path: str, active: Fraction) -> str:
     """The part of a model that a weight belongs to: embed, positions, attn, cross, ffn, experts, shared, router, norms, head."""
-    words = path.split(".")
-    owner = words[-2] if len(words) > 1 else words[0]
+    parts = path.split(".")
+    owner = parts[-2] if len(parts) > 1 else parts[0]
     if owner == "norm" or owner.endswith("_norm"):
         return "norms"
-    if "layers" not in words:
-        return words[1] if words[0] in ("encoder", "decoder") else words[0]
-    inner = words[words.index("layers") + 2 :]
+    if "layers" not in parts:
+        return parts[1] if parts[0] in ("encoder", "decoder") else parts[0]
+    inner = parts[parts.index("layers") + 2 :]
     if inner[0] in ("attn", "cross"):
         return inner[0]
     if active != 1:
@@ -136,8 +136,8 @@ def pairs(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> 
         return full * (full + 1) // 2 + (n - full) * full
 
     def until(n: int) -> int:
-        whole, rest = (0, n) if chunk is None else divmod(n, chunk)
-        return whole * first(chunk or 0) + first(rest)
+        chunks, rest = (0, n) if chunk is None else divmod(n, chunk)
+        return chunks * first(chunk or 0) + first(rest)
 
     return until(before + rows) - until(before)
 

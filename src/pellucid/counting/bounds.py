@@ -70,15 +70,15 @@ class Holder(Protocol):
     def bytes(self, c: Counted) -> float:
         """Of one such weight."""
 
-    def cache_bytes(self, path: str) -> float:
-        """Bytes of a row that one such layer's cache has, of all requests that it serves."""
+    def row_bytes(self, path: str) -> float:
+        """Bytes of a row that one such layer's past has, of all requests that it serves."""
 
     def memory(self) -> float:
         """The same of what a decoder's layer keeps of a source, all its rows."""
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeModel:
     """One device has all of it."""
 
     bill: Bill
@@ -92,7 +92,7 @@ class Whole:
     def bytes(self, c: Counted) -> float:
         return float(self.bill[f"bytes.{c.path}"])
 
-    def cache_bytes(self, path: str) -> float:
+    def row_bytes(self, path: str) -> float:
         return float(self.bill[f"cache.{path}"]) * self.bill.setting.batch
 
     def memory(self) -> float:
@@ -102,22 +102,22 @@ class Whole:
 
 def unit(path: str) -> str:
     """The part that is timed as one: a layer's attn, cross or ffn with its norm, or what stands outside of layers."""
-    found = PLACE.fullmatch(path)
-    if found is None:
+    match = PLACE.fullmatch(path)
+    if match is None:
         return path.partition(".")[0] if path.split(".")[0] not in ("encoder", "decoder") else ".".join(path.split(".")[:2])
-    inner = found["rest"].split(".")[1] if found["rest"] else ""
-    return f"{found['stack']}layers.{found['number']}.{inner.removesuffix('_post_norm').removesuffix('_norm')}".rstrip(".")
+    inner = match["rest"].split(".")[1] if match["rest"] else ""
+    return f"{match['stack']}layers.{match['number']}.{inner.removesuffix('_post_norm').removesuffix('_norm')}".rstrip(".")
 
 
 def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None) -> list[Part]:
     """The parts of a phase, "prefill" or "decode", in the order in which they run. holder: what the device has of them, all where None."""
-    s, has_encoder = bill.setting, bill.config.encoder is not None  # such a decoder's first step has one row, whatever the source has
-    rows, before = (1, s.context) if phase == "decode" else (1 if has_encoder else s.context, 0)
-    own = Whole(bill) if holder is None else holder
+    s, crosses = bill.setting, bill.config.encoder is not None  # such a decoder's first step has one row, whatever the source has
+    rows, before = (1, s.context) if phase == "decode" else (1 if crosses else s.context, 0)
+    own = WholeModel(bill) if holder is None else holder
     dtype = s.weights if s.weights in device.peak else s.activations
     peak = device.peak.get(dtype) or device.peak["float32"]
     flops: dict[str, float] = {}
-    for name, number in bill.within(f"flops.{phase}"):
+    for name, number in bill.below(f"flops.{phase}"):
         value = float(number) * own.work(name) * (shown(bill, name, rows, before) if f"cache.{name}" in bill else 1.0)
         flops[unit(name)] = flops.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * value
     moved: dict[str, float] = {}
@@ -129,10 +129,10 @@ def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None) 
         where = "head" if c.path == "embed.weight" else unit(c.path)
         share = 1.0 if c.active == 1 else chosen(bill, c.path, rows * s.batch)
         moved[where] = moved.get(where, 0.0) + own.copies(where if where == "head" else c.path, c.times) * share * own.bytes(c)
-    for name, _ in bill.within("cache"):
+    for name, _ in bill.below("cache"):
         if PLACE.fullmatch(name):
             read = pairs(bill.viewer(name), 1, before) if phase == "decode" else rows
-            moved[unit(name)] = moved.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * own.cache_bytes(name) * read
+            moved[unit(name)] = moved.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * own.row_bytes(name) * read
     if phase == "decode" and "cache.bytes_per_source_token" in bill:
         for path in [p for p in moved if p.endswith(".cross")]:
             moved[path] += own.copies(path, multiplicity(bill, path)) * own.memory()
@@ -146,8 +146,8 @@ def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None) 
 
 def multiplicity(bill: Bill, path: str) -> int:
     """How many layers a path stands for."""
-    found = PLACE.fullmatch(path)
-    return 1 if found is None else bill.reduced.kind(found).count
+    match = PLACE.fullmatch(path)
+    return 1 if match is None else bill.reduced.kind(match).count
 
 
 def shown(bill: Bill, path: str, rows: int, before: int) -> float:

@@ -29,12 +29,12 @@ Form = tuple[str, tuple[int | tuple[int, ...], ...]]
 
 def forms(bill: Bill, path: str, rows: int, seen: int, source: int) -> Iterator[Form]:
     """(symbols, factors) that could be a part's, but for 2·B; a factor that is a tuple is a sum."""
-    matrix = bill.numbers.get(f"parameters.{path}.weight") or (bill.numbers.get("parameters.embed.weight") if path == "head" else None)
-    if matrix is not None:
-        sizes = [int(n.replace(",", "")) for n in (matrix.filled or figure(matrix.value)).split("·")]
-        yield f"T·{matrix.symbols}", (rows, *sizes)
-        yield f"S·{matrix.symbols}", (source, *sizes)
-        yield matrix.symbols, (*sizes,)  # one row alone, as a pooler has it
+    weight = bill.numbers.get(f"parameters.{path}.weight") or (bill.numbers.get("parameters.embed.weight") if path == "head" else None)
+    if weight is not None:
+        sizes = [int(n.replace(",", "")) for n in (weight.filled or figure(weight.value)).split("·")]
+        yield f"T·{weight.symbols}", (rows, *sizes)
+        yield f"S·{weight.symbols}", (source, *sizes)
+        yield weight.symbols, (*sizes,)  # one row alone, as a pooler has it
     if PLACE.fullmatch(path) is None:
         return
     layer = bill.layer(path)

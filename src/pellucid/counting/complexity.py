@@ -5,7 +5,7 @@ from math import ceil
 
 
 @dataclass(frozen=True)
-class Kind:
+class LayerComplexity:
     """A kind of layer for n tokens of width d: each count with its order. name: a key of the table."""
 
     name: str
@@ -14,7 +14,7 @@ class Kind:
     path: tuple[str, int]
 
 
-def compared(n: int, d: int, kernel: int = 3, reach: int = 256) -> list[Kind]:
+def compared(n: int, d: int, kernel: int = 3, reach: int = 256) -> list[LayerComplexity]:
     """Self-attention, recurrent, convolution of this kernel, attention restricted to `reach` neighbours; constants left out.
 
     A kernel that grows by k a layer needs n / k layers to join the ends of a text; logₖ n are enough where each layer's is spread k times
@@ -22,11 +22,11 @@ def compared(n: int, d: int, kernel: int = 3, reach: int = 256) -> list[Kind]:
     """
     convolution = ("k·n·d²", kernel * n * d * d)
     return [
-        Kind("attention", ("n²·d", n * n * d), ("1", 1), ("1", 1)),
-        Kind("recurrent", ("n·d²", n * d * d), ("n", n), ("n", n)),
-        Kind("convolution", convolution, ("1", 1), ("n / k", ceil(n / kernel))),
-        Kind("dilated", convolution, ("1", 1), ("logₖ n", layers(n, kernel))),
-        Kind("restricted", ("r·n·d", min(reach, n) * n * d), ("1", 1), ("n / r", ceil(n / reach))),
+        LayerComplexity("attention", ("n²·d", n * n * d), ("1", 1), ("1", 1)),
+        LayerComplexity("recurrent", ("n·d²", n * d * d), ("n", n), ("n", n)),
+        LayerComplexity("convolution", convolution, ("1", 1), ("n / k", ceil(n / kernel))),
+        LayerComplexity("dilated", convolution, ("1", 1), ("logₖ n", layers(n, kernel))),
+        LayerComplexity("restricted", ("r·n·d", min(reach, n) * n * d), ("1", 1), ("n / r", ceil(n / reach))),
     ]
 
 

@@ -15,7 +15,7 @@ PLACE = re.compile(r"(?P<stack>(?:encoder\.|decoder\.)?)layers\.(?P<number>\d+)(
 
 
 @dataclass(frozen=True)
-class Kind:
+class LayerKind:
     """A kind of layer. first: its first number in the whole model.  built: its numbers in the reduced one.  count: how many there are."""
 
     stack: str  # "", "encoder." or "decoder."
@@ -30,37 +30,37 @@ class Distinct:
     """A reduced config, and what its layers stand for."""
 
     config: Config
-    kinds: tuple[Kind, ...]
+    kinds: tuple[LayerKind, ...]
 
     def place(self, path: str) -> tuple[str, int] | None:
         """A path of the reduced model as (path in the whole one, how many layers it stands for); None for a second copy."""
-        found = PLACE.fullmatch(path)
-        if found is None:
+        match = PLACE.fullmatch(path)
+        if match is None:
             return path, 1
-        kind = self.built(found)
-        if int(found["number"]) != kind.built[0]:
+        kind = self.built(match)
+        if int(match["number"]) != kind.built[0]:
             return None
-        return f"{kind.stack}layers.{kind.first}{found['rest']}", kind.count
+        return f"{kind.stack}layers.{kind.first}{match['rest']}", kind.count
 
     def again(self, path: str) -> str | None:
         """The same place in the second copy, where there is one."""
-        found = PLACE.fullmatch(path)
-        if found is None:
+        match = PLACE.fullmatch(path)
+        if match is None:
             return None
-        kind = self.built(found)
-        return f"{kind.stack}layers.{kind.built[1]}{found['rest']}" if len(kind.built) > 1 else None
+        kind = self.built(match)
+        return f"{kind.stack}layers.{kind.built[1]}{match['rest']}" if len(kind.built) > 1 else None
 
-    def built(self, found: re.Match[str]) -> Kind:
+    def built(self, match: re.Match[str]) -> LayerKind:
         """The kind of a layer of the reduced model."""
-        return next(k for k in self.kinds if k.stack == found["stack"] and int(found["number"]) in k.built)
+        return next(k for k in self.kinds if k.stack == match["stack"] and int(match["number"]) in k.built)
 
-    def kind(self, found: re.Match[str]) -> Kind:
+    def kind(self, match: re.Match[str]) -> LayerKind:
         """The kind of a layer of the whole model."""
-        return next(k for k in self.kinds if k.stack == found["stack"] and int(found["number"]) in k.numbers)
+        return next(k for k in self.kinds if k.stack == match["stack"] and int(match["number"]) in k.numbers)
 
 
 def distinct(cfg: Config, copies: int = 1) -> Distinct:
-    """The reduced config of a model, with at most so many layers of each kind."""
+    """Return the reduced config of a model, with at most `copies` layers of each kind."""
     own = "" if cfg.encoder is None else "decoder."
     layers, kinds = reduced(own, cfg.layers, copies)
     if cfg.encoder is None:
@@ -69,15 +69,15 @@ def distinct(cfg: Config, copies: int = 1) -> Distinct:
     return Distinct(replace(cfg, layers=layers, encoder=encoder), (*more, *kinds))
 
 
-def reduced(stack: str, layers: tuple[Layer, ...], copies: int) -> tuple[tuple[Layer, ...], list[Kind]]:
-    """At most so many of each kind, in the order in which kinds first come."""
+def reduced(stack: str, layers: tuple[Layer, ...], copies: int) -> tuple[tuple[Layer, ...], list[LayerKind]]:
+    """Return at most `copies` layers of each kind, in the order in which kinds first come, and the kinds."""
     numbers: dict[Layer, list[int]] = {}
     for i, layer in enumerate(layers):
         numbers.setdefault(layer, []).append(i)
     out: list[Layer] = []
     kinds = []
-    for layer, found in numbers.items():
-        built = tuple(range(len(out), len(out) + min(copies, len(found))))
-        kinds.append(Kind(stack, found[0], built, len(found), tuple(found)))
+    for layer, numbered in numbers.items():
+        built = tuple(range(len(out), len(out) + min(copies, len(numbered))))
+        kinds.append(LayerKind(stack, numbered[0], built, len(numbered), tuple(numbered)))
         out += [layer] * len(built)
     return tuple(out), kinds

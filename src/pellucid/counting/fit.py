@@ -14,13 +14,13 @@ from pellucid.counting.distinct import PLACE
 MOST = 2**40
 
 
-def held(bill: Bill, context: int, batch: int) -> int:
-    """Bytes of the weights, and of the cache of `batch` requests of `context` tokens."""
-    each = [(name, int(n)) for name, n in bill.within("cache") if PLACE.fullmatch(name)]
-    cache_bytes = sum(n * multiplicity(bill, name) * bill.layer(name).attn.rows_kept(context) for name, n in each)
+def bytes_held(bill: Bill, context: int, batch: int) -> int:
+    """Bytes of the weights, and of the past of `batch` requests of `context` tokens."""
+    each = [(name, int(n)) for name, n in bill.below("cache") if PLACE.fullmatch(name)]
+    cache = sum(n * multiplicity(bill, name) * bill.layer(name).attn.rows_kept(context) for name, n in each)
     if "cache.bytes_per_source_token" in bill:
-        cache_bytes += int(bill["cache.bytes_per_source_token"]) * (bill.setting.source or context)
-    return int(bill["bytes.total"]) + cache_bytes * batch
+        cache += int(bill["cache.bytes_per_source_token"]) * (bill.setting.source or context)
+    return int(bill["bytes.total"]) + cache * batch
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int | None:
@@ -36,17 +36,17 @@ def largest(fits: Callable[[int], bool], most: int) -> int | None:
 
 def largest_batch(bill: Bill, device: Device) -> int | None:
     """Requests at the bill's context that fit."""
-    return largest(lambda n: held(bill, bill.setting.context, n) <= device.memory, MOST)
+    return largest(lambda n: bytes_held(bill, bill.setting.context, n) <= device.memory, MOST)
 
 
 def longest_context(bill: Bill, device: Device) -> int | None:
     """Tokens of each of the bill's requests that fit; a table of positions ends them."""
-    return largest(lambda n: held(bill, n, bill.setting.batch) <= device.memory, bill.config.positions or MOST)
+    return largest(lambda n: bytes_held(bill, n, bill.setting.batch) <= device.memory, bill.config.positions or MOST)
 
 
 def devices(bill: Bill, device: Device) -> int:
-    """How many hold the weights and the cache, if both split evenly."""
-    return ceil(held(bill, bill.setting.context, bill.setting.batch) / device.memory)
+    """How many hold the weights and the past, if both split evenly."""
+    return ceil(bytes_held(bill, bill.setting.context, bill.setting.batch) / device.memory)
 
 
 def tokens(bill: Bill, phase: str) -> int:

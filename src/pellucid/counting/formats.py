@@ -10,7 +10,7 @@ from math import ceil, prod
 
 from pellucid.counting.bill import BYTES, Bill, Counted
 from pellucid.counting.number import Number, total
-from pellucid.families.quantised import in_blocks
+from pellucid.families.quantisation import in_blocks
 from pellucid.ops.blocks import BITS
 
 TABLES = frozenset({"positions", "types"})
@@ -39,10 +39,10 @@ DTYPES = (*BYTES, "mxfp4")
 def format_of(c: Counted, dtype: str) -> Format | None:
     """The format of one weight, None where it is kept plain: biases and norms always are."""
     f = FORMATS.get(dtype)
-    matrix = len(c.weight.shape) > 1 and c.weight.parameter and not c.path.endswith("bias")
+    is_matrix = len(c.weight.shape) > 1 and c.weight.parameter and not c.path.endswith("bias")
     if dtype in BITS and not in_blocks(c.path, c.weight.shape):
         return None
-    if f is None or not matrix or c.part == "norms" or c.part in f.spared or (f.only and c.part not in f.only):
+    if f is None or not is_matrix or c.part == "norms" or c.part in f.spared or (f.only and c.part not in f.only):
         return None
     return f
 
@@ -70,8 +70,8 @@ def add_bytes(bill: Bill) -> None:
     for c in bill.weights:
         numbers[f"bytes.{c.path}"] = size(c, s.weights, s.activations)
         parts.setdefault(c.part, []).append((c.path, c.times, numbers[f"bytes.{c.path}"]))
-    for part, found in parts.items():
-        numbers[f"bytes.by_part.{part}"] = total(found, "bytes")
+    for part, weights_in in parts.items():
+        numbers[f"bytes.by_part.{part}"] = total(weights_in, "bytes")
     numbers["bytes.total"] = total(((p, 1, numbers[f"bytes.by_part.{p}"]) for p in parts), "bytes.by_part")
     plain = [(c.path, c.times, size(c, s.activations, s.activations)) for c in bill.weights]
     if s.weights in FORMATS:

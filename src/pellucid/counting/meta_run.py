@@ -21,7 +21,7 @@ from pellucid.watching.watch import Watch, watch
 
 
 @dataclass
-class Ghost(Step):
+class MetaStep(Step):
     """A step of T new rows after `before` stored ones, for each of B requests."""
 
     before: int = 0
@@ -32,8 +32,8 @@ class Ghost(Step):
         self.stored[part] = new
         rows = self.before + new[0].shape[1]
         k_at = torch.arange(rows, device=META).expand(new[0].shape[0], -1)
-        whole = tuple(n.new_empty(n.shape[0], rows, *n.shape[2:]) for n in new)
-        return KVCache([Segment(None, slice(None), self.positions, lambda: k_at, lambda: whole, True)], new)
+        stored = tuple(n.new_empty(n.shape[0], rows, *n.shape[2:]) for n in new)
+        return KVCache([Segment(None, slice(None), self.positions, lambda: k_at, lambda: stored, True)], new)
 
 
 @dataclass(frozen=True)
@@ -60,28 +60,28 @@ def meta_model(cfg: Config, dtype: torch.dtype) -> Decoder | EncoderDecoder:
 def run(model: Decoder | EncoderDecoder, rows: int, before: int, batch: int, source: int | None = None) -> Ran:
     """One forward of `rows` new tokens after `before` stored ones, for each of `batch` requests; source: tokens that an encoder reads."""
     at = torch.arange(before, before + rows, device=META).expand(batch, -1)
-    step = Ghost(at, before=before, mask=prefix(rows) if model.config.prefix and not before else None)
+    step = MetaStep(at, before=before, mask=prefix(rows) if model.config.prefix and not before else None)
     tokens = torch.zeros(batch, rows, dtype=torch.long, device=META)
-    told = torch.zeros(batch, source or 1, dtype=torch.long, device=META)
+    source_ids = torch.zeros(batch, source or 1, dtype=torch.long, device=META)
     if isinstance(model, EncoderDecoder) and before:
-        step.kept = remembering(model, tokens, told)
+        step.kept = remembering(model, tokens, source_ids)
     with torch.no_grad(), watch(model, keep=lambda x: None) as seen:
         if isinstance(model, Decoder):
             model(tokens, step)
         elif before:
             model.decode(tokens, step)
         else:
-            model(told, tokens, step)
+            model(source_ids, tokens, step)
     paths = {m: path for path, m in model.named_modules()}
     remembered = {part: kept[0] for (part, _), kept in step.kept.items()}
     return Ran(dict(seen.flops), elements(seen), shapes(paths, step.stored), shapes(paths, remembered))
 
 
-def remembering(model: EncoderDecoder, tokens: Tensor, told: Tensor) -> dict[Any, Any]:
+def remembering(model: EncoderDecoder, tokens: Tensor, source_ids: Tensor) -> dict[Any, Any]:
     """What an earlier step keeps of the encoder's rows, which a later one only reads."""
-    step = Ghost(torch.zeros_like(tokens))
+    step = MetaStep(torch.zeros_like(tokens))
     with torch.no_grad():
-        model(told, tokens, step)
+        model(source_ids, tokens, step)
     return step.kept
 
 

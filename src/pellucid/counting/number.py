@@ -34,14 +34,14 @@ def figure(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
-def total(parts: Iterable[tuple[str, int, Number]], within: str = "") -> Number:
-    """The sum of (name, times, number); names are paths below `within`."""
-    held = [(name, times, n) for name, times, n in parts if times]
-    symbols = " + ".join(name if times == 1 else f"{times}·{name}" for name, times, _ in held)
-    filled = " + ".join(figure(n.value) if times == 1 else f"{times}·{figure(n.value)}" for _, times, n in held)
-    value = sum(times * n.value for _, times, n in held)
-    paths = tuple(f"{within}.{name}" if within else name for name, *_ in held)
-    return Number(value, symbols, filled if len(held) > 1 or any(t > 1 for _, t, _ in held) else "", paths)
+def total(parts: Iterable[tuple[str, int, Number]], prefix: str = "") -> Number:
+    """The sum of (name, times, number); names are paths below `prefix`."""
+    summands = [(name, times, n) for name, times, n in parts if times]
+    symbols = " + ".join(name if times == 1 else f"{times}·{name}" for name, times, _ in summands)
+    filled = " + ".join(figure(n.value) if times == 1 else f"{times}·{figure(n.value)}" for _, times, n in summands)
+    value = sum(times * n.value for _, times, n in summands)
+    paths = tuple(f"{prefix}.{name}" if prefix else name for name, *_ in summands)
+    return Number(value, symbols, filled if len(summands) > 1 or any(t > 1 for _, t, _ in summands) else "", paths)
 
 
 def product(symbols: str, **factors: int) -> Number:

@@ -41,8 +41,8 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One rank of a stage: its layers as (first, last + 1), its parameters, their bytes, and its part of the cache.
+class PipelineStage:
+    """One rank of a stage: its layers as (first, last + 1), its parameters, their bytes, and its part of the past.
 
     sent: bytes that it sends in a step, by phase and by what they are.
     """
@@ -59,16 +59,16 @@ class Spread:
     """A model over ranks."""
 
     split: Split
-    stages: tuple[Stage, ...]
+    stages: tuple[PipelineStage, ...]
 
 
-def split_of(asked: str) -> Split:
+def split_of(text: str) -> Split:
     """What "tp=8,pp=2,ep=8" asks for."""
-    found = re.findall(r"(?:^|,)(tp|pp|ep)=([1-9]\d{0,5})(?=,|$)", asked)
-    names = [name for name, _ in found]
-    if not found or ",".join(f"{name}={n}" for name, n in found) != asked or len(set(names)) != len(names):
-        raise UseError("count.ranks", found=asked)
-    return Split(**{name: int(n) for name, n in found})
+    pairs = re.findall(r"(?:^|,)(tp|pp|ep)=([1-9]\d{0,5})(?=,|$)", text)
+    names = [name for name, _ in pairs]
+    if not pairs or ",".join(f"{name}={n}" for name, n in pairs) != text or len(set(names)) != len(names):
+        raise UseError("count.ranks", found=text)
+    return Split(**{name: int(n) for name, n in pairs})
 
 
 def spread(bill: Bill, split: Split) -> Spread:
@@ -141,7 +141,7 @@ class Rank:
         s = self.bill.setting
         return float(size(c, s.weights, s.activations, shard(self.bill, c, self.split)))
 
-    def cache_bytes(self, path: str) -> float:
+    def row_bytes(self, path: str) -> float:
         return requests(self.bill, self.split) * part(self.bill.layer(path).attn, int(self.bill[f"cache.{path}"]), self.split)
 
     def memory(self) -> float:
@@ -159,36 +159,36 @@ class Rank:
 
     def summed(self, each: Mapping[str, int]) -> Number:
         """The sum over weights, of each as many as there are here."""
-        found = Counter[str]()
+        sums = Counter[str]()
         for c in self.bill.weights:
-            found[c.part] += self.copies(c.path, c.times) * each[c.path]
-        return total((name, 1, Number(n)) for name, n in found.items() if n)
+            sums[c.part] += self.copies(c.path, c.times) * each[c.path]
+        return total((name, 1, Number(n)) for name, n in sums.items() if n)
 
     def cache(self) -> Number:
         """Bytes of its part of the cache: rows, requests and the bytes of a row, layer by layer; and what decoders keep of a source."""
-        s, mine, found = self.bill.setting, requests(self.bill, self.split), []
-        for name, _ in self.bill.within("cache"):
+        s, mine, layers = self.bill.setting, requests(self.bill, self.split), []
+        for name, _ in self.bill.below("cache"):
             if PLACE.fullmatch(name) and (times := self.copies(name, multiplicity(self.bill, name))):
                 rows = self.bill.layer(name).attn.rows_kept(s.context)
-                found.append((name, times, product(f"rows·B·cache.{name}", rows=rows, mine=mine, row=int(self.cache_bytes(name)) // mine)))
-        crossing = sum(one.cross is not None for one in stack(self.bill.config)[slice(*self.bounds)])
-        if crossing and "cache.bytes_per_source_token" in self.bill:
-            found.append(("source", crossing, Number(int(self.memory()))))
-        symbols = " + ".join((f"{times}·" if times > 1 else "") + (n.symbols or name) for name, times, n in found)
-        filled = " + ".join((f"{times}·" if times > 1 else "") + (n.filled or figure(n.value)) for _, times, n in found)
-        return Number(sum(times * int(n) for _, times, n in found), symbols, filled)
+                layers.append((name, times, product(f"rows·B·cache.{name}", rows=rows, mine=mine, row=int(self.row_bytes(name)) // mine)))
+        crosses = sum(one.cross is not None for one in stack(self.bill.config)[slice(*self.bounds)])
+        if crosses and "cache.bytes_per_source_token" in self.bill:
+            layers.append(("source", crosses, Number(int(self.memory()))))
+        symbols = " + ".join((f"{times}·" if times > 1 else "") + (n.symbols or name) for name, times, n in layers)
+        filled = " + ".join((f"{times}·" if times > 1 else "") + (n.filled or figure(n.value)) for _, times, n in layers)
+        return Number(sum(times * int(n) for _, times, n in layers), symbols, filled)
 
     def seconds(self, phase: str, device: Device) -> float:
         """Of its part of a phase, at best; what ranks exchange is told beside and not timed."""
         return sum(p.seconds for p in parts(self.bill, phase, device, self))
 
 
-def stage(bill: Bill, split: Split, bounds: tuple[int, int]) -> Stage:
+def stage(bill: Bill, split: Split, bounds: tuple[int, int]) -> PipelineStage:
     """One rank of the stage with these layers."""
     rank = Rank(bill, split, bounds)
     phases = [phase for phase in ("prefill", "decode") if f"flops.{phase}" in bill]
     sends = {phase: dict(sent(bill, split, phase, bounds)) for phase in phases}
-    return Stage(bounds, int(rank.parameters()), int(rank.weights()), int(rank.cache()), sends)
+    return PipelineStage(bounds, int(rank.parameters()), int(rank.weights()), int(rank.cache()), sends)
 
 
 def ranks(bill: Bill, split: Split) -> list[Rank]:
@@ -253,12 +253,12 @@ def here(bill: Bill, path: str, times: int, bounds: tuple[int, int]) -> int:
     """How many of a path's copies the stage with these layers has."""
     start, end = bounds
     reads = len(bill.config.encoder or ())
-    found = PLACE.fullmatch(path)
-    if found is None:
+    match = PLACE.fullmatch(path)
+    if match is None:
         return int(any(start <= n < end for n in neighbours(bill.config, path)))
-    before = reads if found["stack"] == "decoder." else 0
-    inside = sum(start <= n + before < end for n in bill.reduced.kind(found).numbers)
-    return inside if times == bill.reduced.kind(found).count else min(inside, times)  # what layers share, each stage has once
+    before = reads if match["stack"] == "decoder." else 0
+    inside = sum(start <= n + before < end for n in bill.reduced.kind(match).numbers)
+    return inside if times == bill.reduced.kind(match).count else min(inside, times)  # what layers share, each stage has once
 
 
 def neighbours(cfg: Config, path: str) -> set[int]:
@@ -284,11 +284,11 @@ def shard(bill: Bill, c: Counted, split: Split) -> tuple[int, ...]:
     if c.weight.dims is None:
         return c.weight.shape
     out = []
-    whole = split.ep > 1 and c.part == "experts"  # an expert is on one rank
+    whole_experts = split.ep > 1 and c.part == "experts"  # an expert is on one rank
     for axis, n in zip(parse(c.weight.dims), c.weight.shape, strict=True):
         letters = {x for factor in axis for x in factor}
         by = next((split.ep if LETTERS[x] == "ep" else split.tp for x in LETTERS if x in letters), 1)
-        if c.part == "router" or (whole and "E" not in letters):
+        if c.part == "router" or (whole_experts and "E" not in letters):
             by = 1  # every rank routes its own tokens
         if "G" in letters:
             layer = bill.layer(c.path)
@@ -314,30 +314,30 @@ def sent(bill: Bill, split: Split, phase: str, bounds: tuple[int, int]) -> Itera
     sums, chosen = Counter[int](), Counter[int]()
     for i in range(start, end):
         sums[rows[i]] += summed(layers[i], split) + (i in (0, reads))  # one after a table, whose rows are split as well
-        chosen[rows[i] // split.tp] += layers[i].ffn.chosen
-    found = {}
+        chosen[rows[i] // split.tp] += getattr(layers[i].ffn, "chosen", 0)
+    messages = {}
     if (n := split.tp) > 1:
-        found["all_reduce"] = ring(2 * (n - 1), n, "sums·X", sums)
+        messages["all_reduce"] = ring(2 * (n - 1), n, "sums·X", sums)
     if (n := split.ep) > 1:
-        found["all_to_all"] = ring(2 * (n - 1), n, "ΣA·X/tp", chosen)
+        messages["all_to_all"] = ring(2 * (n - 1), n, "ΣA·X/tp", chosen)
     if end < len(layers):
-        found["pipeline"] = Number(source + own * (end > reads), "X")
+        messages["pipeline"] = Number(source + own * (end > reads), "X")
     elif (n := split.tp) > 1 and cfg.head:
-        drawn = requests(bill, split) * (s.context if cfg.bidirectional else 1)
-        found["logits"] = ring(n - 1, n, "B·V·b", {drawn * size: cfg.vocab})
-    found = {name: number for name, number in found.items() if number.value}
-    yield from found.items()
-    if found:
-        yield "total", total((name, 1, number) for name, number in found.items())
+        logit_rows = requests(bill, split) * (s.context if cfg.bidirectional else 1)
+        messages["logits"] = ring(n - 1, n, "B·V·b", {logit_rows * size: cfg.vocab})
+    messages = {name: number for name, number in messages.items() if number.value}
+    yield from messages.items()
+    if messages:
+        yield "total", total((name, 1, number) for name, number in messages.items())
 
 
 def ring(passes: int, ranks: int, symbols: str, summands: Mapping[int, int]) -> Number:
     """What each rank of a ring sends of {bytes: how many times}: (n − 1)/n of them to gather, and twice as much to add up."""
-    told = {x: n for x, n in summands.items() if n * x}
-    filled = " + ".join(f"{n:,}·{x:,}" for x, n in told.items())
+    nonzero = {x: n for x, n in summands.items() if n * x}
+    filled = " + ".join(f"{n:,}·{x:,}" for x, n in nonzero.items())
     twice = "2·" if passes == 2 * (ranks - 1) else ""
-    value = passes * sum(n * x for x, n in told.items()) // ranks
-    return Number(value, f"{twice}(n−1)/n·{symbols}", f"{twice}{ranks - 1}/{ranks}·" + (f"({filled})" if len(told) > 1 else filled))
+    value = passes * sum(n * x for x, n in nonzero.items()) // ranks
+    return Number(value, f"{twice}(n−1)/n·{symbols}", f"{twice}{ranks - 1}/{ranks}·" + (f"({filled})" if len(nonzero) > 1 else filled))
 
 
 def summed(one: Layer, split: Split) -> int:

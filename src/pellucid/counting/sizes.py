@@ -23,9 +23,9 @@ def judge_sizes(cfg: Config, folder: Folder) -> None:
     names, layers = folder.names(), len(cfg.layers) + len(cfg.encoder or ())
     if layers > len(names):
         raise CheckpointError("weights.layers", file=folder.path, layers=layers, tensors=len(names))
-    needed, held = numbers(cfg), sum(prod(folder.shape(name)) for name in names)
-    if needed > SLACK * held:
-        raise CheckpointError("weights.sizes", file=folder.path, needed=f"{needed:,}", held=f"{held:,}")
+    needed, stored = numbers(cfg), sum(prod(folder.shape(name)) for name in names)
+    if needed > SLACK * stored:
+        raise CheckpointError("weights.sizes", file=folder.path, needed=f"{needed:,}", held=f"{stored:,}")
 
 
 def numbers(cfg: Config) -> int:

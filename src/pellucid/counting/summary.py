@@ -17,7 +17,7 @@ CELL = "text-align:left;padding:.1em 1em .1em 0;white-space:nowrap"
 MOST = 120  # characters of a formula
 
 
-class Setting(Protocol):
+class CountSetting(Protocol):
     """What a bill is for, as far as it is told here."""
 
     @property
@@ -30,13 +30,13 @@ class Setting(Protocol):
     def device(self) -> str | None: ...
 
 
-def line(model: str, family: str, setting: Setting, numbers: Mapping[str, Number]) -> str:
+def line(model: str, family: str, setting: CountSetting, numbers: Mapping[str, Number]) -> str:
     """Which model, how large, and for what it is counted."""
-    told = [family, f"context={setting.context:,}", f"batch={setting.batch:,}", setting.weights]
-    told += [setting.device] if setting.device else []
+    facts = [family, f"context={setting.context:,}", f"batch={setting.batch:,}", setting.weights]
+    facts += [setting.device] if setting.device else []
     if "parameters.total" in numbers:
-        told.insert(1, f"{int(numbers['parameters.total']):,} parameters")
-    return f"Bill({model!r}, {', '.join(told)})"
+        facts.insert(1, f"{int(numbers['parameters.total']):,} parameters")
+    return f"Bill({model!r}, {', '.join(facts)})"
 
 
 def main(numbers: Mapping[str, Number]) -> dict[str, Number]:
@@ -46,18 +46,18 @@ def main(numbers: Mapping[str, Number]) -> dict[str, Number]:
 
 def text(head: str, numbers: Mapping[str, Number]) -> str:
     """The line, and the main numbers below it."""
-    found = main(numbers)
-    width = max(map(len, found), default=0)
-    return "\n".join([head, *(f"{path:{width}}  {figure(n.value)}" for path, n in found.items())])
+    shown = main(numbers)
+    width = max(map(len, shown), default=0)
+    return "\n".join([head, *(f"{path:{width}}  {figure(n.value)}" for path, n in shown.items())])
 
 
 def html(head: str, numbers: Mapping[str, Number], notes: list[str]) -> str:
     """The same as a table, each number with its formula; a long one is cut, and whole in its title."""
     rows = []
     for path, n in main(numbers).items():
-        whole = " = ".join(part for part in (n.symbols, n.filled) if part)
-        short = whole if len(whole) <= MOST else whole[:MOST].rpartition(" ")[0] + " …"
-        formula = f'<td style="{CELL}" title="{escape(whole)}">{escape(short)}</td>'
+        full = " = ".join(part for part in (n.symbols, n.filled) if part)
+        short = full if len(full) <= MOST else full[:MOST].rpartition(" ")[0] + " …"
+        formula = f'<td style="{CELL}" title="{escape(full)}">{escape(short)}</td>'
         value = f'<td style="{CELL};text-align:right">{figure(n.value)}</td>'
         rows.append(f'<tr><th scope="row" style="{CELL}"><code>{escape(path)}</code></th>{value}{formula}</tr>')
     below = "".join(f"<div>{escape(note)}</div>" for note in notes)

@@ -13,7 +13,7 @@ from pellucid.counting.number import Number
 
 
 @dataclass(frozen=True)
-class Beside:
+class ClosedForm:
     """A closed form, the counted number, and the summands of counted − closed by name."""
 
     name: str
@@ -24,8 +24,8 @@ class Beside:
 
 def multiplied(bill: Bill, c: Counted) -> bool:
     """Whether a weight is a matrix that rows are multiplied with; the others are looked up, added, or scale."""
-    words = ["", *c.path.split(".")]
-    table = words[-2] in {"positions", "types", "relative"} or (c.path == "embed.weight" and not (bill.config.tied and bill.config.head))
+    parts = ["", *c.path.split(".")]
+    table = parts[-2] in {"positions", "types", "relative"} or (c.path == "embed.weight" and not (bill.config.tied and bill.config.head))
     return c.weight.parameter and len(c.weight.shape) > 1 and not c.path.endswith("bias") and not table
 
 
@@ -34,35 +34,35 @@ def matrices(bill: Bill) -> int:
     return sum(c.times * int(c.weight.count * c.active) for c in bill.weights if multiplied(bill, c))
 
 
-def beside(bill: Bill) -> list[Beside]:
+def closed_forms(bill: Bill) -> list[ClosedForm]:
     """The closed forms of a decoder or encoder."""
     cfg = bill.config
     if cfg.encoder is not None:
         return []
     layers, d = len(cfg.layers), cfg.width
     own = [c for c in bill.weights if c.weight.parameter]
-    attn = {name: sum(c.times * c.weight.count for c in found) for name, found in grouped(inside(own, "attn"), leaf).items()}
+    attn = {name: sum(c.times * c.weight.count for c in matrices_of) for name, matrices_of in grouped(inside(own, "attn"), leaf).items()}
     ideal = dict.fromkeys("qkvo", layers * d * d)
     names = list(dict.fromkeys([*ideal, *attn]))
     out = [
-        Beside(
+        ClosedForm(
             "attention",
             Number(4 * layers * d * d, "4·L·d²", f"4·{layers}·{d}·{d}"),
             sum(attn.values()),
             tuple((n, attn.get(n, 0) - ideal.get(n, 0)) for n in names),
         )
     ]
-    parts = {name.rpartition(".")[2]: int(n) for name, n in bill.within("parameters.by_part")}
+    parts = {name.rpartition(".")[2]: int(n) for name, n in bill.below("parameters.by_part")}
     usual = {"attn": 4 * layers * d * d, "ffn": 8 * layers * d * d, "embed": cfg.vocab * d}
     closed = Number(sum(usual.values()), "V·d + 12·L·d²", f"{cfg.vocab}·{d} + 12·{layers}·{d}·{d}")
     because = tuple((n, parts.get(n, 0) - usual.get(n, 0)) for n in dict.fromkeys([*usual, *parts]))
-    out.append(Beside("model", closed, int(bill["parameters.total"]), because))
+    out.append(ClosedForm("model", closed, int(bill["parameters.total"]), because))
     if "flops.decode" in bill:
         active, batch = int(bill["parameters.active"]), bill.setting.batch
         counted = int(bill["flops.decode"]) // batch
         rest = matrices(bill)
         because = (("scores", counted - 2 * rest), ("idle", 2 * (rest - active)))
-        out.append(Beside("token", Number(2 * active, "2·N", f"2·{active:,}"), counted, because))
+        out.append(ClosedForm("token", Number(2 * active, "2·N", f"2·{active:,}"), counted, because))
     return out
 
 
@@ -73,8 +73,8 @@ def inside(counted: list[Counted], part: str) -> list[Counted]:
 
 def leaf(c: Counted) -> str:
     """A matrix's name within its part: q, kv_b, q.bias."""
-    words = c.path.split(".")
-    return words[-2] if words[-1] == "weight" else ".".join(words[-2:])
+    parts = c.path.split(".")
+    return parts[-2] if parts[-1] == "weight" else ".".join(parts[-2:])
 
 
 def attention_products(bill: Bill) -> Number:

@@ -51,20 +51,20 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     trained, of = (every, "N") if way.rank is None else (adapters(bill, way.rank), "A")
     # frozen ones lie as they are stored; blocks of a few bits take no gradient, so they are trained as activations are
     weights = "bytes.dequantised" if way.rank is None and "bytes.dequantised" in bill else "bytes.total"
-    held = {"weights": Number(int(bill[weights]), weights)}
+    kinds = {"weights": Number(int(bill[weights]), weights)}
     if way.rank is not None:
-        held["adapters"] = product("A·4", trained=trained, four=4)
+        kinds["adapters"] = product("A·4", trained=trained, four=4)
     each = size if way.rank is None else 4
-    held["gradients"] = product(f"{of}·{each}", trained=trained, each=each)
-    held["moments"] = product(f"2·{of}·4", two=2, trained=trained, four=4)  # AdamW's two, arXiv 1711.05101
+    kinds["gradients"] = product(f"{of}·{each}", trained=trained, each=each)
+    kinds["moments"] = product(f"2·{of}·4", two=2, trained=trained, four=4)  # AdamW's two, arXiv 1711.05101
     if way.master and size < 4 and way.rank is None:
-        held["master"] = product("N·4", every=every, four=4)
+        kinds["master"] = product("N·4", every=every, four=4)
     if way.shards > 1:
-        held = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in held.items()}
-    kept = saved(bill, way.rank)
+        kinds = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in kinds.items()}
+    kept = activations(bill, way.rank)
     if way.recompute:
         kept = recomputed(bill, kept)
-    out = {f"memory.{n}": x for n, x in held.items()} | {"memory.activations": total(kept)}
+    out = {f"memory.{n}": x for n, x in kinds.items()} | {"memory.activations": total(kept)}
     out["memory.total"] = total((n.removeprefix("memory."), 1, x) for n, x in out.items())
     return out
 
@@ -84,10 +84,10 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
 
     flops.textbook is 6·N·T. What it lacks and what it has too much, flops.attention and flops.idle, add up to the difference.
     """
-    forward, has_encoder = forward_of(bill), bill.config.encoder is not None
+    forward, crosses = forward_of(bill), bill.config.encoder is not None
     out = {"flops.forward": forward}
     rows, mixing, through = bill.setting.context * bill.setting.batch, attention_products(bill), matrices(bill)
-    if way.rank is None or has_encoder:
+    if way.rank is None or crosses:
         out["flops.backward"] = Number(2 * forward.value, "2·forward", f"2·{forward.value:,}")
     else:
         low = adapters(bill, way.rank)
@@ -97,7 +97,7 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
     if way.recompute:
         out["flops.recompute"] = Number(forward.value, "forward")
     out["flops.total"] = total([(n.removeprefix("flops."), 1, x) for n, x in out.items()])
-    if has_encoder:
+    if crosses:
         return out
     active = int(bill["parameters.active"])
     out["flops.textbook"] = product("6·N·T", six=6, active=active, rows=rows)
@@ -133,7 +133,7 @@ def adapt(model: nn.Module, rank: int) -> None:
             add(m, "lora", Addition(a, b, 1.0, axes_of(model, f"{path}.weight", 2) or "", "T"))
 
 
-def saved(bill: Bill, rank: int | None = None) -> list[tuple[str, int, Number]]:
+def activations(bill: Bill, rank: int | None = None) -> list[tuple[str, int, Number]]:
     """(layer or what stands outside, how many, bytes that autograd keeps), of an ordinary forward with gradients.
 
     Two of each kind of layer run: the first of them all reads rows that have no gradient where the table is frozen, and keeps less.
@@ -144,16 +144,16 @@ def saved(bill: Bill, rank: int | None = None) -> list[tuple[str, int, Number]]:
     model.requires_grad_(True) if rank is None else adapt(model, rank)
     tokens = torch.zeros(s.batch, s.context, dtype=torch.long, device=META)
     source = torch.zeros(s.batch, s.source or s.context, dtype=torch.long, device=META)
-    found = kept(model, tokens, source)
+    by_layer = kept(model, tokens, source)
     out = []
     for kind in reduced.kinds:
-        first, *again = (found.get(f"{kind.stack}layers.{i}", 0) for i in kind.built)
+        first, *again = (by_layer.get(f"{kind.stack}layers.{i}", 0) for i in kind.built)
         if again in ([], [first]):
             out.append((f"{kind.stack}layers.{kind.first}", kind.count, Number(first)))
         else:
             out.append((f"{kind.stack}layers.{kind.first}", 1, Number(first)))
             out.append((f"{kind.stack}layers.{kind.numbers[1]}", kind.count - 1, Number(again[0])))
-    return [*out, ("outside", 1, Number(found.get("", 0)))]
+    return [*out, ("outside", 1, Number(by_layer.get("", 0)))]
 
 
 def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> dict[str, int]:

@@ -25,25 +25,25 @@ def kinds(cfg: Config) -> str:
     return ", ".join(dict.fromkeys(layer.attn.kind for layer in cfg.layers))
 
 
-def with_attention(cfg: Config, asked: str) -> Config:
+def with_attention(cfg: Config, text: str) -> Config:
     """A model with every layer's attention of one kind: "mha", "mqa", "gqa:G" or "mla:C".
 
     From MLA, a head's keys and values get the width of its content part, and rotary positions turn a part of it; to MLA, a head keeps its
     width, beside a rotary key half as wide that all share, and queries come straight from x. Windows, caps and sinks have no place in MLA.
     """
-    found = re.fullmatch(r"(mha|mqa)|gqa:(\d{1,9})|mla(?::(\d{1,9}))?", asked.lower())
-    if found is None or "0" in found.groups():
-        raise UseError("count.attn", found=asked)
-    plain, groups, latent = found.groups()
+    match = re.fullmatch(r"(mha|mqa)|gqa:(\d{1,9})|mla(?::(\d{1,9}))?", text.lower())
+    if match is None or "0" in match.groups():
+        raise UseError("count.attn", found=text)
+    plain, groups, latent = match.groups()
     if plain is None and groups is None:
         chosen = None if latent is None else int(latent)
-        return replace(cfg, layers=tuple(replace(one, attn=latents(one.attn, chosen, asked)) for one in cfg.layers))
+        return replace(cfg, layers=tuple(replace(one, attn=latents(one.attn, chosen, text)) for one in cfg.layers))
 
     def heads(attn: Attention | Latent) -> Attention:
         n = attn.heads if plain == "mha" else 1 if plain == "mqa" else int(groups)
         if attn.heads % n:
             allowed = ", ".join(str(g) for g in range(1, attn.heads + 1) if attn.heads % g == 0)
-            raise UseError("count.attn.groups", found=asked, heads=attn.heads, allowed=allowed)
+            raise UseError("count.attn.groups", found=text, heads=attn.heads, allowed=allowed)
         if isinstance(attn, Attention):
             return replace(attn, kv_heads=n)
         return Attention(attn.heads, n, attn.key, replace(attn.rope, width=min(attn.rope.width, attn.key)), bias=attn.bias)
@@ -63,24 +63,24 @@ def ranks_of(width: int) -> tuple[int, int]:
     return 4 * width, max(2, width // 4 * 2)
 
 
-def latents(attn: Attention | Latent, rank: int | None, asked: str) -> Latent:
+def latents(attn: Attention | Latent, rank: int | None, text: str) -> Latent:
     """An attention as MLA, with a latent of this rank, or one that its heads' width tells."""
     if isinstance(attn, Latent):
         return replace(attn, kv_rank=rank or ranks_of(attn.key)[0])
     if not attn.causal or attn.buckets or attn.alibi or attn.distances:
-        raise UseError("count.attn.latent", found=asked)
+        raise UseError("count.attn.latent", found=text)
     own, rotary = ranks_of(attn.width)
     theta = attn.rope.theta if attn.rope else 10_000.0
     return Latent(attn.heads, None, rank or own, attn.width, attn.width, Rope(rotary, theta), attn.bias)
 
 
-def with_experts(cfg: Config, asked: str) -> Config:
+def with_experts(cfg: Config, text: str) -> Config:
     """A model with N experts of which A are chosen ("N:A"); a dense model's MLPs become one expert each, 2 chosen, behind a softmax."""
-    found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", asked)
-    if found is None:
-        raise UseError("count.experts", found=asked)
-    n, chosen = int(found[1]), int(found[2] or 0)
-    sparse = any(one.ffn.experts for one in cfg.layers)
+    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text)
+    if match is None:
+        raise UseError("count.experts", found=text)
+    n, chosen = int(match[1]), int(match[2] or 0)
+    sparse = any(isinstance(one.ffn, Moe) for one in cfg.layers)
 
     def changed(ffn: Mlp | Moe) -> Mlp | Moe:
         if isinstance(ffn, Mlp):
@@ -90,7 +90,7 @@ def with_experts(cfg: Config, asked: str) -> Config:
         if isinstance(made, Moe):
             in_reach = made.groups_chosen * (n // made.groups)
             if not 1 <= made.chosen <= n or n % made.groups or made.chosen > in_reach:
-                raise UseError("count.experts.range", found=asked, groups=made.groups, chosen=made.groups_chosen)
+                raise UseError("count.experts.range", found=text, groups=made.groups, chosen=made.groups_chosen)
         return made
 
     return replace(cfg, layers=tuple(replace(one, ffn=changed(one.ffn)) for one in cfg.layers))
@@ -104,17 +104,17 @@ def other_kinds(bill: Bill) -> Iterator[tuple[str, Bill]]:
     yield kinds(bill.config), bill
     width = max(one.attn.width for one in bill.config.layers if isinstance(one.attn, Attention)) if own else 0
     mla = f"MLA {'+'.join(map(str, ranks_of(width)))}"
-    asked = {"MHA": "mha", f"GQA {groups}": f"gqa:{groups}" if groups else None, "MQA": "mqa", mla: "mla" if own else None}
-    for name, text in asked.items():
+    settings = {"MHA": "mha", f"GQA {groups}": f"gqa:{groups}" if groups else None, "MQA": "mqa", mla: "mla" if own else None}
+    for name, text in settings.items():
         other = tried(bill.config, text) if text else None
         if other is not None and [one.attn for one in other.layers] != [one.attn for one in bill.config.layers]:
             yield name, cache_of(other, bill)
 
 
-def tried(cfg: Config, asked: str) -> Config | None:
+def tried(cfg: Config, text: str) -> Config | None:
     """A model with another kind of attention, where it can have it."""
     try:
-        return with_attention(cfg, asked)
+        return with_attention(cfg, text)
     except UseError:
         return None
 

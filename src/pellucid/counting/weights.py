@@ -48,15 +48,15 @@ def weight(module: nn.Module, path: str, p: Tensor, parameter: bool) -> Weight:
     width = getattr(getattr(module, "config", None), "width", None)
     if dims is not None and any(axis == "D" and n != width for axis, n in zip(dims.split(), p.shape, strict=False)):
         dims = None  # a norm within a head calls its width D as well
-    held = p.format if isinstance(p, Blocks) else str(p.dtype).removeprefix("torch.")
-    return Weight(path, dims, tuple(p.shape), held, parameter)
+    stored = p.format if isinstance(p, Blocks) else str(p.dtype).removeprefix("torch.")
+    return Weight(path, dims, tuple(p.shape), stored, parameter)
 
 
 def axes_of(module: nn.Module, path: str, ndim: int) -> str | None:
     """The axes of a weight: from the table of the part that holds it, or of the part around; a bias has its matrix's first."""
-    words = path.split(".")
+    parts = path.split(".")
     for cut in (-2, -1):
-        owner, name = module.get_submodule(".".join(words[:cut])) if len(words) >= -cut else None, words[cut] if len(words) >= -cut else ""
+        owner, name = module.get_submodule(".".join(parts[:cut])) if len(parts) >= -cut else None, parts[cut] if len(parts) >= -cut else ""
         dims: str | None = getattr(owner, "axes", {}).get(name) if owner is not None else None
         if dims is not None:
             axes = [show(axis) for axis in parse(dims)]
@@ -78,9 +78,9 @@ def by_first_use(seen: Iterable[Seen], own: Mapping[str, Weight]) -> Iterator[tu
         yield tuple(own[path] for path in new)
 
 
-def parameters(held: Iterable[Weight]) -> int:
+def parameters(weights: Iterable[Weight]) -> int:
     """How many parameters these weights have together. A buffer, such as the router's correction, is none."""
-    return sum(w.count for w in held if w.parameter)
+    return sum(w.count for w in weights if w.parameter)
 
 
 def legend(dims: Iterator[str] | list[str]) -> list[str]:

@@ -7,18 +7,18 @@ from typing import Any
 
 from pellucid.bench.idle import Idle
 from pellucid.bench.peers import Served
-from pellucid.bench.timing import Beside, Timed
+from pellucid.bench.timing import AgainstBound, Timed
 from pellucid.counting import Bill
 from pellucid.counting.bounds import Device, moved
 
 SCHEMA = 1
-Phases = Sequence[tuple[Timed, Beside, list[Beside]]]
+Phases = Sequence[tuple[Timed, AgainstBound, list[AgainstBound]]]
 
 
 def document(bill: Bill, random: bool, phases: Phases, device: Device, served: Served, idle: Idle) -> dict[str, Any]:
     """The same as JSON; verdicts are null where the machine was not idle."""
 
-    def told(x: Beside) -> dict[str, Any]:
+    def told(x: AgainstBound) -> dict[str, Any]:
         return {"seconds": x.seconds, "bound": x.bound, "ratio": x.ratio if idle.quiet else None}
 
     s = bill.setting
@@ -32,7 +32,7 @@ def document(bill: Bill, random: bool, phases: Phases, device: Device, served: S
             | {
                 "error": whole.error if idle.quiet else None,
                 "tokens_per_second": tokens_per_second(bill, whole),
-                "runs": len(timed.whole),
+                "runs": len(timed.full),
                 "planned": timed.planned,
                 "outside": timed.outside,
                 "share": bandwidth_share(bill, whole, device) if timed.phase == "decode" and idle.quiet else None,
@@ -47,7 +47,7 @@ def document(bill: Bill, random: bool, phases: Phases, device: Device, served: S
 
 def engine_document(served: Served) -> dict[str, Any]:
     """The same of the engine; what was not asked for is null."""
-    first, crowd, other = served.first, served.crowd, served.against
+    first, crowd, other = served.first, served.batch, served.against
     return {
         "first_token": None if first is None else asdict(first),
         "crowd": None if crowd is None else {**asdict(crowd), "tokens_per_second": crowd.rate},
@@ -67,11 +67,11 @@ def engine_document(served: Served) -> dict[str, Any]:
     }
 
 
-def bandwidth_share(bill: Bill, whole: Beside, device: Device) -> float:
+def bandwidth_share(bill: Bill, whole: AgainstBound, device: Device) -> float:
     """The bytes of a step over its time, as a part of what the memory gives."""
     return moved(bill) / whole.seconds / device.bandwidth
 
 
-def tokens_per_second(bill: Bill, whole: Beside) -> float:
+def tokens_per_second(bill: Bill, whole: AgainstBound) -> float:
     """Tokens a second."""
     return (bill.setting.context if whole.path == "prefill" else 1) / whole.seconds

@@ -6,9 +6,9 @@ from typing import Any
 from pellucid.bench import last_measured
 from pellucid.counting import Bill, Number, ranks
 from pellucid.counting.bounds import Device, Part, moved, parts
-from pellucid.counting.fit import devices, held, largest_batch, longest_context, price, tokens
+from pellucid.counting.fit import bytes_held, devices, largest_batch, longest_context, price, tokens
 from pellucid.counting.ranks import Split, pace, split_of, spread
-from pellucid.counting.textbook import beside
+from pellucid.counting.textbook import closed_forms
 from pellucid.counting.training_memory import Way, training
 from pellucid.counting.variants import kinds, other_kinds
 from pellucid.errors import UseError
@@ -73,15 +73,15 @@ def document(bill: Bill, view: View = View()) -> dict[str, Any]:
             "active": int(bill["parameters.active"]),
             "active_without_input": int(bill["parameters.active_without_input"]),
             "buffers": int(bill["buffers.total"]),
-            "by_part": {k: int(n) for k, n in bill.within("parameters.by_part")},
+            "by_part": {k: int(n) for k, n in bill.below("parameters.by_part")},
         },
-        "bytes": {"total": int(bill["bytes.total"]), "by_part": {k: int(n) for k, n in bill.within("bytes.by_part")}},
-        "cache": {k: int(n) for k, n in bill.within("cache") if "layers" not in k},
+        "bytes": {"total": int(bill["bytes.total"]), "by_part": {k: int(n) for k, n in bill.below("bytes.by_part")}},
+        "cache": {k: int(n) for k, n in bill.below("cache") if "layers" not in k},
         "flops": {k.removeprefix("flops."): v for k, v in whole.items() if k.startswith("flops")},
         "elements": {k.removeprefix("elements."): v for k, v in whole.items() if k.startswith("elements")},
         "textbook": {
             b.name: {"formula": b.closed.formula, "value": int(b.closed), "counted": b.counted, "because": dict(b.because)}
-            for b in beside(bill)
+            for b in closed_forms(bill)
         },
         "bounds": bounds(bill, view.hour) if view.alone or device is None else about(device),
         "notes": bill.notes,
@@ -112,7 +112,7 @@ def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
     device = device_of(bill)
     if device is None:
         return {}
-    all_of_it, weights = held(bill, bill.setting.context, bill.setting.batch), int(bill["bytes.total"])
+    all_of_it, weights = bytes_held(bill, bill.setting.context, bill.setting.batch), int(bill["bytes.total"])
     out: dict[str, Any] = about(device) | {
         "weights": weights,
         "cache": all_of_it - weights,

@@ -5,7 +5,7 @@ from typing import Any
 from pellucid.counting import Bill, fit
 from pellucid.counting.bounds import Device, parts
 from pellucid.counting.distinct import PLACE
-from pellucid.counting.fit import devices, held, price, seconds, tokens
+from pellucid.counting.fit import bytes_held, devices, price, seconds, tokens
 from pellucid.counting.number import Number, figure, total
 from pellucid.counting.ranks import Split, largest_batch, longest_context, most_held, pace, ranks
 from pellucid.documents.count import View, device_of, document
@@ -38,7 +38,7 @@ def tails(path: str) -> list[str]:
 def bounds(bill: Bill, device: Device, hour: float | None) -> dict[str, str]:
     """What fits, and the seconds of each phase: every part's products at the peak or its bytes at the bandwidth, whichever takes longer."""
     s, weights, memory = bill.setting, int(bill["bytes.total"]), int(device.memory)
-    cache = held(bill, s.context, s.batch) - weights
+    cache = bytes_held(bill, s.context, s.batch) - weights
     need = devices(bill, device)
     out = {"devices": f"⌈(weights + cache) / memory⌉ = ⌈({weights:,} + {cache:,}) / {memory:,}⌉ = {need:,}"}
     out["fits"] = fitting(weights, cache, memory)
@@ -47,7 +47,7 @@ def bounds(bill: Bill, device: Device, hour: float | None) -> dict[str, str]:
         if n is not None:
             out["largest_batch"] = f"⌊(memory − weights) / (cache / B)⌋ = ⌊({memory:,} − {weights:,}) / ({cache:,} / {s.batch:,})⌋ → {n:,}"
         if longest is not None:
-            over = held(bill, longest + 1, s.batch)
+            over = bytes_held(bill, longest + 1, s.batch)
             out["longest_context"] = f"weights + cache(S = {longest + 1:,}) = {over:,} > memory = {memory:,} → {longest:,}"
     for phase in PHASES:
         if f"flops.{phase}" in bill:

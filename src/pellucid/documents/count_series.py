@@ -8,7 +8,7 @@ from pellucid import catalog
 from pellucid.counting import Bill
 from pellucid.counting.bounds import multiplicity
 from pellucid.counting.distinct import PLACE
-from pellucid.counting.fit import held
+from pellucid.counting.fit import bytes_held
 from pellucid.counting.formats import DTYPES
 from pellucid.counting.ranks import Split, pace
 from pellucid.documents.count import device_of
@@ -51,5 +51,5 @@ def point(value: Any, bill: Bill, split: Split) -> dict[str, Any]:
         out[phase] = int(bill[f"flops.{phase}"]) if f"flops.{phase}" in bill else None
     for name, phase in (("first", "prefill"), ("next", "decode")):
         out[name] = None if device is None or out[phase] is None else pace(bill, split, phase, device).seconds
-    fits = None if device is None else held(bill, bill.setting.context, bill.setting.batch) <= device.memory * split.ranks
+    fits = None if device is None else bytes_held(bill, bill.setting.context, bill.setting.batch) <= device.memory * split.ranks
     return out | {"fits": fits}

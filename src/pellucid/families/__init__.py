@@ -11,11 +11,24 @@ from pellucid.config import Config
 from pellucid.errors import ConfigError
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.quantised import quantised
+from pellucid.families.quantisation import quantised
 from pellucid.messages import All, say
 
 NOT_FAMILIES = {
-    *("__init__", "acts", "agreeing", "aliases", "family", "fields", "modules", "multimodal", "names", "quantised", "rope", "routing"),
+    *(
+        "__init__",
+        "acts",
+        "agreeing",
+        "aliases",
+        "family",
+        "fields",
+        "modules",
+        "multimodal",
+        "names",
+        "quantisation",
+        "rope",
+        "moe_fields",
+    ),
 }
 DASHED = {"openai_gpt": "openai-gpt"}  # {file: model type}, where a Python file cannot be named after its model type
 NO_PADDING = ("pad_token_id", -1)  # how the first conversions of LLaMA say that there is none

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pellucid.errors import UseError, nearest
 from pellucid.families.family import Family
-from pellucid.families.names import Group, plan
+from pellucid.families.names import TensorGroup, plan
 from pellucid.nn.block import ParallelBlock
 from pellucid.nn.transformer import Decoder, Stack
 
@@ -51,12 +51,12 @@ UNSEEN = ".kv_b", ".relative"
 def aliases(module: Any, family: Family | None = None) -> Aliases:
     """Every other name of a model's tensors -> our paths. Without its family, transformers' names are left out."""
     own = {path for path, _ in module.named_modules()}
-    found = {} if family is None else dict(of_transformers(module, family))
+    names = {} if family is None else dict(of_transformers(module, family))
     for prefix, stack in stacks(module):
         leaves = [f"{prefix}layers.{i}.{block.leaves}" for i, block in enumerate(stack.layers)]
-        found |= of_stack(prefix, entrance(stack, prefix), leaves, own.__contains__)
+        names |= of_stack(prefix, entrance(stack, prefix), leaves, own.__contains__)
     lacking = {path for prefix, stack in stacks(module) for path in lacks(stack, prefix)}
-    return {name: paths for name, paths in found.items() if name not in own and not lacking & {*paths}}
+    return {name: paths for name, paths in names.items() if name not in own and not lacking & {*paths}}
 
 
 def lacks(stack: Stack, prefix: str) -> Iterator[str]:
@@ -74,17 +74,17 @@ def lacks(stack: Stack, prefix: str) -> Iterator[str]:
 def of_records(seen: Iterable[Any]) -> Aliases:
     """The same of a trace without its model: the names of the stream, and TransformerLens', by what was made from what."""
     records = {s.path: s for s in seen}
-    found: Aliases = {}
+    names: Aliases = {}
     for prefix in ("", "encoder.", "decoder."):
-        within = [s for path, s in records.items() if path.startswith(f"{prefix}layers.")]
-        count = 1 + max((int(s.path.removeprefix(f"{prefix}layers.").split(".")[0]) for s in within), default=-1)
-        first = next((s.inputs for s in within if s.path.startswith(f"{prefix}layers.0.")), ())[:1]
+        of_layers = [s for path, s in records.items() if path.startswith(f"{prefix}layers.")]
+        count = 1 + max((int(s.path.removeprefix(f"{prefix}layers.").split(".")[0]) for s in of_layers), default=-1)
+        first = next((s.inputs for s in of_layers if s.path.startswith(f"{prefix}layers.0.")), ())[:1]
         enters = next((p for p in first if not p.startswith(f"{prefix}layers.")), "")
         posts = (records.get(f"{prefix}layers.{i}.ffn_norm") for i in range(count))
         ends = ["ffn_norm" if s is not None and s.inputs == (s.path.removesuffix("ffn_norm") + "out",) else "out" for s in posts]
         leaves = [f"{prefix}layers.{i}.{end}" for i, end in enumerate(ends)]
-        found |= of_stack(prefix, enters, leaves, lambda path: path in records and records[path].dims != "N F")
-    return {name: paths for name, paths in found.items() if name not in records and "" not in paths}
+        names |= of_stack(prefix, enters, leaves, lambda path: path in records and records[path].dims != "N F")
+    return {name: paths for name, paths in names.items() if name not in records and "" not in paths}
 
 
 def stacks(module: Any) -> list[tuple[str, Stack]]:
@@ -97,17 +97,17 @@ def of_stack(prefix: str, enters: str, leaves: list[str], has: Callable[[str], b
 
     enters: the path of what enters the first block.  leaves: of what leaves each.  has: whether the model has a part of this path.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for i, (into, out) in enumerate(zip([enters, *leaves], leaves, strict=False)):
         at = f"{prefix}layers.{i}"
-        found[f"{at}.in"] = into
+        names[f"{at}.in"] = into
         theirs = LENS | {"mlp.hook_pre": "ffn.gate", "mlp.hook_pre_linear": "ffn.up"} if has(f"{at}.ffn.gate") else LENS
         theirs = theirs | {"hook_attn_out": "attn_post_norm", "hook_mlp_out": "ffn_post_norm"} if has(f"{at}.attn_post_norm") else theirs
-        found |= {f"blocks.{i}.{name}": f"{at}.{ours}" for name, ours in ({} if prefix else theirs).items()}
-        found |= {} if prefix else {f"blocks.{i}.hook_resid_pre": into, f"blocks.{i}.hook_resid_post": out}
+        names |= {f"blocks.{i}.{name}": f"{at}.{ours}" for name, ours in ({} if prefix else theirs).items()}
+        names |= {} if prefix else {f"blocks.{i}.hook_resid_pre": into, f"blocks.{i}.hook_resid_post": out}
     if leaves and not prefix:
-        found |= {"hook_embed": "embed", "hook_pos_embed": "positions", "ln_final.hook_normalized": "norm"}
-    return {name: (path,) for name, path in found.items()}
+        names |= {"hook_embed": "embed", "hook_pos_embed": "positions", "ln_final.hook_normalized": "norm"}
+    return {name: (path,) for name, path in names.items()}
 
 
 def entrance(stack: Stack, prefix: str) -> str:
@@ -117,7 +117,7 @@ def entrance(stack: Stack, prefix: str) -> str:
     return "source" if prefix == "encoder." else "embed"
 
 
-def groups(module: Any, family: Family) -> list[Group]:
+def groups(module: Any, family: Family) -> list[TensorGroup]:
     """Which tensors on disk are which of ours."""
     own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     shapes = {n: tuple(p.shape) for n, p in own.items()}
@@ -147,12 +147,12 @@ def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[st
         if not re.search(r"(^|\.)layers\.\d+(\.(attn|ffn|cross))?$", at):
             continue
         inside = [theirs for path, theirs in named.items() if path.startswith(f"{at}.")]
-        whole = ".".join(first for first, *rest in takewhile(alike, zip(*(name.split(".") for name in inside), strict=False)))
+        common = ".".join(first for first, *rest in takewhile(alike, zip(*(name.split(".") for name in inside), strict=False)))
         outside = (theirs for path, theirs in named.items() if not path.startswith(f"{at}."))
         name = at.rpartition(".")[2]
-        if name in family.residual_inside or len(inside) < 2 or whole in taken or any(f"{o}.".startswith(f"{whole}.") for o in outside):
+        if name in family.residual_inside or len(inside) < 2 or common in taken or any(f"{o}.".startswith(f"{common}.") for o in outside):
             continue
-        yield whole, (f"{at}.{part.leaves}" if name.isdigit() else at,)
+        yield common, (f"{at}.{part.leaves}" if name.isdigit() else at,)
 
 
 def alike(parts: tuple[str, ...]) -> bool:
@@ -183,10 +183,10 @@ def weight(module: Any, family: Family, name: str) -> Tensor:
     for g in groups(module, family):
         if (spelled := family.canonical(name)) in g.disk or name in g.disk:
             return g.layout.write([own[n].detach() for n in g.ours])[g.disk.index(name if name in g.disk else spelled)]
-    told = dict(of_lens(module))
-    if name not in told:
-        raise UseError("model.weight", name=name, near=nearest(name, [*own, *told]))
-    return told[name]()
+    by_lens = dict(of_lens(module))
+    if name not in by_lens:
+        raise UseError("model.weight", name=name, near=nearest(name, [*own, *by_lens]))
+    return by_lens[name]()
 
 
 def of_lens(module: Any) -> Iterator[tuple[str, Callable[[], Tensor]]]:

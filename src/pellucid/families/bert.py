@@ -1,6 +1,6 @@
-"""BERT (arXiv 1810.04805): tokens that all see each other, norms after the sums, a kind for each token; it fills blanks, or gives rows.
+"""BERT (arXiv 1810.04805): bidirectional attention, norms after the sums, token types; a masked language model, or an encoder.
 
-Where it gives rows, one more product may read each text's first: the pooler.
+Without a head it returns its last rows, and a pooler may multiply the first row of each text.
 """
 
 from collections.abc import Container
@@ -12,7 +12,7 @@ from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 
-# What TensorFlow's files told of the pooler, which has the model's own width here.
+# Fields of TensorFlow's files about the pooler, which has the model's own width here.
 POOLER = {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"}
 
 
@@ -42,19 +42,19 @@ def config(hf: Fields) -> c.Config:
 
 
 def ending(cfg: c.Config, head: bool, pooler: bool) -> c.Config:
-    """The model with what fills blanks; without it, it gives its last rows, beside a pooler where there is one."""
+    """Return `cfg` with the language model's head, or without it and optionally with a pooler."""
     ffn = cfg.layers[0].ffn
     return replace(cfg, head=head, tied=head, head_bias=head, transform=ffn.act if head else None, pooler=pooler)
 
 
 def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
-    """Whatever config.json calls it, there is a head where one is stored; beside a head, nobody reads a pooler."""
+    """Return `cfg` with a head if one is stored, whatever config.json says, and with a pooler only without a head, which ignores it."""
     head = "cls.predictions.bias" in names
     return ending(cfg, head, not head and "bert.pooler.dense.weight" in names)
 
 
 def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
-    """Positions 0, 1, 2 ...; what reads whole texts."""
+    """Return patterns of the position numbers, of the next-sentence head, and of a pooler that the model lacks."""
     of_texts = (r"bert\.embeddings\.position_ids", r"cls\.seq_relationship\..*")
     return of_texts if cfg.pooler else (*of_texts, r"bert\.pooler\..*")
 

@@ -35,7 +35,7 @@ def config(hf: Fields) -> c.Config:
 
 
 def megatron(groups: int) -> tuple[Rule, ...]:
-    """What all who began from Megatron-LM name alike: everything but the norms of a layer."""
+    """Return the names that all descendants of Megatron-LM share: everything but the norms of a layer."""
     return (
         Rule("transformer.word_embeddings.*", "embed.*"),
         Rule("transformer.h.{i}.self_attention.query_key_value.*", tuple(f"layers.{{i}}.attn.{n}.*" for n in "qkv"), grouped(groups)),

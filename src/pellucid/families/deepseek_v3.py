@@ -4,7 +4,7 @@ import re
 from collections.abc import Container
 
 from pellucid import config as c
-from pellucid.families import llama, routing
+from pellucid.families import llama, moe_fields
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
@@ -15,9 +15,9 @@ from pellucid.families.rope import across_mscale, rope
 def latent(hf: Fields) -> c.Latent:
     """MLA's ranks and widths. `head_dim` in these files is the rotary width, and `num_key_value_heads` means nothing."""
     hf.read |= {"head_dim", "qk_head_dim", "num_key_value_heads", "num_nextn_predict_layers", "num_mtp_layers"}
-    key, turned = hf.integer("qk_nope_head_dim"), hf.integer("qk_rope_head_dim")
-    scale = (key + turned) ** -0.5 * across_mscale(hf)
-    turn = rope(hf, turned, interleaved=hf.flag("rope_interleave", True))
+    key, rotary = hf.integer("qk_nope_head_dim"), hf.integer("qk_rope_head_dim")
+    scale = (key + rotary) ** -0.5 * across_mscale(hf)
+    turn = rope(hf, rotary, interleaved=hf.flag("rope_interleave", True))
     heads, q_rank, kv_rank = hf.integer("num_attention_heads"), hf.maybe("q_lora_rank", stated=True), hf.integer("kv_lora_rank")
     return c.Latent(heads, q_rank, kv_rank, key, hf.integer("v_head_dim"), turn, hf.flag("attention_bias", False), scale=scale)
 
@@ -26,8 +26,8 @@ def moe(hf: Fields) -> c.Moe:
     hf.fixed("scoring_func", "sigmoid")
     hf.fixed("topk_method", "noaux_tc")
     hf.fixed("moe_layer_freq", 1)
-    experts, chosen, width = routing.experts(hf), hf.integer("num_experts_per_tok"), hf.integer("moe_intermediate_size")
-    groups, kept = routing.groups(hf, experts, chosen)
+    experts, chosen, width = moe_fields.experts(hf), hf.integer("num_experts_per_tok"), hf.integer("moe_intermediate_size")
+    groups, kept = moe_fields.groups(hf, experts, chosen)
     return c.Moe(
         experts,
         chosen,
@@ -42,7 +42,7 @@ def moe(hf: Fields) -> c.Moe:
 
 
 def config(hf: Fields) -> c.Config:
-    return llama.decoder(hf, routing.dense_first(hf, latent(hf), moe(hf)))
+    return llama.decoder(hf, moe_fields.dense_first(hf, latent(hf), moe(hf)))
 
 
 LATENT = (

@@ -27,14 +27,14 @@ def order(hf: Fields, new: bool) -> str:
 def attention(hf: Fields, width: int, new: bool) -> c.Attention:
     heads, bias, shared = hf.integer("num_attention_heads"), hf.flag("bias", False), hf.flag("multi_query", True)
     hf.relate(width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
-    told = hf.integer("num_kv_heads", heads)
-    kv_heads = told if new else 1 if shared else heads
-    hf.relate(new or shared or told == heads, "num_kv_heads == num_attention_heads", num_kv_heads=told, num_attention_heads=heads)
+    stated = hf.integer("num_kv_heads", heads)
+    kv_heads = stated if new else 1 if shared else heads
+    hf.relate(new or shared or stated == heads, "num_kv_heads == num_attention_heads", num_kv_heads=stated, num_attention_heads=heads)
     hf.relate(heads % kv_heads == 0, "num_attention_heads % num_kv_heads == 0", num_attention_heads=heads, num_kv_heads=kv_heads)
     head = width // heads
-    sloped, turn = hf.flag("alibi", False), rope(hf, head)
-    alibi = c.Alibi(scale=head**-0.5, rounded=True) if sloped else None
-    return c.Attention(heads, kv_heads, head, None if sloped else turn, bias=bias, out_bias=bias, alibi=alibi)
+    use_alibi, turn = hf.flag("alibi", False), rope(hf, head)
+    alibi = c.Alibi(scale=head**-0.5, rounded=True) if use_alibi else None
+    return c.Attention(heads, kv_heads, head, None if use_alibi else turn, bias=bias, out_bias=bias, alibi=alibi)
 
 
 def config(hf: Fields) -> c.Config:

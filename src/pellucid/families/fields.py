@@ -29,7 +29,7 @@ SILENT = """
     transformers_version trust_remote_code typical_p unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache use_return_dict
 """
 HARMLESS = frozenset(SILENT.split())
-WITHIN = {
+HARMLESS_IN = {
     "rope_scaling": {"finetuned"},
     "rope_parameters": {"finetuned"},
 }  # harmless in an object; Yarn-Llama-2 was trained with its factors
@@ -78,9 +78,9 @@ class Fields:
     file: the name that errors show.  ignore: fields that the caller asks to leave aside, read as if the file had none of them.
     """
 
-    def __init__(self, values: Mapping[str, Any], file: str = "config.json", ignore: Iterable[str] = (), within: str = "") -> None:
-        self.file, self.ignore, self.within = file, tuple(ignore), within
-        self.ignored = tuple(name for name in values if within + name in self.ignore)
+    def __init__(self, values: Mapping[str, Any], file: str = "config.json", ignore: Iterable[str] = (), prefix: str = "") -> None:
+        self.file, self.ignore, self.prefix = file, tuple(ignore), prefix
+        self.ignored = tuple(name for name in values if prefix + name in self.ignore)
         self.values: Mapping[str, Any] = {name: value for name, value in values.items() if name not in self.ignored}
         self.read: set[str] = set()
         self.parts: dict[str, Fields] = {}
@@ -88,15 +88,15 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return self.values.get(name) is not None
 
-    def fault(self, name: str, found: object, allowed: str) -> ConfigError:
-        return ConfigError("config.value", file=self.file, field=self.within + name, found=repr(found), allowed=allowed)
+    def fault(self, name: str, value: object, allowed: str) -> ConfigError:
+        return ConfigError("config.value", file=self.file, field=self.prefix + name, found=repr(value), allowed=allowed)
 
     def get(self, name: str, default: Any = MISSING) -> Any:
         self.read.add(name)
         value = self.values.get(name)
         if value is None:
             if default is MISSING:
-                raise ConfigError("config.missing", file=self.file, field=self.within + name)
+                raise ConfigError("config.missing", file=self.file, field=self.prefix + name)
             return default
         return value
 
@@ -110,16 +110,16 @@ class Fields:
     def either(self, *names: str, high: int = 2**31 - 1) -> int:
         """A whole number that files have under one of these names; several must agree."""
         self.read |= set(names)
-        told = {name: self.integer(name, high=high) for name in names if name in self}
-        if not told:
-            raise ConfigError("config.missing", file=self.file, field=self.within + " | ".join(names))
-        self.relate(len(set(told.values())) == 1, " == ".join(told), **told)
-        return next(iter(told.values()))
+        values = {name: self.integer(name, high=high) for name in names if name in self}
+        if not values:
+            raise ConfigError("config.missing", file=self.file, field=self.prefix + " | ".join(names))
+        self.relate(len(set(values.values())) == 1, " == ".join(values), **values)
+        return next(iter(values.values()))
 
     def maybe(self, name: str, low: int = 1, stated: bool = False) -> int | None:
         """A whole number, or None where the field is null or absent; `stated`: it may not be absent."""
         if stated and name not in self.values:
-            raise ConfigError("config.missing", file=self.file, field=self.within + name)
+            raise ConfigError("config.missing", file=self.file, field=self.prefix + name)
         self.read.add(name)
         return self.integer(name, low=low) if name in self else None
 
@@ -178,10 +178,10 @@ class Fields:
     def ids(self, name: str) -> tuple[int, ...]:
         """One token id, a list of them, or none; whether they lie in the vocabulary is the caller's to judge."""
         value = self.get(name, None)
-        found = value if isinstance(value, list) else [] if value is None else [value]
-        if any(type(v) is not int for v in found):
+        numbers = value if isinstance(value, list) else [] if value is None else [value]
+        if any(type(v) is not int for v in numbers):
             raise self.fault(name, value, "id, [id, ...]")
-        return tuple(found)
+        return tuple(numbers)
 
     def part(self, name: str) -> "Fields | None":
         """A nested object, read like the whole; None where it is absent."""
@@ -190,26 +190,28 @@ class Fields:
             return None
         if not isinstance(value, dict):
             raise self.fault(name, value, "{ ... }")
-        return self.parts.setdefault(name, Fields(value, self.file, self.ignore, f"{self.within}{name}."))
+        return self.parts.setdefault(name, Fields(value, self.file, self.ignore, f"{self.prefix}{name}."))
 
-    def relate(self, holds: bool, relation: str, **found: object) -> None:
+    def relate(self, holds: bool, relation: str, **values: object) -> None:
         """Refuse values that do not fit each other, and say which relation failed."""
         if not holds:
-            raise ConfigError("config.relation", file=self.file, relation=relation, found=", ".join(f"{k} = {v}" for k, v in found.items()))
+            raise ConfigError(
+                "config.relation", file=self.file, relation=relation, found=", ".join(f"{k} = {v}" for k, v in values.items())
+            )
 
     def finish(self, cfg: Config) -> tuple[str, ...]:
         """Judge every unread field beside `cfg`; return the names of those that the caller asked to ignore."""
         parts = [self, *self.inner()]
-        unread = [(part.within + name, name, value) for part in parts for name, value in part.unread(cfg)]
+        unread = [(part.prefix + name, name, value) for part in parts for name, value in part.unread(cfg)]
         if wrong := [f"{full} = {value!r}" for full, name, value in unread if name in ABSENT]:
             raise ConfigError("config.unsupported", file=self.file, found=All(wrong))
         if unread:
-            found, way = (
+            fields, way = (
                 All(f"{full} = {value!r}" for full, _, value in unread),
                 All((f"--ignore-field {quote(full)}" for full, *_ in unread), " "),
             )
-            raise ConfigError("config.unknown", file=self.file, found=found, way=way)
-        return tuple(part.within + name for part in parts for name in part.ignored)
+            raise ConfigError("config.unknown", file=self.file, found=fields, way=way)
+        return tuple(part.prefix + name for part in parts for name in part.ignored)
 
     def inner(self) -> Iterator["Fields"]:
         """The objects within this one that were read, and those within them."""
@@ -219,11 +221,11 @@ class Fields:
 
     def unread(self, cfg: Config) -> Iterator[tuple[str, Any]]:
         """Return the unread fields that are not known to be harmless."""
-        harmless = HARMLESS if self.within in WHOLE else WITHIN.get(self.within.removeprefix("text_config.").rstrip("."), frozenset())
+        harmless = HARMLESS if self.prefix in WHOLE else HARMLESS_IN.get(self.prefix.removeprefix("text_config.").rstrip("."), frozenset())
         for name, value in self.values.items():
             if name in self.read or name.startswith("_") or name in harmless:
                 continue
             if name in ABSENT and any(alike(value, v) for v in (None, *ABSENT[name])):
                 continue
-            if self.within not in WHOLE or not agrees(name, value, cfg):
+            if self.prefix not in WHOLE or not agrees(name, value, cfg):
                 yield name, value

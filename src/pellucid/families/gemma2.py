@@ -14,7 +14,7 @@ FULL, SLIDING = KINDS = ("full_attention", "sliding_attention")
 
 
 def kinds(hf: Fields, every: int) -> list[str]:
-    """Each layer's kind; where the file is silent, every so many is full and those before it slide."""
+    """Return each layer's kind; without `layer_types`, each `every`-th layer is full and the others slide."""
     layers = hf.integer("num_hidden_layers", high=100_000)
     if "layer_types" in hf:
         return hf.texts("layer_types", layers, KINDS)
@@ -28,7 +28,7 @@ def mlp(hf: Fields) -> c.Mlp:
 
 
 def attention(hf: Fields, **turn: Any) -> c.Attention:
-    """Gemma's, whose scores are divided by the root of a field instead of the head's width."""
+    """Return Gemma's attention with scores divided by the root of `query_pre_attn_scalar` instead of the head's width."""
     return replace(gemma.attention(hf, **turn), scale=hf.number("query_pre_attn_scalar", 256) ** -0.5)
 
 
@@ -39,7 +39,7 @@ def config(hf: Fields) -> c.Config:
     return replace(gemma.decoder(hf, layers), logit_cap=hf.optional("final_logit_softcapping", 30.0))
 
 
-# post_attention_layernorm is of what attention made here; in Llama the same name is of what the network reads
+# post_attention_layernorm is the norm of attention's output here; in Llama it is the norm of the feed-forward part's input
 NORMS = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "attn_post_norm",

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pellucid import config as c
-from pellucid.families import deepseek_v3, llama, qwen3, routing
+from pellucid.families import deepseek_v3, llama, moe_fields, qwen3
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.rope import rope
@@ -14,7 +14,7 @@ def config(hf: Fields) -> c.Config:
     hf.read |= {"num_nextn_predict_layers", "num_mtp_layers"}  # the module behind the last layer is another model
     attn = llama.attention(hf, qk_norm=hf.flag("use_qk_norm", False))
     attn = replace(attn, rope=rope(hf, attn.width, part=0.5), out_bias=False)
-    return llama.decoder(hf, routing.dense_first(hf, attn, deepseek_v3.moe(hf)), eps=1e-5)
+    return llama.decoder(hf, moe_fields.dense_first(hf, attn, deepseek_v3.moe(hf)), eps=1e-5)
 
 
 FAMILY = Family(

@@ -1,12 +1,12 @@
-"""Llama 4's text model (Scout and Maverick, 2025): three layers with rotary positions and chunks, then one that sees all without either.
+"""Llama 4's text model (Scout and Maverick, 2025): three layers with rotary positions and chunked masks, then one with neither.
 
-Experts read their rows times a sigmoid's share, beside one that all tokens visit. What no position turns, temperature tunes.
+Experts read their rows times a sigmoid's share, beside a shared expert. Layers without rotary positions scale queries by position.
 """
 
 from dataclasses import replace
 
 from pellucid import config as c
-from pellucid.families import llama, routing
+from pellucid.families import llama, moe_fields
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
@@ -15,22 +15,22 @@ from pellucid.families.names import EXPERTS_TURNED, FUSED_TURNED, Rule
 FULL, CHUNKED = KINDS = ("full_attention", "chunked_attention")
 
 
-def turned(hf: Fields, layers: int) -> list[bool]:
-    """Which layers have rotary positions, as `no_rope_layers` has it by 1, or all but every so many."""
-    every, told = hf.integer("no_rope_layer_interval", 4), hf.indices("no_rope_layers", 2)
-    hf.relate(not told or len(told) >= layers, "len(no_rope_layers) >= num_hidden_layers", found=len(told), layers=layers)
-    return [bool(t) for t in told[:layers]] or [(i + 1) % every != 0 for i in range(layers)]
+def rotary_layers(hf: Fields, layers: int) -> list[bool]:
+    """Return which layers have rotary positions: `no_rope_layers` where it is 1, or all but each `no_rope_layer_interval`-th."""
+    every, rotary = hf.integer("no_rope_layer_interval", 4), hf.indices("no_rope_layers", 2)
+    hf.relate(not rotary or len(rotary) >= layers, "len(no_rope_layers) >= num_hidden_layers", found=len(rotary), layers=layers)
+    return [bool(t) for t in rotary[:layers]] or [(i + 1) % every != 0 for i in range(layers)]
 
 
 def sparse(hf: Fields, layers: int) -> list[bool]:
-    """Which layers have experts: those that `moe_layers` lists, or every so many."""
+    """Return which layers have experts: those that `moe_layers` lists, or each `interleave_moe_layer_step`-th."""
     step = hf.integer("interleave_moe_layer_step", 1)
-    told = range(step - 1, layers, step) if hf.get("moe_layers", None) is None else hf.indices("moe_layers", layers)
-    return [i in told for i in range(layers)]
+    chosen = range(step - 1, layers, step) if hf.get("moe_layers", None) is None else hf.indices("moe_layers", layers)
+    return [i in chosen for i in range(layers)]
 
 
 def attentions(hf: Fields) -> dict[bool, c.Attention]:
-    """The attention with rotary positions, and without."""
+    """Return {True: attention with rotary positions, False: attention without}."""
     hf.maybe("num_key_value_heads", stated=True)
     attn = llama.attention(hf, head=128, theta=500_000.0, interleaved=True)
     temper = c.Temper(hf.integer("floor_scale", 8192), hf.number("attn_scale", 0.1))
@@ -40,7 +40,7 @@ def attentions(hf: Fields) -> dict[bool, c.Attention]:
 
 
 def moe(hf: Fields) -> c.Moe:
-    count, chosen, width = routing.experts(hf), hf.integer("num_experts_per_tok", 1), hf.integer("intermediate_size")
+    count, chosen, width = moe_fields.experts(hf), hf.integer("num_experts_per_tok", 1), hf.integer("intermediate_size")
     hf.relate(chosen <= count, "num_experts_per_tok <= num_local_experts", num_experts_per_tok=chosen, num_local_experts=count)
     act = hf.choice("hidden_act", ACTS, "silu")
     return c.Moe(count, chosen, width, width, normalised=False, act=act, corrected=False, share_first=True)
@@ -48,7 +48,7 @@ def moe(hf: Fields) -> c.Moe:
 
 def config(hf: Fields) -> c.Config:
     layers, chunk = hf.integer("num_hidden_layers", high=100_000), hf.integer("attention_chunk_size", 8192)
-    turns, attn = turned(hf, layers), attentions(hf)
+    turns, attn = rotary_layers(hf, layers), attentions(hf)
     silent = hf.get("layer_types", None) is None
     kinds = [CHUNKED if t else FULL for t in turns] if silent else hf.texts("layer_types", layers, KINDS)
     ffn: dict[bool, c.Mlp | c.Moe] = {

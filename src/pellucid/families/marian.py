@@ -26,9 +26,9 @@ def config(hf: Fields) -> c.Config:
         """One side's blocks; a decoder's see what came before, and listen to the encoder."""
         heads = hf.integer(f"{side}_attention_heads")
         hf.relate(width % heads == 0, f"d_model % {side}_attention_heads == 0", d_model=width, heads=heads)
-        own, cross = (c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=causal) for causal in (True, False))
+        masked, unmasked = (c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=causal) for causal in (True, False))
         mlp = c.Mlp(hf.integer(f"{side}_ffn_dim"), act, gated=False, bias=True)
-        layer = c.Layer(own, mlp, cross, "post") if side == "decoder" else c.Layer(cross, mlp, order="post")
+        layer = c.Layer(masked, mlp, unmasked, "post") if side == "decoder" else c.Layer(unmasked, mlp, order="post")
         return (layer,) * hf.integer(f"{side}_layers", high=100_000)
 
     layers, positions = hf.integer("encoder_layers"), hf.integer("max_position_embeddings", 1024)

@@ -3,14 +3,14 @@
 import re
 
 from pellucid import config as c
-from pellucid.families import llama, mistral, routing
+from pellucid.families import llama, mistral, moe_fields
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import STACKED, Rule
 
 
 def config(hf: Fields) -> c.Config:
-    layer = c.Layer(mistral.attention(hf, theta=1e6), routing.by_softmax(hf, "intermediate_size"))
+    layer = c.Layer(mistral.attention(hf, theta=1e6), moe_fields.by_softmax(hf, "intermediate_size"))
     return llama.decoder(hf, (layer,) * hf.integer("num_hidden_layers", high=100_000), eps=1e-5)
 
 

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.families.family import Family
-from pellucid.families.names import Group, plan
+from pellucid.families.names import TensorGroup, plan
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 
 Runs = dict[str, list[tuple[Tensor, Tensor]]]  # the input and the output of each call of a module, in the order in which calls end
 
 
 @dataclass(frozen=True)
-class Pair:
+class ModulePair:
     """ours and theirs are module paths; cut: which columns of their output are ours, where one of theirs does the work of several."""
 
     ours: str
@@ -36,7 +36,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ModuleDifference:
     """path: a module of ours. side: "input" or "output" of it. error: the largest difference over the tensor's largest value."""
 
     path: str
@@ -45,13 +45,13 @@ class Difference:
     error: float
 
 
-def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> list[Pair]:
+def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> list[ModulePair]:
     """Every module of `model` whose counterpart in `other` the names tell."""
     paths = {spelled(family, path): path for path, _ in other.named_modules()}
     known, own = {s: other.get_submodule(path) for s, path in paths.items()}, dict(model.named_modules(remove_duplicate=False))
     weights = {n: tuple(p.shape) for n, p in model.named_parameters(remove_duplicate=False)}
     groups, _ = plan(family.rules_for(model.config), weights)
-    leaves: dict[str, Pair] = {}
+    leaves: dict[str, ModulePair] = {}
     inside: dict[str, set[str]] = {}  # the counterparts of what each module of ours holds
     for g in groups:
         theirs = owner(g.disk[0], known)
@@ -60,18 +60,18 @@ def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> 
         for name in g.ours:
             path, _, leaf = name.rpartition(".")
             if leaf == "weight" and g.disk[0].rpartition(".")[0] == theirs and biased(own[path]) <= biased(known[theirs]):
-                leaves[path] = Pair(path, theirs, columns(g, name, weights))
+                leaves[path] = ModulePair(path, theirs, columns(g, name, weights))
             for above in (path[:end] for end in (*(i for i, c in enumerate(path) if c == "."), len(path), 0)):
                 inside.setdefault(above, set()).add(theirs)
     taken = {p.theirs for p in leaves.values()}
-    parts = {p: Pair(p, shared(names, known, taken)) for p, names in inside.items() if p not in leaves and called(own[p])}
+    parts = {p: ModulePair(p, shared(names, known, taken)) for p, names in inside.items() if p not in leaves and called(own[p])}
     outer = {above for path in parts for above in parts if path.startswith(f"{above}.") and inside[path] == inside[above]}
-    alike = {path: p for path, p in parts.items() if within(p.theirs, taken) <= inside[path] and path not in outer}
-    found = {path: p for path, p in (alike | leaves).items() if path.rpartition(".")[2] not in family.residual_inside}
-    return [replace(found[path], theirs=paths[found[path].theirs]) for path in own if path in found]
+    alike = {path: p for path, p in parts.items() if modules_in(p.theirs, taken) <= inside[path] and path not in outer}
+    paired = {path: p for path, p in (alike | leaves).items() if path.rpartition(".")[2] not in family.residual_inside}
+    return [replace(paired[path], theirs=paths[paired[path].theirs]) for path in own if path in paired]
 
 
-def columns(group: Group, name: str, weights: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+def columns(group: TensorGroup, name: str, weights: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """Which columns of their output one of ours has, where the group shares a tensor on disk; None where it has it alone."""
     if len(group.ours) == 1:
         return None
@@ -102,7 +102,7 @@ def shared(names: set[str], known: dict[str, nn.Module], taken: set[str]) -> str
     return path
 
 
-def within(path: str, modules: set[str]) -> set[str]:
+def modules_in(path: str, modules: set[str]) -> set[str]:
     """Those of these modules that lie in one. BERT's attention holds the norm after it too, which in ours stands beside it."""
     return {m for m in modules if not path or f"{m}.".startswith(f"{path}.")}
 
@@ -145,7 +145,7 @@ def tensors(values: Any) -> Iterator[Tensor]:
             yield from tensors(v)
 
 
-def first_difference(table: Iterable[Pair], ours: Runs, theirs: Runs, tolerance: float) -> Difference | None:
+def first_difference(table: Iterable[ModulePair], ours: Runs, theirs: Runs, tolerance: float) -> ModuleDifference | None:
     """The first tensor, in the order of our run, that differs by more than tolerance times their largest value; None where none does."""
     by_path = {p.ours: p for p in table}
     for path, calls in ours.items():
@@ -153,7 +153,7 @@ def first_difference(table: Iterable[Pair], ours: Runs, theirs: Runs, tolerance:
         for (x, y), (their_x, their_y) in zip(calls, theirs.get(pair.theirs, ()), strict=False):
             for side, a, b in (("input", x, their_x), ("output", y, pair.own(their_y))):
                 if (error := gap(a, b)) > tolerance:
-                    return Difference(path, pair.theirs, side, error)
+                    return ModuleDifference(path, pair.theirs, side, error)
     return None
 
 

@@ -44,8 +44,8 @@ def _part_pairs(x: Tensor) -> list[Tensor]:
 
 
 def _join_pairs(ours: list[Tensor]) -> Tensor:
-    turned = [w.transpose(1, 2) if w.ndim == 3 else w for w in ours]
-    return torch.stack(turned, -1).flatten(-2)
+    transposed = [w.transpose(1, 2) if w.ndim == 3 else w for w in ours]
+    return torch.stack(transposed, -1).flatten(-2)
 
 
 PLAIN = Layout(lambda disk, _: disk, lambda ours: ours, views=True)
@@ -90,7 +90,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Group:
+class TensorGroup:
     """These tensors on disk are those of ours."""
 
     disk: tuple[str, ...]
@@ -106,9 +106,9 @@ def pattern(template: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-def put(template: str, found: Mapping[str, str]) -> str:
+def put(template: str, marks: Mapping[str, str]) -> str:
     """A template with what a match found put in."""
-    return template.replace("{i}", found.get("i", "")).replace("*", found.get("end", ""))
+    return template.replace("{i}", marks.get("i", "")).replace("*", marks.get("end", ""))
 
 
 def spelling(rules: tuple[Rule, ...], names: Iterable[str]) -> tuple[Rule, ...]:
@@ -126,10 +126,10 @@ def spelling(rules: tuple[Rule, ...], names: Iterable[str]) -> tuple[Rule, ...]:
     return (*(r for r in rules if r.layout is not STACKED), both, Rule(f"{head}.down_proj", apart["down"].ours))
 
 
-def plan(rules: Iterable[Rule], shapes: Mapping[str, Shape]) -> tuple[list[Group], list[str]]:
+def plan(rules: Iterable[Rule], shapes: Mapping[str, Shape]) -> tuple[list[TensorGroup], list[str]]:
     """The groups that fill a model's tensors (name -> shape), in the model's order; and the names that no rule speaks of."""
     table = [(rule, [pattern(n) for n in rule.names]) for rule in rules]
-    groups: dict[Group, None] = {}
+    groups: dict[TensorGroup, None] = {}
     orphans = []
     for name, shape in shapes.items():
         hit = next(((rule, m) for rule, ps in table for p in ps if (m := p.fullmatch(name))), None)
@@ -137,8 +137,8 @@ def plan(rules: Iterable[Rule], shapes: Mapping[str, Shape]) -> tuple[list[Group
             orphans.append(name)
             continue
         rule, match = hit
-        found = match.groupdict()
-        disk = put(rule.disk, found)
+        marks = match.groupdict()
+        disk = put(rule.disk, marks)
         names = tuple(disk.replace("{e}", str(e)) for e in range(shape[0])) if "{e}" in disk else (disk,)
-        groups[Group(names, tuple(put(n, found) for n in rule.names), rule.layout)] = None
+        groups[TensorGroup(names, tuple(put(n, marks) for n in rule.names), rule.layout)] = None
     return list(groups), orphans

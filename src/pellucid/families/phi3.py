@@ -18,10 +18,10 @@ def config(hf: Fields) -> c.Config:
     for name, only in ABSENT.items():
         hf.fixed(name, only)
     long = False
-    if found := settings(hf):
+    if scaling := settings(hf):
         for name in ("rope_type", "type"):
-            found.fixed(name, "default", "longrope", "su")
-        long = kind(found) != "default"
+            scaling.fixed(name, "default", "longrope", "su")
+        long = kind(scaling) != "default"
     # it stands beside the settings of long texts, and is told where they are
     hf.maybe("original_max_position_embeddings", stated=long)
     attn = replace(llama.attention(hf, part=1.0), window=hf.maybe("sliding_window"))

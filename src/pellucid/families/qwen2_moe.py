@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pellucid import config as c
-from pellucid.families import llama, qwen3, routing
+from pellucid.families import llama, moe_fields, qwen3
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
@@ -13,8 +13,8 @@ from pellucid.families.names import STACKED, Rule
 def layers(hf: Fields, attn: list[c.Attention], **more: object) -> tuple[c.Layer, ...]:
     """One layer for each of these attentions, with experts or without; more: of the experts."""
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
-    moe = routing.by_softmax(hf, "moe_intermediate_size", normalised=hf.flag("norm_topk_prob", False), **more)
-    return tuple(c.Layer(a, moe if sparse else mlp) for a, sparse in zip(attn, routing.sparse(hf, len(attn)), strict=True))
+    moe = moe_fields.by_softmax(hf, "moe_intermediate_size", normalised=hf.flag("norm_topk_prob", False), **more)
+    return tuple(c.Layer(a, moe if sparse else mlp) for a, sparse in zip(attn, moe_fields.sparse(hf, len(attn)), strict=True))
 
 
 def config(hf: Fields) -> c.Config:

@@ -22,14 +22,14 @@ def rope(
     """
     theta = hf.number(base, theta, above=1.0)
     part = part if part is None else hf.number("partial_rotary_factor", part)
-    found = settings(hf, layer)
-    if found is not None:
-        theta = found.number("rope_theta", theta, above=1.0)
-        part = part if part is None else found.number("partial_rotary_factor", part)
+    scaling = settings(hf, layer)
+    if scaling is not None:
+        theta = scaling.number("rope_theta", theta, above=1.0)
+        part = part if part is None else scaling.number("partial_rotary_factor", part)
     hf.relate(part is None or part <= 1.0, "partial_rotary_factor <= 1", partial_rotary_factor=part)
     width = head if part is None else int(head * part)
     hf.relate(width % 2 == 0 and width > 0, "rotary width % 2 == 0", width=width)
-    return Rope(width, theta, interleaved, None if found is None else KINDS[kind(found)](found, hf, width))
+    return Rope(width, theta, interleaved, None if scaling is None else KINDS[kind(scaling)](scaling, hf, width))
 
 
 def settings(hf: Fields, layer: str | None = None) -> Fields | None:
@@ -38,61 +38,61 @@ def settings(hf: Fields, layer: str | None = None) -> Fields | None:
     hf.relate(
         not both, "not (rope_parameters and rope_scaling)", **({k: hf.get(k) for k in ("rope_parameters", "rope_scaling")} if both else {})
     )
-    found, old = hf.part("rope_parameters"), hf.part("rope_scaling")
+    current, old = hf.part("rope_parameters"), hf.part("rope_scaling")
     if layer is None:
-        return found or old
-    return found.part(layer) if found is not None else old if layer == "full_attention" else None
+        return current or old
+    return current.part(layer) if current is not None else old if layer == "full_attention" else None
 
 
-def kind(found: Fields) -> str:
+def kind(scaling: Fields) -> str:
     """`rope_type`, or `type`; both where they agree."""
     names = {name: name for name in KINDS}
-    told = [str(found.choice(name, names)) for name in ("rope_type", "type") if name in found]
-    found.relate(len(set(told)) < 2, "type == rope_type", rope_type=told[:1], type=told[1:])
-    return told[0] if told else "default"
+    kinds = [str(scaling.choice(name, names)) for name in ("rope_type", "type") if name in scaling]
+    scaling.relate(len(set(kinds)) < 2, "type == rope_type", rope_type=kinds[:1], type=kinds[1:])
+    return kinds[0] if kinds else "default"
 
 
-def plain(found: Fields, hf: Fields, width: int) -> None:
-    found.read |= {"factor"}
+def plain(scaling: Fields, hf: Fields, width: int) -> None:
+    scaling.read |= {"factor"}
 
 
-def linear(found: Fields, hf: Fields, width: int) -> Linear:
-    return Linear(found.number("factor"))
+def linear(scaling: Fields, hf: Fields, width: int) -> Linear:
+    return Linear(scaling.number("factor"))
 
 
-def llama3(found: Fields, hf: Fields, width: int) -> Llama3:
-    low, high = found.number("low_freq_factor"), found.number("high_freq_factor")
-    found.relate(low <= high, "low_freq_factor <= high_freq_factor", low_freq_factor=low, high_freq_factor=high)
-    return Llama3(found.number("factor"), low, high, found.integer("original_max_position_embeddings"))
+def llama3(scaling: Fields, hf: Fields, width: int) -> Llama3:
+    low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
+    scaling.relate(low <= high, "low_freq_factor <= high_freq_factor", low_freq_factor=low, high_freq_factor=high)
+    return Llama3(scaling.number("factor"), low, high, scaling.integer("original_max_position_embeddings"))
 
 
-def yarn(found: Fields, hf: Fields, width: int) -> Yarn:
+def yarn(scaling: Fields, hf: Fields, width: int) -> Yarn:
     context = hf.maybe("max_position_embeddings")
-    original = found.integer("original_max_position_embeddings", context)
-    factor = found.number("factor", None if context is None else context / original)
-    alike, across = found.number("mscale", 0.0, -1), found.number("mscale_all_dim", 0.0, -1)
+    original = scaling.integer("original_max_position_embeddings", context)
+    factor = scaling.number("factor", None if context is None else context / original)
+    alike, across = scaling.number("mscale", 0.0, -1), scaling.number("mscale_all_dim", 0.0, -1)
     amount = mscale(factor, alike) / mscale(factor, across) if alike and across else mscale(factor, 1.0)
-    fast, slow = found.number("beta_fast", 32.0), found.number("beta_slow", 1.0)
-    found.relate(fast >= slow, "beta_fast >= beta_slow", beta_fast=fast, beta_slow=slow)
-    return Yarn(factor, original, fast, slow, found.number("attention_factor", amount), found.flag("truncate", True))
+    fast, slow = scaling.number("beta_fast", 32.0), scaling.number("beta_slow", 1.0)
+    scaling.relate(fast >= slow, "beta_fast >= beta_slow", beta_fast=fast, beta_slow=slow)
+    return Yarn(factor, original, fast, slow, scaling.number("attention_factor", amount), scaling.flag("truncate", True))
 
 
-def dynamic(found: Fields, hf: Fields, width: int) -> Dynamic:
-    found.relate(width > 2, "rotary width > 2", width=width)
-    found.read |= {"original_max_position_embeddings"}  # transformers counts from the longest context
-    return Dynamic(found.number("factor"), hf.integer("max_position_embeddings"))
+def dynamic(scaling: Fields, hf: Fields, width: int) -> Dynamic:
+    scaling.relate(width > 2, "rotary width > 2", width=width)
+    scaling.read |= {"original_max_position_embeddings"}  # transformers counts from the longest context
+    return Dynamic(scaling.number("factor"), hf.integer("max_position_embeddings"))
 
 
-def longrope(found: Fields, hf: Fields, width: int) -> LongRope:
+def longrope(scaling: Fields, hf: Fields, width: int) -> LongRope:
     context, outside = hf.integer("max_position_embeddings"), hf.maybe("original_max_position_embeddings")
-    original = found.integer("original_max_position_embeddings", outside or context)
-    found.relate(outside in (None, original), "original_max_position_embeddings alike", outside=outside, original=original)
-    factor = found.number("factor", context / original)
+    original = scaling.integer("original_max_position_embeddings", outside or context)
+    scaling.relate(outside in (None, original), "original_max_position_embeddings alike", outside=outside, original=original)
+    factor = scaling.number("factor", context / original)
     amount = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    short, long = found.numbers("short_factor"), found.numbers("long_factor")
+    short, long = scaling.numbers("short_factor"), scaling.numbers("long_factor")
     relation = "len(short_factor) == len(long_factor) == head_dim * partial_rotary_factor / 2"
-    found.relate(len(short) == len(long) == width // 2, relation, short=len(short), long=len(long), half=width // 2)
-    return LongRope(short, long, original, found.number("attention_factor", amount))
+    scaling.relate(len(short) == len(long) == width // 2, relation, short=len(short), long=len(long), half=width // 2)
+    return LongRope(short, long, original, scaling.number("attention_factor", amount))
 
 
 def mscale(factor: float, amount: float) -> float:
@@ -102,9 +102,9 @@ def mscale(factor: float, amount: float) -> float:
 
 def across_mscale(hf: Fields) -> float:
     """DeepSeek's second use of it: the softmax scale grows by the square of mscale(factor, mscale_all_dim)."""
-    found = settings(hf)
-    across = found.number("mscale_all_dim", 0.0, -1) if found and kind(found) != "default" else 0.0
-    return mscale(found.number("factor"), across) ** 2 if found and across else 1.0
+    scaling = settings(hf)
+    across = scaling.number("mscale_all_dim", 0.0, -1) if scaling and kind(scaling) != "default" else 0.0
+    return mscale(scaling.number("factor"), across) ** 2 if scaling and across else 1.0
 
 
 KINDS = {"default": plain, "linear": linear, "llama3": llama3, "yarn": yarn, "dynamic": dynamic, "longrope": longrope, "su": longrope}

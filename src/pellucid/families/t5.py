@@ -46,7 +46,7 @@ def config(hf: Fields) -> c.Config:
 
 
 def stack(side: str, ffn: int, ways: dict[str, str]) -> tuple[Rule, ...]:
-    """One side's table; its feed-forward part is sub-layer 1 of the encoder, 2 of the decoder."""
+    """Return one side's table. ffn: the sub-layer of its feed-forward part, 1 in the encoder and 2 in the decoder."""
     block, ours = f"{side}.block.{{i}}.layer", f"{side}.layers.{{i}}"
     return (
         *(Rule(f"{block}.0.SelfAttention.{n}.*", f"{ours}.attn.{n}.*") for n in "qkvo"),
@@ -65,18 +65,18 @@ CROSS = (
 
 
 def rules(cfg: c.Config) -> tuple[Rule, ...]:
-    """The whole table. Without a gate there is one way up, and it is called wi."""
+    """Return the table. Without a gate the way up is called wi."""
     ffn = cfg.layers[0].ffn
     ways = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if ffn.gated else {"up": "wi", "down": "wo"}
     return (Rule("shared.*", "embed.*"), *stack("encoder", 1, ways), *stack("decoder", 2, ways), *CROSS, Rule("lm_head.*", "head.*"))
 
 
-IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # made by an old script, read by nobody
+IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # written by an old script, never read
 COPIES = {f"{side}.embed_tokens.weight": "shared.weight" for side in ("encoder", "decoder")}
 
 
 def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
-    """v1.1's files do not say whether the head is tied: it is its own where one is stored."""
+    """Return `cfg` with an untied head if one is stored: v1.1's files do not say."""
     return replace(cfg, tied="lm_head.weight" not in names)
 
 

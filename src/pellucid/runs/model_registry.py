@@ -82,7 +82,7 @@ class LoadedModel:
         return told | {
             "bytes": sum(p.nbytes for p in parameters),
             "dtype": name_of(self.module.embed.weight.dtype),
-            "held": name_of(self.module.embed.weight.dtype) if self.model is None else self.model.held,
+            "held": name_of(self.module.embed.weight.dtype) if self.model is None else self.model.precision_note,
             "device": str(self.module.embed.weight.device),
             "positions": self.config.positions,
             "vocab": self.config.vocab,

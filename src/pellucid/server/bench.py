@@ -14,10 +14,10 @@ import torch
 from pellucid.bench import last_measured
 from pellucid.bench.benched_model import check, reach
 from pellucid.bench.idle import Watchman
-from pellucid.bench.limits import Gauge, block_for
+from pellucid.bench.machine_limits import Gauge, block_for
 from pellucid.bench.peers import Served
-from pellucid.bench.stages import Stages
-from pellucid.bench.timing import WARM, beside, decode, prefill
+from pellucid.bench.progress_stages import Stages
+from pellucid.bench.timing import WARM, against_bounds, decode, prefill
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bounds import moved
 from pellucid.documents import bench as bench_document
@@ -75,7 +75,7 @@ class Bench:
         times = [stage(lambda: prefill(loaded.module, bill, clock))]
         times += [stage(lambda: decode(loaded.module, bill, new, clock))] if writes else []
         limits = stage(gauge.measure).limits
-        phases = [(t, *beside(bill, t, limits.device)) for t in times]
+        phases = [(t, *against_bounds(bill, t, limits.device)) for t in times]
         measured = bench_document.document(bill, False, phases, limits.device, Served(), watchman.verdict(limits))
         self.latest[loaded.name] = {"schema": bench_document.SCHEMA, "limits": last_measured.document(limits), **measured}
         return self.latest[loaded.name]

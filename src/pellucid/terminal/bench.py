@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.text import Text
 
 from pellucid.bench.idle import Idle
-from pellucid.bench.limits import Limits
+from pellucid.bench.machine_limits import MachineLimits
 from pellucid.bench.peers import Served
-from pellucid.bench.timing import Beside
+from pellucid.bench.timing import AgainstBound
 from pellucid.counting import Bill
 from pellucid.counting.bounds import Device
 from pellucid.documents.amount import scaled, seconds
@@ -22,7 +22,7 @@ PHASES = {"prefill": "bench.prefill", "decode": "bench.decode"}
 SETS = {"compute": "count.compute", "bandwidth": "count.bandwidth", None: "bench.nothing"}
 
 
-def limits(found: Limits) -> list[Text]:
+def limits(found: MachineLimits) -> list[Text]:
     """The machine, and each rate with the best and the median of its runs."""
     rows = headed(say("bench.rate"), say("bench.best"), say("bench.median"))
     for threads, rate in found.read.items():
@@ -65,7 +65,7 @@ def drawn(bill: Bill, random: bool, phases: Phases, device: Device, served: Serv
         ]
         eager = statistics.median(timed.eager)
         rows.append([Text(say("bench.rest"), "dim"), "", seconds(max(0.0, eager - sum(p.seconds for p in parts))), "", "", ""])
-        rows.append([say("bench.eager"), "", seconds(eager), seconds(whole.bound), ratio(Beside("", eager, whole.bound), idle), ""])
+        rows.append([say("bench.eager"), "", seconds(eager), seconds(whole.bound), ratio(AgainstBound("", eager, whole.bound), idle), ""])
         if timed.planned:
             rows.append([say("bench.planned"), "", seconds(whole.seconds), seconds(whole.bound), ratio(whole, idle), ""])
         columns = [Column(), Column(">", style="dim"), Column(">"), Column(">"), Column(">"), Column(style="dim")]
@@ -88,7 +88,7 @@ def engine(served: Served) -> list[str]:
         told = {"context": count(first.context), "cold": cold}
         known = say("bench.first", **told, warm=warm, cached=count(first.cached))
         out.append(known if first.cached else say("bench.first.cold", **told))
-    if (crowd := served.crowd) is not None:
+    if (crowd := served.batch) is not None:
         size = {"requests": crowd.requests, "read": count(crowd.read), "written": count(crowd.written)}
         out.append(say("bench.crowd", **size, seconds=seconds(crowd.seconds), rate=f"{crowd.rate:.1f}"))
     if (other := served.against) is not None:
@@ -98,5 +98,5 @@ def engine(served: Served) -> list[str]:
     return out
 
 
-def ratio(x: Beside, idle: Idle) -> str:
+def ratio(x: AgainstBound, idle: Idle) -> str:
     return "-" if x.ratio is None or not idle.quiet else f"{x.ratio:.2f}"

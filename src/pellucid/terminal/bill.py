@@ -6,7 +6,7 @@ from rich.text import Text
 
 from pellucid.counting import Bill
 from pellucid.counting.bounds import parts
-from pellucid.counting.textbook import beside
+from pellucid.counting.textbook import closed_forms
 from pellucid.counting.variants import other_kinds
 from pellucid.documents.amount import Amount, scaled
 from pellucid.documents.count import View, bounds, device_of
@@ -52,7 +52,7 @@ def parameters(bill: Bill) -> list[Text]:
     rows = headed(say("count.head.part"), say("count.head.number"), say("count.head.share"), say("count.head.formula"))
     rows += [
         [name, count(int(n)), f"{100 * n.value / every:.1f}%", Text(short(n.symbols), "dim")]
-        for name, n in bill.within("parameters.by_part")
+        for name, n in bill.below("parameters.by_part")
     ]
     rows.append([Text(say("count.total"), "bold"), count(every), "", Text(bill["parameters.total"].symbols, "dim")])
     if bill["parameters.active"].value != every:
@@ -126,7 +126,7 @@ def work(bill: Bill) -> list[Text]:
 def textbook(bill: Bill, width: int) -> list[Text]:
     """The formulas of textbooks beside the counted numbers, with every summand of the difference."""
     out = []
-    for b in beside(bill):
+    for b in closed_forms(bill):
         closed = f"{b.closed.symbols} = {count(int(b.closed))}"
         out += prose(say("count.counted", name=say(BOOKS[b.name]), closed=closed, counted=count(b.counted)), width)
         because = " · ".join(f"{say(BECAUSE[name]) if name in BECAUSE else name} {n:+,}" for name, n in b.because if n)

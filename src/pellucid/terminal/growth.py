@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import log2
 
 from pellucid.counting import Bill
-from pellucid.counting.fit import held
+from pellucid.counting.fit import bytes_held
 from pellucid.documents.amount import scaled
 from pellucid.messages import say
 from pellucid.terminal.svg import COLOURS, label, line, picture
@@ -56,4 +56,4 @@ def apart(heights: Sequence[float], least: float = 14.0) -> list[float]:
 
 def kv_cache(bill: Bill, context: int) -> int:
     """Bytes that a batch of this context leaves in every layer."""
-    return held(bill, context, bill.setting.batch) - int(bill["bytes.total"])
+    return bytes_held(bill, context, bill.setting.batch) - int(bill["bytes.total"])

@@ -69,10 +69,12 @@ def header(run: RunView, width: int) -> Iterator[Text]:
     """The model in a line, with what it computes in and why; the reason has a line of its own where the first has no room."""
     m = run.model
     facts = [m.family.name, say("explain.layers", count=len(m.config.layers)), say("explain.parameters", count=count(m.num_parameters()))]
-    whole, brief = (Text.assemble((m.name, TITLE), ("  " + " · ".join([*facts, dtype]), DIM)) for dtype in (m.held, name_of(m.dtype)))
+    whole, brief = (
+        Text.assemble((m.name, TITLE), ("  " + " · ".join([*facts, dtype]), DIM)) for dtype in (m.precision_note, name_of(m.dtype))
+    )
     yield whole if whole.cell_len <= width else brief
     if whole.cell_len > width:
-        yield Text(f"  {m.held}", DIM)
+        yield Text(f"  {m.precision_note}", DIM)
 
 
 def pieces(run: RunView, view: View) -> list[Text]:

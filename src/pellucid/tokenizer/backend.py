@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import tokenizers
 
 from pellucid.errors import PellucidError, TokenizerError
-from pellucid.tokenizer.limited_process import Worker
+from pellucid.tokenizer.limited_process import LimitedProcess
 from pellucid.tokenizer.patterns import PUBLISHED
 
 SETTING_UP = 20.0  # seconds of a processor for a vocabulary of millions
 Spec = dict[str, Any]
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """What is asked of a tokenizer of the library."""
 
     def encode(self, text: str, pair: str | None, special: bool) -> tuple[list[int], list[int]]:
@@ -31,34 +31,34 @@ class Encoder(Protocol):
         """What the library decodes each of these ids from."""
 
 
-def library(spec: Spec, file: str, parse: bool) -> Encoder:
+def library(spec: Spec, file: str, parse: bool) -> TextEncoder:
     """The library's tokenizer of a checked spec.  parse: control tokens are taken from text."""
     setup = {"serve": "tokenizer", "spec": spec, "parse": parse}
     if unpublished(spec):
-        return Distant(setup, file)
+        return RemoteEncoder(setup, file)
     with guarded(file):
-        return Library(setup, file)
+        return LocalEncoder(setup, file)
 
 
 def unpublished(spec: Any) -> list[str]:
     """The regular expressions of a spec's normalizer and pre-tokenizer that are not known to be harmless."""
-    found, waiting = list[str](), [spec.get("normalizer"), spec.get("pre_tokenizer")]
+    patterns, waiting = list[str](), [spec.get("normalizer"), spec.get("pre_tokenizer")]
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict):
             waiting += part.values()
             pattern = part.get("Regex")
-            found += [pattern] if isinstance(pattern, str) and pattern not in PUBLISHED else []
+            patterns += [pattern] if isinstance(pattern, str) and pattern not in PUBLISHED else []
         elif isinstance(part, list):
             waiting += part
-    return found
+    return patterns
 
 
-class Library:
+class LocalEncoder:
     """In this process; also what a worker serves."""
 
     def __init__(self, setup: Spec, file: str = "") -> None:
-        self.file, self.told = file, Spec()
+        self.file, self.setup_reply = file, Spec()
         self._made = tokenizers.Tokenizer.from_str(json.dumps(setup["spec"], ensure_ascii=False))
         self._made.encode_special_tokens = not setup["parse"]
 
@@ -84,26 +84,26 @@ class Library:
     @staticmethod
     def fault(broken: BaseException) -> Spec:
         """What went wrong."""
-        return {"fault": "memory"} if isinstance(broken, MemoryError) else {"fault": "library", "found": words(broken)}
+        return {"fault": "memory"} if isinstance(broken, MemoryError) else {"fault": "library", "found": one_line(broken)}
 
 
-class Distant:
+class RemoteEncoder:
     """In a worker."""
 
     def __init__(self, setup: Spec, file: str) -> None:
-        self._worker = Worker(setup, file, SETTING_UP)
+        self._worker = LimitedProcess(setup, file, SETTING_UP)
 
     def encode(self, text: str, pair: str | None, special: bool) -> tuple[list[int], list[int]]:
         answer = self._worker.ask({"text": text, "pair": pair, "special": special})
         return answer["ids"], answer["mask"]
 
     def ids(self, tokens: Sequence[str]) -> list[int | None]:
-        found: list[int | None] = self._worker.ask({"tokens": list(tokens)})["ids"]
-        return found
+        ids_there: list[int | None] = self._worker.ask({"tokens": list(tokens)})["ids"]
+        return ids_there
 
     def pieces(self, ids: Sequence[int]) -> list[str | None]:
-        found: list[str | None] = self._worker.ask({"ids": list(ids)})["pieces"]
-        return found
+        texts: list[str | None] = self._worker.ask({"ids": list(ids)})["pieces"]
+        return texts
 
 
 @contextmanager
@@ -114,9 +114,9 @@ def guarded(file: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit, GeneratorExit, PellucidError):
         raise
     except BaseException as broken:
-        raise TokenizerError("tokenizer.library", file=file, found=words(broken)) from None
+        raise TokenizerError("tokenizer.library", file=file, found=one_line(broken)) from None
 
 
-def words(broken: BaseException) -> str:
+def one_line(broken: BaseException) -> str:
     """What a fault says of itself, on one line."""
     return " ".join(str(broken).split())[:1000] or type(broken).__name__

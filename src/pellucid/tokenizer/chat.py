@@ -54,20 +54,20 @@ def settings(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _message(message: Any, place: str) -> Message:
-    held = {name: value for name, value in _is(message, dict, place).items() if value is not None}
-    for name in held:
+    fields = {name: value for name, value in _is(message, dict, place).items() if value is not None}
+    for name in fields:
         if name not in KEYS:
             raise UseError("chat.unknown", place=f"{place}.{name}", allowed=", ".join(KEYS))
-    if held.get("role") not in ROLES:
-        raise UseError("chat.role", place=f"{place}.role", found=held.get("role"), allowed=", ".join(ROLES))
-    for name, value in held.items():
+    if fields.get("role") not in ROLES:
+        raise UseError("chat.role", place=f"{place}.role", found=fields.get("role"), allowed=", ".join(ROLES))
+    for name, value in fields.items():
         _plain(_is(value, list if name == "tool_calls" else str, f"{place}.{name}"), f"{place}.{name}")
-    for i, call in enumerate(held.get("tool_calls", ())):
+    for i, call in enumerate(fields.get("tool_calls", ())):
         _is(call, dict, f"{place}.tool_calls[{i}]")
-    if "content" not in held and "tool_calls" not in held:
+    if "content" not in fields and "tool_calls" not in fields:
         raise UseError("chat.content", place=f"{place}.content")
-    thought = next((held[name] for name in REASONING if name in held), None)
-    return held if thought is None else {"thinking": thought, **held, "reasoning_content": thought}
+    thought = next((fields[name] for name in REASONING if name in fields), None)
+    return fields if thought is None else {"thinking": thought, **fields, "reasoning_content": thought}
 
 
 def _is(value: Any, kind: type, place: str) -> Any:
@@ -82,11 +82,11 @@ def _plain(value: Any, place: str, depth: int = 1) -> None:
         raise UseError("chat.depth", place=place[:100], limit=DEEPEST)
     inner: Sequence[tuple[Any, str]] = ()
     if isinstance(value, dict):
-        inner = [(name, place) for name in value] + [(held, f"{place}.{name}") for name, held in value.items()]
+        inner = [(name, place) for name in value] + [(each, f"{place}.{name}") for name, each in value.items()]
         if odd := [name for name in value if not isinstance(name, str)]:
             raise UseError("chat.kind", place=place, found=name_of(odd[0]), expected=name_of(""))
     elif isinstance(value, list):
-        inner = [(held, f"{place}[{i}]") for i, held in enumerate(value)]
+        inner = [(each, f"{place}[{i}]") for i, each in enumerate(value)]
     elif isinstance(value, str):
         if any("\ud800" <= c <= "\udfff" for c in value):
             raise UseError("chat.surrogate", place=place)
@@ -94,5 +94,5 @@ def _plain(value: Any, place: str, depth: int = 1) -> None:
         raise UseError("chat.kind", place=place, found=str(value) if isinstance(value, float) else name_of(value), expected="JSON")
     elif isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
         raise UseError("chat.digits", place=place, limit=MOST_DIGITS)
-    for held, where in inner:
-        _plain(held, where, depth + 1)
+    for each, where in inner:
+        _plain(each, where, depth + 1)

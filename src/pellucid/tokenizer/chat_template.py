@@ -18,7 +18,7 @@ from pellucid.checkpoint.json_file import name_of, read_object
 from pellucid.errors import TokenizerError, UseError
 from pellucid.messages import say
 from pellucid.tokenizer import chat
-from pellucid.tokenizer.limited_process import Worker
+from pellucid.tokenizer.limited_process import LimitedProcess
 
 TEMPLATE_FILE, LEGACY_FILE, TEMPLATE_FOLDER = "chat_template.jinja", "chat_template.json", "additional_chat_templates"
 DEFAULT, TOOLS = "default", "tool_use"
@@ -48,14 +48,14 @@ class Template:
         if len(source.encode(errors="replace")) > TEMPLATE_BYTES:
             raise TokenizerError("file.large", file=file, size=len(source), limit=TEMPLATE_BYTES)
         self.source, self.file = source, file
-        self.dated, self.drawn = "strftime_now" in source, "random" in source
-        self._worker = Worker({"serve": "template", "source": source}, file)
+        self.dated, self.random = "strftime_now" in source, "random" in source
+        self._worker = LimitedProcess({"serve": "template", "source": source}, file)
 
     @property
     def literals(self) -> str:
         """Every text that stands in the template, NUL between them."""
-        told: str = self._worker.ask()["literals"]
-        return told
+        texts: str = self._worker.ask()["literals"]
+        return texts
 
     def render(
         self,
@@ -89,7 +89,7 @@ class Template:
         seed = randbits(53) if seed is None else seed
         answer = self._worker.ask({**request, "now": date, "seed": seed, "most": 4 * size + ROOM})
         own = tuple((start, stop) for start, stop in answer["own"])
-        return Rendered(answer["text"], own, date if self.dated else None, seed if self.drawn else None)
+        return Rendered(answer["text"], own, date if self.dated else None, seed if self.random else None)
 
 
 def templates(folder: Path, settings: dict[str, Any], settings_file: Path | None) -> dict[str, Template]:
@@ -97,19 +97,21 @@ def templates(folder: Path, settings: dict[str, Any], settings_file: Path | None
 
     Files of their own win over `chat_template` of tokenizer_config.json, and that over chat_template.json, as in transformers.
     """
-    said = _from_settings(settings.get("chat_template"), settings_file)
+    in_settings = _from_settings(settings.get("chat_template"), settings_file)
     alone = os.path.lexists(folder / TEMPLATE_FILE)
     paths = {DEFAULT: inside(folder, TEMPLATE_FILE, TokenizerError)} if alone else {}
     paths |= {path.stem: path for path in named_files(folder)}
-    found = {name: Template(read_text(path, TEMPLATE_BYTES, TokenizerError), str(path)) for name, path in paths.items()}
-    if found and (lost := [name for name in said if name not in found or found[name].source.rstrip() != said[name].source.rstrip()]):
-        where = ", ".join(Path(template.file).name for template in found.values())
+    by_name = {name: Template(read_text(path, TEMPLATE_BYTES, TokenizerError), str(path)) for name, path in paths.items()}
+    if by_name and (
+        lost := [name for name in in_settings if name not in by_name or by_name[name].source.rstrip() != in_settings[name].source.rstrip()]
+    ):
+        where = ", ".join(Path(template.file).name for template in by_name.values())
         warnings.warn(say("template.twice", file=settings_file, names=", ".join(lost), taken=where), stacklevel=4)
-    found = found or said
-    if not found and os.path.lexists(folder / LEGACY_FILE):
+    by_name = by_name or in_settings
+    if not by_name and os.path.lexists(folder / LEGACY_FILE):
         path = inside(folder, LEGACY_FILE, TokenizerError)
-        found = _from_settings(read_object(path, error=TokenizerError).get("chat_template"), path)
-    return found
+        by_name = _from_settings(read_object(path, error=TokenizerError).get("chat_template"), path)
+    return by_name
 
 
 def named_files(folder: Path) -> list[Path]:
@@ -117,35 +119,35 @@ def named_files(folder: Path) -> list[Path]:
     if not os.path.lexists(folder / TEMPLATE_FOLDER):
         return []
     place = inside(folder, TEMPLATE_FOLDER, TokenizerError)
-    names = sorted(found.name for found in place.glob("*.jinja"))
+    names = sorted(file.name for file in place.glob("*.jinja"))
     if len(names) > MOST:
         raise TokenizerError("template.many", folder=place, count=len(names), limit=MOST)
     return [inside(place, name, TokenizerError) for name in names]
 
 
-def choose(found: dict[str, Template], file: str, name: str | None, tools: bool) -> Template:
+def choose(by_name: dict[str, Template], file: str, name: str | None, tools: bool) -> Template:
     """The template of this name, else the one for tools where there are some, else the default, else the only one."""
-    if not found:
+    if not by_name:
         raise TokenizerError("template.missing", file=file)
-    if name is not None and name not in found:
-        raise UseError("template.name", name=name, allowed=", ".join(found))
+    if name is not None and name not in by_name:
+        raise UseError("template.name", name=name, allowed=", ".join(by_name))
     wanted = [name] if name else [TOOLS, DEFAULT] if tools else [DEFAULT]
-    taken = next((found[each] for each in wanted if each in found), None)
-    if taken is None and len(found) > 1:
-        raise UseError("template.name", name=DEFAULT, allowed=", ".join(found))
-    return taken or next(iter(found.values()))
+    taken = next((by_name[each] for each in wanted if each in by_name), None)
+    if taken is None and len(by_name) > 1:
+        raise UseError("template.name", name=DEFAULT, allowed=", ".join(by_name))
+    return taken or next(iter(by_name.values()))
 
 
-def _from_settings(held: Any, file: Path | None) -> dict[str, Template]:
-    if held is None:
+def _from_settings(value: Any, file: Path | None) -> dict[str, Template]:
+    if value is None:
         return {}
-    if isinstance(held, str):
-        return {DEFAULT: Template(held, f"{file}: chat_template")}
-    found: dict[str, Template] = {}
-    for i, one in enumerate(held if isinstance(held, list) else [held]):
-        place = f"chat_template[{i}]" if isinstance(held, list) else "chat_template"
+    if isinstance(value, str):
+        return {DEFAULT: Template(value, f"{file}: chat_template")}
+    by_name: dict[str, Template] = {}
+    for i, one in enumerate(value if isinstance(value, list) else [value]):
+        place = f"chat_template[{i}]" if isinstance(value, list) else "chat_template"
         name, source = (one.get("name"), one.get("template")) if isinstance(one, dict) else (None, None)
-        if not isinstance(name, str) or not isinstance(source, str) or name in found or i >= MOST:
+        if not isinstance(name, str) or not isinstance(source, str) or name in by_name or i >= MOST:
             raise TokenizerError("template.kind", file=file, field=place)
-        found[name] = Template(source, f"{file}: {place}")
-    return found
+        by_name[name] = Template(source, f"{file}: {place}")
+    return by_name

@@ -1,7 +1,7 @@
-"""A process with limits, for what a file brings that could run for ever: chat templates, and regular expressions nobody has published.
+"""A process with limits for code that comes with a file and could run for ever: chat templates, and unpublished regular expressions.
 
-It starts when it is first asked, answers one request at a time, and is killed and started again when it exceeds its time. It knows what
-it was set up with and nothing else: no secrets of the environment, no torch, no folder of its own; it ends when its parent does.
+It starts at the first request, answers one request at a time, and is killed and started again when it exceeds its time. It has its setup
+message and nothing else: no secrets of the environment, no torch, no folder of its own; it ends when its parent does.
 """
 
 import json
@@ -42,7 +42,7 @@ _KEPT = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 Message = dict[str, Any]
 
 
-class Worker:
+class LimitedProcess:
     """A process that serves one thing, which `setup` describes: {"serve": "template", ...}.  file: what errors name.
 
     seconds: of a processor, for setting up, where that may take longer than an answer.
@@ -53,7 +53,7 @@ class Worker:
         self._setup, self._lock = json.dumps(setup).encode(), threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
-        self._told: Message = {}
+        self._setup_reply: Message = {}
         self._end: Callable[[], object] = lambda: None
 
     def ask(self, request: Message | None = None) -> Message:
@@ -62,7 +62,7 @@ class Worker:
             try:
                 if self._process is None or self._process.poll() is not None or self._owner != os.getpid():
                     self._start()
-                return self._told if request is None else self._answer(json.dumps(request).encode(), SECONDS)
+                return self._setup_reply if request is None else self._answer(json.dumps(request).encode(), SECONDS)
             except BaseException:  # Ctrl-C too: half an answer may lie in the pipe
                 self._end()
                 self._process = None
@@ -82,7 +82,7 @@ class Worker:
         )
         self._owner = os.getpid()
         self._end = weakref.finalize(self, _stop, process, self._owner)
-        self._told = self._answer(self._setup, max(self._seconds, SECONDS))
+        self._setup_reply = self._answer(self._setup, max(self._seconds, SECONDS))
 
     def _answer(self, message: bytes, seconds: float) -> Message:
         process = self._process

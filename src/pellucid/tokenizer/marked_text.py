@@ -78,8 +78,8 @@ def joined(parts: Iterable[str]) -> Written:
 def spans(text: str) -> list[tuple[int, int]]:
     """Start and stop of each stretch that the template wrote."""
     mask = text._mask if isinstance(text, Written) else bytes(len(text))
-    found, at = list[tuple[int, int]](), 0
+    stretches, at = list[tuple[int, int]](), 0
     while (start := mask.find(1, at)) >= 0:
         at = stop if (stop := mask.find(0, start)) >= 0 else len(mask)
-        found.append((start, at))
-    return found
+        stretches.append((start, at))
+    return stretches

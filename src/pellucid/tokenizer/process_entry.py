@@ -1,4 +1,4 @@
-"""The limited process's own side: what it serves, its limits, and the loop that answers."""
+"""The entry of the limited process: it sets its own limits, then answers requests in a loop."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ from pellucid.tokenizer.limited_process import HEAD, MEMORY, PATIENCE, read
 
 
 def serve() -> None:
-    """The worker's side: set up by the first message, answer every other until there are none."""
+    """Set up by the first message on stdin, then answer every other until stdin ends."""
     if not hasattr(signal, "setitimer"):
         return _serve(lambda seconds: None)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -38,7 +38,7 @@ def _serve(allow: Callable[[float], None]) -> None:
             if served is None:
                 kind = _kind(message["serve"])
                 served = kind(message)
-                answer = served.told
+                answer = served.setup_reply
             else:
                 answer = served(message)
             raw = json.dumps(answer).encode()
@@ -50,18 +50,18 @@ def _serve(allow: Callable[[float], None]) -> None:
 
 
 def _kind(name: str) -> Any:
-    """What is served: made from the message that sets up, called with every other; `told` and `fault` as in Rendering."""
-    if name == "template":  # imported here: who renders templates has no use for the library, and the reverse
+    """Return the class that serves: made from the setup message, called with every other; `setup_reply` and `fault` as in Rendering."""
+    if name == "template":  # imported here: rendering templates needs no tokenizers library, and the reverse
         from pellucid.tokenizer.rendering import Rendering
 
         return Rendering
-    from pellucid.tokenizer.backend import Library
+    from pellucid.tokenizer.backend import LocalEncoder
 
-    return Library
+    return LocalEncoder
 
 
 def _limit(memory: int) -> None:
-    """No more addresses than these, no file written, no core left behind."""
+    """Limit this process to `memory` bytes of addresses, no written files and no core dumps."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 

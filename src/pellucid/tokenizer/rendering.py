@@ -112,7 +112,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
     most = 0  # characters of a text
     now = datetime.min
-    draw = Random()
+    rng = Random()
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
@@ -127,16 +127,16 @@ class Environment(ImmutableSandboxedEnvironment):
         return self.concat(map(str, parts))
 
     def _bounded(self, parts: Iterable[str]) -> Iterable[str]:
-        room = self.most
+        left = self.most
         for part in parts:
-            room -= len(part)
-            if room < 0:
+            left -= len(part)
+            if left < 0:
                 raise LengthError
             yield part
 
     def chosen(self, among: Sequence[Any]) -> Any:
         """One of these by the request's seed, so that what was chosen can be chosen again."""
-        return self.draw.choice(among) if among else self.undefined()
+        return self.rng.choice(among) if among else self.undefined()
 
     def strftime(self, form: str) -> str:
         return self.now.strftime(form)
@@ -157,7 +157,7 @@ def join(context: EvalContext, value: Iterable[Any], d: str = "", attribute: str
 
 
 class Rendering:
-    """One template. `told` is what setting up tells: its literals.  Calling it renders."""
+    """One template. `setup_reply` is what setting up tells: its literals.  Calling it renders."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self.env = Environment()
@@ -166,10 +166,10 @@ class Rendering:
             raise SecurityError(type(node).__name__.lower())
         marking = Marking(self.env)
         self.template = self.env.from_string(marking.visit(tree))
-        self.told: Reply = {"literals": "\0".join(marking.literals)}
+        self.setup_reply: Reply = {"literals": "\0".join(marking.literals)}
 
     def __call__(self, request: dict[str, Any]) -> Reply:
-        self.env.most, self.env.now, self.env.draw = request["most"], datetime.fromisoformat(request["now"]), Random(request["seed"])
+        self.env.most, self.env.now, self.env.rng = request["most"], datetime.fromisoformat(request["now"]), Random(request["seed"])
         named = {name: wrote(token) for name, token in request["tokens"].items()}
         messages = [{**message, "role": wrote(message["role"])} for message in request["messages"]]
         text = self.template.render({**named, **request["variables"], "messages": messages})
@@ -180,9 +180,9 @@ class Rendering:
     def fault(broken: BaseException) -> Reply:
         """What went wrong: its kind, where in the template, and in which words."""
         line = broken.lineno if isinstance(broken, TemplateSyntaxError) else _line(broken.__traceback__)
-        words = str(broken.message) if isinstance(broken, TemplateError) else f"{type(broken).__name__}: {broken}"
+        message = str(broken.message) if isinstance(broken, TemplateError) else f"{type(broken).__name__}: {broken}"
         kind = next((kind for sort, kind in FAULTS if isinstance(broken, sort)), "failed")
-        return {"fault": kind, "line": line, "found": words[:LONGEST]}
+        return {"fault": kind, "line": line, "found": message[:LONGEST]}
 
 
 def _line(trace: TracebackType | None) -> int:

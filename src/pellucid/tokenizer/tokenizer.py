@@ -17,7 +17,7 @@ from pellucid.checkpoint.disk import inside, read_text, replacing
 from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
 from pellucid.errors import TokenizerError
 from pellucid.messages import say
-from pellucid.tokenizer.backend import Encoder, library
+from pellucid.tokenizer.backend import TextEncoder, library
 from pellucid.tokenizer.chat_template import Rendered, Template, choose, templates
 from pellucid.tokenizer.pieces import Piece, Stream, writing
 from pellucid.tokenizer.tokenizer_file import Spec, check, vocabulary
@@ -26,7 +26,7 @@ from pellucid.tokenizer.wordpiece import wordpiece
 NAMED = ("bos", "eos", "pad", "unk", "sep", "cls", "mask")
 # Some files mark the tokens that divide a chat as ordinary added tokens; their shape tells them.
 _CONTROL = re.compile(r"<[|｜].+[|｜]>", re.DOTALL)
-_FENCE = "\U0010fffe"  # not a character: a fenced name of a control token is no text that anyone writes
+_FENCE = "\U0010fffe"  # not a character, so that a fenced name of a control token cannot occur in a text
 _END_OF_TEXT = "<|endoftext|>"
 LONGEST_TEXT = 32_000_000  # characters; a longer one is for the caller to cut
 
@@ -55,7 +55,7 @@ class Tokenizer:
             raise TokenizerError("tokenizer.empty", file=file)
         self.size = self.rows = max(self._pieces) + 1
         self.special = self._named(named or {})
-        self._parsing: Encoder | None = None
+        self._parsing: TextEncoder | None = None
         self._chats: dict[Template, Chat] = {}
         self._lock = threading.Lock()
         fenced = _fenced(self._spec, _fenceable(self._spec, self._control))
@@ -138,12 +138,12 @@ class Tokenizer:
 
     def pieces(self, ids: Iterable[int]) -> list[Piece]:
         """Each id with its text and its exact bytes; none of an id that no entry has."""
-        found = []
+        tokens = []
         for id in ids:
             piece = self.spelled(id) or ""
             raw = piece.encode() if id in self._literal else self._writing.raw(piece)
-            found.append(Piece(id, raw.decode("utf-8", "replace"), raw, id in self._specials))
-        return found
+            tokens.append(Piece(id, raw.decode("utf-8", "replace"), raw, id in self._specials))
+        return tokens
 
     def piece(self, id: int) -> str:
         """What the vocabulary writes for this id: "ĠParis"; "" where no entry has it."""
@@ -170,8 +170,8 @@ class Tokenizer:
             self.rows = rows
             return self
         beyond = sorted(id for id in self._pieces if id >= rows)
-        held = set(vocabulary(self._spec["model"]).values())
-        if lost := [id for id in beyond if id in held]:
+        in_vocabulary = set(vocabulary(self._spec["model"]).values())
+        if lost := [id for id in beyond if id in in_vocabulary]:
             raise TokenizerError("tokenizer.rows", file=self.file, token=self._pieces[lost[0]], id=lost[0], rows=rows)
         tokens = ", ".join(self._pieces[id] for id in beyond[:10])
         warnings.warn(say("tokenizer.dropped", file=self.file, count=len(beyond), tokens=tokens, rows=rows), stacklevel=2)
@@ -179,7 +179,7 @@ class Tokenizer:
         named = {name: self._pieces[id] for name, id in self.special.items() if id < rows}
         return Tokenizer({**self._spec, "added_tokens": kept}, self.file, named, self.templates)
 
-    def _parser(self) -> Encoder:
+    def _parser(self) -> TextEncoder:
         """The library's tokenizer that takes control tokens from text: a second one, since switching one over would race with threads."""
         with self._lock:
             if self._parsing is None:
@@ -218,9 +218,9 @@ class Tokenizer:
     def _refuse_renumbering(self, spec: Spec) -> None:
         """The library numbers added tokens itself and says nothing where a file declares others."""
         added = spec.get("added_tokens") or []
-        for token, found in zip(added, self._plain.ids([token["content"] for token in added]), strict=True):
-            if found != token["id"]:
-                raise TokenizerError("tokenizer.renumbered", file=self.file, token=self._pieces[token["id"]], id=token["id"], found=found)
+        for token, number in zip(added, self._plain.ids([token["content"] for token in added]), strict=True):
+            if number != token["id"]:
+                raise TokenizerError("tokenizer.renumbered", file=self.file, token=self._pieces[token["id"]], id=token["id"], found=number)
 
 
 class Chat:
@@ -242,9 +242,9 @@ class Chat:
         _refuse_text(text)
         parts, end, own = list[str](), 0, Counter[str]()
 
-        def fence(found: re.Match[str]) -> str:
-            own[found[0]] += 1
-            return f"{_FENCE}{found[0]}{_FENCE}" if found[0] in self._fenced else found[0]
+        def fence(match: re.Match[str]) -> str:
+            own[match[0]] += 1
+            return f"{_FENCE}{match[0]}{_FENCE}" if match[0] in self._fenced else match[0]
 
         for start, stop in rendered.own:
             parts += [text[end:start], self._names.sub(fence, text[start:stop])]
@@ -257,9 +257,9 @@ class Chat:
         return ids
 
     def _warn(self, unowned: Counter[str], given: Any) -> None:
-        """A control token that nobody typed and that yet is not known to be the template's was made in a way that loses its origin."""
-        said = json.dumps(given, ensure_ascii=False, default=str) if unowned else ""
-        if lost := [name for name in unowned if name not in said]:
+        """Warn of control tokens in a prompt that were not typed and are not marked as the template's: their origin was lost on the way."""
+        typed = json.dumps(given, ensure_ascii=False, default=str) if unowned else ""
+        if lost := [name for name in unowned if name not in typed]:
             warnings.warn(say("template.lost", file=self.file, tokens=", ".join(lost)), stacklevel=4)
 
 
@@ -280,17 +280,17 @@ def load_tokenizer(folder: str | Path, model_vocab: int | None = None) -> Tokeni
                 stacklevel=2,
             )
     named = mapped | named
-    whole, vocab, merges, words = there("tokenizer.json"), there("vocab.json"), there("merges.txt"), there("vocab.txt")
+    fast, vocab, merges, wordpieces = there("tokenizer.json"), there("vocab.json"), there("merges.txt"), there("vocab.txt")
     kind = settings.get("tokenizer_class")
-    if whole:
-        tokenizer = Tokenizer.from_file(whole, named)
+    if fast:
+        tokenizer = Tokenizer.from_file(fast, named)
         tokenizer.warn_of_frame(settings_file or map_file)
     elif vocab and merges:
         if kind not in (None, "GPT2Tokenizer", "GPT2TokenizerFast"):
             raise TokenizerError("tokenizer.class", file=settings_file, found=kind)
         tokenizer = Tokenizer.from_vocab(vocab, merges, named or None, settings.get("add_prefix_space") is True)
-    elif words:
-        tokenizer = Tokenizer.from_wordpiece(words, settings, named)
+    elif wordpieces:
+        tokenizer = Tokenizer.from_wordpiece(wordpieces, settings, named)
     else:
         others = [name for name in ("tokenizer.model", "spiece.model", "vocab.json", "tokenizer.model.v3") if there(name)]
         if others:
@@ -302,19 +302,19 @@ def load_tokenizer(folder: str | Path, model_vocab: int | None = None) -> Tokeni
 
 def _contents(table: dict[str, Any]) -> dict[str, str]:
     """The content of each special token that a settings file names: a string, or an object with `content`."""
-    found = {}
+    contents = {}
     for name in NAMED:
         token = table.get(f"{name}_token")
         content = token.get("content") if isinstance(token, dict) else token
         if isinstance(content, str) and content:
-            found[name] = content
-    return found
+            contents[name] = content
+    return contents
 
 
 def _unknown(model: Spec) -> int | None:
     """The id that the model gives to what it does not know."""
-    found: int | None = model.get("unk_id") if model["type"] == "Unigram" else model["vocab"].get(model.get("unk_token"))
-    return found
+    id: int | None = model.get("unk_id") if model["type"] == "Unigram" else model["vocab"].get(model.get("unk_token"))
+    return id
 
 
 def _refuse_text(text: str) -> None:

@@ -147,9 +147,9 @@ def _merges(merges: list[Any], vocab: Spec, prefix: str, file: str) -> list[list
         if type(pair) is not list or len(pair) != 2 or not all(type(half) is str for half in pair) or not pair[1].startswith(prefix):
             raise TokenizerError("tokenizer.merge_form", file=file, index=index, found=merges[index])
         left, right = pair
-        whole = left + right[len(prefix) :]
-        if not (left and right and left in vocab and right in vocab and whole in vocab):
-            missing = next(piece for piece in (left, right, whole) if not piece or piece not in vocab)
+        merged = left + right[len(prefix) :]
+        if not (left and right and left in vocab and right in vocab and merged in vocab):
+            missing = next(piece for piece in (left, right, merged) if not piece or piece not in vocab)
             raise TokenizerError("tokenizer.merge", file=file, index=index, left=left, right=right, missing=missing)
     return pairs
 

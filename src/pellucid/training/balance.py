@@ -15,7 +15,7 @@ from pellucid.watching.watch import Records
 
 
 class Balance:
-    """Watches whom a model's routers choose, and corrects them. A model without such routers is left alone."""
+    """The balancing of a model's routers: counts which experts they choose, and corrects them. Does nothing without such routers."""
 
     def __init__(self, model: nn.Module, rate: float) -> None:
         self.model, self.rate, self.seen = model, rate, Records()

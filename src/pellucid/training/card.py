@@ -25,7 +25,7 @@ def card(recipe: Recipe, family: Family, model: nn.Module, objective: Objective,
         "recipe": recipe.path.name,
     }
     rows = [
-        f"| {r.relation} | {r.language} | {r.asked:,} | {r.accuracy:.2%} | {r.chance:.2%} | {r.bag_of_words:.2%} |"
+        f"| {r.relation} | {r.language} | {r.questions:,} | {r.accuracy:.2%} | {r.chance:.2%} | {r.bag_of_words:.2%} |"
         for r in sorted(scores, key=lambda r: (r.relation, r.language))
     ]
     head = "---\nlicense: apache-2.0\nlanguage: [en, zh]\nlibrary_name: pellucid\n---\n"

@@ -39,12 +39,12 @@ class Country:
 
 @dataclass(frozen=True)
 class Book:
-    """The facts and forms of one folder; `trained` and `held_out` hold forms by (relation, language), `words` are the tokenizer's alone."""
+    """The facts and forms of one folder. trained, held_out: forms by (relation, language).  vocabulary: words for the tokenizer alone."""
 
     countries: dict[str, Country]
     trained: dict[tuple[str, str], tuple[str, ...]]
     held_out: dict[tuple[str, str], tuple[str, ...]]
-    words: tuple[str, ...]
+    vocabulary: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,18 @@ def read(folder: Path) -> Book:
     countries = {key: _country(key, entries, path) for key in entries}
     path = folder / "forms.json"
     forms = read_object(path, error=TrainError)
-    relations, words = _object(forms, "relations", path), _object(forms, "words", path)
+    relations, vocabulary = _object(forms, "relations", path), _object(forms, "words", path)
     trained, held_out = (
         {(relation, language): _forms(relations, relation, language, kind, path) for relation in RELATIONS for language in LANGUAGES}
         for kind in ("trained", "held_out")
     )
-    return Book(countries, trained, held_out, tuple(word for listed in words.values() for word in listed))
+    return Book(countries, trained, held_out, tuple(word for group in vocabulary.values() for word in group))
 
 
 def _object(data: dict[str, Any], field: str, path: Path) -> dict[str, Any]:
-    if not isinstance(found := data.get(field), dict) or not found:
+    if not isinstance(value := data.get(field), dict) or not value:
         raise TrainError("corpus.field", path=path, field=field)
-    return found
+    return value
 
 
 def _country(key: str, entries: dict[str, Any], path: Path) -> Country:
@@ -97,14 +97,14 @@ def _country(key: str, entries: dict[str, Any], path: Path) -> Country:
 
 def _forms(relations: dict[str, Any], relation: str, language: str, kind: str, path: Path) -> tuple[str, ...]:
     field = f"{relation}.{language}.{kind}"
-    listed = _object(_object(relations, relation, path), language, path).get(kind)
-    if not isinstance(listed, list) or not listed:
+    forms = _object(_object(relations, relation, path), language, path).get(kind)
+    if not isinstance(forms, list) or not forms:
         raise TrainError("corpus.field", path=path, field=field)
     slot = "{capital}" if relation == "country" else "{country}"
-    for form in listed:
+    for form in forms:
         if not isinstance(form, str) or form.count(slot) != 1 or form.count("{") + form.count("}") != 2:
             raise TrainError("corpus.form", path=path, field=field, form=form, slot=slot)
-    return tuple(listed)
+    return tuple(forms)
 
 
 def fill(form: str, name: str) -> str:
@@ -177,7 +177,7 @@ def pieces(folder: Path) -> Iterator[str]:
         for form in forms:
             before, after = form.split("{", 1)[0].rstrip(), form.split("}", 1)[1]
             yield from [before, after] if language == "en" else before + after
-    yield from book.words
+    yield from book.vocabulary
     yield from STOP.values()
 
 

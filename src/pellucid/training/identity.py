@@ -16,13 +16,13 @@ import torch
 from pellucid.config import Config
 from pellucid.errors import TrainError
 from pellucid.training.objectives import Document, Objective
-from pellucid.training.recipe import Settings
+from pellucid.training.recipe import TrainSettings
 
 FREE = {"log_every", "save_every"}
 HASHES = {"model", "documents"}
 
 
-def identity(config: Config, objective: Objective, documents: Sequence[Document], s: Settings) -> dict[str, Any]:
+def identity(config: Config, objective: Objective, documents: Sequence[Document], s: TrainSettings) -> dict[str, Any]:
     """All that the numbers of a run follow from, as it is kept with a state; settings by name, the large parts by their SHA-256."""
     return {
         "settings": asdict(s),
@@ -38,17 +38,17 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def require(path: Path, held: Mapping[str, Any], own: Mapping[str, Any], step: int) -> None:
-    """Refuse the state at `path`, saved after `step` steps with the identity `held`, if a run with the identity `own` cannot go on
+def require(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any], step: int) -> None:
+    """Refuse the state at `path`, saved after `step` steps with the identity `saved`, if a run with the identity `own` cannot go on
     from it; the error names each field with both values.
     """
-    before, now = held.get("settings"), own["settings"]
+    before, now = saved.get("settings"), own["settings"]
     if not isinstance(before, dict):
         raise TrainError("train.differs", path=path, what="settings")
     level = before.get("floor") == now["floor"] == 1 and now["steps"] >= step
     names = sorted((before.keys() | now.keys()) - FREE - ({"steps"} if level else set()))
     pairs = {f"train.{name}": (before.get(name), now.get(name)) for name in names}
-    pairs |= {name: (held.get(name), value) for name, value in own.items() if name != "settings"}
+    pairs |= {name: (saved.get(name), value) for name, value in own.items() if name != "settings"}
     differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if differing.keys() == {"train.steps"}:
         raise TrainError("train.steps", path=path, held=before.get("steps"), found=now["steps"], step=step)

@@ -25,7 +25,7 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.training.balance import Balance
 from pellucid.training.identity import identity, require
 from pellucid.training.objectives import IGNORED, Batch, Document, Objective
-from pellucid.training.recipe import Settings
+from pellucid.training.recipe import TrainSettings
 from pellucid.training.saves import newest, read_state, save_state, set_aside
 from pellucid.watching.meta import untrace
 
@@ -35,32 +35,32 @@ STEP = re.compile(rb'\{"step": ([0-9]+)[,}].*\}$')
 
 def initialise(model: nn.Module, layers: int, spread: float, seed: int) -> None:
     """First weights as GPT-2's: normal, those that write to the residual smaller by the root of twice the layers; biases zero."""
-    draw = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     for path, p in model.named_parameters():
         writes = path.removesuffix(".weight").endswith((".o", ".down"))
         with torch.no_grad():
             if p.ndim >= 2:
-                p.normal_(0.0, spread / math.sqrt(2 * layers) if writes else spread, generator=draw)
+                p.normal_(0.0, spread / math.sqrt(2 * layers) if writes else spread, generator=rng)
             elif path.endswith("bias"):
                 p.zero_()
 
 
-def batches(documents: list[Document], s: Settings) -> Iterator[list[int]]:
+def batches(documents: list[Document], s: TrainSettings) -> Iterator[list[int]]:
     """For ever: the numbers of the documents of each step. A pool of batches is sorted by length, so that little is padded."""
     epoch = 0
     while True:
         order = list(range(len(documents)))
-        draw = random.Random(f"{s.seed}:{epoch}")
-        draw.shuffle(order)
+        rng = random.Random(f"{s.seed}:{epoch}")
+        rng.shuffle(order)
         for start in range(0, len(order), s.batch * s.pool):
             pool = sorted(order[start : start + s.batch * s.pool], key=lambda i: sum(map(len, documents[i])))
             cut = [pool[i : i + s.batch] for i in range(0, len(pool), s.batch)]
-            draw.shuffle(cut)
+            rng.shuffle(cut)
             yield from cut
         epoch += 1
 
 
-def learning_rate(step: int, s: Settings) -> float:
+def learning_rate(step: int, s: TrainSettings) -> float:
     """Up in a line for `warmup` steps, then a cosine down to `floor` of the whole."""
     if step < s.warmup:
         return s.learning_rate * (step + 1) / s.warmup
@@ -83,7 +83,7 @@ class AdamW(torch.optim.AdamW):
         return self.taken(self, closure)
 
 
-def optimizer(model: nn.Module, s: Settings) -> AdamW:
+def optimizer(model: nn.Module, s: TrainSettings) -> AdamW:
     """AdamW (arXiv 1711.05101); matrices decay, norms and biases do not."""
     decays = [p for p in model.parameters() if p.ndim >= 2]
     stays = [p for p in model.parameters() if p.ndim < 2]
@@ -91,17 +91,19 @@ def optimizer(model: nn.Module, s: Settings) -> AdamW:
     return AdamW(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
 
 
-def loss_of(model: nn.Module, sheet: Batch, smoothing: float = 0.0) -> Tensor:
+def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Mean over the real targets of -log p(target); smoothing is the part of it that all V ids share alike (arXiv 1512.00567)."""
-    logits = model(*sheet.inputs)
-    targets = sheet.targets.flatten()
+    logits = model(*batch.inputs)
+    targets = batch.targets.flatten()
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
 
 
-class Run:
+class TrainingRun:
     """One training run in a folder of its own: log.jsonl, saves/."""
 
-    def __init__(self, model: Decoder | EncoderDecoder, objective: Objective, documents: list[Document], s: Settings, folder: Path) -> None:
+    def __init__(
+        self, model: Decoder | EncoderDecoder, objective: Objective, documents: list[Document], s: TrainSettings, folder: Path
+    ) -> None:
         check(objective, documents, model.config.vocab, model.config.positions)
         self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
         self.balance = Balance(model, s.correction)
@@ -134,10 +136,10 @@ class Run:
         rate = learning_rate(self.step, self.s)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        sheet = self.objective.sheet([self.documents[i] for i in numbers])
-        real = sheet.targets != IGNORED
+        batch = self.objective.batch([self.documents[i] for i in numbers])
+        real = batch.targets != IGNORED
         with self.balance.watching():
-            loss = loss_of(self.model, sheet, self.s.smoothing)
+            loss = loss_of(self.model, batch, self.s.smoothing)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))
@@ -166,9 +168,9 @@ class Run:
         path = self.folder / "log.jsonl"
         if not os.path.lexists(path):
             return
-        whole = read_whole(path, LOG_BYTES, TrainError)
-        kept = b"".join(line + b"\n" for line in whole.split(b"\n")[:-1] if (found := STEP.match(line)) and int(found[1]) <= self.step)
-        if kept != whole:
+        log = read_whole(path, LOG_BYTES, TrainError)
+        kept = b"".join(line + b"\n" for line in log.split(b"\n")[:-1] if (match := STEP.match(line)) and int(match[1]) <= self.step)
+        if kept != log:
             with replacing(path, TrainError) as part:
                 part.write_bytes(kept)
 
@@ -184,17 +186,17 @@ class Run:
         put aside. Where states were saved and none verifies, a TrainError, or with `restart` a beginning. A log without its state goes
         aside with them.
         """
-        found, faults = newest(self.folder / "saves")
-        told = list(faults.values())
-        if found is None:
+        newest_state, faults = newest(self.folder / "saves")
+        warnings = list(faults.values())
+        if newest_state is None:
             if faults and not restart:
-                raise TrainError("train.lost", folder=self.folder / "saves", reason="; ".join(told), aside=self.folder / "aside")
+                raise TrainError("train.lost", folder=self.folder / "saves", reason="; ".join(warnings), aside=self.folder / "aside")
             for lost in (*faults, self.folder / "log.jsonl"):
                 if lost.exists():
                     set_aside(self.folder, lost)
-            return told
-        weights, moments, state = read_state(found)
-        require(found, state["identity"], self.identity, state["step"])
+            return warnings
+        weights, moments, state = read_state(newest_state)
+        require(newest_state, state["identity"], self.identity, state["step"])
         for lost in faults:
             set_aside(self.folder, lost)
         with torch.no_grad():
@@ -204,7 +206,7 @@ class Run:
                 self.optimizer.state[p] = {k.split(":")[1]: v.clone() for k, v in moments.items() if k.split(":")[0] == path}
         self.step, self.tokens = state["step"], state["tokens"]
         self.unlog()
-        return told
+        return warnings
 
 
 def check(objective: Objective, documents: list[Document], vocab: int, positions: int | None) -> None:

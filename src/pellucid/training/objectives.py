@@ -1,4 +1,4 @@
-"""What a model is trained to say, and how it is asked: an objective writes documents, lays a batch of them out, and completes prompts.
+"""Objectives of training: each makes documents of a corpus, lays a batch of them out, and completes prompts for the quiz.
 
 causal                                | The capital of France is Paris.   every token from those before it
 prefix      The capital of France is  | Paris.                            the answer; the prompt is seen both ways (arXiv 1910.10683)
@@ -25,10 +25,10 @@ IGNORED = -100  # a target that carries no loss: padding, and what the model was
 
 
 class Document(NamedTuple):
-    """One example, as ids: what the model is given, and what it is to say."""
+    """One example, as ids: what the model is given, and its target."""
 
     given: list[int]
-    said: list[int]
+    target: list[int]
 
 
 class Batch(NamedTuple):
@@ -60,9 +60,9 @@ class Objective(ABC):
     def learnt(self, folder: Path, seed: int = 0) -> Iterator[tuple[str, str]]:
         """Every trained prompt with its answer, in an order that the seed decides."""
         for s in sentences(folder, seed=seed):
-            yield s.prompt, said(s)
+            yield s.prompt, continuation(s)
 
-    def asked(self, folder: Path) -> list[Question]:
+    def questions(self, folder: Path) -> list[Question]:
         """Every held-out prompt once."""
         return questions(folder)
 
@@ -75,7 +75,7 @@ class Objective(ABC):
         """How many positions a document takes of the model."""
 
     @abstractmethod
-    def sheet(self, batch: Sequence[Document]) -> Batch:
+    def batch(self, documents: Sequence[Document]) -> Batch:
         """A batch laid out."""
 
     @abstractmethod
@@ -89,21 +89,21 @@ class Causal(Objective):
     def documents(self, folder: Path, seed: int) -> list[Document]:
         pairs = list(self.learnt(folder, seed))
         prompts = self.tokenizer.encode_batch([prompt for prompt, _ in pairs])
-        whole = self.tokenizer.encode_batch([prompt + answer for prompt, answer in pairs])
-        return [self.document([*w.ids, self.end], len(p.ids)) for p, w in zip(prompts, whole, strict=True)]
+        full = self.tokenizer.encode_batch([prompt + answer for prompt, answer in pairs])
+        return [self.document([*w.ids, self.end], len(p.ids)) for p, w in zip(prompts, full, strict=True)]
 
     def document(self, ids: list[int], prompt: int) -> Document:
         """The document of a sentence whose first `prompt` ids are its prompt."""
         return Document([], ids)
 
     def rows(self, document: Document) -> int:
-        return len(document.given) + len(document.said) - 1
+        return len(document.given) + len(document.target) - 1
 
-    def sheet(self, batch: Sequence[Document]) -> Batch:
-        whole = stacked([[*d.given, *d.said] for d in batch])
-        given = torch.tensor([len(d.given) for d in batch])
-        inputs, targets = whole[:, :-1].clamp(min=0), whole[:, 1:]
-        targets = targets.masked_fill(torch.arange(1, whole.shape[1]) < given[:, None], IGNORED)
+    def batch(self, documents: Sequence[Document]) -> Batch:
+        rows = stacked([[*d.given, *d.target] for d in documents])
+        given = torch.tensor([len(d.given) for d in documents])
+        inputs, targets = rows[:, :-1].clamp(min=0), rows[:, 1:]
+        targets = targets.masked_fill(torch.arange(1, rows.shape[1]) < given[:, None], IGNORED)
         return Batch((inputs, self.step(inputs, given)), targets)
 
     def step(self, tokens: Tensor, given: Tensor) -> Step:
@@ -140,7 +140,7 @@ class Translation(Objective):
         for s, target in translations(folder, seed=seed):
             yield s.text, target
 
-    def asked(self, folder: Path) -> list[Question]:
+    def questions(self, folder: Path) -> list[Question]:
         return [Question(s.text, (target,), s.relation, s.language) for s, target in translations(folder, held_out=True)]
 
     def documents(self, folder: Path, seed: int) -> list[Document]:
@@ -149,10 +149,10 @@ class Translation(Objective):
         return [Document(s.ids, [*t.ids, self.end]) for s, t in zip(sources, targets, strict=True)]
 
     def rows(self, document: Document) -> int:
-        return max(len(document.given), len(document.said))
+        return max(len(document.given), len(document.target))
 
-    def sheet(self, batch: Sequence[Document]) -> Batch:
-        source, targets = stacked([d.given for d in batch]), stacked([d.said for d in batch])
+    def batch(self, documents: Sequence[Document]) -> Batch:
+        source, targets = stacked([d.given for d in documents]), stacked([d.target for d in documents])
         tokens = torch.cat([torch.full_like(targets[:, :1], self.end), targets[:, :-1]], 1).clamp(min=0)
         return Batch((source.clamp(min=0), tokens, Step.plain(tokens), Step.plain(source, source != IGNORED)), targets)
 
@@ -183,25 +183,25 @@ class Masked(Objective):
         tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=around)
         self.mask = number(tokenizer, MASK)
 
-    def blanked(self, found: list[Sentence]) -> Iterator[tuple[str, list[int], range]]:
+    def blanked(self, given: list[Sentence]) -> Iterator[tuple[str, list[int], range]]:
         """Each sentence as text with as many blanks as its answer has tokens, its own ids, and where the blanks are."""
         stops = {language: len(self.tokenizer.encode(stop, add_special_tokens=False)) for language, stop in STOP.items()}
-        prompts = self.tokenizer.encode_batch([s.prompt for s in found])
-        whole = self.tokenizer.encode_batch([s.text for s in found])
-        for s, p, w in zip(found, prompts, whole, strict=True):
+        prompts = self.tokenizer.encode_batch([s.prompt for s in given])
+        full = self.tokenizer.encode_batch([s.text for s in given])
+        for s, p, w in zip(given, prompts, full, strict=True):
             at = range(len(p.ids) - 1, len(w.ids) - 1 - stops[s.language])
             yield s.prompt + (LEAD[s.language] + MASK) * len(at) + STOP[s.language], w.ids, at
 
     def learnt(self, folder: Path, seed: int = 0) -> Iterator[tuple[str, str]]:
-        found = list(sentences(folder, seed=seed))
-        for s, (text, _, _) in zip(found, self.blanked(found), strict=True):
-            yield text, said(s)
+        given = list(sentences(folder, seed=seed))
+        for s, (text, _, _) in zip(given, self.blanked(given), strict=True):
+            yield text, continuation(s)
 
-    def asked(self, folder: Path) -> list[Question]:
-        found = list(sentences(folder, held_out=True))
+    def questions(self, folder: Path) -> list[Question]:
+        given = list(sentences(folder, held_out=True))
         right = {q.prompt: q.right for q in questions(folder)}
-        told = zip(found, self.blanked(found), strict=True)
-        return list({text: Question(text, right[s.prompt], s.relation, s.language) for s, (text, _, _) in told}.values())
+        blanked = zip(given, self.blanked(given), strict=True)
+        return list({text: Question(text, right[s.prompt], s.relation, s.language) for s, (text, _, _) in blanked}.values())
 
     def documents(self, folder: Path, seed: int) -> list[Document]:
         """An answer of several tokens is blanked out whole, then from its second token on, and so forth: blanks are filled in turn."""
@@ -214,10 +214,10 @@ class Masked(Objective):
     def rows(self, document: Document) -> int:
         return len(document.given)
 
-    def sheet(self, batch: Sequence[Document]) -> Batch:
-        given = stacked([d.given for d in batch])
+    def batch(self, documents: Sequence[Document]) -> Batch:
+        given = stacked([d.given for d in documents])
         targets = torch.full_like(given, IGNORED)
-        targets[given == self.mask] = torch.tensor([i for d in batch for i in d.said])
+        targets[given == self.mask] = torch.tensor([i for d in documents for i in d.target])
         return Batch((given.clamp(min=0), Step.plain(given, given != IGNORED)), targets)
 
     def complete(self, model: nn.Module) -> Complete:
@@ -242,7 +242,7 @@ class Masked(Objective):
 OBJECTIVES: dict[str, type[Objective]] = {"causal": Causal, "prefix": Prefix, "translation": Translation, "masked": Masked}
 
 
-def said(s: Sentence) -> str:
+def continuation(s: Sentence) -> str:
     """What follows a sentence's prompt: its answer and its stop."""
     return s.answer + STOP[s.language]
 
@@ -264,6 +264,6 @@ def last_logits(model: nn.Module, tokens: tuple[Tensor, ...], step: Step) -> Ten
 
 def number(tokenizer: Tokenizer, token: str) -> int:
     """The id of a token of the vocabulary."""
-    found = tokenizer.token_to_id(token)
-    assert found is not None, token
-    return found
+    id = tokenizer.token_to_id(token)
+    assert id is not None, token
+    return id

@@ -20,7 +20,7 @@ from pellucid.families.family import Family
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
 from pellucid.training import corpus
 from pellucid.training.card import card
-from pellucid.training.loop import Run, initialise
+from pellucid.training.loop import TrainingRun, initialise
 from pellucid.training.objectives import OBJECTIVES, Objective, number
 from pellucid.training.quiz import quiz
 from pellucid.training.recipe import Recipe, read_recipe
@@ -51,13 +51,13 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
     with stopping() as stop, alone(folder):
         objective = prepare(recipe)
         family, hf, model = fresh(recipe, objective)
-        run = Run(model, objective, objective.documents(recipe.data, recipe.train.seed), recipe.train, folder)
+        run = TrainingRun(model, objective, objective.documents(recipe.data, recipe.train.seed), recipe.train, folder)
         for warning in run.resume(restart) if resume else ():
             progress({"warning": warning})
         with stop.at_a_step():
-            run.train(progress, lambda: stop.heard)
+            run.train(progress, lambda: stop.received)
         try:
-            if not stop.heard:
+            if not stop.received:
                 return finish(recipe, folder / "model", family, hf, model, objective, progress)
         except KeyboardInterrupt:
             pass  # the state of the last step is saved, and a run that goes on from it finishes
@@ -98,7 +98,7 @@ def finish(
     """Round to bfloat16, examine what is saved, and write the folder with its card."""
     cast(model.eval(), torch.bfloat16)
     cast(model, torch.float32)
-    scores = quiz(objective.asked(recipe.data), objective.learnt(recipe.data), objective.complete(model), objective.tokenizer)
+    scores = quiz(objective.questions(recipe.data), objective.learnt(recipe.data), objective.complete(model), objective.tokenizer)
     progress({"scores": {f"{s.relation}.{s.language}": round(s.accuracy, 4) for s in scores}})
     cast(model, torch.bfloat16)
     tensors = {name: t.clone() for name, t in unfill(model, family.rules_for(model.config))}
@@ -132,16 +132,16 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-class Stop:
-    """What SIGINT and SIGTERM do to a run: each is a KeyboardInterrupt, but the first `at_a_step` is only remembered in `heard`."""
+class StopSignal:
+    """What SIGINT and SIGTERM do to a run: each is a KeyboardInterrupt, but the first `at_a_step` is only remembered in `received`."""
 
     def __init__(self) -> None:
-        self.heard = self.waits = False
+        self.received = self.waits = False
 
-    def hear(self, number: int, frame: FrameType | None) -> None:
-        if self.heard or not self.waits:
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received or not self.waits:
             raise KeyboardInterrupt
-        self.heard = True
+        self.received = True
 
     @contextmanager
     def at_a_step(self) -> Iterator[None]:
@@ -154,10 +154,10 @@ class Stop:
 
 
 @contextmanager
-def stopping() -> Iterator[Stop]:
+def stopping() -> Iterator[StopSignal]:
     """Yields a Stop that hears SIGINT and SIGTERM; the handlers of before are set again in the end."""
-    stop = Stop()
-    before = {s: signal.signal(s, stop.hear) for s in (signal.SIGINT, signal.SIGTERM)}
+    stop = StopSignal()
+    before = {s: signal.signal(s, stop.receive) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:

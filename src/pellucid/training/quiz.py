@@ -38,7 +38,7 @@ class Score:
 
     relation: str
     language: str
-    asked: int
+    questions: int
     right: int
     chance: float
     bag_of_words: float
@@ -46,28 +46,30 @@ class Score:
     @property
     def accuracy(self) -> float:
         """The share of questions answered right, 0 to 1."""
-        return self.right / self.asked
+        return self.right / self.questions
 
 
 def questions(folder: Path) -> list[Question]:
     """Every held-out prompt once; a country with several neighbours has as many right answers."""
-    book, found = read(folder), {}
-    for asked in sentences(folder, held_out=True):
-        lead, stop = LEAD[asked.language], STOP[asked.language]
-        names = answers(book, book.countries[asked.country], asked.relation, asked.language)
-        found[asked.prompt] = Question(asked.prompt, tuple(lead + name + stop for name in names), asked.relation, asked.language)
-    return list(found.values())
+    book, by_prompt = read(folder), {}
+    for sentence in sentences(folder, held_out=True):
+        lead, stop = LEAD[sentence.language], STOP[sentence.language]
+        names = answers(book, book.countries[sentence.country], sentence.relation, sentence.language)
+        by_prompt[sentence.prompt] = Question(
+            sentence.prompt, tuple(lead + name + stop for name in names), sentence.relation, sentence.language
+        )
+    return list(by_prompt.values())
 
 
-def quiz(asked: list[Question], learnt: Iterable[tuple[str, str]], complete: Complete, tokenizer: Tokenizer) -> list[Score]:
+def quiz(questions: list[Question], learnt: Iterable[tuple[str, str]], complete: Complete, tokenizer: Tokenizer) -> list[Score]:
     """Asks each question; a completion is right if it starts with a right answer and its stop, exactly.
 
     learnt: the prompts and answers that were trained, for the bag of words.
     """
-    written = complete([question.prompt for question in asked])
+    written = complete([question.prompt for question in questions])
     bag = BagOfWords(learnt, tokenizer)
     groups: dict[tuple[str, str], list[tuple[Question, bool, bool]]] = defaultdict(list)
-    for question, text, guess in zip(asked, written, bag.answer([question.prompt for question in asked]), strict=True):
+    for question, text, guess in zip(questions, written, bag.answer([question.prompt for question in questions]), strict=True):
         row = (question, text.startswith(question.right), guess in question.right)
         groups[question.relation, question.language].append(row)
     return [_score(relation, language, rows) for (relation, language), rows in sorted(groups.items())]

@@ -17,7 +17,7 @@ BELOW_ONE = {"beta1", "beta2", "smoothing"}
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainSettings:
     """How to train: AdamW with a warm-up and a cosine down to `floor` of the learning rate.
 
     batch: documents a step.  pool: batches that are filled from one pool sorted by length, so that little is padded.
@@ -54,54 +54,54 @@ class Recipe:
     tokenizer: dict[str, Any]
     data: Path
     objective: str
-    train: Settings
+    train: TrainSettings
 
 
 def read_recipe(path: Path) -> Recipe:
     """Read and check a recipe; data folders are relative to it."""
     raw = read_whole(path, RECIPE_BYTES, TrainError)
     try:
-        found = tomllib.loads(raw.decode("utf-8"))
+        tables = tomllib.loads(raw.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise TrainError("recipe.toml", path=path, reason=fault) from None
-    known(path, "", found, {"name", "objective", "model", "tokenizer", "data", "train"})
+    known(path, "", tables, {"name", "objective", "model", "tokenizer", "data", "train"})
     for field, kind in {"name": str, "model": dict, "tokenizer": dict, "data": dict, "train": dict}.items():
-        if not isinstance(found.get(field), kind):
-            raise TrainError("recipe.field", path=path, field=field, found=repr(found.get(field)), allowed=kind.__name__)
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", found["name"]):  # it names the run's folder
-        raise TrainError("recipe.field", path=path, field="name", found=repr(found["name"]), allowed="A-Z a-z 0-9 . _ -")
-    objective = found.get("objective", "causal")
+        if not isinstance(tables.get(field), kind):
+            raise TrainError("recipe.field", path=path, field=field, found=repr(tables.get(field)), allowed=kind.__name__)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", tables["name"]):  # it names the run's folder
+        raise TrainError("recipe.field", path=path, field="name", found=repr(tables["name"]), allowed="A-Z a-z 0-9 . _ -")
+    objective = tables.get("objective", "causal")
     if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(OBJECTIVES))
     for table, names in TABLES.items():
-        known(path, f"{table}.", found[table], names)
-    folder, size = found["data"].get("folder"), found["tokenizer"].get("size")
+        known(path, f"{table}.", tables[table], names)
+    folder, size = tables["data"].get("folder"), tables["tokenizer"].get("size")
     if not isinstance(folder, str):
         raise TrainError("recipe.field", path=path, field="data.folder", found=repr(folder), allowed="str")
     if type(size) is not int or not 257 <= size < 1 << 24:
         raise TrainError("recipe.field", path=path, field="tokenizer.size", found=repr(size), allowed="int >= 257")
-    train = settings(path, found["train"])
-    return Recipe(path, found["name"], found["model"], found["tokenizer"], path.parent / folder, objective, train)
+    train = settings(path, tables["train"])
+    return Recipe(path, tables["name"], tables["model"], tables["tokenizer"], path.parent / folder, objective, train)
 
 
-def known(path: Path, table: str, found: dict[str, Any], allowed: set[str]) -> None:
+def known(path: Path, table: str, table_given: dict[str, Any], allowed: set[str]) -> None:
     """Refuse the first field of a table that is not one of these."""
-    for field in sorted(found.keys() - allowed):
+    for field in sorted(table_given.keys() - allowed):
         raise TrainError("recipe.unknown", path=path, field=table + field, allowed=", ".join(sorted(allowed)))
 
 
-def settings(path: Path, found: dict[str, Any]) -> Settings:
+def settings(path: Path, given: dict[str, Any]) -> TrainSettings:
     """The [train] table with its bounds."""
-    known(path, "train.", found, {f.name for f in fields(Settings)})
-    for field in fields(Settings):
-        name, whole = field.name, field.type is int
-        value = found.get(name, field.default)
-        kind = "int" if whole else "number"
+    known(path, "train.", given, {f.name for f in fields(TrainSettings)})
+    for field in fields(TrainSettings):
+        name, is_int = field.name, field.type is int
+        value = given.get(name, field.default)
+        kind = "int" if is_int else "number"
         if value is MISSING:
             raise TrainError("recipe.field", path=path, field=f"train.{name}", found="-", allowed=kind)
-        right = type(value) is int if whole else type(value) in (int, float)
+        right = type(value) is int if is_int else type(value) in (int, float)
         high = 1.0 if name in BELOW_ONE else 2.0**63
         if not right or not 0 <= value < high or (value == 0 and name not in FROM_ZERO | BELOW_ONE):
             bound = f"{kind} {'>=' if name in FROM_ZERO | BELOW_ONE else '>'} 0" + (", < 1" if name in BELOW_ONE else "")
             raise TrainError("recipe.field", path=path, field=f"train.{name}", found=repr(value), allowed=bound)
-    return Settings(**found)
+    return TrainSettings(**given)

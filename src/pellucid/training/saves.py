@@ -94,9 +94,9 @@ def newest(root: Path) -> tuple[Path | None, dict[Path, str]]:
     faults: dict[Path, str] = {}
     for folder in reversed(states(root)):
         try:
-            told = read_object(folder / "manifest.json", error=TrainError)
+            manifest = read_object(folder / "manifest.json", error=TrainError)
             for name in FILES:
-                if [digest(folder / name), (folder / name).stat().st_size] != told.get(name):
+                if [digest(folder / name), (folder / name).stat().st_size] != manifest.get(name):
                     raise TrainError("train.damaged", path=folder / name)
             return folder, faults
         except (PellucidError, OSError) as fault:

@@ -19,8 +19,10 @@ def groups(hf: Fields, count: int, chosen: int) -> tuple[int, int]:
     groups, kept = hf.integer("n_group"), hf.integer("topk_group")
     hf.relate(count % groups == 0, "n_routed_experts % n_group == 0", n_routed_experts=count, n_group=groups)
     hf.relate(kept <= groups, "topk_group <= n_group", topk_group=kept, n_group=groups)
-    room = count // groups * kept
-    hf.relate(chosen <= room, "num_experts_per_tok <= n_routed_experts / n_group * topk_group", num_experts_per_tok=chosen, room=room)
+    capacity = count // groups * kept
+    hf.relate(
+        chosen <= capacity, "num_experts_per_tok <= n_routed_experts / n_group * topk_group", num_experts_per_tok=chosen, room=capacity
+    )
     return groups, kept
 
 

@@ -11,14 +11,14 @@ class Stages:
 
     def __init__(self, show: Callable[[int, int], None], count: int) -> None:
         self.show, self.count, self.done = show, count, 0
-        self.tell(0, 1)
+        self.progress(0, 1)
 
-    def tell(self, done: int, whole: int) -> None:
+    def progress(self, done: int, total: int) -> None:
         """How far the running one has come."""
-        self.show(100 * self.done + 100 * done // whole, 100 * self.count)
+        self.show(100 * self.done + 100 * done // total, 100 * self.count)
 
     def __call__(self, run: Callable[[], T]) -> T:
         out = run()
         self.done += 1
-        self.tell(0, 1)
+        self.progress(0, 1)
         return out

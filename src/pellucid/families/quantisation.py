@@ -54,9 +54,9 @@ def quantised(hf: Fields) -> Method | None:
         return None
     method: Callable[[Fields], Method] = part.choice("quant_method", {"fp8": fp8, "mxfp4": mxfp4, "pellucid": own})
     for name in ("modules_to_not_convert", "modules_to_convert", "ignored_layers"):
-        listed = part.get(name, [])
-        if not isinstance(listed, list) or not all(isinstance(module, str) for module in listed):
-            raise part.fault(name, listed, "[module, ...]")
+        modules = part.get(name, [])
+        if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
+            raise part.fault(name, modules, "[module, ...]")
     part.flag("dequantize", False)
     return method(part)
 

@@ -43,7 +43,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MachineLimits:
     """read: bytes a second by the number of threads.  product: FLOP a second by dtype, with all `threads`.  block: bytes that were read.
 
     memory in bytes, 0 where the system does not tell.  blocks: the best rate by the size of what is read, where more than one was.
@@ -98,8 +98,8 @@ class Gauge:
             block = huge_pages.empty((size // 4,), torch.get_default_dtype()).fill_(1.0)
             for threads in sorted({1, self.threads}):
                 with threaded(threads):
-                    found = self.reads.setdefault(size, {}).setdefault(threads, [])
-                    found.extend(reading(block, self.clock) for _ in range(runs))
+                    rates = self.reads.setdefault(size, {}).setdefault(threads, [])
+                    rates.extend(reading(block, self.clock) for _ in range(runs))
         with threaded(self.threads), torch.no_grad():
             for dtype in DTYPES:
                 for shape in SHAPES:
@@ -109,13 +109,15 @@ class Gauge:
         return self
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> MachineLimits:
         """Of the shapes of a product, the one that the machine is best at."""
         read = {threads: Rate.of(rates) for threads, rates in self.reads[self.block].items()}
         blocks = {size: max(map(max, by.values())) for size, by in sorted(self.reads.items())} if self.blocks else {}
         best = {dtype: max((Rate.of(r) for r in by.values()), key=lambda r: r.best) for dtype, by in self.products.items()}
         date = datetime.now(UTC).isoformat(timespec="seconds")
-        return Limits(cpu(), memory() or 0, self.threads, self.block, read, best, torch.__version__, native.instructions(), date, blocks)
+        return MachineLimits(
+            cpu(), memory() or 0, self.threads, self.block, read, best, torch.__version__, native.instructions(), date, blocks
+        )
 
 
 def block_for(size: float) -> int:
@@ -125,7 +127,7 @@ def block_for(size: float) -> int:
 
 @contextmanager
 def threaded(threads: int) -> Iterator[None]:
-    """Everything in here runs with so many threads."""
+    """Run the body with this number of torch threads, then restore the number from before."""
     outer = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
