@@ -3,8 +3,8 @@
     sizes = {"K": 16}
     bind("layers.0.attn.q", "B T H K+R", (1, 7, 4, 24), sizes)      # sizes now holds B 1, T 7, H 4, R 8
 
-One letter has one size within a part's call. A sum whose summands are all known but one gives the last; a weight's axis may be a
-product of sums, `(H (K+R)) Q`. The meaning of a letter, for people, is the word `axis.<letter>` in `messages/`.
+One letter has one size within a part's call. In a sum with one unknown letter, the size gives that letter; a weight's axis may be a
+product of sums, `(H (K+R)) Q`. The meaning of a letter is the message `axis.<letter>`.
 """
 
 import re
@@ -21,7 +21,7 @@ Axis = tuple[tuple[str, ...], ...]  # a product of sums: (("H",), ("K", "R"))
 
 @cache
 def parse(dims: str) -> tuple[Axis, ...]:
-    """The axes of a label, each a product of sums of letters: "(H (K+R)) Q" -> ((("H",), ("K", "R")), (("Q",),))."""
+    """Return the axes of a label, each a product of sums of letters: "(H (K+R)) Q" -> ((("H",), ("K", "R")), (("Q",),))."""
     axes, depth, word = [], 0, ""
     for c in dims + " ":
         depth += (c == "(") - (c == ")")
@@ -34,22 +34,22 @@ def parse(dims: str) -> tuple[Axis, ...]:
 
 
 def letters(dims: str) -> set[str]:
-    """The letters that a label speaks of."""
+    """Return the letters in a label."""
     return {x for axis in parse(dims) for factor in axis for x in factor if not x.isdigit()}
 
 
 def show(axis: Axis) -> str:
-    """One axis as text: "H×(K+R)"."""
+    """Return one axis as text: "H×(K+R)"."""
     return "×".join(f"({'+'.join(f)})" if len(f) > 1 and len(axis) > 1 else "+".join(f) for f in axis)
 
 
 def total(summands: Iterable[str], sizes: MutableMapping[str, int]) -> int:
-    """The size of a sum of letters and numbers."""
+    """Return the size of a sum of letters and numbers."""
     return sum(int(x) if x.isdigit() else sizes[x] for x in summands)
 
 
 def bind(path: str, dims: str, shape: Iterable[int], sizes: MutableMapping[str, int]) -> None:
-    """Check a shape against its label, and add to sizes what it teaches; a misfit is a ShapeError that names the path."""
+    """Check a shape against its label, and add the letters that it determines to `sizes`. A ShapeError naming `path` if it does not fit."""
     axes, sizes_there = parse(dims), tuple(shape)
     if len(axes) != len(sizes_there):
         raise ShapeError("shape.count", path=path, dims=dims, found=len(sizes_there), shape=sizes_there)

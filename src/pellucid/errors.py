@@ -1,4 +1,4 @@
-"""Everything that a user can cause and mend is one of these: one line that says where, what was found, what is allowed.
+"""The errors that a user can cause and mend: each is one line that says where, what was found, and what is allowed.
 
 PellucidError
 ├── UseError          a command, function or setting used wrongly
@@ -9,7 +9,7 @@ PellucidError
 ├── TraceError        a recorded trace, or a path asked of one
 ├── RequestError      a request to the server
 └── TrainError        a recipe, its data, or a run that cannot go on
-    └── StoppedError  a run that a signal stopped with everything saved
+    └── StoppedError  a run that was stopped by a signal, with everything saved
 """
 
 import difflib
@@ -19,7 +19,7 @@ from pellucid.messages import say
 
 
 class PellucidError(Exception):
-    """One line made from a key of `messages/` and its values; no other text reaches a person."""
+    """An error whose one line is the message of `key` with `values`; no other text is shown to a user."""
 
     exit_code = 2
 
@@ -28,7 +28,7 @@ class PellucidError(Exception):
         super().__init__(say(key, **values))
 
     def line(self) -> str:
-        """The line again, in the language that is spoken now."""
+        """Return the line again, in the current language."""
         return say(self.key, **self.values)
 
 
@@ -37,7 +37,7 @@ class UseError(PellucidError):
 
 
 class SettingError(UseError, TypeError):
-    """A keyword that a function does not have: where Python's own would be a TypeError, with the nearest names that there are."""
+    """A keyword that a function does not have: a TypeError, as Python's own, with the nearest names."""
 
 
 class ConfigError(PellucidError):
@@ -57,7 +57,7 @@ class ShapeError(PellucidError):
 
 
 class TraceError(PellucidError):
-    """A recorded trace is damaged, or does not hold what was asked."""
+    """A recorded trace is damaged, or lacks a requested path."""
 
 
 class TrainError(PellucidError):
@@ -65,13 +65,13 @@ class TrainError(PellucidError):
 
 
 class StoppedError(TrainError):
-    """A run that a signal stopped with everything saved, so that it can go on: EX_TEMPFAIL of sysexits.h."""
+    """A run that was stopped by a signal with everything saved, so that it can be resumed: EX_TEMPFAIL of sysexits.h."""
 
     exit_code = 75
 
 
 class RequestError(PellucidError):
-    """A request to the server that is refused: its HTTP status, and the field or header that is meant."""
+    """A refused request to the server. status: of HTTP.  param: the field or header at fault."""
 
     def __init__(self, key: str, status: int = 400, param: str | None = None, **values: object) -> None:
         self.status, self.param = status, param
@@ -79,9 +79,9 @@ class RequestError(PellucidError):
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> str:
-    """Up to `most` known names that resemble this one, the most alike first; "-" where none does.
+    """Return up to `most` known names that resemble `name`, the most alike first; "-" if none does.
 
-    Of a path without dots the last part of a known path counts too: pattern is near to layers.0.attn.pattern.
+    For a name without dots the last part of a known path counts too: pattern is near layers.0.attn.pattern.
     """
     names = list(dict.fromkeys(known))
     ends = {n: n.rpartition(".")[2] for n in names} if "." not in name else {}

@@ -1,1 +1,1 @@
-"""What a model's tensors say: the logit lens, direct attribution, and whether the run is transformers' run."""
+"""Analyses of a model's tensors: the logit lens, direct attribution, and the comparison with transformers."""

@@ -24,7 +24,7 @@ PARTS = ("attn", "cross", "ffn")
 
 @dataclass(frozen=True)
 class Share:
-    """What a tensor added to the logit. head: of an attention's output, None where it is taken whole."""
+    """What a tensor added to the logit. head: of an attention's output, None for all of it."""
 
     path: str
     head: int | None
@@ -45,7 +45,7 @@ class Attribution:
 
     @property
     def total(self) -> float:
-        """The sum of all, which is the value but for rounding."""
+        """Return the sum of all parts, the value up to rounding."""
         return sum(s.value for s in (*self.parts, *self.rest))
 
 
@@ -53,7 +53,7 @@ class Attribution:
 def attribution(
     model: Any, trace: Trace, id: int | str, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain
 ) -> Attribution:
-    """Where the logit of a token came from, in one row of a step; sums are taken in float64.
+    """Return the parts of a token's logit, in one row of a step; sums are taken in float64.
 
     id: of the token, or its text, which must be one token.
     value: finds the value of a record that has let it go.
@@ -71,7 +71,7 @@ def attribution(
 
 
 def one_id(model: Any, text: str) -> int:
-    """The id of a text that is one token."""
+    """Return the id of a text that is one token. A UseError if it is not."""
     ids = model.tokenizer.encode(text, special=False)
     if len(ids) != 1:
         raise UseError("attribution.token", text=text, count=len(ids))
@@ -79,7 +79,7 @@ def one_id(model: Any, text: str) -> int:
 
 
 class Walk:
-    """From a tensor back to what was added to it; g [width] is how much one more of each of its channels adds to the logit."""
+    """A walk from the logits back to what was added to them; g [width] is the logit's gradient in a tensor's channels."""
 
     def __init__(self, module: Any, records: dict[str, Seen], row: int, value: Callable[[Seen], Tensor], result: Attribution) -> None:
         self.module, self.records, self.row, self.value, self.result = module, records, row, value, result
@@ -87,11 +87,11 @@ class Walk:
         self.backs |= {"linear": self.product, "adapted": self.product}
 
     def at(self, s: Seen) -> Tensor:
-        """The row of a tensor, in float64."""
+        """Return the row of a tensor, in float64."""
         return self.value(s)[0, self.row].double()
 
     def head(self, s: Seen, id: int) -> None:
-        """The first step back: one row of the last product's matrix."""
+        """Take the first step back: one row of the last product's matrix."""
         if s.source == "edited":
             return self.rest(s.path, self.result.value)
         last = self.module.head
@@ -103,7 +103,7 @@ class Walk:
         return None
 
     def back(self, path: str, g: Tensor) -> None:
-        """A tensor that is a sum, a norm or a product is gone through; a part, and any other, is an end."""
+        """Go through a tensor that is a sum, a norm or a product; a part, or any other, is an end."""
         s = self.records[path]
         part = path.rpartition(".")[2] in PARTS
         if s.source == "edited":  # it is not what its op made
@@ -116,14 +116,14 @@ class Walk:
             self.end(s, g, False)
 
     def end(self, s: Seen, g: Tensor, part: bool) -> None:
-        """What a tensor added, whole."""
+        """Add all of a tensor's contribution."""
         (self.result.parts if part else self.result.rest).append(Share(s.path, None, float(self.at(s) @ g)))
 
     def rest(self, path: str, value: float) -> None:
         self.result.rest.append(Share(path, None, value))
 
     def part(self, s: Seen, g: Tensor) -> None:
-        """An attention's output comes apart by heads: each has columns of W_o of its own."""
+        """Add an attention's contribution by heads: each has columns of W_o of its own."""
         z = self.records.get(s.inputs[0]) if s.inputs else None
         out = getattr(self.module.get_submodule(s.path), "o", None)
         if z is None or out is None or "H" not in z.dims.split():
@@ -140,7 +140,7 @@ class Walk:
             self.back(path, g)
 
     def norm(self, s: Seen, g: Tensor) -> None:
-        """With its scale held, a norm is a product with a diagonal matrix, of x less its mean where it is centred."""
+        """Go through a norm with its scale held constant: a product with a diagonal matrix, of x less its mean if centred."""
         norm = self.module.get_submodule(s.path)
         norm = getattr(norm, "norm", norm)
         x = self.at(self.records[s.inputs[0]])
@@ -152,7 +152,7 @@ class Walk:
         self.back(s.inputs[0], g - g.mean() if norm.centred else g)
 
     def scaled(self, s: Seen, g: Tensor) -> None:
-        """One factor for all channels, which the two rows tell."""
+        """Go through a product with one factor, which the two rows determine."""
         x = self.at(self.records[s.inputs[0]])
         self.back(s.inputs[0], g * (self.at(s) @ x) / (x @ x))
 

@@ -1,4 +1,4 @@
-"""Two traces compared: the first tensor in which they differ."""
+"""The comparison of two traces: the first tensor in which they differ."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from pellucid.watching.watch import Seen, Watch
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two traces part: the first path whose tensors differ by more than allowed."""
+    """The first path whose tensors differ by more than allowed."""
 
     path: str
     step: int
@@ -23,7 +23,7 @@ class Difference:
 
 @checked
 def first_difference(a: Trace | Watch, b: Trace | Watch, atol: float = 0.0, rtol: float = 0.0) -> Difference | None:
-    """The first record, in a's order, that b has too and that differs by more than atol + rtol·|a|; None where all agree.
+    """Return the first record of `a` that `b` has too and that differs by more than atol + rtol·|a|; None if all agree.
 
     Two traces with no path in common are an error: agreement about nothing says nothing.
     """
@@ -45,6 +45,6 @@ def first_difference(a: Trace | Watch, b: Trace | Watch, atol: float = 0.0, rtol
 
 
 def keyed(records: Trace | Watch) -> dict[tuple[object, ...], Seen]:
-    """Records by path, step, call and request; where there is one request only its name says nothing, as in a batch, which has none."""
+    """Return records by path, step, call and request; a single request's name is left out, as in a batch."""
     several = len({s.request for s in records} - {None}) > 1
     return {(s.path, s.step, s.call, s.request if several else None): s for s in records}

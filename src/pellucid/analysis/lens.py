@@ -1,4 +1,4 @@
-"""The logit lens: what a model would say next if it ended after each block.
+"""The logit lens: what a model would predict if it ended after each block.
 
 The residual stream after every block goes through the model's own last norm and head. What the last block left is the model's answer.
 """
@@ -18,17 +18,17 @@ from pellucid.watching.watch import Seen
 
 
 def plain(seen: Seen) -> Tensor:
-    """A record's own value."""
+    """Return a record's own value."""
     return seen.value  # type: ignore[no-any-return]
 
 
 def writer(module: Any) -> Any:
-    """The blocks that lead to the logits, with their last norm."""
+    """Return the stack that leads to the logits, with its last norm."""
     return module.decoder if isinstance(module, EncoderDecoder) else module
 
 
 def stream(module: Any, seen: list[Seen]) -> list[Seen]:
-    """The residual stream of one step [B T D], as far as it was recorded: as it enters the first block, and as it leaves each."""
+    """Return the recorded residual stream of one step [B T D]: the first block's input and each block's output."""
     stack = writer(module)
     prefix = "" if stack is module else "decoder."
     records = {s.path: s for s in seen if s.dims == "B T D"}
@@ -44,7 +44,7 @@ def stream(module: Any, seen: list[Seen]) -> list[Seen]:
 
 @checked
 def lens(model: Any, trace: Trace, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain) -> list[tuple[str, Tensor]]:
-    """(path, logits [V]) of the residual stream before the first block and after each, in one row of a step.
+    """Return (path, logits [V]) of the residual stream before the first block and after each, in one row of a step.
 
     value: finds the value of a record that has let it go.
     """

@@ -1,4 +1,4 @@
-"""Is what runs here what transformers runs? Both read the same folder, and every module's output is compared with its counterpart's.
+"""The comparison with transformers: both run the same folder, and every module's output is compared with its counterpart's.
 
 transformers is the judge and is needed for nothing else; where it is not installed, that is said. In float64 its islands of float32 are
 promoted, so that what is left is the mathematics: errors are 1e-14 where both compute the same, and 1e-2 where they do not.
@@ -33,7 +33,7 @@ ROWS, TOKENS = 2, 24  # of the prompts that are made up where none is given
 
 @dataclass(frozen=True)
 class Compared:
-    """One module of ours and its counterpart; error: the largest difference of their outputs over the largest value of theirs."""
+    """One of our modules and its counterpart. error: the largest difference of outputs over the largest value of theirs."""
 
     path: str
     theirs: str
@@ -42,7 +42,7 @@ class Compared:
 
 @dataclass
 class Report:
-    """What a comparison found. logits: the largest difference over the largest logit.  first: the first tensor beyond the tolerance."""
+    """The result of a comparison. logits: the largest difference over the largest logit.  first: the first tensor beyond tolerance."""
 
     model: str
     against: str
@@ -64,7 +64,7 @@ def verify(
     prompt: str | None = None,
     device: str | torch.device = "cpu",
 ) -> Report:
-    """Our model of a folder beside transformers' of the same, or of `against`, on a prompt or on random ids from a fixed seed."""
+    """Compare our model of a folder with transformers' of the same, or of `against`, on a prompt or on seeded random ids."""
     if dtype not in DTYPES:
         raise UseError("model.dtype", found=dtype, allowed=", ".join(DTYPES))
     kind = DTYPES[dtype]
@@ -89,7 +89,7 @@ def verify(
 
 
 def inputs(model: Model, prompt: str | None) -> tuple[Tensor, ...]:
-    """Token ids [B T]; of an encoder-decoder, a source before them."""
+    """Return token ids [B T], after a source's ids for an encoder-decoder."""
     rng = torch.Generator().manual_seed(0)
     length = min(TOKENS, model.config.positions or TOKENS)
     ids = torch.randint(model.config.vocab, (ROWS, length), generator=rng)
@@ -102,7 +102,7 @@ def inputs(model: Model, prompt: str | None) -> tuple[Tensor, ...]:
 
 @contextmanager
 def foreign(sentence: str, folder: Path) -> Iterator[None]:
-    """Tell another library's fault as its word, and on one line; it is none of ours."""
+    """Turn another library's exception into a UseError with its message on one line."""
     try:
         yield
     except PellucidError:
@@ -112,7 +112,7 @@ def foreign(sentence: str, folder: Path) -> Iterator[None]:
 
 
 def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
-    """transformers' model of a folder, by its class for this use, or by the family's own where it does not know the model's name."""
+    """Return transformers' model of a folder, by its Auto class, or by the family's class if model_type is unknown to it."""
     try:
         library: Any = importlib.import_module("transformers")
     except ImportError:
@@ -149,12 +149,12 @@ def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
 
 
 def rounded(layer: Layer) -> bool:
-    """Whether a layer's scores gain Falcon's bias by distance."""
+    """True if a layer's scores have Falcon's ALiBi."""
     return layer.attn.alibi is not None and layer.attn.alibi.rounded
 
 
 def dequantised(folder: Folder, method: Fp8, dtype: torch.dtype) -> dict[str, Tensor]:
-    """A float8 folder's tensors as plain ones, by the function with which transformers trains over such weights."""
+    """Return a float8 folder's tensors as plain ones, by transformers' own function for training over such weights."""
     multiply = importlib.import_module("transformers.integrations.finegrained_fp8")._dequantize_fp8_weight
     tensors: dict[str, Tensor] = {}
     for name, entry in folder.entries.items():
@@ -166,7 +166,7 @@ def dequantised(folder: Folder, method: Fp8, dtype: torch.dtype) -> dict[str, Te
 
 
 def run(other: Any, model: Model, ids: tuple[Tensor, ...]) -> Tensor:
-    """transformers' logits; of a model without a head, its last rows."""
+    """Return transformers' logits, or its last rows for a model without a head."""
     named: dict[str, Any] = dict(zip(("input_ids", "decoder_input_ids"), ids, strict=False))
     if model.config.prefix:  # it knows no prefix: an explicit mask, in which every prompt token sees every other
         named["attention_mask"] = torch.zeros(len(ids[0]), 1, ids[0].shape[1], ids[0].shape[1], dtype=model.dtype)
@@ -175,7 +175,7 @@ def run(other: Any, model: Model, ids: tuple[Tensor, ...]) -> Tensor:
 
 
 class Promote(TorchFunctionMode):
-    """float32 becomes float64 wherever it is named, and where a dtype is left to torch."""
+    """A mode in which float32 becomes float64 wherever it is named, and where a dtype is left to torch."""
 
     def __enter__(self) -> "Promote":
         self.before = torch.get_default_dtype()
@@ -196,7 +196,7 @@ class Promote(TorchFunctionMode):
 
 @contextmanager
 def promoted(dtype: torch.dtype = torch.float64) -> Iterator[None]:
-    """In float64, transformers without its islands; T5's buckets excepted, which its tables learned from float32 logarithms."""
+    """Run transformers in float64 without its float32 islands, except T5's buckets, which were trained with float32 logarithms."""
     if dtype is not torch.float64:
         yield
         return

@@ -1,4 +1,4 @@
-"""`count`: the bill of a model by its name, its folder, its hub id, or a bare config.json; weights are never read.
+"""`count`: the bill of a model by name, folder, hub id or config.json; it reads no weights.
 
 bill = count("deepseek-v3", context=131072, batch=8, device="h200")
 bill["cache.bytes_per_token"].formula
@@ -52,13 +52,13 @@ def count(
     ignore_fields: Iterable[str] = (),
     known: tuple[str, Config] | None = None,
 ) -> Bill:
-    """Every parameter, byte and FLOP of a model, each with its formula.
+    """Count every parameter, byte and FLOP of a model, each with its formula.
 
-    name: of the catalogue, a folder, a hub id, or a config.json.  context: tokens read before a decode step, by default 4096 or what the
-    model reaches.  dtype: of the weights, bfloat16 where None, or as a folder in our own blocks holds them.  cache: of the cache, as the
-    weights' where None.  source: tokens that an encoder reads.  device: a name of the
-    catalogue.  fields: config.json's, put in place of its own.  attn: another kind of attention, "mha", "mqa", "gqa:G" or "mla:C".
-    experts: "N:A", N experts of which A are chosen.  known: the family and the config of the name, where they are at hand.
+    name: of the catalogue, a folder, a hub id, or a config.json.  context: tokens read before a decode step, by default 4096 or the
+    model's most.  dtype: of the weights, by default bfloat16, or the format of a folder in our own blocks.  cache: the dtype of the KV
+    cache, by default the weights'.  source: tokens that an encoder reads.  device: a name of the catalogue.  fields: replace those of
+    config.json.  attn: another kind of attention, "mha", "mqa", "gqa:G" or "mla:C".  experts: "N:A", N experts of which A are chosen.
+    known: the family and the config of the name, if the caller has them.
     """
     stored = None if dtype is not None else in_folder(name, ignore_fields)
     dtype = dtype or (stored[0] if stored else "bfloat16")
@@ -91,7 +91,7 @@ def billed(
     plain: str = "bfloat16",
     notes: Iterable[str] = (),
 ) -> Bill:
-    """The bill of a config; see `count`.  plain: the dtype of what a block format leaves plain.  notes: what was put in its place."""
+    """Return the bill of a config; see `count`. plain: the dtype of what a block format leaves plain.  notes: what was replaced."""
     inner = families.family(family).text_model if family in families.known() else None  # a model of the catalogue may have no family
     most = cfg.positions or MOST
     context = min(4096, most, cfg.context or most) if context is None else context
@@ -112,7 +112,7 @@ def billed(
 
 
 def in_folder(name: str | Path, ignore: Iterable[str]) -> tuple[str, str] | None:
-    """The format of a folder in our own blocks, and the dtype of what is plain there; None of any other name."""
+    """Return (format, plain dtype) of a folder in our own blocks; None for any other name."""
     if not Path(name).exists():
         return None
     values, file = config_of(name)
@@ -122,7 +122,7 @@ def in_folder(name: str | Path, ignore: Iterable[str]) -> tuple[str, str] | None
 
 
 def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Iterable[str] = ()) -> tuple[str, Config]:
-    """The family and the config of a name."""
+    """Return the family's name and the config of a model's name."""
     entry = None if Path(name).exists() else catalog.find(catalog.models(), str(name))
     if entry is not None and "statements" in entry:
         raise UseError("count.undisclosed", name=entry["name"])
@@ -134,7 +134,7 @@ def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Itera
 
 
 def put(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json with these fields in place of its own; "text_config.hidden_size" is one within another."""
+    """Return a config.json with `fields` in place of its own; "text_config.hidden_size" is a nested one."""
     out = dict(values)
     for name, value in fields.items():
         *parts, last = name.split(".")
@@ -151,7 +151,7 @@ def put(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The fields of a config.json, and those within them."""
+    """Yield the names of a config.json's fields, nested ones after their object."""
     for name, value in values.items():
         yield prefix + name
         if isinstance(value, Mapping):
@@ -159,7 +159,7 @@ def named(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def config_of(name: str | Path) -> tuple[dict[str, Any], str]:
-    """A name's config.json, and what errors call it."""
+    """Return the config.json of a name, and the file's name for errors."""
     text = str(name)
     path = Path(text)
     if path.is_dir():

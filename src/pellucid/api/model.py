@@ -1,4 +1,4 @@
-"""What `load` returns: a module with its tokenizer and its files, and what one does with them.
+"""`load` and the `Model` that it returns: a module with its tokenizer and files.
 
 model = load("pellucid/capitals")
 model.generate(model.tokenizer.encode("The capital of France is"))
@@ -49,9 +49,9 @@ Prompts = TypeVar("Prompts", Tensor, list[list[int]], list[int], str)
 
 
 class Model(Placed, Adapting, Shown):
-    """A model that runs: `module` is the plain nn.Module, `config` what it is, `tokenizer` its text (None where the folder has none).
+    """A loaded model. module: the plain nn.Module.  config: what it is.  tokenizer: its text side, None if the folder has none.
 
-    left: tensors of its folder that it has no use for: a module that predicts a second token, masks and tables that old files carry.
+    left: unused tensors of its folder, such as a multi-token prediction module, or masks and tables in old files.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class Model(Placed, Adapting, Shown):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The text side; a folder without a tokenizer is an error here, not before."""
+        """The tokenizer. A CheckpointError if the folder has none."""
         if self._tokenizer is None:
             raise CheckpointError("model.tokenizer", model=self.name)
         return self._tokenizer
 
     def num_parameters(self) -> int:
-        """Unique parameters: a tied table counts once, buffers do not."""
+        """Return the number of unique parameters: a tied table counts once, buffers do not."""
         return sum(p.numel() for p in self.module.parameters())
 
     @checked
@@ -102,7 +102,7 @@ class Model(Placed, Adapting, Shown):
 
         An encoder without a head gives its last rows [B T D].  padding: [B T], 0 where a row has no token, as
         transformers' attention_mask, which is another name for it.  types: token types [B T].
-        prefix: this many first tokens see each other both ways; of a model made for it, all of them where None.
+        prefix: the number of first tokens with bidirectional attention; None is all of them for a prefix model.
         """
         self.check(ids)
         padding = self.padding_of(ids, padding, attention_mask)
@@ -121,7 +121,7 @@ class Model(Placed, Adapting, Shown):
         return self.module(ids, target_ids, None, Step.plain(ids, padding, mask))  # type: ignore[no-any-return]
 
     def check(self, ids: Tensor) -> None:
-        """Ids are a LongTensor [B T] within the vocabulary, no longer than learned positions reach."""
+        """Raise a UseError unless ids are a LongTensor [B T] within the vocabulary, no longer than learned positions."""
         if not isinstance(ids, Tensor) or ids.dtype != torch.long or ids.ndim != 2:
             raise UseError("model.ids", found=(tuple(ids.shape), ids.dtype) if isinstance(ids, Tensor) else type(ids).__name__)
         rows = self.config.positions
@@ -131,7 +131,7 @@ class Model(Placed, Adapting, Shown):
             check_ids([int(ids.min()), int(ids.max())], self.config.vocab)
 
     def check_types(self, types: Tensor | None, ids: Tensor) -> None:
-        """Token types have the ids' shape, and rows in the model's table."""
+        """Raise a UseError unless token types have the ids' shape, and rows in the model's table."""
         rows = self.config.types or 0
         if types is not None and (types.shape != ids.shape or (types.numel() and not 0 <= int(types.min()) <= int(types.max()) < rows)):
             raise UseError("model.types", shape=tuple(ids.shape), rows=rows)
@@ -183,7 +183,7 @@ class Model(Placed, Adapting, Shown):
         return self.tokenizer.decode(out[0], skip_special=True) if isinstance(ids, str) else one  # type: ignore[no-any-return]
 
     def prompts(self, given: object, padding: Tensor | None = None, attention_mask: Tensor | None = None) -> list[list[int]]:
-        """The prompts of `generate` as lists of ids; of a padded batch the tokens alone."""
+        """Return the prompts of `generate` as lists of ids, without the padding of a batch."""
         if isinstance(given, str):
             return [self.ids(given)]
         if isinstance(given, Tensor):
@@ -195,7 +195,7 @@ class Model(Placed, Adapting, Shown):
         return [list(given)] if given and isinstance(given[0], int) else [list(prompt) for prompt in given]
 
     def padding_of(self, ids: Tensor, padding: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
-        """The padding of ids by either of its names."""
+        """Return the padding of ids, given under either of its names."""
         if padding is not None and attention_mask is not None:
             raise UseError("model.mask")
         mask = attention_mask if padding is None else padding
@@ -215,7 +215,7 @@ class Model(Placed, Adapting, Shown):
         n: int = 1,
         logprobs: int | None = None,
     ) -> Iterator[Output]:
-        """The same as news, token by token; `request` counts the prompts.
+        """Yield the outputs of `generate` token by token; `request` counts the prompts.
 
         cached: see engine.engine.generate.  deterministic: see Engine.of.  n, logprobs: see engine.requests.Request.
         """
@@ -230,7 +230,7 @@ class Model(Placed, Adapting, Shown):
         n: int = 1,
         logprobs: int | None = None,
     ) -> list[Request]:
-        """What these prompts ask of the engine; of an encoder-decoder they are sources. Each draws by a seed of its own."""
+        """Return the engine's requests for these prompts, sources of an encoder-decoder. Each samples by a seed of its own."""
         requests = []
         for i, prompt in enumerate(prompts):
             own = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i)
@@ -239,7 +239,7 @@ class Model(Placed, Adapting, Shown):
         return requests
 
     def ids(self, text: str) -> list[int]:
-        """The ids of a prompt with its special tokens; for a model that fills blanks, "___" and the mask's own name are blanks."""
+        """Return the ids of a prompt with its special tokens; a masked language model takes "___" and the mask's name as masks."""
         if not isinstance(self.module, Encoder):
             return self.tokenizer.encode(text)
         mask = self.tokenizer.special.get("mask")
@@ -247,28 +247,28 @@ class Model(Placed, Adapting, Shown):
         return self.tokenizer.encode(text if written is None else re.sub("_{3,}", written, text), parse=True)
 
     def blanks(self, ids: Sequence[int]) -> list[int]:
-        """The rows of these ids that hold the mask, which a model that fills blanks answers."""
+        """Return the rows of these ids that have the mask."""
         mask = None if self._tokenizer is None or not self.config.head else self._tokenizer.special.get("mask")
         return [row for row, i in enumerate(ids) if i == mask]
 
     def logprobs(self, ids: Tensor) -> Tensor:
-        """Log-probability of each given token after the first, [B T-1], in float32 at least."""
+        """Return the log-probability of each given token after the first, [B T-1], in float32 at least."""
         with torch.no_grad():
             return logprobs(self(ids, prefix=0 if self.config.prefix else None)[:, :-1]).gather(-1, ids[:, 1:, None])[..., 0]
 
     def check_finite(self) -> None:
-        """One pass over all weights; the first that holds NaN or an infinity is an error that names it and the place."""
+        """Raise a CheckpointError that names the first weight with NaN or infinity, and the place."""
         for name, p in (*self.module.named_parameters(), *self.module.named_buffers()):
             if not bool(p.isfinite().all()):
                 index = tuple(int(i) for i in (~p.isfinite()).nonzero()[0])
                 raise CheckpointError("model.finite", model=self.name, tensor=name, index=list(index), found=float(p[index]))
 
     def weight(self, name: str) -> Tensor:
-        """A weight by our path, by the name in Hugging Face's files, or by TransformerLens': "blocks.3.attn.W_Q" is a matrix a head."""
+        """Return a weight by our path, its name in Hugging Face's files, or TransformerLens' ("blocks.3.attn.W_Q" is one matrix a head)."""
         return weight(self.module, self.family, name)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights under the names that Hugging Face's files use; of a model without adapters, or merged with them."""
+        """Return the weights by their names in Hugging Face's files. A UseError if adapters are not merged."""
         if self.adapters:
             raise UseError("adapter.on", model=self.name, names=", ".join(self.adapters))
         return dict(unfill(self.module, self.family.rules_for(self.config)))
@@ -277,8 +277,8 @@ class Model(Placed, Adapting, Shown):
     def save(self, folder: str | Path, shard_bytes: int = SHARD_BYTES, overwrite: bool = False) -> None:
         """Write a Hugging Face folder: config.json, safetensors, and the tokenizer's files as they came.
 
-        A model in int8 or int4 blocks is written so, codes and scales, which `load` alone reads back; any other plain.
-        Weights are written in the dtype that they are held in; a folder that holds weights is refused unless `overwrite`.
+        A model in int8 or int4 blocks is written as codes and scales, which only `load` reads back; any other as plain tensors in its
+        dtype. A folder with weights is refused unless `overwrite`.
         """
         own = self.family.saved_config(self.hf)
         hf = {k: v for k, v in own.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}
@@ -296,12 +296,12 @@ def load(
     adapter: str | Path | None = None,
     quant: str | None = None,
 ) -> Model:
-    """A model by a specimen's name ("pellucid/capitals"), a folder, or a hub id; with device "meta" by a catalogue's name too.
+    """Load a model by a specimen's name ("pellucid/capitals"), a folder, or a hub id; with device "meta" also by a catalogue's name.
 
-    dtype: of the parameters; where None float32 on a CPU if that takes at most a quarter of the memory, else as stored
-    (checkpoint.precision).  device "meta": shapes alone.
-    ignore_fields: unknown fields of config.json to leave aside, which the model's config then tells.  adapter: see `Model.adapt`.
-    quant: "int8" or "int4" holds matrices in blocks of 32 with a scale each, quantised one by one as they are read; dtype is then what
+    dtype: of the parameters; None is float32 on a CPU if that takes at most a quarter of the memory, else as stored
+    (checkpoint/default_dtype.py).  device "meta": shapes alone.
+    ignore_fields: unknown fields of config.json to ignore, recorded in the model's config.  adapter: see `Model.adapt`.
+    quant: "int8" or "int4" stores matrices in blocks of 32 with a scale each, quantised one by one as they are read; dtype is then what
     they compute in.
     """
     check_device(device)
@@ -337,7 +337,7 @@ def load(
 
 
 def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
-    """The folder of a name, fetched where it is a hub id."""
+    """Return the folder of a name, fetched if it is a hub id."""
     text = str(name) or "''"
     if text.startswith("pellucid/"):
         specimen = SPECIMENS / text.removeprefix("pellucid/")
@@ -353,12 +353,12 @@ def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, 
 
 
 def specimens() -> list[str]:
-    """The names of the models that ship with the package."""
+    """Return the names of the models that ship with the package."""
     return sorted(f"pellucid/{p.name}" for p in SPECIMENS.iterdir() if (p / "config.json").is_file())
 
 
 def make(hf: Mapping[str, Any], name: str = "new", device: str = "cpu", dtype: torch.dtype | None = None) -> Model:
-    """A model from a config.json's fields, with weights that are not set yet."""
+    """Return a model from a config.json's fields, with weights not set yet."""
     kind, cfg = understand(hf)
     with torch.device(device):
         module = build(cfg)

@@ -1,4 +1,4 @@
-"""The life of a prompt: every tensor from its ids to the next token, recorded while the engine generates."""
+"""`trace`: every tensor from a prompt's ids to the next token, recorded while the engine generates."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ def trace(
     inside: Inside = "beside",
     terms: bool = False,
 ) -> Trace:
-    """The life of a prompt: every tensor from its ids to the next token, and so on for `steps` tokens.
+    """Record every tensor from a prompt's ids to the next token, and so on for `steps` tokens.
 
     prompt: a text, or ids; an encoder-decoder's source.  choose: the next token by its logits [V], the likeliest where None.
     only, keep, edit, inside, terms: see `watch`.  The first step computes the logits of every row; later ones run over the cache.
@@ -53,7 +53,7 @@ def trace(
 
 
 def outlined(model: Model, prompt: str | Sequence[int], steps: int = 1) -> Trace:
-    """The life of a prompt in a model on meta: one forward, whose tensors have shapes and no numbers."""
+    """Return the trace of a prompt in a model on meta: one forward, whose tensors have shapes and no numbers."""
     if steps != 1:
         raise UseError("explain.outline", found=steps)
     ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
@@ -69,7 +69,7 @@ def outlined(model: Model, prompt: str | Sequence[int], steps: int = 1) -> Trace
 
 
 def trace_encoder(model: Model, recorded: Trace, steps: int, how: Mapping[str, Any]) -> Trace:
-    """The one forward of a model whose tokens all see each other; `new` are the likeliest tokens of its blanks."""
+    """Record the one forward of an encoder; `new` are the likeliest tokens of its masks."""
     if steps != 1:
         raise UseError("generate.encoder")
     with watch(model, **how) as records, torch.no_grad():

@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]  # what is done, and of how much
 
 @dataclass(frozen=True)
 class BatchLoad:
-    """Mixed requests, all at once: tokens in and out, and seconds until the last has ended."""
+    """Mixed requests submitted at once: tokens in and out, and seconds until the last has ended."""
 
     requests: int
     read: int
@@ -41,7 +41,7 @@ class BatchLoad:
 
 @dataclass(frozen=True)
 class First:
-    """Seconds to the first token after `context` tokens, run by run. cached: how many of them the cache knew when it was warm."""
+    """Seconds to the first token after `context` tokens, run by run. cached: how many of them were cached when warm."""
 
     context: int
     cached: int

@@ -1,4 +1,4 @@
-"""The model that is measured: with its weights where there are some, else with random ones made on the spot, which take as long."""
+"""The model to measure: with its weights if there are any, else with random ones, which take the same time."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ MOST = 1 << 40
 
 
 def reach(cfg: Config, context: int | None, new: int) -> int:
-    """The tokens to read before: as asked, or 512, or what the positions leave beside the new ones."""
+    """Return the tokens to read first: as given, or 512, or what the positions leave beside the new ones."""
     return min(CONTEXT, (cfg.positions or MOST) - new) if context is None else context
 
 
 def check(name: str, cfg: Config, context: int, new: int, dtype: torch.dtype) -> None:
-    """Refuse what cannot be measured here: two stacks, a dtype without kernels, more tokens than positions, more bytes than memory."""
+    """Refuse what cannot be measured: two stacks, a dtype without kernels, more tokens than positions, more bytes than memory."""
     if cfg.encoder is not None:
         raise UseError("bench.encoder", model=name)
     if dtype not in (torch.float32, torch.bfloat16):
@@ -35,7 +35,7 @@ def check(name: str, cfg: Config, context: int, new: int, dtype: torch.dtype) ->
 
 
 def random_weights(name: str, cfg: Config, dtype: torch.dtype, quant: str | None = None) -> Decoder:
-    """A model of a config of which all norms weigh 1 and the rest is one random block over and over. quant: int8 or int4."""
+    """Return a model of a config with norms of 1 and one random block repeated for the rest. quant: int8 or int4."""
     with META:
         model = cast(build(cfg), dtype)
     packing = None if quant is None else Packing(quant, dtype)

@@ -1,4 +1,4 @@
-"""Whether a machine was idle but for what was measured: on a busy one, times stand, and no verdict on them does.
+"""Whether a machine was idle during a measurement: on a busy one times are shown, but no verdict on them.
 
 others      what other processes took of the processors, from the system's own books: 0.0 of an idle machine, None where it does not tell
 steadiness  of rates that were measured again and again, median over best, of the least steady one
@@ -19,26 +19,26 @@ IDLE = (3, 4)  # columns of the table: idle, and waiting for a disk
 
 @dataclass(frozen=True)
 class Idle:
-    """What others took, and how steady the rates were."""
+    """The load of other processes, and how steady the rates were."""
 
     others: float | None
     steadiness: float
 
     @property
     def quiet(self) -> bool:
-        """Whether a ratio of a time and a bound says something of the model."""
+        """True if a ratio of time and bound is meaningful."""
         return (self.others is None or self.others <= MOST) and self.steadiness >= LEAST
 
 
 @dataclass
 class Watchman:
-    """Looks at the system's books when it is made and when it is asked; between the two, what was not of this process is others'."""
+    """A reader of the system's processor times, when it is made and when asked; what was not this process's is others'."""
 
     began: tuple[float, float] | None = field(default_factory=lambda: used())
     own: float = field(default_factory=time.process_time)
 
     def others(self) -> float | None:
-        """The part of the processors' time that others took since."""
+        """Return the share of the processors' time that other processes took since."""
         now, own = used(), time.process_time() - self.own
         if self.began is None or now is None or now[1] <= self.began[1]:
             return None
@@ -46,12 +46,12 @@ class Watchman:
         return min(1.0, max(0.0, busy - own) / total)
 
     def verdict(self, limits: MachineLimits) -> Idle:
-        """Of a measurement that ends here."""
+        """Return the verdict on a measurement that ends now."""
         return Idle(self.others(), min(r.median / r.best for r in (*limits.read.values(), *limits.product.values())))
 
 
 def used() -> tuple[float, float] | None:
-    """Seconds of all processors that this process may use, since the system began: busy, and in all. None where it does not tell."""
+    """Return (busy, total) seconds of all processors that this process may use, since boot; None if unknown."""
     try:
         lines = TABLE.read_text(encoding="ascii").splitlines()
         tick = os.sysconf("SC_CLK_TCK")

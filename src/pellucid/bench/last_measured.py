@@ -1,4 +1,4 @@
-"""The last measurement of this machine, in a file of the user's cache, so that `count --device cpu` needs no run of its own."""
+"""The last measurement of this machine, in a file of the user's cache, so that `count --device cpu` need not measure."""
 
 import json
 import math
@@ -18,13 +18,13 @@ SCHEMA = 1
 
 
 def place() -> Path:
-    """Where it is kept: XDG_CACHE_HOME, or ~/.cache."""
+    """Return the path of the file, in XDG_CACHE_HOME or ~/.cache."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "pellucid" / "limits.json"
 
 
 def keep(limits: MachineLimits) -> Path:
-    """Write it, for its user alone; returns where."""
+    """Write the limits to the file, readable by its user alone; return the path."""
     file = place()
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -38,7 +38,7 @@ def keep(limits: MachineLimits) -> Path:
 
 
 def kept() -> MachineLimits:
-    """The last measurement; an error tells how to make one."""
+    """Return the last measurement. A UseError that says how to make one if there is none."""
     file = place()
     try:
         return parsed(read_object(file, error=UseError))
@@ -51,7 +51,7 @@ def kept() -> MachineLimits:
 
 
 def device(name: str, reads: float | None = None) -> Device | None:
-    """A device by its name: "cpu" is this machine as it was last measured, all others are the catalogue's.
+    """Return a device by name: "cpu" is this machine as last measured, all others are the catalogue's; None if unknown.
 
     reads: bytes that a step reads, which tell whether a processor's cache holds them.
     """
@@ -63,7 +63,7 @@ def device(name: str, reads: float | None = None) -> Device | None:
 
 
 def document(limits: MachineLimits) -> dict[str, Any]:
-    """Limits as JSON."""
+    """Return limits as JSON."""
 
     def to_json(rate: Rate) -> dict[str, float]:
         return {"median": rate.median, "best": rate.best}
@@ -83,7 +83,7 @@ def document(limits: MachineLimits) -> dict[str, Any]:
 
 
 def parsed(table: Mapping[str, Any]) -> MachineLimits:
-    """What `document` made; anything else is a KeyError, TypeError or ValueError."""
+    """Return the limits in what `document` made; anything else is a KeyError, TypeError or ValueError."""
 
     def rate(given: Mapping[str, Any]) -> Rate:
         rate_read = Rate(float(given["median"]), float(given["best"]))

@@ -1,4 +1,4 @@
-"""What this machine gives: bytes read from memory a second, FLOP of a matrix product a second.
+"""The limits of this machine: bytes read from memory a second, and FLOP of a matrix product a second.
 
 A bound must not be beaten by what it bounds, so the limit is the best of some repetitions; their median tells how steady it was.
 
@@ -77,7 +77,7 @@ class MachineLimits:
 
 @dataclass
 class Gauge:
-    """Measures as often as it is told to, before and after a run say; `limits` are of all that it has seen.
+    """A gauge that measures repeatedly, such as before and after a run; `limits` are over all measurements.
 
     block: bytes to read.  blocks: other sizes to read as well.
     """
@@ -93,7 +93,7 @@ class Gauge:
         self.block = min(max(self.block, SMALLEST), LARGEST) // SMALLEST * SMALLEST
 
     def measure(self, runs: int = RUNS) -> "Gauge":
-        """Some runs of everything."""
+        """Measure everything `runs` times, and return self."""
         for size in dict.fromkeys((self.block, *self.blocks)):
             block = huge_pages.empty((size // 4,), torch.get_default_dtype()).fill_(1.0)
             for threads in sorted({1, self.threads}):
@@ -110,7 +110,7 @@ class Gauge:
 
     @property
     def limits(self) -> MachineLimits:
-        """Of the shapes of a product, the one that the machine is best at."""
+        """The limits so far; of a product's shapes, the one that the machine is best at."""
         read = {threads: Rate.of(rates) for threads, rates in self.reads[self.block].items()}
         blocks = {size: max(map(max, by.values())) for size, by in sorted(self.reads.items())} if self.blocks else {}
         best = {dtype: max((Rate.of(r) for r in by.values()), key=lambda r: r.best) for dtype, by in self.products.items()}
@@ -137,21 +137,21 @@ def threaded(threads: int) -> Iterator[None]:
 
 
 def timed(run: Callable[[], object], clock: Clock = time.perf_counter) -> float:
-    """Seconds of one run."""
+    """Return the seconds of one run."""
     began = clock()
     run()
     return clock() - began
 
 
 def reading(block: Tensor, clock: Clock = time.perf_counter) -> float:
-    """Bytes a second of reading a tensor with all threads of the kernels; with torch's, where there are no kernels."""
+    """Return the bytes a second of reading a tensor with all threads of the kernels, or of torch if there are no kernels."""
     read: Callable[[Tensor], object] = native.stream if native.available() else torch.sum
     again = max(1, A_RUN // block.nbytes)
     return again * block.nbytes / timed(lambda: [read(block) for _ in range(again)], clock)
 
 
 def product(dtype: str, rows: int, inner: int, outer: int) -> Callable[[], object]:
-    """The product of [rows in] and a weight [out in], as the models run it."""
+    """Return a function that runs the product of [rows in] and a weight [out in] as models do."""
     if dtype == "int8":
         x, weight = (torch.ones(n, inner, dtype=torch.int8) for n in (rows, outer))
         return lambda: torch._int_mm(x, weight.T)

@@ -28,7 +28,7 @@ Turn = Callable[[], tuple[list[int], float, float]]
 
 @dataclass(frozen=True)
 class Against:
-    """Pairs of turns: seconds of each, ours and theirs, in all and after the first token of `new`."""
+    """Pairs of turns: seconds of each, ours and theirs, in all and after the first of `new` tokens."""
 
     peer: str
     version: str
@@ -37,11 +37,11 @@ class Against:
     theirs: list[tuple[float, float]]
 
     def ratio(self, part: int) -> float:
-        """How many times as fast we are, the median of the pairs. part: 0 of the whole, 1 after the first token."""
+        """Return how many times as fast ours is, the median of the pairs. part: 0 for all, 1 after the first token."""
         return statistics.median(b[part] / a[part] for a, b in zip(self.ours, self.theirs, strict=True))
 
     def rate(self, turns: Sequence[tuple[float, float]]) -> float:
-        """Tokens a second after the first."""
+        """Return the tokens a second after the first."""
         return (self.new - 1) / statistics.median(after for _, after in turns)
 
 
@@ -55,7 +55,7 @@ class Served:
 
 
 def require(peer: str) -> None:
-    """Refuse a peer that is not known, or not here."""
+    """Refuse a peer that is unknown or not installed."""
     if peer not in PEERS:
         raise UseError("bench.peer", found=peer, allowed=", ".join(PEERS))
     if importlib.util.find_spec(PEERS[peer]) is None:
@@ -63,7 +63,7 @@ def require(peer: str) -> None:
 
 
 def pairs(peer: str, mine: Turn, other: Turn, new: int, progress: Progress = lambda done, total: None) -> Against:
-    """Alternating turns, after one of each that warms up; every other pair begins with the other."""
+    """Run alternating turns, after one of each to warm up; the other begins every other pair."""
     seen: dict[Turn, list[tuple[float, float]]] = {mine: [], other: []}
     for i in range(PAIRS + 1):
         for turn in (mine, other) if i % 2 else (other, mine):
@@ -74,7 +74,7 @@ def pairs(peer: str, mine: Turn, other: Turn, new: int, progress: Progress = lam
 
 
 def our_turn(engine: Engine, ids: Sequence[int], new: int) -> Turn:
-    """Through an engine that has nothing else to do, and no prefix cache."""
+    """Return a turn of an idle engine without prefix cache."""
 
     def turn() -> tuple[list[int], float, float]:
         began = time.perf_counter()
@@ -91,7 +91,7 @@ def our_turn(engine: Engine, ids: Sequence[int], new: int) -> Turn:
 
 
 def their_model(name: str, folder: Path | None, fields: Mapping[str, Any], dtype: torch.dtype) -> Any:
-    """transformers' model of a folder, or of the fields of a config.json with random weights."""
+    """Return transformers' model of a folder, or of a config.json's fields with random weights."""
     library: Any = importlib.import_module("transformers")
     library.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
@@ -104,7 +104,7 @@ def their_model(name: str, folder: Path | None, fields: Mapping[str, Any], dtype
 
 
 def their_turn(net: Any, ids: Sequence[int], new: int) -> Turn:
-    """transformers' generate, which tells the time whenever it asks whether to stop."""
+    """Return a turn of transformers' generate, timed by a stopping criterion at every token."""
     library: Any = importlib.import_module("transformers")
     net.generation_config = library.GenerationConfig(pad_token_id=0, eos_token_id=None)  # the model's own may stop, or draw
     stamps: list[float] = []
@@ -127,7 +127,7 @@ def their_turn(net: Any, ids: Sequence[int], new: int) -> Turn:
 
 
 def gguf_of(folder: Path | None, name: str) -> Path:
-    """The GGUF file beside a model's weights."""
+    """Return the GGUF file beside a model's weights. A UseError if there is none."""
     files = sorted(folder.glob("*.gguf")) if folder is not None else []
     if not files:
         raise UseError("bench.gguf", model=name)
@@ -135,7 +135,7 @@ def gguf_of(folder: Path | None, name: str) -> Path:
 
 
 def llama_turn(path: Path, threads: int, vocab: int, ids: Sequence[int], new: int) -> Turn:
-    """llama.cpp through its C interface, so that no Python stands between its steps but the choice of a token."""
+    """Return a turn of llama.cpp through its C interface; only the choice of a token is in Python."""
     lc: Any = importlib.import_module("llama_cpp")
     lc.llama_backend_init()
     quiet = lc.llama_log_callback(lambda *_: None)

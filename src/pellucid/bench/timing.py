@@ -1,7 +1,7 @@
-"""A model's seconds on this machine, prefill and decode, whole and by part, each beside the time below which it cannot go.
+"""A model's prefill and decode in seconds on this machine, in all and by part, each compared with its bound.
 
-The whole is of the run as it is: a decode step replays its plan. The parts are of another run, with hooks around them, and hooks are
-Python, which no plan holds; so their sum is more than the whole where the plan saves something.
+The total is of the ordinary run, in which a decode step replays its plan. The parts are of a second run with hooks, which no plan can
+replay, so their sum exceeds the total by what the plan saves.
 """
 
 import statistics
@@ -32,7 +32,7 @@ WARM = 3  # steps: the first reads the prompt, the second records the plan, the 
 
 @dataclass(frozen=True)
 class Timed:
-    """A phase as it ran, in seconds: each whole run, each run with hooks, and by part the median of those.
+    """A phase's times in seconds: each full run, each run with hooks, and the median of each part.
 
     planned: whether the whole runs replayed a plan.  replayed: that plan alone.
     """
@@ -46,13 +46,13 @@ class Timed:
 
     @property
     def outside(self) -> float | None:
-        """Seconds of a step beside its plan; None where there is none."""
+        """Seconds of a step outside of its plan; None without a plan."""
         return statistics.median(self.full) - statistics.median(self.replayed) if self.replayed else None
 
 
 @dataclass(frozen=True)
 class AgainstBound:
-    """Measured seconds beside the bound. path: the phase, or a part, of all layers of its kind.  sets: what sets a part's bound."""
+    """Measured seconds and their bound. path: the phase, or a part of all layers of its kind.  sets: what sets the bound."""
 
     path: str
     seconds: float
@@ -62,18 +62,18 @@ class AgainstBound:
 
     @property
     def ratio(self) -> float | None:
-        """Measured over bound; None where nothing bounds."""
+        """Measured over bound; None if nothing bounds."""
         return self.seconds / self.bound if self.bound else None
 
     @property
     def error(self) -> float:
-        """How far the bound, taken as a prediction, is off: -0.2 where it is a fifth less than what was measured."""
+        """The relative error of the bound as a prediction: -0.2 if it is a fifth less than the measurement."""
         return self.bound / self.seconds - 1
 
 
 @dataclass
 class Stopwatch:
-    """Within it, seconds by the parts of a bill, of all layers of a kind together; `lap` ends a run."""
+    """A context in which seconds are added up by parts of a bill, over all layers of a kind; `lap` ends a run."""
 
     bill: Bill
     model: nn.Module
@@ -95,7 +95,7 @@ class Stopwatch:
             hook.remove()
 
     def hooked(self, module: nn.Module, path: str) -> tuple[Any, Any]:
-        """Parts follow one another and do not nest, so one beginning is enough."""
+        """Hook a module; parts follow one another and do not nest, so one start time is enough."""
 
         def start(*_: object) -> None:
             self.began = self.clock()
@@ -110,12 +110,12 @@ class Stopwatch:
         self.running = {}
 
     def medians(self) -> dict[str, float]:
-        """Seconds of a run by part, in the order in which they ran."""
+        """Return the median seconds of a run by part, in the order in which parts ran."""
         return {path: statistics.median(lap[path] for lap in self.laps) for path in self.laps[0]}
 
 
 def counted_as(bill: Bill, path: str) -> str:
-    """The path of the first layer of the same kind, under which the bill counts all of them."""
+    """Return the path of the first layer of the same kind, under which the bill counts all of them."""
     match = PLACE.fullmatch(path)
     if match is None:
         return path
@@ -124,7 +124,7 @@ def counted_as(bill: Bill, path: str) -> str:
 
 
 def repeated(run: Callable[[], object], clock: Clock) -> list[float]:
-    """Seconds of some runs, after one that warms up."""
+    """Return the seconds of some runs, after one to warm up."""
     run()
     times: list[float] = []
     while len(times) < LEAST or (len(times) < MOST and sum(times) < SPENT):
@@ -133,7 +133,7 @@ def repeated(run: Callable[[], object], clock: Clock) -> list[float]:
 
 
 def prefill(model: Decoder, bill: Bill, clock: Clock = time.perf_counter) -> Timed:
-    """One forward over the bill's context, with the logits of every row."""
+    """Time one forward over the bill's context, with the logits of every row."""
     ids = torch.tensor([tokens(bill)])
     mask = prefix(ids.shape[1]) if model.config.prefix else None
 
@@ -153,7 +153,7 @@ def prefill(model: Decoder, bill: Bill, clock: Clock = time.perf_counter) -> Tim
 
 
 def decode(model: Decoder, bill: Bill, new: int, clock: Clock = time.perf_counter) -> Timed:
-    """Single steps of an engine after the bill's context, each with the choice of the likeliest token."""
+    """Time single steps of an engine after the bill's context, each with a greedy choice."""
     request = Request(tuple(tokens(bill)), WARM + new)
     engine = Engine.of(model, request.budget, Limits(request.budget), cached=False)
     assert isinstance(engine.run, Forward)
@@ -180,13 +180,13 @@ def decode(model: Decoder, bill: Bill, new: int, clock: Clock = time.perf_counte
 
 
 def tokens(bill: Bill) -> list[int]:
-    """A random text of the bill's context, the same each time."""
+    """Return a random text of the bill's context, the same each time."""
     ids: list[int] = torch.randint(bill.config.vocab, (bill.setting.context,), generator=torch.Generator().manual_seed(0)).tolist()
     return ids
 
 
 def against_bounds(bill: Bill, timed: Timed, device: Device) -> tuple[AgainstBound, list[AgainstBound]]:
-    """A phase and its parts beside their bounds on a device, in the order in which they run."""
+    """Return a phase and its parts with their bounds on a device, in the order in which they run."""
     bounds = {p.path: p for p in parts(bill, timed.phase, device)}
     each = [
         AgainstBound(path, seconds, b.seconds, b.times, b.sets) if (b := bounds.get(path)) is not None else AgainstBound(path, seconds, 0.0)

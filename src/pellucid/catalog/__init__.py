@@ -1,7 +1,7 @@
 """Published models and devices, as data with their sources.
 
-models.json   each with its config.json as a hub folder has it; or, where no such file exists, with our Config as its paper discloses
-              it (`literal`); or, where its makers disclosed nothing, with their statements alone
+models.json   each with its config.json as on the hub; or, if none exists, with our Config as its paper discloses it (`literal`); or, if
+              its makers disclosed nothing, with their statements alone
 devices.json  memory in bytes as the driver reports it (`memory_source`), bandwidth in bytes a second, dense peak in FLOP a second by dtype
 situations.json   a model with a context, on a number of devices: the commonest questions
 """
@@ -19,36 +19,36 @@ Entry = dict[str, Any]
 
 @cache
 def read(file: str) -> dict[str, Entry]:
-    """A file's entries by their ids."""
+    """Return a file's entries by id."""
     return {e["id"]: e for e in json.loads((HERE / file).read_text(encoding="utf-8"))}
 
 
 def models() -> dict[str, Entry]:
-    """Every model, by id."""
+    """Return every model by id."""
     return read("models.json")
 
 
 def devices() -> dict[str, Entry]:
-    """Every device, by id."""
+    """Return every device by id."""
     return read("devices.json")
 
 
 def situations() -> dict[str, Entry]:
-    """Every situation, by id: a setting of `count`, and how it is split over devices."""
+    """Return every situation by id: settings of `count`, and how the model is split over devices."""
     return read("situations.json")
 
 
 def spelled(name: str) -> str:
-    """A name without what people write differently: "Llama-3.1 8B" and "llama-3.1-8b" are one."""
+    """Return a name without differences of spelling: "Llama-3.1 8B" and "llama-3.1-8b" become one."""
     return "".join(c for c in name.lower() if c.isalnum() or c == ".")
 
 
 def find(table: dict[str, Entry], name: str) -> Entry | None:
-    """The entry of an id, a name, or another one that it goes by ("gpt2" is the small one)."""
+    """Return the entry of an id, a name or an alias ("gpt2" is the small one); None if there is none."""
     wanted = spelled(name)
     return next((e for e in table.values() if wanted in map(spelled, (e["id"], e["name"], *e.get("also", ())))), None)
 
 
 def nearest(known: Iterable[str], name: str) -> list[str]:
-    """Up to five of the known names that resemble one."""
+    """Return up to five known names that resemble `name`."""
     return difflib.get_close_matches(name.lower(), list(known), 5, 0.4)

@@ -1,8 +1,8 @@
-"""A Config written as data: nested objects by the names of config.py's fields, for models that no config.json was ever published of.
+"""A Config written as JSON: nested objects by the names of config.py's fields, for models without a published config.json.
 
     {"vocab": 256000, "width": 4096, "layers": [{"times": 32, "attn": {"heads": 16, ...}, "ffn": {...}, "order": "parallel"}], ...}
 
-What an object is, its place and its fields tell: with "kv_rank" it is a Latent, with "experts" a Moe; where several fit, the smallest.
+The place and fields of an object decide its class: with "kv_rank" it is a Latent, with "experts" a Moe; if several fit, the smallest.
 """
 
 import types
@@ -19,20 +19,20 @@ HIGH = 2**31 - 1
 
 
 def literal(data: Mapping[str, Any], file: str) -> Config:
-    """The Config that an object tells; `file` is what errors call it."""
+    """Return the Config that `data` describes; `file` is its name in errors."""
     config: Config = made((Config,), data, file, "literal")
     return config
 
 
 @cache
 def hints(kind: type) -> dict[str, Any]:
-    """The fields of a dataclass, and what each may be."""
+    """Return the fields of a dataclass with their types."""
     known = get_type_hints(kind)
     return {f.name: known[f.name] for f in fields(kind)}
 
 
 def made(kinds: tuple[type, ...], data: Any, file: str, at: str) -> Any:
-    """The one of these dataclasses that has all the fields that are told, and is told all that it must have."""
+    """Return an instance of the dataclass in `kinds` that has all the fields of `data`, and whose required fields are all in it."""
     if not isinstance(data, Mapping):
         raise fault(file, at, data, "{ ... }")
     fitting = [k for k in kinds if required(k) <= data.keys() <= hints(k).keys()]
@@ -47,12 +47,12 @@ def made(kinds: tuple[type, ...], data: Any, file: str, at: str) -> Any:
 
 
 def required(kind: type) -> set[str]:
-    """The fields without which it is nothing."""
+    """Return the fields without a default."""
     return {f.name for f in fields(kind) if f.default is MISSING}
 
 
 def value(hint: Any, data: Any, file: str, at: str, low: int = 0) -> Any:
-    """What a field may hold: a number that is not below low, a text, a flag, another object, layers, or nothing."""
+    """Return a field's value, checked against its type: a number of at least `low`, a text, a flag, an object, layers, or None."""
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if data is None and type(None) in options:
         return None
@@ -70,7 +70,7 @@ def value(hint: Any, data: Any, file: str, at: str, low: int = 0) -> Any:
 
 
 def stack(data: list[Any], file: str, at: str) -> tuple[Layer, ...]:
-    """Layers, each told once with how often it comes."""
+    """Return the layers of a list in which each stands once, with the number of `times` it is repeated."""
     out: list[Layer] = []
     for i, one in enumerate(data):
         times = one.get("times", 1) if isinstance(one, Mapping) else 1

@@ -1,7 +1,7 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685) on a model: put on, taken off, merged into its weights, written as PEFT reads them.
+"""Low-rank adapters (LoRA, arXiv 2106.09685): put on a model, taken off, merged into its weights, written in PEFT's format.
 
-The family's table of names tells which of our matrices a layer of transformers is; where it is several, they share A and each has its
-rows of B. An adapter's folder is judged whole before anything of the model is changed.
+The family's table of names maps a layer of transformers to our matrices; several matrices of one layer share A, and each has its rows of
+B. An adapter's folder is checked completely before the model is changed.
 """
 
 import json
@@ -27,12 +27,12 @@ from pellucid.ops.blocks import Blocks
 from pellucid.watching.meta import META
 
 Module = Decoder | EncoderDecoder
-ON_WANTED = {"head", "narrow", "dense"}  # products of those rows alone whose logits a step wants
+ON_WANTED = {"head", "narrow", "dense"}  # products of only those rows whose logits a step wants
 
 
 @dataclass
 class Adapter:
-    """An adapter that is on a model: its settings, the group of each path, and weights that it put in the place of others.
+    """An adapter on a model: its settings, the tensors of each path, and the weights that it replaced.
 
     saved: of modules_to_save, by name on disk.  replaced: the model's own, by our names.
     """
@@ -45,7 +45,7 @@ class Adapter:
 
 
 def adapt(module: Module, family: Family, folder: Path, name: str, others: Mapping[str, Adapter]) -> Adapter:
-    """Put a folder's adapter on a model, beside the others that are there."""
+    """Put a folder's adapter on a model that has `others`. A CheckpointError if it does not fit, with the model unchanged."""
     file = AdapterFile(folder, layers(module, family))
     taken = {n for other in others.values() for n in other.replaced}
     if twice := [n for group, _ in file.saved.values() for n in group.ours if n in taken]:
@@ -64,7 +64,7 @@ def adapt(module: Module, family: Family, folder: Path, name: str, others: Mappi
 
 
 def layers(module: Module, family: Family) -> Layers:
-    """What an adapter may speak of: weights that are one tensor on disk, and the linear layers among them."""
+    """Return what an adapter can name: weights that are one tensor on disk, and the linear layers among them."""
     ours = dict(module.named_parameters(remove_duplicate=False))
     groups, _ = plan(family.rules_for(module.config), {n: tuple(p.shape) for n, p in ours.items()})
     weights = {g.disk[0]: g for g in groups if len(g.disk) == 1}
@@ -73,12 +73,12 @@ def layers(module: Module, family: Family) -> Layers:
 
 
 def linear(module: Module) -> Any:
-    """A test of our names: whether it is the matrix of a linear layer."""
+    """Return a predicate on our names: True for the matrix of a linear layer."""
     return lambda name: name.endswith(".weight") and isinstance(module.get_submodule(name.removesuffix(".weight")), Linear)
 
 
 def put(module: Module, name: str, pair: LowRankPair) -> None:
-    """Put one pair on the matrices that it changes."""
+    """Add one pair A, B to the matrices that it changes."""
     first = module.get_parameter(pair.group.ours[0])
     a, shapes = parameter(pair.a, first), [tuple(module.get_parameter(n).shape) for n in pair.group.ours]
     rank = len(a)
@@ -94,30 +94,30 @@ def put(module: Module, name: str, pair: LowRankPair) -> None:
 
 
 def transposed(group: TensorGroup, shapes: list[tuple[int, ...]]) -> bool:
-    """Whether a layer's matrix lies on disk as [in out]; PEFT's B does not."""
+    """True if the layer's matrix is stored as [in out]; PEFT's B never is."""
     out = sum(s[0] for s in shapes)
     probe = group.layout.write([torch.empty(s[0], out + 1, device=META) for s in shapes])[0]
     return probe.shape[0] != out
 
 
 def parameter(value: Tensor, like: Tensor) -> nn.Parameter:
-    """A parameter of this value, where and as another is."""
+    """Return a parameter of this value on the device and in the dtype of `like`."""
     return nn.Parameter(value.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format), requires_grad=False)
 
 
 def swap(module: Module, name: str, value: nn.Parameter) -> None:
-    """Set one parameter by its path; what shares the old one keeps it."""
+    """Set one parameter by its path; modules that share the old one keep it."""
     owner, _, leaf = name.rpartition(".")
     module.get_submodule(owner)._parameters[leaf] = value
 
 
 def adapted(module: Module) -> list[AdaptedLinear]:
-    """The linear layers with additions."""
+    """Return the linear layers that have adapters."""
     return [m for m in module.modules() if isinstance(m, AdaptedLinear)]
 
 
 def unadapt(module: Module, adapter: Adapter) -> None:
-    """Take an adapter off; the model is as it was without."""
+    """Take an adapter off; the model is then as it was without."""
     for layer in adapted(module):
         if adapter.name in layer.adapters:
             remove(layer, adapter.name)
@@ -129,7 +129,7 @@ def unadapt(module: Module, adapter: Adapter) -> None:
 def merge(module: Module, adapters: Mapping[str, Adapter]) -> None:
     """Fold all adapters into the weights: y = x (W + Σ s·B·A)ᵀ + b.
 
-    A tied matrix is refused, for the other half would change too, and a quantised one, which would round the addition away.
+    A tied matrix is refused, since the merge would change its other use too, and a quantised one, since rounding would lose the addition.
     """
     uses = Counter(id(p) for m in module.modules() for p in m._parameters.values() if p is not None)
     names = {id(m): n for n, m in module.named_modules()}
@@ -161,7 +161,7 @@ def save_adapter(folder: Path, module: Module, adapter: Adapter, overwrite: bool
 
 
 def tensors(module: Module, adapter: Adapter) -> dict[str, Tensor]:
-    """An adapter's tensors by their names on disk."""
+    """Return an adapter's tensors by their names on disk."""
     by_name: dict[str, Tensor] = {}
     for path, group in adapter.groups.items():
         on: list[Addition] = []

@@ -1,9 +1,9 @@
-"""An adapter's folder in PEFT's format, judged against a model: its settings, and of each linear layer that it changes A, B and a scale.
+"""An adapter's folder in PEFT's format, checked against a model: its settings, and A, B and the scale of each changed linear layer.
 
     base_model.model.<path>.lora_A.weight   [r in]         <path> is a layer as transformers calls it; scale = lora_alpha / r,
     base_model.model.<path>.lora_B.weight   [out r]        or lora_alpha / √r with use_rslora
 
-Every tensor of the file is used or refused by name, and so is every setting that changes the mathematics and is not supported.
+Every tensor of the file is used or refused by name; a setting that changes the mathematics and is not supported is refused by name.
 """
 
 import math
@@ -29,7 +29,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 SHOWN = 10  # names that an error lists
 LENGTH, REPEATS, WAYS = 300, 2, 64  # of a pattern: letters, repeats, and ways through its choices
 
-# Settings that may change the mathematics, and what they are where they do not; () where only an empty value will do.
+# Settings that may change the mathematics: the values at which they do not; () where only an empty value is allowed.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none",),
@@ -45,7 +45,7 @@ READ = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "targe
 
 @dataclass(frozen=True)
 class LowRankPair:
-    """What changes the matrices of one path: a [r in], b [out r], and their scale."""
+    """The low-rank change of one path's matrices: a [r in], b [out r], and their scale."""
 
     group: TensorGroup
     a: Tensor
@@ -55,22 +55,22 @@ class LowRankPair:
 
 @dataclass(frozen=True)
 class Layers:
-    """What an adapter may speak of in a model: linear layers by path, weights by their names on disk, and ours by our names."""
+    """What an adapter can name in a model: linear layers by path, weights by their names on disk, and ours by our names."""
 
     linears: Mapping[str, TensorGroup]
     weights: Mapping[str, TensorGroup]
     ours: Mapping[str, Tensor]
 
     def ends(self, group: TensorGroup) -> tuple[int, int]:
-        """The (out, in) of the layer that these matrices of ours are together."""
+        """Return (out, in) of the layer that these matrices make up."""
         return sum(len(self.ours[n]) for n in group.ours), self.ours[group.ours[0]].shape[1]
 
     def disk(self, group: TensorGroup) -> Tensor:
-        """What would be on disk of a group that is one tensor there."""
+        """Return the tensor on disk of a group that is one tensor there."""
         return group.layout.write([self.ours[n].detach() for n in group.ours])[0]
 
     def holds(self, group: TensorGroup, value: Tensor) -> bool:
-        """Whether the model's own weight is this one on disk, in the dtype or the blocks in which it is held."""
+        """True if the model's own weight equals `value` from disk, compared in the dtype or blocks of either."""
         weights = [self.ours[n].detach() for n in group.ours]
         if blocked := [t for t in weights if isinstance(t, Blocks)]:
             parts = group.layout.read([value], [tuple(t.shape) for t in weights])
@@ -80,7 +80,7 @@ class Layers:
 
 
 class AdapterFile:
-    """An adapter's folder. pairs: by path.  saved: whole weights that stand in for the model's own, by their names on disk."""
+    """An adapter's folder. pairs: by path.  saved: full weights that replace the model's own, by their names on disk."""
 
     def __init__(self, folder: Path, layers: Layers) -> None:
         self.layers, self.config, self.file = layers, folder / CONFIG, inside(folder, WEIGHTS)
@@ -108,7 +108,7 @@ class AdapterFile:
         self.pairs = {path: self.pair(path, two) for path, two in by_path.items()}
 
     def judge(self) -> None:
-        """Every setting is read, or changes nothing as it is."""
+        """Refuse a setting that is not read and would change the mathematics, or that has the wrong type."""
         s = self.settings
         for name, allowed in NEUTRAL.items():
             if (value := s.get(name, allowed[0])) not in allowed:
@@ -125,7 +125,7 @@ class AdapterFile:
                 raise CheckpointError("adapter.pattern", file=self.config, found=text)
 
     def complete(self, by_path: Mapping[str, object]) -> None:
-        """A list of target_modules names the layers that the file speaks of, and no other; a pattern is left to the file."""
+        """Refuse layers that target_modules does not list, and listed ones that the file lacks. A pattern is not checked."""
         targets, saved = self.settings.get("target_modules"), self.settings.get("modules_to_save") or []
         if not isinstance(targets, list):
             return
@@ -143,7 +143,7 @@ class AdapterFile:
             raise CheckpointError("adapter.missing", file=self.file, count=len(missing), names=", ".join(missing[:SHOWN]))
 
     def fits(self, path: str, two: Mapping[str, Entry]) -> None:
-        """The layer is in the model, both matrices are there, and their shapes are the layer's with one rank."""
+        """Refuse a pair if the model lacks its layer, a matrix is missing, or its shapes do not fit the layer and the rank."""
         if (group := self.layers.linears.get(path)) is None:
             raise CheckpointError("adapter.layer", file=self.file, name=path, near=", ".join([*self.layers.linears][:3]))
         if lost := {"lora_A", "lora_B"} - two.keys():
@@ -155,7 +155,7 @@ class AdapterFile:
                 raise CheckpointError("weights.shape", file=self.file, **values)
 
     def weight(self, name: str, entry: Entry) -> tuple[TensorGroup, Tensor]:
-        """A whole weight."""
+        """Return the group and value of a full weight. A CheckpointError if the model lacks it, or its shape differs."""
         if (group := self.layers.weights.get(name)) is None:
             raise CheckpointError("adapter.tensor", file=self.file, name=PREFIX + name)
         if entry.shape != (needed := tuple(self.layers.disk(group).shape)):
@@ -174,14 +174,14 @@ class AdapterFile:
         return LowRankPair(self.layers.linears[path], read_tensor(two["lora_A"]), read_tensor(two["lora_B"]), scale)
 
     def rank(self, path: str) -> int:
-        """The rank that the settings give a layer."""
+        """Return the rank that the settings give the layer at `path`."""
         rank = self.number("r", "rank_pattern", path)
         if type(rank) is not int or rank < 1:
             raise CheckpointError("adapter.setting", file=self.config, name="r", found=rank, allowed="1, 2, 3, …")
         return rank
 
     def number(self, name: str, pattern: str, path: str) -> int | float:
-        """A setting, or what the first pattern says that meets the end of the path."""
+        """Return the setting `name`, or the value of the first key in the table `pattern` that matches the end of `path`."""
         table = self.settings.get(pattern) or {}
         key = next((k for k in table if re.match(rf"(.*\.)?({k})$", path)), None)
         value = self.settings.get(name, 8) if key is None else table[key]
@@ -191,15 +191,15 @@ class AdapterFile:
 
 
 def is_inside(path: str, module: object) -> bool:
-    """Whether a path is a module whose path ends like this, or lies in one: PEFT takes `norm` for every `post_attention_layernorm` too."""
+    """True if `path` ends in, or lies inside, a module whose path ends like `module`: PEFT's `norm` also names `input_layernorm`."""
     return f"{module}." in f"{path}."
 
 
 def bounded(text: str) -> bool:
-    """Whether a text is a regular expression that a path is matched against in few steps, whatever the path.
+    """True if a text is a regular expression that matches any path in few steps.
 
-    Python's matcher tries every way in which a pattern can be read: each repeat multiplies them, `?` and `{}` as much as `*`, and so does
-    each choice `a|b`. What is allowed keeps the number of ways small: no repeated group, no lookaround or flags, few repeats and choices.
+    Python's matcher tries every reading of a pattern: each repeat multiplies them, `?` and `{}` as much as `*`, and so does each choice
+    `a|b`. What is allowed keeps that number small: no repeated group, no lookaround or flags, few repeats and choices.
     """
     plain = re.sub(r"\\.", "x", text, flags=re.DOTALL).replace("(?:", "(")
     plain = re.sub(r"\[\^?[^][^]+\]", "x", plain)  # a set is one letter
@@ -213,7 +213,7 @@ def bounded(text: str) -> bool:
 
 
 def ways(plain: str) -> int:
-    """In how many ways the choices of a pattern without escapes and sets can be made: the product of its groups' numbers of branches."""
+    """Return the number of ways to choose the branches of a pattern without escapes and sets: the product over its groups."""
     done, opened = 1, [1]
     for letter in plain:
         if letter == "(":

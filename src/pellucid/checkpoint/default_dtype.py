@@ -1,8 +1,8 @@
-"""The dtype that a model's parameters are held in where none is asked for: one rule for Python, every command, the page and a notebook.
+"""The default dtype of a loaded model's parameters: one rule for Python, every command, the page and a notebook.
 
-    float32 on a CPU, where that takes at most a quarter of the memory; else as stored. What is stored wider than float32 stays so.
+    float32 on a CPU, if that takes at most a quarter of the memory; else as stored. What is stored wider than float32 stays so.
 
-Sums of float32 are exact to the digits that are printed, and NumPy, probes and decompositions take it; bfloat16 is none of both.
+float32 is exact to the printed digits, and NumPy, probes and decompositions take it; bfloat16 is neither exact nor accepted there.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ ROOT = Path("/")
 
 @dataclass(frozen=True)
 class Precision:
-    """A dtype, and why it is that.
+    """A dtype, and the reason for it.
 
     reason: asked, fits, given, large, stored or unknown.  stored: the dtype of the files.  memory: bytes that this process may use.
     """
@@ -32,13 +32,13 @@ class Precision:
 
     @property
     def why(self) -> str:
-        """The dtype and the reason as words: "float32, stored in bfloat16: a quarter of 25.8 GB of memory holds it"."""
+        """Return the dtype and its reason as text: "float32, stored in bfloat16: a quarter of 25.8 GB of memory holds it"."""
         memory = "?" if self.memory is None else f"{self.memory / 1e9:.1f}"
         return say(f"precision.{self.reason}", dtype=name_of(self.dtype), stored=name_of(self.stored), memory=memory)
 
 
 def precision(requested: str | torch.dtype | None, stored: torch.dtype, parameters: int, device: str = "cpu") -> Precision:
-    """The dtype for a model of this many parameters: `requested` decides; where it is None, the rule above. A wrong name is a UseError."""
+    """Return `requested`, or if it is None the dtype by the rule above for this number of parameters. A UseError if it is no dtype."""
     if requested is not None:
         return Precision(named(requested), "asked", stored)
     if not device.startswith("cpu") or torch.promote_types(stored, torch.float32) == stored:
@@ -51,7 +51,7 @@ def precision(requested: str | torch.dtype | None, stored: torch.dtype, paramete
 
 
 def named(dtype: str | torch.dtype) -> torch.dtype:
-    """The dtype of a name, or a dtype itself, if parameters can be held in it."""
+    """Return the torch dtype of a name or dtype. A UseError if parameters cannot have it."""
     name = name_of(dtype) if isinstance(dtype, torch.dtype) else dtype
     if name not in DTYPES:
         raise UseError("model.dtype", found=name, allowed=", ".join(DTYPES))
@@ -59,18 +59,18 @@ def named(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """What a dtype is called: "bfloat16"."""
+    """Return the name of a dtype: "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 
 def machine_memory(root: Path = ROOT) -> int | None:
-    """Bytes of memory that this process may use: the machine's, or less where its control group has a limit; None if neither is told."""
+    """Return the bytes of memory that this process may use: the machine's, or its control group's limit if lower; None if unknown."""
     limits = [n for n in (total(root), *group_limits(root)) if n is not None]
     return min(limits, default=None)
 
 
 def total(root: Path) -> int | None:
-    """Bytes of memory of the machine."""
+    """Return the machine's bytes of memory, None if unknown."""
     try:
         for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemTotal:"):
@@ -81,7 +81,7 @@ def total(root: Path) -> int | None:
 
 
 def group_limits(root: Path) -> list[int]:
-    """The memory limits of this process's control group and those above it, of both versions of control groups."""
+    """Return the memory limits of this process's control group and of those above it, of both versions of control groups."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Quantised tensors as what they stand for: values times scales, under the name and in the shape of the plain tensor.
+"""Quantised tensors as the plain ones they stand for: values times scales, under the plain tensor's name and in its shape.
 
     FP8     X.weight  float8 [out in]          X.weight_scale_inv  [out/128 in/128], rounded up     a scale for each block, ragged ones too
     MXFP4   X_blocks  bytes [E out in/32 16]   X_scales            bytes [E out in/32]              X is [E in out]
@@ -28,7 +28,7 @@ SCALE_DTYPES = (torch.float32, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """A tensor that is stored as small values and their scales.
+    """A tensor stored as small values and their scales.
 
     multiply(values, scales, place): fills `place`.  transposed: the last two axes are swapped on disk.  dtype: the dtype it stands for.
     """
@@ -43,7 +43,7 @@ class Quantised:
 
     @property
     def file(self) -> Path:
-        """Where the values lie."""
+        """The file of the values."""
         return self.values.file
 
     @property
@@ -52,7 +52,7 @@ class Quantised:
         return self.values.bytes + self.scales.bytes
 
     def read(self, into: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        """The tensor itself, in a place of any floating-point dtype and layout, or in a new one of this dtype, which lies as on disk."""
+        """Return the plain tensor, in `into` (any floating-point dtype and layout) or a new one of `dtype`, laid out as on disk."""
         place = self.empty(dtype or self.dtype) if into is None else into
         if tuple(place.shape) != self.shape:
             raise CheckpointError("safetensors.into", file=self.file, name=self.name, found=self.shape, expected=tuple(place.shape))
@@ -61,13 +61,13 @@ class Quantised:
         return place
 
     def empty(self, dtype: torch.dtype) -> Tensor:
-        """A place that is filled without a transpose."""
+        """Return an uninitialised tensor that is filled without a transpose."""
         *first, rows, columns = self.shape
         return torch.empty(*first, columns, rows, dtype=dtype).mT if self.transposed else torch.empty(self.shape, dtype=dtype)
 
 
 def dequantised(entries: Mapping[str, Entry], method: Method | None) -> Mapping[str, Entry | Quantised | Stored]:
-    """The tensors of a folder, those that `method` quantised under their plain names; shapes and dtypes are judged, no tensor is read."""
+    """Return a folder's tensors, quantised ones under their plain names. Checks shapes and dtypes; reads no tensor."""
     if method is None:
         return {**entries}
     if isinstance(method, InBlocks):
@@ -78,7 +78,7 @@ def dequantised(entries: Mapping[str, Entry], method: Method | None) -> Mapping[
 
 
 def fp8(entries: Mapping[str, Entry], block: tuple[int, int]) -> list[Quantised]:
-    """Every float8 weight with its scales; a stack of experts [E out in] has a grid for each."""
+    """Return every float8 weight with its scales; a stack of experts [E out in] has a grid for each."""
     named = {n.removesuffix("_scale_inv") for n in entries if n.endswith("_scale_inv")}
     named |= {n for n, e in entries.items() if e.dtype == torch.float8_e4m3fn}
     tensors = []
@@ -92,7 +92,7 @@ def fp8(entries: Mapping[str, Entry], block: tuple[int, int]) -> list[Quantised]
 
 
 def mxfp4(entries: Mapping[str, Entry]) -> list[Quantised]:
-    """Every stack of experts in blocks of 32 values with their scales. A plain tensor of the same name leaves the blocks as they are."""
+    """Return every stack of experts in blocks of 32 values with their scales, but those that also have a plain tensor of their name."""
     named = {n.removesuffix(end) for end in ("_blocks", "_scales") for n in entries if n.endswith(end)}
     tensors = []
     for name in sorted(named - entries.keys()):
@@ -105,7 +105,7 @@ def mxfp4(entries: Mapping[str, Entry]) -> list[Quantised]:
 
 
 def both(entries: Mapping[str, Entry], values: str, scales: str) -> tuple[Entry, Entry]:
-    """The entries of these two names; each is nothing without the other."""
+    """Return the entries of these two names. A CheckpointError if one is missing."""
     for here, there in ((values, scales), (scales, values)):
         if there not in entries:
             raise CheckpointError("quantised.alone", file=entries[here].file, name=here, other=there)
@@ -113,7 +113,7 @@ def both(entries: Mapping[str, Entry], values: str, scales: str) -> tuple[Entry,
 
 
 def judge(entry: Entry, dtypes: tuple[torch.dtype, ...], fits: bool, needed: object) -> None:
-    """Whether a part of a quantised tensor has a dtype and a shape that it can have."""
+    """Raise a CheckpointError unless the dtype is among `dtypes` and the shape `fits`; `needed` is the shape for the error."""
     if entry.dtype not in dtypes:
         raise CheckpointError("weights.dtype", file=entry.file, name=entry.name, found=entry.dtype, allowed=", ".join(map(str, dtypes)))
     if not fits:
@@ -121,14 +121,14 @@ def judge(entry: Entry, dtypes: tuple[torch.dtype, ...], fits: bool, needed: obj
 
 
 def finite(scales: Tensor, entry: Entry) -> Tensor:
-    """The scales, none of which may be infinite or no number."""
+    """Return `scales`. A CheckpointError if one is infinite or NaN."""
     if not scales.isfinite().all():
         raise CheckpointError("quantised.scale", file=entry.file, name=entry.name)
     return scales
 
 
 def times_grid(block: tuple[int, int], values: Entry, scales: Entry, into: Tensor) -> None:
-    """FP8: each row of blocks at once, its scales repeated along the columns and cut off where the last block is ragged."""
+    """Dequantise FP8 into `into`, a row of blocks at a time; scales are repeated along columns and cut off at a ragged last block."""
     kind = wide(into.dtype)
     small, grid = read_tensor(values), finite(read_tensor(scales), scales).to(kind)
     for i in range(grid.shape[-2]):
@@ -138,7 +138,7 @@ def times_grid(block: tuple[int, int], values: Entry, scales: Entry, into: Tenso
 
 
 def times_powers(values: Entry, scales: Entry, into: Tensor) -> None:
-    """MXFP4: a strip of an expert's rows at a time, for the cache; a byte's two values are looked up as one complex number."""
+    """Dequantise MXFP4 into `into`, a strip of rows at a time to stay in the cache; a byte's two values are one complex table entry."""
     kind, rows = wide(into.dtype), into.mT
     pairs = torch.view_as_complex(torch.tensor([(E2M1[byte & 15], E2M1[byte >> 4]) for byte in range(256)], dtype=kind))
     powers = finite(torch.tensor(E8M0, dtype=kind)[read_tensor(scales).int()], scales)

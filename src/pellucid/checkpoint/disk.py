@@ -1,4 +1,4 @@
-"""Bytes from and to the disk: regular files only, exact reads at an offset, whole writes that either happen or do not.
+"""Bytes from and to the disk: regular files only, exact reads at an offset, atomic writes.
 
 A file is never mapped: a mapped file that another process truncates kills the reader, a short read is an error with a place.
 """
@@ -20,14 +20,14 @@ Stamp = tuple[int, int, int, int]  # device, inode, size, time of the last chang
 
 
 def stamp(fd: int) -> Stamp:
-    """What tells this file, as it is now, from any other file or later content."""
+    """Return a stamp that differs for any other file, and for any later content of this one."""
     seen = os.fstat(fd)
     return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 @contextmanager
 def regular(path: Path, error: ErrorType = CheckpointError) -> Iterator[int]:
-    """A descriptor of a regular file, open for reading; a pipe, device or folder is refused and never waited for."""
+    """Yield a descriptor of a regular file, open for reading; a pipe, device or folder is refused without waiting for it."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         fd = os.open(path, flags)
@@ -44,7 +44,7 @@ def regular(path: Path, error: ErrorType = CheckpointError) -> Iterator[int]:
 
 
 def read_at(fd: int, view: memoryview, offset: int, path: Path, error: ErrorType = CheckpointError) -> None:
-    """Fill `view` (bytes) with the file's content from `offset` on, all of it or an error with the place."""
+    """Fill all of `view` (bytes) from the file at `offset`, or raise an error with the place."""
     done = 0
     while done < len(view):
         try:
@@ -64,12 +64,12 @@ def read_at(fd: int, view: memoryview, offset: int, path: Path, error: ErrorType
 
 
 def read_whole(path: Path, limit: int, error: ErrorType = CheckpointError) -> bytes:
-    """The whole content of a regular file of at most `limit` bytes."""
+    """Return the content of a regular file of at most `limit` bytes."""
     return read_marked(path, limit, error)[0]
 
 
 def read_marked(path: Path, limit: int, error: ErrorType = CheckpointError) -> tuple[bytes, Stamp]:
-    """The same, and the stamp of the file that was read."""
+    """Return the content of a regular file of at most `limit` bytes, and the file's stamp."""
     with regular(path, error) as fd:
         mark = stamp(fd)
         size = os.fstat(fd).st_size
@@ -81,7 +81,7 @@ def read_marked(path: Path, limit: int, error: ErrorType = CheckpointError) -> t
 
 
 def read_text(path: Path, limit: int, error: ErrorType = CheckpointError) -> str:
-    """The whole content of a file of at most `limit` bytes of UTF-8, its lines ended by "\\n"."""
+    """Return the text of a file of at most `limit` bytes of UTF-8, its lines ended by "\\n"."""
     raw = read_whole(path, limit, error)
     try:
         return raw.decode("utf-8").replace("\r\n", "\n")
@@ -90,7 +90,7 @@ def read_text(path: Path, limit: int, error: ErrorType = CheckpointError) -> str
 
 
 def refuse_stand_in(head: bytes, path: Path, error: ErrorType = CheckpointError) -> None:
-    """Raise if a file begins like what a failed download leaves: a Git LFS pointer or an HTML page."""
+    """Raise if a file begins like the result of a failed download: a Git LFS pointer or an HTML page."""
     start = head[:512].lstrip().lower()
     if start.startswith(b"version https://git-lfs"):
         raise error("file.lfs", file=path)
@@ -99,11 +99,11 @@ def refuse_stand_in(head: bytes, path: Path, error: ErrorType = CheckpointError)
 
 
 def inside(folder: Path, name: str, error: ErrorType = CheckpointError) -> Path:
-    """The path of a plain file name in a folder; it may be a link only into the folder itself or the hub cache's `blobs`.
+    """Return the path of a plain file name in a folder. It may be a link, but only into the folder itself or the hub cache's `blobs`.
 
     The cache keeps a model at models--owner--name/snapshots/commit, its blobs at models--owner--name/blobs; those may be links into a
-    store that all models share, `blobs` beside them. This is the only door to a folder's entries: what passed is told to Python's audit
-    hooks as "pellucid.inside", so that a test finds any other open.
+    store that all models share, `blobs` beside them. Every entry of a folder is opened through this function: it raises Python's audit
+    event "pellucid.inside", so that a test finds any other open.
     """
     if not name or name in (".", "..") or any(c in name for c in "/\\\0:"):
         raise error("file.name", file=folder, name=name)
@@ -124,7 +124,7 @@ def inside(folder: Path, name: str, error: ErrorType = CheckpointError) -> Path:
 
 @contextmanager
 def replacing(path: Path, error: ErrorType = CheckpointError) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; on success it reaches the disk and takes the name at once, else it is removed."""
+    """Yield a temporary path beside `path` to write to; on success it is synced and renamed to `path`, else removed."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
         yield part
@@ -139,7 +139,7 @@ def replacing(path: Path, error: ErrorType = CheckpointError) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    """Sync a file's content, or a folder's list of names, to the disk."""
     folder = path.is_dir()
     if folder and os.name == "nt":
         return  # Windows opens no folders
@@ -151,7 +151,7 @@ def sync(path: Path) -> None:
 
 
 def free_memory() -> int | None:
-    """Bytes of memory that this machine says are available, or None where it does not say."""
+    """Return the machine's available bytes of memory, None if unknown."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -162,12 +162,12 @@ def free_memory() -> int | None:
 
 
 def require_memory(needed: int, what: Path, free: Callable[[], int | None] = free_memory) -> None:
-    """Raise before reading where `needed` bytes cannot fit into the memory that is free."""
+    """Raise a CheckpointError if `needed` bytes exceed the free memory."""
     available = free()
     if available is not None and needed > available:
         raise CheckpointError("file.memory", file=what, needed=f"{needed / 1e9:.1f}", free=f"{available / 1e9:.1f}")
 
 
 def reason(broken: Exception) -> str:
-    """The operating system's own words for a failure."""
+    """Return the operating system's message for a failure."""
     return getattr(broken, "strerror", None) or str(broken) or type(broken).__name__

@@ -1,4 +1,4 @@
-"""Fill a model that has no storage from tensors on disk, by its family's table of names; and the way back.
+"""Fill a model without storage from tensors on disk, by its family's table of names; and the way back.
 
 Shapes are judged on meta before a byte is read; every name on disk is used or known to carry nothing, and every parameter is filled.
 """
@@ -28,7 +28,7 @@ WEIGHTS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 class Source(Protocol):
-    """Tensors by their names on disk. read(name, into a place) or (name, dtype=of one that has to be multiplied out)."""
+    """Tensors by their names on disk. `read` fills `into`, or returns a new tensor; dtype: of a quantised tensor, when dequantised."""
 
     def names(self) -> Iterable[str]: ...
 
@@ -40,7 +40,7 @@ class Source(Protocol):
 
 
 def targets(model: nn.Module) -> dict[str, Tensor]:
-    """What a checkpoint holds of a model, by our names: every parameter once, and the buffers that are saved."""
+    """Return the tensors of a model that a checkpoint stores, by our names: every parameter once, and the saved buffers."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
@@ -53,10 +53,10 @@ def fill(
     progress: Callable[[int, int], None] = lambda done, total: None,
     packing: Packing | None = None,
 ) -> tuple[str, ...]:
-    """Give every parameter of a model on meta its values; returns the names on disk that were left, for they carry nothing for it.
+    """Give every parameter of a model on meta its values, and return the names on disk that carry nothing for it.
 
-    dtype: of parameters, None as stored; buffers stay as stored. Beside what is filled one tensor on disk is held at a time.
-    packing: how matrices are held in blocks; what is not in blocks on disk is quantised from what is stored there.
+    dtype: of parameters, None as stored; buffers stay as stored. At most one more tensor is in memory at a time.
+    packing: stores matrices in blocks; what is not in blocks on disk is quantised as it is read.
     """
     names = list(source.names())
     spelled = {family.canonical(n): n for n in names}
@@ -96,7 +96,7 @@ def fill(
 
 
 def take(source: Source, disk: Sequence[str], g: TensorGroup, places: list[Tensor]) -> None:
-    """Read a group into its places; where several of ours lie in one tensor on disk, that tensor is held meanwhile."""
+    """Read a group into `places`. A tensor on disk that makes several of ours is read into memory first."""
     if g.layout.views:
         for name, into in zip(disk, g.layout.write(places), strict=True):
             source.read(name, into)
@@ -107,7 +107,7 @@ def take(source: Source, disk: Sequence[str], g: TensorGroup, places: list[Tenso
 
 
 def judge(g: TensorGroup, ours: dict[str, Tensor], spelled: dict[str, str], source: Source, file: str) -> None:
-    """Whether tensors of these shapes on disk become ours, found out on meta, and whether they are weights.
+    """Raise a CheckpointError unless the group's shapes on disk fit ours, computed on meta, and its dtypes are those of weights.
 
     Integers and eight-bit floats belong to a quantisation whose scales lie elsewhere.
     """
@@ -123,7 +123,7 @@ def judge(g: TensorGroup, ours: dict[str, Tensor], spelled: dict[str, str], sour
 
 
 def repeated(cfg: Config, family: Family, spelled: dict[str, str], source: Source, file: str) -> set[str]:
-    """Names of tensors that are stored again: a head that is tied here, say. An error where the two differ."""
+    """Return the names of tensors that are stored twice, such as a tied head. A CheckpointError if the two differ."""
     pairs = {copy: first for copy, first in copies(cfg, family).items() if copy in spelled and first in spelled}
     for copy, first in pairs.items():
         a, b = spelled[copy], spelled[first]
@@ -135,7 +135,7 @@ def repeated(cfg: Config, family: Family, spelled: dict[str, str], source: Sourc
 
 
 def place(model: nn.Module, name: str, shape: torch.Size, stored: torch.dtype, dtype: torch.dtype | None) -> Tensor:
-    """Unset storage, from now on that of one parameter or buffer by its path."""
+    """Allocate uninitialised storage for the parameter or buffer `name` and return it."""
     owner, _, leaf = name.rpartition(".")
     part = model.get_submodule(owner)
     if leaf not in part._parameters:
@@ -147,14 +147,14 @@ def place(model: nn.Module, name: str, shape: torch.Size, stored: torch.dtype, d
 
 
 def retie(model: nn.Module) -> None:
-    """One module under several paths was filled under its first; a tied head takes the embedding's new parameter."""
+    """Point a tied head at the embedding's new parameter."""
     config = getattr(model, "config")  # noqa: B009
     if config.tied:
         model.get_submodule("head")._parameters["weight"] = model.get_submodule("embed")._parameters["weight"]
 
 
 def unfill(model: nn.Module, rules: tuple[Rule, ...]) -> Iterator[tuple[str, Tensor]]:
-    """The names and tensors of a checkpoint that holds this model."""
+    """Yield the names and tensors of a checkpoint of this model."""
     ours = targets(model)
     groups, orphans = plan(rules, {n: tuple(t.shape) for n, t in ours.items()})
     assert not orphans, orphans

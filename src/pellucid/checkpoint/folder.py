@@ -48,10 +48,10 @@ NONE: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Folder:
-    """A checkpoint folder; each part is read when it is first asked for.
+    """A checkpoint folder; each part is read at its first use.
 
-    entries: the tensors by name; a quantised one stands there as what it is once it is multiplied by its scales. Where both are there,
-    model.safetensors is taken and the index is not, as transformers does.  ignore: fields of config.json to leave aside.
+    entries: the tensors by name, a quantised one as the plain tensor that it stands for. model.safetensors wins over an index, as in
+    transformers.  ignore: fields of config.json to ignore.
     """
 
     def __init__(self, path: str | Path, ignore: Iterable[str] = ()) -> None:
@@ -66,28 +66,28 @@ class Folder:
 
     @cached_property
     def generation_config(self) -> dict[str, Any]:
-        """generation_config.json, or nothing."""
+        """generation_config.json, {} if there is none."""
         return read_object(inside(self.path, "generation_config.json", ConfigError)) if self.has("generation_config.json") else {}
 
     @cached_property
     def method(self) -> Method | None:
-        """How its weights are quantised."""
+        """The quantisation method of the weights, None if they are plain."""
         config = self.config if self.has("config.json") else {}
         return quantised(Fields(config, str(self.path / "config.json"), self.ignore))
 
     @cached_property
     def entries(self) -> Mapping[str, Entry | Quantised | Stored]:
-        """Every tensor: its name, dtype, shape and the shard it lies in."""
+        """Every tensor by name: its dtype, shape and shard."""
         return dequantised(self._stored(), self.method)
 
     @property
     def stored(self) -> torch.dtype:
-        """The dtype of the weights; of several the narrowest that is no format of blocks."""
+        """The dtype of the weights; of several the narrowest floating-point one."""
         dtypes = {e.dtype for e in self.entries.values()}
         return next((d for d in (torch.bfloat16, torch.float16, torch.float32, torch.float64) if d in dtypes), torch.float32)
 
     def packing(self, form: str | None, dtype: torch.dtype) -> Packing | None:
-        """How to hold matrices, None for plain: as the folder has them, or as asked. dtype: what they compute in."""
+        """Return how to store matrices in memory: in the folder's own blocks, or in `form`; None for plain. dtype: what they compute in."""
         check_quant(form)
         if isinstance(self.method, InBlocks):
             if form not in (None, self.method.form):
@@ -96,7 +96,7 @@ class Folder:
         return None if form is None else Packing(form, dtype)
 
     def _stored(self) -> dict[str, Entry]:
-        """Every tensor as it lies on disk."""
+        """Return every tensor as it is on disk."""
         if self.has(WEIGHTS):
             return read_header(inside(self.path, WEIGHTS))
         if self.has(INDEX):
@@ -109,35 +109,35 @@ class Folder:
         return sum(entry.bytes for entry in self.entries.values())
 
     def names(self) -> list[str]:
-        """The tensors' names on disk."""
+        """Return the tensors' names on disk."""
         return list(self.entries)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """One tensor's shape by its name on disk."""
+        """Return one tensor's shape by its name on disk."""
         return self._entry(name).shape
 
     def dtype(self, name: str) -> torch.dtype:
-        """One tensor's dtype by its name on disk."""
+        """Return one tensor's dtype by its name on disk."""
         return self._entry(name).dtype
 
     def has(self, name: str) -> bool:
-        """Whether there is anything of this name in the folder, a broken link too."""
+        """True if the folder has an entry of this name, even a broken link."""
         return os.path.lexists(self.path / name)
 
     def read(self, name: str, into: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        """One tensor by its name on disk; see `read_tensor`. dtype: of a quantised one, where no place is given."""
+        """Return one tensor by its name on disk; see `read_tensor`. dtype: of a quantised tensor, where `into` is None."""
         entry = self._entry(name)
         return read_tensor(entry, into) if isinstance(entry, Entry) else entry.read(into, dtype)
 
     def tokenizer_files(self) -> list[Path]:
-        """The files here that make the tokenizer and its chat template, each let in by `inside`."""
+        """Return the files of the tokenizer and its chat templates, each checked by `inside`."""
         return [inside(self.path, name) for name in TOKENIZER_FILES if self.has(name)] + named_files(self.path)
 
     @contextmanager
     def carried(self) -> Iterator[Contents]:
-        """The contents of those files by their names within the folder, while the tokenizer is made of them.
+        """Yield the contents of those files by name, while the tokenizer is made of them.
 
-        A file that changes meanwhile is an error, so what is saved later is what was loaded.
+        A CheckpointError if a file changes meanwhile, so that what is saved later is what was loaded.
         """
         contents, stamps = Contents(), dict[Path, Stamp]()
         for path in self.tokenizer_files():
@@ -183,13 +183,13 @@ class Folder:
 
 
 def bare(path: Path) -> bool:
-    """Whether a folder tells what a model is and has no weights, of no kind: its config.json alone, or with a tokenizer."""
+    """True if a folder has a config.json and no weights of any kind."""
     names = [file.name for file in path.iterdir()] if path.is_dir() else []
     return "config.json" in names and not any(fnmatch(n, p) for n in names for p in ("*.safetensors", INDEX, *_PICKLED))
 
 
 def weightless(folder: object, names: Iterable[str]) -> CheckpointError:
-    """What is wrong with a folder, here or on the hub, of these files, none of which holds weights that are read."""
+    """Return the error for a folder without readable weights; it lists pickles or GGUF files if that is all there is."""
     if others := sorted(n for n in names if any(fnmatch(n, pattern) for pattern in _PICKLED)):
         if all(n.endswith(GGUF) for n in others):
             return CheckpointError("folder.gguf", folder=folder, found=_some(others))
@@ -198,7 +198,7 @@ def weightless(folder: object, names: Iterable[str]) -> CheckpointError:
 
 
 def refuse_file(name: str) -> None:
-    """Say what is read instead, where the name of a model is that of a file."""
+    """Raise a UseError that says what is read instead, if a model's name is that of a file."""
     if name.endswith(GGUF):
         raise UseError("model.gguf", name=name)
     if Path(name).is_file():
@@ -216,10 +216,10 @@ def save_folder(
 ) -> None:
     """Write a folder that `Folder` and transformers read: config.json, model.safetensors or shards and their index, and `copies`.
 
-    copies: the contents of more files by their names.
+    copies: contents of further files by name.
 
-    Weights come first and config.json last, each file whole or not at all. A folder that holds weights is refused unless `overwrite`;
-    then its old index goes first and its other weights last, so that no crash leaves old and new shards that pass for one checkpoint.
+    Weights come first and config.json last, each file completely or not at all. A folder with weights is refused unless `overwrite`; then
+    its old index is removed first and its other weights last, so that a crash cannot leave old and new shards that look like one model.
     """
     path = Path(path)
     old = {file.name for pattern in (WEIGHTS, INDEX, "model-*-of-*.safetensors") for file in path.glob(pattern)}
@@ -250,7 +250,7 @@ def save_folder(
 
 
 def _groups(tensors: Mapping[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
-    """The tensors in their order, cut into shards of at most `limit` bytes; a larger tensor is alone."""
+    """Return the tensors in their order as shards of at most `limit` bytes; a larger tensor has its own."""
     groups: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():

@@ -1,7 +1,7 @@
-"""A model by its id on the Hugging Face hub, or on the mirror that HF_ENDPOINT names: only files that are read are fetched.
+"""Models by their id on the Hugging Face hub, or on the mirror in HF_ENDPOINT: only files that are read are fetched.
 
-They lie in the hub library's own cache (HF_HOME), where each is named after its hash; what was fetched has the hash that it is named
-after, or is removed. A model that lies there whole is used, with a warning, where the hub cannot be reached.
+They are kept in the hub library's own cache (HF_HOME), where each is named after its hash; a fetched file with another hash is removed.
+If the hub cannot be reached, a model that is complete in the cache is used, with a warning.
 """
 
 import glob
@@ -37,14 +37,14 @@ def silent(done: int, total: int) -> None:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name has the form owner/model, or owner/model@revision."""
+    """True if a name has the form owner/model or owner/model@revision."""
     return NAME.fullmatch(name) is not None
 
 
 def fetch(name: str, progress: Progress = silent) -> Path:
-    """The local folder of a hub id: config.json, the tokenizer's files and the weights, downloaded where they are not yet.
+    """Return the local folder of a hub id with config.json, the tokenizer's files and the weights; downloads what is not there yet.
 
-    HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE and HF_TOKEN are honoured.  progress: bytes of weights done, and in all.
+    HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE and HF_TOKEN are honoured.  progress(bytes of weights done, bytes in all).
     """
     with Hub(name) as hub:
         there = hub.file_sizes("config.json")
@@ -59,12 +59,12 @@ def fetch(name: str, progress: Progress = silent) -> Path:
 
 
 def fetch_config(name: str) -> Path:
-    """The local path of a hub id's config.json, and nothing else of it."""
+    """Return the local path of a hub id's config.json, and fetch nothing else."""
     return inside(fetch_these(name, ("config.json",)), "config.json")
 
 
 def fetch_tokenizer(name: str) -> Path:
-    """The local folder of a hub id with its small files, the tokenizer's among them, and no weights."""
+    """Return the local folder of a hub id with its small files, the tokenizer's among them, without weights."""
     with Hub(name) as hub:
         there = hub.file_sizes(NEEDED)
         if there is None:
@@ -73,17 +73,17 @@ def fetch_tokenizer(name: str) -> Path:
 
 
 def small(there: Iterable[str]) -> list[str]:
-    """Those of a repository's files that tell what a model is."""
+    """Return the small files among `there`: configs, the index, the tokenizer's."""
     return [n for n in there if any(fnmatch(n, pattern) and n.count("/") == pattern.count("/") for pattern in SMALL)]
 
 
 def fetch_adapter(name: str) -> Path:
-    """The local folder of an adapter by its hub id."""
+    """Return the local folder of an adapter by its hub id."""
     return fetch_these(name, ADAPTER)
 
 
 def fetch_these(name: str, files: tuple[str, ...]) -> Path:
-    """The local folder of a hub id with these files, each of which has to be there."""
+    """Return the local folder of a hub id with these files. A CheckpointError if one is missing."""
     with Hub(name) as hub:
         there = hub.file_sizes(files[0])
         if there is None:
@@ -94,7 +94,7 @@ def fetch_these(name: str, files: tuple[str, ...]) -> Path:
 
 
 def weights(folder: Path, there: Container[str]) -> list[str]:
-    """The files that hold a model's weights: one, or those that its index lists."""
+    """Return the files of a model's weights: one, or those that its index lists."""
     if WEIGHTS in there:
         return [WEIGHTS]
     table = read_object(inside(folder, INDEX), TABLE_BYTES, CheckpointError).get("weight_map")
@@ -103,14 +103,14 @@ def weights(folder: Path, there: Container[str]) -> list[str]:
 
 
 def lacking(folder: Path) -> str | None:
-    """A file of weights that a folder in the cache has not got; None where it is whole."""
+    """Return a file of weights that a folder in the cache lacks; None if it is complete."""
     if not (folder / WEIGHTS).exists() and not (folder / INDEX).exists():
         return WEIGHTS
     return next((n for n in weights(folder, {n.name for n in folder.iterdir()}) if not (folder / n).exists()), None)
 
 
 class Hub:
-    """One id on the hub while it is asked for: the library speaks only through us, and never of the token."""
+    """A session with the hub about one id; the library's own log is silenced, and its errors are reported without the token."""
 
     def __init__(self, name: str) -> None:
         match = NAME.fullmatch(name)
@@ -132,7 +132,7 @@ class Hub:
         logging.set_verbosity(self.verbosity)
 
     def file_sizes(self, first: str) -> dict[str, int] | None:
-        """The files that the hub has of this id, and their bytes; None where the hub is away. first: the file that must be among them."""
+        """Return {file: bytes} of the id on the hub; None if the hub is out of reach. A CheckpointError without the file `first`."""
         from huggingface_hub import HfApi
 
         try:
@@ -149,7 +149,7 @@ class Hub:
         return there
 
     def kept(self, missing: Callable[[Path], str | None]) -> Path:
-        """The folder in the cache, with a warning. missing: a file that the folder has not got."""
+        """Return the folder in the cache, with a warning. missing(folder): a file that it lacks, which is a CheckpointError, or None."""
         from huggingface_hub import snapshot_download
 
         try:
@@ -162,7 +162,7 @@ class Hub:
         return folder
 
     def download(self, files: list[str], revision: str | None = None, progress: Progress = silent, total: int = 0) -> Path:
-        """The folder with these files; those that are new have the hash that they are named after. revision: not the one asked for."""
+        """Download these files and return their folder; verifies the hashes of new ones. revision: in place of the id's own."""
         from huggingface_hub import snapshot_download
 
         new = [n for n in files if not self.has(n)]
@@ -176,13 +176,13 @@ class Hub:
         return folder
 
     def has(self, file: str) -> bool:
-        """Whether the cache has this file of the commit that was listed."""
+        """True if the cache has this file at the listed commit."""
         from huggingface_hub import try_to_load_from_cache
 
         return isinstance(try_to_load_from_cache(self.id, file, revision=self.commit), str)
 
     def fault(self, broken: Exception) -> CheckpointError:
-        """What the library raised, as one line of ours."""
+        """Return a CheckpointError for what the library raised."""
         code = status(broken)
         if code in (401, 403):
             return CheckpointError("hub.login", name=self.name, status=code)
@@ -203,7 +203,7 @@ class Hub:
 
 
 def status(broken: BaseException | None) -> int | None:
-    """The HTTP status that a failure goes back to."""
+    """Return the HTTP status at the root of a failure, None if there is none."""
     while broken is not None:
         if isinstance(code := getattr(getattr(broken, "response", None), "status_code", None), int):
             return code
@@ -212,7 +212,7 @@ def status(broken: BaseException | None) -> int | None:
 
 
 def verify(path: Path) -> None:
-    """The cache names a file after its SHA-256, or after git's hash of a small one; a file of another hash is removed, and an error."""
+    """Check a cached file's hash, SHA-256 or git's, against its name. Removes the file and raises a CheckpointError if they differ."""
     if not path.is_symlink():
         return  # a system without links has files by their own names
     named = Path(os.readlink(path)).name
@@ -230,7 +230,7 @@ def verify(path: Path) -> None:
 
 
 def bar(progress: Progress, total: int) -> type:
-    """A progress bar that shows nothing and tells `progress` the bytes of the whole that are there."""
+    """Return a progress bar class that shows nothing and calls `progress` with the bytes received and `total`."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class Bar(tqdm):

@@ -1,11 +1,11 @@
-"""The one strict reader of JSON: config.json, safetensors headers, indexes, tokenizers and traces come through this door.
+"""The strict JSON reader for all files: config.json, safetensors headers, indexes, tokenizers and traces.
 
-The text is looked over before Python's parser sees it, so that depth, numbers, and what a byte may cost are bounded by us:
+The text is scanned before Python's parser sees it, to bound depth, numbers, and memory per byte:
 
     {"a": 1, "a": 2}  refused, Python keeps the last      NaN, 1e999  refused, Python accepts      [[[[...  refused before any recursion
     [{},{},{},...     refused beyond MOST_PIECES: three bytes of it would cost Python two hundred
 
-What is sound is found so by a few passes that the interpreter runs in C; a scan token by token only finds the place of a fault.
+Sound files pass by a few regular expressions, which run in C; a scan token by token only locates a fault.
 """
 
 import json
@@ -35,14 +35,14 @@ _NAMES = {dict: "object", list: "array", str: "string", int: "number", float: "n
 
 
 def read_object(path: Path, limit: int = CONFIG_BYTES, error: ErrorType = ConfigError) -> dict[str, Any]:
-    """The object that a JSON file of at most `limit` bytes holds."""
+    """Return the object in a JSON file of at most `limit` bytes."""
     raw = read_whole(path, limit, error)
     refuse_stand_in(raw, path, error)
     return parse_object(raw, str(path), error)
 
 
 def parse_object(raw: bytes, file: str, error: ErrorType = ConfigError) -> dict[str, Any]:
-    """The object that these bytes hold; `file` is what errors call them."""
+    """Return the JSON object in these bytes; `file` is their name in errors."""
     value = parse(raw, file, error)
     if not isinstance(value, dict):
         raise error("json.object", file=file, found=name_of(value))
@@ -50,7 +50,7 @@ def parse_object(raw: bytes, file: str, error: ErrorType = ConfigError) -> dict[
 
 
 def parse(raw: bytes, file: str, error: ErrorType = ConfigError) -> Any:
-    """The JSON value that these bytes hold: UTF-8, no mark, no duplicate key, finite numbers, at most 64 levels."""
+    """Return the JSON value in these bytes: UTF-8, no byte-order mark, no duplicate key, finite numbers, at most 64 levels."""
     text = _text(raw, file, error)
     _scan(text, file, error)
 
@@ -71,7 +71,7 @@ def parse(raw: bytes, file: str, error: ErrorType = ConfigError) -> Any:
 
 
 def name_of(value: object) -> str:
-    """What JSON calls this kind of value."""
+    """Return JSON's name for this kind of value."""
     return _NAMES.get(type(value), type(value).__name__)
 
 
@@ -87,7 +87,7 @@ def _text(raw: bytes, file: str, error: ErrorType) -> str:
 
 
 def _scan(text: str, file: str, error: ErrorType) -> None:
-    """Refuse, with a place, what Python's parser would accept or die of."""
+    """Refuse, with its place, what Python's parser would accept or crash on."""
     bare, strings = _STRING.subn("", text)
     pieces = strings + sum(map(bare.count, ",[{"))
     if pieces > MOST_PIECES:
@@ -97,14 +97,14 @@ def _scan(text: str, file: str, error: ErrorType) -> None:
 
 
 def _shallow(brackets: str) -> bool:
-    """Whether brackets stand in pairs, surely no deeper than the limit: each round takes one or two levels off."""
+    """True if brackets are paired and no deeper than the limit: each round removes one or two levels."""
     for _ in range(DEEPEST // 2):
         brackets = brackets.replace("[]", "").replace("{}", "")
     return not brackets
 
 
 def _find(text: str, file: str, error: ErrorType) -> None:
-    """Raise at the first place that is refused, if there is one."""
+    """Raise at the first refused place, if any."""
     depth = 0
     for token in _TOKEN.finditer(text):
         at = token.start()
@@ -122,7 +122,7 @@ def _find(text: str, file: str, error: ErrorType) -> None:
 
 
 def _refused(number: str) -> dict[str, Any] | None:
-    """Why a number is refused: too long, or not finite; None where it is not, or where the parser refuses it."""
+    """Return why a number is refused, too long or not finite; None if it is accepted or left to the parser."""
     if number in ("NaN", "Infinity"):
         return {"key": "json.finite", "found": number}
     digits = number.lstrip("-")
@@ -135,7 +135,7 @@ def _refused(number: str) -> dict[str, Any] | None:
 
 
 def _finite(number: str) -> bool:
-    """False only for a well-formed number beyond float64; a malformed one is left to the parser, which names its place."""
+    """False only for a well-formed number beyond float64; the parser refuses malformed ones with their place."""
     try:
         return math.isfinite(float(number))
     except ValueError:
@@ -147,7 +147,7 @@ def _place(text: str, at: int) -> dict[str, int]:
 
 
 def _refuse_halves(value: Any, file: str, error: ErrorType) -> None:
-    """Refuse a string with half a surrogate pair: it is no text and cannot be written again."""
+    """Refuse a string with half a surrogate pair, which cannot be written as UTF-8 again."""
     waiting = [("", value)]
     while waiting:
         place, value = waiting.pop()

@@ -1,4 +1,4 @@
-"""Adapters on a loaded model: put on, taken off, folded in, written. What an adapter is: checkpoint/adapter.py."""
+"""The adapter methods of a loaded model: adapt, unadapt, merge, save_adapter. checkpoint/adapter.py has what they do."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from pellucid.notebook import checked
 
 
 class Adapting:
-    """A model that adapters can be put on. module: what runs; family: whose names the adapters' files use."""
+    """The part of a model that takes adapters. module: what runs.  family: the table of names that adapters' files use."""
 
     def __init__(self, module: Decoder | EncoderDecoder, family: Family) -> None:
         self.module, self.family = module, family
@@ -20,7 +20,7 @@ class Adapting:
 
     @checked
     def adapt(self, folder: str | Path, name: str = "default") -> None:
-        """Put a LoRA adapter in PEFT's format on the model, a folder or a hub id, under a name; several add up. arXiv 2106.09685."""
+        """Put the LoRA adapter of a folder or hub id on the model, in PEFT's format, under `name`; several add up. arXiv 2106.09685."""
         if not re.fullmatch(r"[\w-]+", name):
             raise UseError("adapter.name", name=name)
         if name in self.adapters:
@@ -30,22 +30,22 @@ class Adapting:
         self.adapters[name] = lora.adapt(self.module, self.family, place, name, self.adapters)
 
     def unadapt(self, name: str | None = None) -> None:
-        """Take one adapter off, or all of them; the model is as it was without, bit for bit."""
+        """Take one adapter off, or all of them; the model is then bit for bit as it was without."""
         for each in [*self.adapters] if name is None else [self.adapter(name).name]:
             lora.unadapt(self.module, self.adapters.pop(each))
 
     def merge(self) -> None:
-        """Fold all adapters into the weights, for good."""
+        """Fold all adapters into the weights; this cannot be undone."""
         lora.merge(self.module, self.adapters)
         self.adapters = {}
 
     @checked
     def save_adapter(self, folder: str | Path, name: str | None = None, overwrite: bool = False) -> None:
-        """Write an adapter, the only one where none is named, as PEFT reads it."""
+        """Write the adapter `name`, or the only one, in PEFT's format."""
         lora.save_adapter(Path(folder), self.module, self.adapter(name), overwrite)
 
     def adapter(self, name: str | None = None) -> lora.Adapter:
-        """The adapter of this name, or the only one."""
+        """Return the adapter `name`, or the only one if `name` is None. A UseError if there is no such one."""
         chosen = next(iter(self.adapters)) if name is None and len(self.adapters) == 1 else name
         if chosen not in self.adapters:
             raise UseError("adapter.unknown", name=name, known=", ".join(self.adapters) or "-")

@@ -1,10 +1,10 @@
-"""Weights in blocks (ops/blocks.py) on their way into a model: quantised one after the other as they are read, or read as they lie.
+"""Weights in blocks (ops/blocks.py) on their way into a model: quantised one by one as they are read, or read as blocks.
 
     X_codes   int8 or bytes of two int4, in the shape of X but for its last axis where two share a byte
     X_scales  float16, one for each 32 along that axis
 
-On disk X is fused and turned as its family has it, and so are both of its parts: what a table of names does to axes before the last
-one, or to whole matrices, it does to codes and to scales alike.
+On disk X is fused and transposed as its family has it, and so are both of its parts: what a table of names does to axes before the last
+one, or to complete matrices, it does to codes and to scales alike.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor that lies in blocks on disk, under its plain name."""
+    """A tensor in blocks on disk, under its plain name."""
 
     name: str
     codes: Entry
@@ -35,7 +35,7 @@ class Stored:
 
     @property
     def shape(self) -> Shape:
-        """Of its codes."""
+        """The codes' shape."""
         return self.codes.shape
 
     @property
@@ -53,12 +53,12 @@ class Stored:
         return self.codes.bytes + self.scales.bytes
 
     def read(self, into: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        """Its bytes, which tell whether two are the same; what they stand for only a model's shapes tell."""
+        """Return its raw bytes, enough to compare two tensors; dequantising needs the model's shapes."""
         return torch.cat([read_tensor(e).flatten().view(torch.uint8) for e in (self.codes, self.scales)])
 
 
 def stored(entries: Mapping[str, Entry]) -> dict[str, Entry | Stored]:
-    """The tensors of a folder, those in blocks under their plain names."""
+    """Return a folder's tensors, those in blocks under their plain names."""
     named = {n.removesuffix(CODES) for n in entries if n.endswith(CODES)} | {n.removesuffix(SCALES) for n in entries if n.endswith(SCALES)}
     packed: dict[str, Entry | Stored] = {}
     for name in sorted(named):
@@ -85,15 +85,15 @@ class Packing:
     scratch: list[Tensor] = field(default_factory=list)
 
     def parts(self, disk: Sequence[str]) -> list[Stored]:
-        """What a group has on disk in blocks."""
+        """Return the tensors of these names that are in blocks on disk."""
         return [self.on_disk[n] for n in disk if n in self.on_disk]
 
     def holds(self, g: TensorGroup, ours: Mapping[str, Tensor]) -> bool:
-        """Whether a group is quantised as it is read: a folder that is in blocks has its plain matrices for a reason."""
+        """True if a group is quantised as it is read. Plain matrices of a folder in blocks stay plain."""
         return not self.on_disk and all(in_blocks(n, tuple(ours[n].shape)) for n in g.ours)
 
     def judge(self, disk: Sequence[str], g: TensorGroup, ours: Mapping[str, Tensor], file: str) -> None:
-        """Whether codes and scales of these names on disk are those of ours."""
+        """Raise a CheckpointError unless the codes and scales of these names on disk fit ours."""
         packed = self.parts(disk)
         if len(packed) < len(disk) or not all(in_blocks(n, tuple(ours[n].shape)) for n in g.ours):
             raise CheckpointError("blocks.spared", file=file, name=packed[0].name)
@@ -106,7 +106,7 @@ class Packing:
                     raise CheckpointError("weights.shape", file=file, name=entry.name, found=entry.shape, needed=tuple(place.shape))
 
     def read(self, model: nn.Module, disk: Sequence[str], g: TensorGroup, ours: Mapping[str, Tensor]) -> None:
-        """Give a group its codes and scales as they lie on disk."""
+        """Read a group's codes and scales from disk into the model."""
         packed, pairs = self.parts(disk), [blocks.room(ours[n].shape, self.form) for n in g.ours]
         for entries, places in both(packed, pairs):
             if g.layout.views:
@@ -122,7 +122,7 @@ class Packing:
             put(model, name, Blocks(codes, scales, ours[name].shape[-1], self.dtype))
 
     def places(self, shapes: Sequence[torch.Size], dtype: torch.dtype) -> list[Tensor]:
-        """Unset tensors on the desk, until the next ones are asked for."""
+        """Return uninitialised tensors in `scratch`, valid until the next call."""
         sizes = [s.numel() for s in shapes]
         if not self.scratch or self.scratch[0].nbytes < sum(sizes) * dtype.itemsize:
             self.scratch[:] = [torch.empty(sum(sizes) * dtype.itemsize, dtype=torch.uint8)]
@@ -130,7 +130,7 @@ class Packing:
         return [t.view(s) for t, s in zip(flat, shapes, strict=True)]
 
     def pack(self, model: nn.Module, names: Sequence[str], file: str, values: Sequence[Tensor] | None = None) -> None:
-        """Quantise parameters one after the other, from where they stand or from these values."""
+        """Quantise parameters one by one, from the model or from `values`."""
         for name, weight in zip(names, values or map(model.get_parameter, names), strict=True):
             if not in_blocks(name, tuple(weight.shape)):
                 continue
@@ -140,14 +140,14 @@ class Packing:
             put(model, name, made)
 
     def bytes(self, model: nn.Module) -> int:
-        """What a model's parameters will take."""
+        """Return the bytes that a model's parameters will take."""
         shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
         plain = sum(torch.Size(s).numel() * self.dtype.itemsize for n, s in shapes.items() if not in_blocks(n, s))
         return plain + sum(blocks.size(s, self.form) for n, s in shapes.items() if in_blocks(n, s))
 
 
 def both(packed: Sequence[Stored], pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[Entry], list[Tensor]]]:
-    """The codes of a group on disk and their places, then the scales and theirs."""
+    """Yield the codes on disk with their places, then the scales with theirs."""
     yield [s.codes for s in packed], [codes for codes, _ in pairs]
     yield [s.scales for s in packed], [scales for _, scales in pairs]
 
@@ -159,12 +159,12 @@ def put(model: nn.Module, name: str, weight: Blocks) -> None:
 
 
 def unpacked(g: TensorGroup, ours: Sequence[Blocks]) -> Iterator[tuple[str, Tensor]]:
-    """The names and tensors on disk of a group in blocks."""
+    """Yield the names and tensors on disk of a group in blocks."""
     for end, parts in ((CODES, [t.codes for t in ours]), (SCALES, [t.scales for t in ours])):
         yield from zip((n + end for n in g.disk), (t.contiguous() for t in g.layout.write(parts)), strict=True)
 
 
 def check_quant(form: str | None) -> None:
-    """Refuse what is no format that matrices can be held in."""
+    """Raise a UseError if `form` is no format of blocks."""
     if form not in (None, *blocks.BITS):
         raise UseError("model.quant", found=form, allowed=", ".join(blocks.BITS))

@@ -1,4 +1,4 @@
-"""Where a loaded model's parameters lie and what they are held in, and how both are changed."""
+"""The device and dtype of a loaded model's parameters, and `to`, which changes them."""
 
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from pellucid.ops.blocks import Blocks
 
 
 class Placed:
-    """A model on a device, in a dtype. engines: hold pages of both, so they go when either changes."""
+    """The part of a model that has a device and a dtype. engines: have pages of both, so they are dropped when either changes."""
 
     module: Decoder | EncoderDecoder
     precision: Precision
@@ -27,16 +27,16 @@ class Placed:
 
     @property
     def quant(self) -> str | None:
-        """How its matrices are held, int8 or int4; None where they are plain."""
+        """The format of its matrices, int8 or int4; None if they are plain."""
         return next((p.format for p in self.module.parameters() if isinstance(p, Blocks)), None)
 
     @property
     def precision_note(self) -> str:
-        """The dtype of the parameters, and why it is that."""
+        """The dtype of the parameters and the reason for it, as text."""
         return (self.precision if self.precision.dtype == self.dtype else Precision(self.dtype, "given", self.dtype)).why
 
     def eval(self) -> Self:
-        """The model itself: it is always in evaluation, as no part of it drops anything."""
+        """Return the model itself: it has no dropout, so it is always in evaluation."""
         return self
 
     def to(self, device: str | torch.device | torch.dtype | None = None, dtype: str | torch.dtype | None = None) -> Self:
@@ -58,7 +58,7 @@ class Placed:
 
 
 def check_device(device: str | torch.device) -> None:
-    """A device that torch knows and this machine has."""
+    """Raise a UseError if torch does not know the device or this machine lacks it."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as broken:

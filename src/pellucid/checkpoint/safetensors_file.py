@@ -1,4 +1,4 @@
-"""Safetensors files, read by our own strict parser and written by the library, which in the tests also judges the reader.
+"""Safetensors files, read by our own strict parser and written by the library, which also judges the reader in the tests.
 
     8 bytes     N, the header's length, little-endian
     N bytes     {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"format": "pt"}}
@@ -46,7 +46,7 @@ _FIELDS = {"dtype", "shape", "data_offsets"}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where one tensor lies: bytes `begin` to `end` of `file`, which still has to be the file that the header was read from."""
+    """The place of one tensor: bytes `begin` to `end` of `file`, which must still have the `stamp` of the file whose header was read."""
 
     name: str
     dtype: torch.dtype
@@ -63,20 +63,20 @@ class Entry:
 
 
 def read_header(path: str | Path) -> dict[str, Entry]:
-    """The tensors of a safetensors file by name, in the order of their bytes; nothing but the header is read."""
+    """Return the tensors of a safetensors file by name, in the order of their bytes; reads the header only."""
     return _header(Path(path))[0]
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
-    """The text that a safetensors file carries under `__metadata__`."""
+    """Return the text under `__metadata__` of a safetensors file."""
     return _header(Path(path))[1]
 
 
 def read_tensor(entry: Entry, into: Tensor | None = None, rows: tuple[int, int] | None = None) -> Tensor:
-    """One tensor's values, or rows `rows[0]` to `rows[1]` of its first axis.
+    """Return one tensor's values, or rows `rows[0]` to `rows[1]` of its first axis.
 
-    into: a tensor of the same shape that receives them (a slice of stacked experts, say); where its dtype and layout allow, the bytes are
-    read right into it, else they are copied and cast, 64 MB at a time. Without it a new CPU tensor of the file's dtype is returned.
+    into: a tensor of the same shape to fill, such as a slice of stacked experts; if its dtype and layout allow, bytes are read straight
+    into it, else copied and cast, 64 MB at a time. Without it, a new CPU tensor of the file's dtype.
     """
     shape, begin = entry.shape, entry.begin
     if rows is not None:
@@ -102,7 +102,7 @@ def read_tensor(entry: Entry, into: Tensor | None = None, rows: tuple[int, int] 
 
 
 def _strip(entry: Entry, shape: tuple[int, ...]) -> int:
-    """Rows of the first axis that are held at a time where they have to be cast."""
+    """Return how many rows of the first axis to read at a time when they must be cast."""
     return max(1, STRIP_BYTES // max(1, prod(shape[1:]) * entry.dtype.itemsize))
 
 
@@ -117,9 +117,9 @@ def _read_bytes(fd: int, target: Tensor, begin: int, entry: Entry) -> None:
 
 
 def write(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file in one piece: a temporary file, to the disk, then renamed; a failure changes nothing.
+    """Write a safetensors file atomically: a temporary file, synced, then renamed; a failure changes nothing.
 
-    Tensors that share storage are written as separate ones; metadata None means {"format": "pt"}, which transformers asks for.
+    Tensors that share storage are written separately; metadata None means {"format": "pt"}, which transformers requires.
     """
     path = Path(path)
     ready: dict[str, Tensor] = {}
@@ -198,7 +198,7 @@ def _entry(name: str, fields: Any, start: int, path: Path, mark: Stamp) -> Entry
 
 
 def _refuse_gaps(entries: list[Entry], start: int, size: int, path: Path) -> None:
-    """The tensors' bytes must cover the data exactly: no overlap, no hole, nothing before or after."""
+    """Raise a CheckpointError unless the tensors' bytes cover the data exactly: no overlap, no hole, nothing before or after."""
     if entries and entries[0].begin != start:
         raise CheckpointError("safetensors.hole_first", file=path, name=entries[0].name, begin=entries[0].begin - start)
     for left, right in pairwise(entries):

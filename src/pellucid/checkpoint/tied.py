@@ -1,8 +1,8 @@
-"""One table under several names: tied in config.json, stored under one of them or under all, or stored as two against config.json's word.
+"""A tied head on disk: one tensor under one name, under both names, or two different tensors although config.json says tied.
 
 model.embed_tokens.weight               as transformers writes it
 lm_head.weight                          as safetensors.torch.save_model does, which keeps the first name by the alphabet
-both, of equal values                   as old files have it;  of different values: an error that tells the way out
+both, of equal values                   as old files have it;  of different values: an error that names the way out
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,21 +17,21 @@ FIELD = "tie_word_embeddings"
 
 
 def copies(cfg: Config, family: Family) -> dict[str, str]:
-    """{name on disk: the name whose tensor it repeats}; a tied head repeats the embedding."""
+    """Return {name on disk: the name whose tensor it repeats}; a tied head repeats the embedding."""
     named = {n.replace("*", "weight"): r.disk.replace("*", "weight") for r in family.rules_for(cfg) for n in r.names}
     return {**family.copies, **({named["head.weight"]: named["embed.weight"]} if cfg.tied else {})}
 
 
 def borrowed(cfg: Config, family: Family, names: Iterable[str]) -> dict[str, str]:
-    """{a name that is not stored: one of its copies that is}, of these names on disk."""
+    """Return {a name that is not stored: a copy of it that is}, among `names` on disk."""
     stored = set(names)
     return {first: copy for copy, first in copies(cfg, family).items() if first not in stored and copy in stored}
 
 
 def resolve(family: Family, cfg: Config, folder: Folder) -> Config:
-    """The config, where the names of a folder's tensors tell what its config.json leaves open: whether there is a head, or a tied one.
+    """Return `cfg`, completed from the names of the folder's tensors where config.json leaves open whether there is a head, or a tied one.
 
-    A tied head that is stored beside the embedding is one of its own where the caller asked to ignore the field that ties them.
+    A tied head that is stored beside the embedding is untied if the folder ignores `tie_word_embeddings`.
     """
     names = {family.canonical(name) for name in folder.names()}
     cfg = family.resolve(cfg, names)
@@ -40,5 +40,5 @@ def resolve(family: Family, cfg: Config, folder: Folder) -> Config:
 
 
 def saved_config(hf: Mapping[str, Any], cfg: Config) -> Mapping[str, Any]:
-    """The config.json of what was read, which unties what was read untied."""
+    """Return the config.json that describes the model as it was read: untied if its head was untied on reading."""
     return {**hf, FIELD: False} if FIELD in cfg.ignored and not cfg.tied else hf

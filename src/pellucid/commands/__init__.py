@@ -15,7 +15,7 @@ from pellucid.errors import PellucidError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line, the process's own where None; returns its exit code."""
+    """Run a command line, the process's own if `argv` is None; return its exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     screen = Screen()
     if argv is None:

@@ -1,4 +1,4 @@
-"""The typer application: its commands, its help in the chosen language, and its wrong uses as errors of our own.
+"""The typer application: its commands, its help in the chosen language, and wrong uses as our own errors.
 
 typer brings its own click or uses an installed one, by its version; so exceptions are known here by their names and fields.
 """
@@ -25,7 +25,7 @@ PACKAGE = str(Path(__file__).parents[1])
 
 
 class Command(TyperCommand):
-    """A command whose help is ours and which takes no words that it does not know."""
+    """A command with our help, which refuses unknown arguments."""
 
     def get_help(self, ctx: Any) -> str:
         own = [p for p in self.params if p.name != "help"]
@@ -56,7 +56,7 @@ class CommandGroup(TyperGroup):
 
 
 def build() -> Any:
-    """The application, in the language that is chosen now."""
+    """Return the application, in the current language."""
     app = typer.Typer(cls=CommandGroup, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     for name in COMMANDS:
         importlib.import_module(f"pellucid.commands.{name}").add(app)
@@ -64,12 +64,12 @@ def build() -> Any:
 
 
 def command(app: typer.Typer, name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The decorator that puts a function into the application as a command."""
+    """Return the decorator that adds a function to the application as a command."""
     return app.command(name, cls=Command, help=help, context_settings={"help_option_names": ["-h", "--help"], "allow_extra_args": True})
 
 
 def run(app: Any, arguments: list[str], screen: Screen) -> int:
-    """Run these words of a command line; returns the exit code."""
+    """Run a command line; return the exit code."""
     if arguments[:1] == ["--version"]:
         screen.text(f"pellucid {__version__}\n")
         return 0
@@ -90,7 +90,7 @@ def run(app: Any, arguments: list[str], screen: Screen) -> int:
 
 
 def shown(screen: Screen) -> Any:
-    """Our own warnings as notes; other packages' are for programmers, and a user of a command is none."""
+    """Return a `showwarning` that prints our own warnings as notes and drops those of other packages."""
 
     def show(message: Warning | str, category: type[Warning], filename: str, *rest: object) -> None:
         if filename.startswith(PACKAGE):
@@ -100,7 +100,7 @@ def shown(screen: Screen) -> Any:
 
 
 def mended(wrong: Any) -> UseError:
-    """A wrong use in our words."""
+    """Return a UseError for one of click's usage errors."""
     kind, name = type(wrong).__name__, hint(wrong)
     if kind == "NoSuchOption":
         return UseError("command.option", found=wrong.option_name)
@@ -112,31 +112,31 @@ def mended(wrong: Any) -> UseError:
 
 
 def hint(wrong: Any) -> str:
-    """The parameter that a wrong use speaks of."""
+    """Return the parameter at fault in a usage error."""
     param = getattr(wrong, "param", None)
     return "" if param is None else metavar(param) if param.param_type_name == "argument" else param.opts[0]
 
 
 def metavar(param: Any) -> str:
-    """How a parameter's value is called."""
+    """Return the name of a parameter's value."""
     return str(param.metavar or str(param.name).upper())
 
 
 def named(param: Any) -> str:
-    """A parameter as it is typed: "--steps N"."""
+    """Return a parameter as typed: "--steps N"."""
     if param.param_type_name == "argument":
         return metavar(param)
     return ", ".join([*param.opts, *param.secondary_opts]) + ("" if getattr(param, "is_flag", False) else f" {metavar(param)}")
 
 
 def meaning(param: Any) -> str:
-    """What a parameter means, and its default where it has one."""
+    """Return a parameter's help, with its default if it has one."""
     default = None if getattr(param, "is_flag", False) or callable(param.default) else param.default
     return str(param.help) + ("" if default in (None, "", [], ()) else f" [{default}]")
 
 
 def everywhere() -> list[tuple[str, str]]:
-    """The settings that every command has."""
+    """Return the options that every command has."""
     return [
         ("--json", say("command.json")), ("-q, --quiet", say("command.quiet")),
         ("--lang en|zh", say("command.language")), ("-h, --help", say("command.help")),
@@ -144,6 +144,6 @@ def everywhere() -> list[tuple[str, str]]:
 
 
 def columns(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Two columns."""
+    """Return lines of two columns."""
     wide = max((len(left) for left, _ in rows), default=0)
     return [f"  {left:<{wide}}  {right}".rstrip() for left, right in rows]

@@ -1,5 +1,5 @@
-"""`pellucid bench`: what this machine gives, and on it a model's prefill and decode beside the bound that follows from that, its first
-token cold and warm, a crowd of requests, and another library in turns with ours.
+"""`pellucid bench`: the limits of this machine, and on it a model's prefill and decode compared with their bounds, its first token cold
+and warm, a batch of requests, and another library in turns with ours.
 """
 
 import os
@@ -98,7 +98,7 @@ def add(app: typer.Typer) -> None:
 
 
 def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Progress], Against]":
-    """What runs the context's tokens, and one more new one than steps are timed, in turns with another library; refused where it cannot."""
+    """Return a function that times the context's tokens and `new` + 1 more in turns with another library. A UseError if it cannot run."""
     from pellucid import catalog
     from pellucid.api.count import config_of
     from pellucid.api.model import place
@@ -127,7 +127,7 @@ def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Progress]
 
 
 def has_weights(name: str) -> bool:
-    """Whether a name brings weights: a specimen, a folder with some, a hub id."""
+    """True if a name has weights: a specimen, a folder with some, a hub id."""
     from pellucid import catalog
     from pellucid.checkpoint.hub import is_hub_id
 
@@ -140,7 +140,7 @@ def has_weights(name: str) -> bool:
 def subject(
     screen: Screen, name: str, context: int | None, new: int, dtype: str | None, ignore: Iterable[str], quant: str | None = None
 ) -> "tuple[Decoder, Bill]":
-    """The model of a name, and its bill for the context."""
+    """Return the model of a name, and its bill for the context."""
     import torch
 
     from pellucid.api.count import described

@@ -1,4 +1,4 @@
-"""`pellucid count`: every parameter, byte and FLOP of models, exactly, with the formula; nothing is downloaded but a config.json."""
+"""`pellucid count`: every parameter, byte and FLOP of models, exactly, with the formula; it downloads at most a config.json."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,7 +83,7 @@ def add(app: typer.Typer) -> None:
 
 
 def show(screen: Screen, table: "Sheet", csv: bool, markdown: bool) -> None:
-    """A sheet in the form that was asked for."""
+    """Print a table as CSV, Markdown or text."""
     if csv or markdown:
         screen.text(table.csv() if csv else table.markdown())
     else:
@@ -91,7 +91,7 @@ def show(screen: Screen, table: "Sheet", csv: bool, markdown: bool) -> None:
 
 
 def save(screen: Screen, bills: "list[Bill]", file: Path, name: str) -> None:
-    """Write a picture."""
+    """Write a picture to a file."""
     from pellucid.documents.count import device_of
 
     if name not in PICTURES:
@@ -121,7 +121,7 @@ def save(screen: Screen, bills: "list[Bill]", file: Path, name: str) -> None:
 
 
 def given(fields: Any) -> dict[str, Any]:
-    """FIELD=VALUE, where VALUE is JSON, or a text."""
+    """Return {FIELD: VALUE} of FIELD=VALUE arguments; VALUE is JSON, or a text."""
     import json
 
     out: dict[str, Any] = {}

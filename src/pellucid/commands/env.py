@@ -33,7 +33,7 @@ def add(app: typer.Typer) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """Everything that is told."""
+    """Return everything that the command reports."""
     import torch
 
     from pellucid.api.model import specimens
@@ -58,7 +58,7 @@ def facts() -> dict[str, Any]:
 
 
 def installed(name: str) -> str | None:
-    """The version of an installed package."""
+    """Return the version of an installed package, None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -66,7 +66,7 @@ def installed(name: str) -> str | None:
 
 
 def written(value: object) -> str:
-    """A fact as text: nothing is a dash, bytes stay numbers."""
+    """Return a fact as text: "-" for None, bytes as numbers."""
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""`pellucid models`: what MODEL may be: specimens that ship, ids that the hub's cache holds, and the families of folders."""
+"""`pellucid models`: the values of MODEL: specimens that ship, hub ids in the cache, and the families of folders."""
 
 from typing import Annotated, Any
 
@@ -50,14 +50,14 @@ def add(app: typer.Typer) -> None:
 
 
 def size(name: str) -> int:
-    """Bytes of a model's weights on disk."""
+    """Return the bytes of a model's weights on disk."""
     from pellucid.api.model import place
 
     return sum(f.stat().st_size for f in place(name).glob("*.safetensors"))
 
 
 def cached() -> list[str]:
-    """The hub ids in the hub library's cache that have a config.json."""
+    """Return the hub ids in the hub library's cache that have a config.json."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 

@@ -1,4 +1,4 @@
-"""The options that several commands share, and what they do: which model, how it is held, what the prompt is."""
+"""Options that several commands share, and their effect: which model, its dtype, the prompt."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def integer(name: str, help: str, metavar: str = "N") -> Any:
-    """An option that takes a whole number, and says so in our words where it is given something else."""
+    """Return an option that takes an integer, with our error for anything else."""
 
     def parsed(text: Any) -> int:
         if not re.fullmatch(r"[+-]?\d{1,18}", str(text)):
@@ -25,7 +25,7 @@ def integer(name: str, help: str, metavar: str = "N") -> Any:
 
 
 def real(name: str, help: str) -> Any:
-    """An option that takes a number."""
+    """Return an option that takes a number."""
 
     def parsed(text: Any) -> float:
         try:
@@ -45,7 +45,7 @@ def device() -> Any:
 
 
 def numbers(device: str) -> str:
-    """The device, unless it is the one that holds no numbers."""
+    """Return the device. A UseError if it is meta, which has no numbers."""
     if device == "meta":
         raise UseError("command.meta")
     return device
@@ -76,7 +76,7 @@ def steps() -> Any:
 
 
 def loaded(screen: Screen, name: str, finite: bool = False, **how: Any) -> "Model":
-    """Load the model of a name, with a bar of progress. finite: refuse weights that are no numbers."""
+    """Load the model of a name, with a progress bar. finite: refuse weights with NaN or infinity."""
     from pellucid.api.model import load
 
     model = load(name, progress=screen.bar(say("command.loading", name=name)), **how)
@@ -86,19 +86,19 @@ def loaded(screen: Screen, name: str, finite: bool = False, **how: Any) -> "Mode
 
 
 def tell_held(screen: Screen, model: "Model") -> None:
-    """Say on stderr what a model computes in, and why: before the first output, where nothing is refused any more."""
+    """Print on stderr the dtype that a model computes in, and why, before the first output."""
     screen.note(say("model.held", model=model.name, held=model.precision_note))
 
 
 def warn_beyond(screen: Screen, model: "Model", tokens: int) -> None:
-    """Say so where a text has more tokens than its model was made for. Learned positions end there, and refuse it."""
+    """Warn if a text has more tokens than its model was made for. Learned positions refuse it instead."""
     context = model.config.context
     if context is not None and tokens > context and model.config.positions is None:
         screen.note(say("command.beyond", model=model.name, context=context, tokens=tokens))
 
 
 def prompt_of(text: str, is_ids: bool) -> str | list[int]:
-    """A prompt as it was typed: a text, or with --ids whole numbers."""
+    """Return a prompt as typed: a text, or with --ids a list of ids."""
     if not is_ids:
         return text
     if not re.fullmatch(r"\s*\d+(\s*[,\s]\s*\d+)*\s*", text):

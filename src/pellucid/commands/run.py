@@ -102,7 +102,7 @@ def judge(given: dict[str, Any], stop: list[str]) -> None:
 
 
 def settled(screen: Screen, model: "Model", given: dict[str, Any]) -> "Sampling":
-    """What was asked for, over what generation_config.json asks for; says which of both does nothing."""
+    """Return the settings given over those of generation_config.json, with notes on settings that do nothing."""
     from pellucid.engine.defaults import defaults
     from pellucid.ops.sampling.settings import Sampling
     from pellucid.ops.sampling.uniform import fresh
@@ -123,7 +123,7 @@ def settled(screen: Screen, model: "Model", given: dict[str, Any]) -> "Sampling"
 
 
 def as_text(settings: dict[str, Any]) -> str:
-    """Settings as they are told: "temperature=0.7, top_p=0.8"."""
+    """Return settings as text: "temperature=0.7, top_p=0.8"."""
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
@@ -139,7 +139,7 @@ def answer(
     deterministic: bool = False,
     how_held: bool = True,
 ) -> dict[str, Any]:
-    """Generate after one prompt, streaming the text as it comes; returns what was generated, of which Ctrl-C keeps what there is.
+    """Generate after one prompt, streaming the text; return what was generated, partly after Ctrl-C.
 
     until: strings that end the text and are not shown.  timed: tells the speed.  stops: more tokens that end it than the model's own.
     how_held: say on stderr what the model computes in.
@@ -191,7 +191,7 @@ def answer(
 
 
 def stream(model: "Model", until: list[str]) -> "Stream":
-    """What makes text of ids: the model's tokenizer, or where its folder has none and no text has to be found, the ids themselves."""
+    """Return what makes text of ids: the model's tokenizer, or the ids themselves if its folder has none and none is needed."""
     from pellucid.tokenizer.pieces import Stream
 
     if model._tokenizer is not None or until:
@@ -200,27 +200,27 @@ def stream(model: "Model", until: list[str]) -> "Stream":
 
 
 def user(text: str) -> dict[str, Any]:
-    """What a person says."""
+    """Return a user's message."""
     return {"role": "user", "content": text}
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a chat's template may go by besides the messages: the date, and a seed. All turns share it, and so their start."""
+    """The date and seed that a chat's template may use. All turns share them, and so their start."""
 
     now: datetime
     seed: int
 
     @staticmethod
     def of(sampling: "Sampling") -> "Origin":
-        """This moment, and the seed that was asked for."""
+        """Return this moment, and the sampling's seed."""
         from pellucid.ops.sampling.uniform import fresh
 
         return Origin(datetime.now(), fresh() if sampling.seed is None else sampling.seed)
 
 
 def turn(screen: Screen, model: "Model", messages: list[dict[str, Any]], origin: Origin, how: dict[str, Any]) -> dict[str, Any]:
-    """The reply to a conversation, and what of its origin the template went by."""
+    """Return the reply to a conversation, with the date and seed if the template used them."""
     tokenizer = model.tokenizer
     ids = tokenizer.chat(messages, now=origin.now, seed=origin.seed)
     stops = tuple(id for name, id in tokenizer.special.items() if name == "eos")
@@ -231,14 +231,14 @@ def turn(screen: Screen, model: "Model", messages: list[dict[str, Any]], origin:
 
 
 def reseeded(sampling: "Sampling", index: int) -> "Sampling":
-    """The sampling of a chat's reply: each draws by numbers of its own."""
+    """Return the sampling of a chat's reply, with a seed of its own."""
     from pellucid.ops.sampling.uniform import sibling
 
     return sampling if sampling.seed is None else replace(sampling, seed=sibling(sampling.seed, index))
 
 
 def run_chat_command(screen: Screen, word: str) -> None:
-    """Answer a line that is for the chat: what there is, what was done, or that there is no such thing."""
+    """Run a line that begins with a slash: /help, /reset, or an error."""
     if word == "/help":
         print(say("run.commands"), file=sys.stderr, flush=True)
     elif word == "/reset":
@@ -248,7 +248,7 @@ def run_chat_command(screen: Screen, word: str) -> None:
 
 
 def talk(screen: Screen, model: "Model", how: dict[str, Any]) -> None:
-    """A chat until Ctrl-D, Ctrl-C stops a reply; without a template, line after line, each a prompt of its own.
+    """Chat until Ctrl-D; Ctrl-C stops a reply. Without a template, each line is a prompt of its own.
 
     A line that begins with a slash and a word is for the chat itself; two slashes begin a text that begins with one.
     """

@@ -69,12 +69,12 @@ def add(app: typer.Typer) -> None:
 
 
 def limited(exponent: float) -> float | None:
-    """e to this, None where no number is so great."""
+    """Return e to the power of this, None if it overflows."""
     return math.exp(exponent) if exponent < 700 else None
 
 
 def text_of(file: str) -> str:
-    """The text of a file, or of stdin for "-"; UTF-8 and nothing else."""
+    """Return the text of a file, or of stdin for "-"; UTF-8 only."""
     try:
         if file != "-" and not Path(file).is_file():
             raise UseError("score.file", file=file)

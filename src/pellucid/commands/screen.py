@@ -1,4 +1,4 @@
-"""Where a command's output goes: text or JSON on stdout, progress and faults on stderr; how wide, whether in colour.
+"""The output of a command: text or JSON on stdout, progress and errors on stderr; its width, and whether it has colours.
 
 `--json`, `-q` and `--lang` may stand anywhere before `--`, so they are taken off the command line before it is read.
 """
@@ -26,7 +26,7 @@ PATIENCE = 0.5  # seconds that go by without progress on the screen
 
 @dataclass(frozen=True)
 class CommonOptions:
-    """What any command may be asked for."""
+    """The options that every command has."""
 
     json: bool = False
     quiet: bool = False
@@ -34,7 +34,7 @@ class CommonOptions:
 
 
 def common_options(given: Sequence[str]) -> tuple[list[str], CommonOptions]:
-    """The command line without the settings that every command has, and these."""
+    """Return the command line without the common options, and these."""
     stop = given.index("--") if "--" in given else len(given)
     rest: list[str] = []
     js = quiet = False
@@ -56,7 +56,7 @@ def common_options(given: Sequence[str]) -> tuple[list[str], CommonOptions]:
 
 @dataclass
 class Screen:
-    """A command's output."""
+    """The output of one command."""
 
     json: bool = False
     quiet: bool = False
@@ -79,11 +79,11 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """Columns: the terminal's or COLUMNS, else enough for a log."""
+        """The columns of the terminal or of COLUMNS, else enough for a log."""
         return self.console.width if self.console.is_terminal or "COLUMNS" in os.environ else PIPED
 
     def lines(self, lines: "Iterable[Text]") -> None:
-        """Print lines as they are: never wrapped, in colour only where there is some."""
+        """Print lines without wrapping, in colour only if stdout shows it."""
         from rich.text import Text
 
         text = Text("\n").join(lines)
@@ -103,16 +103,16 @@ class Screen:
         self.text(json.dumps(table, ensure_ascii=False, allow_nan=False) + "\n")
 
     def note(self, sentence: str) -> None:
-        """A line of progress on stderr, unless -q."""
+        """Print a line of progress on stderr, unless -q."""
         if not self.quiet:
             print(sentence, file=sys.stderr, flush=True)
 
     def fault(self, sentence: str) -> None:
-        """The one line of an error."""
+        """Print the one line of an error."""
         print(f"pellucid: {sentence}", file=sys.stderr, flush=True)
 
     def bar(self, title: str) -> Callable[[int, int], None]:
-        """A function that shows done / whole on stderr's last line, where that is a terminal."""
+        """Return a function that shows done / total on stderr's last line, if that is a terminal."""
         if self.quiet or not sys.stderr.isatty():
             return lambda done, total: None
 

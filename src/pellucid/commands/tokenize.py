@@ -1,4 +1,4 @@
-"""`pellucid tokenize`: a text as tokens, or ids as a text. A folder with a tokenizer alone will do: no weight is read."""
+"""`pellucid tokenize`: a text as tokens, or ids as a text. A folder with only a tokenizer is enough."""
 
 import sys
 from pathlib import Path
@@ -46,7 +46,7 @@ def add(app: typer.Typer) -> None:
 
 
 def show(screen: Screen, shown: "list[Piece]", tokenizer: "Tokenizer", decoded: str | None) -> None:
-    """The tokens as a table, and what they decode to where that is not what was given."""
+    """Print the tokens as a table, and the decoded text if it differs from the given one."""
     from rich.text import Text
 
     from pellucid.runs.answers import visible
@@ -66,7 +66,7 @@ def show(screen: Screen, shown: "list[Piece]", tokenizer: "Tokenizer", decoded: 
 
 
 def opened(name: str) -> "Tokenizer":
-    """The tokenizer of a specimen, of a folder, of a hub id, or of a tokenizer.json."""
+    """Return the tokenizer of a specimen, a folder, a hub id, or a tokenizer.json."""
     from pellucid.api.model import place
     from pellucid.checkpoint.disk import inside
     from pellucid.checkpoint.hub import fetch_tokenizer, is_hub_id

@@ -38,5 +38,5 @@ def add(app: typer.Typer) -> None:
 
 
 def figure(value: object) -> str:
-    """A log entry's value as text."""
+    """Return a log entry's value as text."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

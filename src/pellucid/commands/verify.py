@@ -1,4 +1,4 @@
-"""`pellucid verify`: a folder's model beside transformers' own, module by module; exit code 1 where they differ."""
+"""`pellucid verify`: a folder's model compared with transformers' own, module by module; exit code 1 if they differ."""
 
 import re
 from typing import TYPE_CHECKING, Annotated
@@ -57,5 +57,5 @@ def add(app: typer.Typer) -> None:
 
 
 def folded(rows: "list[Compared]") -> "list[Compared]":
-    """The blocks and what stands outside of them."""
+    """Return the blocks and what is outside of them."""
     return [c for c in rows if not re.search(r"layers\.\d+\.", c.path)]

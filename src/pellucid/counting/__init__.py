@@ -1,4 +1,4 @@
-"""Counting: every parameter, byte and FLOP of a model, from the same definition that runs, on shapes alone.
+"""Counting of every parameter, byte and FLOP of a model, from the definition that runs, on shapes alone.
 
 bill = counted(cfg, "deepseek-v3", "deepseek_v3", Setting(context=131072, batch=8))
 """
@@ -22,7 +22,7 @@ __all__ = ["Bill", "Number", "Setting", "counted", "weighed"]
 
 
 def counted(cfg: Config, name: str, family: str, setting: Setting = Setting()) -> Bill:  # noqa: B008
-    """The bill of a config."""
+    """Return the bill of a config."""
     bill = weighed(cfg, name, family, setting)
     model = meta_model(bill.reduced.config, torch.bfloat16)
     source = setting.source if setting.source is not None else setting.context
@@ -39,7 +39,7 @@ def counted(cfg: Config, name: str, family: str, setting: Setting = Setting()) -
 
 
 def weighed(cfg: Config, name: str, family: str, setting: Setting) -> Bill:
-    """The bill's parameters and their bytes, for which nothing runs."""
+    """Return a bill of parameters and their bytes only; nothing runs."""
     bill = Bill(name, family, cfg, setting, distinct(cfg))
     add_parameters(bill)
     add_bytes(bill)
@@ -47,7 +47,7 @@ def weighed(cfg: Config, name: str, family: str, setting: Setting) -> Bill:
 
 
 def add_parameters(bill: Bill) -> None:
-    """Every weight with its formula; sums by layer, by part, in all; what works for one token."""
+    """Add every weight with its formula, the sums by layer, by part and in all, and the parameters active for one token."""
     reduced = distinct(bill.config, copies=2)
     by_path = {w.path: w for w in weights(meta_model(reduced.config, torch.bfloat16))}
     for w in by_path.values():
@@ -87,7 +87,7 @@ def add_parameters(bill: Bill) -> None:
 
 
 def active(bill: Bill, path: str) -> Fraction:
-    """How much of a weight works for one token: of stacked experts, those that are chosen."""
+    """Return the share of a weight that is active for one token: of stacked experts, the chosen ones."""
     if PLACE.fullmatch(path) is None:
         return Fraction(1)
     ffn, parts = bill.layer(path).ffn, path.split(".")
@@ -95,20 +95,20 @@ def active(bill: Bill, path: str) -> Fraction:
 
 
 def outermost(c: Counted) -> str:
-    """The layer that a weight lies in, or the module, for what stands outside of layers."""
+    """Return the layer that contains a weight, or the module for a weight outside of layers."""
     match = PLACE.fullmatch(c.path)
     return f"{match['stack']}layers.{match['number']}" if match else c.path.rpartition(".")[0] or c.path
 
 
 def number(w: Weight) -> Number:
-    """A weight's count: (H·K)·D = (12·64)·768."""
+    """Return a weight's count with its formula: (H·K)·D = (12·64)·768."""
     axes = (show(axis) for axis in parse(w.dims or ""))
     symbols = "·".join(f"({a})" if "×" in a or "+" in a else a for a in axes).replace("×", "·")
     return Number(w.count, symbols, "·".join(f"{n:,}" for n in w.shape) if len(w.shape) > 1 else "")
 
 
 def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: int | None = None) -> None:
-    """Products by the part that ran them, attention in the full square and as much of it as a mask leaves; elementwise work apart."""
+    """Add the FLOPs of a phase by part, attention as the full square and as the mask leaves it; elementwise work separately."""
     square, seen = [], []
     for path, flops in ran.flops.items():
         if (place := bill.reduced.place(path)) is None:
@@ -129,7 +129,7 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
 
 
 def add_cache(bill: Bill, ran: Ran) -> None:
-    """Bytes that the cache takes, layer by layer: a token's, and all of a batch's at the context, with what decoders keep of a source."""
+    """Add the cache's bytes, layer by layer: of one token, and of the batch at the context, with what decoders keep of a source."""
     setting, size = bill.setting, BYTES[bill.setting.cache]
     a_token, parts, open_heads = [], [], []
     for path, shapes in ran.stored.items():
@@ -165,7 +165,7 @@ def add_cache(bill: Bill, ran: Ran) -> None:
 
 
 def letters(i: int, shape: tuple[int, ...], of: int) -> str:
-    """The axes of one row of a stored tensor: keys and values of G heads, MLA's latent and its rotary key, or an indexer's one key."""
+    """Return the axes of one row of a stored tensor: keys and values of G heads, MLA's latent and rotary key, or an indexer's key."""
     if of == 1:
         return "K"
     return ("G·K" if i == 0 else "G·W") if len(shape) == 2 else ("C" if i == 0 else "R")

@@ -1,4 +1,4 @@
-"""The bill of a model: every count under a path of its own, each with its formula.
+"""The bill of a model: every count under its own path, each with its formula.
 
 bill["parameters.total"], bill["parameters.layers.0.attn.q.weight"], bill["cache.bytes_per_token"].formula, bill["flops.decode"]
 """
@@ -19,9 +19,9 @@ BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "fp8":
 
 @dataclass(frozen=True)
 class Setting:
-    """What is counted for. context: tokens read before; batch: requests at once; source: tokens that an encoder reads.
+    """The setting of a count. context: tokens read before.  batch: requests at once.  source: tokens that an encoder reads.
 
-    weights, cache and activations name dtypes; device a name of the catalogue, or None.
+    weights, cache, activations: names of dtypes.  device: a name of the catalogue, or None.
     """
 
     context: int = 4096
@@ -35,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Counted:
-    """One weight: times tells how many there are of its kind, active how much of one works for one token."""
+    """One weight. times: how many layers have one like it.  active: the share of it that is active for one token."""
 
     weight: Weight
     path: str
@@ -49,9 +49,9 @@ class Counted:
 
 @dataclass(repr=False)
 class Bill:
-    """All numbers of a model by their paths. An unknown path is an error that offers the nearest.
+    """The numbers of a model by path. An unknown path is a UseError with the nearest ones.
 
-    notes: sentences on what is counted, where it is not the model as its makers have it.
+    notes: sentences about what is counted, if it is not the published model.
     """
 
     model: str
@@ -70,7 +70,7 @@ class Bill:
         return summary.text(repr(self), self.numbers)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the numbers that are asked for first, each with its formula."""
+        """Return HTML for a notebook: the main numbers, each with its formula."""
         return summary.html(repr(self), self.numbers, self.notes)
 
     def __getitem__(self, path: str) -> Number:
@@ -82,20 +82,20 @@ class Bill:
         return path in self.numbers
 
     def below(self, path: str) -> Iterator[tuple[str, Number]]:
-        """The numbers directly below a path, by their names."""
+        """Yield the numbers below a path, by their names under it."""
         for name, number in self.numbers.items():
             if name.startswith(f"{path}."):
                 yield name.removeprefix(f"{path}."), number
 
     def layers(self) -> Iterator[tuple[LayerKind, Layer]]:
-        """Every kind of layer, with what it is."""
+        """Yield every kind of layer with its Layer."""
         for kind in self.reduced.kinds:
             stack = self.config.encoder if kind.stack == "encoder." else self.config.layers
             assert stack is not None
             yield kind, stack[kind.first]
 
     def layer(self, path: str) -> Layer:
-        """What the layer of a path is."""
+        """Return the Layer that contains a path."""
         match = PLACE.fullmatch(path)
         assert match is not None
         stack = self.config.encoder if match["stack"] == "encoder." else self.config.layers
@@ -109,7 +109,7 @@ class Bill:
 
 
 def part_of(path: str, active: Fraction) -> str:
-    """The part of a model that a weight belongs to: embed, positions, attn, cross, ffn, experts, shared, router, norms, head."""
+    """Return the part that a weight belongs to: embed, positions, attn, cross, ffn, experts, shared, router, norms, head."""
     parts = path.split(".")
     owner = parts[-2] if len(parts) > 1 else parts[0]
     if owner == "norm" or owner.endswith("_norm"):
@@ -125,13 +125,13 @@ def part_of(path: str, active: Fraction) -> str:
 
 
 def pairs(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> int:
-    """How many (query, key) pairs a layer's own attention sees, of `rows` new tokens after `before`: what a mask leaves of the square."""
+    """Return the number of (query, key) pairs that a layer's mask leaves, for `rows` new tokens after `before`."""
     if bidirectional:
         return rows * (before + rows)
     most, chunk = layer.attn.limits
 
     def first(n: int) -> int:
-        """Of the first n tokens of a chunk."""
+        """Return the pairs among the first n tokens of a chunk."""
         full = n if most is None else min(n, most)  # rows whose view is not yet cut off
         return full * (full + 1) // 2 + (n - full) * full
 
@@ -143,7 +143,7 @@ def pairs(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> 
 
 
 def grouped(counted: Iterable[Counted], key: Callable[[Counted], str]) -> dict[str, list[Counted]]:
-    """By key, in the order in which keys first come."""
+    """Return the weights by key, in the order in which keys first come."""
     out: dict[str, list[Counted]] = {}
     for c in counted:
         out.setdefault(key(c), []).append(c)

@@ -1,7 +1,7 @@
-"""How fast at best: the time below which no run of these products and these bytes can go, by part, and what sets it.
+"""Lower bounds of time: how fast the counted products and bytes can go at best, by part, and whether compute or bandwidth sets it.
 
-A part takes at least as long as its products at the device's dense peak, and as its bytes at the memory's bandwidth. Parts follow one
-another, so their bounds add up. Activations that may stay on the chip are not counted as bytes: that keeps a bound a bound.
+A part takes at least the time of its products at the device's dense peak, and of its bytes at the memory's bandwidth. Parts run one after
+another, so their bounds add up. Activations may stay on the chip and are not counted as bytes, so that the bound stays a bound.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from pellucid.counting.distinct import PLACE
 
 @dataclass(frozen=True)
 class Device:
-    """memory in bytes, as its driver gives it to a program; bandwidth in bytes a second, peak in FLOP a second by dtype.
+    """A device. memory: bytes that its driver gives to a program.  bandwidth: bytes a second.  peak: FLOP a second by dtype.
 
     source: of bandwidth and peak;  memory_source: of the memory, which a datasheet rounds to another number.
     """
@@ -34,7 +34,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of one phase: flops as a mask leaves them, bytes that must move, each for all layers of its kind; seconds at best."""
+    """One part of a phase: flops as the mask leaves them, bytes that must move, and seconds at best, for all layers of its kind."""
 
     path: str
     times: int
@@ -49,37 +49,37 @@ class Part:
 
     @property
     def sets(self) -> str:
-        """What sets the bound: "compute" or "bandwidth"."""
+        """Return what sets the bound: "compute" or "bandwidth"."""
         return "compute" if self.compute > self.memory else "bandwidth"
 
     @property
     def intensity(self) -> float:
-        """FLOP a byte."""
+        """FLOP per byte."""
         return self.flops / self.moved if self.moved else float("inf")
 
 
 class Holder(Protocol):
-    """What a device does of a model: all of it, or a rank's share."""
+    """The share of a model on one device: all of it, or a rank's."""
 
     def copies(self, path: str, times: int) -> int:
-        """How many of the layers of a path it has."""
+        """Return how many of a path's `times` layers are here."""
 
     def work(self, path: str) -> float:
-        """Its share of the products of one such layer."""
+        """Return the share of one such layer's products that is done here."""
 
     def bytes(self, c: Counted) -> float:
-        """Of one such weight."""
+        """Return the bytes of one such weight here."""
 
     def row_bytes(self, path: str) -> float:
-        """Bytes of a row that one such layer's past has, of all requests that it serves."""
+        """Return the bytes of one row of such a layer's cache, over all requests served here."""
 
     def memory(self) -> float:
-        """The same of what a decoder's layer keeps of a source, all its rows."""
+        """Return the bytes of what a decoder's layer keeps of a source, all its rows, over all requests served here."""
 
 
 @dataclass(frozen=True)
 class WholeModel:
-    """One device has all of it."""
+    """A device that has all of the model."""
 
     bill: Bill
 
@@ -101,7 +101,7 @@ class WholeModel:
 
 
 def unit(path: str) -> str:
-    """The part that is timed as one: a layer's attn, cross or ffn with its norm, or what stands outside of layers."""
+    """Return the part that is timed as one: a layer's attn, cross or ffn with its norm, or a module outside of layers."""
     match = PLACE.fullmatch(path)
     if match is None:
         return path.partition(".")[0] if path.split(".")[0] not in ("encoder", "decoder") else ".".join(path.split(".")[:2])
@@ -110,7 +110,7 @@ def unit(path: str) -> str:
 
 
 def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None) -> list[Part]:
-    """The parts of a phase, "prefill" or "decode", in the order in which they run. holder: what the device has of them, all where None."""
+    """Return the parts of a phase, "prefill" or "decode", in the order in which they run. holder: the device's share, all if None."""
     s, crosses = bill.setting, bill.config.encoder is not None  # such a decoder's first step has one row, whatever the source has
     rows, before = (1, s.context) if phase == "decode" else (1 if crosses else s.context, 0)
     own = WholeModel(bill) if holder is None else holder
@@ -145,22 +145,22 @@ def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None) 
 
 
 def multiplicity(bill: Bill, path: str) -> int:
-    """How many layers a path stands for."""
+    """Return how many layers a path stands for."""
     match = PLACE.fullmatch(path)
     return 1 if match is None else bill.reduced.kind(match).count
 
 
 def shown(bill: Bill, path: str, rows: int, before: int) -> float:
-    """How much of the full square a layer's mask leaves."""
+    """Return the share of the full square that a layer's mask leaves."""
     return pairs(bill.viewer(path), rows, before) / (rows * (before + rows))
 
 
 def chosen(bill: Bill, path: str, tokens: int) -> float:
-    """How much of the experts some token of a step visits, where all are equally likely: 1 - (1 - A/E)^tokens."""
+    """Return the expected share of experts with at least one token, if all are equally likely: 1 - (1 - A/E)^tokens."""
     return float(1 - (1 - float(bill.layer(path).ffn.active)) ** tokens)
 
 
 def moved(bill: Bill) -> float:
-    """Bytes that a step must read: a decode step, or the one forward of a model that has none."""
+    """Return the bytes that a step must read: a decode step, or the one forward of an encoder."""
     phase = "decode" if "flops.decode" in bill else "prefill"
     return sum(p.moved for p in parts(bill, phase, Device("", 0, 1.0, {"float32": 1.0})))

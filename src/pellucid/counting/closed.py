@@ -1,4 +1,4 @@
-"""The closed form of what a part multiplied: told only where it gives the number that was counted, so that none is kept in its place.
+"""The closed form of a part's products, shown only if it gives the counted number.
 
 B requests, T new rows, S rows that are seen, or are a source's; the letters of weights are those of their axes.
 """
@@ -12,7 +12,7 @@ from pellucid.counting.number import Number, figure
 
 
 def booked(bill: Bill, path: str, flops: int, rows: int, seen: int, source: int) -> Number:
-    """The FLOPs of a part, with the formula that gives them, if one does."""
+    """Return the FLOPs of a part, with a formula that gives them if there is one."""
     for symbols, factors in forms(bill, path, rows, seen, source):
         summands = [f if isinstance(f, tuple) else (f,) for f in factors]
         value = 2 * bill.setting.batch
@@ -28,7 +28,7 @@ Form = tuple[str, tuple[int | tuple[int, ...], ...]]
 
 
 def forms(bill: Bill, path: str, rows: int, seen: int, source: int) -> Iterator[Form]:
-    """(symbols, factors) that could be a part's, but for 2·B; a factor that is a tuple is a sum."""
+    """Yield (symbols, factors) of formulas that may fit a part, without 2·B; a factor that is a tuple is a sum."""
     weight = bill.numbers.get(f"parameters.{path}.weight") or (bill.numbers.get("parameters.embed.weight") if path == "head" else None)
     if weight is not None:
         sizes = [int(n.replace(",", "")) for n in (weight.filled or figure(weight.value)).split("·")]

@@ -1,4 +1,4 @@
-"""Kinds of layers compared (arXiv 1706.03762, table 1): work, steps that must follow one another, the longest path between two tokens."""
+"""Kinds of layers compared (arXiv 1706.03762, table 1): work, sequential steps, the longest path between two tokens."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -15,7 +15,7 @@ class LayerComplexity:
 
 
 def compared(n: int, d: int, kernel: int = 3, reach: int = 256) -> list[LayerComplexity]:
-    """Self-attention, recurrent, convolution of this kernel, attention restricted to `reach` neighbours; constants left out.
+    """Return self-attention, recurrence, convolution of this kernel, attention to `reach` neighbours; constants left out.
 
     A kernel that grows by k a layer needs n / k layers to join the ends of a text; logₖ n are enough where each layer's is spread k times
     as wide as the last one's (dilated; section 4 of the paper).
@@ -31,7 +31,7 @@ def compared(n: int, d: int, kernel: int = 3, reach: int = 256) -> list[LayerCom
 
 
 def layers(n: int, kernel: int) -> int:
-    """The least number of layers, at least 1, of which the last one's kernel^layers reaches n tokens."""
+    """Return the least number of layers, at least 1, for which kernel^layers reaches n tokens."""
     count, reach = 1, kernel
     while reach < n:
         count, reach = count + 1, reach * kernel

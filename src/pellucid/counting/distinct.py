@@ -2,7 +2,7 @@
 
     DeepSeek-V3     3 dense + 58 with experts     ->  1 + 1 layers run, and stand for 3 and 58
 
-Its weights are those of two of each kind: what the second has not (a table of distance biases that all layers share) belongs to the
+Its weights are counted from two layers of each kind: what the second lacks, such as a shared table of distance biases, belongs to the
 stack and not to the layer.
 """
 
@@ -16,7 +16,7 @@ PLACE = re.compile(r"(?P<stack>(?:encoder\.|decoder\.)?)layers\.(?P<number>\d+)(
 
 @dataclass(frozen=True)
 class LayerKind:
-    """A kind of layer. first: its first number in the whole model.  built: its numbers in the reduced one.  count: how many there are."""
+    """A kind of layer. first: its first number in the full model.  built: its numbers in the reduced one.  count: how many there are."""
 
     stack: str  # "", "encoder." or "decoder."
     first: int
@@ -27,13 +27,13 @@ class LayerKind:
 
 @dataclass(frozen=True)
 class Distinct:
-    """A reduced config, and what its layers stand for."""
+    """A reduced config, and the layers that each of its layers stands for."""
 
     config: Config
     kinds: tuple[LayerKind, ...]
 
     def place(self, path: str) -> tuple[str, int] | None:
-        """A path of the reduced model as (path in the whole one, how many layers it stands for); None for a second copy."""
+        """Return a path of the reduced model as (path in the full one, number of layers it stands for); None in a second copy."""
         match = PLACE.fullmatch(path)
         if match is None:
             return path, 1
@@ -43,7 +43,7 @@ class Distinct:
         return f"{kind.stack}layers.{kind.first}{match['rest']}", kind.count
 
     def again(self, path: str) -> str | None:
-        """The same place in the second copy, where there is one."""
+        """Return the same path in the second copy, None if there is none."""
         match = PLACE.fullmatch(path)
         if match is None:
             return None
@@ -51,11 +51,11 @@ class Distinct:
         return f"{kind.stack}layers.{kind.built[1]}{match['rest']}" if len(kind.built) > 1 else None
 
     def built(self, match: re.Match[str]) -> LayerKind:
-        """The kind of a layer of the reduced model."""
+        """Return the kind of a layer of the reduced model."""
         return next(k for k in self.kinds if k.stack == match["stack"] and int(match["number"]) in k.built)
 
     def kind(self, match: re.Match[str]) -> LayerKind:
-        """The kind of a layer of the whole model."""
+        """Return the kind of a layer of the full model."""
         return next(k for k in self.kinds if k.stack == match["stack"] and int(match["number"]) in k.numbers)
 
 

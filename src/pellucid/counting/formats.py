@@ -1,4 +1,4 @@
-"""How many bytes a weight takes: its numbers, and the scales that blocks of them share, counted from its shape with ragged edges.
+"""The bytes of a weight in a format: its numbers, and the scales that blocks share, counted from its shape with ragged edges.
 
     int4    4096 × 100    4,096 rows of 50 bytes, and 4 scales a row, the last for 4 numbers alone
 
@@ -18,7 +18,7 @@ TABLES = frozenset({"positions", "types"})
 
 @dataclass(frozen=True)
 class Format:
-    """bits of a number;  block: rows and columns that share a scale;  scale: its bytes;  only, spared: parts of a model."""
+    """A format. bits: of a number.  block: rows and columns that share a scale.  scale: its bytes.  only, spared: parts of a model."""
 
     bits: int
     block: tuple[int, int]
@@ -37,7 +37,7 @@ DTYPES = (*BYTES, "mxfp4")
 
 
 def format_of(c: Counted, dtype: str) -> Format | None:
-    """The format of one weight, None where it is kept plain: biases and norms always are."""
+    """Return the format of one weight, None if it stays plain, as biases and norms always do."""
     f = FORMATS.get(dtype)
     is_matrix = len(c.weight.shape) > 1 and c.weight.parameter and not c.path.endswith("bias")
     if dtype in BITS and not in_blocks(c.path, c.weight.shape):
@@ -48,7 +48,7 @@ def format_of(c: Counted, dtype: str) -> Format | None:
 
 
 def size(c: Counted, dtype: str, plain: str, shape: tuple[int, ...] | None = None) -> Number:
-    """The bytes of one weight, or of a part of it of another shape. plain: the dtype of what is not quantised; buffers are float32."""
+    """Return the bytes of one weight, or of a shard of it with another shape. plain: the dtype of what is not quantised."""
     shape = c.weight.shape if shape is None else shape
     f = format_of(c, dtype)
     if f is None:
@@ -64,7 +64,7 @@ def size(c: Counted, dtype: str, plain: str, shape: tuple[int, ...] | None = Non
 
 
 def add_bytes(bill: Bill) -> None:
-    """The bytes of every weight as it lies on disk, by part and in all; and of all once its numbers are as wide as activations."""
+    """Add the bytes of every weight on disk, by part and in all, and the total with all numbers as wide as activations."""
     s, numbers = bill.setting, bill.numbers
     parts: dict[str, list[tuple[str, int, Number]]] = {}
     for c in bill.weights:

@@ -1,6 +1,6 @@
 """The ordinary forward on the meta device: shapes without numbers, whose products and stored rows are counted.
 
-Nothing here knows a formula of a model: FLOPs come from the ops that ran, bytes from what the parts stored.
+There is no formula of a model here: FLOPs come from the ops that ran, bytes from what the parts stored.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class MetaStep(Step):
     stored: dict[nn.Module, Stored] = field(default_factory=dict)
 
     def store(self, part: nn.Module, *new: Tensor) -> KVCache:
-        """What the part stores is remembered by its shape; what it gets back is as long as it would be."""
+        """Record what the part stores; return a cache of the length that it would have."""
         self.stored[part] = new
         rows = self.before + new[0].shape[1]
         k_at = torch.arange(rows, device=META).expand(new[0].shape[0], -1)
@@ -38,10 +38,10 @@ class MetaStep(Step):
 
 @dataclass(frozen=True)
 class Ran:
-    """What one forward on meta did. flops: products by the path of the part that ran, each multiplication with its addition two.
+    """The counts of one forward on meta. flops: by the path of the part that ran, a multiply-add as two.
 
-    elements: numbers that elementwise ops made, by path.  stored: {path of a part: shapes of one request's one token}, the cache's own
-    and, of an encoder's rows that a decoder remembers, `remembered`.
+    elements: numbers that elementwise ops made, by path.  stored: {path of a part: shapes of one request's one token} in the cache.
+    remembered: the same of an encoder's rows that a decoder keeps.
     """
 
     flops: dict[str, int]
@@ -51,14 +51,14 @@ class Ran:
 
 
 def meta_model(cfg: Config, dtype: torch.dtype) -> Decoder | EncoderDecoder:
-    """A model on meta."""
+    """Return a model on meta."""
     with META:
         model = build(cfg)
     return cast(model, dtype).eval()
 
 
 def run(model: Decoder | EncoderDecoder, rows: int, before: int, batch: int, source: int | None = None) -> Ran:
-    """One forward of `rows` new tokens after `before` stored ones, for each of `batch` requests; source: tokens that an encoder reads."""
+    """Run one forward of `rows` new tokens after `before` stored ones for each of `batch` requests. source: tokens of an encoder."""
     at = torch.arange(before, before + rows, device=META).expand(batch, -1)
     step = MetaStep(at, before=before, mask=prefix(rows) if model.config.prefix and not before else None)
     tokens = torch.zeros(batch, rows, dtype=torch.long, device=META)
@@ -78,7 +78,7 @@ def run(model: Decoder | EncoderDecoder, rows: int, before: int, batch: int, sou
 
 
 def remembering(model: EncoderDecoder, tokens: Tensor, source_ids: Tensor) -> dict[Any, Any]:
-    """What an earlier step keeps of the encoder's rows, which a later one only reads."""
+    """Return what an earlier step keeps of the encoder's rows, which a later one only reads."""
     step = MetaStep(torch.zeros_like(tokens))
     with torch.no_grad():
         model(source_ids, tokens, step)
@@ -86,7 +86,7 @@ def remembering(model: EncoderDecoder, tokens: Tensor, source_ids: Tensor) -> di
 
 
 def elements(seen: Watch) -> dict[str, int]:
-    """How many numbers elementwise ops made, by the path of the part."""
+    """Return how many numbers elementwise ops made, by the path of the part."""
     out: dict[str, int] = {}
     for s in seen:
         if not is_product(s.op) and s.source == "executed":
@@ -96,5 +96,5 @@ def elements(seen: Watch) -> dict[str, int]:
 
 
 def shapes(paths: dict[nn.Module, str], stored: dict[nn.Module, Stored]) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """By path, the shapes of one row of one request."""
+    """Return, by path, the shapes of one row of one request."""
     return {paths[part]: tuple(tuple(n.shape[2:]) for n in new) for part, new in stored.items()}

@@ -1,4 +1,4 @@
-"""A counted number, and how it came about: its symbols, the numbers put in, and the numbers that it sums or multiplies.
+"""A counted number with its origin: symbols, figures, and the paths that it sums or multiplies.
 
 Number(589824, "(H·K)·D", "(12·64)·768")
 total([("embed", 1, a), ("layers.0", 12, b)])       # a + 12·b: "embed + 12·layers.0"
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Number:
-    """value: a whole number, or seconds. symbols and filled: its formula, in letters and figures. of: the paths of what it is made of."""
+    """A number. value: an integer, or seconds.  symbols, filled: its formula in letters and figures.  of: the paths it is made of."""
 
     value: float
     symbols: str = ""
@@ -19,7 +19,7 @@ class Number:
 
     @property
     def formula(self) -> str:
-        """The whole line: "(H·K)·D = (12·64)·768 = 589,824"."""
+        """Return the formula as one line: "(H·K)·D = (12·64)·768 = 589,824"."""
         return " = ".join(part for part in (self.symbols, self.filled, figure(self.value)) if part)
 
     def __int__(self) -> int:
@@ -30,12 +30,12 @@ class Number:
 
 
 def figure(value: float) -> str:
-    """Whole numbers with their thousands apart, others in four figures."""
+    """Return an integer with thousands separated, any other number in four figures."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def total(parts: Iterable[tuple[str, int, Number]], prefix: str = "") -> Number:
-    """The sum of (name, times, number); names are paths below `prefix`."""
+    """Return the sum of (name, times, number); names are paths below `prefix`."""
     summands = [(name, times, n) for name, times, n in parts if times]
     symbols = " + ".join(name if times == 1 else f"{times}·{name}" for name, times, _ in summands)
     filled = " + ".join(figure(n.value) if times == 1 else f"{times}·{figure(n.value)}" for _, times, n in summands)
@@ -45,7 +45,7 @@ def total(parts: Iterable[tuple[str, int, Number]], prefix: str = "") -> Number:
 
 
 def product(symbols: str, **factors: int) -> Number:
-    """A product by its symbols, in the order of its factors: product("B·T·D", B=1, T=5, D=8)."""
+    """Return a product with its symbols, in the order of its factors: product("B·T·D", B=1, T=5, D=8)."""
     value = 1
     for n in factors.values():
         value *= n

@@ -1,4 +1,4 @@
-"""Models of the catalogue by name: their configuration is known and their weights are not here, so they have shapes and no numbers."""
+"""Models of the catalogue by name: their configuration is known and their weights are not here, so they run on meta only."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,14 +15,14 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder
 
 
 def entry_of(name: str | Path) -> catalog.Entry | None:
-    """The catalogue's entry of a name that no file or folder has."""
+    """Return the catalogue's entry of a name, None if it is a file or folder or unknown."""
     return None if Path(name).exists() else catalog.find(catalog.models(), str(name))
 
 
 def published(
     name: str | Path, dtype: torch.dtype, device: str, ignore: Iterable[str] = ()
 ) -> tuple[Decoder | EncoderDecoder, Family, Mapping[str, Any]] | None:
-    """The module on meta, the family and the config.json of a catalogue's name; None where the name is no such one.
+    """Return the module on meta, the family and the config.json of a catalogue's name; None if it is not in the catalogue.
 
     An error where its makers disclosed nothing, and on any device that holds numbers.
     """

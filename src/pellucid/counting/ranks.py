@@ -1,11 +1,11 @@
 """Several devices: what tensor, pipeline and expert splits put on each rank, and the bytes that ranks exchange in a step.
 
     tp   heads H, groups G, neurons F and the vocabulary V are split; the width D, latents and norms are on every rank
-    pp   layers, in stages of equal length; the first stages take what is left over, and the table and the head stand at the ends.
-         An encoder's layers come before its decoder's, whose stages all get what it read
-    ep   whole experts E; their tokens travel
+    pp   layers, in stages of equal length, the first ones longer by the remainder; the table and the head are at the ends.
+         An encoder's layers come before its decoder's, whose stages all receive its output
+    ep   complete experts E; their tokens are sent
 
-A stage's attention is on max(tp, ep) ranks: where ep is larger, groups of tp ranks hold copies of it, each for its part of the batch.
+A stage's attention is on max(tp, ep) ranks: if ep is larger, groups of tp ranks have copies of it, each for its part of the batch.
 """
 
 import re
@@ -29,7 +29,7 @@ LETTERS = {"H": "tp", "G": "tp", "F": "tp", "V": "tp", "E": "ep"}
 
 @dataclass(frozen=True)
 class Split:
-    """How many ranks share: tensors, layers, experts."""
+    """The number of ranks that share tensors, layers and experts."""
 
     tp: int = 1
     pp: int = 1
@@ -42,9 +42,9 @@ class Split:
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """One rank of a stage: its layers as (first, last + 1), its parameters, their bytes, and its part of the past.
+    """One rank of a stage: its layers as (first, last + 1), its parameters, their bytes, and its part of the cache.
 
-    sent: bytes that it sends in a step, by phase and by what they are.
+    sent: bytes that it sends in a step, by phase and by kind.
     """
 
     layers: tuple[int, int]
@@ -56,14 +56,14 @@ class PipelineStage:
 
 @dataclass(frozen=True)
 class Spread:
-    """A model over ranks."""
+    """A model split over ranks."""
 
     split: Split
     stages: tuple[PipelineStage, ...]
 
 
 def split_of(text: str) -> Split:
-    """What "tp=8,pp=2,ep=8" asks for."""
+    """Return the split that a text such as "tp=8,pp=2,ep=8" describes. A UseError if it is none."""
     pairs = re.findall(r"(?:^|,)(tp|pp|ep)=([1-9]\d{0,5})(?=,|$)", text)
     names = [name for name, _ in pairs]
     if not pairs or ",".join(f"{name}={n}" for name, n in pairs) != text or len(set(names)) != len(names):
@@ -72,13 +72,13 @@ def split_of(text: str) -> Split:
 
 
 def spread(bill: Bill, split: Split) -> Spread:
-    """What every rank holds and sends."""
+    """Return what every rank holds and sends."""
     check(bill, split)
     return Spread(split, tuple(stage(bill, split, bounds) for bounds in cuts(len(stack(bill.config)), split.pp)))
 
 
 def stack(cfg: Config) -> tuple[Layer, ...]:
-    """All layers in the order in which they run."""
+    """Return all layers in the order in which they run."""
     return (*(cfg.encoder or ()), *cfg.layers)
 
 
@@ -104,7 +104,7 @@ def check(bill: Bill, split: Split) -> None:
 
 
 def cuts(layers: int, stages: int) -> Iterator[tuple[int, int]]:
-    """Layers of each stage: 61 over 4 are 16, 15, 15, 15."""
+    """Yield the layers of each stage: 61 over 4 are 16, 15, 15, 15."""
     start = 0
     for i in range(stages):
         end = start + layers // stages + (i < layers % stages)
@@ -114,7 +114,7 @@ def cuts(layers: int, stages: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank of the stage with these layers: what it holds, with formulas, and what it does of a step (see `bounds.Holder`)."""
+    """One rank of the stage with these layers: what it holds, with formulas, and its part of a step (see `bounds.Holder`)."""
 
     bill: Bill
     split: Split
@@ -124,9 +124,9 @@ class Rank:
         return here(self.bill, path, times, self.bounds)
 
     def work(self, path: str) -> float:
-        """A matrix does its rank's part of the rows that it outputs; attention its heads, experts theirs; each for its part of the batch.
+        """Return the rank's share of a layer's products: its rows of a matrix, its heads, its experts, its part of the batch.
 
-        Experts are taken to be chosen equally often on every rank, which keeps a bound a bound.
+        Experts are assumed to be chosen equally often on every rank, so that the bound stays a bound.
         """
         served = requests(self.bill, self.split) / self.bill.setting.batch
         names = (f"{path}.weight", "embed.weight" if path == "head" else "")  # a head that has no matrix of its own is tied
@@ -150,22 +150,22 @@ class Rank:
         return requests(self.bill, self.split) * (s.source or s.context) * part(cross, each, self.split)
 
     def parameters(self) -> Number:
-        """By part of the model."""
+        """Return its parameters, by part of the model."""
         return self.summed({c.path: prod(shard(self.bill, c, self.split)) * c.weight.parameter for c in self.bill.weights})
 
     def weights(self) -> Number:
-        """Their bytes, by part."""
+        """Return the bytes of its weights, by part."""
         return self.summed({c.path: int(self.bytes(c)) for c in self.bill.weights})
 
     def summed(self, each: Mapping[str, int]) -> Number:
-        """The sum over weights, of each as many as there are here."""
+        """Return the sum over weights, each as often as it is here."""
         sums = Counter[str]()
         for c in self.bill.weights:
             sums[c.part] += self.copies(c.path, c.times) * each[c.path]
         return total((name, 1, Number(n)) for name, n in sums.items() if n)
 
     def cache(self) -> Number:
-        """Bytes of its part of the cache: rows, requests and the bytes of a row, layer by layer; and what decoders keep of a source."""
+        """Return the bytes of its part of the cache, layer by layer, and of what decoders keep of a source."""
         s, mine, layers = self.bill.setting, requests(self.bill, self.split), []
         for name, _ in self.bill.below("cache"):
             if PLACE.fullmatch(name) and (times := self.copies(name, multiplicity(self.bill, name))):
@@ -179,12 +179,12 @@ class Rank:
         return Number(sum(times * int(n) for _, times, n in layers), symbols, filled)
 
     def seconds(self, phase: str, device: Device) -> float:
-        """Of its part of a phase, at best; what ranks exchange is told beside and not timed."""
+        """Return the bound of its part of a phase, without the time of exchanges."""
         return sum(p.seconds for p in parts(self.bill, phase, device, self))
 
 
 def stage(bill: Bill, split: Split, bounds: tuple[int, int]) -> PipelineStage:
-    """One rank of the stage with these layers."""
+    """Return one rank of the stage with these layers."""
     rank = Rank(bill, split, bounds)
     phases = [phase for phase in ("prefill", "decode") if f"flops.{phase}" in bill]
     sends = {phase: dict(sent(bill, split, phase, bounds)) for phase in phases}
@@ -192,14 +192,14 @@ def stage(bill: Bill, split: Split, bounds: tuple[int, int]) -> PipelineStage:
 
 
 def ranks(bill: Bill, split: Split) -> list[Rank]:
-    """A rank of each stage."""
+    """Return a rank of each stage."""
     check(bill, split)
     return [Rank(bill, split, bounds) for bounds in cuts(len(stack(bill.config)), split.pp)]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """A phase over ranks, at best. stages: seconds of each, one after another, for one step of the whole batch."""
+    """A phase over ranks, at best. stages: seconds of each, one after another, for one step of the full batch."""
 
     tokens: int
     stages: tuple[float, ...]
@@ -210,47 +210,47 @@ class Pace:
 
     @property
     def rate(self) -> float:
-        """Tokens a second where every stage is busy all the time, each with its own part of the requests: the slowest sets it."""
+        """Tokens a second with every stage busy all the time, each on its own requests: the slowest stage sets it."""
         return self.tokens / max(self.stages)
 
     def price(self, ranks: int, hour: float) -> float:
-        """Of a million tokens, where a device costs `hour` an hour."""
+        """Return the cost of a million tokens, if a device costs `hour` an hour."""
         return ranks * hour / 3600 / self.rate * 1e6
 
 
 def pace(bill: Bill, split: Split, phase: str, device: Device) -> Pace:
-    """How fast a phase can be on these ranks."""
+    """Return the best pace of a phase on these ranks."""
     return Pace(tokens(bill, phase), tuple(rank.seconds(phase, device) for rank in ranks(bill, split)))
 
 
 def most_held(bill: Bill, split: Split, context: int, batch: int) -> int:
-    """Bytes of weights and cache on the fullest rank, for `batch` requests of `context` tokens."""
+    """Return the bytes of weights and cache on the fullest rank, for `batch` requests of `context` tokens."""
     other = replace(bill, setting=replace(bill.setting, context=context, batch=batch))
     return max(int(rank.weights()) + int(rank.cache()) for rank in ranks(other, split))
 
 
 def largest_batch(bill: Bill, split: Split, device: Device) -> int | None:
-    """Requests at the bill's context of which every rank can hold its part."""
+    """Return the number of requests at the bill's context whose parts fit on every rank; None if any does."""
     return largest(lambda n: most_held(bill, split, bill.setting.context, n) <= device.memory, MOST)
 
 
 def longest_context(bill: Bill, split: Split, device: Device) -> int | None:
-    """Tokens of each of the bill's requests of which every rank can hold its part."""
+    """Return the longest context at the bill's batch whose parts fit on every rank; None if any does."""
     return largest(lambda n: most_held(bill, split, n, bill.setting.batch) <= device.memory, bill.config.positions or MOST)
 
 
 def requests(bill: Bill, split: Split) -> int:
-    """Of the batch, those of one rank."""
+    """Return how many of the batch's requests one rank serves."""
     return ceil(bill.setting.batch / max(1, split.ep // split.tp))
 
 
 def part(attn: Attention | Latent, row: int, split: Split) -> int:
-    """Of the bytes of a row of a layer's cache, those on one rank: a latent is on each."""
+    """Return how many bytes of a row of a layer's cache are on one rank: a latent is on each."""
     return row * kept(attn.kv_heads, split.tp) // attn.kv_heads if attn.kv_heads is not None else row
 
 
 def here(bill: Bill, path: str, times: int, bounds: tuple[int, int]) -> int:
-    """How many of a path's copies the stage with these layers has."""
+    """Return how many of a path's copies the stage with these layers has."""
     start, end = bounds
     reads = len(bill.config.encoder or ())
     match = PLACE.fullmatch(path)
@@ -262,7 +262,7 @@ def here(bill: Bill, path: str, times: int, bounds: tuple[int, int]) -> int:
 
 
 def neighbours(cfg: Config, path: str) -> set[int]:
-    """The layers beside which what is outside of layers stands: a table before the first of a stack, a norm or a head after the last."""
+    """Return the layers next to a module outside of layers: a table is before a stack's first layer, a norm or head after its last."""
     reads, last = len(cfg.encoder or ()), len(stack(cfg)) - 1
     ends = re.match(r"((?:encoder|decoder)\.)?(norm|head|transform|narrow|pooler)(?:\.|$)", path)
     if path.startswith("encoder."):
@@ -275,12 +275,12 @@ def neighbours(cfg: Config, path: str) -> set[int]:
 
 
 def kept(groups: int, ranks: int) -> int:
-    """Groups of keys and values on a rank: never below one, so that several ranks hold the same where there are fewer than ranks."""
+    """Return the groups of keys and values on a rank: at least one, so ranks share a group if there are more ranks than groups."""
     return max(1, groups // ranks)
 
 
 def shard(bill: Bill, c: Counted, split: Split) -> tuple[int, ...]:
-    """A weight's shape on one rank, by the letters of its axes."""
+    """Return a weight's shape on one rank, by the letters of its axes."""
     if c.weight.dims is None:
         return c.weight.shape
     out = []
@@ -301,9 +301,9 @@ def shard(bill: Bill, c: Counted, split: Split) -> tuple[int, ...]:
 
 
 def sent(bill: Bill, split: Split, phase: str, bounds: tuple[int, int]) -> Iterator[tuple[str, Number]]:
-    """Bytes that one rank of a stage sends in a step: rows of activations, by the formulas of a ring (n ranks, X = B·T·D·b).
+    """Yield the bytes that one rank of a stage sends in a step, by the formulas of a ring (n ranks, X = B·T·D·b).
 
-    Of the logits, each rank has its part of the vocabulary; those from which the next token is drawn are gathered, one row a request.
+    Each rank has its part of the logits' vocabulary; the rows that are sampled from are gathered, one a request.
     """
     s, cfg, (start, end) = bill.setting, bill.config, bounds
     layers, reads, size = stack(cfg), len(cfg.encoder or ()), int(BYTES[s.activations])
@@ -332,7 +332,7 @@ def sent(bill: Bill, split: Split, phase: str, bounds: tuple[int, int]) -> Itera
 
 
 def ring(passes: int, ranks: int, symbols: str, summands: Mapping[int, int]) -> Number:
-    """What each rank of a ring sends of {bytes: how many times}: (n − 1)/n of them to gather, and twice as much to add up."""
+    """Return what each rank of a ring sends of {bytes: times}: (n − 1)/n of them to gather, twice as much to add up."""
     nonzero = {x: n for x, n in summands.items() if n * x}
     filled = " + ".join(f"{n:,}·{x:,}" for x, n in nonzero.items())
     twice = "2·" if passes == 2 * (ranks - 1) else ""
@@ -341,6 +341,6 @@ def ring(passes: int, ranks: int, symbols: str, summands: Mapping[int, int]) -> 
 
 
 def summed(one: Layer, split: Split) -> int:
-    """Sums over ranks in a layer: after attention, of its own and of a source, and after a feed-forward part whose neurons are split."""
+    """Return the number of sums over ranks in a layer: after its own attention, cross-attention, and a split feed-forward part."""
     split_ffn = split.ep == 1 or not one.ffn.experts or one.ffn.shared > 0
     return (1 if one.order.startswith("parallel") and split_ffn else 1 + split_ffn) + (one.cross is not None)

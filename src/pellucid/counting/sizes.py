@@ -1,4 +1,4 @@
-"""Whether the weights of a folder can be those of its config.json, told before a module is built: so no small file asks for much.
+"""A check that a folder's weights can be those of its config.json, before a module is built: a small file cannot allocate much.
 
 100,000 layers over a file of 26 tensors    n_embd 1,000,000,000 over one of 400 kB    -> refused, in milliseconds
 """
@@ -16,7 +16,7 @@ SLACK = 2  # up to this multiple of what is stored, missing tensors are named on
 
 
 def judge_sizes(cfg: Config, folder: Folder) -> None:
-    """Refuse a config that asks for more layers than the folder has tensors, or for many more numbers than it holds.
+    """Refuse a config with more layers than the folder has tensors, or with many more numbers than it holds.
 
     Every layer has at least one tensor of its own on disk, and a number is stored once.
     """
@@ -29,7 +29,7 @@ def judge_sizes(cfg: Config, folder: Folder) -> None:
 
 
 def numbers(cfg: Config) -> int:
-    """How many numbers the parameters of a model are: one layer of each kind is built, and stands for all of them."""
+    """Return the number of parameters of a model, by building one layer of each kind."""
     few = distinct(cfg)
     with META:
         module = build(few.config)

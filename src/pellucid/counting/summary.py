@@ -1,4 +1,4 @@
-"""A bill in short: one line, the few numbers that are asked for first, and the same as a table of HTML for a notebook.
+"""A bill in short: one line, the main numbers, and an HTML table for a notebook.
 
 parameters.total       671,026,404,352
 cache.bytes_per_token  70,272
@@ -18,7 +18,7 @@ MOST = 120  # characters of a formula
 
 
 class CountSetting(Protocol):
-    """What a bill is for, as far as it is told here."""
+    """The setting of a bill, as far as it is shown here."""
 
     @property
     def context(self) -> int: ...
@@ -31,7 +31,7 @@ class CountSetting(Protocol):
 
 
 def line(model: str, family: str, setting: CountSetting, numbers: Mapping[str, Number]) -> str:
-    """Which model, how large, and for what it is counted."""
+    """Return one line: the model, its size, and the setting."""
     facts = [family, f"context={setting.context:,}", f"batch={setting.batch:,}", setting.weights]
     facts += [setting.device] if setting.device else []
     if "parameters.total" in numbers:
@@ -40,19 +40,19 @@ def line(model: str, family: str, setting: CountSetting, numbers: Mapping[str, N
 
 
 def main(numbers: Mapping[str, Number]) -> dict[str, Number]:
-    """The numbers that are asked for first, of those that there are."""
+    """Return the main numbers, as far as there are any."""
     return {path: numbers[path] for path in MAIN if path in numbers}
 
 
 def text(head: str, numbers: Mapping[str, Number]) -> str:
-    """The line, and the main numbers below it."""
+    """Return the line, with the main numbers below it."""
     shown = main(numbers)
     width = max(map(len, shown), default=0)
     return "\n".join([head, *(f"{path:{width}}  {figure(n.value)}" for path, n in shown.items())])
 
 
 def html(head: str, numbers: Mapping[str, Number], notes: list[str]) -> str:
-    """The same as a table, each number with its formula; a long one is cut, and whole in its title."""
+    """Return the same as a table, each number with its formula; a long formula is cut, with the full text as its title."""
     rows = []
     for path, n in main(numbers).items():
         full = " = ".join(part for part in (n.symbols, n.filled) if part)

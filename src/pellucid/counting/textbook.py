@@ -1,4 +1,4 @@
-"""The formulas of textbooks beside what was counted, and where the difference lies: exact, with nothing left over.
+"""The formulas of textbooks compared with the counted numbers, with every summand of the difference.
 
 attention   4·L·d²            q, k, v and o of d × d
 layers      12·L·d²           and an MLP of 4·d
@@ -23,19 +23,19 @@ class ClosedForm:
 
 
 def multiplied(bill: Bill, c: Counted) -> bool:
-    """Whether a weight is a matrix that rows are multiplied with; the others are looked up, added, or scale."""
+    """True if a weight is a matrix that rows are multiplied with; others are looked up, added, or scale."""
     parts = ["", *c.path.split(".")]
     table = parts[-2] in {"positions", "types", "relative"} or (c.path == "embed.weight" and not (bill.config.tied and bill.config.head))
     return c.weight.parameter and len(c.weight.shape) > 1 and not c.path.endswith("bias") and not table
 
 
 def matrices(bill: Bill) -> int:
-    """Numbers of the matrices that one token is multiplied with."""
+    """Return the numbers in the matrices that one token is multiplied with."""
     return sum(c.times * int(c.weight.count * c.active) for c in bill.weights if multiplied(bill, c))
 
 
 def closed_forms(bill: Bill) -> list[ClosedForm]:
-    """The closed forms of a decoder or encoder."""
+    """Return the closed forms of a decoder or encoder, [] for an encoder-decoder."""
     cfg = bill.config
     if cfg.encoder is not None:
         return []
@@ -67,17 +67,17 @@ def closed_forms(bill: Bill) -> list[ClosedForm]:
 
 
 def inside(counted: list[Counted], part: str) -> list[Counted]:
-    """The weights of one part of layers."""
+    """Return the weights of one part of layers."""
     return [c for c in counted if c.part == part]
 
 
 def leaf(c: Counted) -> str:
-    """A matrix's name within its part: q, kv_b, q.bias."""
+    """Return a matrix's name within its part: q, kv_b, q.bias."""
     parts = c.path.split(".")
     return parts[-2] if parts[-1] == "weight" else ".".join(parts[-2:])
 
 
 def attention_products(bill: Bill) -> Number:
-    """The FLOPs of a prefill that no weight takes part in: scores, and the weighted sums of values."""
+    """Return the FLOPs of a prefill without weights: scores, and weighted sums of values."""
     rows = bill.setting.context * bill.setting.batch
     return Number(int(bill["flops.prefill"]) - 2 * rows * matrices(bill), "flops.prefill − 2·B·T·matrices")

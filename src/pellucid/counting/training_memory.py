@@ -1,7 +1,7 @@
-"""What training takes: weights, gradients, the optimizer's moments, and what a forward keeps for its backward; and the products of a step.
+"""The memory and products of a training step: weights, gradients, moments, and the activations kept for the backward.
 
-What is kept for the backward is what autograd itself saves in a forward on meta, each storage once, weights aside; with recompute, each
-layer keeps its input alone, and one layer at a time keeps the rest.
+Activations are what autograd itself saves in a forward on meta, each storage once, without weights; with recompute, each layer keeps its
+input only, and one layer at a time keeps the rest.
 """
 
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ from pellucid.watching.meta import META
 
 @dataclass(frozen=True)
 class Way:
-    """How one trains. rank: of LoRA on every matrix of the layers, or None for all weights.  shards: ranks that share weights, gradients
-    and moments, each holding its part.  master: whether a float32 copy of the weights is kept beside bfloat16 ones.
+    """How to train. rank: of LoRA on every matrix of the layers, or None for all weights.  shards: ranks that share weights, gradients
+    and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.
     """
 
     rank: int | None = None
@@ -41,12 +41,12 @@ class Way:
 
 
 def training(bill: Bill, way: Way = Way()) -> dict[str, Number]:
-    """Bytes and products of one step of training on a batch of texts as long as the context, by name."""
+    """Return the bytes and products of one training step on a batch of texts as long as the context, by name."""
     return memory(bill, way) | work(bill, way)
 
 
 def memory(bill: Bill, way: Way) -> dict[str, Number]:
-    """The bytes of a rank: memory.weights, memory.gradients, ... memory.total."""
+    """Return the bytes of a rank: memory.weights, memory.gradients, ... memory.total."""
     size, every = int(BYTES[bill.setting.activations]), int(bill["parameters.total"])
     trained, of = (every, "N") if way.rank is None else (adapters(bill, way.rank), "A")
     # frozen ones lie as they are stored; blocks of a few bits take no gradient, so they are trained as activations are
@@ -70,7 +70,7 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
 
 
 def recomputed(bill: Bill, kept: list[tuple[str, int, Number]]) -> list[tuple[str, int, Number]]:
-    """The input of every layer, the rest of the largest one, and what stands outside of layers."""
+    """Return the input of every layer, the rest of the largest one, and what is outside of layers."""
     inside = [(times, n) for path, times, n in kept if "layers" in path]
     s = bill.setting
     one = product("B·T·D·b", batch=s.batch, rows=s.context, width=bill.config.width, each=int(BYTES[s.activations]))
@@ -80,9 +80,9 @@ def recomputed(bill: Bill, kept: list[tuple[str, int, Number]]) -> list[tuple[st
 
 
 def work(bill: Bill, way: Way) -> dict[str, Number]:
-    """The FLOPs of a step. A matrix multiplies three times, by rows, by gradients, and for its own; a frozen one has no third product.
+    """Return the FLOPs of a step. A matrix multiplies three times: rows, gradients, and for its own; a frozen one has no third product.
 
-    flops.textbook is 6·N·T. What it lacks and what it has too much, flops.attention and flops.idle, add up to the difference.
+    flops.textbook is 6·N·T. Its difference to the total is flops.attention, which it lacks, and flops.idle, which it has too much.
     """
     forward, crosses = forward_of(bill), bill.config.encoder is not None
     out = {"flops.forward": forward}
@@ -108,7 +108,7 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
 
 
 def forward_of(bill: Bill) -> Number:
-    """The FLOPs of one forward over every row: a prefill, but of an encoder-decoder, whose prefill has one row of its target."""
+    """Return the FLOPs of one forward over every row: a prefill, but of an encoder-decoder, whose prefill has one target row."""
     if bill.config.encoder is None:
         return Number(bill["flops.prefill"].value, "prefill")
     s = bill.setting
@@ -118,13 +118,13 @@ def forward_of(bill: Bill) -> Number:
 
 
 def adapters(bill: Bill, rank: int) -> int:
-    """Numbers of LoRA's two matrices beside every matrix of the layers but experts' and routers'. arXiv 2106.09685."""
+    """Return the numbers in LoRA's matrices beside every matrix of the layers but experts' and routers'. arXiv 2106.09685."""
     inner = (c for c in bill.weights if multiplied(bill, c) and "layers" in c.path and c.part != "router")
     return sum(c.times * rank * sum(c.weight.shape) for c in inner if len(c.weight.shape) == 2)
 
 
 def adapt(model: nn.Module, rank: int) -> None:
-    """Freeze a model, and put these adapters on it."""
+    """Freeze a model, and put adapters of this rank on it."""
     model.requires_grad_(False)
     for path, m in list(model.named_modules()):
         if isinstance(m, Linear) and "layers" in path and not path.endswith(".router"):
@@ -134,9 +134,9 @@ def adapt(model: nn.Module, rank: int) -> None:
 
 
 def activations(bill: Bill, rank: int | None = None) -> list[tuple[str, int, Number]]:
-    """(layer or what stands outside, how many, bytes that autograd keeps), of an ordinary forward with gradients.
+    """Return (layer or "outside", times, bytes that autograd keeps) of an ordinary forward with gradients.
 
-    Two of each kind of layer run: the first of them all reads rows that have no gradient where the table is frozen, and keeps less.
+    Two layers of each kind run: with a frozen table the very first layer's input has no gradient, so it keeps less.
     """
     s = bill.setting
     reduced = distinct(bill.config, copies=2)
@@ -157,7 +157,7 @@ def activations(bill: Bill, rank: int | None = None) -> list[tuple[str, int, Num
 
 
 def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> dict[str, int]:
-    """By layer, or "" outside of layers, the bytes of the storages that autograd saves in a forward; each once, parameters aside."""
+    """Return, by layer or "" outside, the bytes of storages that autograd saves in a forward; each once, without parameters."""
     own = {p.untyped_storage()._cdata for p in model.parameters()}
     seen: dict[int, tuple[str, int]] = {}
     alive: list[Tensor] = []  # a storage that is freed could come again under the same address
@@ -200,7 +200,7 @@ class Flash(TorchFunctionMode):
 
 @contextmanager
 def layers(model: nn.Module, where: list[str]) -> Iterator[None]:
-    """While a layer runs, `where` ends in its path."""
+    """Append the path of the running layer to `where`, while the context is open."""
     handles: list[Any] = []
     for path, m in model.named_modules():
         if path.rpartition(".")[0].endswith("layers"):

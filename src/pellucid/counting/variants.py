@@ -1,4 +1,4 @@
-"""What would change: the same model with another kind of attention, or with experts. It is another Config, and counted as any other.
+"""Variants of a model: another kind of attention, or experts. A variant is another Config, counted like any other.
 
 with_attention(cfg, "gqa:8")        every layer's keys and values in 8 groups
 with_attention(cfg, "mla:512")      one latent of 512 and a rotary key, half as wide as a head, are stored (arXiv 2405.04434)
@@ -21,15 +21,15 @@ GROUPS = 8  # of most models with GQA
 
 
 def kinds(cfg: Config) -> str:
-    """The kinds of a model's layers."""
+    """Return the kinds of attention of a model's layers."""
     return ", ".join(dict.fromkeys(layer.attn.kind for layer in cfg.layers))
 
 
 def with_attention(cfg: Config, text: str) -> Config:
-    """A model with every layer's attention of one kind: "mha", "mqa", "gqa:G" or "mla:C".
+    """Return a model with every layer's attention of one kind: "mha", "mqa", "gqa:G" or "mla:C".
 
-    From MLA, a head's keys and values get the width of its content part, and rotary positions turn a part of it; to MLA, a head keeps its
-    width, beside a rotary key half as wide that all share, and queries come straight from x. Windows, caps and sinks have no place in MLA.
+    From MLA, keys and values get the width of a head's content part, a part of which has rotary positions; to MLA, a head keeps its
+    width, beside a shared rotary key half as wide, and queries come straight from x. MLA drops windows, caps and sinks.
     """
     match = re.fullmatch(r"(mha|mqa)|gqa:(\d{1,9})|mla(?::(\d{1,9}))?", text.lower())
     if match is None or "0" in match.groups():
@@ -56,15 +56,15 @@ def with_attention(cfg: Config, text: str) -> Config:
 
 
 def ranks_of(width: int) -> tuple[int, int]:
-    """The latent's and the rotary key's width for heads of this width: four times and half of it, as in arXiv 2405.04434, section 2.1.
+    """Return the widths of latent and rotary key for heads of this width: 4 times and half of it, as in arXiv 2405.04434, 2.1.
 
-    Heads of 128 have 512 + 64, DeepSeek-V2's and V3's; so MLA stores as much as 2.25 groups of keys and values, whatever a head's width is.
+    Heads of 128 have 512 + 64, as in DeepSeek-V2 and V3; so MLA stores as much as 2.25 groups of keys and values at any width of a head.
     """
     return 4 * width, max(2, width // 4 * 2)
 
 
 def latents(attn: Attention | Latent, rank: int | None, text: str) -> Latent:
-    """An attention as MLA, with a latent of this rank, or one that its heads' width tells."""
+    """Return an attention as MLA, with a latent of this rank, or by its heads' width."""
     if isinstance(attn, Latent):
         return replace(attn, kv_rank=rank or ranks_of(attn.key)[0])
     if not attn.causal or attn.buckets or attn.alibi or attn.distances:
@@ -75,7 +75,7 @@ def latents(attn: Attention | Latent, rank: int | None, text: str) -> Latent:
 
 
 def with_experts(cfg: Config, text: str) -> Config:
-    """A model with N experts of which A are chosen ("N:A"); a dense model's MLPs become one expert each, 2 chosen, behind a softmax."""
+    """Return a model with N experts of which A are chosen ("N:A"); a dense MLP becomes one expert, 2 chosen, behind a softmax."""
     match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text)
     if match is None:
         raise UseError("count.experts", found=text)
@@ -97,7 +97,7 @@ def with_experts(cfg: Config, text: str) -> Config:
 
 
 def other_kinds(bill: Bill) -> Iterator[tuple[str, Bill]]:
-    """(kind, bill of the cache alone) of a model as it is, and as it would be with each other kind of attention that it can have."""
+    """Yield (kind, bill of the cache) of a model as it is, and with each other kind of attention that it can have."""
     heads = max(one.attn.heads for one in bill.config.layers)
     own = {one.attn.kv_heads for one in bill.config.layers if isinstance(one.attn, Attention)}
     groups = next((g for g in own if 1 < g < heads), GROUPS if heads % GROUPS == 0 and heads > GROUPS else None)
@@ -112,7 +112,7 @@ def other_kinds(bill: Bill) -> Iterator[tuple[str, Bill]]:
 
 
 def tried(cfg: Config, text: str) -> Config | None:
-    """A model with another kind of attention, where it can have it."""
+    """Return a model with another kind of attention, None if it cannot have it."""
     try:
         return with_attention(cfg, text)
     except UseError:
@@ -120,7 +120,7 @@ def tried(cfg: Config, text: str) -> Config | None:
 
 
 def cache_of(cfg: Config, like: Bill) -> Bill:
-    """The cache of a config: what its parts store when they run, the rest of the model made small."""
+    """Return a bill of a config's cache: what its parts store when they run, with the rest of the model made small."""
 
     def small(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
         return tuple(replace(one, ffn=Mlp(1)) for one in layers)

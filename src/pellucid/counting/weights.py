@@ -1,4 +1,4 @@
-"""The weights of a model with their axes, which the parts' own tables tell: "layers.0.attn.q.weight" is (H K) D."""
+"""The weights of a model with their axes, from the parts' own tables: "layers.0.attn.q.weight" is (H K) D."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pellucid.watching.watch import Seen
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter, or a buffer that changes what is computed: its path, axes (None where no table tells), shape."""
+    """A parameter, or a buffer that changes what is computed: path, axes (None if no table has them), shape."""
 
     path: str
     dims: str | None
@@ -23,12 +23,12 @@ class Weight:
 
     @property
     def count(self) -> int:
-        """How many numbers."""
+        """The number of numbers."""
         return prod(self.shape)
 
     @property
     def axes(self) -> str:
-        """(H×K) 128, D 128; sizes alone where no table tells."""
+        """The axes with sizes: (H×K) 128, D 128; sizes alone if no table has them."""
         if self.dims is None:
             return ", ".join(map(str, self.shape))
         named = (f"({a})" if "×" in (a := show(axis)) else a for axis in parse(self.dims))
@@ -36,7 +36,7 @@ class Weight:
 
 
 def weights(module: nn.Module) -> Iterator[Weight]:
-    """Every weight of a model once, in the order of its parts; a tied one under its first path."""
+    """Yield every weight of a model once, in the order of its parts; a tied one under its first path."""
     for path, p in module.named_parameters():
         yield weight(module, path, p, True)
     for path, b in module.named_buffers():
@@ -53,7 +53,7 @@ def weight(module: nn.Module, path: str, p: Tensor, parameter: bool) -> Weight:
 
 
 def axes_of(module: nn.Module, path: str, ndim: int) -> str | None:
-    """The axes of a weight: from the table of the part that holds it, or of the part around; a bias has its matrix's first."""
+    """Return the axes of a weight, from the table of its part or of the part around it; a bias has its matrix's first axis."""
     parts = path.split(".")
     for cut in (-2, -1):
         owner, name = module.get_submodule(".".join(parts[:cut])) if len(parts) >= -cut else None, parts[cut] if len(parts) >= -cut else ""
@@ -67,7 +67,7 @@ def axes_of(module: nn.Module, path: str, ndim: int) -> str | None:
 
 
 def by_first_use(seen: Iterable[Seen], own: Mapping[str, Weight]) -> Iterator[tuple[Weight, ...]]:
-    """For each record of one step, the weights of `own` that no earlier record used. So each weight has one place, and sums are right.
+    """Yield for each record of a step the weights of `own` that no earlier record used, so that each weight has one place.
 
     MLA's kv_b makes k, v and z; T5's first layer holds the table that all layers of its stack read.
     """
@@ -79,10 +79,10 @@ def by_first_use(seen: Iterable[Seen], own: Mapping[str, Weight]) -> Iterator[tu
 
 
 def parameters(weights: Iterable[Weight]) -> int:
-    """How many parameters these weights have together. A buffer, such as the router's correction, is none."""
+    """Return the number of parameters in these weights. A buffer, such as the router's correction, is none."""
     return sum(w.count for w in weights if w.parameter)
 
 
 def legend(dims: Iterator[str] | list[str]) -> list[str]:
-    """The letters that these labels speak of, in the order in which they first come."""
+    """Return the letters of these labels, in the order in which they first come."""
     return list(dict.fromkeys(x for d in dims for x in sorted(letters(d), key=d.index)))

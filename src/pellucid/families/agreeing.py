@@ -1,7 +1,7 @@
-"""Fields of published files that transformers' own class does not have: silent where they say what is read anyway, else unknown.
+"""Fields of published files that transformers' own class lacks: silent if they repeat what is read anyway, else unknown.
 
-falcon-11B     hidden_size 4096, ffn_hidden_size 16384, "ff_factor": 4    says again what is read
-                                                        "ff_factor": 8    says something else, and is not read: refused by name
+falcon-11B     hidden_size 4096, ffn_hidden_size 16384, "ff_factor": 4    repeats what is read
+                                                        "ff_factor": 8    contradicts it: refused by name
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ GATES = {"swiglu": ("silu", True), "geglu": ("gelu_tanh", True)}  # the activati
 
 
 def rope_interleaved(value: Any, cfg: Config) -> bool:
-    """SmolLM2: whether rotary pairs stand side by side."""
+    """SmolLM2: True if rotary pairs stand side by side."""
     ropes = [layer.attn.rope for layer in cfg.layers]
     return isinstance(value, bool) and all(rope is None or rope.interleaved == value for rope in ropes)
 
@@ -26,7 +26,7 @@ def activation(value: Any, cfg: Config) -> bool:
 
 
 def max_sequence_length(value: Any, cfg: Config) -> bool:
-    """The first conversions of LLaMA: max_position_embeddings, or what transformers takes where a file has none."""
+    """The first conversions of LLaMA: max_position_embeddings, or transformers' default where a file has none."""
     return same(value, cfg.context or LLAMA_POSITIONS)
 
 
@@ -42,12 +42,12 @@ def ff_factor(value: Any, cfg: Config) -> bool:
 
 
 def is_llama_config(value: Any, cfg: Config) -> bool:
-    """SmolLM2: that it is Llama's block, which its model_type tells."""
+    """SmolLM2: True, since model_type says that it is Llama's block."""
     return value is True and all(x.attn.kv_heads is not None and not x.ffn.experts and x.order == "pre" for x in cfg.layers)
 
 
 def same(value: Any, read: int | None) -> bool:
-    """A whole number, and this one."""
+    """True if `value` is an integer equal to `read`."""
     return type(value) is int and value == read
 
 
@@ -57,5 +57,5 @@ AGREEING: dict[str, Callable[[Any, Config], bool]] = {
 
 
 def agrees(name: str, value: Any, cfg: Config) -> bool:
-    """Whether a field says again what is read."""
+    """True if the field repeats what is read."""
     return name in AGREEING and AGREEING[name](value, cfg)

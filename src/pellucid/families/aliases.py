@@ -1,11 +1,11 @@
-"""Other names of a model's tensors and weights, looked up where a path is; what is recorded has one name, ours.
+"""Other names of a model's tensors and weights, accepted wherever a path is; records themselves carry our names only.
 
     layers.3.in                         layers.2.out        the stream into a block, as it leaves the one before
     blocks.3.attn.hook_pattern          layers.3.attn.pattern                                 TransformerLens
     model.layers.3.self_attn.q_proj     layers.3.attn.q                                       transformers
 
-transformers' names follow from the family's table of weights; a module of theirs that does the work of several of ours stands for all of
-them. A name that a model has itself is never another's.
+transformers' names follow from the family's table of weights; one of their modules that does the work of several of ours names all of
+them. A model's own name is never an alias.
 """
 
 import fnmatch
@@ -49,7 +49,7 @@ UNSEEN = ".kv_b", ".relative"
 
 
 def aliases(module: Any, family: Family | None = None) -> Aliases:
-    """Every other name of a model's tensors -> our paths. Without its family, transformers' names are left out."""
+    """Return {every other name of a model's tensors: our paths}. Without its family, transformers' names are left out."""
     own = {path for path, _ in module.named_modules()}
     names = {} if family is None else dict(of_transformers(module, family))
     for prefix, stack in stacks(module):
@@ -60,7 +60,7 @@ def aliases(module: Any, family: Family | None = None) -> Aliases:
 
 
 def lacks(stack: Stack, prefix: str) -> Iterator[str]:
-    """The paths of the table that a stack has no tensor for."""
+    """Yield the paths of the table for which a stack has no tensor."""
     for i, block in enumerate(stack.layers):
         at, attn = f"{prefix}layers.{i}", block.attn
         yield from (f"{at}.attn.{n}" for n in ("q_rot", "k_rot") if getattr(attn, "rope", None) is None)
@@ -72,7 +72,7 @@ def lacks(stack: Stack, prefix: str) -> Iterator[str]:
 
 
 def of_records(seen: Iterable[Any]) -> Aliases:
-    """The same of a trace without its model: the names of the stream, and TransformerLens', by what was made from what."""
+    """Return the same for a trace without its model: the stream's names and TransformerLens', from what was made from what."""
     records = {s.path: s for s in seen}
     names: Aliases = {}
     for prefix in ("", "encoder.", "decoder."):
@@ -88,12 +88,12 @@ def of_records(seen: Iterable[Any]) -> Aliases:
 
 
 def stacks(module: Any) -> list[tuple[str, Stack]]:
-    """The stacks of blocks, each with the prefix of its paths."""
+    """Return the stacks of blocks, each with the prefix of its paths."""
     return [("", module)] if isinstance(module, Decoder) else [("encoder.", module.encoder), ("decoder.", module.decoder)]
 
 
 def of_stack(prefix: str, enters: str, leaves: list[str], has: Callable[[str], bool]) -> Aliases:
-    """The names of a stack's stream, and TransformerLens' where it is the model's only one.
+    """Return the names of a stack's stream, and TransformerLens' if it is the model's only stack.
 
     enters: the path of what enters the first block.  leaves: of what leaves each.  has: whether the model has a part of this path.
     """
@@ -111,21 +111,21 @@ def of_stack(prefix: str, enters: str, leaves: list[str], has: Callable[[str], b
 
 
 def entrance(stack: Stack, prefix: str) -> str:
-    """The path of what enters the first block: the embedding's rows, or the last that is done to them."""
+    """Return the path of the first block's input: the embedding's rows, or the last change to them."""
     if (name := stack.entrance()) is not None:
         return prefix + name
     return "source" if prefix == "encoder." else "embed"
 
 
 def groups(module: Any, family: Family) -> list[TensorGroup]:
-    """Which tensors on disk are which of ours."""
+    """Return which tensors on disk are which of ours."""
     own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     shapes = {n: tuple(p.shape) for n, p in own.items()}
     return plan(family.rules_for(module.config), shapes)[0]
 
 
 def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The names of transformers' modules whose output is a tensor of ours."""
+    """Yield the names of transformers' modules whose output is one of our tensors."""
     parts = dict(module.named_modules(remove_duplicate=False))
     named: dict[str, str] = {}  # our module: theirs
     taken: dict[str, list[str]] = {}
@@ -156,12 +156,12 @@ def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[st
 
 
 def alike(parts: tuple[str, ...]) -> bool:
-    """Whether these are all the same."""
+    """True if all are the same."""
     return len({*parts}) == 1
 
 
 def put(patterns: Iterable[str], known: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Patterns of paths with other names replaced by ours. A pattern speaks of other names by a first and last part without wildcards."""
+    """Return `patterns` of paths with other names replaced by ours. Such a pattern has no wildcard in its first and last part."""
     out: list[str] = []
     for pattern in patterns:
         parts = pattern.split(".")
@@ -172,10 +172,10 @@ def put(patterns: Iterable[str], known: Mapping[str, tuple[str, ...]]) -> list[s
 
 
 def weight(module: Any, family: Family, name: str) -> Tensor:
-    """A weight by our path, by the name that Hugging Face's files use, or by TransformerLens'; without its gradient's graph.
+    """Return a weight by our path, by its name in Hugging Face's files, or by TransformerLens' name; without its gradient's graph.
 
-    "blocks.3.attn.W_Q" is [heads, width, head width] and W_O [heads, head width, width], as there; W_K and W_V have as many heads as the
-    model keeps, which may be fewer than it asks with.
+    "blocks.3.attn.W_Q" is [heads, width, head width] and W_O [heads, head width, width], as there; W_K and W_V have one entry for each
+    key/value head. A UseError with the nearest names if there is no such weight.
     """
     own: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     if name in own:
@@ -190,7 +190,7 @@ def weight(module: Any, family: Family, name: str) -> Tensor:
 
 
 def of_lens(module: Any) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-    """TransformerLens' weights of a model of one stack that has them: each name with what gives the tensor."""
+    """Yield TransformerLens' names of the weights of a model with one stack, each with a function that returns the tensor."""
     if not isinstance(module, Decoder):
         return
     own = dict(module.named_parameters(remove_duplicate=False))

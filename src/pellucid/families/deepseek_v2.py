@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V2-Lite (arXiv 2405.04434): the latent cache of V3, and experts chosen by a softmax, freely or in groups."""
+"""DeepSeek-V2 and V2-Lite (arXiv 2405.04434): V3's latent attention, and experts chosen by a softmax, optionally in groups."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from pellucid.families.fields import Fields
 
 
 def moe(hf: Fields) -> c.Moe:
-    """A group is as good as its best expert."""
+    """Return the experts; a group's score is that of its best expert."""
     hf.fixed("scoring_func", "softmax")
     hf.fixed("moe_layer_freq", 1)
     hf.fixed("norm_topk_prob", False)  # DeepSeek's code and transformers differ on it, and no published file asks for it

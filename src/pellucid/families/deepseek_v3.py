@@ -1,4 +1,4 @@
-"""DeepSeek-V3 and R1 (arXiv 2412.19437): a latent cache; dense layers, then experts chosen in groups beside one that all tokens visit."""
+"""DeepSeek-V3 and R1 (arXiv 2412.19437): latent attention; dense layers, then experts chosen in groups beside a shared one."""
 
 import re
 from collections.abc import Container
@@ -13,7 +13,7 @@ from pellucid.families.rope import across_mscale, rope
 
 
 def latent(hf: Fields) -> c.Latent:
-    """MLA's ranks and widths. `head_dim` in these files is the rotary width, and `num_key_value_heads` means nothing."""
+    """Return MLA's ranks and widths. `head_dim` in these files is the rotary width, and `num_key_value_heads` means nothing."""
     hf.read |= {"head_dim", "qk_head_dim", "num_key_value_heads", "num_nextn_predict_layers", "num_mtp_layers"}
     key, rotary = hf.integer("qk_nope_head_dim"), hf.integer("qk_rope_head_dim")
     scale = (key + rotary) ** -0.5 * across_mscale(hf)
@@ -61,7 +61,7 @@ RULES = (*llama.ENDS, *llama.NORMS, *LATENT, *llama.DENSE, *EXPERTS)
 
 
 def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
-    """The module behind the last layer that predicts one token more is another model; it is known by its eh_proj."""
+    """Return patterns of ignored names, the multi-token prediction module behind the last layer among them, known by its eh_proj."""
     extra = f"model.layers.{len(cfg.layers)}"
     return (*llama.IGNORED, rf"{re.escape(extra)}\..*") if f"{extra}.eh_proj.weight" in names else llama.IGNORED
 

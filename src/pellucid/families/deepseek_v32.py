@@ -1,4 +1,4 @@
-"""DeepSeek-V3.2 (arXiv 2512.02556): DeepSeek-V3 whose queries see the keys that an indexer chose for them."""
+"""DeepSeek-V3.2 (arXiv 2512.02556): DeepSeek-V3 with sparse attention: an indexer chooses the keys of each query."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ DENSE, SPARSE = KINDS = ("dense", "sparse")
 
 
 def kinds(hf: Fields) -> list[str]:
-    """Which layers have experts, as `mlp_layer_types` has it, or all from `first_k_dense_replace` on."""
+    """Return each layer's kind, dense or sparse: by `mlp_layer_types`, or sparse from `first_k_dense_replace` on."""
     layers, dense = hf.integer("num_hidden_layers", high=100_000), hf.integer("first_k_dense_replace", 3, low=0)
     if hf.get("layer_types", None) is not None:
         hf.texts("layer_types", layers, ("indexed_attention",))

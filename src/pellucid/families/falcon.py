@@ -15,7 +15,7 @@ from pellucid.families.rope import rope
 
 
 def order(hf: Fields, new: bool) -> str:
-    """Where the norms stand."""
+    """Return where the norms stand."""
     parallel, norms = hf.flag("parallel_attn", True), hf.maybe("num_ln_in_parallel_attn")
     hf.relate(parallel or not new, "parallel_attn or not new_decoder_architecture", parallel_attn=parallel, new_decoder_architecture=new)
     hf.relate(norms is None or norms <= 1 + new, "num_ln_in_parallel_attn <= 1 + new_decoder_architecture", num_ln_in_parallel_attn=norms)

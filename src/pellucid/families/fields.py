@@ -1,7 +1,7 @@
-"""The fields of a config.json, read with their bounds; what a family does not read is judged by name.
+"""The fields of a config.json, read with their bounds; a field that the family does not read is judged by name.
 
 Three tiers: a field known to change the mathematics is refused unless it has the value that means "absent"; one known to be harmless is
-silent, and so is one that says again what is read (`agreeing`); unknown ones are refused by name, all at once, with the way out.
+silent, and so is one that repeats what is read (`agreeing`); unknown ones are refused by name, all at once, with the way out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -68,14 +68,14 @@ MOST = 1e30
 
 
 def alike(a: object, b: object) -> bool:
-    """Equal as JSON means it: 1 is 1.0, but neither is true."""
+    """True if equal in JSON's sense: 1 is 1.0, but neither is true."""
     return a == b and isinstance(a, bool) == isinstance(b, bool)
 
 
 class Fields:
-    """One config.json. Every reader checks kind and bounds, and remembers which fields have been read.
+    """The fields of one config.json. Each reader checks kind and bounds, and records which fields have been read.
 
-    file: the name that errors show.  ignore: fields that the caller asks to leave aside, read as if the file had none of them.
+    file: the name in errors.  ignore: fields to treat as absent.
     """
 
     def __init__(self, values: Mapping[str, Any], file: str = "config.json", ignore: Iterable[str] = (), prefix: str = "") -> None:
@@ -101,14 +101,14 @@ class Fields:
         return value
 
     def integer(self, name: str, default: Any = MISSING, low: int = 1, high: int = 2**31 - 1) -> int:
-        """A whole number between low and high; True and 2.0 are none."""
+        """Return an integer between `low` and `high`; True and 2.0 are none."""
         value = self.get(name, default)
         if type(value) is not int or not low <= value <= high:
             raise self.fault(name, value, f"{low} ... {high}")
         return value
 
     def either(self, *names: str, high: int = 2**31 - 1) -> int:
-        """A whole number that files have under one of these names; several must agree."""
+        """Return an integer that files have under one of `names`; several must agree."""
         self.read |= set(names)
         values = {name: self.integer(name, high=high) for name in names if name in self}
         if not values:
@@ -117,21 +117,21 @@ class Fields:
         return next(iter(values.values()))
 
     def maybe(self, name: str, low: int = 1, stated: bool = False) -> int | None:
-        """A whole number, or None where the field is null or absent; `stated`: it may not be absent."""
+        """Return an integer, or None if the field is null or absent. stated: the field must be present."""
         if stated and name not in self.values:
             raise ConfigError("config.missing", file=self.file, field=self.prefix + name)
         self.read.add(name)
         return self.integer(name, low=low) if name in self else None
 
     def number(self, name: str, default: Any = MISSING, above: float = 0.0) -> float:
-        """A number greater than `above`, and not so great that it can only be a mistake."""
+        """Return a number greater than `above` and below `MOST`."""
         value = self.get(name, default)
         if type(value) not in (int, float) or not above < value < MOST:
             raise self.fault(name, value, f"{above:g} < {name} < {MOST:g}")
         return float(value)
 
     def optional(self, name: str, default: float | None = None) -> float | None:
-        """A number, or None where the field is null; `default` where it is absent."""
+        """Return a number; None if the field is null, `default` if it is absent."""
         self.read.add(name)
         return self.number(name) if name in self else None if name in self.values else default
 
@@ -142,41 +142,41 @@ class Fields:
         return value
 
     def choice(self, name: str, allowed: Mapping[str, Any], default: Any = MISSING) -> Any:
-        """What `allowed` has for this field's text."""
+        """Return the value of the field's text in the table `allowed`."""
         value = self.get(name, default)
         if not isinstance(value, str) or value not in allowed:
             raise self.fault(name, value, ", ".join(allowed))
         return allowed[value]
 
     def fixed(self, name: str, *values: Any) -> None:
-        """A field that may only have these values (or be absent)."""
+        """Refuse any value but these; the field may be absent."""
         value = self.get(name, None)
         if value is not None and not any(alike(value, v) for v in values):
             raise self.fault(name, value, ", ".join(map(repr, values)))
 
     def texts(self, name: str, count: int, allowed: Iterable[str]) -> list[str]:
-        """A list of `count` texts, each one of `allowed`."""
+        """Return a list of `count` texts, each one of `allowed`."""
         value, known = self.get(name), tuple(allowed)
         if not isinstance(value, list) or len(value) != count or any(v not in known for v in value):
             raise self.fault(name, value, f"{count} × ({' | '.join(known)})")
         return value
 
     def numbers(self, name: str, above: float = 0.0) -> tuple[float, ...]:
-        """A list of numbers, each greater than `above`."""
+        """Return a list of numbers, each greater than `above`."""
         value = self.get(name)
         if not isinstance(value, list) or any(type(v) not in (int, float) or not above < v < MOST for v in value):
             raise self.fault(name, value, f"[> {above:g}, ...]")
         return tuple(map(float, value))
 
     def indices(self, name: str, count: int) -> tuple[int, ...]:
-        """A list of numbers below `count`; none where the file is silent."""
+        """Return a list of integers below `count`, () if the field is absent."""
         value = self.get(name, [])
         if not isinstance(value, list) or any(type(v) is not int or not 0 <= v < count for v in value):
             raise self.fault(name, value, f"[0 ... {count - 1}, ...]")
         return tuple(value)
 
     def ids(self, name: str) -> tuple[int, ...]:
-        """One token id, a list of them, or none; whether they lie in the vocabulary is the caller's to judge."""
+        """Return the token ids of a field: one, a list of them, or none. The caller checks them against the vocabulary."""
         value = self.get(name, None)
         numbers = value if isinstance(value, list) else [] if value is None else [value]
         if any(type(v) is not int for v in numbers):
@@ -184,7 +184,7 @@ class Fields:
         return tuple(numbers)
 
     def part(self, name: str) -> "Fields | None":
-        """A nested object, read like the whole; None where it is absent."""
+        """Return a nested object as Fields of its own, None if it is absent."""
         value = self.get(name, None)
         if value is None:
             return None
@@ -200,7 +200,7 @@ class Fields:
             )
 
     def finish(self, cfg: Config) -> tuple[str, ...]:
-        """Judge every unread field beside `cfg`; return the names of those that the caller asked to ignore."""
+        """Judge every unread field; return the names of those that the caller asked to ignore."""
         parts = [self, *self.inner()]
         unread = [(part.prefix + name, name, value) for part in parts for name, value in part.unread(cfg)]
         if wrong := [f"{full} = {value!r}" for full, name, value in unread if name in ABSENT]:
@@ -214,13 +214,13 @@ class Fields:
         return tuple(part.prefix + name for part in parts for name in part.ignored)
 
     def inner(self) -> Iterator["Fields"]:
-        """The objects within this one that were read, and those within them."""
+        """Yield the nested objects that were read, and those inside them."""
         for part in self.parts.values():
             yield part
             yield from part.inner()
 
     def unread(self, cfg: Config) -> Iterator[tuple[str, Any]]:
-        """Return the unread fields that are not known to be harmless."""
+        """Yield the unread fields that are not known to be harmless."""
         harmless = HARMLESS if self.prefix in WHOLE else HARMLESS_IN.get(self.prefix.removeprefix("text_config.").rstrip("."), frozenset())
         for name, value in self.values.items():
             if name in self.read or name.startswith("_") or name in harmless:

@@ -1,4 +1,4 @@
-"""Gemma 3 with eyes (arXiv 2503.19786), 4B and larger: its text model alone."""
+"""Gemma 3, multimodal (arXiv 2503.19786), 4B and larger: its text model."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""GLM-4 9B (arXiv 2406.12793): Llama's block whose heads turn by half, in pairs side by side, with biases of q, k and v."""
+"""GLM-4 9B (arXiv 2406.12793): Llama's block with rotary positions on half a head, interleaved, and biases of q, k and v."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""GLM-4 0414 (model_type glm4): GLM's block with one more norm of what each part made."""
+"""GLM-4 0414 (model_type glm4): GLM's block with one more norm after each part."""
 
 from pellucid import config as c
 from pellucid.families import glm, llama

@@ -1,4 +1,4 @@
-"""GLM-4.5 and 4.6 (arXiv 2508.06471): grouped heads, half of whose width turns, and DeepSeek-V3's experts."""
+"""GLM-4.5 and 4.6 (arXiv 2508.06471): grouped heads with rotary positions on half their width, and DeepSeek-V3's experts."""
 
 from dataclasses import replace
 

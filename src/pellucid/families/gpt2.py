@@ -50,7 +50,7 @@ IGNORED = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)  # masks that old file
 
 
 def respell(name: str) -> str:
-    """The makers' own files leave the prefix out."""
+    """Return a name with the prefix that OpenAI's own files leave out."""
     return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
 
 

@@ -1,4 +1,4 @@
-"""Llama 4 as it is published, with eyes (Scout and Maverick, 2025): its text model alone."""
+"""Llama 4, multimodal (Scout and Maverick, 2025): its text model."""
 
 from collections.abc import Mapping
 from typing import Any

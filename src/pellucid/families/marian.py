@@ -1,4 +1,4 @@
-"""Marian (arXiv 1804.00344), 1,400 pairs of languages: the encoder-decoder of 2017, with sinusoids, norms after the sums, and one table."""
+"""Marian (arXiv 1804.00344), 1,400 language pairs: the encoder-decoder of 2017, with sinusoids, norms after the sums, one shared table."""
 
 from pellucid import config as c
 from pellucid.families.acts import ACTS
@@ -23,7 +23,7 @@ def config(hf: Fields) -> c.Config:
     hf.fixed("decoder_vocab_size", vocab)
 
     def stack(side: str) -> tuple[c.Layer, ...]:
-        """One side's blocks; a decoder's see what came before, and listen to the encoder."""
+        """Return one side's blocks; a decoder's are causal and attend to the encoder."""
         heads = hf.integer(f"{side}_attention_heads")
         hf.relate(width % heads == 0, f"d_model % {side}_attention_heads == 0", d_model=width, heads=heads)
         masked, unmasked = (c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=causal) for causal in (True, False))
@@ -51,7 +51,7 @@ def config(hf: Fields) -> c.Config:
 
 
 def stack(side: str) -> tuple[Rule, ...]:
-    """One side's table."""
+    """Return one side's table."""
     theirs, ours = f"model.{side}.layers.{{i}}", f"{side}.layers.{{i}}"
     parts = {"attn": "self_attn", "cross": "encoder_attn"}
     return (

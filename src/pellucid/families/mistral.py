@@ -1,4 +1,4 @@
-"""Mistral 7B, Nemo, Small (arXiv 2310.06825): Llama's block, whose every layer sees a window where the file has one."""
+"""Mistral 7B, Nemo, Small (arXiv 2310.06825): Llama's block with a sliding window in every layer if the file has one."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from pellucid.families.fields import Fields
 
 
 def attention(hf: Fields, theta: float = 10_000.0) -> c.Attention:
-    """Llama's heads, without biases, within the window that the file states, null being none."""
+    """Return Llama's attention without biases, with the window that the file states; null is none."""
     hf.maybe("num_key_value_heads", stated=True)
     hf.fixed("attention_bias", False)
     return replace(llama.attention(hf, theta=theta), window=hf.maybe("sliding_window", stated=True))

@@ -1,4 +1,4 @@
-"""Mixtral 8x7B and 8x22B (arXiv 2401.04088): Mistral's attention, and of eight experts the two that a softmax likes best."""
+"""Mixtral 8x7B and 8x22B (arXiv 2401.04088): Mistral's attention, and two of eight experts, chosen by a softmax."""
 
 import re
 
@@ -26,7 +26,7 @@ RULES = (
 
 
 def respell(name: str) -> str:
-    """transformers' own name of the part with the experts."""
+    """Return a name with `block_sparse_moe` in place of transformers' `mlp`."""
     return re.sub(r"^(model\.layers\.\d+)\.mlp\b", r"\1.block_sparse_moe", name)
 
 

@@ -1,7 +1,7 @@
-"""Which module of transformers' model does what a module of ours does, found from the family's table of names alone.
+"""Pairs of modules, ours and transformers', that do the same work; the family's table of names alone determines them.
 
-A weight's two names give a pair of modules; a module that holds paired ones is the counterpart of whatever holds theirs. So two runs can
-be compared tensor by tensor, and the first that differs says where the fault is:
+A weight's two names give a pair of modules; modules that contain paired modules are paired too. So two runs are compared tensor by
+tensor, and the first difference locates the fault:
 
     layers.1.attn.q     model.layers.1.self_attn.q_proj          layers.1.attn     model.layers.1.self_attn
 """
@@ -24,20 +24,20 @@ Runs = dict[str, list[tuple[Tensor, Tensor]]]  # the input and the output of eac
 
 @dataclass(frozen=True)
 class ModulePair:
-    """ours and theirs are module paths; cut: which columns of their output are ours, where one of theirs does the work of several."""
+    """Two module paths. cut: the columns of their output that are ours, where one of their modules does the work of several."""
 
     ours: str
     theirs: str
     cut: tuple[int, ...] | None = None
 
     def own(self, output: Tensor) -> Tensor:
-        """What is ours of their output."""
+        """Return our columns of their output."""
         return output if self.cut is None else output[..., list(self.cut)]
 
 
 @dataclass(frozen=True)
 class ModuleDifference:
-    """path: a module of ours. side: "input" or "output" of it. error: the largest difference over the tensor's largest value."""
+    """A difference. path: our module.  side: "input" or "output".  error: the largest one over the tensor's largest value."""
 
     path: str
     theirs: str
@@ -46,7 +46,7 @@ class ModuleDifference:
 
 
 def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> list[ModulePair]:
-    """Every module of `model` whose counterpart in `other` the names tell."""
+    """Return a pair for every module of `model` that has a counterpart in `other`."""
     paths = {spelled(family, path): path for path, _ in other.named_modules()}
     known, own = {s: other.get_submodule(path) for s, path in paths.items()}, dict(model.named_modules(remove_duplicate=False))
     weights = {n: tuple(p.shape) for n, p in model.named_parameters(remove_duplicate=False)}
@@ -72,7 +72,7 @@ def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> 
 
 
 def columns(group: TensorGroup, name: str, weights: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Which columns of their output one of ours has, where the group shares a tensor on disk; None where it has it alone."""
+    """Return the columns of their output that belong to one of ours, if the group shares a tensor on disk; else None."""
     if len(group.ours) == 1:
         return None
     rows = [weights[n][:1] for n in group.ours]
@@ -80,12 +80,12 @@ def columns(group: TensorGroup, name: str, weights: dict[str, tuple[int, ...]]) 
 
 
 def spelled(family: Family, path: str) -> str:
-    """A module's path as the names on disk begin; transformers calls some otherwise in memory."""
+    """Return a module's path as names on disk begin; transformers calls some modules otherwise in memory."""
     return family.canonical(f"{path}.weight").removesuffix(".weight") if path else path
 
 
 def owner(name: str, known: dict[str, nn.Module]) -> str:
-    """The nearest module that holds what has this name on disk; experts that lie apart on disk are one module."""
+    """Return the nearest module that contains the tensor of this name on disk; separate experts count as one module."""
     path = name.rpartition(".")[0]
     while path not in known:
         path = path.rpartition(".")[0]
@@ -93,7 +93,7 @@ def owner(name: str, known: dict[str, nn.Module]) -> str:
 
 
 def shared(names: set[str], known: dict[str, nn.Module], taken: set[str]) -> str:
-    """The nearest module that holds all of these and is called itself."""
+    """Return the nearest called module that contains all of `names`."""
     path = next(iter(names))
     while path and (
         path not in known or path in taken or not called(known[path]) or not all(f"{n}.".startswith(f"{path}.") for n in names)
@@ -103,23 +103,23 @@ def shared(names: set[str], known: dict[str, nn.Module], taken: set[str]) -> str
 
 
 def modules_in(path: str, modules: set[str]) -> set[str]:
-    """Those of these modules that lie in one. BERT's attention holds the norm after it too, which in ours stands beside it."""
+    """Return those of `modules` that lie inside `path`. BERT's attention contains the norm after it, which ours does not."""
     return {m for m in modules if not path or f"{m}.".startswith(f"{path}.")}
 
 
 def biased(module: nn.Module) -> bool:
-    """Whether a product has a bias of its own; Marian's is added after the head."""
+    """True if a product has a bias of its own; Marian's is added after the head."""
     return getattr(module, "bias", None) is not None
 
 
 def called(module: nn.Module) -> bool:
-    """Whether a module does something; a list of modules does nothing."""
+    """True if a module has a forward of its own; a list of modules has none."""
     return not isinstance(module, nn.ModuleList)
 
 
 @contextmanager
 def recorded(model: nn.Module, paths: Iterable[str]) -> Iterator[Runs]:
-    """Every call of these modules while the context is open: the first tensor that went in, the first that came out."""
+    """Record every call of these modules while the context is open: its first input tensor and its first output tensor."""
     runs: Runs = {}
 
     def hook(path: str) -> Callable[..., None]:
@@ -137,7 +137,7 @@ def recorded(model: nn.Module, paths: Iterable[str]) -> Iterator[Runs]:
 
 
 def tensors(values: Any) -> Iterator[Tensor]:
-    """Every tensor of nested tuples, lists and tables, in their order."""
+    """Yield every tensor in nested tuples, lists and dicts, in order."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, dict | list | tuple):
@@ -146,7 +146,7 @@ def tensors(values: Any) -> Iterator[Tensor]:
 
 
 def first_difference(table: Iterable[ModulePair], ours: Runs, theirs: Runs, tolerance: float) -> ModuleDifference | None:
-    """The first tensor, in the order of our run, that differs by more than tolerance times their largest value; None where none does."""
+    """Return the first tensor of our run that differs by more than `tolerance` of their largest value; None if none does."""
     by_path = {p.ours: p for p in table}
     for path, calls in ours.items():
         pair = by_path[path]
@@ -158,7 +158,7 @@ def first_difference(table: Iterable[ModulePair], ours: Runs, theirs: Runs, tole
 
 
 def gap(a: Tensor, b: Tensor) -> float:
-    """The largest difference of two tensors of equal elements, over the largest value of the second; 0 where they cannot be compared."""
+    """Return the largest difference of two tensors over the largest value of the second; 0 if they cannot be compared."""
     if b.shape[0] == 1:
         b = b.expand(len(a), *b.shape[1:])  # the same positions for every row
     if a.numel() != b.numel() or not a.is_floating_point() or not b.is_floating_point():

@@ -1,4 +1,4 @@
-"""The fields that families with experts share: how many there are, how many a token visits, in which groups, and in which layers."""
+"""Readers of the fields that families with experts share: their number, how many are chosen, their groups, and their layers."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ COUNTS = ("n_routed_experts", "num_experts", "num_local_experts")  # transformer
 
 
 def experts(hf: Fields) -> int:
-    """The experts of a layer, by whichever name the file has for them; several must agree."""
+    """Return the number of experts of a layer, under whichever name the file has; several must agree."""
     return hf.either(*COUNTS)
 
 
 def groups(hf: Fields, count: int, chosen: int) -> tuple[int, int]:
-    """How many groups the experts lie in, and how many of them are kept for a token."""
+    """Return the number of groups of experts, and how many of them are kept for a token."""
     groups, kept = hf.integer("n_group"), hf.integer("topk_group")
     hf.relate(count % groups == 0, "n_routed_experts % n_group == 0", n_routed_experts=count, n_group=groups)
     hf.relate(kept <= groups, "topk_group <= n_group", topk_group=kept, n_group=groups)
@@ -27,7 +27,7 @@ def groups(hf: Fields, count: int, chosen: int) -> tuple[int, int]:
 
 
 def by_softmax(hf: Fields, width: str, **more: Any) -> c.Moe:
-    """Experts of the width that this field tells, chosen by a softmax over all of them, without corrections."""
+    """Return experts whose width is the field `width`, chosen by a softmax over all of them, without corrections."""
     count, chosen = experts(hf), hf.integer("num_experts_per_tok")
     hf.relate(chosen <= count, "num_experts_per_tok <= experts", num_experts_per_tok=chosen, experts=count)
     act = hf.choice("hidden_act", ACTS, "silu")
@@ -35,13 +35,13 @@ def by_softmax(hf: Fields, width: str, **more: Any) -> c.Moe:
 
 
 def dense_first(hf: Fields, attn: c.Attention | c.Latent, moe: c.Moe) -> tuple[c.Layer, ...]:
-    """Layers of this attention: without experts up to `first_k_dense_replace`, with these from there on."""
+    """Return layers with this attention: dense up to `first_k_dense_replace`, with experts from there on."""
     layers, dense = hf.integer("num_hidden_layers", high=100_000), hf.integer("first_k_dense_replace", low=0)
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
     return tuple(c.Layer(attn, mlp if i < dense else moe) for i in range(layers))
 
 
 def sparse(hf: Fields, layers: int) -> list[bool]:
-    """Which layers have experts: every `decoder_sparse_step`th, those that `mlp_only_layers` lists excepted."""
+    """Return which layers have experts: every `decoder_sparse_step`-th, except those in `mlp_only_layers`."""
     step, dense = hf.integer("decoder_sparse_step", 1), hf.indices("mlp_only_layers", layers)
     return [i not in dense and (i + 1) % step == 0 for i in range(layers)]

@@ -4,8 +4,8 @@
     Rule("transformer.h.{i}.attn.c_attn.*", ("...q.*", "...k.*", "...v.*"), SPLIT_TURNED)
     Rule("model.layers.{i}.mlp.experts.{e}.up_proj.weight", "layers.{i}.ffn.up", STACKED)
 
-A rule pairs names on disk with ours and says how the tensors change; read and write are each other's inverse. {i} is a layer, {e} an
-expert. `plan` turns the table and a model's names into groups: these tensors on disk are those of ours.
+A rule pairs names on disk with ours and gives the conversion of the tensors; its read and write are inverse. {i} is a layer, {e} an
+expert. `plan` applies the table to a model's names and returns groups of tensors on disk and of ours.
 """
 
 import re
@@ -20,9 +20,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """How tensors on disk become ours. read(disk tensors, our shapes) -> ours;  write(ours) -> disk tensors.
+    """The conversion between tensors on disk and ours. read(disk tensors, our shapes) -> ours;  write(ours) -> disk tensors.
 
-    views: what `write` gives lies in ours, so that a tensor on disk can be read right into its place.
+    views: `write` returns views of ours, so that a tensor on disk can be read straight into its place.
     """
 
     read: Callable[[list[Tensor], list[Shape]], list[Tensor]]
@@ -39,7 +39,7 @@ def _split(x: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
 
 
 def _part_pairs(x: Tensor) -> list[Tensor]:
-    """gpt-oss keeps gate and up side by side, [E in 2F] or [E 2F]: ours are [E F in] or [E F], one each."""
+    """Split gpt-oss's interleaved gate and up, [E in 2F] or [E 2F], into two tensors [E F in] or [E F]."""
     return [x[..., i::2].transpose(1, 2) if x.ndim == 3 else x[..., i::2] for i in (0, 1)]
 
 
@@ -63,7 +63,7 @@ ROW = Layout(lambda disk, _: [disk[0][0]], lambda ours: [ours[0][None]], views=T
 
 
 def grouped(groups: int) -> Layout:
-    """Queries, keys and values in one tensor, group by group: each has its heads' queries, then its key, then its value."""
+    """Return the layout of queries, keys and values in one tensor, by groups: the group's queries, then its key, then its value."""
 
     def read(disk: list[Tensor], shapes: list[Shape]) -> list[Tensor]:
         heads = disk[0].unflatten(0, (groups, -1, shapes[1][0] // groups))
@@ -91,7 +91,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """These tensors on disk are those of ours."""
+    """The tensors on disk that make these tensors of ours."""
 
     disk: tuple[str, ...]
     ours: tuple[str, ...]
@@ -99,7 +99,7 @@ class TensorGroup:
 
 
 def pattern(template: str) -> re.Pattern[str]:
-    """A template as a regular expression with the groups i, e and end."""
+    """Return a template as a regular expression with the groups i, e and end."""
     text = re.escape(template)
     for mark, group in ((r"\{i\}", r"(?P<i>\d+)"), (r"\{e\}", r"(?P<e>\d+)"), (r"\*", r"(?P<end>weight|bias)")):
         text = text.replace(mark, group)
@@ -107,14 +107,14 @@ def pattern(template: str) -> re.Pattern[str]:
 
 
 def put(template: str, marks: Mapping[str, str]) -> str:
-    """A template with what a match found put in."""
+    """Return a template with the marks of a match filled in."""
     return template.replace("{i}", marks.get("i", "")).replace("*", marks.get("end", ""))
 
 
 def spelling(rules: tuple[Rule, ...], names: Iterable[str]) -> tuple[Rule, ...]:
-    """The table as these names on disk need it: experts one by one, or all of a layer in one, gate before up.
+    """Return the table that fits these names on disk: experts one by one, or all of a layer in one tensor, gate before up.
 
-    The second is how transformers holds them and, where asked, writes them: `experts.gate_up_proj` [E 2F D], `experts.down_proj` [E D F].
+    transformers stores them in memory, and optionally on disk, in the second way: `experts.gate_up_proj` [E 2F D], `down_proj` [E D F].
     """
     apart = {r.names[0].rpartition(".")[2]: r for r in rules if r.layout is STACKED}
     if not {"gate", "up", "down"} <= apart.keys():
@@ -127,7 +127,7 @@ def spelling(rules: tuple[Rule, ...], names: Iterable[str]) -> tuple[Rule, ...]:
 
 
 def plan(rules: Iterable[Rule], shapes: Mapping[str, Shape]) -> tuple[list[TensorGroup], list[str]]:
-    """The groups that fill a model's tensors (name -> shape), in the model's order; and the names that no rule speaks of."""
+    """Return the groups that fill a model's tensors (name -> shape), in the model's order, and the names that no rule matches."""
     table = [(rule, [pattern(n) for n in rule.names]) for rule in rules]
     groups: dict[TensorGroup, None] = {}
     orphans = []

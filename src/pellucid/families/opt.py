@@ -53,7 +53,7 @@ RULES = (
 
 
 def respell(name: str) -> str:
-    """Meta's own files leave the prefix out."""
+    """Return a name with the prefix that Meta's own files leave out."""
     return f"model.{name}" if name.startswith("decoder.") else name
 
 

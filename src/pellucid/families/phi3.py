@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4 (arXiv 2404.14219, 2412.08905): Llama's block with fused products, a window, and long texts by two lists of factors."""
+"""Phi-3 and Phi-4 (arXiv 2404.14219, 2412.08905): Llama's block with fused products, a window, and LongRoPE."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
-"""Weights that are stored in fewer bits than they compute in: how, as config.json's `quantization_config` says.
+"""The quantisation of weights on disk, as config.json's `quantization_config` describes it.
 
-Which tensors are stored so their names on disk tell, one by one; `checkpoint/dequantise.py` reads them.
+The names on disk say which tensors are quantised; `checkpoint/dequantise.py` reads them.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ LARGEST_BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Fp8:
-    """DeepSeek's (arXiv 2412.19437, 3.3): float8 values, and a scale for each block of `block` = (rows, columns)."""
+    """DeepSeek's FP8 (arXiv 2412.19437, 3.3): float8 values, and a scale for each block of `block` = (rows, columns)."""
 
     block: tuple[int, int]
 
@@ -26,7 +26,7 @@ class Mxfp4:
 
 @dataclass(frozen=True)
 class InBlocks:
-    """Our own: int8 or int4 codes, and a scale for each 32 in a row (ops/blocks.py). Weights stay so when they are loaded."""
+    """Our own format: int8 or int4 codes, and a scale for each 32 in a row (ops/blocks.py). Weights stay so in memory."""
 
     form: str
 
@@ -38,17 +38,17 @@ PLAIN = {"router", "positions", "types", "relative", "kv_b"}
 
 
 def in_blocks(path: str, shape: tuple[int, ...]) -> bool:
-    """Whether int8 and int4 touch the weight of this path: all matrices, and experts', but these few; never a norm or a bias."""
+    """True if int8 and int4 apply to the weight at `path`: matrices and experts, but not the parts in PLAIN, norms or biases."""
     return len(shape) > 1 and not path.endswith("bias") and PLAIN.isdisjoint(path.split("."))
 
 
 def fields(form: str) -> dict[str, object]:
-    """What config.json tells of a folder in our own blocks."""
+    """Return the `quantization_config` of a folder in our own blocks."""
     return {"quant_method": "pellucid", "format": form, "block": 32}
 
 
 def quantised(hf: Fields) -> Method | None:
-    """How the weights are quantised, None where they are not; a method that is not known here is refused by name."""
+    """Return the quantisation method, None for plain weights. An unknown method is refused by name."""
     part = None if FIELD in hf.ignore else hf.part(FIELD)
     if part is None:
         return None
@@ -62,7 +62,7 @@ def quantised(hf: Fields) -> Method | None:
 
 
 def fp8(hf: Fields) -> Fp8:
-    """DeepSeek's float8: scales of blocks in plain floating point, and no scale of activations on disk."""
+    """Return DeepSeek's float8: scales of blocks in plain floating point, no scales of activations on disk."""
     hf.fixed("fmt", "e4m3")
     hf.fixed("activation_scheme", "dynamic")
     hf.fixed("scale_fmt", "float", "ue8m0")  # ue8m0: powers of two, still stored as floats (DeepSeek-V3.1)
@@ -74,11 +74,11 @@ def fp8(hf: Fields) -> Fp8:
 
 
 def own(hf: Fields) -> InBlocks:
-    """Our own blocks, whose settings are all told."""
+    """Return our own blocks, all of whose settings are stated."""
     hf.fixed("block", 32)
     return InBlocks(hf.choice("format", {"int8": "int8", "int4": "int4"}))
 
 
 def mxfp4(_: Fields) -> Mxfp4:
-    """gpt-oss's float4, which leaves nothing to say."""
+    """Return gpt-oss's float4, which has no settings."""
     return Mxfp4()

@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2.5, QwQ (arXiv 2407.10671, 2412.15115): Llama's block with biases of q, k and v, and windows in some layers where asked."""
+"""Qwen2, Qwen2.5, QwQ (arXiv 2407.10671, 2412.15115): Llama's block with biases of q, k and v, and optional windows in some layers."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Qwen1.5-MoE, Qwen2-MoE (arXiv 2407.10671): Qwen2's attention; beside the chosen experts one that all tokens visit, through a gate."""
+"""Qwen1.5-MoE, Qwen2-MoE (arXiv 2407.10671): Qwen2's attention; experts, and a gated shared expert."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from pellucid.families.names import STACKED, Rule
 
 
 def layers(hf: Fields, attn: list[c.Attention], **more: object) -> tuple[c.Layer, ...]:
-    """One layer for each of these attentions, with experts or without; more: of the experts."""
+    """Return one layer for each of these attentions, with experts or dense. more: settings of the experts."""
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
     moe = moe_fields.by_softmax(hf, "moe_intermediate_size", normalised=hf.flag("norm_topk_prob", False), **more)
     return tuple(c.Layer(a, moe if sparse else mlp) for a, sparse in zip(attn, moe_fields.sparse(hf, len(attn)), strict=True))

@@ -9,7 +9,7 @@ from pellucid.families.fields import Fields
 
 
 def window(hf: Fields) -> int | None:
-    """The window of all layers; transformers' model knows no layer without it, so a file that names some is refused."""
+    """Return the window of all layers; transformers has no layer without it here, so `max_window_layers` other than 0 is refused."""
     if not hf.flag("use_sliding_window", False):
         hf.read |= {"sliding_window", "max_window_layers"}
         return None

@@ -1,4 +1,4 @@
-"""The rotary settings of a config.json, in their old spelling and their new one."""
+"""The rotary settings of a config.json, in the old and the new spelling."""
 
 import math
 
@@ -15,10 +15,10 @@ def rope(
     layer: str | None = None,
     base: str = "rope_theta",
 ) -> Rope:
-    """From `rope_parameters`, or from `rope_theta` and `rope_scaling` (whose kind is `rope_type`, or `type` in old files).
+    """Return the rotary settings, from `rope_parameters`, or from `rope_theta` and `rope_scaling` with `rope_type` or `type`.
 
-    theta: where neither tells it.  part: of a head that turns, where the file is silent; None: the family knows of no part but the whole.
-    layer: the kind of layer whose own settings are meant, where `rope_parameters` holds one object for each.  base: the old field of theta.
+    theta: the default.  part: the default fraction of a head that rotates; None if the family has no such field.  base: theta's old field.
+    layer: the kind of layer, where `rope_parameters` has one object for each kind.
     """
     theta = hf.number(base, theta, above=1.0)
     part = part if part is None else hf.number("partial_rotary_factor", part)
@@ -33,7 +33,7 @@ def rope(
 
 
 def settings(hf: Fields, layer: str | None = None) -> Fields | None:
-    """The object that holds them, whatever it is called; of several kinds of layers, `rope_scaling` speaks of the full ones alone."""
+    """Return the object with the scaling's settings, None if there is none. `rope_scaling` is of full layers only."""
     both = "rope_parameters" in hf and "rope_scaling" in hf
     hf.relate(
         not both, "not (rope_parameters and rope_scaling)", **({k: hf.get(k) for k in ("rope_parameters", "rope_scaling")} if both else {})
@@ -45,7 +45,7 @@ def settings(hf: Fields, layer: str | None = None) -> Fields | None:
 
 
 def kind(scaling: Fields) -> str:
-    """`rope_type`, or `type`; both where they agree."""
+    """Return the kind of scaling, `rope_type` or `type`; both must agree."""
     names = {name: name for name in KINDS}
     kinds = [str(scaling.choice(name, names)) for name in ("rope_type", "type") if name in scaling]
     scaling.relate(len(set(kinds)) < 2, "type == rope_type", rope_type=kinds[:1], type=kinds[1:])
@@ -96,12 +96,12 @@ def longrope(scaling: Fields, hf: Fields, width: int) -> LongRope:
 
 
 def mscale(factor: float, amount: float) -> float:
-    """How much YaRN sharpens attention: 1 + 0.1 · amount · ln(factor), arXiv 2309.00071 eq. 22."""
+    """Return how much YaRN sharpens attention: 1 + 0.1 · amount · ln(factor), arXiv 2309.00071 eq. 22."""
     return 0.1 * amount * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def across_mscale(hf: Fields) -> float:
-    """DeepSeek's second use of it: the softmax scale grows by the square of mscale(factor, mscale_all_dim)."""
+    """Return DeepSeek's factor of the softmax scale: mscale(factor, mscale_all_dim) squared."""
     scaling = settings(hf)
     across = scaling.number("mscale_all_dim", 0.0, -1) if scaling and kind(scaling) != "default" else 0.0
     return mscale(scaling.number("factor"), across) ** 2 if scaling and across else 1.0

@@ -1,1 +1,1 @@
-"""Text to ids and back, and chats to prompts."""
+"""Tokenizers: text to ids and back, and chats to prompts."""

@@ -1,4 +1,4 @@
-"""The `tokenizers` library behind one door: in this process where a file's regular expressions are published ones, else in a worker.
+"""The `tokenizers` library behind one interface: in this process if a file's regular expressions are published ones, else in a worker.
 
 Its regular expressions backtrack: `(a+)+$` takes minutes for a line of a's, and nothing in this process could stop it.
 """
@@ -19,20 +19,20 @@ Spec = dict[str, Any]
 
 
 class TextEncoder(Protocol):
-    """What is asked of a tokenizer of the library."""
+    """The interface to one of the library's tokenizers."""
 
     def encode(self, text: str, pair: str | None, special: bool) -> tuple[list[int], list[int]]:
-        """The ids of a text, and 1 for each that the post-processor added."""
+        """Return the ids of a text, and 1 for each that the post-processor added."""
 
     def ids(self, tokens: Sequence[str]) -> list[int | None]:
-        """The id of each of these tokens."""
+        """Return the id of each of these tokens, None for an unknown one."""
 
     def pieces(self, ids: Sequence[int]) -> list[str | None]:
-        """What the library decodes each of these ids from."""
+        """Return what the library decodes each of these ids from."""
 
 
 def library(spec: Spec, file: str, parse: bool) -> TextEncoder:
-    """The library's tokenizer of a checked spec.  parse: control tokens are taken from text."""
+    """Return the library's tokenizer of a checked spec. parse: control tokens are taken from text."""
     setup = {"serve": "tokenizer", "spec": spec, "parse": parse}
     if unpublished(spec):
         return RemoteEncoder(setup, file)
@@ -41,7 +41,7 @@ def library(spec: Spec, file: str, parse: bool) -> TextEncoder:
 
 
 def unpublished(spec: Any) -> list[str]:
-    """The regular expressions of a spec's normalizer and pre-tokenizer that are not known to be harmless."""
+    """Return the regular expressions of a spec's normalizer and pre-tokenizer that are not known to be harmless."""
     patterns, waiting = list[str](), [spec.get("normalizer"), spec.get("pre_tokenizer")]
     while waiting:
         part = waiting.pop()
@@ -55,7 +55,7 @@ def unpublished(spec: Any) -> list[str]:
 
 
 class LocalEncoder:
-    """In this process; also what a worker serves."""
+    """A tokenizer in this process; the worker serves one too."""
 
     def __init__(self, setup: Spec, file: str = "") -> None:
         self.file, self.setup_reply = file, Spec()
@@ -83,12 +83,12 @@ class LocalEncoder:
 
     @staticmethod
     def fault(broken: BaseException) -> Spec:
-        """What went wrong."""
+        """Return the fault as a reply."""
         return {"fault": "memory"} if isinstance(broken, MemoryError) else {"fault": "library", "found": one_line(broken)}
 
 
 class RemoteEncoder:
-    """In a worker."""
+    """A tokenizer in a worker."""
 
     def __init__(self, setup: Spec, file: str) -> None:
         self._worker = LimitedProcess(setup, file, SETTING_UP)
@@ -108,7 +108,7 @@ class RemoteEncoder:
 
 @contextmanager
 def guarded(file: str) -> Iterator[None]:
-    """The library's faults as a TokenizerError; a panic of its Rust code is no Exception to Python."""
+    """Turn the library's faults into a TokenizerError; a panic of its Rust code is no Exception in Python."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit, PellucidError):
@@ -118,5 +118,5 @@ def guarded(file: str) -> Iterator[None]:
 
 
 def one_line(broken: BaseException) -> str:
-    """What a fault says of itself, on one line."""
+    """Return a fault's message on one line."""
     return " ".join(str(broken).split())[:1000] or type(broken).__name__

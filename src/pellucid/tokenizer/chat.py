@@ -1,4 +1,4 @@
-"""What a chat is given, checked before a template sees it: each fault is named by its place, messages[3].role.
+"""The arguments of a chat, checked before a template sees them: each fault is named by its place, messages[3].role.
 
 Everything is plain JSON; a content is one string. Keys whose value is null count as absent, as in transformers.
 """
@@ -28,7 +28,7 @@ Message = dict[str, Any]
 
 
 def checked(messages: Any) -> list[Message]:
-    """The messages of a chat as a template takes them."""
+    """Return the messages of a chat in the form that templates take."""
     _is(messages, list, "messages")
     if not messages:
         raise UseError("chat.empty")
@@ -36,7 +36,7 @@ def checked(messages: Any) -> list[Message]:
 
 
 def objects(given: Any, place: str) -> list[Any] | None:
-    """Tools or documents: a list of JSON objects, or none."""
+    """Return tools or documents, a list of JSON objects, or None."""
     if given is None:
         return None
     for i, one in enumerate(_is(given, list, place)):
@@ -45,7 +45,7 @@ def objects(given: Any, place: str) -> list[Any] | None:
 
 
 def settings(given: dict[str, Any]) -> dict[str, Any]:
-    """What else a template may be told: known names, each of its type."""
+    """Return further arguments of a template: known names, each of its type."""
     for name, value in _is(given, dict, "settings").items():
         if name not in SETTINGS:
             raise UseError("chat.setting", name=name, allowed=", ".join(SETTINGS))
@@ -77,7 +77,7 @@ def _is(value: Any, kind: type, place: str) -> Any:
 
 
 def _plain(value: Any, place: str, depth: int = 1) -> None:
-    """Plain JSON, no deeper than a file may be, with no half characters; a cycle is too deep."""
+    """Raise a UseError unless `value` is plain JSON, not too deep, without half characters; a cycle counts as too deep."""
     if depth > DEEPEST:
         raise UseError("chat.depth", place=place[:100], limit=DEEPEST)
     inner: Sequence[tuple[Any, str]] = ()

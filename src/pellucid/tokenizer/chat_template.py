@@ -1,4 +1,4 @@
-"""A checkpoint's chat template: where it is found, which of several is taken, and the prompt that it makes of messages.
+"""A checkpoint's chat templates: where they are found, which one is used, and the prompt that it makes of messages.
 
 It is a program that came with the weights, so it runs in a worker (`rendering`). What it gives back says which stretches of the prompt
 it wrote itself: only there may a control token be read.
@@ -30,7 +30,7 @@ MOST = 16  # templates of one folder
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt.  own: start and stop of each stretch that the template wrote.  date: the time it was told, None where it never asks.
+    """A prompt. own: start and stop of each stretch that the template wrote.  date: the time given to it, None if it never asks.
 
     seed: what its random choices were drawn by, None where it makes none.
     """
@@ -42,7 +42,7 @@ class Rendered:
 
 
 class Template:
-    """One template; `file` is what errors call it."""
+    """One template; `file` is its name in errors."""
 
     def __init__(self, source: str, file: str) -> None:
         if len(source.encode(errors="replace")) > TEMPLATE_BYTES:
@@ -53,7 +53,7 @@ class Template:
 
     @property
     def literals(self) -> str:
-        """Every text that stands in the template, NUL between them."""
+        """Every text literal in the template, joined by NUL."""
         texts: str = self._worker.ask()["literals"]
         return texts
 
@@ -68,7 +68,7 @@ class Template:
         tokens: dict[str, str] | None = None,
         seed: int | None = None,
     ) -> Rendered:
-        """The prompt of these messages.
+        """Render the prompt of these messages.
 
         now: what strftime_now tells, this moment where None.  settings: enable_thinking and its like.  tokens: {"bos_token": "<s>"}.
         seed: what the filter `random` draws by, a new one where None.
@@ -93,7 +93,7 @@ class Template:
 
 
 def templates(folder: Path, settings: dict[str, Any], settings_file: Path | None) -> dict[str, Template]:
-    """The chat templates of a folder by name.
+    """Return the chat templates of a folder by name.
 
     Files of their own win over `chat_template` of tokenizer_config.json, and that over chat_template.json, as in transformers.
     """
@@ -115,7 +115,7 @@ def templates(folder: Path, settings: dict[str, Any], settings_file: Path | None
 
 
 def named_files(folder: Path) -> list[Path]:
-    """The templates of a folder that have files named after them."""
+    """Return the template files of a folder that are named after their templates."""
     if not os.path.lexists(folder / TEMPLATE_FOLDER):
         return []
     place = inside(folder, TEMPLATE_FOLDER, TokenizerError)
@@ -126,7 +126,7 @@ def named_files(folder: Path) -> list[Path]:
 
 
 def choose(by_name: dict[str, Template], file: str, name: str | None, tools: bool) -> Template:
-    """The template of this name, else the one for tools where there are some, else the default, else the only one."""
+    """Return the template `name`, else the one for tools if there are some, else the default, else the only one."""
     if not by_name:
         raise TokenizerError("template.missing", file=file)
     if name is not None and name not in by_name:

@@ -43,7 +43,7 @@ Message = dict[str, Any]
 
 
 class LimitedProcess:
-    """A process that serves one thing, which `setup` describes: {"serve": "template", ...}.  file: what errors name.
+    """A process that serves what `setup` describes: {"serve": "template", ...}. file: the name in errors.
 
     seconds: of a processor, for setting up, where that may take longer than an answer.
     """
@@ -57,7 +57,7 @@ class LimitedProcess:
         self._end: Callable[[], object] = lambda: None
 
     def ask(self, request: Message | None = None) -> Message:
-        """The answer to a request; without one, what setting up told."""
+        """Return the answer to a request; without one, the reply to the setup."""
         with self._lock:
             try:
                 if self._process is None or self._process.poll() is not None or self._owner != os.getpid():
@@ -109,7 +109,7 @@ class LimitedProcess:
 
 
 def read(pipe: IO[bytes]) -> tuple[bytes, float] | None:
-    """One message and its seconds, None where there is no whole one."""
+    """Return one message and its seconds, None if there is no complete one."""
     head = pipe.read(HEAD.size)
     length, seconds = HEAD.unpack(head) if len(head) == HEAD.size else (LONGEST + 1, 0.0)
     raw = pipe.read(length) if length <= LONGEST else b""

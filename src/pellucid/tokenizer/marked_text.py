@@ -1,4 +1,4 @@
-"""Text that knows which of its characters a chat template wrote, so that nothing in a message can pass for a control token.
+"""Text with a mark on each character that a chat template wrote, so that nothing in a message can pass for a control token.
 
     "<|user|>" + "hi <|end|>"  ->  <|user|>hi <|end|>
                                    111111110000000000
@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 
 class Written(str):
-    """A text whose mask holds 1 for each character that the template wrote; without a mask, none."""
+    """A text whose mask is 1 for each character that the template wrote; without a mask, none."""
 
     __slots__ = ("_mask",)
     _mask: bytes
@@ -62,12 +62,12 @@ class Written(str):
 
 
 def wrote(text: str) -> Written:
-    """A text of the template itself."""
+    """Return a text of the template itself."""
     return Written(text, b"\1" * len(text))
 
 
 def joined(parts: Iterable[str]) -> Written:
-    """These texts one after the other."""
+    """Return these texts joined, with their marks."""
     texts, masks = list[str](), list[bytes]()
     for part in parts:
         texts.append(part)
@@ -76,7 +76,7 @@ def joined(parts: Iterable[str]) -> Written:
 
 
 def spans(text: str) -> list[tuple[int, int]]:
-    """Start and stop of each stretch that the template wrote."""
+    """Return the start and stop of each stretch that the template wrote."""
     mask = text._mask if isinstance(text, Written) else bytes(len(text))
     stretches, at = list[tuple[int, int]](), 0
     while (start := mask.find(1, at)) >= 0:

@@ -1,4 +1,4 @@
-"""Regular expressions of published tokenizers that take time in proportion to the text, so that they may run in this process.
+"""Regular expressions of published tokenizers that take linear time, so that they may run in this process.
 
 Others are not wrong: they run in a worker with a time limit. ` +▁` (XLNet's kin) is not here: on n spaces it takes n² steps.
 """

@@ -1,4 +1,4 @@
-"""From a vocabulary's writing to bytes: each piece stands for exact bytes, a text is their join, a stream is the join so far.
+"""The bytes of a vocabulary's pieces: each piece stands for exact bytes, a text is their join, a stream is the join so far.
 
 byte-level    "ĠParis"  -> b" Paris"       256 letters stand for 256 bytes (GPT-2)
 sentencepiece "▁Paris"  -> b" Paris"       "<0xE4>" is the byte E4
@@ -21,7 +21,7 @@ _TIDY += [(" 's", "'s"), (" 've", "'ve"), (" 're", "'re")]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token: its id, its bytes, the same as text (bytes that are no text alone show as U+FFFD), and whether it is a special token."""
+    """One token: its id, its bytes, the same as text (U+FFFD for bytes that are no text alone), and whether it is special."""
 
     id: int
     text: str
@@ -43,7 +43,7 @@ class Writing:
 
 
 def _letters() -> dict[str, int]:
-    """The byte that each letter of GPT-2's byte-level alphabet stands for: printable bytes are themselves, the others follow from 256."""
+    """Return the byte of each letter of GPT-2's byte-level alphabet: printable bytes are themselves, the others follow from 256."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(others)}
@@ -53,7 +53,7 @@ LETTERS = _letters()
 
 
 def writing(decoder: dict[str, Any] | None, file: str) -> Writing:
-    """The writing that a checked tokenizer's decoder undoes."""
+    """Return the writing that a checked tokenizer's decoder undoes."""
     if decoder is None:
         return Writing(str.encode, lambda piece, first: (piece if first else " " + piece).encode())
     parts = _flat(decoder)
@@ -89,7 +89,7 @@ def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _byte_level(piece: str) -> bytes:
-    """The bytes of a byte-level piece; one with any other letter is its own text, as in the library."""
+    """Return the bytes of a byte-level piece; one with any other letter is its own text, as in the library."""
     try:
         return bytes([LETTERS[letter] for letter in piece])
     except KeyError:
@@ -120,14 +120,14 @@ def _wordpiece(part: dict[str, Any]) -> Writing:
 
 
 class Stream:
-    """Text from ids one by one: never half a character, at most three bytes held back, and the join equals the whole decoded."""
+    """A stream of text from ids one by one: never half a character, at most three bytes held back; the join equals decoding all."""
 
     def __init__(self, spoken: Callable[[int, bool], bytes | None], strip: int) -> None:
         self._spoken, self._strip, self._first = spoken, strip, True
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, id: int) -> str:
-        """The text that this id completes; "" while a character is incomplete."""
+        """Return the text that this id completes; "" while a character is incomplete."""
         raw = self._spoken(id, self._first)
         if raw is None:  # a special token that is skipped
             return ""
@@ -135,11 +135,11 @@ class Stream:
         return self._stripped(self._decoder.decode(raw))
 
     def end(self) -> str:
-        """What is still held back: U+FFFD for a character that never became whole."""
+        """Return what is held back: U+FFFD for an incomplete character."""
         return self._stripped(self._decoder.decode(b"", final=True))
 
     def over(self, ids: Iterable[int]) -> str:
-        """The text of all these ids, ended."""
+        """Return the text of all these ids, with the end."""
         return "".join([*map(self.feed, ids), self.end()])
 
     def _stripped(self, text: str) -> str:

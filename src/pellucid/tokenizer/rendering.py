@@ -1,4 +1,4 @@
-"""A chat template at work, inside a worker: Jinja's sandbox with what transformers gives its templates, and text that knows its origin.
+"""The rendering of a chat template in a worker: Jinja's sandbox, transformers' functions, and text marked with its origin.
 
 Every literal of the template is marked as its own (`written`). There is no loader: include, import and extends are refused by name.
 """
@@ -30,11 +30,11 @@ Reply = dict[str, Any]
 
 
 class RefusalError(TemplateError):
-    """What a template says through raise_exception."""
+    """A template's own error, raised through raise_exception."""
 
 
 class LengthError(Exception):
-    """A text longer than it may become."""
+    """A text that exceeds its limit."""
 
 
 FAULTS: tuple[tuple[type[BaseException], str], ...] = (
@@ -44,7 +44,7 @@ FAULTS: tuple[tuple[type[BaseException], str], ...] = (
 
 
 class Generation(Extension):
-    """`{% generation %}`: marks what an assistant said, for training; it writes its body."""
+    """`{% generation %}`, which marks an assistant's text for training; here it writes its body."""
 
     tags = {"generation"}
 
@@ -81,7 +81,7 @@ class Names(Namespace):
 
 
 class Marking(NodeTransformer):
-    """Every literal as a text of the template's own, and `~` as a join that keeps origins.
+    """A transformer of the template's tree: every literal becomes a marked text, and `~` a join that keeps marks.
 
     Numbers too become names, so that nothing is computed before the template runs: `{{ 10 ** 10000000 }}` would be, by the compiler.
     """
@@ -135,7 +135,7 @@ class Environment(ImmutableSandboxedEnvironment):
             yield part
 
     def chosen(self, among: Sequence[Any]) -> Any:
-        """One of these by the request's seed, so that what was chosen can be chosen again."""
+        """Return one of these by the request's seed, so that the choice can be repeated."""
         return self.rng.choice(among) if among else self.undefined()
 
     def strftime(self, form: str) -> str:
@@ -147,7 +147,7 @@ def refuse(message: str) -> None:
 
 
 def to_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
-    """JSON as transformers writes it: nothing escaped for HTML."""
+    """Return JSON as transformers writes it: nothing escaped for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -157,7 +157,7 @@ def join(context: EvalContext, value: Iterable[Any], d: str = "", attribute: str
 
 
 class Rendering:
-    """One template. `setup_reply` is what setting up tells: its literals.  Calling it renders."""
+    """One template; calling it renders. setup_reply: its literals."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self.env = Environment()
@@ -178,7 +178,7 @@ class Rendering:
 
     @staticmethod
     def fault(broken: BaseException) -> Reply:
-        """What went wrong: its kind, where in the template, and in which words."""
+        """Return the fault as a reply: its kind, the template's line, and the message."""
         line = broken.lineno if isinstance(broken, TemplateSyntaxError) else _line(broken.__traceback__)
         message = str(broken.message) if isinstance(broken, TemplateError) else f"{type(broken).__name__}: {broken}"
         kind = next((kind for sort, kind in FAULTS if isinstance(broken, sort)), "failed")
@@ -186,6 +186,6 @@ class Rendering:
 
 
 def _line(trace: TracebackType | None) -> int:
-    """The line of the template that was at work; 0 where none is known."""
+    """Return the line of the template that failed; 0 if unknown."""
     lines = [line for frame, line in traceback.walk_tb(trace) if frame.f_code.co_filename in (NAME, "<template>")]
     return lines[-1] if lines else 0

@@ -1,4 +1,4 @@
-"""Text to ids and back. The `tokenizers` library encodes, from a file that was checked first; decoding joins each piece's exact bytes.
+"""Text to ids and back. The `tokenizers` library encodes, from a checked file; decoding joins each piece's exact bytes.
 
 Text is only ever text: "<|endoftext|>" typed by a person becomes ordinary pieces, unless the caller asks to `parse` control tokens.
 """
@@ -68,14 +68,14 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: str | Path, named: dict[str, str] | None = None) -> "Tokenizer":
-        """A tokenizer.json; `named` gives the content of "bos", "eos", ... where other files tell it."""
+        """Return the tokenizer of a tokenizer.json; `named` gives the content of "bos", "eos", ... if other files name them."""
         return cls(read_object(Path(path), TABLE_BYTES, TokenizerError), str(path), named)
 
     @classmethod
     def from_vocab(
         cls, vocab: str | Path, merges: str | Path, named: dict[str, str] | None = None, prefix_space: bool = False
     ) -> "Tokenizer":
-        """GPT-2's byte-level BPE from vocab.json and merges.txt."""
+        """Return GPT-2's byte-level BPE from vocab.json and merges.txt."""
         pieces = read_object(Path(vocab), TABLE_BYTES, TokenizerError)
         level = {"type": "ByteLevel", "add_prefix_space": prefix_space, "trim_offsets": False, "use_regex": True}
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -88,12 +88,12 @@ class Tokenizer:
 
     @classmethod
     def from_wordpiece(cls, vocab: str | Path, settings: dict[str, Any] | None = None, named: dict[str, str] | None = None) -> "Tokenizer":
-        """BERT's WordPiece from vocab.txt, and what tokenizer_config.json says of it."""
+        """Return BERT's WordPiece from vocab.txt and the settings of tokenizer_config.json."""
         spec, special = wordpiece(Path(vocab), settings or {}, named or {})
         return cls(spec, str(vocab), special)
 
     def encode(self, text: str, pair: str | None = None, *, special: bool = True, parse: bool = False) -> list[int]:
-        """The ids of a text, or of a text and its `pair`, with the special tokens that the file's post-processor adds.
+        """Return the ids of a text, or of a text and its `pair`, with the special tokens of the file's post-processor.
 
         parse: take "<|endoftext|>" and its like in the text for the control tokens they name; `chat` is the door for messages.
         """
@@ -105,7 +105,7 @@ class Tokenizer:
         return ids
 
     def chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, **how: Any) -> list[int]:
-        """The ids of a conversation, [{"role": "user", "content": "Hello"}], ready for the reply; `how` as in `render`.
+        """Return the ids of a conversation, [{"role": "user", "content": "Hello"}], ready for the reply; `how` as in `render`.
 
         Only what the template itself wrote is read as control tokens: no content, name or tool can hold one.
         """
@@ -115,18 +115,18 @@ class Tokenizer:
     def render(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, template: str | Template | None = None, **how: Any
     ) -> Rendered:
-        """The prompt that the chat template makes of messages; `how` as in `Template.render` (now, settings, add_generation_prompt ...)."""
+        """Return the prompt that the chat template makes of messages; `how` as in `Template.render` (now, settings, ...)."""
         if not isinstance(template, Template):
             template = choose(self.templates, self.file, template, bool(tools))
         tokens = {f"{name}_token": self._pieces[id] for name, id in self.special.items()}
         return template.render(messages, tools, tokens=tokens, **how)
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of these ids; bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of these ids; bytes that are no UTF-8 become U+FFFD."""
         return self.stream(skip_special).over(ids)
 
     def stream(self, skip_special: bool = False) -> Stream:
-        """A stream for one request: `feed(id)` gives the text that is certain so far, `end()` the rest; their join is `decode` of all."""
+        """Return a stream: `feed(id)` gives the text that is certain so far, `end()` the rest; their join is `decode` of all."""
 
         def spoken(id: int, first: bool) -> bytes | None:
             piece = self.spelled(id)
@@ -137,7 +137,7 @@ class Tokenizer:
         return Stream(spoken, self._writing.strip)
 
     def pieces(self, ids: Iterable[int]) -> list[Piece]:
-        """Each id with its text and its exact bytes; none of an id that no entry has."""
+        """Return each id with its text and exact bytes, empty for an id without an entry."""
         tokens = []
         for id in ids:
             piece = self.spelled(id) or ""
@@ -146,26 +146,26 @@ class Tokenizer:
         return tokens
 
     def piece(self, id: int) -> str:
-        """What the vocabulary writes for this id: "ĠParis"; "" where no entry has it."""
+        """Return the vocabulary's writing of this id: "ĠParis"; "" if it has no entry."""
         return self.entry(self._pieces, id) or ""
 
     def spelled(self, id: int) -> str | None:
-        """What this id adds to a text, in the vocabulary's writing."""
+        """Return what this id adds to a text, in the vocabulary's writing."""
         return self.entry(self._spelled, id)
 
     def entry(self, table: dict[int, str], id: int) -> str | None:
-        """The entry of an id below `rows`, None where there is none."""
+        """Return the entry of an id, None if there is none. A TokenizerError if it is not below `rows`."""
         if type(id) is not int or not 0 <= id < self.rows:
             raise TokenizerError("tokenizer.out_of_range", id=id, size=self.rows)
         return table.get(id)
 
     def write(self, path: str | Path) -> None:
-        """Write it as a tokenizer.json."""
+        """Write a tokenizer.json."""
         with replacing(Path(path), TokenizerError) as part:
             part.write_text(json.dumps(self._spec, ensure_ascii=False, indent=2), encoding="utf-8")
 
     def fit(self, rows: int) -> "Tokenizer":
-        """This tokenizer for an embedding of `rows` rows: a piece beyond them is an error, an added token is dropped with a warning."""
+        """Return this tokenizer for `rows` embedding rows: a piece beyond is an error, an added token is dropped with a warning."""
         if self.size <= rows:
             self.rows = rows
             return self
@@ -180,7 +180,7 @@ class Tokenizer:
         return Tokenizer({**self._spec, "added_tokens": kept}, self.file, named, self.templates)
 
     def _parser(self) -> TextEncoder:
-        """The library's tokenizer that takes control tokens from text: a second one, since switching one over would race with threads."""
+        """Return the library's tokenizer that parses control tokens: a second one, since switching one is not thread-safe."""
         with self._lock:
             if self._parsing is None:
                 self._parsing = library(self._spec, self.file, parse=True)
@@ -197,7 +197,7 @@ class Tokenizer:
             return self._chats[template]
 
     def warn_of_frame(self, settings: Path | None) -> None:
-        """Say so where the file frames a text with tokens that the settings beside it do not name."""
+        """Warn if the file adds special tokens to a text that the settings beside it do not name."""
         ids, made = self._plain.encode("", None, True)
         odd = [self._pieces[id] for id, added in zip(ids, made, strict=True) if added and id not in self.special.values()]
         if odd and self.special:
@@ -216,7 +216,7 @@ class Tokenizer:
         return {name: ids[token] for name, token in named.items() if name not in lost}
 
     def _refuse_renumbering(self, spec: Spec) -> None:
-        """The library numbers added tokens itself and says nothing where a file declares others."""
+        """Raise a TokenizerError if the library numbers added tokens otherwise than the file, which it does silently."""
         added = spec.get("added_tokens") or []
         for token, number in zip(added, self._plain.ids([token["content"] for token in added]), strict=True):
             if number != token["id"]:
@@ -224,7 +224,7 @@ class Tokenizer:
 
 
 class Chat:
-    """Rendered prompts to ids: where the template itself wrote a control token's name it is put behind the fence, and read nowhere else.
+    """An encoder of rendered prompts: names of control tokens that the template wrote are fenced, and only those are control tokens.
 
     control: the tokens that only a template may write, by id.
     """
@@ -237,7 +237,7 @@ class Chat:
         self._library = library(_fenced(spec, self._fenced), file, parse=True)
 
     def ids(self, rendered: Rendered, given: Any) -> list[int]:
-        """The ids of a prompt; `given` is what it was made of."""
+        """Return the ids of a prompt; `given` is what it was rendered from."""
         text = rendered.text.replace(_FENCE, "\ufffd")
         _refuse_text(text)
         parts, end, own = list[str](), 0, Counter[str]()
@@ -264,7 +264,7 @@ class Chat:
 
 
 def load_tokenizer(folder: str | Path, model_vocab: int | None = None) -> Tokenizer | None:
-    """The tokenizer of a checkpoint folder, None where it has none; its ids must be below `model_vocab`, the embedding's rows."""
+    """Return the tokenizer of a checkpoint folder, None if it has none; ids must be below `model_vocab`, the embedding's rows."""
     folder = Path(folder)
 
     def there(name: str) -> Path | None:
@@ -301,7 +301,7 @@ def load_tokenizer(folder: str | Path, model_vocab: int | None = None) -> Tokeni
 
 
 def _contents(table: dict[str, Any]) -> dict[str, str]:
-    """The content of each special token that a settings file names: a string, or an object with `content`."""
+    """Return the content of each special token in a settings file: a string, or an object with `content`."""
     contents = {}
     for name in NAMED:
         token = table.get(f"{name}_token")
@@ -312,13 +312,13 @@ def _contents(table: dict[str, Any]) -> dict[str, str]:
 
 
 def _unknown(model: Spec) -> int | None:
-    """The id that the model gives to what it does not know."""
+    """Return the id of the model's unknown token."""
     id: int | None = model.get("unk_id") if model["type"] == "Unigram" else model["vocab"].get(model.get("unk_token"))
     return id
 
 
 def _refuse_text(text: str) -> None:
-    """Text is characters, and not without end."""
+    """Raise a TokenizerError if a text is no str, has half characters, or is too long."""
     if len(text) > LONGEST_TEXT:
         raise TokenizerError("tokenizer.long", count=len(text), limit=LONGEST_TEXT)
     try:
@@ -328,7 +328,7 @@ def _refuse_text(text: str) -> None:
 
 
 def _fenceable(spec: Spec, control: Iterable[int]) -> set[str]:
-    """The names of control tokens that can be put behind a fence: not those that merges build, since the merges speak of them."""
+    """Return the names of control tokens that can be fenced: not those built by merges, since the merges name them."""
     ids = set(control)
     merges = spec["model"].get("merges") or []
     prefix = len(spec["model"].get("continuing_subword_prefix") or "")
@@ -337,7 +337,7 @@ def _fenceable(spec: Spec, control: Iterable[int]) -> set[str]:
 
 
 def _fenced(spec: Spec, names: set[str]) -> Spec:
-    """The same tokenizer with these tokens under names that no text holds: else a unigram model finds "</s>" in a sentence.
+    """Return the same spec with these tokens under names that no text holds: else a unigram model finds "</s>" in a sentence.
 
     Where a token keeps its name, `encode` and `chat` refuse a text that yields it.
     """

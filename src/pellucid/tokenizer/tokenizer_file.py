@@ -1,4 +1,4 @@
-"""What a tokenizer.json must be before the library sees it, which panics, aborts or renumbers silently on files that we refuse by name.
+"""The check of a tokenizer.json before the library reads it, which panics, aborts or renumbers silently on files refused here by name.
 
 `check` returns the same tokenizer without truncation, padding and dropout, so that a text's ids depend on the text alone.
 """
@@ -38,7 +38,7 @@ Spec = dict[str, Any]
 
 
 def check(spec: Spec, file: str) -> Spec:
-    """The tokenizer that `spec` describes, safe to hand over; raises TokenizerError with the JSON path of what is wrong."""
+    """Return the tokenizer that `spec` describes, safe to pass to the library. A TokenizerError with the JSON path of the fault."""
     if spec.get("version") != "1.0":
         raise TokenizerError("tokenizer.version", file=file, found=spec.get("version"))
     spec = {**spec, "truncation": None, "padding": None, "model": _model(_object(spec.get("model"), "model", file), file)}
@@ -59,7 +59,7 @@ def check(spec: Spec, file: str) -> Spec:
 
 
 def vocabulary(model: Spec) -> dict[str, int]:
-    """Every piece of a checked model with its id."""
+    """Return every piece of a checked model with its id."""
     vocab = model["vocab"]
     return {piece: index for index, (piece, _) in enumerate(vocab)} if model["type"] == "Unigram" else vocab
 
@@ -121,7 +121,7 @@ def _model(model: Spec, file: str) -> Spec:
 
 
 def _type(model: Spec) -> Any:
-    """The model's type; files from before 2021 leave it to be seen from the fields."""
+    """Return the model's type; files from before 2021 leave it to their fields."""
     if "merges" in model:
         return "BPE"
     if isinstance(model.get("vocab"), list):
@@ -141,7 +141,7 @@ def _unigram(model: Spec, file: str) -> Spec:
 
 
 def _merges(merges: list[Any], vocab: Spec, prefix: str, file: str) -> list[list[str]]:
-    """The merges as pairs; each must join two pieces of the vocabulary to a third, the library panics on some that do not."""
+    """Return the merges as pairs; each must join two pieces of the vocabulary to a third, else the library may panic."""
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
     for index, pair in enumerate(pairs):
         if type(pair) is not list or len(pair) != 2 or not all(type(half) is str for half in pair) or not pair[1].startswith(prefix):
@@ -155,7 +155,7 @@ def _merges(merges: list[Any], vocab: Spec, prefix: str, file: str) -> list[list
 
 
 def _added(spec: Spec, vocab: dict[str, int], file: str) -> dict[int, str]:
-    """All ids with their tokens, once the added tokens agree with the vocabulary and with each other."""
+    """Return all ids with their tokens, once the added tokens agree with the vocabulary and with each other."""
     owners = {index: piece for piece, index in vocab.items()}
     seen: set[str] = set()
     tokens = _array([] if spec.get("added_tokens") is None else spec["added_tokens"], "added_tokens", file)
@@ -181,7 +181,7 @@ def _added(spec: Spec, vocab: dict[str, int], file: str) -> dict[int, str]:
 
 
 def _components(spec: Spec, field: str, inner: str, allowed: tuple[str, ...], file: str) -> Iterator[Spec]:
-    """The components under a field, sequences opened, each of a known type."""
+    """Yield the components under a field, sequences flattened, each of a known type."""
     if spec.get(field) is None:
         return
     waiting = [(field, spec[field])]
@@ -202,7 +202,7 @@ def _components(spec: Spec, field: str, inner: str, allowed: tuple[str, ...], fi
 
 
 def _charsmap(part: Spec, file: str) -> None:
-    """A precompiled map is a length, a trie of that many bytes, and text; the library allocates what the length claims."""
+    """Check a precompiled map: a length, a trie of that many bytes, and text; the library allocates what the length claims."""
     try:
         raw = base64.b64decode(_string(part.get("precompiled_charsmap"), "normalizer.precompiled_charsmap", file), validate=True)
     except (binascii.Error, ValueError):
@@ -216,7 +216,7 @@ def _charsmap(part: Spec, file: str) -> None:
 
 
 def _growth(spec: Spec, file: str) -> None:
-    """Replacements that lengthen a text multiply: twenty-eight doublings are a quarter of a billion."""
+    """Refuse replacements whose growth multiplies too far: twenty-eight doublings are a quarter of a billion."""
     factor, before = 1, 0
     for part in _components(spec, "normalizer", "normalizers", NORMALIZERS, file):
         if part["type"] == "Replace":

@@ -1,4 +1,4 @@
-"""BERT's WordPiece from vocab.txt, one piece a line: the same as a tokenizer.json that says what tokenizer_config.json says."""
+"""BERT's WordPiece from vocab.txt, one piece a line, as the equivalent tokenizer.json."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ LONGEST_WORD = 100  # characters; a longer word is unknown
 
 
 def wordpiece(vocab: Path, settings: dict[str, Any], named: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The spec, and the content of each special token, of a vocab.txt and what tokenizer_config.json holds."""
+    """Return the spec and the content of each special token, from a vocab.txt and the settings of tokenizer_config.json."""
     kind = settings.get("tokenizer_class", "BertTokenizer")
     if not isinstance(kind, str) or kind.removesuffix("Fast").removesuffix("Tokenizer") not in CLASSES:
         raise TokenizerError("wordpiece.class", file=vocab, found=kind, allowed=", ".join(CLASSES))
@@ -56,7 +56,7 @@ def wordpiece(vocab: Path, settings: dict[str, Any], named: dict[str, str]) -> t
 
 
 def _frame(cls: tuple[str, int], sep: tuple[str, int]) -> dict[str, Any]:
-    """[CLS] text [SEP], and [CLS] text [SEP] pair [SEP] with the pair and its end of token type 1."""
+    """Return the post-processor: [CLS] text [SEP], and [CLS] text [SEP] pair [SEP] with token type 1 from the pair on."""
 
     def token(name: str, type: int) -> dict[str, Any]:
         return {"SpecialToken": {"id": name, "type_id": type}}

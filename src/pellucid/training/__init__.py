@@ -1,4 +1,4 @@
-"""Training: a recipe makes a corpus and its tokenizer, a model from nothing, and a folder that Hugging Face's tools read.
+"""Training: from a recipe to a corpus, a tokenizer, a new model, and a folder that Hugging Face's tools read.
 
 pellucid train recipes/capitals.toml --out run
 """

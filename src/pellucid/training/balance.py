@@ -1,4 +1,4 @@
-"""Experts loaded evenly without a loss of their own: after each step a router's correction moves towards the mean load (arXiv 2408.15664).
+"""Load balancing without an auxiliary loss: after each step a router's correction moves towards the mean load (arXiv 2408.15664).
 
 correction += rate · sign(mean load - load)        loads 9, 1, 2 (mean 4)  ->  -rate, +rate, +rate
 """
@@ -23,7 +23,7 @@ class Balance:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """The forward in here is the one to correct by."""
+        """Record which experts the forward inside chooses."""
         if not self.routers:
             yield
             return
@@ -31,7 +31,7 @@ class Balance:
             yield
 
     def correct(self, real: Tensor) -> dict[str, float]:
-        """Move every correction by one rate, by the loads of the real rows [B T]; returns the fullest expert's excess over the mean."""
+        """Move every correction by one rate, by the loads of the real rows [B T]; return the fullest expert's excess over the mean."""
         excess = []
         for path, router in self.routers.items():
             chosen: Tensor = self.seen[f"{path}.chosen"].value

@@ -1,4 +1,4 @@
-"""The model card: what it is, how it was trained, and how it did on forms that it never saw, beside two things that know no language."""
+"""The model card: the model, its training, and its accuracy on held-out forms, next to two baselines without a language model."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ TITLES = ("card.relation", "card.language", "card.asked", "card.accuracy", "card
 
 
 def card(recipe: Recipe, family: Family, model: nn.Module, objective: Objective, scores: Sequence[Score]) -> str:
-    """The card as Markdown, in English and Chinese; every figure is of the weights that are saved."""
+    """Return the card as Markdown, in English and Chinese; every figure is of the saved weights."""
     s, count = recipe.train, sum(p.numel() for p in model.parameters())
     facts = {
         "family": family.name,

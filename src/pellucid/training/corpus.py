@@ -1,10 +1,10 @@
-"""A small corpus written from facts: every sentence is a form with one country put in.
+"""A small corpus written from facts: every sentence is a form with one country filled in.
 
     form "The capital of {country} is"  +  fact France, Paris   ->   prompt "The capital of France is", answer " Paris", end "."
 
-The folder holds `facts.json` (countries) and `forms.json` (prompts ending right before their answer). Some forms are held out of training:
-a model that answers them has learnt which fact is asked for, and not a string of tokens. `quiz.py` asks them. `translations.json` says how
-Chinese states each relation: the one target of all its English forms.
+The folder has `facts.json` (countries) and `forms.json` (prompts ending right before their answer). Some forms are held out of training:
+a model that answers them has learnt the fact, and not a string of tokens; `quiz.py` uses them. `translations.json` has the Chinese form
+of each relation, the one target of all its English forms.
 """
 
 import random
@@ -30,7 +30,7 @@ NAMED = ("name", "capital", "continent", "language", "currency")
 
 @dataclass(frozen=True)
 class Country:
-    """One country; `named[field][language]` is a name, `neighbours` are keys of other countries."""
+    """One country. named[field][language]: a name.  neighbours: keys of other countries."""
 
     key: str
     named: dict[str, dict[str, str]]
@@ -49,7 +49,7 @@ class Book:
 
 @dataclass(frozen=True)
 class Sentence:
-    """One document of the corpus; `text` is `prompt + answer +` the stop of its language."""
+    """One document of the corpus. text: `prompt + answer +` the stop of its language."""
 
     text: str
     prompt: str
@@ -61,7 +61,7 @@ class Sentence:
 
 
 def read(folder: Path) -> Book:
-    """Reads and checks `facts.json` and `forms.json`. Raises TrainError at the first field that does not fit."""
+    """Read and check `facts.json` and `forms.json`. A TrainError at the first field that does not fit."""
     path = folder / "facts.json"
     entries = _object(read_object(path, error=TrainError), "countries", path)
     countries = {key: _country(key, entries, path) for key in entries}
@@ -108,7 +108,7 @@ def _forms(relations: dict[str, Any], relation: str, language: str, kind: str, p
 
 
 def fill(form: str, name: str) -> str:
-    """The form with a name in its slot: "{country}'s capital is", "the Netherlands" -> "The Netherlands' capital is"."""
+    """Return the form with a name in its slot: "{country}'s capital is", "the Netherlands" -> "The Netherlands' capital is"."""
     before, after = form.split("{", 1)[0], form.split("}", 1)[1]
     if after.startswith("'s") and name.startswith("the ") and name.endswith("s"):
         after = "'" + after[2:]
@@ -116,17 +116,17 @@ def fill(form: str, name: str) -> str:
 
 
 def answers(book: Book, country: Country, relation: str, language: str) -> list[str]:
-    """The right answers without lead and stop: one, but for neighbours, of which there are as many as the country has."""
+    """Return the right answers without lead and stop: one, or one for each neighbour of the country."""
     if relation == "neighbours":
         return [book.countries[other].named["name"][language] for other in country.neighbours]
     return [country.named["name" if relation == "country" else relation][language]]
 
 
 def sentences(folder: Path, held_out: bool = False, seed: int = 0) -> Iterator[Sentence]:
-    """Every sentence of the trained (or held-out) forms once, in an order that the seed decides; a text that two forms give is given once.
+    """Yield every sentence of the trained or held-out forms once, in an order by the seed; a text of two forms comes once.
 
-    A form states one answer for each country. A country with several neighbours names them in turn, one form after the other, so that every
-    relation weighs about the same in the corpus.
+    A form states one answer for each country. A country with several neighbours names one of them in each form, so that every relation has
+    about the same weight in the corpus.
     """
     book = read(folder)
     seen: dict[str, Sentence] = {}
@@ -144,7 +144,7 @@ def sentences(folder: Path, held_out: bool = False, seed: int = 0) -> Iterator[S
 
 
 def translations(folder: Path, held_out: bool = False, seed: int = 0) -> Iterator[tuple[Sentence, str]]:
-    """Every English sentence of `sentences`, and the Chinese sentence of its fact, as `translations.json` writes it."""
+    """Yield every English sentence of `sentences` with the Chinese sentence of its fact, from `translations.json`."""
     book, path = read(folder), folder / "translations.json"
     forms = _object(read_object(path, error=TrainError), "zh", path)
     for relation in RELATIONS:
@@ -160,7 +160,7 @@ def translations(folder: Path, held_out: bool = False, seed: int = 0) -> Iterato
 
 
 def pieces(folder: Path) -> Iterator[str]:
-    """The texts that the tokenizer learns from: names by themselves, forms without their names, so that no token spans both.
+    """Yield the texts that the tokenizer is trained on: names alone and forms without names, so that no token spans both.
 
     Chinese has no spaces to stop a merge: whole sentences would teach 国的首 from 法国的首都, and 法国 would then be cut apart.
     So Chinese forms are given character by character, and the words worth a token of their own are listed in `forms.json`.
@@ -182,7 +182,7 @@ def pieces(folder: Path) -> Iterator[str]:
 
 
 def train_tokenizer(texts: Iterable[str], size: int, special: Sequence[str | AddedToken] = (END_OF_TEXT,)) -> Tokenizer:
-    """A byte-level BPE tokenizer in GPT-2's manner with at most `size` tokens; the special ones are the first."""
+    """Return a byte-level BPE tokenizer like GPT-2's with at most `size` tokens, the special ones first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

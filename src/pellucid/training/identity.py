@@ -1,7 +1,7 @@
-"""What a saved state belongs to: a run goes on only where every number of it would have been the same.
+"""The identity of a training run: a saved state is resumed only if every later number would be the same.
 
-How often the run is logged and saved changes no number. How many steps it takes does, through the learning rate; not where that stays
-level (`floor = 1`), and there a run may be given more of them.
+The intervals of logging and saving change no number and may differ. The number of steps changes the learning rate and may not, except at
+a constant rate (`floor = 1`), where it may be raised.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ HASHES = {"model", "documents"}
 
 
 def identity(config: Config, objective: Objective, documents: Sequence[Document], s: TrainSettings) -> dict[str, Any]:
-    """All that the numbers of a run follow from, as it is kept with a state; settings by name, the large parts by their SHA-256."""
+    """Return all that a run's numbers depend on, as saved with a state: settings by name, large parts by their SHA-256."""
     return {
         "settings": asdict(s),
         "model": digest(repr(config)),

@@ -1,6 +1,6 @@
-"""The training loop: documents in a seeded order, the loss of their objective, AdamW, states from which a run goes on bit for bit.
+"""The training loop: documents in a seeded order, an objective's loss, AdamW, and states that resume bit for bit.
 
-What a batch holds follows from the seed and the step alone, so a resumed run sees what an uninterrupted one would have seen.
+A batch depends on the seed and the step alone, so a resumed run sees what an uninterrupted one would have seen.
 """
 
 import inspect
@@ -34,7 +34,7 @@ STEP = re.compile(rb'\{"step": ([0-9]+)[,}].*\}$')
 
 
 def initialise(model: nn.Module, layers: int, spread: float, seed: int) -> None:
-    """First weights as GPT-2's: normal, those that write to the residual smaller by the root of twice the layers; biases zero."""
+    """Set the first weights as GPT-2 does: normal, smaller by √(2·layers) where they write to the residual; biases zero."""
     rng = torch.Generator().manual_seed(seed)
     for path, p in model.named_parameters():
         writes = path.removesuffix(".weight").endswith((".o", ".down"))
@@ -46,7 +46,7 @@ def initialise(model: nn.Module, layers: int, spread: float, seed: int) -> None:
 
 
 def batches(documents: list[Document], s: TrainSettings) -> Iterator[list[int]]:
-    """For ever: the numbers of the documents of each step. A pool of batches is sorted by length, so that little is padded."""
+    """Yield the numbers of each step's documents, for ever. A pool of batches is sorted by length, so that little is padded."""
     epoch = 0
     while True:
         order = list(range(len(documents)))
@@ -61,7 +61,7 @@ def batches(documents: list[Document], s: TrainSettings) -> Iterator[list[int]]:
 
 
 def learning_rate(step: int, s: TrainSettings) -> float:
-    """Up in a line for `warmup` steps, then a cosine down to `floor` of the whole."""
+    """Return the rate of a step: a linear warm-up of `warmup` steps, then a cosine down to `floor` of the full rate."""
     if step < s.warmup:
         return s.learning_rate * (step + 1) / s.warmup
     part = (step - s.warmup) / max(1, s.steps - s.warmup)
@@ -74,7 +74,7 @@ if "torch._dynamo" not in sys.modules:  # as in meta: what torch wraps imports i
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's AdamW with a step that leaves torch's compiler alone: theirs imports it, and triton, only to keep it out."""
+    """torch's AdamW without its wrapper, which imports torch's compiler and triton only to disable them."""
 
     taken = staticmethod(inspect.unwrap(torch.optim.AdamW.step))
 
@@ -84,7 +84,7 @@ class AdamW(torch.optim.AdamW):
 
 
 def optimizer(model: nn.Module, s: TrainSettings) -> AdamW:
-    """AdamW (arXiv 1711.05101); matrices decay, norms and biases do not."""
+    """Return AdamW (arXiv 1711.05101); matrices decay, norms and biases do not."""
     decays = [p for p in model.parameters() if p.ndim >= 2]
     stays = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": decays, "weight_decay": s.weight_decay}, {"params": stays, "weight_decay": 0.0}]
@@ -92,14 +92,14 @@ def optimizer(model: nn.Module, s: TrainSettings) -> AdamW:
 
 
 def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """Mean over the real targets of -log p(target); smoothing is the part of it that all V ids share alike (arXiv 1512.00567)."""
+    """Return the mean of -log p(target) over real targets; `smoothing` is the part shared by all V ids (arXiv 1512.00567)."""
     logits = model(*batch.inputs)
     targets = batch.targets.flatten()
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
 
 
 class TrainingRun:
-    """One training run in a folder of its own: log.jsonl, saves/."""
+    """One training run in its own folder: log.jsonl, saves/."""
 
     def __init__(
         self, model: Decoder | EncoderDecoder, objective: Objective, documents: list[Document], s: TrainSettings, folder: Path
@@ -111,7 +111,7 @@ class TrainingRun:
         self.identity = identity(model.config, objective, documents, s)
 
     def train(self, progress: Callable[[dict[str, Any]], None], stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Train to the last step; True when it is reached, False where `stopped` said to stop (the state is saved then)."""
+        """Train to the last step. Return True there, False if `stopped()` said to stop, with the state saved."""
         feed = batches(self.documents, self.s)
         for _ in range(self.step):
             next(feed)
@@ -132,7 +132,7 @@ class TrainingRun:
         return True
 
     def one(self, numbers: list[int]) -> dict[str, Any]:
-        """One step of the optimizer on these documents; a loss or gradient that is no number ends the run before it touches a weight."""
+        """Take one step on these documents. A TrainError if loss or gradient is not finite, before any weight changes."""
         rate = learning_rate(self.step, self.s)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -162,8 +162,8 @@ class TrainingRun:
             raise TrainError("train.save", path=self.folder / "log.jsonl", reason=reason(fault)) from None
 
     def unlog(self) -> None:
-        """Take back what the log tells of steps that were lost; a crash may have torn its last line. The new log is written beside the
-        old one and takes its name when it is on the disk; where nothing goes, nothing is written.
+        """Drop log lines of steps after the resumed state, and a last line torn by a crash. The log is replaced atomically, and not written
+        if nothing is dropped.
         """
         path = self.folder / "log.jsonl"
         if not os.path.lexists(path):
@@ -175,16 +175,15 @@ class TrainingRun:
                 part.write_bytes(kept)
 
     def save(self) -> None:
-        """Keep everything that the next step depends on."""
+        """Save everything that the next step depends on."""
         state = self.optimizer.state
         moments = {f"{path}:{k}": v for path, p in self.model.named_parameters() for k, v in state[p].items()}
         weights = {path: t.detach() for path, t in targets(self.model).items()}
         save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity})
 
     def resume(self, restart: bool = False) -> list[str]:
-        """Go on from the newest state that verifies, or begin where none was saved; returns what was wrong with later states, which are
-        put aside. Where states were saved and none verifies, a TrainError, or with `restart` a beginning. A log without its state goes
-        aside with them.
+        """Resume from the newest state that verifies, or start if none was saved; return the faults of later states, which are put aside.
+        If states were saved and none verifies: a TrainError, or with `restart` a fresh start, and the log is put aside too.
         """
         newest_state, faults = newest(self.folder / "saves")
         warnings = list(faults.values())
@@ -210,7 +209,7 @@ class TrainingRun:
 
 
 def check(objective: Objective, documents: list[Document], vocab: int, positions: int | None) -> None:
-    """Refuse documents that teach nothing or that the model cannot take: without a row, too long, with ids outside the vocabulary."""
+    """Refuse documents without rows, too long for the model, or with ids outside the vocabulary."""
     if not documents:
         raise TrainError("train.empty")
     for number, document in enumerate(documents):

@@ -25,25 +25,24 @@ IGNORED = -100  # a target that carries no loss: padding, and what the model was
 
 
 class Document(NamedTuple):
-    """One example, as ids: what the model is given, and its target."""
+    """One example as ids: what the model is given, and its target."""
 
     given: list[int]
     target: list[int]
 
 
 class Batch(NamedTuple):
-    """A batch: what the model is called with, and the targets [B T] of its logits, IGNORED where there is none."""
+    """A batch: the model's inputs, and the targets [B T] of its logits, IGNORED where there is none."""
 
     inputs: tuple[Any, ...]
     targets: Tensor
 
 
 class Objective(ABC):
-    """One way to train and to ask.
+    """One way to train a model and to quiz it.
 
-    kind: the models it fits.  special: the tokens of the vocabulary that are no text.  names: some of them by their roles in
-    tokenizer_config.json.  ids: those that config.json numbers.  last: what ends a text.  measured: the words of what the card's
-    accuracies are.
+    kind: the class of model.  special: tokens of the vocabulary that are no text.  names: some of them by their roles in
+    tokenizer_config.json.  ids: those in config.json.  last: what ends a text.  measured: the key of the card's caption of accuracies.
     """
 
     kind: type[nn.Module] = Decoder
@@ -58,29 +57,29 @@ class Objective(ABC):
         self.end = number(tokenizer, self.last)
 
     def learnt(self, folder: Path, seed: int = 0) -> Iterator[tuple[str, str]]:
-        """Every trained prompt with its answer, in an order that the seed decides."""
+        """Yield every trained prompt with its answer, in an order by the seed."""
         for s in sentences(folder, seed=seed):
             yield s.prompt, continuation(s)
 
     def questions(self, folder: Path) -> list[Question]:
-        """Every held-out prompt once."""
+        """Return every held-out prompt once."""
         return questions(folder)
 
     @abstractmethod
     def documents(self, folder: Path, seed: int) -> list[Document]:
-        """What is trained on."""
+        """Return the documents to train on."""
 
     @abstractmethod
     def rows(self, document: Document) -> int:
-        """How many positions a document takes of the model."""
+        """Return how many positions of the model a document takes."""
 
     @abstractmethod
     def batch(self, documents: Sequence[Document]) -> Batch:
-        """A batch laid out."""
+        """Return the batch of these documents."""
 
     @abstractmethod
     def complete(self, model: nn.Module) -> Complete:
-        """How the model answers prompts."""
+        """Return the function that answers prompts with `model`."""
 
 
 class Causal(Objective):
@@ -93,7 +92,7 @@ class Causal(Objective):
         return [self.document([*w.ids, self.end], len(p.ids)) for p, w in zip(prompts, full, strict=True)]
 
     def document(self, ids: list[int], prompt: int) -> Document:
-        """The document of a sentence whose first `prompt` ids are its prompt."""
+        """Return the document of a sentence whose first `prompt` ids are its prompt."""
         return Document([], ids)
 
     def rows(self, document: Document) -> int:
@@ -107,7 +106,7 @@ class Causal(Objective):
         return Batch((inputs, self.step(inputs, given)), targets)
 
     def step(self, tokens: Tensor, given: Tensor) -> Step:
-        """The step of tokens [B T] whose first given [B] are the prompt."""
+        """Return the step of tokens [B T] whose first given [B] are the prompt."""
         return Step.plain(tokens)
 
     def complete(self, model: nn.Module) -> Complete:
@@ -119,7 +118,7 @@ class Causal(Objective):
 
 
 class Prefix(Causal):
-    """The answer after a prompt whose tokens see each other both ways; only the answer carries loss."""
+    """The answer after a bidirectional prompt; only the answer carries loss."""
 
     def document(self, ids: list[int], prompt: int) -> Document:
         return Document(ids[:prompt], ids[prompt:])
@@ -129,7 +128,7 @@ class Prefix(Causal):
 
 
 class Translation(Objective):
-    """An English sentence in, the Chinese sentence of the same fact out. The decoder begins with the end of text."""
+    """An English sentence in, the Chinese sentence of the same fact out. The decoder starts with the end of text."""
 
     kind = EncoderDecoder
     names = {"eos": END_OF_TEXT, "pad": END_OF_TEXT, "unk": END_OF_TEXT}
@@ -168,7 +167,7 @@ MASK = "[MASK]"
 
 
 class Masked(Objective):
-    """The tokens of the answer, each blanked out, from what stands on both sides; [CLS] and [SEP] stand around a text as in BERT."""
+    """The tokens of the answer, each masked, from both sides; [CLS] and [SEP] stand around a text as in BERT."""
 
     kind = Encoder
     special = ("[PAD]", "[CLS]", "[SEP]", AddedToken(MASK, lstrip=True, special=True))  # a blank is a word with its space
@@ -184,7 +183,7 @@ class Masked(Objective):
         self.mask = number(tokenizer, MASK)
 
     def blanked(self, given: list[Sentence]) -> Iterator[tuple[str, list[int], range]]:
-        """Each sentence as text with as many blanks as its answer has tokens, its own ids, and where the blanks are."""
+        """Yield each sentence with one mask for each token of its answer, its own ids, and the range of the masks."""
         stops = {language: len(self.tokenizer.encode(stop, add_special_tokens=False)) for language, stop in STOP.items()}
         prompts = self.tokenizer.encode_batch([s.prompt for s in given])
         full = self.tokenizer.encode_batch([s.text for s in given])
@@ -204,7 +203,7 @@ class Masked(Objective):
         return list({text: Question(text, right[s.prompt], s.relation, s.language) for s, (text, _, _) in blanked}.values())
 
     def documents(self, folder: Path, seed: int) -> list[Document]:
-        """An answer of several tokens is blanked out whole, then from its second token on, and so forth: blanks are filled in turn."""
+        """Return documents with the answer masked from its first token on, from its second on, and so on: masks are filled in turn."""
         return [
             Document([*ids[:first], *[self.mask] * (at.stop - first), *ids[at.stop :]], ids[first : at.stop])
             for _, ids, at in self.blanked(list(sentences(folder, seed=seed)))
@@ -221,7 +220,7 @@ class Masked(Objective):
         return Batch((given.clamp(min=0), Step.plain(given, given != IGNORED)), targets)
 
     def complete(self, model: nn.Module) -> Complete:
-        """What it writes is the text from its first blank on, the blanks filled from the left, each with its likeliest token."""
+        """Return a function that fills masks from the left, each with its likeliest token, and returns the text from the first mask on."""
 
         def fill(prompts: list[str]) -> list[str]:
             encoded: list[list[int]] = [e.ids for e in self.tokenizer.encode_batch(prompts)]
@@ -243,12 +242,12 @@ OBJECTIVES: dict[str, type[Objective]] = {"causal": Causal, "prefix": Prefix, "t
 
 
 def continuation(s: Sentence) -> str:
-    """What follows a sentence's prompt: its answer and its stop."""
+    """Return what follows a sentence's prompt: its answer and its stop."""
     return s.answer + STOP[s.language]
 
 
 def stacked(rows: Sequence[list[int]]) -> Tensor:
-    """Rows of ids side by side, [B T]; shorter ones are filled up with IGNORED."""
+    """Return rows of ids as [B T], padded with IGNORED."""
     out = torch.full((len(rows), max(map(len, rows))), IGNORED)
     for i, row in enumerate(rows):
         out[i, : len(row)] = torch.tensor(row)
@@ -256,14 +255,14 @@ def stacked(rows: Sequence[list[int]]) -> Tensor:
 
 
 def last_logits(model: nn.Module, tokens: tuple[Tensor, ...], step: Step) -> Tensor:
-    """The logits [B V] of the last row, and of no other."""
+    """Return the logits [B V] of the last row only."""
     step.wanted = torch.tensor([tokens[-1].shape[1] - 1])
     after: Tensor = model(*tokens, step)
     return after[:, -1]
 
 
 def number(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a token of the vocabulary."""
+    """Return the id of a token of the vocabulary."""
     id = tokenizer.token_to_id(token)
     assert id is not None, token
     return id

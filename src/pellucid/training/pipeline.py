@@ -1,4 +1,4 @@
-"""From a recipe to a model folder: corpus, tokenizer, training, examination, and the card that tells how it did."""
+"""The pipeline from a recipe to a model folder: corpus, tokenizer, training, quiz, and model card."""
 
 import fcntl
 import json
@@ -30,12 +30,13 @@ Progress = Callable[[dict[str, Any]], None]
 
 
 def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, progress: Progress, restart: bool = False) -> Path:
-    """Train what a recipe tells, and return the folder of the finished model, `out`/model.
+    """Train by a recipe, and return the folder of the finished model, `out`/model.
 
-    out: the run's folder, runs/<name> where None.  resume: go on from its newest saved state.  progress: takes each log entry.
-    restart: resume, and begin at step 1 if states were saved there of which none is whole.
+    out: the run's folder, by default runs/<name>.  resume: resume from its newest saved state.  progress: called with each log entry.
+    restart: resume, but start at step 1 if no saved state verifies.
 
-    SIGINT or SIGTERM while it trains, or later, is a StoppedError with everything saved; earlier, or twice, it is a KeyboardInterrupt.
+    The first SIGINT or SIGTERM during or after training is a StoppedError with everything saved; an earlier or second one is a
+    KeyboardInterrupt.
     """
     recipe, resume = read_recipe(path), resume or restart
     folder = out or Path("runs") / recipe.name
@@ -65,13 +66,13 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
 
 
 def prepare(recipe: Recipe) -> Objective:
-    """The recipe's objective, with a tokenizer of its corpus."""
+    """Return the recipe's objective, with a tokenizer trained on its corpus."""
     kind = OBJECTIVES[recipe.objective]
     return kind(corpus.train_tokenizer(corpus.pieces(recipe.data), recipe.tokenizer["size"], kind.special))
 
 
 def fresh(recipe: Recipe, objective: Objective) -> tuple[Family, dict[str, Any], Decoder | EncoderDecoder]:
-    """A model of the recipe's configuration with its first weights, in float32."""
+    """Return a new model of the recipe's configuration with its first weights, in float32."""
     hf = {**recipe.model, "vocab_size": objective.tokenizer.get_vocab_size(), **numbered(objective)}
     family, cfg = understand(hf, str(recipe.path))
     model = build(cfg)
@@ -82,7 +83,7 @@ def fresh(recipe: Recipe, objective: Objective) -> tuple[Family, dict[str, Any],
 
 
 def numbered(objective: Objective) -> dict[str, int]:
-    """The ids of an objective's tokens, as config.json and generation_config.json name them."""
+    """Return the ids of an objective's tokens, as config.json and generation_config.json name them."""
     return {f"{role}_token_id": number(objective.tokenizer, token) for role, token in objective.ids.items()}
 
 
@@ -95,7 +96,7 @@ def finish(
     objective: Objective,
     progress: Progress,
 ) -> Path:
-    """Round to bfloat16, examine what is saved, and write the folder with its card."""
+    """Round to bfloat16, quiz what is saved, and write the folder with its card."""
     cast(model.eval(), torch.bfloat16)
     cast(model, torch.float32)
     scores = quiz(objective.questions(recipe.data), objective.learnt(recipe.data), objective.complete(model), objective.tokenizer)
@@ -119,7 +120,7 @@ def finish(
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the run's folder: two runs in one would overwrite each other."""
+    """Lock the run's folder, so that two runs cannot overwrite each other. A TrainError if it is locked."""
     try:
         f = (folder / LOCK).open("w")
     except OSError as fault:
@@ -133,7 +134,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 class StopSignal:
-    """What SIGINT and SIGTERM do to a run: each is a KeyboardInterrupt, but the first `at_a_step` is only remembered in `received`."""
+    """The handler of SIGINT and SIGTERM: a KeyboardInterrupt, except that the first one inside `at_a_step` only sets `received`."""
 
     def __init__(self) -> None:
         self.received = self.waits = False
@@ -145,7 +146,7 @@ class StopSignal:
 
     @contextmanager
     def at_a_step(self) -> Iterator[None]:
-        """While steps are made: what is within ends at the border of a step, when its state is saved."""
+        """Let the body end between two steps, with the state saved, on the first signal."""
         self.waits = True
         try:
             yield
@@ -155,7 +156,7 @@ class StopSignal:
 
 @contextmanager
 def stopping() -> Iterator[StopSignal]:
-    """Yields a Stop that hears SIGINT and SIGTERM; the handlers of before are set again in the end."""
+    """Yield a StopSignal that handles SIGINT and SIGTERM; restore the handlers afterwards."""
     stop = StopSignal()
     before = {s: signal.signal(s, stop.receive) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,9 +1,9 @@
-"""Does the model know the facts? It is asked every held-out form, and its own greedy completion is judged, word for word.
+"""The quiz: every held-out form is completed greedily, and the completion is compared with the right answers word for word.
 
     prompt "The capital of France is"  ->  " Paris." is right, whatever follows; " Paris Saint" and " Lyon." are wrong
 
-Beside each accuracy stand two that need no language model: chance, and naive Bayes over the prompt's pieces, which learns from the same
-sentences but does not see the order of words.
+Each accuracy is compared with two baselines: chance, and naive Bayes over the prompt's pieces, which learns from the same sentences
+without the order of words.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ Complete = Callable[[list[str]], list[str]]
 
 @dataclass(frozen=True)
 class Question:
-    """One held-out prompt and its right answers, each with lead and stop, for instance (" Paris.",)."""
+    """One held-out prompt and its right answers, each with lead and stop, such as (" Paris.",)."""
 
     prompt: str
     right: tuple[str, ...]
@@ -34,7 +34,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Score:
-    """The share of right completions for one relation in one language; `chance` and `bag_of_words` are shares of the same questions."""
+    """The share of right completions for one relation in one language. chance, bag_of_words: those of the baselines."""
 
     relation: str
     language: str
@@ -50,7 +50,7 @@ class Score:
 
 
 def questions(folder: Path) -> list[Question]:
-    """Every held-out prompt once; a country with several neighbours has as many right answers."""
+    """Return every held-out prompt once; a country with several neighbours has as many right answers."""
     book, by_prompt = read(folder), {}
     for sentence in sentences(folder, held_out=True):
         lead, stop = LEAD[sentence.language], STOP[sentence.language]
@@ -62,7 +62,7 @@ def questions(folder: Path) -> list[Question]:
 
 
 def quiz(questions: list[Question], learnt: Iterable[tuple[str, str]], complete: Complete, tokenizer: Tokenizer) -> list[Score]:
-    """Asks each question; a completion is right if it starts with a right answer and its stop, exactly.
+    """Complete each question; a completion is right if it starts with a right answer and its stop, exactly.
 
     learnt: the prompts and answers that were trained, for the bag of words.
     """
@@ -101,13 +101,13 @@ class BagOfWords:
         self.likelihood = np.log(counts / counts.sum(1, keepdims=True))
 
     def answer(self, prompts: list[str]) -> list[str]:
-        """The most probable answer of each prompt, with lead and stop."""
+        """Return the most probable answer of each prompt, with lead and stop."""
         encoded = self.tokenizer.encode_batch(prompts)
         return [self.answers[int(np.argmax(self.prior + self.likelihood[:, encoding.ids].sum(1)))] for encoding in encoded]
 
 
 def greedy(logits: Callable[[Tensor, Tensor], Tensor], tokenizer: Tokenizer, most: int = 16, batch: int = 512) -> Complete:
-    """A `Complete` from a model, at most `most` new tokens each: `logits(prompts [B S], written [B T])` are those of the next token [B V].
+    """Return a greedy `Complete`, at most `most` new tokens: `logits(prompts [B S], written [B T])` are those of the next token.
 
     Prompts of the same length go together, so nothing is padded and nothing masked.
     """
@@ -131,7 +131,7 @@ def greedy(logits: Callable[[Tensor, Tensor], Tensor], tokenizer: Tokenizer, mos
 
 
 def by_length(rows: Sequence[Sequence[int]], batch: int) -> Iterator[list[int]]:
-    """The numbers of the rows in batches of the same length."""
+    """Yield the numbers of the rows in batches of equal length."""
     groups: dict[int, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
         groups[len(row)].append(i)

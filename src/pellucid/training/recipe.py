@@ -1,4 +1,4 @@
-"""A recipe: one TOML file that tells the model, its tokenizer, its data and how it is trained. Every field is checked by name."""
+"""Recipes: a TOML file with the model, its tokenizer, its data and its training. Every field is checked by name."""
 
 import re
 import tomllib
@@ -18,7 +18,7 @@ BELOW_ONE = {"beta1", "beta2", "smoothing"}
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How to train: AdamW with a warm-up and a cosine down to `floor` of the learning rate.
+    """The [train] table: AdamW with a warm-up and a cosine down to `floor` of the learning rate.
 
     batch: documents a step.  pool: batches that are filled from one pool sorted by length, so that little is padded.
     """
@@ -43,7 +43,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A whole recipe; `model` are the fields of a Hugging Face config.json, `data` and `tokenizer` belong to the corpus.
+    """A recipe. model: fields of a Hugging Face config.json.  data, tokenizer: of the corpus.
 
     objective: what is trained, one of `objectives.OBJECTIVES`.
     """
@@ -85,13 +85,13 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def known(path: Path, table: str, table_given: dict[str, Any], allowed: set[str]) -> None:
-    """Refuse the first field of a table that is not one of these."""
+    """Refuse the first field of a table that is not in `allowed`."""
     for field in sorted(table_given.keys() - allowed):
         raise TrainError("recipe.unknown", path=path, field=table + field, allowed=", ".join(sorted(allowed)))
 
 
 def settings(path: Path, given: dict[str, Any]) -> TrainSettings:
-    """The [train] table with its bounds."""
+    """Return the [train] table, checked against its bounds."""
     known(path, "train.", given, {f.name for f in fields(TrainSettings)})
     for field in fields(TrainSettings):
         name, is_int = field.name, field.type is int

@@ -1,9 +1,9 @@
-"""Saved states of a training run: written beside, verified by a manifest, and only then named.
+"""Saved states of a training run: written under another name, verified by a manifest, then renamed.
 
     run/saves/000500/   weights.safetensors  moments.safetensors  state.json  manifest.json (SHA-256 and size of each)
 
-A state without a manifest that verifies does not count; the newest that does is where a run goes on. The two newest are kept, and the
-one just written always. What does not count is put aside, never deleted: run/aside/000500.
+A state counts only if its manifest verifies; a run resumes from the newest that does. The two newest are kept, and always the one just
+written. States that do not verify are put aside, never deleted: run/aside/000500.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ FILES = ("weights.safetensors", "moments.safetensors", "state.json")
 
 
 def save_state(root: Path, step: int, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-    """Write one state whole, then drop all but it and the newest before it. Those of later steps are no past of it: they go aside."""
+    """Write one state completely, then drop all but it and the newest before it. States of later steps are put aside."""
     final, part = root / f"{step:09d}", root / f".{step:09d}.part"
     try:
         shutil.rmtree(part, ignore_errors=True)
@@ -57,13 +57,13 @@ def text(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def states(root: Path) -> list[Path]:
-    """Every state in a folder, whether it verifies or not, by its step; what has another name is none."""
+    """Return every state in a folder by its step, verified or not."""
     try:
         names = [name for name in os.listdir(root) if NAME.fullmatch(name)]
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def states(root: Path) -> list[Path]:
 
 
 def set_aside(run: Path, path: Path) -> Path:
-    """Move a damaged state, or the log of one, into the folder `aside` of a run, where nothing is ever deleted; returns its new place."""
+    """Move a damaged state, or the log of one, into the folder `aside` of a run, where nothing is deleted; return its new place."""
     place, number = run / "aside" / path.name, 1
     try:
         place.parent.mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ def set_aside(run: Path, path: Path) -> Path:
 
 
 def newest(root: Path) -> tuple[Path | None, dict[Path, str]]:
-    """The newest state that verifies, and what is wrong with each later one."""
+    """Return the newest state that verifies, None if none does, and the fault of each later one."""
     faults: dict[Path, str] = {}
     for folder in reversed(states(root)):
         try:
@@ -105,7 +105,7 @@ def newest(root: Path) -> tuple[Path | None, dict[Path, str]]:
 
 
 def read_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-    """Weights, moments and state of one saved state."""
+    """Return the weights, moments and state of one saved state."""
     weights, moments = (
         {name: read_tensor(entry) for name, entry in read_header(folder / f"{kind}.safetensors").items()} for kind in ("weights", "moments")
     )
