@@ -24,7 +24,7 @@ from pellucid.api.count import count
 from pellucid.bench import last_measured
 from pellucid.bench.benched_model import random_weights
 from pellucid.bench.machine_limits import Gauge, block_for, threaded
-from pellucid.bench.timing import Beside, beside, decode, prefill
+from pellucid.bench.timing import AgainstBound, against_bounds, decode, prefill
 from pellucid.counting.bounds import moved
 from pellucid.documents.amount import seconds
 
@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 GOALS = {"decode": 0.20, "prefill": 0.30}  # the median of the errors' sizes
 
 
-def told(x: Beside) -> dict[str, Any]:
+def to_json(x: AgainstBound) -> dict[str, Any]:
     return {"seconds": x.seconds, "bound": x.bound, "ratio": x.ratio, "error": x.error, "below": x.seconds < x.bound}
 
 
@@ -46,11 +46,11 @@ def cases(name: str, dtype: str, a: argparse.Namespace) -> list[dict[str, Any]]:
     limits = gauge.measure().limits
     found = []
     for context, timed in times:
-        whole, parts = beside(bills[context], timed, limits.device)
+        whole, parts = against_bounds(bills[context], timed, limits.device)
         found.append({
-            "model": name, "dtype": dtype, "phase": timed.phase, "context": context, **told(whole), "planned": timed.planned,
-            "runs": timed.whole, "eager": statistics.median(timed.eager),
-            "parts": {p.path: told(p) for p in parts}, "limits": last_measured.document(limits),
+            "model": name, "dtype": dtype, "phase": timed.phase, "context": context, **to_json(whole), "planned": timed.planned,
+            "runs": timed.full, "eager": statistics.median(timed.eager),
+            "parts": {p.path: to_json(p) for p in parts}, "limits": last_measured.document(limits),
         })  # fmt: skip
         print(name, dtype, timed.phase, context, seconds(whole.seconds), "bound", seconds(whole.bound), f"{whole.error:+.1%}", flush=True)
     return found

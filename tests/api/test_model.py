@@ -123,8 +123,8 @@ def test_dtypes(folder: Path, tmp_path: Path) -> None:
         at = stored(folder, tmp_path, dtype)
         assert load(at).dtype == torch.promote_types(dtype, torch.float32)
         assert load(at, device="meta").dtype == dtype
-        for name, dtype in model_module.DTYPES.items():
-            assert load(at, dtype=name).dtype == load(at, dtype=dtype).dtype == dtype
+        for name, other in model_module.DTYPES.items():
+            assert load(at, dtype=name).dtype == load(at, dtype=other).dtype == other
         assert {p.dtype for p in load(at, dtype="float32").module.parameters()} == {torch.float32}
     half = load(stored(folder, tmp_path / "again", torch.float16))
     assert same(half.tensors(), {n: t.half().float() for n, t in load(folder).tensors().items()})

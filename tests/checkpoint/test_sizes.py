@@ -85,8 +85,8 @@ def test_a_tensor_that_cannot_be_made_is_one_line(device: str, tmp_path: Path) -
 def test_a_quantised_folder_holds_its_numbers(folder: Path, tmp_path: Path) -> None:
     """What is stored in four bits counts as what it is once it is multiplied out."""
     load(folder, dtype="float32", quant="int4").save(tmp_path / "small")
-    folder = Folder(tmp_path / "small")
-    assert folder.bytes < Folder(folder).bytes
+    small = Folder(tmp_path / "small")
+    assert small.bytes < Folder(folder).bytes
     assert load(tmp_path / "small").quant == "int4"
 
 

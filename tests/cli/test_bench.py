@@ -177,7 +177,7 @@ def test_ratios_are_measured_over_bound() -> None:
     assert whole.ratio == 5.0 / whole.bound and whole.error == whole.bound / 5.0 - 1
     assert {b.path: b.ratio for b in each} == {**dict.fromkeys(bounds, 2.0), "embed": None}
     assert {b.path: (b.layers, b.sets) for b in each if b.bound} == {p: (b.times, b.sets) for p, b in bounds.items()}
-    assert timing.Beside("x", 4.0, 3.0).error == -0.25
+    assert timing.AgainstBound("x", 4.0, 3.0).error == -0.25
     twice = replace(DEVICE, bandwidth=200.0, peak={"float32": 2000.0})
     assert timing.against_bounds(bill, timed, twice)[0].bound == pytest.approx(whole.bound / 2)
 
@@ -336,7 +336,7 @@ def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
     import count  # type: ignore[import-not-found]
 
     def case(phase: str, seconds: float, part: float) -> dict[str, Any]:
-        part_told, whole = count.told(timing.Beside("head", part, 1.0)), count.told(timing.Beside(phase, seconds, 1.0))
+        part_told, whole = count.to_json(timing.AgainstBound("head", part, 1.0)), count.to_json(timing.AgainstBound(phase, seconds, 1.0))
         return {"model": "m", "dtype": "float32", "phase": phase, "context": 8, **whole, "parts": {"head": part_told}}
 
     found = count.summary([case("decode", 1.25, 1.0), case("decode", 2.0, 0.5), case("decode", 1.0, 3.0), case("prefill", 0.5, 1.0)])
