@@ -225,7 +225,7 @@ def turn(screen: Screen, model: "Model", messages: list[dict[str, Any]], origin:
     ids = tokenizer.chat(messages, now=origin.now, seed=origin.seed)
     stops = tuple(id for name, id in tokenizer.special.items() if name == "eos")
     result = answer(screen, model, ids, **how, stops=stops)
-    dated, random = (any(getattr(t, used) for t in tokenizer.templates.values()) for used in ("dated", "drawn"))
+    dated, random = (any(getattr(t, used) for t in tokenizer.templates.values()) for used in ("dated", "random"))
     date, seed = origin.now.isoformat() if dated else None, origin.seed if random else None
     return result | {"prompt": messages[-1]["content"], "date": date, "template_seed": seed}
 
