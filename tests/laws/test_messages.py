@@ -227,13 +227,15 @@ def run_of_words(text: str) -> int:
 
 
 def outspoken(root: Path) -> Iterator[str]:
-    """Sentences outside messages/: two words side by side in what is shown or raised, three in any text that is no docstring."""
+    """Sentences outside messages/: two words side by side in what is shown or raised, three in any text that is no docstring.
+
+    A comment on a field of a TypedDict goes into the page's types, and is a docstring.
+    """
     for path, tree in sources(root):
         shown: set[int] = set()
         quiet = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-        for node in ast.walk(tree):  # what a schema says of a field is for programs' authors, as a docstring is
-            if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated":
-                quiet |= {id(n) for n in ast.walk(node.slice)}
+        for document in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and "TypedDict" in map(ast.unparse, n.bases)):
+            quiet |= {id(n) for field in document.body if isinstance(field, ast.AnnAssign) for n in ast.walk(field.annotation)}
         for node in ast.walk(tree):
             roots: list[ast.AST] = []
             if isinstance(node, ast.Raise) and node.exc:
@@ -290,8 +292,10 @@ MUTANTS: list[tuple[Check, dict[str, str]]] = [
     (outspoken, both(*ONE, "raise UseError('a.b', x='a positive number')\n")),
     (outspoken, both(*ONE, "lines.append('nothing was found')\n")),
     (outspoken, both(*ONE, "lines.append('没有')\n")),
+    (outspoken, both(*ONE, "class A:\n    x: Annotated[str, 'of the last token']\n")),
 ]
 SOUND: list[tuple[Check, dict[str, str]]] = [
+    (outspoken, both(*ONE, "class A(TypedDict):\n    x: Annotated[str, 'of the last token']\n")),
     (untranslated, both({"a": "FLOPs", "b": "logits {x}"}, {"a": "FLOPs", "b": "logits {x}"})),
     (unspoken, both(*ONE, "say('a.b', x=1)\nsay(f'axis.{letter}')\nkey = 'a.b'\nraise UseError(key, x=1)\n")),
     (unspoken, both(*ONE, "K = {'u': 'a.b'}\ndef fail(key, at):\n    raise UseError(key, x=at)\nfail('a.b', 1)\nfail(K['u'], 2)\n")),

@@ -54,7 +54,7 @@ def parts(hint: Any) -> tuple[Any, dict[str, Any], str, bool]:
             elif isinstance(extra, Constraint):
                 rules |= extra.rules
             else:
-                assert isinstance(extra, str), repr(extra)
+                assert isinstance(extra, str), extra
                 comment = extra
         hint = inner
     return hint, rules, comment, absent
@@ -95,7 +95,7 @@ def schema_of(hint: Any) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": schema_of(arguments[1])} | rules
     if get_origin(bare) in (Union, UnionType):
         return {"anyOf": list(map(schema_of, arguments))} | rules
-    raise TypeError(f"{hint}: schema_of")
+    raise TypeError(hint)
 
 
 def document_schema(document: Any) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def typescript_of(hint: Any) -> str:
         return f"Record<string, {typescript_of(arguments[1])}>"
     if get_origin(bare) in (Union, UnionType):
         return " | ".join(dict.fromkeys(map(typescript_of, arguments)))
-    raise TypeError(f"{hint}: typescript_of")
+    raise TypeError(hint)
 
 
 def interface(document: Any) -> str:

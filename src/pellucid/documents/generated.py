@@ -21,7 +21,7 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "candidate": CandidateDocument,
     "measures": StatsDocument,
 }
-HEAD = "// Written by `python -m pellucid.documents.generated` from the documents' definitions in src/pellucid/documents; not by hand.\n"
+HEAD = "// Generated: python -m pellucid.documents.generated\n"
 
 
 def files() -> dict[Path, str]:

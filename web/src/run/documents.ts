@@ -1,4 +1,4 @@
-// Written by `python -m pellucid.documents.generated` from the documents' definitions in src/pellucid/documents; not by hand.
+// Generated: python -m pellucid.documents.generated
 
 export interface AnswerDocument {
   row: number; // of a blank; -1: after the last row
