@@ -138,7 +138,7 @@ def test_a_head_added_what_its_columns_make_of_it(kind: str) -> None:
     result = {(s.path, s.head): s.value for s in attribution(model, recorded, 7).parts}
     for i in range(len(model.config.layers)):
         z = recorded[f"layers.{i}.attn.z"].value[0, -1]
-        out = model.module.layers[i].attn.o.matrix()
+        out = model.module.layers[i].attn.o.dense_weight()
         for h in range(z.shape[0]):
             alone = torch.zeros_like(z)
             alone[h] = z[h]

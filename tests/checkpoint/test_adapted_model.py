@@ -41,7 +41,7 @@ def test_every_parameter_is_the_source_of_a_line(family: str) -> None:
     assert names <= ran and any("lora_a" in n for n in names)
     if family == "deepseek_v3":
         assert "layers.0.attn.kv_b.adapters.default.lora_b.weight" in recorded["layers.0.attn.k"].weights
-        with swapped(AdaptedLinear, "matrix", lambda self: self.weight):
+        with swapped(AdaptedLinear, "dense_weight", lambda self: self.weight):
             assert not names <= {w for s in trace(model, PROMPT) for w in s.weights}
 
 
@@ -119,7 +119,7 @@ def test_the_mutant_that_counts_no_editions_replays_a_stale_plan() -> None:
     for d in (decode, free):
         d.start(PROMPT)
         d.step(7)
-    with swapped(Plans, "state", lambda self: self.made_of):
+    with swapped(Plans, "state", lambda self: self.recorded_state):
         model.adapt(adapters.case("llama")[1])
         assert far(decode.step(8), free.step(8)) > 1e-2
 

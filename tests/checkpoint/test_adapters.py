@@ -78,7 +78,7 @@ class Without(Addition):
         ("llama", adapter, "Addition", Without),
         ("llama", adapter_file.math, "sqrt", lambda x: x),
         ("gpt2", adapter, "transposed", lambda group, shapes: False),
-        ("deepseek_v3", AdaptedLinear, "matrix", lambda self: self.weight),
+        ("deepseek_v3", AdaptedLinear, "dense_weight", lambda self: self.weight),
         ("t5", AdaptedLinear, "forward", lambda self, x: torch.nn.functional.linear(x, self.weight, self.bias)),
     ],
 )

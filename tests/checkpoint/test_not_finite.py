@@ -57,18 +57,18 @@ def refusal(model: Any, prompts: Any, sources: Any) -> UseError | None:
 def test_logits_that_are_no_numbers(family: str, value: float) -> None:
     """All logits of one request at the third step: the error names the request and the step, whatever else is in the batch."""
     model, calls = tiny(family), [0]
-    end = model.end
+    logits = model.logits
 
     def later(x: torch.Tensor, step: Any) -> torch.Tensor:
         calls[0] += 1
-        out = end(x, step)
+        out = logits(x, step)
         if calls[0] == 3:
             out = out.clone()
             out[0, -1] = value
         return out
 
     prompts = [ids(1, 5)[0].tolist(), ids(1, 4, seed=3)[0].tolist()]
-    with swapped(model, "end", later):
+    with swapped(model, "logits", later):
         run = generate(model, [Request(tuple(p), 5) for p in prompts])
         assert [next(run) for _ in range(4)]
         with pytest.raises(UseError) as caught:

@@ -140,7 +140,7 @@ def spy(kind: str, read: Callable[..., Any], kinds_read: dict[str, tuple[str, st
     """A reader of fields that notes which were read as what."""
 
     def reading(self: Fields, name: str, *args: Any, **kw: Any) -> Any:
-        kinds_read.setdefault(self.within + name, (self.within, kind))
+        kinds_read.setdefault(self.prefix + name, (self.prefix, kind))
         return read(self, name, *args, **kw)
 
     return reading

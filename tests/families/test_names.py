@@ -53,7 +53,7 @@ def filled(family: str, tensors: dict[str, Tensor], quirk: str = "plain", **conf
 def test_the_table_of_names_is_reversible(family: str, quirk: str) -> None:
     """What we would write is what transformers wrote: the same names, the same bits."""
     kind, model = ours(judge(family, quirk).folder)
-    wrote, stored = dict(unfill(model, kind.rules(model.config))), disk(family, quirk)
+    wrote, stored = dict(unfill(model, kind.rules_for(model.config))), disk(family, quirk)
     assert wrote.keys() == {n for n, t in stored.items() if t.numel()}
     assert all(torch.equal(wrote[n], stored[n]) for n in wrote)
     assert all(t.is_contiguous() for t in wrote.values())
@@ -64,7 +64,7 @@ def test_faults_of_a_checkpoint_are_one_line(family: str) -> None:
     good, (kind, cfg) = disk(family), understand(judge(family).config)
     filled(family, good)
     name = sorted(n for n in good if ".1." in n)[-1]
-    named = {n.replace("*", "weight"): r.disk.replace("*", "weight") for r in kind.rules(cfg) for n in r.names}
+    named = {n.replace("*", "weight"): r.disk.replace("*", "weight") for r in kind.rules_for(cfg) for n in r.names}
     head, embed = named["head.weight"], named["embed.weight"]
     faults: list[tuple[str, dict[str, Tensor], list[str]]] = [
         ("weights.missing", {n: t for n, t in good.items() if n != name}, [name, "1 tensors"]),
@@ -143,7 +143,7 @@ def test_a_wrong_line_in_a_table_is_seen(family: str, left: str, right: str, mon
                     return name.removesuffix(f"{a}{end}") + f"{b}{end}"
         return name
 
-    rules = tuple(replace(r, ours=tuple(map(exchanged, r.names))) for r in kind.rules(cfg))
+    rules = tuple(replace(r, ours=tuple(map(exchanged, r.names))) for r in kind.rules_for(cfg))
     with torch.device("meta"):
         model = build(cfg)
     fill(model, replace(kind, rules=lambda _: rules), LoadedModel(disk(family)), "weights")

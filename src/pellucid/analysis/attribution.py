@@ -129,7 +129,7 @@ class Walk:
         if z is None or out is None or "H" not in z.dims.split():
             return self.end(s, g, True)
         heads = self.at(z)  # [H W]
-        added = (heads.flatten() * (g @ out.matrix().double())).unflatten(0, heads.shape).sum(-1)
+        added = (heads.flatten() * (g @ out.dense_weight().double())).unflatten(0, heads.shape).sum(-1)
         self.result.parts += [Share(s.path, h, float(x)) for h, x in enumerate(added)]
         if out.bias is not None:
             self.rest(f"{s.path}.o.bias", float(out.bias.double() @ g))

@@ -49,7 +49,9 @@ Prompts = TypeVar("Prompts", Tensor, list[list[int]], list[int], str)
 
 
 class Model(Placed, Adapting, Shown):
-    """A loaded model. module: the plain nn.Module.  config: what it is.  tokenizer: its text side, None if the folder has none.
+    """A loaded model.
+
+    module: the plain nn.Module.  config: what it is.  tokenizer: its text side, None if the folder has none.
 
     left: unused tensors of its folder, such as a multi-token prediction module, or masks and tables in old files.
     """

@@ -314,7 +314,7 @@ def sent(bill: Bill, split: Split, phase: str, bounds: tuple[int, int]) -> Itera
     sums, chosen = Counter[int](), Counter[int]()
     for i in range(start, end):
         sums[rows[i]] += summed(layers[i], split) + (i in (0, reads))  # one after a table, whose rows are split as well
-        chosen[rows[i] // split.tp] += getattr(layers[i].ffn, "chosen", 0)
+        chosen[rows[i] // split.tp] += layers[i].ffn.chosen
     messages = {}
     if (n := split.tp) > 1:
         messages["all_reduce"] = ring(2 * (n - 1), n, "sums·X", sums)

@@ -80,7 +80,7 @@ def with_experts(cfg: Config, text: str) -> Config:
     if match is None:
         raise UseError("count.experts", found=text)
     n, chosen = int(match[1]), int(match[2] or 0)
-    sparse = any(isinstance(one.ffn, Moe) for one in cfg.layers)
+    sparse = any(one.ffn.experts for one in cfg.layers)
 
     def changed(ffn: Mlp | Moe) -> Mlp | Moe:
         if isinstance(ffn, Mlp):
