@@ -54,5 +54,7 @@ def lens(model: Any, trace: Trace, step: int = 0, row: int = -1, value: Callable
     recorded = stream(module, [s for s in trace if s.step == step])
     with torch.no_grad():
         rows = torch.cat([value(s)[:, row, None] for s in recorded], 1)
-        logits = module.logits(writer(module).last_norm(rows), Step.plain(torch.zeros(1, len(recorded), dtype=torch.long, device=rows.device)))
+        logits = module.logits(
+            writer(module).last_norm(rows), Step.plain(torch.zeros(1, len(recorded), dtype=torch.long, device=rows.device))
+        )
     return [(s.path, logits[0, i]) for i, s in enumerate(recorded)]
