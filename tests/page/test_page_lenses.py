@@ -153,7 +153,7 @@ def test_what_may_not_be_seen_is_left_out_of_the_picture(visit: Visit, name: str
     """A pixel in the middle of each cell: of a colour where the query sees the key, clear or hatched where it does not."""
     visit.go(view="attention", model=f"pellucid/{name}", prompt=PROMPT)
     visit.page.wait_for_selector(".heads canvas")
-    assert visit.page.locator(".sight").nth(block).inner_text() == words
+    assert visit.page.locator(".mask").nth(block).inner_text() == words
     visit.settle()
     alphas = visit.page.locator(".heads canvas").first.evaluate(
         "c => { const n = 5, w = c.width, all = c.getContext('2d').getImageData(0, 0, w, w).data;"
@@ -167,8 +167,8 @@ def test_what_may_not_be_seen_is_left_out_of_the_picture(visit: Visit, name: str
 
 def test_what_crosses_says_so(visit: Visit) -> None:
     visit.go(view="attention", model="pellucid/capitals-t5", prompt=PROMPT)
-    visit.page.wait_for_selector(".sight")
-    found = {c["sight"]: c["text"] for c in told(visit, "[data-sight]")}
+    visit.page.wait_for_selector(".mask")
+    found = {c["mask"]: c["text"] for c in told(visit, "[data-mask]")}
     assert found["decoder.layers.0.attn"] == "causal" and found["decoder.layers.0.cross"] == "reads the source"
     assert found["encoder.layers.1.attn"] == "both ways"
 
