@@ -17,6 +17,7 @@ import pytest
 
 from pellucid import messages
 from pellucid.errors import PellucidError
+from source_tree import write
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "src/pellucid"
@@ -302,14 +303,6 @@ SOUND: list[tuple[Check, dict[str, str]]] = [
     (unused, both(*ONE, "x = 'a.b'\n")),
     (outspoken, both(*ONE, '"""No key may be here."""\nprint(say("a.b", x=1), "B T D", "layers.*.attn")\nnote(x, "layer norm")\n')),
 ]
-
-
-def write(root: Path, texts: dict[str, str]) -> Path:
-    """A project of these files."""
-    for name, text in texts.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text, encoding="utf-8")
-    return root
 
 
 @pytest.mark.parametrize("check", [unequal, untranslated, unspoken, unused, outspoken])

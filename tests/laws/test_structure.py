@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import pellucid
+from source_tree import write
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "src/pellucid"
@@ -315,14 +316,6 @@ SOUND: list[tuple[Check, dict[str, str]]] = [
     (unsafe, {IN + "training/loop.py": "import numpy as np\nmodel.eval()\nnp.load('x', allow_pickle=False)\n"}),
     (misdrawn, {"README.md": FENCE, "README.zh.md": FENCE, IN + "ops/native/k.cpp": "", IN + "errors.py": ""}),
 ]
-
-
-def write(root: Path, texts: dict[str, str]) -> Path:
-    """A project of these files."""
-    for name, text in texts.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text, encoding="utf-8")
-    return root
 
 
 @pytest.mark.parametrize("check", [climbs, too_long, vague, narrow, unsafe, exports, misdrawn, misplaced, machines, untested])

@@ -36,7 +36,7 @@ KEPT = {
     "Piece": "a token's piece, SentencePiece's own word, is the one class of this name",
     "seen": "what a watch recorded, as in README's `with pellucid.watch(...) as seen`",
     "reach": "the largest distance of T5's table, a field of config.py that the catalogue's files write",
-    "matrix": "a linear layer's weight with its adapters added, which `matrix()` returns",
+    "matrix": "a weight of two axes, in linear algebra's sense",
     "words": "texts; the package that was called so is messages/",
     "draw": "to draw a picture or a random number; the package that was called so is terminal/",
     "saved": "written to disk; the package that was called so is html/",

@@ -3,7 +3,6 @@
 `explain --json`, the server, a file and a notebook carry this one document.
 """
 
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
@@ -135,7 +134,8 @@ class StepDocument(TypedDict):
 def run_document(run: Run, steps: int = 1) -> RunDocument:
     """The run with the tensors of its first `steps` steps; those of another are in its `step_document`."""
     pieces, new = ([run.piece(i) for i in ids] for ids in (run.trace.ids, run.trace.new))
-    request, tokenizer, first = run.request, run.tokenizer, run.answers[0] if run.answers else []
+    request, tokenizer, steps_alone = run.request, run.tokenizer, [step(run, k) for k in range(run.trace.steps)]
+    first: list[AnswerDocument] = steps_alone[0]["answers"] if steps_alone else []
     shown = [t for k in range(min(steps, run.trace.steps)) for t in tensors(run, k)]
     document: RunDocument = {
         "schema": SCHEMA,
@@ -160,13 +160,13 @@ def run_document(run: Run, steps: int = 1) -> RunDocument:
         "torn": run.trace.torn,
         "masks": masks(run),
         "routings": routings(run),
-        "next": picked(run, first),
-        "candidates": likeliest(run, first),
-        "steps": [step(run, k) for k in range(run.trace.steps)],
+        "next": first[0]["picked"] if first else None,
+        "candidates": first[0]["candidates"] if first else [],
+        "steps": steps_alone,
         "tensors": shown,
     }
     if run.kind == "encoder" and first:
-        document["blanks"] = [{"row": a.row, "next": picked(run, [a]), "candidates": likeliest(run, [a])} for a in first]
+        document["blanks"] = [{"row": a["row"], "next": a["picked"], "candidates": a["candidates"]} for a in first]
     return document
 
 
@@ -201,32 +201,22 @@ def step_document(run: Run, k: int) -> StepDocument:
 def step(run: Run, k: int) -> RunStepDocument:
     """Step `k` without its tensors. An encoder has one answer for each blank, every other model one."""
     fed, past = run.fed(k)
-    answers = run.answers[k] if k < len(run.answers) else []
+    answers = [answer(run, a) for a in (run.answers[k] if k < len(run.answers) else [])]
     return {
         "step": k,
         "fed": fed,
         "past": past,
         "first": run.firsts[k],
         "count": run.firsts[k + 1] - run.firsts[k],
-        "answers": [answer(run, a) for a in answers],
-        "next": picked(run, answers),
-        "candidates": likeliest(run, answers),
+        "answers": answers,
+        "next": answers[0]["picked"] if answers else None,
+        "candidates": answers[0]["candidates"] if answers else [],
     }
 
 
 def answer(run: Run, a: Answer) -> AnswerDocument:
     """An answer's document."""
     return {"row": a.row, "picked": candidate(run, a.pick), "candidates": [candidate(run, c) for c in a.candidates]}
-
-
-def picked(run: Run, answers: Sequence[Answer]) -> CandidateDocument | None:
-    """What was picked in the first of these answers; null where there is none."""
-    return candidate(run, answers[0].pick) if answers else None
-
-
-def likeliest(run: Run, answers: Sequence[Answer]) -> list[CandidateDocument]:
-    """The candidates of the first of these answers."""
-    return [candidate(run, c) for c in answers[0].candidates] if answers else []
 
 
 def candidate(run: Run, c: Candidate) -> CandidateDocument:

@@ -11,7 +11,7 @@ from torch import Tensor
 from pellucid.api.model import Model
 from pellucid.api.trace import outlined, trace
 from pellucid.axes import parse, show
-from pellucid.counting.weights import Weight, by_first_use, parameters, weights
+from pellucid.counting.weights import Weight, by_first_use
 from pellucid.documents.formula import block, formula
 from pellucid.errors import UseError
 from pellucid.runs import execute
@@ -120,10 +120,11 @@ def explain(model: Model, prompt: str | Sequence[int], steps: int = 1, best: int
 def view_of(model: Model, recorded: Trace, best: int = 5) -> RunView:
     """View a trace of this model. Its tensors are measured whatever their size."""
     limits = replace(LIMITS, candidates=best, measured=sys.maxsize)
-    run = execute.recorded(LoadedModel(model.name, model.family.name, model.module, model), recorded, limits)
+    loaded = LoadedModel(model.name, model.family.name, model.module, model)
+    run = execute.recorded(loaded, recorded, limits)
     run.id, run.request = "", RunRequest(model.name, recorded.prompt, tuple(recorded.ids), len(recorded.new))
     view = RunView(run, model)
-    of, dims = {w.path: w for w in weights(model.module)}, {s.path: s.dims for s in recorded}
+    of, dims = loaded.weights, {s.path: s.dims for s in recorded}
     for k in range(recorded.steps):
         seen = recorded.seen[run.firsts[k] : run.firsts[k + 1]]
         own = by_first_use(seen, of)
@@ -153,8 +154,3 @@ def folded(view: RunView, layers: Sequence[int] = (), everything: bool = False) 
         hidden |= {b} if kind in known else set()
         known.add(kind)
     return hidden
-
-
-def block_parameters(model: Model, path: str) -> int:
-    """The parameters of a block. A table that layers share belongs to the first of them."""
-    return parameters(w for w in weights(model.module) if block(w.path)[0] == path)

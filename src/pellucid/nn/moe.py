@@ -63,7 +63,7 @@ class Moe(nn.Module):
         ranked = logits  # not the affinities: a softmax can round two of them to one
         if self.correction is not None:
             ranked = tap(ops.corrected(affinity, self.correction), "corrected: B T E")
-        best = ops.best(ranked, ranked, self.spec)
+        best = ops.best(ranked, self.spec)
         chosen = tap(best, "chosen: B T A")
         if chosen is not best:
             self.require(chosen)

@@ -62,11 +62,8 @@ def corrected(x: Tensor, by: Tensor) -> Tensor:
     return note(y, CORRECT.name, (x,), (by,), lambda i: Terms().plus(x=x[i], weight=by[i[-1]]))
 
 
-def best(ranked: Tensor, seen: Tensor, spec: Moe) -> Tensor:
-    """Choose the experts [B T A] of the highest ranks [B T E]. Of groups, only from the best: those of the highest sum of their best few.
-
-    seen: the tensor that a watch has recorded these ranks under.
-    """
+def best(ranked: Tensor, spec: Moe) -> Tensor:
+    """Choose the experts [B T A] of the highest ranks [B T E], from the groups whose best few ranks have the highest sums."""
     few = min(spec.group_best, ranked.shape[-1] // spec.groups)
     if native.fits_scores(ranked):
         y = native.best(ranked, spec.chosen, spec.groups, spec.groups_chosen, few)
@@ -75,17 +72,19 @@ def best(ranked: Tensor, seen: Tensor, spec: Moe) -> Tensor:
             groups = ranked.unflatten(-1, (spec.groups, -1))
             top = groups.topk(few, -1)[0].sum(-1).topk(spec.groups_chosen, -1)[1]
             kept = torch.zeros_like(groups[..., 0], dtype=torch.bool).scatter(-1, top, True)
-            ranked = groups.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
-        y = ranked.topk(spec.chosen, -1)[1]
+            left = groups.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
+        else:
+            left = ranked
+        y = left.topk(spec.chosen, -1)[1]
 
     def settings() -> Settings:
         groups = {"groups": spec.groups, "groups_chosen": spec.groups_chosen, "group_best": few}
         return {"chosen": spec.chosen} | (groups if spec.groups > 1 else {})
 
     def terms(i: Index) -> Terms:
-        return Terms(expert=y[i]).of(score=seen[(*i[:-1], int(y[i]))])
+        return Terms(expert=y[i]).of(score=ranked[(*i[:-1], int(y[i]))])
 
-    return note(y, TOP.name, (seen,), (), terms, settings=settings)
+    return note(y, TOP.name, (ranked,), (), terms, settings=settings)
 
 
 def shares(affinity: Tensor, chosen: Tensor, spec: Moe) -> Tensor:

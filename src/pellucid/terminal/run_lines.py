@@ -14,7 +14,8 @@ from pellucid.checkpoint.default_dtype import name_of
 from pellucid.counting.weights import Weight, legend, parameters
 from pellucid.documents.notation import notes, sentences
 from pellucid.documents.number import count, number, shape
-from pellucid.documents.run_view import Line, RunView, StepView, block_parameters, folded
+from pellucid.documents.run import blocks
+from pellucid.documents.run_view import Line, RunView, StepView, folded
 from pellucid.errors import UseError
 from pellucid.messages import say
 from pellucid.runs.answers import Answer, piece_of, tokenizer_of, visible
@@ -104,16 +105,17 @@ def named(run: RunView, id: int) -> str:
 
 def rows(run: RunView, step: StepView, hidden: set[str], view: View) -> Iterator[Entry]:
     """The table's rows in order, blocks under headings, hidden blocks as the line of their output."""
+    parameters = {b["path"]: b["parameters"] or 0 for b in blocks(run.run)}
     for block, group in groupby(step.lines, key=lambda one: one.block):
         lines = list(group)
         if block in hidden:
             told = say("explain.tensors", count=len(lines))
             if view.width >= WIDE:
-                told += ", " + say("explain.parameters", count=count(block_parameters(run.model, block)))
+                told += ", " + say("explain.parameters", count=count(parameters[block]))
             yield entry(lines[-1], view, folded=told)
             continue
         if block:
-            told = say("explain.parameters", count=count(block_parameters(run.model, block)))
+            told = say("explain.parameters", count=count(parameters[block]))
             yield Text.assemble((f" {block}", TITLE), ("  " + told, DIM))
         for one in lines:
             yield entry(one if view.head is None else one.of_head(view.head, run.heads), view)

@@ -25,7 +25,7 @@ OFF: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen from logits; by default the likeliest. The stages and their order: ops/sample.py.
+    """How the next token is chosen from logits; by default the likeliest. The stages and their order: ops/sampling/stages.py.
 
     temperature: 0 takes the likeliest.  top_k: how many of the likeliest, 0 all.  top_p: the likeliest that come to this share together.
     min_p: those of at least this share of the likeliest one's.  repetition: divides logits of tokens in prompt and output, 1 none.
