@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pellucid.ops import native
 from pellucid.ops.native.make import compiler
 from test_snippets import Block, blocks, commands
 
@@ -33,6 +34,9 @@ def copied(root: Path) -> Path:
     shutil.copytree(ROOT / "web", root / "web", ignore=lambda _, names: {"node_modules"} & set(names))
     if (ROOT / "web" / "node_modules").exists():
         (root / "web" / "node_modules").symlink_to((ROOT / "web" / "node_modules").resolve())
+    kernels = root / "src" / "pellucid" / "ops" / "native"
+    for built in Path(native.__file__).parent.glob("*.so"):  # the checkout has none where the package under test is an installed one
+        shutil.copy2(built, kernels)
     for name in LINKED:
         (root / "src" / "pellucid" / name).symlink_to(ROOT / "src" / "pellucid" / name)
     for name in ("pyproject.toml", "README.md", "README.zh.md", "recipes", "docs"):

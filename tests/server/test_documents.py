@@ -23,6 +23,7 @@ from served import Served
 from tiny import swapped
 
 NAME, PROMPT = "pellucid/capitals", "The capital of France is"
+ROOT = Path(__file__).parents[2]
 # A face's own fields, and why.
 OWN = {
     "run": "the id under which a face keeps it",
@@ -99,16 +100,16 @@ def test_further_steps_are_in_step_documents(api: Served, capsys: pytest.Capture
 
 def test_generated_files_are_committed() -> None:
     """`python -m pellucid.documents.generated` writes what is committed."""
-    stale = [path.name for path, text in files().items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    stale = [path.name for path, text in files(ROOT).items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     assert stale == []
 
 
 @pytest.mark.parametrize("document", [RunDocument, TensorDocument, MaskDocument])
 def test_a_field_of_the_definition_alone_is_seen(document: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a field that is added to a definition makes all three files stale, and its document invalid."""
-    committed = files()
+    committed = files(ROOT)
     monkeypatch.setitem(document.__annotations__, "colour", Annotated[Count, "of its own"])
-    assert [path.name for path, text in files().items() if text != committed[path]] == ["explain.json", "api.json", "documents.ts"]
+    assert [path.name for path, text in files(ROOT).items() if text != committed[path]] == ["explain.json", "api.json", "documents.ts"]
     assert "  colour: number; // of its own\n" in interfaces(*NAMED.values())
     assert "colour" in definitions(RunDocument)[document.__name__]["required"]
 

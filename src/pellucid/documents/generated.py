@@ -11,8 +11,6 @@ from pellucid.documents.definition import definitions, interfaces
 from pellucid.documents.run import CandidateDocument, RunDocument, StepDocument
 from pellucid.documents.tensor import StatsDocument, TensorDocument
 
-PACKAGE = Path(__file__).parents[1]
-ROOT = PACKAGE.parents[1]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 NAMED = {  # documents by the names that schemas/api.json has for them
     "run": RunDocument,
@@ -24,13 +22,14 @@ NAMED = {  # documents by the names that schemas/api.json has for them
 HEAD = "// Generated: python -m pellucid.documents.generated\n"
 
 
-def files() -> dict[Path, str]:
-    """The text of each file by its path in a checkout."""
-    api = PACKAGE / "schemas" / "api.json"
+def files(root: Path) -> dict[Path, str]:
+    """Write the text of each file, by its path in the checkout at `root`."""
+    schemas = root / "src" / "pellucid" / "schemas"
+    api = schemas / "api.json"
     return {
-        PACKAGE / "schemas" / "explain.json": written(explain_schema()),
+        schemas / "explain.json": written(explain_schema()),
         api: written(api_schema(json.loads(api.read_text(encoding="utf-8")))),
-        ROOT / "web" / "src" / "run" / "documents.ts": f"{HEAD}\n{interfaces(*NAMED.values())}\n",
+        root / "web" / "src" / "run" / "documents.ts": f"{HEAD}\n{interfaces(*NAMED.values())}\n",
     }
 
 
@@ -53,6 +52,7 @@ def written(schema: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    for path, text in files().items():
+    checkout = Path(__file__).parents[3]
+    for path, text in files(checkout).items():
         path.write_text(text, encoding="utf-8")
-        print(path.relative_to(ROOT))
+        print(path.relative_to(checkout))
