@@ -4,9 +4,10 @@
 are data. A variant is another part, chosen once, in a constructor. What others ask of a spec, it says itself.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,60 @@ class Temper:
     scale: float
 
 
+Products = tuple[str, tuple[int | tuple[int, ...], ...]]  # letters, and the factors that they stand for; a tuple is a sum
+
+
+class AttentionSpec:
+    """What others ask of a kind of attention. The answers here are those of causal attention without limits.
+
+    A kind says itself: heads, kv_heads (None where all heads share what is stored), kind (its name), head_width (as a person is shown it)
+    and stored.
+    """
+
+    stored: ClassVar[tuple[str, ...]]  # the letters of what it stores of a token, one text for each tensor
+    causal: bool = True
+    window: int | None = None
+    chunk: int | None = None
+    buckets: Buckets | None = None
+    alibi: Alibi | None = None
+
+    @property
+    def limits(self) -> tuple[int | None, int | None]:
+        """The most keys that a query sees, and the positions of a chunk; None where there is no such limit."""
+        return self.window, self.chunk
+
+    @property
+    def uncompressed(self) -> tuple[int, int, int] | None:
+        """K, R and W: what a head would store of a token if each kept its own; None where what is stored is not compressed."""
+        return None
+
+    def rows_kept(self, context: int) -> int:
+        """The most rows that a text of this length needs in the KV cache: a window or a chunk stops it growing."""
+        return min(n for n in (context, self.window, self.chunk) if n is not None)
+
+    def without_index(self) -> Self:
+        """The same without an indexer, which leaves only the keys it chose."""
+        return self
+
+    def on_rank(self, row: int, groups: int) -> int:
+        """How much of the size `row` of a token's rows is on a rank with this many groups: all, where heads share what is stored."""
+        return row
+
+    def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
+        """Yield closed forms that the multiply-adds of its op may have, for rows that see `seen` keys, or a source's; none here."""
+        yield from ()
+
+    def as_heads(self, groups: int) -> "Attention | None":
+        """This with keys and values in `groups` groups; None if there is no such attention."""
+        return None
+
+    def as_latent(self, rank: int | None) -> "Latent | None":
+        """This as MLA, with a latent of this rank, or by its heads' width; None if there is no such attention."""
+        return None
+
+
 @dataclass(frozen=True)
-class Attention:
+class Attention(AttentionSpec):
     """MHA where kv_heads equals heads, MQA where it is 1, GQA between (arXiv 1706.03762, 1911.02150, 2305.13245)."""
 
     heads: int
@@ -122,7 +175,7 @@ class Attention:
     temper: Temper | None = None
     distances: bool = False  # scores gain q · r, r one more key, of the distance between the two (arXiv 1901.02860)
 
-    uncompressed: ClassVar[None] = None
+    stored: ClassVar[tuple[str, ...]] = "G·K", "G·W"
 
     @property
     def kind(self) -> str:
@@ -134,17 +187,31 @@ class Attention:
         """A head's width, as a person is shown it."""
         return self.width
 
-    @property
-    def limits(self) -> tuple[int | None, int | None]:
-        """The most keys that a query sees, and the positions of a chunk; None where there is no such limit."""
-        return self.window, self.chunk
+    def on_rank(self, row: int, groups: int) -> int:
+        return row * groups // self.kv_heads
 
-    def rows_kept(self, context: int) -> int:
-        """The most rows that a text of this length needs in the KV cache: a window or a chunk stops it growing."""
-        return min(n for n in (context, self.window, self.chunk) if n is not None)
+    def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
+        for over in ((rows, seen), (rows, source), (source, source)):
+            yield "T·S·H·(K + K)", (*over, self.heads, (self.width, self.width))
 
-    def without_index(self) -> "Attention":
-        return self
+    def as_heads(self, groups: int) -> "Attention":
+        return replace(self, kv_heads=groups)
+
+    def as_latent(self, rank: int | None) -> "Latent | None":
+        """MLA drops windows, caps and sinks. Queries come straight from x."""
+        if not self.causal or self.buckets or self.alibi or self.distances:
+            return None
+        own, rotary = latent_widths(self.width)
+        rope = Rope(rotary, self.rope.theta if self.rope else 10_000.0)
+        return Latent(self.heads, None, rank or own, self.width, self.width, rope, self.bias)
+
+
+def latent_widths(width: int) -> tuple[int, int]:
+    """The widths of latent and rotary key for heads of this width: 4 times and half of it, as in arXiv 2405.04434, 2.1.
+
+    Heads of 128 have 512 + 64, as in DeepSeek-V2 and V3; so MLA stores as much as 2.25 groups of keys and values at any width of a head.
+    """
+    return 4 * width, max(2, width // 4 * 2)
 
 
 @dataclass(frozen=True)
@@ -156,9 +223,11 @@ class Index:
     chosen: int
     eps: float = 1e-6
 
+    stored: ClassVar[tuple[str, ...]] = ("K",)
+
 
 @dataclass(frozen=True)
-class Latent:
+class Latent(AttentionSpec):
     """MLA: keys and values grow from one small latent, and only that and a shared rotary key are stored (arXiv 2405.04434)."""
 
     heads: int
@@ -174,11 +243,7 @@ class Latent:
 
     kind: ClassVar[str] = "MLA"
     kv_heads: ClassVar[None] = None  # what is stored serves all heads, so ranks cannot share it out
-    causal: ClassVar[bool] = True
-    window: ClassVar[None] = None
-    chunk: ClassVar[None] = None
-    buckets: ClassVar[None] = None
-    alibi: ClassVar[None] = None
+    stored: ClassVar[tuple[str, ...]] = "C", "R"
 
     @property
     def head_width(self) -> int | str:
@@ -187,7 +252,6 @@ class Latent:
 
     @property
     def uncompressed(self) -> tuple[int, int, int]:
-        """K, R and W: what a head would store of a token if each kept its own keys and values."""
         return self.key, self.rope.width, self.value
 
     @property
@@ -195,13 +259,26 @@ class Latent:
         """The most keys that a query sees, those that an indexer chose; there are no chunks."""
         return None if self.index is None else self.index.chosen, None
 
-    def rows_kept(self, context: int) -> int:
-        """All rows stay: what an indexer passes over it may choose for the next token."""
-        return context
-
-    def without_index(self) -> "Latent":
+    def without_index(self) -> Self:
         """The indexer's own view: it scores every key, and chooses for the attention that looks after it."""
         return replace(self, index=None)
+
+    def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
+        if self.index is not None:
+            yield "T·S·H·(K + 1)", (rows, seen, self.index.heads, (self.index.width, 1))
+        h, c, k, r, w = self.heads, self.kv_rank, self.key, self.rope.width, self.value
+        yield "H·(S·C·(K + W) + T·S·(K + R + W))", (h, (seen * c * (k + w), rows * seen * (k + r + w)))
+        yield "H·(T·C·(K + W) + T·S·(C + R + C))", (h, (rows * c * (k + w), rows * seen * (c + r + c)))
+
+    def as_heads(self, groups: int) -> Attention:
+        """Keys and values get the width of a head's content part, a part of which has rotary positions."""
+        return Attention(self.heads, groups, self.key, replace(self.rope, width=min(self.rope.width, self.key)), bias=self.bias)
+
+    def as_latent(self, rank: int | None) -> "Latent":
+        return replace(self, kv_rank=rank or latent_widths(self.key)[0])
+
+
+AnyAttention = Attention | Latent  # every kind of attention; nn/block.py has the part of each
 
 
 @dataclass(frozen=True)
@@ -255,7 +332,7 @@ class Layer:
     before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own.
     """
 
-    attn: Attention | Latent
+    attn: AnyAttention
     ffn: Mlp | Moe
     cross: Attention | None = None
     order: str = "pre"

@@ -1,19 +1,24 @@
 """A spec answers for itself: another kind of attention or feed-forward part needs no change where one is only counted, shown or served."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 import pellucid
 from pellucid import config as c
+from pellucid.counting.bill import pairs
+from pellucid.counting.variants import with_attention
+from pellucid.errors import UseError
 
 ROOT = Path(pellucid.__file__).parent
 KINDS = {"Attention", "CrossAttention", "Latent", "Mlp", "GatedMlp", "Moe", "InputWeightedMoe"}
 
 ALLOWED = {
-    "counting/closed.py": "the textbook's formulas, one for each kind",
-    "counting/variants.py": "makes one kind from another",
+    "counting/variants.py": "makes experts from one MLP",
     "engine/plans.py": "finds the parts whose memories a plan points to",
-    "nn/block.py": "chooses the part that a spec asks for",
+    "nn/block.py": "chooses the feed-forward part that a spec asks for",
     "documents/part_settings.py": "finds a model's routers",
     "training/balance.py": "finds a model's routers, to move their corrections",
 }
@@ -50,4 +55,27 @@ def test_both_kinds_answer_the_same() -> None:
     for pair in ((c.Attention, c.Latent), (c.Mlp, c.Moe)):
         for kind, other in (pair, pair[::-1]):
             said = {name for name in vars(other) if not name.startswith("_")} - set(other.__dataclass_fields__)
-            assert said <= {*kind.__dataclass_fields__, *vars(kind)}, kind
+            assert said <= {*kind.__dataclass_fields__, *dir(kind)}, kind
+
+
+class Fourier(c.AttentionSpec):
+    """A kind of attention that says only what every kind must."""
+
+    heads, kv_heads, kind, head_width, stored = 4, None, "Fourier", 8, ("K",)
+
+
+def test_a_kind_need_not_answer_everything() -> None:
+    spec = Fourier()
+    assert (spec.limits, spec.rows_kept(7), spec.on_rank(96, 1), list(spec.products(1, 7, 7))) == ((None, None), 7, 96, [])
+    layer = c.Layer(spec, c.Mlp(48))  # type: ignore[arg-type]
+    assert pairs(layer, 3, 4) == 5 + 6 + 7
+    for text, key in (("mqa", "count.attn.heads"), ("mla", "count.attn.latent")):
+        with pytest.raises(UseError) as error:
+            with_attention(c.Config(97, 32, (layer,)), text)
+        assert error.value.key == key
+
+
+def test_a_limit_stops_the_cache_growing() -> None:
+    plain = c.Attention(4, 2, 8)
+    assert [replace(plain, window=w, chunk=n).rows_kept(9) for w, n in ((None, None), (5, None), (5, 3), (None, 20))] == [9, 5, 3, 9]
+    assert (plain.on_rank(96, 1), c.Latent(4, None, 20, 16, 12, c.Rope(8)).on_rank(96, 1)) == (48, 96)

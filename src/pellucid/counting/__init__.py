@@ -136,7 +136,7 @@ def add_cache(bill: Bill, ran: Ran) -> None:
         if (place := bill.reduced.place(path)) is None or path.startswith("encoder."):
             continue
         layer, times = place
-        symbols = "(" + " + ".join(letters(i, shape, len(shapes)) for i, shape in enumerate(shapes)) + ")·b"
+        symbols = f"({' + '.join(bill.stored(layer))})·b"
         filled = "(" + " + ".join("·".join(map(str, shape)) for shape in shapes) + f")·{size:g}"
         count = sum(torch.Size(shape).numel() for shape in shapes)
         bill.numbers[f"cache.{layer}"] = Number(int(count * size), symbols, filled)
@@ -162,10 +162,3 @@ def add_cache(bill: Bill, ran: Ran) -> None:
         bill.numbers["cache.source_bytes"] = kept
         parts.append(("source_bytes", 1, kept))
     bill.numbers["cache.bytes"] = total(parts, "cache")
-
-
-def letters(i: int, shape: tuple[int, ...], of: int) -> str:
-    """Return the axes of one row of a stored tensor: keys and values of G heads, MLA's latent and rotary key, or an indexer's key."""
-    if of == 1:
-        return "K"
-    return ("G·K" if i == 0 else "G·W") if len(shape) == 2 else ("C" if i == 0 else "R")

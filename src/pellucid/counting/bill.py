@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from pellucid.config import Config, Layer
+from pellucid.config import Config, Index, Layer
 from pellucid.counting import summary
 from pellucid.counting.distinct import PLACE, Distinct, LayerKind
 from pellucid.counting.number import Number
@@ -106,6 +106,10 @@ class Bill:
         """Return the layer of the attention at `path`. An indexer scores every key, so its own view is not limited by its choice."""
         layer = self.layer(path)
         return replace(layer, attn=layer.attn.without_index()) if path.endswith(".indexer") else layer
+
+    def stored(self, path: str) -> tuple[str, ...]:
+        """Return the letters of what the part at `path` stores of a token, one text for each tensor."""
+        return Index.stored if path.endswith(".indexer") else self.layer(path).attn.stored
 
 
 def part_of(path: str, active: Fraction) -> str:

@@ -5,7 +5,7 @@ B requests, T new rows, S rows that are seen, or are a source's; the letters of 
 
 from collections.abc import Iterator
 
-from pellucid.config import Attention, Latent, Moe
+from pellucid.config import Products
 from pellucid.counting.bill import Bill
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.number import Number, figure
@@ -24,10 +24,7 @@ def booked(bill: Bill, path: str, flops: int, rows: int, seen: int, source: int)
     return Number(flops)
 
 
-Form = tuple[str, tuple[int | tuple[int, ...], ...]]
-
-
-def forms(bill: Bill, path: str, rows: int, seen: int, source: int) -> Iterator[Form]:
+def forms(bill: Bill, path: str, rows: int, seen: int, source: int) -> Iterator[Products]:
     """Yield (symbols, factors) of formulas that may fit a part, without 2·B; a factor that is a tuple is a sum."""
     weight = bill.numbers.get(f"parameters.{path}.weight") or (bill.numbers.get("parameters.embed.weight") if path == "head" else None)
     if weight is not None:
@@ -38,16 +35,9 @@ def forms(bill: Bill, path: str, rows: int, seen: int, source: int) -> Iterator[
     if PLACE.fullmatch(path) is None:
         return
     layer = bill.layer(path)
-    if isinstance(layer.ffn, Moe) and path.endswith(".ffn"):
+    if layer.ffn.experts and path.endswith(".ffn"):
         d, e = bill.config.width, layer.ffn.experts  # three matrices an expert, and the router's
         yield "T·(A·3·D·F + D·E)", (rows, (layer.ffn.chosen * 3 * d * layer.ffn.width, d * e))
     attn = layer.cross if path.endswith(".cross") else layer.attn
-    if isinstance(attn, Attention):
-        for over in ((rows, seen), (rows, source), (source, source)):
-            yield "T·S·H·(K + K)", (*over, attn.heads, (attn.width, attn.width))
-    elif isinstance(attn, Latent):
-        if attn.index is not None:
-            yield "T·S·H·(K + 1)", (rows, seen, attn.index.heads, (attn.index.width, 1))
-        h, c, k, r, w = attn.heads, attn.kv_rank, attn.key, attn.rope.width, attn.value
-        yield "H·(S·C·(K + W) + T·S·(K + R + W))", (h, (seen * c * (k + w), rows * seen * (k + r + w)))
-        yield "H·(T·C·(K + W) + T·S·(C + R + C))", (h, (rows * c * (k + w), rows * seen * (c + r + c)))
+    if attn is not None:
+        yield from attn.products(rows, seen, source)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from pellucid.axes import parse
-from pellucid.config import Attention, Config, Latent, Layer
+from pellucid.config import AnyAttention, Config, Layer
 from pellucid.counting.bill import BYTES, Bill, Counted
 from pellucid.counting.bounds import Device, multiplicity, parts
 from pellucid.counting.distinct import PLACE
@@ -244,9 +244,9 @@ def requests(bill: Bill, split: Split) -> int:
     return ceil(bill.setting.batch / max(1, split.ep // split.tp))
 
 
-def part(attn: Attention | Latent, row: int, split: Split) -> int:
+def part(attn: AnyAttention, row: int, split: Split) -> int:
     """Return how many bytes of a row of a layer's cache are on one rank: a latent is on each."""
-    return row * kept(attn.kv_heads, split.tp) // attn.kv_heads if attn.kv_heads is not None else row
+    return attn.on_rank(row, kept(attn.kv_heads or 1, split.tp))
 
 
 def here(bill: Bill, path: str, times: int, bounds: tuple[int, int]) -> int:

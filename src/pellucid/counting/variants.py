@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from pellucid.config import Attention, Config, Latent, Layer, Mlp, Moe, Rope
+from pellucid.config import AnyAttention, Attention, Config, Latent, Layer, Mlp, Moe
 from pellucid.counting import Bill, add_cache
 from pellucid.counting.distinct import distinct
 from pellucid.counting.meta_run import meta_model, run
@@ -28,50 +28,36 @@ def kinds(cfg: Config) -> str:
 def with_attention(cfg: Config, text: str) -> Config:
     """Return a model with every layer's attention of one kind: "mha", "mqa", "gqa:G" or "mla:C".
 
-    From MLA, keys and values get the width of a head's content part, a part of which has rotary positions; to MLA, a head keeps its
-    width, beside a shared rotary key half as wide, and queries come straight from x. MLA drops windows, caps and sinks.
+    A UseError if a layer has no such form.
     """
     match = re.fullmatch(r"(mha|mqa)|gqa:(\d{1,9})|mla(?::(\d{1,9}))?", text.lower())
     if match is None or "0" in match.groups():
         raise UseError("count.attn", found=text)
     plain, groups, latent = match.groups()
     if plain is None and groups is None:
-        chosen = None if latent is None else int(latent)
-        return replace(cfg, layers=tuple(replace(one, attn=latents(one.attn, chosen, text)) for one in cfg.layers))
+        rank = None if latent is None else int(latent)
 
-    def heads(attn: Attention | Latent) -> Attention:
+        def compressed(attn: AnyAttention) -> Latent:
+            if (made := attn.as_latent(rank)) is None:
+                raise UseError("count.attn.latent", found=text)
+            return made
+
+        return replace(cfg, layers=tuple(replace(one, attn=compressed(one.attn)) for one in cfg.layers))
+
+    def heads(attn: AnyAttention) -> Attention:
         n = attn.heads if plain == "mha" else 1 if plain == "mqa" else int(groups)
         if attn.heads % n:
             allowed = ", ".join(str(g) for g in range(1, attn.heads + 1) if attn.heads % g == 0)
             raise UseError("count.attn.groups", found=text, heads=attn.heads, allowed=allowed)
-        if isinstance(attn, Attention):
-            return replace(attn, kv_heads=n)
-        return Attention(attn.heads, n, attn.key, replace(attn.rope, width=min(attn.rope.width, attn.key)), bias=attn.bias)
+        if (made := attn.as_heads(n)) is None:
+            raise UseError("count.attn.heads", found=text, kind=attn.kind)
+        return made
 
     def changed(one: Layer) -> Layer:
         return replace(one, attn=heads(one.attn), cross=heads(one.cross) if one.cross else None)
 
     encoder = None if cfg.encoder is None else tuple(changed(one) for one in cfg.encoder)
     return replace(cfg, layers=tuple(changed(one) for one in cfg.layers), encoder=encoder)
-
-
-def ranks_of(width: int) -> tuple[int, int]:
-    """Return the widths of latent and rotary key for heads of this width: 4 times and half of it, as in arXiv 2405.04434, 2.1.
-
-    Heads of 128 have 512 + 64, as in DeepSeek-V2 and V3; so MLA stores as much as 2.25 groups of keys and values at any width of a head.
-    """
-    return 4 * width, max(2, width // 4 * 2)
-
-
-def latents(attn: Attention | Latent, rank: int | None, text: str) -> Latent:
-    """Return an attention as MLA, with a latent of this rank, or by its heads' width."""
-    if isinstance(attn, Latent):
-        return replace(attn, kv_rank=rank or ranks_of(attn.key)[0])
-    if not attn.causal or attn.buckets or attn.alibi or attn.distances:
-        raise UseError("count.attn.latent", found=text)
-    own, rotary = ranks_of(attn.width)
-    theta = attn.rope.theta if attn.rope else 10_000.0
-    return Latent(attn.heads, None, rank or own, attn.width, attn.width, Rope(rotary, theta), attn.bias)
 
 
 def with_experts(cfg: Config, text: str) -> Config:
@@ -99,12 +85,15 @@ def with_experts(cfg: Config, text: str) -> Config:
 def other_kinds(bill: Bill) -> Iterator[tuple[str, Bill]]:
     """Yield (kind, bill of the cache) of a model as it is, and with each other kind of attention that it can have."""
     heads = max(one.attn.heads for one in bill.config.layers)
-    own = {one.attn.kv_heads for one in bill.config.layers if isinstance(one.attn, Attention)}
+    split = [one.attn for one in bill.config.layers if one.attn.kv_heads is not None]
+    own = {attn.kv_heads for attn in split}
     groups = next((g for g in own if 1 < g < heads), GROUPS if heads % GROUPS == 0 and heads > GROUPS else None)
     yield kinds(bill.config), bill
-    width = max(one.attn.width for one in bill.config.layers if isinstance(one.attn, Attention)) if own else 0
-    mla = f"MLA {'+'.join(map(str, ranks_of(width)))}"
-    settings = {"MHA": "mha", f"GQA {groups}": f"gqa:{groups}" if groups else None, "MQA": "mqa", mla: "mla" if own else None}
+    latents = [made for attn in split if (made := attn.as_latent(None)) is not None]
+    widest = max(latents, key=lambda latent: latent.kv_rank, default=None)
+    settings = {"MHA": "mha", f"GQA {groups}": f"gqa:{groups}" if groups else None, "MQA": "mqa"}
+    if widest is not None:
+        settings[f"MLA {widest.kv_rank}+{widest.rope.width}"] = "mla"
     for name, text in settings.items():
         other = tried(bill.config, text) if text else None
         if other is not None and [one.attn for one in other.layers] != [one.attn for one in bill.config.layers]:

@@ -3,6 +3,8 @@
 Every part is chosen here, once, by its spec.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from pellucid import config as c
@@ -16,9 +18,15 @@ from pellucid.nn.moe import InputWeightedMoe, Moe
 from pellucid.nn.norm import NORMS
 from pellucid.watching.tap import tap
 
+AnyAttention = Attention | Latent
 
-def attention(cfg: c.Config, spec: c.Attention | c.Latent, table: Embedding | None) -> Attention | Latent:
-    return Latent(cfg, spec) if isinstance(spec, c.Latent) else Attention(cfg, spec, table)
+ATTENTION: dict[type, Callable[..., AnyAttention]] = {c.Attention: Attention, c.Latent: Latent}  # the part of each spec
+
+
+def attention(cfg: c.Config, spec: c.AnyAttention, table: Embedding | None) -> AnyAttention:
+    """Make the part of a spec. The table of distance biases goes to those that have buckets."""
+    part = ATTENTION[type(spec)]
+    return part(cfg, spec) if spec.buckets is None else part(cfg, spec, table)
 
 
 def feed_forward(cfg: c.Config, spec: c.Mlp | c.Moe) -> Mlp | Moe:
@@ -30,7 +38,7 @@ def feed_forward(cfg: c.Config, spec: c.Mlp | c.Moe) -> Mlp | Moe:
 class Block(nn.Module):
     """x [B T D] -> [B T D], with the norm before each part (arXiv 2002.04745)."""
 
-    attn: Attention | Latent
+    attn: AnyAttention
     cross: CrossAttention | None
     ffn: Mlp | Moe
     leaves = "out"  # the name of the tensor that leaves it
