@@ -15,9 +15,9 @@ import torch
 import pellucid
 from pellucid.ops import huge_pages
 from pellucid.ops.blocks import Blocks
-from pellucid.ops.huge_pages import BLOCK, LINE, PAGE, empty
+from pellucid.ops.huge_pages import ARENA, LINE, PAGE, empty
 
-SHAPES = ((3,), (64, 1024), (1000, 100), (4097, 33), (BLOCK // 4, 1), (5, BLOCK // 8), (0, 7), (40000,))
+SHAPES = ((3,), (64, 1024), (1000, 100), (4097, 33), (ARENA // 4, 1), (5, ARENA // 8), (0, 7), (40000,))
 linux = pytest.mark.skipif(sys.platform != "linux", reason="huge pages are Linux's")
 
 
@@ -41,9 +41,9 @@ def test_tensors_are_whole_and_apart(dtype):
 def test_matrices_stand_side_by_side_and_a_large_one_alone():
     a, b = empty((300, 256), torch.float32), empty((256, 300), torch.float32)
     assert b.data_ptr() - a.data_ptr() == a.nbytes and a.data_ptr() % PAGE == 0 and b.data_ptr() % LINE == 0
-    large = empty((BLOCK,), torch.uint8)
+    large = empty((ARENA,), torch.uint8)
     assert large.data_ptr() % PAGE == 0
-    more = [empty((PAGE,), torch.uint8) for _ in range(BLOCK // PAGE)]  # does not fit behind the two
+    more = [empty((PAGE,), torch.uint8) for _ in range(ARENA // PAGE)]  # does not fit behind the two
     assert len({t.data_ptr() for t in more}) == len(more) and len(huge_pages.last) == 1
 
 
@@ -56,11 +56,11 @@ def test_memory_goes_back_with_the_last_tensor():
     b.fill_(1.0)
     assert b.sum() == b.numel(), "its neighbour is gone, its memory is not"
     before = resident()
-    large = empty((8 * BLOCK,), torch.uint8).fill_(1)
-    assert resident() - before > 7 * BLOCK
+    large = empty((8 * ARENA,), torch.uint8).fill_(1)
+    assert resident() - before > 7 * ARENA
     del large
     gc.collect()
-    assert resident() - before < BLOCK
+    assert resident() - before < ARENA
 
 
 def resident() -> int:
@@ -74,7 +74,7 @@ def test_pages_are_huge_where_the_system_has_them():
     if not setting.exists() or "[never]" in setting.read_text():
         pytest.skip("this system has no huge pages")
     before = huge()
-    t = empty((2 * BLOCK,), torch.uint8).fill_(1)
+    t = empty((2 * ARENA,), torch.uint8).fill_(1)
     if huge() == before:
         pytest.skip("no huge page is free")
     assert huge() - before >= t.nbytes // 2
@@ -116,15 +116,15 @@ def test_a_system_without_huge_pages_gives_small_ones(missing, monkeypatch):
 @linux
 @pytest.mark.parametrize("quant", [None, "int8"])
 def test_weights_that_are_loaded_lie_there(quant, monkeypatch):
-    blocks: list[huge_pages.Block] = []
-    made = huge_pages.Block.__init__
+    blocks: list[huge_pages.Arena] = []
+    made = huge_pages.Arena.__init__
 
     def noted(self, size):
         made(self, size)
         blocks.append(self)
 
     monkeypatch.setattr(huge_pages, "LEAST", 1 << 10)
-    monkeypatch.setattr(huge_pages.Block, "__init__", noted)
+    monkeypatch.setattr(huge_pages.Arena, "__init__", noted)
     model = pellucid.load("pellucid/capitals", quant=quant)
     spans = [(b.whole.data_ptr(), b.whole.data_ptr() + b.whole.nbytes) for b in blocks]
     held = [t for p in model.module.parameters() for t in ((p.codes, p.scales) if isinstance(p, Blocks) else (p,)) if t.nbytes >= 1 << 10]

@@ -4,7 +4,7 @@ is not handed back to the system, and cleared by it, at every layer.
 A processor keeps the addresses of some 1,500 pages at hand. Of 4 KiB each these are 6 MB, and a decode step reads every weight once:
 on a Cascade Lake it reads 22 GB/s of them in small pages and 27 in huge ones.
 
-    a block     | q | k | v | gate      | up        | ...    matrices stand one after another; a large one has a block of its own
+    a block     | q | k | v | gate      | up        | ...    matrices stand one after another; a large one has an arena of its own
 """
 
 import mmap
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 PAGE = 2 << 20  # bytes
-BLOCK = 16 * PAGE
+ARENA = 16 * PAGE
 LEAST = 64 << 10  # bytes of a tensor that is worth it
 LINE = 64  # bytes of a line of the processor's cache
 # glibc hands back what is free at the heap's end, beyond twice the largest piece that was ever freed by itself: 32 MiB at most, and
@@ -27,7 +27,7 @@ torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
 ADVICE: int = getattr(mmap, "MADV_HUGEPAGE", 0)  # Linux has it
 
 
-class Block:
+class Arena:
     """Fresh private memory that begins at a huge page. It goes back to the system with the last tensor in it."""
 
     def __init__(self, size: int) -> None:
@@ -46,7 +46,7 @@ class Block:
 
 
 lock = threading.Lock()
-last: list[Block] = []  # the block that has room for more, if any
+last: list[Arena] = []  # the arena that has room for more, if any
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
@@ -54,9 +54,9 @@ def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str =
     size = prod(shape) * dtype.itemsize
     if not ADVICE or size < LEAST or torch.device(device).type != "cpu":
         return torch.empty(tuple(shape), dtype=dtype, device=device)
-    if size >= BLOCK:
-        return Block(-(-size // PAGE) * PAGE).take(shape, dtype)
+    if size >= ARENA:
+        return Arena(-(-size // PAGE) * PAGE).take(shape, dtype)
     with lock:
         if not last or last[0].end - last[0].used < size:
-            last[:] = [Block(BLOCK)]
+            last[:] = [Arena(ARENA)]
         return last[0].take(shape, dtype)
