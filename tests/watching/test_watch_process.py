@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pellucid.watching import tap
 from pellucid.watching import watch as watching
-from pellucid.watching.tap import Here, Owner
+from pellucid.watching.tap import Owner, ThreadState
 from pellucid.watching.terms import Terms
 from pellucid.watching.watch import Seen, Watch, watch
 from test_watch import TOKENS, clean
@@ -80,7 +80,7 @@ def test_other_threads_are_not_recorded() -> None:
     with swapped(tap, "here", shared), swapped(watching, "here", shared):
         counts, failed = race(model, other)
     assert counts != {len(seen)} or failed
-    assert isinstance(tap.here, Here) and clean(model, other)
+    assert isinstance(tap.here, ThreadState) and clean(model, other)
 
 
 def test_two_threads_watch_two_models() -> None:

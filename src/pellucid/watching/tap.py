@@ -114,7 +114,7 @@ class Call:
 
 
 @dataclass
-class Here(threading.local):
+class ThreadState(threading.local):
     """The state of one thread. Another thread that runs the same model has empty tuples, and records nothing.
 
     torch.compile reads `calls` at compile time, finds it empty, and leaves no trace of a tap in the graph.
@@ -129,7 +129,7 @@ class Here(threading.local):
     terms: dict[int, tuple[Tensor, Callable[[Index], Terms]]] = field(default_factory=dict)
 
 
-here = Here()
+here = ThreadState()
 
 
 def tap(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:

@@ -55,7 +55,7 @@ class Recorder(Protocol):
     def add_call(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None: ...
 
 
-class Here(threading.local):
+class ThreadSettings(threading.local):
     """The settings of this thread."""
 
     off: bool = False
@@ -63,7 +63,7 @@ class Here(threading.local):
     recording: Recorder | None = None
 
 
-here = Here()
+here = ThreadSettings()
 
 
 class Library:
