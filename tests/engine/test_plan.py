@@ -278,15 +278,15 @@ def backwards(plan: native.Plan, pools: list[Tensor]) -> None:
     lib = library.lib
     assert lib is not None
     kept = {p.untyped_storage().data_ptr() for p in pools}
-    for line in plan.lines:  # what an earlier replay left behind must not help
+    for line in plan.calls:  # what an earlier replay left behind must not help
         for start, stop in line.writes:
             if not any(k <= start < k + 1 for k in kept):
                 torch.frombuffer((__import__("ctypes").c_char * (stop - start)).from_address(start), dtype=torch.uint8).fill_(0x7F)
     done: set[int] = set()
-    while len(done) < len(plan.lines):
-        first = next(i for i in range(len(plan.lines)) if i not in done)  # all before it are done
-        i = max(i for i in range(len(plan.lines)) if i not in done and plan.lines[i].after <= first)
-        lib.run(plan.lines[i].words, 1, 1)
+    while len(done) < len(plan.calls):
+        first = next(i for i in range(len(plan.calls)) if i not in done)  # all before it are done
+        i = max(i for i in range(len(plan.calls)) if i not in done and plan.calls[i].after <= first)
+        lib.run(plan.calls[i].words, 1, 1)
         done.add(i)
 
 
@@ -323,9 +323,9 @@ def test_a_missing_wait_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(plans, "overlap", lambda a, b: any(p == r for p, _ in a for r, _ in b))
         with native.record() as recording:
             native.add(native.add(x, x)[:, 2:], x[:, 2:])
-        assert recording.plan().lines[1].after == 0
+        assert recording.plan().calls[1].after == 0
         monkeypatch.undo()
-        assert recording.plan().lines[1].after == 1
+        assert recording.plan().calls[1].after == 1
         return
     assert not any_order_is_right()
 
@@ -334,8 +334,8 @@ def test_a_missing_wait_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_waits_are_few() -> None:
     """q, k and v need one norm and not each other; a step has about nine waits a layer."""
     decode = recorded(LLAMA)
-    lines = decode.plan.lines
-    assert {line.op.name for line in lines} >= {
+    calls = decode.plan.calls
+    assert {line.op.name for line in calls} >= {
         "linear",
         "embedding",
         "norm",
@@ -347,7 +347,7 @@ def test_waits_are_few() -> None:
         "attend",
         "argmax",
     }
-    free = sum(line.after <= i - 1 for i, line in enumerate(lines) if i)
+    free = sum(line.after <= i - 1 for i, line in enumerate(calls) if i)
     assert free >= 5 * len(decode.model.config.layers)
 
 

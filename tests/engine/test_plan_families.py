@@ -112,7 +112,7 @@ HELD = sorted({f for f, q in DECODED if q == "plain"})
 
 def named(made: Plans) -> set[str]:
     """The ops of its plans."""
-    return {line.op.name for place in made.buffers.values() if place.plan for line in place.plan.lines}
+    return {line.op.name for place in made.buffers.values() if place.plan for line in place.plan.calls}
 
 
 @needs_kernels

@@ -209,8 +209,8 @@ def test_one_call_serves_all_requests() -> None:
     """A layer's attention, and each of its products, is one call however many requests there are."""
     made = prefilled(model_of(LLAMA, torch.float32), 4, True)
     made.step({"a": 1}), made.step(dict.fromkeys("abcde", 1))
-    counts = [[line.op.name for line in made.buffers[n].plan.lines].count("attend") for n in (1, 5)]
-    assert counts == [3, 3] and len(made.buffers[1].plan.lines) == len(made.buffers[5].plan.lines)
+    counts = [[line.op.name for line in made.buffers[n].plan.calls].count("attend") for n in (1, 5)]
+    assert counts == [3, 3] and len(made.buffers[1].plan.calls) == len(made.buffers[5].plan.calls)
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from pellucid.ops.native import library
 from pellucid.ops.native.library import Op
 
 Range = tuple[int, int]  # addresses, the second one past the end
-AFTER = 16  # where a line says how many calls it waits for
+AFTER = 16  # where the words of a call say how many calls it waits for
 
 
 class Unplannable(UseError):  # noqa: N818
@@ -34,7 +34,7 @@ class Unplannable(UseError):  # noqa: N818
 
 
 @dataclass(frozen=True)
-class Line:
+class PlannedCall:
     """One call of a plan; `after` counts the calls before it that must be done."""
 
     op: Op
@@ -54,43 +54,43 @@ def overlap(a: Sequence[Range], b: Sequence[Range]) -> bool:
     return any(p < s and r < q for p, q in a for r, s in b)
 
 
-def conflict(first: Line, second: Line) -> bool:
+def conflict(first: PlannedCall, second: PlannedCall) -> bool:
     """True if the order of the two matters."""
     return overlap(first.writes, (*second.reads, *second.writes)) or overlap(first.reads, second.writes)
 
 
-def wire(lines: list[Line]) -> list[Line]:
-    """Set `after` of each line: it waits for the last line before it that it conflicts with, and so for all before that."""
-    wired: list[Line] = []
-    for i, line in enumerate(lines):
-        after = next((j + 1 for j in range(i - 1, -1, -1) if conflict(lines[j], line)), 0)
-        wired.append(Line(line.op, line.words, line.reads, line.writes, after))
+def wire(calls: list[PlannedCall]) -> list[PlannedCall]:
+    """Set `after` of each call: it waits for the last one before it that it conflicts with, and so for all before that."""
+    wired: list[PlannedCall] = []
+    for i, call in enumerate(calls):
+        after = next((j + 1 for j in range(i - 1, -1, -1) if conflict(calls[j], call)), 0)
+        wired.append(PlannedCall(call.op, call.words, call.reads, call.writes, after))
     return wired
 
 
 class Plan:
     """A recorded step. Valid while its weights and modules stay: drop it when they are replaced."""
 
-    def __init__(self, lines: list[Line], alive: list[torch.UntypedStorage]) -> None:
-        self.lines, self.alive = wire(lines), alive
-        words, at = bytearray().join(line.words for line in lines), 0
-        for line in self.lines:
-            pack_into("=q", words, at + AFTER, line.after)
-            at += len(line.words)
+    def __init__(self, calls: list[PlannedCall], alive: list[torch.UntypedStorage]) -> None:
+        self.calls, self.alive = wire(calls), alive
+        words, at = bytearray().join(call.words for call in calls), 0
+        for call in self.calls:
+            pack_into("=q", words, at + AFTER, call.after)
+            at += len(call.words)
         self.words = (ctypes.c_char * len(words)).from_buffer(words)
         self.address = ctypes.addressof(self.words)
 
     def replay(self) -> None:
         """Run the step again on the data that now lies behind its pointers."""
         assert library.lib is not None
-        library.lib.run(self.address, len(self.lines), library.threads())
+        library.lib.run(self.address, len(self.calls), library.threads())
 
 
 class Recording:
     """An open recording: the calls so far, and the memory that they point to."""
 
     def __init__(self) -> None:
-        self.lines: list[Line] = []
+        self.calls: list[PlannedCall] = []
         self.alive: list[torch.UntypedStorage] = []  # not the tensors: a parameter may be given other memory
         self.off = False  # inside paused(): torch makes an output tensor, or a table that is the same at every step
 
@@ -109,16 +109,16 @@ class Recording:
 
     def add_call(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None:
         self.alive += (t.untyped_storage() for t in (*reads, *writes))
-        self.lines.append(Line(op, line, tuple(map(extent, reads)), tuple(map(extent, writes))))
+        self.calls.append(PlannedCall(op, line, tuple(map(extent, reads)), tuple(map(extent, writes))))
 
     def plan(self) -> Plan:
-        return Plan(self.lines, self.alive)
+        return Plan(self.calls, self.alive)
 
 
 DTYPES = torch.ops.aten.promote_types.default  # of two dtypes a third
 
 
-class Guard(TorchDispatchMode):
+class TorchOpGuard(TorchDispatchMode):
     """Raises for every torch op that touches data: a replay would leave it out. Views pass, since they touch none."""
 
     def __init__(self, recording: Recording) -> None:
@@ -164,7 +164,7 @@ def record() -> Iterator[Recording]:
     try:
         with ExitStack() as modes:
             modes.enter_context(Values(recording))
-            modes.enter_context(Guard(recording))
+            modes.enter_context(TorchOpGuard(recording))
             yield recording
     finally:
         library.here.recording = outer
