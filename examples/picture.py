@@ -24,7 +24,7 @@ LIGHT = TerminalTheme(
 prompt, target = sys.argv[1:3]
 model = pellucid.load("pellucid/capitals", dtype="float32")
 console = Console(record=True, width=112, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-for line in run_lines.story(explain(model, prompt, 1, 5), run_lines.View(112, True, legend=False)):
+for line in run_lines.story(explain(model, prompt, 1, 5), run_lines.Display(112, True, legend=False)):
     console.print(line, no_wrap=True, overflow="crop")
 drawn = console.export_svg(title=f'pellucid explain "{prompt}"', theme=LIGHT)
 Path(target).write_text(re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.S), encoding="utf-8")  # rich would fetch a font from the network

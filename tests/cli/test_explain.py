@@ -24,7 +24,7 @@ from pellucid.families import family
 from pellucid.runs.answers import visible
 from pellucid.terminal import run_lines, sparkline
 from pellucid.terminal.cell_lines import account
-from pellucid.terminal.run_lines import View
+from pellucid.terminal.run_lines import Display
 from pellucid.tokenizer.pieces import Piece
 from tiny import FAMILIES, tiny
 
@@ -47,7 +47,7 @@ def random_model(name: str) -> Model:
 
 
 def plain(life: RunView, **how: Any) -> str:
-    return "\n".join(line.plain for line in run_lines.story(life, View(**how)))
+    return "\n".join(line.plain for line in run_lines.story(life, Display(**how)))
 
 
 def run(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

@@ -16,8 +16,8 @@ from pellucid import catalog
 from pellucid.commands import main
 from pellucid.counting.complexity import compared
 from pellucid.terminal import tables
+from pellucid.terminal.grid import Grid
 from pellucid.terminal.growth import apart, growth
-from pellucid.terminal.sheet import Sheet
 from pellucid.terminal.svg import ink
 from pellucid.terminal.treemap import squarified
 
@@ -101,7 +101,7 @@ def test_side_by_side(capsys: Captured) -> None:
 
 
 def test_columns_that_find_no_place_stand_below() -> None:
-    table = Sheet("", ["", "one", "two", "three"], [["row", 1, 22222222, None]])
+    table = Grid("", ["", "one", "two", "three"], [["row", 1, 22222222, None]])
     assert len(table.lines(60)) == 2
     narrow = [line.plain for line in table.lines(18)]
     assert [line.split()[0] for line in narrow if line] == ["one", "row", "two", "row", "three", "row"]

@@ -75,7 +75,7 @@ def by_terminal(found: run_view.RunView) -> tuple[Sums, Sums]:
     """Of `explain --all`: what stands in the headings of blocks, and the sum of the lines of single weights below."""
     headings, lines, at = Sums(), Sums(), ""
     buffers = {path for path, _ in found.model.module.named_buffers()}
-    for text in run_lines.story(found, run_lines.View(width=300, everything=True)):
+    for text in run_lines.story(found, run_lines.Display(width=300, everything=True)):
         if heading := re.fullmatch(r" ((?:\w+\.)?layers\.\d+)  ([\d,]+) parameters", text.plain):
             at = heading[1]
             headings[at] = int(heading[2].replace(",", ""))

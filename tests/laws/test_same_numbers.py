@@ -153,7 +153,7 @@ def shown(name: str, forms: Iterable[str]) -> Iterator[Pair]:
     found = count(name, device=DEVICE, **MODELS[name])
     for form in forms:
         yield from rows("\n".join(line.plain for line in drawing.drawn(found, 300, view(DEVICE, **VIEWS[form]))))
-    sheet = columns.beside([found, found], None)
+    sheet = columns.compare([found, found], None)
     for label, *cells in csv.reader(io.StringIO(sheet.csv())):
         word, _, unit = label.partition(" [")
         if word in ROUNDED and cells[0]:

@@ -13,7 +13,7 @@ from pellucid.messages import say
 
 if TYPE_CHECKING:
     from pellucid.counting import Bill
-    from pellucid.terminal.sheet import Sheet
+    from pellucid.terminal.grid import Grid
 
 PICTURES = ("treemap", "cache", "roofline")
 
@@ -59,11 +59,11 @@ def add(app: typer.Typer) -> None:
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
         view = bill_json.view(device, price, train, lora, recompute, shards, ranks)
         if table is not None:
-            table_sheet = tables.table(table, context, lambda: counted(table, **how))
+            grid = tables.table(table, context, lambda: counted(table, **how))
             if screen.json:
-                screen.document(table_sheet.document(table))
+                screen.document(grid.document(table))
             else:
-                show(screen, table_sheet, csv, markdown)
+                show(screen, grid, csv, markdown)
             return
         bills = [counted(m, **how) for m in models or ()]
         if svg is not None:
@@ -77,12 +77,12 @@ def add(app: typer.Typer) -> None:
                 screen.text(f"{b.model}  {first['path']}\n  {first['formula']}\n")
                 screen.text("".join(f"    {r['path']}  {r['formula']}\n" for r in rest))
         elif len(bills) > 1 or csv or markdown:
-            show(screen, columns.beside(bills, price), csv, markdown)
+            show(screen, columns.compare(bills, price), csv, markdown)
         else:
             screen.lines(drawing.drawn(bills[0], screen.width, view))
 
 
-def show(screen: Screen, table: "Sheet", csv: bool, markdown: bool) -> None:
+def show(screen: Screen, table: "Grid", csv: bool, markdown: bool) -> None:
     """Print a table as CSV, Markdown or text."""
     if csv or markdown:
         screen.text(table.csv() if csv else table.markdown())

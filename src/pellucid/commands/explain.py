@@ -50,7 +50,7 @@ def add(app: typer.Typer) -> None:
 
         view = explained(model, prompt, steps, best, terms=cell is not None, inside="reference" if reference else "beside")
         options.warn_beyond(screen, model, len(view.trace.ids) + view.trace.steps - 1)
-        shown = run_lines.View(screen.width, screen.colour, tuple(layer or ()), head, everything, not screen.quiet)
+        shown = run_lines.Display(screen.width, screen.colour, tuple(layer or ()), head, everything, not screen.quiet)
         found = cell_of(view.trace, *cell) if cell is not None else None
         dims = {s.path: s.dims for s in view.trace}
         lines = cell_lines.account(found, dims, shown.width, everything) if found is not None else run_lines.story(view, shown)

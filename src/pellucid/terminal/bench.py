@@ -22,17 +22,17 @@ PHASES = {"prefill": "bench.prefill", "decode": "bench.decode"}
 SETS = {"compute": "count.compute", "bandwidth": "count.bandwidth", None: "bench.nothing"}
 
 
-def limits(found: MachineLimits) -> list[Text]:
+def limits(machine: MachineLimits) -> list[Text]:
     """The machine, and each rate with the best and the median of its runs."""
     rows = headed(say("bench.rate"), say("bench.best"), say("bench.median"))
-    for threads, rate in found.read.items():
+    for threads, rate in machine.read.items():
         rows.append(
-            [say("bench.read", size=scaled(found.block, "B"), threads=threads), scaled(rate.best, "B/s"), scaled(rate.median, "B/s")]
+            [say("bench.read", size=scaled(machine.block, "B"), threads=threads), scaled(rate.best, "B/s"), scaled(rate.median, "B/s")]
         )
-    for dtype, rate in found.product.items():
-        name = say("bench.product", dtype=dtype, threads=found.threads)
+    for dtype, rate in machine.product.items():
+        name = say("bench.product", dtype=dtype, threads=machine.threads)
         rows.append([name, scaled(rate.best, "FLOP/s"), scaled(rate.median, "FLOP/s")])
-    title = Text.assemble((found.cpu, "bold"), (f"  torch {found.torch} · {found.kernels or '-'} · {found.date}", "dim"))
+    title = Text.assemble((machine.cpu, "bold"), (f"  torch {machine.torch} · {machine.kernels or '-'} · {machine.date}", "dim"))
     return [title, *table(rows, [Column(), Column(">"), Column(">", style="dim")])]
 
 
@@ -43,18 +43,18 @@ def kept(file: Path) -> list[Text]:
 def drawn(bill: Bill, random: bool, phases: Phases, device: Device, served: Served, idle: Idle, width: int) -> list[Text]:
     """A model's phases, part by part. On a machine that was not idle, times without a verdict."""
     s = bill.setting
-    told = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
-    about = f"  {bill.family} · {say('explain.layers', count=len(bill.config.layers))} · {told}"
+    setting = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
+    about = f"  {bill.family} · {say('explain.layers', count=len(bill.config.layers))} · {setting}"
     out = [Text(), Text.assemble((bill.model, "bold"), (about + (f" · {say('bench.random')}" if random else ""), "dim"))]
     out += [] if idle.quiet else [Text(), *prose(disturbed(idle), width, "yellow")]
-    for timed, whole, parts in phases:
+    for timed, total, parts in phases:
         line = say(
-            PHASES[timed.phase], seconds=seconds(whole.seconds), bound=seconds(whole.bound), rate=f"{tokens_per_second(bill, whole):.1f}"
+            PHASES[timed.phase], seconds=seconds(total.seconds), bound=seconds(total.bound), rate=f"{tokens_per_second(bill, total):.1f}"
         )
         out += [Text(), Text(" " + line)]
-        out += [Text(" " + say("bench.prediction", error=f"{100 * whole.error:+.0f}"))] if idle.quiet else []
+        out += [Text(" " + say("bench.prediction", error=f"{100 * total.error:+.0f}"))] if idle.quiet else []
         if timed.phase == "decode" and idle.quiet:
-            out.append(Text(" " + say("bench.share", share=f"{100 * bandwidth_share(bill, whole, device):.0f}")))
+            out.append(Text(" " + say("bench.share", share=f"{100 * bandwidth_share(bill, total, device):.0f}")))
         if timed.outside is not None:
             out.append(Text(" " + say("bench.outside", seconds=seconds(max(0.0, timed.outside)))))
         measured, bound = say("bench.measured"), say("bench.bound")
@@ -65,9 +65,9 @@ def drawn(bill: Bill, random: bool, phases: Phases, device: Device, served: Serv
         ]
         eager = statistics.median(timed.eager)
         rows.append([Text(say("bench.rest"), "dim"), "", seconds(max(0.0, eager - sum(p.seconds for p in parts))), "", "", ""])
-        rows.append([say("bench.eager"), "", seconds(eager), seconds(whole.bound), ratio(AgainstBound("", eager, whole.bound), idle), ""])
+        rows.append([say("bench.eager"), "", seconds(eager), seconds(total.bound), ratio(AgainstBound("", eager, total.bound), idle), ""])
         if timed.planned:
-            rows.append([say("bench.planned"), "", seconds(whole.seconds), seconds(whole.bound), ratio(whole, idle), ""])
+            rows.append([say("bench.planned"), "", seconds(total.seconds), seconds(total.bound), ratio(total, idle), ""])
         columns = [Column(), Column(">", style="dim"), Column(">"), Column(">"), Column(">"), Column(style="dim")]
         out += table(rows, columns, indent=2)
     out += [Text(), *(Text(" " + line) for line in engine(served))]
@@ -81,16 +81,16 @@ def disturbed(idle: Idle) -> str:
 
 
 def engine(served: Served) -> list[str]:
-    """The first token, a crowd, and another library beside us, a line each."""
+    """Write a line each for the first token, a batch of requests, and another library beside Pellucid."""
     out = list[str]()
     if (first := served.first) is not None:
         cold, warm = (seconds(statistics.median(times)) for times in (first.cold, first.warm))
-        told = {"context": count(first.context), "cold": cold}
-        known = say("bench.first", **told, warm=warm, cached=count(first.cached))
-        out.append(known if first.cached else say("bench.first.cold", **told))
-    if (crowd := served.batch) is not None:
-        size = {"requests": crowd.requests, "read": count(crowd.read), "written": count(crowd.written)}
-        out.append(say("bench.crowd", **size, seconds=seconds(crowd.seconds), rate=f"{crowd.rate:.1f}"))
+        first_token = {"context": count(first.context), "cold": cold}
+        known = say("bench.first", **first_token, warm=warm, cached=count(first.cached))
+        out.append(known if first.cached else say("bench.first.cold", **first_token))
+    if (batch := served.batch) is not None:
+        size = {"requests": batch.requests, "read": count(batch.read), "written": count(batch.written)}
+        out.append(say("bench.crowd", **size, seconds=seconds(batch.seconds), rate=f"{batch.rate:.1f}"))
     if (other := served.against) is not None:
         ours, theirs, ratios = other.rate(other.ours), other.rate(other.theirs), {"ratio": other.ratio(1), "whole": other.ratio(0)}
         numbers = {"ours": f"{ours:.1f}", "theirs": f"{theirs:.1f}", **{name: f"{value:.2f}" for name, value in ratios.items()}}

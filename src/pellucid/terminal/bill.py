@@ -38,10 +38,10 @@ def drawn(bill: Bill, width: int, view: View = View()) -> list[Text]:  # noqa: B
 
 def head(bill: Bill, width: int) -> Iterator[Text]:
     s = bill.setting
-    told = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
+    setting = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
     reads = f"{len(bill.config.encoder)}+" if bill.config.encoder else ""
     layers = say("explain.layers", count=f"{reads}{len(bill.config.layers)}")
-    yield Text.assemble((bill.model, "bold"), (f"  {bill.family} · {layers} · {told}", "dim"))
+    yield Text.assemble((bill.model, "bold"), (f"  {bill.family} · {layers} · {setting}", "dim"))
     for note in bill.notes:
         yield from prose(note, width)
 
@@ -88,8 +88,8 @@ def kv_cache(bill: Bill, width: int) -> list[Text]:
         return []
     a_token, s = bill["cache.bytes_per_token"], bill.setting
     (own, _), *others = other_kinds(bill)
-    whole = say("count.cache", context=count(s.context), batch=count(s.batch))
-    rows = headed(say("count.row.attention"), say("count.token"), whole, say("count.head.formula"))
+    title = say("count.cache", context=count(s.context), batch=count(s.batch))
+    rows = headed(say("count.row.attention"), say("count.token"), title, say("count.head.formula"))
     rows.append(
         [own, f"{count(int(a_token))} B", scaled(int(bill["cache.bytes"]), "B"), Text(f"{short(a_token.symbols)} = {a_token.filled}")]
     )
@@ -99,13 +99,13 @@ def kv_cache(bill: Bill, width: int) -> list[Text]:
         )
     if "cache.uncompressed_bytes_per_token" in bill:
         each = int(bill["cache.uncompressed_bytes_per_token"])
-        whole = scaled(each * s.context * s.batch, "B")
-        rows.append([Text(say("count.uncompressed")), f"{count(each)} B", whole, "H·(K + R + W)·b"])
+        uncompressed = scaled(each * s.context * s.batch, "B")
+        rows.append([Text(say("count.uncompressed")), f"{count(each)} B", uncompressed, "H·(K + R + W)·b"])
     out = [Text(say("count.past"), "bold"), *table(rows, [Column(), Column(">"), Column(">"), Column(style="dim")])]
     if "cache.bytes_per_source_token" in bill:
         row, source = bill["cache.bytes_per_source_token"], s.context if s.source is None else s.source
-        whole = scaled(int(bill["cache.source_bytes"]), "B")
-        out += prose(say("count.source", each=count(int(row)), rows=count(source), whole=whole), width)
+        total = scaled(int(bill["cache.source_bytes"]), "B")
+        out += prose(say("count.source", each=count(int(row)), rows=count(source), whole=total), width)
     windows = [w for one in bill.config.layers if (w := window(one)) is not None]
     if windows:
         out.append(Text(" " + say("count.windows", layers=len(windows), window=", ".join(map(count, sorted(set(windows))))), "dim"))
@@ -139,15 +139,16 @@ def limits(bill: Bill, view: View, width: int) -> list[Text]:
     device = device_of(bill)
     if device is None or not view.alone:
         return []
-    told = bounds(bill, view.hour)
-    sizes = {"weights": scaled(told["weights"], "B"), "cache": scaled(told["cache"], "B"), "memory": scaled(told["memory"], "B")}
-    fit = say("count.fits", **sizes) if told["fits"] else say("count.too_large", **sizes, devices=told["devices"])
+    report = bounds(bill, view.hour)
+    sizes = {"weights": scaled(report["weights"], "B"), "cache": scaled(report["cache"], "B"), "memory": scaled(report["memory"], "B")}
+    fit = say("count.fits", **sizes) if report["fits"] else say("count.too_large", **sizes, devices=report["devices"])
     out = [Text(say("count.bounds", device=device.name), "bold"), *prose(fit, width)]
-    if told.get("largest_batch") != 0 and "largest_batch" in told:
-        out += largest(bill, told, width)
+    if report.get("largest_batch") != 0 and "largest_batch" in report:
+        out += largest(bill, report, width)
     for phase in PHASES:
-        if phase in told:
-            rate = f"{told[phase]['tokens_per_second']:.4g}"
-            title = say("count.phase", phase=phase_of(phase), seconds=Amount(told[phase]["seconds"], "s"), rate=rate)
-            out += drawing.phase(priced(title, told[phase].get("price_of_a_million_tokens"), view.hour), parts(bill, phase, device), width)
+        if phase in report:
+            rate = f"{report[phase]['tokens_per_second']:.4g}"
+            title = say("count.phase", phase=phase_of(phase), seconds=Amount(report[phase]["seconds"], "s"), rate=rate)
+            title = priced(title, report[phase].get("price_of_a_million_tokens"), view.hour)
+            out += drawing.phase(title, parts(bill, phase, device), width)
     return out + drawing.sources(device, width)

@@ -13,17 +13,17 @@ SETS = {"compute": "count.compute", "bandwidth": "count.bandwidth"}
 COLUMNS = [Column(), Column(">", style="dim"), *[Column(">")] * 5, Column(style="dim")]
 
 
-def phase(title: str, found: Sequence[Part], width: int) -> list[Text]:
+def phase(title: str, rows_of: Sequence[Part], width: int) -> list[Text]:
     """A phase's title, and a row for each of its parts with their shares of the time."""
-    whole = sum(p.seconds for p in found)
+    total = sum(p.seconds for p in rows_of)
     rows = headed(
         say("count.head.part"), say("count.head.layers"), say("count.head.products"), say("count.head.moved"),
         say("count.head.intensity"), say("count.head.least"), say("count.head.share"), say("count.head.sets"),
     )  # fmt: skip
-    for p in found:
+    for p in rows_of:
         if p.seconds:
             amounts = [scaled(p.flops, "FLOP"), scaled(p.moved, "B"), f"{p.intensity:.3g}", seconds(p.seconds)]
-            rows.append([p.path, f"×{p.times}", *amounts, f"{100 * p.seconds / whole:.1f}%", say(SETS[p.sets])])
+            rows.append([p.path, f"×{p.times}", *amounts, f"{100 * p.seconds / total:.1f}%", say(SETS[p.sets])])
     return [*prose(title, width), *table(rows, COLUMNS, indent=2)]
 
 
@@ -34,9 +34,9 @@ def headed(*titles: str) -> list[list[Cell]]:
 
 def sources(device: Device, width: int) -> list[Text]:
     """Where a device's numbers come from."""
-    told = [f"{say('count.sources')} {device.source}"]
-    told += [f"{say('count.sources.memory')} {device.memory_source}"] if device.memory_source else []
-    return [line for sentence in told for line in prose(sentence, width, "dim")]
+    sentences = [f"{say('count.sources')} {device.source}"]
+    sentences += [f"{say('count.sources.memory')} {device.memory_source}"] if device.memory_source else []
+    return [line for sentence in sentences for line in prose(sentence, width, "dim")]
 
 
 def priced(title: str, price: float | None, hour: float | None) -> str:

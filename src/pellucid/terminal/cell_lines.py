@@ -22,8 +22,8 @@ def account(c: Cell, dims: Mapping[str, str], width: int, everything: bool = Fal
     first, last = shortened(products := len(c.rows) - len(c.terms.added), products if everything else ENDS)
     title = Text.assemble((f"{c.seen.path}[{', '.join(map(str, c.index))}]", "bold"), (f"  {c.place}", "dim"))
     out = [title, Text(f" = {made}", "cyan") if made else Text()]
-    if told := put(template(c.seen), values(c.terms)):
-        out.append(Text(f" = {told}", "cyan"))
+    if substituted := put(template(c.seen), values(c.terms)):
+        out.append(Text(f" = {substituted}", "cyan"))
     out += [*(line for note in sentences(notes(c.seen, dims)) for line in prose(note, width, "dim")), Text()]
     body = [written(c, i) for i in (*first, *last)]
     columns = [Column(">", style="dim"), *[Column(">")] * (2 * len(names))]
@@ -36,8 +36,8 @@ def account(c: Cell, dims: Mapping[str, str], width: int, everything: bool = Fal
         left = [c.rows[i][1] for i in range(len(first), last.start)]
         rows.insert(1 + len(first), Text("   " + say("cell.between", count=count(len(left)), sum=number(sum(left))), "dim"))
     out += [*rows, Text(), Text(" " + chain(c, [*first], [*last, *range(products, len(c.rows))])), Text()]
-    whole = say("cell.total", count=count(len(c.rows)), total=precise(c.total)) if len(c.rows) > 1 else ""
-    out.append(Text(" " + (whole or say("cell.product", total=precise(c.total))), "bold"))
+    total = say("cell.total", count=count(len(c.rows)), total=precise(c.total)) if len(c.rows) > 1 else ""
+    out.append(Text(" " + (total or say("cell.product", total=precise(c.total))), "bold"))
     out.append(Text(" " + say("cell.value", value=precise(c.value), difference=number(abs(c.total - c.value)))))
     return clipped(out, width)
 
@@ -45,10 +45,10 @@ def account(c: Cell, dims: Mapping[str, str], width: int, everything: bool = Fal
 def written(c: Cell, i: int) -> list[str]:
     """A summand's row: its number, its factors with signs between, its product."""
     factors, summand = c.rows[i]
-    told = [str(i)]
+    cells = [str(i)]
     for n, f in enumerate(factors):
-        told += (["×"] if n else []) + [number(f)]
-    return [*told, "=", number(summand)]
+        cells += (["×"] if n else []) + [number(f)]
+    return [*cells, "=", number(summand)]
 
 
 def chain(c: Cell, first: list[int], last: list[int]) -> str:

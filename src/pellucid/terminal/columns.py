@@ -11,14 +11,14 @@ from pellucid.documents.amount import Amount
 from pellucid.documents.count import bounds
 from pellucid.messages import say
 from pellucid.ops.blocks import BITS
-from pellucid.terminal.sheet import Cell, Sheet
+from pellucid.terminal.grid import Cell, Grid
 
 
-def beside(bills: Sequence[Bill], hour: float | None = None) -> Sheet:
+def compare(bills: Sequence[Bill], hour: float | None = None) -> Grid:
     """A sheet of bills."""
     limits = [bounds(b, hour) for b in bills]
     rows = [[name, *cells] for name, cells in [*shape(bills), *sizes(bills), *times(limits, hour)] if any(c is not None for c in cells)]
-    return Sheet("", ["", *(b.model for b in bills)], rows, list(dict.fromkeys(f"{b.model}: {note}" for b in bills for note in b.notes)))
+    return Grid("", ["", *(b.model for b in bills)], rows, list(dict.fromkeys(f"{b.model}: {note}" for b in bills for note in b.notes)))
 
 
 Rows = Iterable[tuple[str, list[Cell]]]
@@ -45,8 +45,8 @@ def shape(bills: Sequence[Bill]) -> Rows:
 
 def several(values: Iterable[Any]) -> Cell:
     """One value, or all that there are."""
-    found = list(dict.fromkeys(values))
-    return found[0] if len(found) == 1 else ", ".join(map(str, found)) or None
+    distinct = list(dict.fromkeys(values))
+    return distinct[0] if len(distinct) == 1 else ", ".join(map(str, distinct)) or None
 
 
 def window(layer: Layer) -> int | None:
@@ -86,15 +86,15 @@ def times(limits: Sequence[dict[str, Any]], hour: float | None) -> Rows:
     """The bounds of each on its device."""
     if not any(limits):
         return
-    yield say("count.row.device"), [told["device"] for told in limits]
-    yield say("count.row.devices"), [told["devices"] for told in limits]
-    yield say("count.row.batch"), [told.get("largest_batch") for told in limits]
+    yield say("count.row.device"), [report["device"] for report in limits]
+    yield say("count.row.devices"), [report["devices"] for report in limits]
+    yield say("count.row.batch"), [report.get("largest_batch") for report in limits]
     for phase, name, rate in (
         ("prefill", say("count.row.first"), say("count.row.read")),
         ("decode", say("count.row.next"), say("count.row.written")),
     ):
-        yield name, [Amount(told[phase]["seconds"], "s") if phase in told else None for told in limits]
-        yield rate, [f"{told[phase]['tokens_per_second']:.4g}" if phase in told else None for told in limits]
+        yield name, [Amount(report[phase]["seconds"], "s") if phase in report else None for report in limits]
+        yield rate, [f"{report[phase]['tokens_per_second']:.4g}" if phase in report else None for report in limits]
     if hour is not None:
         for phase, name in (("prefill", say("count.row.in")), ("decode", say("count.row.out"))):
-            yield name, [f"{told[phase]['price_of_a_million_tokens']:.4g}" if phase in told else None for told in limits]
+            yield name, [f"{report[phase]['price_of_a_million_tokens']:.4g}" if phase in report else None for report in limits]

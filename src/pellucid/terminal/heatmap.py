@@ -19,16 +19,16 @@ def heat(share: Tensor, queries: Sequence[str], keys: Sequence[str], width: int,
     start = max(0, len(keys) - fits)
     out = [Text(" " * (label + 2)) + Text("").join([fitted(k, CELL - 1, ">", "dim") + Text(" ") for k in keys[start:]])]
     for query, row in zip(queries, share.tolist(), strict=False):
-        told = Text(" ") + fitted(query, label, ">", "dim") + Text(" ")
+        line = Text(" ") + fitted(query, label, ">", "dim") + Text(" ")
         for x in row[start:]:
             words = f"{100 * x:.0f}".rjust(CELL - 2) + " " if x else " " * (CELL - 1)
             if colour and x:
                 dark = x > 0.55
-                told.append(words, Style(color="white" if dark else "black", bgcolor=tint(x, 1.0)))
-                told.append(" ")
+                line.append(words, Style(color="white" if dark else "black", bgcolor=tint(x, 1.0)))
+                line.append(" ")
             else:
-                told.append((shade(x, 1.0) if x else " ") + words)
+                line.append((shade(x, 1.0) if x else " ") + words)
         if not colour:
-            told.rstrip()
-        out.append(told)
+            line.rstrip()
+        out.append(line)
     return out

@@ -14,10 +14,10 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1200.0, 560.0, 100.0, 330.0, 60.0, 50.
 
 def roofline(bill: Bill, device: Device) -> str:
     """The picture: each part stands on the roof, at the rate that it can reach at most."""
-    found = {
+    points_of = {
         phase: [p for p in parts(bill, phase, device) if p.flops and p.moved] for phase in ("prefill", "decode") if f"flops.{phase}" in bill
     }
-    every = [p for points in found.values() for p in points]
+    every = [p for points in points_of.values() for p in points]
     peak = max(p.flops / p.compute for p in every)
     knee = peak / device.bandwidth
     low, high = floor(log10(min(knee, *(p.intensity for p in every)))), ceil(log10(max(knee, *(p.intensity for p in every)) * 1.1))
@@ -30,7 +30,7 @@ def roofline(bill: Bill, device: Device) -> str:
         return HEIGHT - BOTTOM - (log10(flops) - bottom) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
 
     shapes: list[str] = []
-    listed: list[tuple[str, str]] = []
+    legend: list[tuple[str, str]] = []
     for power in range(low, high + 1):
         shapes += [line([(x(10.0**power), TOP), (x(10.0**power), HEIGHT - BOTTOM)], "#dddddd", 1)]
         shapes += [label(x(10.0**power), HEIGHT - BOTTOM + 18, f"{10.0**power:g}", "middle")]
@@ -39,15 +39,15 @@ def roofline(bill: Bill, device: Device) -> str:
         shapes += [label(LEFT - 8, y(10.0**power) + 4, scaled(10.0**power, "FLOP/s"), "end")]
     start = max(10.0**low, 10.0**bottom / device.bandwidth)
     shapes.append(line([(x(start), y(start * device.bandwidth)), (x(knee), y(peak)), (x(10.0**high), y(peak))], "#1f2328"))
-    for colour, (phase, points) in zip(COLOURS, reversed(found.items()), strict=False):
+    for colour, (phase, points) in zip(COLOURS, reversed(points_of.items()), strict=False):
         name = phase_of(phase)
         for p in reversed(points):
-            told = f"{p.path} ×{p.times}  {p.intensity:.3g} FLOP/B  {seconds(p.seconds)}"
-            shapes.append(dot(x(p.intensity), y(rate(p)), colour, f"{name}  {told}  {scaled(rate(p), 'FLOP/s')}"))
-            listed.append((colour, told))
-        listed.append((colour, name))
-    for i, (colour, told) in enumerate(reversed(listed)):
-        shapes.append(label(WIDTH - RIGHT + 16, TOP + 12 + 18 * i, told, fill=colour))
+            text = f"{p.path} ×{p.times}  {p.intensity:.3g} FLOP/B  {seconds(p.seconds)}"
+            shapes.append(dot(x(p.intensity), y(rate(p)), colour, f"{name}  {text}  {scaled(rate(p), 'FLOP/s')}"))
+            legend.append((colour, text))
+        legend.append((colour, name))
+    for i, (colour, text) in enumerate(reversed(legend)):
+        shapes.append(label(WIDTH - RIGHT + 16, TOP + 12 + 18 * i, text, fill=colour))
     shapes.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, say("count.picture.intensity"), "middle"))
     return picture(WIDTH, HEIGHT, say("count.picture.roofline", model=bill.model, device=device.name), shapes)
 

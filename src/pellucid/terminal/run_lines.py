@@ -1,4 +1,4 @@
-"""A life as lines of a terminal: the pieces, a line a tensor, the candidates, the pick, and a legend of what was shown.
+"""A run as lines of a terminal: the pieces, a line a tensor, the candidates, the pick, and a legend of what was shown.
 
 The table is laid out once for all its lines, from what they hold and how wide the terminal is; at 80 columns a formula may end in "…".
 """
@@ -31,7 +31,7 @@ TITLE, DIM, NAME, MARK = "bold", "dim", "cyan", "yellow"
 
 
 @dataclass(frozen=True)
-class View:
+class Display:
     """What is asked for: how wide, whether in colour, which layers and head, whether nothing is folded, whether a legend ends it."""
 
     width: int = 80
@@ -45,47 +45,47 @@ class View:
 Entry = tuple[list[Cell], Line] | Text  # a row of the table and the line whose picture it has, or a heading
 
 
-def story(run: RunView, view: View) -> list[Text]:
+def story(run: RunView, display: Display) -> list[Text]:
     """All lines of `explain`."""
-    if view.head is not None and not 0 <= view.head < run.heads:
-        raise UseError("explain.head", found=view.head, last=run.heads - 1)
-    hidden = folded(run, view.layers or ((0,) if view.head is not None else ()), view.everything)
-    out = [*header(run, view.width), Text(), *pieces(run, view)]
+    if display.head is not None and not 0 <= display.head < run.heads:
+        raise UseError("explain.head", found=display.head, last=run.heads - 1)
+    hidden = folded(run, display.layers or ((0,) if display.head is not None else ()), display.everything)
+    out = [*header(run, display.width), Text(), *pieces(run, display)]
     for index, step in enumerate(run.steps):
         out.append(Text())
-        shown = hidden if index == 0 or view.everything else set(run.blocks())
+        shown = hidden if index == 0 or display.everything else set(run.blocks())
         if index:
             out += [fed(run, step, index), Text()]
-        entries = list(rows(run, step, shown, view))
-        out += laid(entries, view)
-        if view.head is not None and index == 0:
-            out += patterns(run, step, hidden, view)
-        out += [Text(), *verdict(run, step, view)]
-    if view.legend:
-        out += [Text(), *footer(run, view, hidden)]
-    return clipped(out, view.width)
+        entries = list(rows(run, step, shown, display))
+        out += laid(entries, display)
+        if display.head is not None and index == 0:
+            out += patterns(run, step, hidden, display)
+        out += [Text(), *verdict(run, step, display)]
+    if display.legend:
+        out += [Text(), *footer(run, display, hidden)]
+    return clipped(out, display.width)
 
 
 def header(run: RunView, width: int) -> Iterator[Text]:
     """The model in a line, with what it computes in and why; the reason has a line of its own where the first has no room."""
     m = run.model
     facts = [m.family.name, say("explain.layers", count=len(m.config.layers)), say("explain.parameters", count=count(m.num_parameters()))]
-    whole, brief = (
+    full, brief = (
         Text.assemble((m.name, TITLE), ("  " + " · ".join([*facts, dtype]), DIM)) for dtype in (m.precision_note, name_of(m.dtype))
     )
-    yield whole if whole.cell_len <= width else brief
-    if whole.cell_len > width:
+    yield full if full.cell_len <= width else brief
+    if full.cell_len > width:
         yield Text(f"  {m.precision_note}", DIM)
 
 
-def pieces(run: RunView, view: View) -> list[Text]:
+def pieces(run: RunView, display: Display) -> list[Text]:
     """The prompt's pieces: position, piece, id, bytes."""
     titles = [say("explain.position"), say("explain.piece"), say("explain.id"), say("explain.bytes")]
-    columns = [Column(">", style=DIM), Column(most=max(20, view.width // 3), style=NAME), Column(">"), Column(style=DIM)]
+    columns = [Column(">", style=DIM), Column(most=max(20, display.width // 3), style=NAME), Column(">"), Column(style=DIM)]
     every = [[str(i), visible(p), str(p.id), p.raw.hex(" ")] for i, p in enumerate(run.pieces)]
     first, last = PIECES
     left = len(every) - first - last
-    if left > 1 and not view.everything:
+    if left > 1 and not display.everything:
         every = [*every[:first], ["…", say("explain.more", count=left), "", ""], *every[-last:]]
     return table([[Text(t, DIM) for t in titles], *every], columns)
 
@@ -93,8 +93,8 @@ def pieces(run: RunView, view: View) -> list[Text]:
 def fed(run: RunView, step: StepView, index: int) -> Text:
     """What a further step was given."""
     tokens = " ".join(named(run, i) for i in step.fed)
-    told = say("explain.fed", token=tokens, before=step.past, after=step.past + len(step.fed))
-    return Text.assemble((say("explain.step", step=index), TITLE), ("  " + told, DIM))
+    sentence = say("explain.fed", token=tokens, before=step.past, after=step.past + len(step.fed))
+    return Text.assemble((say("explain.step", step=index), TITLE), ("  " + sentence, DIM))
 
 
 def named(run: RunView, id: int) -> str:
@@ -103,23 +103,23 @@ def named(run: RunView, id: int) -> str:
     return f"{text} ({id})" if text else f"({id})"
 
 
-def rows(run: RunView, step: StepView, hidden: set[str], view: View) -> Iterator[Entry]:
+def rows(run: RunView, step: StepView, hidden: set[str], display: Display) -> Iterator[Entry]:
     """The table's rows in order, blocks under headings, hidden blocks as the line of their output."""
     parameters = {b["path"]: b["parameters"] or 0 for b in blocks(run.run)}
     for block, group in groupby(step.lines, key=lambda one: one.block):
         lines = list(group)
         if block in hidden:
-            told = say("explain.tensors", count=len(lines))
-            if view.width >= WIDE:
-                told += ", " + say("explain.parameters", count=count(parameters[block]))
-            yield entry(lines[-1], view, folded=told)
+            summary = say("explain.tensors", count=len(lines))
+            if display.width >= WIDE:
+                summary += ", " + say("explain.parameters", count=count(parameters[block]))
+            yield entry(lines[-1], display, folded=summary)
             continue
         if block:
-            told = say("explain.parameters", count=count(parameters[block]))
-            yield Text.assemble((f" {block}", TITLE), ("  " + told, DIM))
+            summary = say("explain.parameters", count=count(parameters[block]))
+            yield Text.assemble((f" {block}", TITLE), ("  " + summary, DIM))
         for one in lines:
-            yield entry(one if view.head is None else one.of_head(view.head, run.heads), view)
-            if view.everything:
+            yield entry(one if display.head is None else one.of_head(display.head, run.heads), display)
+            if display.everything:
                 yield from (weight(w) for w in sources(one))
 
 
@@ -128,7 +128,7 @@ def sources(one: Line) -> tuple[Weight, ...]:
     return one.own
 
 
-def entry(one: Line, view: View, folded: str | None = None) -> Entry:
+def entry(one: Line, display: Display, folded: str | None = None) -> Entry:
     """A line's cells: name, axes, made by, weights, then least, mean, greatest."""
     name = one.seen.path if folded is not None else one.name
     own = [w for w in sources(one) if w.parameter]
@@ -149,25 +149,25 @@ def mark(one: Line) -> Text:
 
 
 def weight(w: Weight) -> Text:
-    """A weight's own line, of an unfolded life."""
+    """A weight's own line, of an unfolded run."""
     return Text.assemble((f"      {w.path}", NAME), (f"  {w.axes}  = {count(w.count)}  {w.dtype}", DIM))
 
 
-def laid(entries: Sequence[Entry], view: View) -> list[Text]:
+def laid(entries: Sequence[Entry], display: Display) -> list[Text]:
     """The table: everything at its own width, formulas and pictures in what is left."""
-    wide, gap = view.width >= WIDE, 2 if view.width >= NARROW else 1
+    wide, gap = display.width >= WIDE, 2 if display.width >= NARROW else 1
     titles: list[Cell] = [Text(t, DIM) for t in column_titles()]
     body = [e[0] for e in entries if not isinstance(e, Text)]
-    columns = [Column(most=max(16, view.width // 5)), Column(style=DIM), Column(), Column(">", style=DIM), *[Column(">")] * 3]
+    columns = [Column(most=max(16, display.width // 5)), Column(style=DIM), Column(), Column(">", style=DIM), *[Column(">")] * 3]
     need = widths([*body, [t for i, t in enumerate(titles) if i != 4]], columns)
     if not wide:
         need[3] = 0
-    room = left(need, view.width, gap)
-    if room < 2 * STRIP[0]:  # too narrow for all
+    spare = left(need, display.width, gap)
+    if spare < 2 * STRIP[0]:  # too narrow for all
         need[1] = 0
-        room = left(need, view.width, gap)
-    picture = max(STRIP[0], min(STRIP[1], room - need[2]))
-    need[2] = max(8, min(need[2], room - picture))
+        spare = left(need, display.width, gap)
+    picture = max(STRIP[0], min(STRIP[1], spare - need[2]))
+    need[2] = max(8, min(need[2], spare - picture))
     sizes, sides = [*need[:4], picture, *need[4:]], [*columns[:4], Column(), *columns[4:]]
     out = [line(titles, sides, sizes, gap)]
     for e in entries:
@@ -176,7 +176,7 @@ def laid(entries: Sequence[Entry], view: View) -> list[Text]:
         else:
             cells, one = e
             cells[2] = squeezed(cells[2], one, need[2])
-            out.append(line([*cells[:4], strip(one.value, one.dims, picture, view.colour), *cells[4:]], sides, sizes, gap))
+            out.append(line([*cells[:4], strip(one.value, one.dims, picture, display.colour), *cells[4:]], sides, sizes, gap))
     return out
 
 
@@ -201,46 +201,46 @@ def column_titles() -> list[str]:
     ]  # fmt: skip
 
 
-def patterns(run: RunView, step: StepView, hidden: set[str], view: View) -> list[Text]:
+def patterns(run: RunView, step: StepView, hidden: set[str], display: Display) -> list[Text]:
     """What one head of the unfolded blocks looks at: a table of shares, queries down, keys across."""
     out: list[Text] = []
     for one in step.lines:
-        if view.head is None or one.block in hidden or not one.name.endswith("pattern"):
+        if display.head is None or one.block in hidden or not one.name.endswith("pattern"):
             continue
         source = [visible(p) or str(p.id) for p in run.pieces]
         own = [named(run, i).rpartition(" (")[0] or str(i) for i in step.fed]
         queries = source if one.block.startswith("encoder") else own
         keys = source if one.block.startswith("encoder") or ".cross" in f".{one.name}" else own
-        share = one.of_head(view.head, run.heads).value[0]
-        title = say("explain.pattern", path=one.seen.path, head=view.head)
-        out += [Text(), Text(" " + title, TITLE), *heat(share, queries, keys, view.width, view.colour)]
+        share = one.of_head(display.head, run.heads).value[0]
+        title = say("explain.pattern", path=one.seen.path, head=display.head)
+        out += [Text(), Text(" " + title, TITLE), *heat(share, queries, keys, display.width, display.colour)]
     return out
 
 
-def verdict(run: RunView, step: StepView, view: View) -> Iterator[Text]:
+def verdict(run: RunView, step: StepView, display: Display) -> Iterator[Text]:
     """What may come next, or stand in each blank; a model without either says so."""
     if run.model.device.type == "meta":
-        yield from prose(say("explain.shapes"), view.width, DIM)
+        yield from prose(say("explain.shapes"), display.width, DIM)
     elif not step.answers:
-        yield from prose(say("explain.rows" if not run.model.config.head else "explain.blankless"), view.width, DIM)
+        yield from prose(say("explain.rows" if not run.model.config.head else "explain.blankless"), display.width, DIM)
     for place, answer in enumerate(step.answers):
         yield from ([Text()] if place else [])
-        yield from choice(run, answer, view)
+        yield from choice(run, answer, display)
 
 
-def choice(run: RunView, answer: Answer, view: View) -> list[Text]:
+def choice(run: RunView, answer: Answer, display: Display) -> list[Text]:
     """The candidates with their probabilities, and the pick."""
     titles = [say("explain.piece"), say("explain.id"), say("explain.logit"), say("explain.probability"), ""]
-    columns = [Column(most=view.width // 3, style=NAME), Column(">"), Column(">"), Column(">"), Column(style="green")]
-    room = max(8, min(40, view.width - 48))
-    body = [[visible(c.piece), str(c.id), number(c.logit), percent(c.probability), bar(c.probability, room)] for c in answer.candidates]
+    columns = [Column(most=display.width // 3, style=NAME), Column(">"), Column(">"), Column(">"), Column(style="green")]
+    most = max(8, min(40, display.width - 48))
+    body = [[visible(c.piece), str(c.id), number(c.logit), percent(c.probability), bar(c.probability, most)] for c in answer.candidates]
     vocab, blank = count(run.model.config.vocab), answer.row >= 0
     title = say("explain.blank", row=answer.row, count=vocab) if blank else say("explain.candidates", count=vocab)
     out = [Text(" " + title, TITLE)]
     out += table([[Text(t, DIM) for t in titles], *body], columns)
-    told = {"token": visible(answer.pick.piece), "id": answer.pick.id, "probability": percent(answer.pick.probability)}
-    pick = say("explain.fills", **told) if blank else say("explain.pick", **told)
-    return [*out, Text(), Text.assemble((" → ", "green"), (pick, TITLE))]
+    values = {"token": visible(answer.pick.piece), "id": answer.pick.id, "probability": percent(answer.pick.probability)}
+    sentence = say("explain.fills", **values) if blank else say("explain.pick", **values)
+    return [*out, Text(), Text.assemble((" → ", "green"), (sentence, TITLE))]
 
 
 def percent(x: float) -> str:
@@ -255,23 +255,23 @@ def notation(run: RunView, hidden: set[str]) -> list[str]:
     return sentences([note for one in shown for note in notes(one.seen, dims, one.made)])
 
 
-def footer(run: RunView, view: View, hidden: set[str]) -> Iterator[Text]:
+def footer(run: RunView, display: Display, hidden: set[str]) -> Iterator[Text]:
     """What the letters and signs mean, and where to look next."""
     used = legend([one.dims for m in run.steps for one in m.lines])
     body: list[list[Cell]] = [[Text(letter, TITLE), say(f"axis.{letter}")] for letter in used if letter != "B"]
-    if view.width >= WIDE:
+    if display.width >= WIDE:
         half = -(-len(body) // 2)
         body = [[*body[i], *(body[i + half] if i + half < len(body) else ["", ""])] for i in range(half)]
     yield from table(body, [Column(), Column(style=DIM)] * (len(body[0]) // 2))
     yield Text()
     yield Text(" " + say("explain.notation"), DIM)
     for sentence in notation(run, hidden):
-        yield from prose(sentence, view.width, DIM, 3)
-    told = [say("explain.picture.colour" if view.colour else "explain.picture.shades")]
+        yield from prose(sentence, display.width, DIM, 3)
+    closing = [say("explain.picture.colour" if display.colour else "explain.picture.shades")]
     errors = [one.seen.error for m in run.steps for one in m.lines if one.seen.error is not None]
     if errors:
-        told.append(say("explain.recomputed", largest=number(max(errors))))
-    told.append(say("explain.further"))
+        closing.append(say("explain.recomputed", largest=number(max(errors))))
+    closing.append(say("explain.further"))
     yield Text()
-    for sentence in told:
-        yield from prose(sentence, view.width, DIM)
+    for sentence in closing:
+        yield from prose(sentence, display.width, DIM)

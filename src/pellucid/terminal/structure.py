@@ -22,7 +22,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Group:
+class WeightGroup:
     """Weights that belong together: a block and those like it, or what stands outside of blocks. paths: of its blocks."""
 
     paths: list[str]
@@ -34,19 +34,19 @@ class Group:
         return sum(w.count for w in self.weights if w.parameter)
 
 
-def groups(model: Model, everything: bool = False) -> list[Group]:
+def groups(model: Model, everything: bool = False) -> list[WeightGroup]:
     """All weights, in order; consecutive blocks of one make are one group unless everything is asked for."""
-    found: list[Group] = []
+    out: list[WeightGroup] = []
     made: list[object] = []
-    for path, held in groupby(sorted(weights(model.module), key=order(model)), key=lambda w: block(w.path)[0]):
-        own = list(held)
+    for path, members in groupby(sorted(weights(model.module), key=order(model)), key=lambda w: block(w.path)[0]):
+        own = list(members)
         kind = (path.rpartition(".")[0], [(block(w.path)[1], w.shape, w.dtype) for w in own]) if path else None
         if kind is not None and made and made[-1] == kind and not everything:
-            found[-1].paths.append(path)
+            out[-1].paths.append(path)
         else:
-            found.append(Group([path] if path else [], own))
+            out.append(WeightGroup([path] if path else [], own))
             made.append(kind)
-    return found
+    return out
 
 
 def order(model: Model) -> Any:
@@ -126,13 +126,13 @@ def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
     return clipped([*out, Text(), Text(" " + total, "bold")], width)
 
 
-def heading(g: Group) -> Text:
+def heading(g: WeightGroup) -> Text:
     """The line above a group of blocks: which, how many numbers in each and together."""
     alike = len(g.paths)
     name = g.paths[0] if alike == 1 else f"{g.paths[0]} … {g.paths[-1].rpartition('.')[2]}"
     together = say("show.alike", blocks=alike, each=count(g.count), count=count(alike * g.count))
-    told = say("explain.parameters", count=count(g.count)) if alike == 1 else together
-    return Text.assemble((f" {name}", "bold"), (f"  {told}", "dim"))
+    size = say("explain.parameters", count=count(g.count)) if alike == 1 else together
+    return Text.assemble((f" {name}", "bold"), (f"  {size}", "dim"))
 
 
 def row(w: Weight, inner: bool) -> list[Cell]:
@@ -147,8 +147,8 @@ def sources(model: Model) -> Iterator[str]:
     if (entry := entry_of(model.name)) is None:
         return
     yield say("show.published", **{name: entry[name] for name in ("name", "organisation", "released", "source")})
-    if told := entry.get("published"):
-        yield say("show.stated", figures=", ".join(f"{name} {figure}" for name, figure in told.items()))
+    if published := entry.get("published"):
+        yield say("show.stated", figures=", ".join(f"{name} {figure}" for name, figure in published.items()))
     yield from entry.get("notes", ())
 
 
@@ -163,8 +163,8 @@ def settings(model: Model, everything: bool = False) -> Iterator[str]:
             n = len(list(same))
             where = f"{name}.{at}" if n == 1 else f"{name}.{at} … {at + n - 1}"
             parts = ((part, getattr(layer, part)) for part in ("attn", "cross", "ffn"))
-            told = [f"{part} {type(spec).__name__}({fields(spec, everything=everything)})" for part, spec in parts if spec is not None]
-            yield f"{where}: " + "; ".join([*told, *([] if layer.order == "pre" else [f"order {layer.order}"])])
+            specs = [f"{part} {type(spec).__name__}({fields(spec, everything=everything)})" for part, spec in parts if spec is not None]
+            yield f"{where}: " + "; ".join([*specs, *([] if layer.order == "pre" else [f"order {layer.order}"])])
             at += n
     if config.ignored:
         yield say("show.ignored", fields=", ".join(config.ignored))
@@ -172,23 +172,23 @@ def settings(model: Model, everything: bool = False) -> Iterator[str]:
 
 def fields(spec: Any, leave: tuple[str, ...] = (), everything: bool = False) -> str:
     """A dataclass's fields as "name value"; nested ones in brackets. Neutral ones are left out unless `everything` is asked for."""
-    told = []
+    shown = []
     for name, field in spec.__dataclass_fields__.items():
         if everything and name not in leave:
             value = getattr(spec, name)
             inner = f"{type(value).__name__}({fields(value, everything=True)})" if is_dataclass(value) else plain(value)
-            told.append(f"{name} {inner}")
+            shown.append(f"{name} {inner}")
             continue
         value, neutral = getattr(spec, name), field.default in (True, 0, 1.0) and getattr(spec, name) == field.default
         if name in leave or neutral or value is None or value == () or (value is False and field.default is not True):
             continue
         if value is False:
-            told.append(f"{name} false")
+            shown.append(f"{name} false")
         elif is_dataclass(value):
-            told.append(f"{name} {type(value).__name__}({fields(value)})")
+            shown.append(f"{name} {type(value).__name__}({fields(value)})")
         else:
-            told.append(name if value is True else f"{name} {plain(value)}")
-    return ", ".join(told)
+            shown.append(name if value is True else f"{name} {plain(value)}")
+    return ", ".join(shown)
 
 
 def plain(value: object) -> str:

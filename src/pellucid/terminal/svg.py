@@ -14,10 +14,10 @@ def picture(width: float, height: float, title: str, shapes: Sequence[str]) -> s
     return f'{head} role="img"{font}\n<title>{escape(title)}</title>\n{body}\n</svg>\n'
 
 
-def box(x: float, y: float, width: float, height: float, fill: str, told: str = "") -> str:
+def box(x: float, y: float, width: float, height: float, fill: str, title: str = "") -> str:
     """A rectangle; told is what it says where a pointer rests."""
     at = f'x="{x:.2f}" y="{y:.2f}" width="{max(width, 0):.2f}" height="{max(height, 0):.2f}"'
-    return f'<rect {at} fill="{fill}"><title>{escape(told)}</title></rect>' if told else f'<rect {at} fill="{fill}"/>'
+    return f'<rect {at} fill="{fill}"><title>{escape(title)}</title></rect>' if title else f'<rect {at} fill="{fill}"/>'
 
 
 def label(x: float, y: float, text: str, anchor: str = "start", fill: str = "#1f2328", size: float = 12) -> str:
@@ -31,9 +31,9 @@ def line(points: Sequence[tuple[float, float]], stroke: str, width: float = 2) -
     return f'<polyline points="{path}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>'
 
 
-def dot(x: float, y: float, fill: str, told: str) -> str:
+def dot(x: float, y: float, fill: str, title: str) -> str:
     """A point that says what it is."""
-    return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="5" fill="{fill}" fill-opacity="0.8"><title>{escape(told)}</title></circle>'
+    return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="5" fill="{fill}" fill-opacity="0.8"><title>{escape(title)}</title></circle>'
 
 
 def ink(fill: str) -> str:

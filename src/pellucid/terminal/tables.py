@@ -14,7 +14,7 @@ from pellucid.counting.variants import kinds
 from pellucid.errors import PellucidError, UseError
 from pellucid.messages import say
 from pellucid.terminal.columns import several
-from pellucid.terminal.sheet import Cell, Sheet
+from pellucid.terminal.grid import Cell, Grid
 
 KINDS = {
     "attention": "count.table.attention", "recurrent": "count.table.recurrent", "convolution": "count.table.convolution",
@@ -22,7 +22,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def table(name: str, n: int | None, bill: Callable[[], Bill]) -> Sheet:
+def table(name: str, n: int | None, bill: Callable[[], Bill]) -> Grid:
     """A table by its name: configurations, gpt2, complexity for n tokens, or of a model block by block, whose bill is made when needed."""
     own = {"configurations": configurations, "gpt2": gpt2, "complexity": lambda: complexity(n or 512, 512)}
     if name in own:
@@ -44,7 +44,7 @@ def parameters(name: str) -> Bill:
     return weighed(cfg, name, family, Setting())
 
 
-def configurations() -> Sheet:
+def configurations() -> Grid:
     """Every model of the catalogue; those whose makers disclosed nothing, with what they stated and what is merely reported."""
     header = [
         say("count.table.model"), say("count.table.released"), say("count.row.attention"), say("count.row.layers"), say("count.row.width"),
@@ -54,9 +54,9 @@ def configurations() -> Sheet:
     rows, notes = [], [say("count.table.disclosed")]
     for entry in catalog.models().values():
         rows.append([entry["name"], entry["released"], *configuration(entry)])
-        for told in entry.get("statements", ()):
-            notes.append(f"{entry['name']}: {told['claim']} [{told['status']}]")
-    return Sheet(say("count.table.configurations"), header, rows, notes)
+        for statement in entry.get("statements", ()):
+            notes.append(f"{entry['name']}: {statement['claim']} [{statement['status']}]")
+    return Grid(say("count.table.configurations"), header, rows, notes)
 
 
 def configuration(entry: dict[str, Any]) -> list[Cell]:
@@ -90,7 +90,7 @@ def row(cfg: Config) -> list[Cell]:
     ]
 
 
-def blocks(bill: Bill) -> Sheet:
+def blocks(bill: Bill) -> Grid:
     """A model block by block: every part of every kind of layer, of one and of all of them."""
     parts: dict[tuple[str, str, int], int] = {}
     for c in bill.weights:
@@ -107,15 +107,15 @@ def blocks(bill: Bill) -> Sheet:
     if sparse is not None:
         matrices = 3 * bill.config.width * sparse.width
         notes.append(say("count.table.expert", experts=sparse.experts, chosen=sparse.chosen, width=f"{matrices:,}"))
-    return Sheet(bill.model, header, rows, notes)
+    return Grid(bill.model, header, rows, notes)
 
 
 def where(bill: Bill, path: str) -> str:
     """The layers that a path stands for, "layers.3-60", or nothing outside of layers."""
-    found = PLACE.fullmatch(path)
-    if found is None:
+    place = PLACE.fullmatch(path)
+    if place is None:
         return ""
-    kind = bill.reduced.kind(found)
+    kind = bill.reduced.kind(place)
     first, last = kind.numbers[0], kind.numbers[-1]
     if first == last:
         run = str(first)
@@ -126,8 +126,8 @@ def where(bill: Bill, path: str) -> str:
     return f"{kind.stack}layers.{run}"
 
 
-def gpt2() -> Sheet:
-    """GPT-2's sizes, and the formula that everyone uses: V·d + 12·L·d², and what it leaves out."""
+def gpt2() -> Grid:
+    """Build the table of GPT-2's four sizes: their counts beside the textbook formula V·d + 12·L·d², and the parameters it leaves out."""
     bills = [parameters(f"gpt2-{size}") for size in ("small", "medium", "large", "xl")]
     shapes = [(len(b.config.layers), b.config.width, b.config.vocab, b.config.positions or 0) for b in bills]
     parts = ("embed", "positions", "attn", "ffn", "norms")
@@ -147,14 +147,14 @@ def gpt2() -> Sheet:
         ["9·L·d", *(9 * n * d for n, d, *_ in shapes)],
         ["4·L·d + 2·d", *(4 * n * d + 2 * d for n, d, *_ in shapes)],
     ]
-    return Sheet("GPT-2", ["", *(b.model.removeprefix("gpt2-") for b in bills)], rows, [say("count.table.gpt2")])
+    return Grid("GPT-2", ["", *(b.model.removeprefix("gpt2-") for b in bills)], rows, [say("count.table.gpt2")])
 
 
-def complexity(n: int, d: int) -> Sheet:
+def complexity(n: int, d: int) -> Grid:
     """Kinds of layers for n tokens of width d."""
     counted = [say("count.table.work"), say("count.table.steps"), say("count.table.path")]
     header = [say("count.table.layer"), *(name for of in counted for name in (of, say("count.table.here", of=of, n=n)))]
     rows: list[list[Cell]] = [
         [say(KINDS[k.name]), *(x for order, value in (k.work, k.steps, k.path) for x in (f"O({order})", value))] for k in compared(n, d)
     ]
-    return Sheet(say("count.table.complexity", n=n, d=d), header, rows, [say("count.table.source")])
+    return Grid(say("count.table.complexity", n=n, d=d), header, rows, [say("count.table.source")])

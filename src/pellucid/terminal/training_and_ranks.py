@@ -48,18 +48,18 @@ def row(name: str, n: Number, unit: str) -> list[Cell]:
 
 def trained(bill: Bill, way: Way, width: int) -> list[Text]:
     """One step of training."""
-    found = training(bill, way)
+    cost = training(bill, way)
     s = bill.setting
     out = [Text(say("count.train", context=count(s.context), batch=count(s.batch)), "bold")]
-    held = [row(held_as(bill, way, name), found[f"memory.{name}"], "B") for name in MEMORY if f"memory.{name}" in found]
-    worked = [row(say(FLOPS[name]), found[f"flops.{name}"], "FLOP") for name in FLOPS if f"flops.{name}" in found]
+    memory = [row(held_as(bill, way, name), cost[f"memory.{name}"], "B") for name in MEMORY if f"memory.{name}" in cost]
+    worked = [row(say(FLOPS[name]), cost[f"flops.{name}"], "FLOP") for name in FLOPS if f"flops.{name}" in cost]
     out += [
-        *table([*headed(say("count.head.memory"), say("count.head.amount"), say("count.head.formula")), *held], COLUMNS),
+        *table([*headed(say("count.head.memory"), say("count.head.amount"), say("count.head.formula")), *memory], COLUMNS),
         *table([*headed(say("count.head.work"), say("count.head.amount"), say("count.head.formula")), *worked], COLUMNS),
     ]
     out += [line for note in trained_in(bill, way) for line in prose(note, width)]
     out += prose(say("count.train.note"), width, "dim")
-    return out + (prose(say("count.train.difference"), width, "dim") if "flops.idle" in found else [])
+    return out + (prose(say("count.train.difference"), width, "dim") if "flops.idle" in cost else [])
 
 
 def held_as(bill: Bill, way: Way, name: str) -> str:
@@ -73,14 +73,14 @@ def held_as(bill: Bill, way: Way, name: str) -> str:
 
 def over_ranks(bill: Bill, view: View, split: Split, width: int) -> list[Text]:
     """What ranks hold, and what they send."""
-    found = spread(bill, split)
+    plan = spread(bill, split)
     out = [Text(say("count.over", ranks=split.ranks, tp=split.tp, pp=split.pp, ep=split.ep), "bold")]
     rows = headed(say("count.head.rank"), say("count.ranks.parameters"), say("count.ranks.weights"), say("count.ranks.past"))
-    for stage in found.stages:
+    for stage in plan.stages:
         sizes = [count(stage.parameters), scaled(stage.weights, "B"), scaled(stage.cache, "B")]
         rows.append([say("count.stage", **between(bill, stage.layers)), *sizes])
     out += table(rows, [Column(), Column(">"), Column(">"), Column(">")])
-    ends = [found.stages[0], found.stages[-1]] if split.pp > 1 else found.stages
+    ends = [plan.stages[0], plan.stages[-1]] if split.pp > 1 else plan.stages
     for phase in PHASES:
         for stage in ends:
             if sent := stage.sent.get(phase):
@@ -91,31 +91,31 @@ def over_ranks(bill: Bill, view: View, split: Split, width: int) -> list[Text]:
 
 def over_device(bill: Bill, view: View, split: Split, width: int) -> list[Text]:
     """Whether each rank's share fits on the bill's device, how fast they can be at best, part by part, and what that costs."""
-    device, told = device_of(bill), over(bill, split, view.hour).get("bounds")
-    if device is None or told is None:
+    device, report = device_of(bill), over(bill, split, view.hour).get("bounds")
+    if device is None or report is None:
         return []
-    sizes = {"device": device.name, "held": scaled(told["held"], "B"), "memory": scaled(int(device.memory), "B")}
-    out = prose(say("count.over.fits", **sizes) if told["fits"] else say("count.over.large", **sizes), width)
-    if told["fits"] and "largest_batch" in told:
-        out += largest(bill, told, width)
+    sizes = {"device": device.name, "held": scaled(report["held"], "B"), "memory": scaled(int(device.memory), "B")}
+    out = prose(say("count.over.fits", **sizes) if report["fits"] else say("count.over.large", **sizes), width)
+    if report["fits"] and "largest_batch" in report:
+        out += largest(bill, report, width)
     every = ranks(bill, split)
     for phase in PHASES:
-        if phase not in told:
+        if phase not in report:
             continue
-        rate, price = f"{told[phase]['tokens_per_second']:.4g}", told[phase].get("price_of_a_million_tokens")
-        title = say("count.over.pace", phase=phase_of(phase), ranks=split.ranks, seconds=Amount(told[phase]["seconds"], "s"), rate=rate)
+        rate, price = f"{report[phase]['tokens_per_second']:.4g}", report[phase].get("price_of_a_million_tokens")
+        title = say("count.over.pace", phase=phase_of(phase), ranks=split.ranks, seconds=Amount(report[phase]["seconds"], "s"), rate=rate)
         out += prose(drawing.priced(title, price, view.hour), width)
         for i, rank in enumerate(every):
-            least = Amount(told[phase]["stages"][i], "s")
+            least = Amount(report[phase]["stages"][i], "s")
             own = say("count.over.stage", phase=phase_of(phase), seconds=least, **between(bill, rank.bounds))
-            if i in (0, len(every) - 1) and told[phase]["stages"][i]:  # an encoder's rank rests while a decoder writes
+            if i in (0, len(every) - 1) and report[phase]["stages"][i]:  # an encoder's rank rests while a decoder writes
                 out += drawing.phase(own, parts(bill, phase, device, rank), width)
     return out + drawing.sources(device, width)
 
 
-def largest(bill: Bill, told: Mapping[str, Any], width: int) -> list[Text]:
+def largest(bill: Bill, report: Mapping[str, Any], width: int) -> list[Text]:
     """The largest batch and the longest context, each where the other stays."""
-    batch, context = (any_of(told[name]) for name in ("largest_batch", "longest_context"))
+    batch, context = (any_of(report[name]) for name in ("largest_batch", "longest_context"))
     at, of = count(bill.setting.context), count(bill.setting.batch)
     return prose(say("count.largest", batch=batch, context=context, at=at, of=of), width)
 

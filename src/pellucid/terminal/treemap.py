@@ -35,9 +35,9 @@ def treemap(bill: Bill) -> str:
     return picture(WIDTH, HEIGHT, f"{bill.model}  {say('count.picture.treemap', count=count(every))}", shapes)
 
 
-def squarified(values: Sequence[float], whole: Rect) -> Iterator[Rect]:
+def squarified(values: Sequence[float], frame: Rect) -> Iterator[Rect]:
     """Rectangles with these areas, in proportion, that fill the whole one; values from the largest on."""
-    x, y, w, h = whole
+    x, y, w, h = frame
     unit = w * h / sum(values)
     left = [v * unit for v in values]
     while left:

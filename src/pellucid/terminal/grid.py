@@ -15,7 +15,7 @@ Cell = str | int | Amount | None  # None: there is no such thing
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Grid:
     """header: one name a column. rows: as long as the header. notes: sentences below."""
 
     title: str
