@@ -79,12 +79,12 @@ def bill_of(family: str, context: int = 9) -> Bill:
 def test_rates_are_amounts_over_seconds(quick: Path) -> None:
     """Of runs of 1, 2 and 4 seconds the best is an amount a second, the median half of it; of two shapes the larger is the better."""
     clock = Ticking(0.0, 1.0, 0.0, 2.0, 0.0, 4.0)
-    found = Gauge(1, 5 << 20, clock).measure(3).limits
-    assert found.block == 5 << 20 and found.read == {1: Rate((5 << 20) / 2, 5 << 20)}
+    limits = Gauge(1, 5 << 20, clock).measure(3).limits
+    assert limits.block == 5 << 20 and limits.read == {1: Rate((5 << 20) / 2, 5 << 20)}
     flops = 2.0 * 2 * 16 * 32
-    assert found.product == dict.fromkeys(("float32", "bfloat16", "int8"), Rate(flops / 2, flops))
-    device = found.device
-    assert (device.name, device.bandwidth, dict(device.peak)) == (found.cpu, 5 << 20, dict.fromkeys(found.product, flops))
+    assert limits.product == dict.fromkeys(("float32", "bfloat16", "int8"), Rate(flops / 2, flops))
+    device = limits.device
+    assert (device.name, device.bandwidth, dict(device.peak)) == (limits.cpu, 5 << 20, dict.fromkeys(limits.product, flops))
 
 
 def test_a_limit_is_the_best_of_all_that_was_seen(quick: Path) -> None:
@@ -154,9 +154,9 @@ def test_what_is_timed_is_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
         return honest(plans, feed)
 
     monkeypatch.setattr(Plans, "step", spied)
-    found = timing.decode(model, bill, 4)
-    assert lengths == 2 * [9, 10, 11, 12, 13, 14] and len(found.full) == len(found.eager) == 4
-    assert found.planned == native.available()
+    timed = timing.decode(model, bill, 4)
+    assert lengths == 2 * [9, 10, 11, 12, 13, 14] and len(timed.full) == len(timed.eager) == 4
+    assert timed.planned == native.available()
 
 
 def test_hooks_change_no_number() -> None:
@@ -172,14 +172,14 @@ def test_ratios_are_measured_over_bound() -> None:
     bill = bill_of("deepseek_v3")
     bounds = {p.path: p for p in parts(bill, "decode", DEVICE)}
     timed = timing.Timed("decode", [3.0, 9.0, 5.0], [7.0], {**{p: 2 * b.seconds for p, b in bounds.items()}, "embed": 0.25})
-    whole, each = timing.against_bounds(bill, timed, DEVICE)
-    assert (whole.seconds, whole.bound) == (5.0, sum(b.seconds for b in bounds.values()))
-    assert whole.ratio == 5.0 / whole.bound and whole.error == whole.bound / 5.0 - 1
+    phase, each = timing.against_bounds(bill, timed, DEVICE)
+    assert (phase.seconds, phase.bound) == (5.0, sum(b.seconds for b in bounds.values()))
+    assert phase.ratio == 5.0 / phase.bound and phase.error == phase.bound / 5.0 - 1
     assert {b.path: b.ratio for b in each} == {**dict.fromkeys(bounds, 2.0), "embed": None}
     assert {b.path: (b.layers, b.sets) for b in each if b.bound} == {p: (b.times, b.sets) for p, b in bounds.items()}
     assert timing.AgainstBound("x", 4.0, 3.0).error == -0.25
     twice = replace(DEVICE, bandwidth=200.0, peak={"float32": 2000.0})
-    assert timing.against_bounds(bill, timed, twice)[0].bound == pytest.approx(whole.bound / 2)
+    assert timing.against_bounds(bill, timed, twice)[0].bound == pytest.approx(phase.bound / 2)
 
 
 def test_a_step_reads_its_weights_and_its_cache() -> None:
@@ -211,13 +211,13 @@ def test_limits_are_kept(quick: Path, capsys: Captured) -> None:
     file = Path(document["file"])
     assert file == quick / "cache" / "pellucid" / "limits.json" and [f.name for f in file.parent.iterdir()] == ["limits.json"]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    found = last_measured.kept()
-    assert last_measured.document(found) == document["limits"] and json.loads(file.read_text()) == {"schema": 1, **document["limits"]}
+    limits = last_measured.kept()
+    assert last_measured.document(limits) == document["limits"] and json.loads(file.read_text()) == {"schema": 1, **document["limits"]}
     device = last_measured.device("cpu")
-    assert device == found.device and device is not None and device.peak["int8"] == document["limits"]["product"]["int8"]["best"]
+    assert device == limits.device and device is not None and device.peak["int8"] == document["limits"]["product"]["int8"]["best"]
     assert last_measured.device("H200") == Device.of(devices()["h200"]) and last_measured.device("nix") is None
     code, out, _ = run(capsys, "bench", "--limits", "-q")
-    assert code == 0 and found.cpu in out and "int8" in out and str(file) in out
+    assert code == 0 and limits.cpu in out and "int8" in out and str(file) in out
 
 
 @pytest.mark.parametrize(
@@ -336,13 +336,18 @@ def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
     import count  # type: ignore[import-not-found]
 
     def case(phase: str, seconds: float, part: float) -> dict[str, Any]:
-        part_told, whole = count.to_json(timing.AgainstBound("head", part, 1.0)), count.to_json(timing.AgainstBound(phase, seconds, 1.0))
-        return {"model": "m", "dtype": "float32", "phase": phase, "context": 8, **whole, "parts": {"head": part_told}}
+        part_bound, phase_bound = (
+            count.to_json(timing.AgainstBound("head", part, 1.0)),
+            count.to_json(timing.AgainstBound(phase, seconds, 1.0)),
+        )
+        return {"model": "m", "dtype": "float32", "phase": phase, "context": 8, **phase_bound, "parts": {"head": part_bound}}
 
-    found = count.summary([case("decode", 1.25, 1.0), case("decode", 2.0, 0.5), case("decode", 1.0, 3.0), case("prefill", 0.5, 1.0)])
-    assert found["decode"] == {
-        "median_error": pytest.approx(0.2), "worst_error": 0.5, "goal": 0.2, "reached": found["decode"]["median_error"] <= 0.2,
+    summary = count.summary([case("decode", 1.25, 1.0), case("decode", 2.0, 0.5), case("decode", 1.0, 3.0), case("prefill", 0.5, 1.0)])
+    assert summary["decode"] == {
+        "median_error": pytest.approx(0.2), "worst_error": 0.5, "goal": 0.2, "reached": summary["decode"]["median_error"] <= 0.2,
         "below": [], "parts_below": ["m float32 8 head"],
     }  # fmt: skip
-    assert found["prefill"]["below"] == ["m float32 8"] and found["prefill"]["median_error"] == 1.0 and not found["prefill"]["reached"]
+    assert (
+        summary["prefill"]["below"] == ["m float32 8"] and summary["prefill"]["median_error"] == 1.0 and not summary["prefill"]["reached"]
+    )
     assert isinstance(tiny("gpt2"), Decoder)

@@ -28,9 +28,9 @@ __all__ = ["quick"]  # a fixture
 @pytest.mark.parametrize("total", [1, 40, 2297])
 def test_shares_come_to_the_whole(total: int) -> None:
     for seed in range(20):
-        found = batch_load.shares(total, 16, seed)
-        assert len(found) == 16 and min(found) >= 1 and (sum(found) == total or total < 40)
-        assert total < 1000 or max(found) < 2 * total / 16
+        lengths = batch_load.shares(total, 16, seed)
+        assert len(lengths) == 16 and min(lengths) >= 1 and (sum(lengths) == total or total < 40)
+        assert total < 1000 or max(lengths) < 2 * total / 16
     assert batch_load.shares(2297, 16, 1) == batch_load.shares(2297, 16, 1) != batch_load.shares(2297, 16, 2)
 
 
@@ -38,7 +38,7 @@ def test_a_crowd_is_all_at_once() -> None:
     """Every request ends with all its tokens, in the timed turn too, which finds no prefix that the first one left; useful are new ones."""
     model, steps = tiny("gpt2", torch.float32), list[int]()
     honest = Engine.advance
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
 
     def spied(engine: Engine) -> Any:
         out = honest(engine)
@@ -46,19 +46,19 @@ def test_a_crowd_is_all_at_once() -> None:
         return out
 
     with swapped(Engine, "advance", spied):
-        found = batch_load.batch_load(model, 5, Ticking(4.0), lambda done, whole: told.append((done, whole)))
-    assert found.requests == 5 == max(steps) and found.seconds == 4.0 and found.rate == found.written / 4
-    assert told[-1] == (2 * found.written, 2 * found.written) and found.read > found.written
-    assert found.read + found.written <= 5 * 64
+        load = batch_load.batch_load(model, 5, Ticking(4.0), lambda done, total: progress.append((done, total)))
+    assert load.requests == 5 == max(steps) and load.seconds == 4.0 and load.rate == load.written / 4
+    assert progress[-1] == (2 * load.written, 2 * load.written) and load.read > load.written
+    assert load.read + load.written <= 5 * 64
 
 
 def test_the_first_token_cold_and_warm() -> None:
     """Warm, whole pages before the last tokens are known; cold, none. The last tokens are new each time."""
     model, read = tiny("llama", torch.float32), list[int]()
     hook = model.embed.register_forward_hook(lambda m, x, y: read.append(y.shape[1]))
-    found = batch_load.first(model, 2 * PAGE + 30, Ticking(1.0), runs=3)
+    first = batch_load.first(model, 2 * PAGE + 30, Ticking(1.0), runs=3)
     hook.remove()
-    assert found.cached == 2 * PAGE and found.cold == found.warm == [1.0] * 3
+    assert first.cached == 2 * PAGE and first.cold == first.warm == [1.0] * 3
     assert read == 4 * [2 * PAGE + 30, 30]
     assert batch_load.first(model, 9, Ticking(1.0)).cached == 0
 
@@ -80,8 +80,8 @@ def test_outside_is_a_step_without_its_plan() -> None:
         replay(plan)
 
     with swapped(Plans, "step", slow), swapped(native.Plan, "replay", quicker):
-        found = timing.decode(tiny("gpt2", torch.float32), bill_of("gpt2"), 3, clock)
-    assert found.full == [7.0] * 3 and found.replayed == [2.0] * 3 and found.outside == 5.0
+        timed = timing.decode(tiny("gpt2", torch.float32), bill_of("gpt2"), 3, clock)
+    assert timed.full == [7.0] * 3 and timed.replayed == [2.0] * 3 and timed.outside == 5.0
 
 
 def test_pairs_alternate() -> None:
@@ -96,9 +96,9 @@ def test_pairs_alternate() -> None:
 
         return taken
 
-    found = peers.pairs("transformers", turn("a", iter([9, 1, 1, 1, 1, 1])), turn("b", iter([9, 2, 3, 4, 5, 6])), 5)
-    assert "".join(order) == "baabbaabbaab" and len(found.ours) == peers.PAIRS
-    assert found.ratio(0) == found.ratio(1) == 4.0 and found.rate(found.ours) == 4.0 and found.rate(found.theirs) == 1.0
+    pairs = peers.pairs("transformers", turn("a", iter([9, 1, 1, 1, 1, 1])), turn("b", iter([9, 2, 3, 4, 5, 6])), 5)
+    assert "".join(order) == "baabbaabbaab" and len(pairs.ours) == peers.PAIRS
+    assert pairs.ratio(0) == pairs.ratio(1) == 4.0 and pairs.rate(pairs.ours) == 4.0 and pairs.rate(pairs.theirs) == 1.0
 
 
 def test_both_write_the_same_tokens(folder: Path) -> None:
@@ -110,8 +110,8 @@ def test_both_write_the_same_tokens(folder: Path) -> None:
     net = peers.their_model("x", folder, {}, torch.float32)
     net.generation_config.do_sample, net.generation_config.temperature = True, 5.0
     mine, other = peers.our_turn(Engine.of(model.module, 10, cached=False), ids, 6), peers.their_turn(net, ids, 6)  # type: ignore[arg-type]
-    (a, whole, after), (b, their_whole, their_after) = mine(), other()
-    assert a == b == mine()[0] and 0 < after < whole and 0 < their_after < their_whole
+    (a, seconds, first), (b, their_seconds, their_first) = mine(), other()
+    assert a == b == mine()[0] and 0 < first < seconds and 0 < their_first < their_seconds
 
 
 def test_the_command(folder: Path, quick: Path, capsys: Captured) -> None:

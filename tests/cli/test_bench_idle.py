@@ -47,12 +47,12 @@ def test_count_and_bench_have_one_bound(name: str, measured: MachineLimits) -> N
     bill = pellucid.count(name, context=32, device="cpu")
     block = block_for(moved(bill))
     here = MachineLimits("made up", 8 << 30, 2, block, {2: Rate(RATES[block], RATES[block])}, FAST, "2", None, "now")  # as `bench` measures
-    whole, _ = against_bounds(bill, Timed("decode", [1.0], [1.0], {"head": 1.0}), here.device)
-    told = count.bounds(bill)["decode"]["seconds"]
-    assert told == pytest.approx(whole.bound)
+    phase, _ = against_bounds(bill, Timed("decode", [1.0], [1.0], {"head": 1.0}), here.device)
+    bound = count.bounds(bill)["decode"]["seconds"]
+    assert bound == pytest.approx(phase.bound)
     last_measured.keep(replace(MADE, blocks={}))
     alone = count.bounds(bill)["decode"]["seconds"]
-    assert (alone > 2 * told) == (name == "pellucid/capitals")
+    assert (alone > 2 * bound) == (name == "pellucid/capitals")
 
 
 MB = 1 << 20
@@ -69,9 +69,9 @@ def test_a_bound_takes_the_largest_block_that_is_filled(reads: float, block: int
 
 def test_every_size_is_measured() -> None:
     """With all threads that are asked for; the best of each is kept."""
-    found = Gauge(2, 4 << 20, Ticking(0.0, 1.0), blocks=(1 << 20, 4 << 20)).measure(2).limits
-    assert sorted(found.blocks) == [1 << 20, 4 << 20] and found.blocks[4 << 20] == found.read[1].best == found.read[2].best
-    assert found.reading(1 << 20).bandwidth == found.blocks[1 << 20] == machine_limits.A_RUN
+    limits = Gauge(2, 4 << 20, Ticking(0.0, 1.0), blocks=(1 << 20, 4 << 20)).measure(2).limits
+    assert sorted(limits.blocks) == [1 << 20, 4 << 20] and limits.blocks[4 << 20] == limits.read[1].best == limits.read[2].best
+    assert limits.reading(1 << 20).bandwidth == limits.blocks[1 << 20] == machine_limits.A_RUN
 
 
 # A verdict
@@ -92,8 +92,8 @@ def books(monkeypatch: pytest.MonkeyPatch, *seen: tuple[float, float] | None, ow
 )  # fmt: skip
 def test_what_others_took(end: Any, own: float, others: float | None, quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the processors did beside this process; nothing is known where the system has no books."""
-    found = books(monkeypatch, (0.0, 0.0), end, own=own).verdict(MADE)
-    assert found.others == others and found.quiet == quiet and found.steadiness == 0.9
+    idle = books(monkeypatch, (0.0, 0.0), end, own=own).verdict(MADE)
+    assert idle.others == others and idle.quiet == quiet and idle.steadiness == 0.9
 
 
 def test_unsteady_rates_are_no_ground() -> None:
@@ -113,34 +113,34 @@ def test_the_books_of_the_processors_that_are_ours(monkeypatch: pytest.MonkeyPat
     assert idle.used() is None
 
 
-def shown(found: Idle, first: First | None = None) -> tuple[str, dict[str, Any]]:
+def shown(idle: Idle, first: First | None = None) -> tuple[str, dict[str, Any]]:
     """What the terminal and JSON tell of a made-up measurement."""
     bill = counted(DECODERS["gpt2"], "m", "gpt2", Setting(9, 1, None, "float32", "float32", "float32"))
     device = Device("made up", 1e9, 100e6, {"float32": 1e9}, "a source")
     timed = Timed("decode", [4.0], [5.0], {"layers.0.attn": 2.0, "head": 3.0})
     phases = [(timed, *against_bounds(bill, timed, device))]
-    text = "\n".join(line.plain for line in drawing.drawn(bill, False, phases, device, Served(first), found, 200))
-    return text, bench_document.document(bill, False, phases, device, Served(first), found)
+    text = "\n".join(line.plain for line in drawing.drawn(bill, False, phases, device, Served(first), idle, 200))
+    return text, bench_document.document(bill, False, phases, device, Served(first), idle)
 
 
 def test_a_verdict_is_withheld_where_the_machine_was_not_idle() -> None:
     """Times and bounds stand; ratios, shares and what a prediction is off by do not."""
-    text, told = shown(Idle(0.0, 0.9))
-    phase = told["phases"]["decode"]
+    text, document = shown(Idle(0.0, 0.9))
+    phase = document["phases"]["decode"]
     assert phase["ratio"] == 4.0 / phase["bound"] and None not in (phase["error"], phase["share"]) and "no verdict" not in text
     assert "prediction" in text and "best rate of reading" in text and "a source" in " ".join(text.split())
     for busy in (Idle(0.6, 0.9), Idle(0.0, 0.2)):
-        text, told = shown(busy)
-        phase = told["phases"]["decode"]
-        assert phase["seconds"] == 4.0 and phase["bound"] > 0 and not told["idle"]["quiet"]
+        text, document = shown(busy)
+        phase = document["phases"]["decode"]
+        assert phase["seconds"] == 4.0 and phase["bound"] > 0 and not document["idle"]["quiet"]
         assert (phase["ratio"], phase["error"], phase["share"]) == (None, None, None) and {p["ratio"] for p in phase["parts"]} == {None}
         assert "no verdict" in text and "prediction" not in text and "best rate of reading" not in text
 
 
-@pytest.mark.parametrize(("cached", "said"), [(0, "nothing of such a prompt"), (48, "knows 48 of them")])
-def test_a_cache_that_knows_nothing_is_not_told_of_as_if_it_did(cached: int, said: str) -> None:
+@pytest.mark.parametrize(("cached", "sentence"), [(0, "nothing of such a prompt"), (48, "knows 48 of them")])
+def test_a_cache_that_knows_nothing_is_not_told_of_as_if_it_did(cached: int, sentence: str) -> None:
     text, _ = shown(Idle(0.0, 0.9), First(64, cached, [1.0], [0.5]))
-    assert said in text and "knows 0" not in text
+    assert sentence in text and "knows 0" not in text
 
 
 def test_every_number_column_has_a_heading() -> None:

@@ -37,22 +37,22 @@ def run(capsys: Captured, *given: object) -> tuple[int, str, str]:
 
 
 def document(capsys: Captured, *given: object) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run(capsys, *given, "--json")[1])
-    jsonschema.validate(found, SCHEMA)
-    return found
+    reply: dict[str, Any] = json.loads(run(capsys, *given, "--json")[1])
+    jsonschema.validate(reply, SCHEMA)
+    return reply
 
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch, lines: Iterable[str]) -> None:
     typed = iter(lines)
 
-    def asked(prompt: str) -> str:
+    def read_line(prompt: str) -> str:
         for line in typed:
             return line
         raise EOFError
 
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", asked)
+    monkeypatch.setattr("builtins.input", read_line)
 
 
 def test_one_turn(chatty: Path, capsys: Captured) -> None:
@@ -60,18 +60,18 @@ def test_one_turn(chatty: Path, capsys: Captured) -> None:
     ids = model.tokenizer.encode("user: The cat\nassistant:", special=False)
     assert model.tokenizer.chat([{"role": "user", "content": "The cat"}]) == ids
     expected = model.generate([ids], max_new_tokens=5)[0]
-    told = document(capsys, "run", chatty, "The cat", "--chat", "--max-new-tokens", 5)
-    assert (told["ids"], told["new"], told["prompt"], told["date"]) == (ids, expected, "The cat", None)
+    reply = document(capsys, "run", chatty, "The cat", "--chat", "--max-new-tokens", 5)
+    assert (reply["ids"], reply["new"], reply["prompt"], reply["date"]) == (ids, expected, "The cat", None)
     code, out, _ = run(capsys, "run", chatty, "The cat", "--chat", "--max-new-tokens", 5)
-    assert (code, out) == (0, told["text"] + "\n")
+    assert (code, out) == (0, reply["text"] + "\n")
     assert document(capsys, "run", chatty, "The cat", "--max-new-tokens", 5)["ids"] == model.tokenizer.encode("The cat")
 
 
 def test_a_date_is_recorded(chatty: Path, capsys: Captured) -> None:
     (chatty / "chat_template.jinja").write_text("{{ strftime_now('%Y-%m-%d') }}")
-    told = document(capsys, "run", chatty, "x", "--chat", "--max-new-tokens", 1)
+    reply = document(capsys, "run", chatty, "x", "--chat", "--max-new-tokens", 1)
     model = pellucid.load(chatty)
-    assert model.tokenizer.decode(told["ids"]) == told["date"][:10]
+    assert model.tokenizer.decode(reply["ids"]) == reply["date"][:10]
 
 
 @pytest.mark.parametrize(("given", "word"), [(["x", "--chat"], "template"), (["1,2", "--ids", "--chat"], "--ids")])
@@ -90,8 +90,8 @@ def test_a_chat_keeps_its_history(chatty: Path, capsys: Captured, monkeypatch: p
     code, out, err = run(capsys, "run", chatty, "--max-new-tokens", 4, "--json")
     first, second = (json.loads(line) for line in out.splitlines() if line)
     tokenizer = pellucid.load(chatty).tokenizer
-    whole = f"user: The cat\nassistant: {first['text']}\nuser: Japan\nassistant:"
-    assert code == 0 and second["ids"] == tokenizer.encode(whole, special=False)
+    text = f"user: The cat\nassistant: {first['text']}\nuser: Japan\nassistant:"
+    assert code == 0 and second["ids"] == tokenizer.encode(text, special=False)
     assert "Ctrl-D" in err and "positions" in err and err.count("\n") == 3  # what is too long is told, and forgotten
 
 
@@ -107,10 +107,10 @@ def test_ctrl_c_stops_a_reply(chatty: Path, capsys: Captured, monkeypatch: pytes
 
     monkeypatch.setattr(Model, "stream", interrupted)
     code, out, _ = run(capsys, "run", chatty, "--max-new-tokens", 9, "--json")
-    told = [json.loads(line) for line in out.splitlines() if line]
-    assert code == 0 and [len(each["new"]) for each in told] == [2, 2]
+    replies = [json.loads(line) for line in out.splitlines() if line]
+    assert code == 0 and [len(each["new"]) for each in replies] == [2, 2]
     tokenizer = pellucid.load(chatty).tokenizer
-    assert told[1]["ids"] == tokenizer.encode(f"user: The cat\nassistant: {told[0]['text']}\nuser: Japan\nassistant:", special=False)
+    assert replies[1]["ids"] == tokenizer.encode(f"user: The cat\nassistant: {replies[0]['text']}\nuser: Japan\nassistant:", special=False)
     code, out, err = run(capsys, "run", chatty, "The cat", "--max-new-tokens", 9, "-v")
     assert code == 130 and out.strip() and out.endswith("\n") and "2 new" in err, "what there is stays, with its speed"
     code, out, _ = run(capsys, "run", chatty, "The cat", "--max-new-tokens", 9, "--json")
@@ -130,8 +130,8 @@ def test_every_stop_of_a_list_ends_a_reply(chatty: Path, capsys: Captured) -> No
     stop = next(id for id in first["new"] if id != first["new"][0])
     at = first["new"].index(stop)
     (chatty / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, stop]}))
-    told = document(capsys, "run", chatty, "The cat", *how)
-    assert told["new"] == first["new"][: at + 1] and told["stopped"]
+    reply = document(capsys, "run", chatty, "The cat", *how)
+    assert reply["new"] == first["new"][: at + 1] and reply["stopped"]
 
 
 def test_a_saved_model_chats_alike(chatty: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ DRAWS = (
 )
 
 
-def said(capsys: Captured, monkeypatch: pytest.MonkeyPatch, folder: Path | str, *lines: str) -> tuple[int, list[dict[str, Any]], str]:
+def type_lines(capsys: Captured, monkeypatch: pytest.MonkeyPatch, folder: Path | str, *lines: str) -> tuple[int, list[dict[str, Any]], str]:
     """A chat of these lines: the exit code, the replies' documents, stderr."""
     at_a_terminal(monkeypatch, lines)
     capsys.readouterr()
@@ -32,26 +32,26 @@ def said(capsys: Captured, monkeypatch: pytest.MonkeyPatch, folder: Path | str, 
 
 def test_lines_for_the_chat_itself(chatty: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them reaches the model; two slashes and a path do."""
-    code, told, err = said(
+    code, replies, err = type_lines(
         capsys, monkeypatch, chatty, "/help", "The cat", "/hlep me", "/reset", "//help", "/reset", "/usr/bin", "/exit", "never"
     )
-    assert code == 0 and [d["prompt"] for d in told] == ["The cat", "/help", "/usr/bin"]
+    assert code == 0 and [d["prompt"] for d in replies] == ["The cat", "/help", "/usr/bin"]
     assert "/reset  forget" in err and "there is no /hlep here; known: /help, /reset, /exit, /quit" in err
     with swapped(running, "re", type("none", (), {"match": staticmethod(lambda *given: None)})):  # the mutant sends every line
-        assert said(capsys, monkeypatch, chatty, "/help")[1]
+        assert type_lines(capsys, monkeypatch, chatty, "/help")[1]
 
 
 def test_reset_forgets(chatty: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, told, err = said(capsys, monkeypatch, chatty, "The cat", "The dog", "/reset", "The dog", "/quit")
-    first, after, again = told
+    _, replies, err = type_lines(capsys, monkeypatch, chatty, "The cat", "The dog", "/reset", "The dog", "/quit")
+    first, after, again = replies
     assert len(after["ids"]) > len(again["ids"]) and "forgotten" in err
     model = pellucid.load(chatty)
     assert again["ids"] == model.tokenizer.encode("user: The dog\nassistant:", special=False) and first["ids"] != again["ids"]
 
 
 def test_a_model_without_a_template_has_them_too(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, told, err = said(capsys, monkeypatch, "pellucid/capitals", "/help", "The capital", "/exit")
-    assert [d["prompt"] for d in told] == ["The capital"] and "/reset" in err and "/help" in err
+    _, replies, err = type_lines(capsys, monkeypatch, "pellucid/capitals", "/help", "The capital", "/exit")
+    assert [d["prompt"] for d in replies] == ["The capital"] and "/reset" in err and "/help" in err
 
 
 def test_ctrl_c_at_the_prompt_ends_the_line(chatty: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,9 +74,9 @@ def test_what_a_template_draws_is_recorded(chatty: Path, capsys: Captured) -> No
     model = pellucid.load(chatty)
     prompts = set()
     for _ in range(8):
-        told = document(capsys, "run", chatty, "The cat", "--chat", "--max-new-tokens", 1)
-        assert model.tokenizer.chat([{"role": "user", "content": "The cat"}], seed=told["template_seed"]) == told["ids"]
-        prompts.add(tuple(told["ids"]))
+        reply = document(capsys, "run", chatty, "The cat", "--chat", "--max-new-tokens", 1)
+        assert model.tokenizer.chat([{"role": "user", "content": "The cat"}], seed=reply["template_seed"]) == reply["ids"]
+        prompts.add(tuple(reply["ids"]))
     assert len(prompts) > 1  # one in two million that it is not so
     seeded = ["run", chatty, "The cat", "--chat", "--max-new-tokens", 1, "--seed", 5]
     assert document(capsys, *seeded)["ids"] == document(capsys, *seeded)["ids"] and document(capsys, *seeded)["template_seed"] == 5
@@ -87,8 +87,8 @@ def test_turns_share_their_draws(chatty: Path, capsys: Captured, monkeypatch: py
     (chatty / "chat_template.jinja").write_text(DRAWS)
 
     def shared() -> bool:
-        _, told, _ = said(capsys, monkeypatch, chatty, *["The cat"] * 6)
-        return len({d["ids"][0] for d in told}) == 1 and len({d["template_seed"] for d in told}) == 1
+        _, replies, _ = type_lines(capsys, monkeypatch, chatty, *["The cat"] * 6)
+        return len({d["ids"][0] for d in replies}) == 1 and len({d["template_seed"] for d in replies}) == 1
 
     assert shared()
     real = Template.render
@@ -130,12 +130,12 @@ def test_a_text_that_grows_beyond_it(capsys: Captured) -> None:
 
 def test_where_a_trace_is_saved(tmp_path: Path, capsys: Captured) -> None:
     """What is there is called what it is: a trace, a folder of other files, a file; an empty folder will do."""
-    asked = ["trace", "pellucid/capitals", "The", "--only", "logits", "--save"]
+    command = ["trace", "pellucid/capitals", "The", "--only", "logits", "--save"]
     (tmp_path / "empty").mkdir()
-    assert run(capsys, *asked, tmp_path / "empty")[0] == 0
-    assert "already holds a trace" in run(capsys, *asked, tmp_path / "empty")[2]
+    assert run(capsys, *command, tmp_path / "empty")[0] == 0
+    assert "already holds a trace" in run(capsys, *command, tmp_path / "empty")[2]
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    err = run(capsys, *asked, tmp_path / "model")[2]
+    err = run(capsys, *command, tmp_path / "model")[2]
     assert "holds other files" in err and "holds a trace" not in err
-    assert "is a file" in run(capsys, *asked, tmp_path / "model" / "config.json")[2]
+    assert "is a file" in run(capsys, *command, tmp_path / "model" / "config.json")[2]

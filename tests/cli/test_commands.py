@@ -159,9 +159,9 @@ def test_run_streams_what_the_model_generates(folder: Path, capsys: Captured) ->
 
 def test_run_reads_stdin(folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe is one prompt; a terminal gives one a line until Ctrl-D."""
-    _, whole, _ = run(capsys, "run", folder, "The capital", "--max-new-tokens", 4)
+    _, continuation, _ = run(capsys, "run", folder, "The capital", "--max-new-tokens", 4)
     monkeypatch.setattr(sys, "stdin", io.StringIO("The capital\n"))
-    assert run(capsys, "run", folder, "--max-new-tokens", 4)[:2] == (0, whole)
+    assert run(capsys, "run", folder, "--max-new-tokens", 4)[:2] == (0, continuation)
     lines = iter(["The capital", "", "The capital"])
 
     def typed(prompt: str) -> str:
@@ -174,26 +174,26 @@ def test_run_reads_stdin(folder: Path, capsys: Captured, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", typed)
     code, out, err = run(capsys, "run", folder, "--max-new-tokens", 4)
-    assert (code, out) == (0, whole + whole + "\n")
+    assert (code, out) == (0, continuation + continuation + "\n")
     assert "Ctrl-D" in err
 
 
 def test_trace_and_diff(folder: Path, tmp_path: Path, capsys: Captured) -> None:
     """A trace on disk is the trace of the API; diff names the first tensor that differs, its cell and both values."""
     a, b, c, part = (tmp_path / name for name in ("a", "b", "c", "part"))
-    code, told = judged(capsys, "trace", folder, "The capital", "--save", a, "--steps", 2)
-    assert (code, told["steps"]) == (0, 2)
-    life = pellucid.trace(pellucid.load(folder), "The capital", 2)
-    assert pellucid.first_difference(load_trace(a), life) is None
-    assert told["tensors"] == len(life)
+    code, document = judged(capsys, "trace", folder, "The capital", "--save", a, "--steps", 2)
+    assert (code, document["steps"]) == (0, 2)
+    trace = pellucid.trace(pellucid.load(folder), "The capital", 2)
+    assert pellucid.first_difference(load_trace(a), trace) is None
+    assert document["tensors"] == len(trace)
     assert run(capsys, "trace", folder, "The capital", "--save", b, "--steps", 2)[0] == 0
     assert run(capsys, "trace", folder, "The capitai", "--save", c)[0] == 0
     assert run(capsys, "trace", folder, "The capital", "--save", part, "--only", "*.pattern", "--only", "logits", "-q")[1] == ""
     assert load_trace(part).paths() == ["layers.0.attn.pattern", "layers.1.attn.pattern", "logits"]
     code, same = judged(capsys, "diff", a, b)
-    assert (code, same["equal"], same["compared"], same["only_a"]) == (0, True, len(life), 0)
+    assert (code, same["equal"], same["compared"], same["only_a"]) == (0, True, len(trace), 0)
     code, some = judged(capsys, "diff", a, part)
-    assert (code, some["compared"], some["only_a"]) == (0, 3, len(life) - 3)
+    assert (code, some["compared"], some["only_a"]) == (0, 3, len(trace) - 3)
 
     changed = load_trace(a)
     seen = next(s for s in changed if s.path == "layers.1.attn.q")
@@ -204,36 +204,36 @@ def test_trace_and_diff(folder: Path, tmp_path: Path, capsys: Captured) -> None:
     assert code == 1
     assert out.startswith("layers.1.attn.q[0, 1, 2, 3] ")
     assert f"{float(seen.value[0, 1, 2, 3]):.9g}" in out
-    code, told = judged(capsys, "diff", a, tmp_path / "changed")
-    assert (code, told["difference"]["index"]) == (1, [0, 1, 2, 3])
-    assert told["difference"]["values"][1] - told["difference"]["values"][0] == pytest.approx(0.5)
+    code, document = judged(capsys, "diff", a, tmp_path / "changed")
+    assert (code, document["difference"]["index"]) == (1, [0, 1, 2, 3])
+    assert document["difference"]["values"][1] - document["difference"]["values"][0] == pytest.approx(0.5)
     assert run(capsys, "diff", a, tmp_path / "changed", "--atol", 0.6)[0] == 0
-    code, told = judged(capsys, "diff", a, c)
-    assert code == 1 and told["difference"]["path"] == "embed"
-    assert told["difference"]["shapes"][0] != told["difference"]["shapes"][1]
+    code, document = judged(capsys, "diff", a, c)
+    assert code == 1 and document["difference"]["path"] == "embed"
+    assert document["difference"]["shapes"][0] != document["difference"]["shapes"][1]
     assert CHINESE.search(run(capsys, "diff", a, c, "--lang", "zh")[1])
 
 
 def test_show_reads_no_weights(folder: Path, tmp_path: Path, capsys: Captured) -> None:
     """The sum of what is shown is the model's own count, and a file whose bytes are gone but its header shows the same."""
     model = pellucid.load(folder)
-    code, told = judged(capsys, "show", folder)
-    assert (code, told["parameters"]) == (0, model.num_parameters())
-    assert sum(w["count"] for w in told["weights"] if w["parameter"]) == model.num_parameters()
-    assert {w["path"]: w["shape"] for w in told["weights"]} == {p: list(w.shape) for p, w in model.module.named_parameters()}
-    assert told["tied"] == {"head.weight": "embed.weight"}
+    code, document = judged(capsys, "show", folder)
+    assert (code, document["parameters"]) == (0, model.num_parameters())
+    assert sum(w["count"] for w in document["weights"] if w["parameter"]) == model.num_parameters()
+    assert {w["path"]: w["shape"] for w in document["weights"]} == {p: list(w.shape) for p, w in model.module.named_parameters()}
+    assert document["tied"] == {"head.weight": "embed.weight"}
     out = run(capsys, "show", folder)[1]
     assert "2 alike" in out and "(H K) D" in out and f"{model.num_parameters():,} parameters" in out
     assert run(capsys, "show", folder, "--all")[1].count("attn.q.weight") == 2
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "config.json").write_bytes((folder / "config.json").read_bytes())
-    whole = (folder / "model.safetensors").read_bytes()
-    head = 8 + int.from_bytes(whole[:8], "little")
+    weights = (folder / "model.safetensors").read_bytes()
+    head = 8 + int.from_bytes(weights[:8], "little")
     with (bare / "model.safetensors").open("wb") as f:
-        f.write(whole[:head])
-        f.truncate(len(whole))  # zeros: a hole on disk
-    assert judged(capsys, "show", bare)[1]["weights"] == told["weights"]
+        f.write(weights[:head])
+        f.truncate(len(weights))  # zeros: a hole on disk
+    assert judged(capsys, "show", bare)[1]["weights"] == document["weights"]
 
 
 def test_show_counts_each_group(folder: Path) -> None:
@@ -246,12 +246,12 @@ def test_show_counts_each_group(folder: Path) -> None:
 
 def test_env(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    code, told = judged(capsys, "env")
+    code, document = judged(capsys, "env")
     assert code == 0
-    assert told["packages"]["torch"] == version("torch")
-    assert told["settings"]["HF_TOKEN"] is True
+    assert document["packages"]["torch"] == version("torch")
+    assert document["settings"]["HF_TOKEN"] is True
     out = run(capsys, "env", "--lang", "zh")[1]
-    assert "hf_secret" not in out and "hf_secret" not in json.dumps(told)
+    assert "hf_secret" not in out and "hf_secret" not in json.dumps(document)
     assert "zh" in out
 
 

@@ -54,16 +54,16 @@ def test_a_device_is_named(tmp_path: Path, text: Path, capsys: Captured) -> None
 def test_explain_tells_shapes_of_a_model_on_meta(capsys: Captured) -> None:
     """The same lines as with numbers, in every kind of model, without a value and without a next token."""
     for name in ("capitals", "capitals-t5", "capitals-bert", "capitals-deepseek", "capitals-prefix"):
-        asked = ["explain", f"pellucid/{name}", PROMPT + (" ___" if name == "capitals-bert" else ""), "--dtype", "float32"]
-        _, real = judged(capsys, *asked)
-        _, told = judged(capsys, *asked, "--device", "meta")
+        command = ["explain", f"pellucid/{name}", PROMPT + (" ___" if name == "capitals-bert" else ""), "--dtype", "float32"]
+        _, real = judged(capsys, *command)
+        _, on_meta = judged(capsys, *command, "--device", "meta")
         of = ("path", "dims", "shape", "dtype", "made", "weights")
         if name != "capitals-t5":  # whose decoder is fed its start alone, in both
             drawn = [t for t in real["tensors"] if not t["path"].startswith("sample.")]
-            assert [[t[f] for f in of] for t in told["tensors"]] == [[t[f] for f in of] for t in drawn]
-        assert all(t["min"] is t["mean"] is t["max"] is None for t in told["tensors"])
-        assert told["next"] is None and told["candidates"] == [] and told["new"] == []
-        out = run(capsys, *asked, "--device", "meta")[1]
+            assert [[t[f] for f in of] for t in on_meta["tensors"]] == [[t[f] for f in of] for t in drawn]
+        assert all(t["min"] is t["mean"] is t["max"] is None for t in on_meta["tensors"])
+        assert on_meta["next"] is None and on_meta["candidates"] == [] and on_meta["new"] == []
+        out = run(capsys, *command, "--device", "meta")[1]
         assert "no token is next" in out and "NaN" not in out
     assert "one step" in wrong(capsys, "explain", MODEL, PROMPT, "--device", "meta", "--steps", "2")
     for more in (["--head", "0"], ["--cell", "logits", "0,0,0"], ["--check-finite"]):
@@ -72,8 +72,8 @@ def test_explain_tells_shapes_of_a_model_on_meta(capsys: Captured) -> None:
 
 def test_a_catalogue_name_is_a_model_on_meta(capsys: Captured) -> None:
     """DeepSeek-V3: each block's number is the count's own, and every field of its configuration is there."""
-    _, told = judged(capsys, "explain", "deepseek-v3", "1,2,3", "--ids", "--device", "meta")
-    assert told["parameters"] == 671_026_404_352 and told["tokens"][0] == {"id": 1, "text": "", "bytes": ""}
+    _, document = judged(capsys, "explain", "deepseek-v3", "1,2,3", "--ids", "--device", "meta")
+    assert document["parameters"] == 671_026_404_352 and document["tokens"][0] == {"id": 1, "text": "", "bytes": ""}
     out = run(capsys, "show", "deepseek-v3")[1]
     flat = " ".join(out.split())
     for fact in ("experts 256", "chosen 8", "groups 8", "groups_chosen 4", "scaling Yarn(factor 40, original 4096", "DeepSeek-V3, DeepSeek",
@@ -97,14 +97,14 @@ def test_every_entry_is_shown(capsys: Captured) -> None:
             continue
         model = load(name, device="meta")
         assert model.num_parameters() == int(count(name)["parameters.total"]), name
-        told = structure.document(model)["catalogue"]
-        assert told["source"] == entry["source"] and told["notes"] == entry.get("notes")
+        document = structure.document(model)["catalogue"]
+        assert document["source"] == entry["source"] and document["notes"] == entry.get("notes")
         text = "\n".join(structure.settings(model, everything=True))
         for layer in {*model.config.layers}:
             for field in layer.ffn.__dataclass_fields__:
                 assert re.search(rf"\b{field} ", text), (name, field)
-    _, told = judged(capsys, "show", MODEL)
-    assert told["catalogue"] is None
+    _, document = judged(capsys, "show", MODEL)
+    assert document["catalogue"] is None
 
 
 def test_mutants() -> None:
@@ -116,7 +116,7 @@ def test_mutants() -> None:
     assert all(map(math.isnan, line.range))
     with swapped(Line, "range", property(lambda self: (self.value.min().item(),) * 3)), pytest.raises(RuntimeError):
         line.range  # noqa: B018
-    told: Any = json.loads(json.dumps(structure.document(load("gpt2", device="meta"))))
+    document: Any = json.loads(json.dumps(structure.document(load("gpt2", device="meta"))))
     with swapped(structure, "entry_of", lambda name: None):
-        assert structure.document(load("gpt2", device="meta")) != told
+        assert structure.document(load("gpt2", device="meta")) != document
     assert pellucid.load is load

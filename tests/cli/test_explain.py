@@ -34,7 +34,7 @@ CHINESE = re.compile(r"[\u3400-\u9fff]")
 
 
 @pytest.fixture(scope="module")
-def told(specimen: Model) -> RunView:
+def explained(specimen: Model) -> RunView:
     return explain(pellucid.load(specimen.name, dtype="float32"), PROMPT, 2, terms=True)
 
 
@@ -46,8 +46,8 @@ def random_model(name: str) -> Model:
     return Model(name, module, family(name), {}, None)
 
 
-def plain(life: RunView, **how: Any) -> str:
-    return "\n".join(line.plain for line in run_lines.story(life, Display(**how)))
+def plain(view: RunView, **how: Any) -> str:
+    return "\n".join(line.plain for line in run_lines.story(view, Display(**how)))
 
 
 def run(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -58,8 +58,8 @@ def run(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]
 
 
 def schema(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
+    return content
 
 
 def unlike(document: dict[str, Any], model: Model, steps: int) -> list[str]:
@@ -67,12 +67,12 @@ def unlike(document: dict[str, Any], model: Model, steps: int) -> list[str]:
     run = pellucid.trace(model, document["prompt"], steps)
     wrong = [] if document["new"] == run.new and document["next"]["id"] == run.new[0] else ["new"]
     wrong += [] if [t["id"] for t in document["tokens"]] == model.tokenizer.encode(document["prompt"]) else ["tokens"]
-    for told, seen in zip(document["tensors"], run, strict=True):
+    for tensor, seen in zip(document["tensors"], run, strict=True):
         value = seen.value.double()
         expected = {"path": seen.path, "dims": seen.dims, "shape": list(seen.shape), "dtype": str(seen.dtype)[6:]}
         expected |= {"min": value.min().item(), "mean": value.mean().item(), "max": value.max().item(), "source": seen.source}
         expected |= {"weights": list(seen.weights), "inputs": list(seen.inputs), "error": seen.error}
-        wrong += [f"{seen.path}.{key}" for key, x in expected.items() if told[key] != x]
+        wrong += [f"{seen.path}.{key}" for key, x in expected.items() if tensor[key] != x]
     shares = run.last_logits(0).float().softmax(-1)
     for c in document["candidates"]:
         wrong += [] if c["probability"] == shares[c["id"]].item() and c["logit"] == run.last_logits(0)[c["id"]].item() else ["candidates"]
@@ -92,7 +92,7 @@ def test_json_is_the_python_api(folder: Path, capsys: pytest.CaptureFixture[str]
     assert {wrong.rpartition(".")[2] for wrong in unlike(document, model, 2)} == {"mean", "order"}
 
 
-def test_the_default_model_is_the_specimen(told: RunView, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_model_is_the_specimen(explained: RunView, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run("explain", PROMPT, capsys=capsys)
     assert code == 0
     assert out.startswith("pellucid/capitals")
@@ -101,11 +101,11 @@ def test_the_default_model_is_the_specimen(told: RunView, capsys: pytest.Capture
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 @pytest.mark.parametrize("colour", [False, True])
-def test_lines_fit_and_numbers_are_the_values(told: RunView, width: int, colour: bool) -> None:
-    text = plain(told, width=width, colour=colour)
+def test_lines_fit_and_numbers_are_the_values(explained: RunView, width: int, colour: bool) -> None:
+    text = plain(explained, width=width, colour=colour)
     assert max(map(cell_len, text.splitlines())) <= width
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
-    for line in told.steps[0].lines:
+    for line in explained.steps[0].lines:
         if line.block in ("", "layers.0") and line.seen.step == 0:
             row = next(r for r in text.splitlines() if re.match(rf"\s+{re.escape(line.name)} ", r))
             printed = row.split()[-3:]
@@ -119,53 +119,53 @@ def test_lines_fit_and_numbers_are_the_values(told: RunView, width: int, colour:
 def test_every_family(name: str) -> None:
     """Every parameter is named when all is unfolded, letters are explained, formulas are written, and no line is too long."""
     model = random_model(name)
-    life = explain(model, [5, 3, 60, 7], 2)
-    text = plain(life, width=160, everything=True)
+    view = explain(model, [5, 3, 60, 7], 2)
+    text = plain(view, width=160, everything=True)
     shown = set(re.findall(r"^ {6}(\S+)  ", text, re.M))
     assert {path for path, _ in model.module.named_parameters()} <= shown
-    for line in life.steps[0].lines:
+    for line in view.steps[0].lines:
         assert line.made and "(past" not in line.made
         assert not re.search(r"^\w+ \w+\(", line.made), line.made
         assert all(re.search(rf"^ .*\b{x}  \S", text, re.M) for x in letters(line.seen.dims) if x != "B")
     for width in (80, 132):
-        folded = plain(life, width=width)
+        folded = plain(view, width=width)
         assert max(map(cell_len, folded.splitlines())) <= width
         assert folded.count("\n") < text.count("\n")
-    jsonschema.validate(run_document(life.run, life.trace.steps), schema("explain"))
-    assert [m.past for m in life.steps] == [0, 1 if model.config.encoder else 4]
+    jsonschema.validate(run_document(view.run, view.trace.steps), schema("explain"))
+    assert [m.past for m in view.steps] == [0, 1 if model.config.encoder else 4]
 
 
 def test_a_line_without_its_weight_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant of the test above: a story that names only the first weight of a line."""
     model = random_model("gpt2")
-    life = explain(model, [5, 3], 1)
+    view = explain(model, [5, 3], 1)
     sources = run_lines.sources
     monkeypatch.setattr(run_lines, "sources", lambda one: sources(one)[:1])
-    shown = set(re.findall(r"^ {6}(\S+)  ", plain(life, width=160, everything=True), re.M))
+    shown = set(re.findall(r"^ {6}(\S+)  ", plain(view, width=160, everything=True), re.M))
     assert not {path for path, _ in model.module.named_parameters()} <= shown
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_cells_add_up(name: str) -> None:
     """Random cells of every tensor: the summands that are printed add up to the number that is printed."""
-    life = explain(random_model(name), [5, 3, 60, 7], 1, terms=True)
+    view = explain(random_model(name), [5, 3, 60, 7], 1, terms=True)
     draw = torch.Generator().manual_seed(1)
-    for line in life.steps[0].lines:
+    for line in view.steps[0].lines:
         at = [int(torch.randint(n, (), generator=draw)) for n in line.seen.shape]
-        c = cell(life.trace, line.seen.path, ",".join(map(str, at)))
+        c = cell(view.trace, line.seen.path, ",".join(map(str, at)))
         assert c.value == float(line.seen.value[tuple(at)])
         assert abs(c.total - c.value) <= 1e-4 * max(1.0, abs(c.value), *(abs(s) for _, s in c.rows)), line.seen.path
         assert abs(sum(s for _, s in c.rows) - c.total) < 1e-9 * max(1.0, *(abs(s) for _, s in c.rows))
-        text = "\n".join(t.plain for t in account(c, {s.path: s.dims for s in life.trace}, 100))
+        text = "\n".join(t.plain for t in account(c, {s.path: s.dims for s in view.trace}, 100))
         assert f"{c.value:.9g}" in text and f"{c.total:.9g}" in text
         assert max(map(cell_len, text.splitlines())) <= 100
 
 
-def test_a_cell_in_the_terminal(told: RunView, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_in_the_terminal(explained: RunView, capsys: pytest.CaptureFixture[str]) -> None:
     """The batch may be left out, negative numbers count from the end, and the middle's sum is what its summands add up to."""
     path = "layers.0.attn.scores"
     code, out, _ = run("explain", PROMPT, "--cell", path, "1,-1,3", capsys=capsys)
-    c = cell(told.trace, path, "0,1,4,3")
+    c = cell(explained.trace, path, "0,1,4,3")
     assert code == 0
     assert f"{path}[0, 1, 4, 3]" in out
     assert out.splitlines()[0].endswith("B 0, H 1, T 4, S 3")
@@ -193,31 +193,31 @@ def test_chinese(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert not CHINESE.search(out.split("the likeliest")[0])
 
 
-def test_folding(told: RunView) -> None:
+def test_folding(explained: RunView) -> None:
     """Blocks like an earlier one are a line each, a layer asked for is unfolded, a head shows its own rows and its pattern."""
-    assert folded(told) == {"layers.1", "layers.2", "layers.3"}
-    assert folded(told, [2]) == {"layers.0", "layers.1", "layers.3"}
-    assert folded(told, everything=True) == set()
-    text = plain(told, width=120, layers=(2,), head=1)
-    pattern = told.trace.all("layers.2.attn.pattern")[0].value[0, 1]
+    assert folded(explained) == {"layers.1", "layers.2", "layers.3"}
+    assert folded(explained, [2]) == {"layers.0", "layers.1", "layers.3"}
+    assert folded(explained, everything=True) == set()
+    text = plain(explained, width=120, layers=(2,), head=1)
+    pattern = explained.trace.all("layers.2.attn.pattern")[0].value[0, 1]
     assert "layers.2.attn.pattern" in text
     last = [row for row in text.splitlines() if row.startswith("      ·is ")][-1]
     assert [int(x) for x in re.findall(r"\d+", last)] == [round(100 * x) for x in pattern[-1].tolist() if x]
     row = next(r for r in text.splitlines() if r.startswith("  attn.q "))
-    q = told.trace.all("layers.2.attn.q")[0].value[:, :, 1]
+    q = explained.trace.all("layers.2.attn.q")[0].value[:, :, 1]
     assert row.split()[-1] == number.number(float(q.max()))
     assert "T 5, K 32" in row and "H 4" not in row
 
 
 def test_blocks_of_another_make_are_not_folded() -> None:
-    life = explain(random_model("deepseek_v3"), [5, 3], 1)
-    assert folded(life) == {"layers.2"}
+    view = explain(random_model("deepseek_v3"), [5, 3], 1)
+    assert folded(view) == {"layers.2"}
     assert folded(explain(random_model("t5"), [5, 3], 1)) == {"encoder.layers.1", "decoder.layers.1", "decoder.layers.2"}
 
 
-def test_recomputed_values_say_so(told: RunView, specimen: Model) -> None:
-    text = plain(told, width=160)
-    seen = told.trace.all("layers.0.attn.scores")[0]
+def test_recomputed_values_say_so(explained: RunView, specimen: Model) -> None:
+    text = plain(explained, width=160)
+    seen = explained.trace.all("layers.0.attn.scores")[0]
     assert seen.source == "recomputed" and seen.error is not None
     assert f"≈{number.number(seen.error)}" in text
     reference = explain(specimen, PROMPT, 1, inside="reference")
@@ -229,10 +229,10 @@ def test_recomputed_values_say_so(told: RunView, specimen: Model) -> None:
 def test_numbers_that_are_none() -> None:
     """NaN and infinities are drawn as such, are null in JSON, and do not disturb the picture."""
     model = random_model("gpt2")
-    life = explain(model, [5, 3], 1, edit={"layers.1.out": lambda x: x * float("nan"), "layers.0.ffn": lambda x: x - float("inf")})
-    text = plain(life, width=160)
+    view = explain(model, [5, 3], 1, edit={"layers.1.out": lambda x: x * float("nan"), "layers.0.ffn": lambda x: x - float("inf")})
+    text = plain(view, width=160)
     assert "NaN" in text and "-∞" in text
-    document = run_document(life.run, life.trace.steps)
+    document = run_document(view.run, view.trace.steps)
     json.dumps(document, allow_nan=False)
     jsonschema.validate(document, schema("explain"))
     assert document["next"]["probability"] is None

@@ -21,23 +21,23 @@ PROMPTS = {"pellucid/capitals-bert": f"{CAPITAL} ___.", "pellucid/capitals-t5": 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     capsys.readouterr()
     assert main(["explain", *words, "--json"]) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    jsonschema.validate(told, SCHEMA)
-    return told
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, SCHEMA)
+    return document
 
 
 @pytest.mark.parametrize("name", specimens())
 def test_every_specimen_is_explained_to_its_end(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The same numbers as the API's, to Paris, in English and Chinese."""
     prompt = PROMPTS.get(name, CAPITAL)
-    told = explained(capsys, name, prompt)
+    document = explained(capsys, name, prompt)
     model = pellucid.load(name, dtype="float32")
-    life = pellucid.trace(model, prompt)
-    assert told["new"] == life.new and [t["id"] for t in told["tokens"]] == life.ids
-    assert [t["path"] for t in told["tensors"]] == [s.path for s in life.seen]
-    assert [t["max"] for t in told["tensors"]] == [s.value.max().item() for s in life.seen]
+    trace = pellucid.trace(model, prompt)
+    assert document["new"] == trace.new and [t["id"] for t in document["tokens"]] == trace.ids
+    assert [t["path"] for t in document["tensors"]] == [s.path for s in trace.seen]
+    assert [t["max"] for t in document["tensors"]] == [s.value.max().item() for s in trace.seen]
     parameters = {n for n, _ in model.module.named_parameters()}
-    assert parameters == {w for t in told["tensors"] for w in t["weights"]} & parameters
+    assert parameters == {w for t in document["tensors"] for w in t["weights"]} & parameters
     for language in ("en", "zh"):
         assert main(["explain", name, prompt, "--lang", language]) == 0
         assert "Paris" in capsys.readouterr().out
@@ -47,16 +47,16 @@ def test_blanks(capsys: pytest.CaptureFixture[str]) -> None:
     """Each blank has its row, its candidates, its pick; what the model gives there is what a forward gives."""
     name = "pellucid/capitals-bert"
     model = pellucid.load(name, dtype="float32")
-    told = explained(capsys, name, f"{CAPITAL} ___.")
-    ids = torch.tensor([[t["id"] for t in told["tokens"]]])
-    (blank,) = told["blanks"]
+    document = explained(capsys, name, f"{CAPITAL} ___.")
+    ids = torch.tensor([[t["id"] for t in document["tokens"]]])
+    (blank,) = document["blanks"]
     logits = model(ids)[0, blank["row"]]
     assert ids[0, blank["row"]] == model.tokenizer.special["mask"]
-    assert blank["next"]["id"] == told["next"]["id"] == int(logits.argmax()) == told["new"][0]
+    assert blank["next"]["id"] == document["next"]["id"] == int(logits.argmax()) == document["new"][0]
     assert [c["probability"] for c in blank["candidates"]] == pytest.approx(logits.softmax(-1).sort(descending=True)[0][:5].tolist())
     assert len(explained(capsys, name, "___ is the capital of ___.")["blanks"]) == 2
-    told = explained(capsys, name, CAPITAL)
-    assert told["next"] is None and told["candidates"] == [] and "blanks" not in told
+    document = explained(capsys, name, CAPITAL)
+    assert document["next"] is None and document["candidates"] == [] and "blanks" not in document
     with pytest.raises(UseError, match="generates nothing"):
         pellucid.trace(model, "___", steps=2)
     with pytest.raises(UseError, match="generates nothing"):
@@ -66,18 +66,18 @@ def test_blanks(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_prompt_that_sees_itself() -> None:
     """Every token of the prompt looks at every other; what follows is causal; asked for nothing, `model(ids)` takes all for a prompt."""
     model = pellucid.load("pellucid/capitals-prefix", dtype="float32")
-    life = pellucid.trace(model, CAPITAL, steps=2)
-    first, later = (s.value[0] for s in life.all("layers.0.attn.pattern"))
+    trace = pellucid.trace(model, CAPITAL, steps=2)
+    first, later = (s.value[0] for s in trace.all("layers.0.attn.pattern"))
     assert (first > 0).all() and first.shape[-2:] == (5, 5) and later.shape[-2:] == (1, 6)
-    ids = torch.tensor([life.ids])
+    ids = torch.tensor([trace.ids])
     assert torch.equal(model(ids), model(ids, prefix=5))
     assert not torch.equal(model(ids)[0, 0], model(ids, prefix=0)[0, 0])
 
 
 def test_both_sides_of_a_translation(capsys: pytest.CaptureFixture[str]) -> None:
-    told = explained(capsys, "pellucid/capitals-t5", f"{CAPITAL} Paris.", "--steps", "12")
-    paths = {t["path"].partition(".")[0] for t in told["tensors"]}
+    document = explained(capsys, "pellucid/capitals-t5", f"{CAPITAL} Paris.", "--steps", "12")
+    paths = {t["path"].partition(".")[0] for t in document["tensors"]}
     assert {"source", "encoder", "decoder", "logits"} <= paths
-    assert any(".cross.pattern" in t["path"] for t in told["tensors"])
+    assert any(".cross.pattern" in t["path"] for t in document["tensors"])
     model = pellucid.load("pellucid/capitals-t5")
-    assert "巴黎" in model.tokenizer.decode(told["new"], skip_special=True)
+    assert "巴黎" in model.tokenizer.decode(document["new"], skip_special=True)

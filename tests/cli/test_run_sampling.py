@@ -54,11 +54,11 @@ def words_of(settings: dict[str, Any]) -> list[object]:
 
 def test_every_option_reaches_the_draw(model: Path, capsys: Captured) -> None:
     """The document tells what was asked, the API gives the same tokens, and every setting by itself changes them."""
-    told, err = drawn(capsys, model, *words_of(OPTIONS))
-    assert (told["sampling"], err) == (OPTIONS, "")
+    document, err = drawn(capsys, model, *words_of(OPTIONS))
+    assert (document["sampling"], err) == (OPTIONS, "")
     loaded = pellucid.load(model)
     ids = [loaded.tokenizer.encode("The cat")]
-    assert [told["new"]] == loaded.generate(ids, 12, **OPTIONS)
+    assert [document["new"]] == loaded.generate(ids, 12, **OPTIONS)
     hot: dict[str, Any] = {"eos": None, "temperature": 6.0, "seed": 5}
     plain = loaded.generate(ids, 40, **hot)
     for more in ({"top_k": 3}, {"top_p": 0.3}, {"min_p": 0.3}, {"repetition": 3.0}, {"presence": 9.0}, {"frequency": 9.0}, {"seed": 6}):
@@ -80,14 +80,14 @@ def test_what_generation_config_asks_for(model: Path, capsys: Captured) -> None:
     file.write_text(json.dumps({**FILE, "do_sample": False, "repetition_penalty": 1.0}))
     assert drawn(capsys, model) == (likeliest, "")
     file.write_text(json.dumps({**FILE, "typical_p": 0.9, "eta_cutoff": 0.0}))
-    told, err = drawn(capsys, model, "--seed", 3)
-    assert told["sampling"] == {**likeliest["sampling"], "temperature": 3.0, "top_p": 0.9, "top_k": 50, "repetition": 1.5, "seed": 3}
+    document, err = drawn(capsys, model, "--seed", 3)
+    assert document["sampling"] == {**likeliest["sampling"], "temperature": 3.0, "top_p": 0.9, "top_k": 50, "repetition": 1.5, "seed": 3}
     assert "temperature=3.0, top_k=50, top_p=0.9, repetition=1.5" in err and "typical_p=0.9" in err and "eta" not in err
-    told, err = drawn(capsys, model, "--seed", 3, "--temperature", 0.5, "--top-k", 0)
-    assert (told["sampling"]["temperature"], told["sampling"]["top_k"], told["sampling"]["top_p"]) == (0.5, 0, 0.9)
+    document, err = drawn(capsys, model, "--seed", 3, "--temperature", 0.5, "--top-k", 0)
+    assert (document["sampling"]["temperature"], document["sampling"]["top_k"], document["sampling"]["top_p"]) == (0.5, 0, 0.9)
     assert "top_p=0.9, repetition=1.5" in err and "temperature" not in err and "top_k" not in err
-    told, err = drawn(capsys, model, "--temperature", 0)
-    assert told["sampling"]["repetition"] == 1.5 and "repetition=1.5" in err and "top_p" not in err and "typical" not in err
+    document, err = drawn(capsys, model, "--temperature", 0)
+    assert document["sampling"]["repetition"] == 1.5 and "repetition=1.5" in err and "top_p" not in err and "typical" not in err
     assert drawn(capsys, model, "--temperature", 0, "--repetition", 1)[0]["new"] == likeliest["new"]
     file.write_text(json.dumps({"repetition_penalty": 50.0}))
     assert drawn(capsys, model)[0]["new"] == pellucid.load(model).generate([likeliest["ids"]], 12, repetition=50.0)[0]
@@ -125,22 +125,22 @@ def test_wrong_settings_get_a_line_before_a_model_is_read(given: list[str], word
 
 
 def test_a_setting_that_changes_nothing_is_told(model: Path, capsys: Captured) -> None:
-    told, err = drawn(capsys, model, "--top-k", 5, "--min-p", 0.1)
-    assert "--min-p, --top-k" in err and told["new"] == drawn(capsys, model)[0]["new"]
+    document, err = drawn(capsys, model, "--top-k", 5, "--min-p", 0.1)
+    assert "--min-p, --top-k" in err and document["new"] == drawn(capsys, model)[0]["new"]
     assert drawn(capsys, model, "--top-k", 5, "--temperature", 1)[1] == ""
 
 
 def test_stop_strings(model: Path, capsys: Captured) -> None:
     """Cut before it, also where tokens part within it; generation ends there, and the document tells which it was."""
-    whole, _ = drawn(capsys, model, "--max-new-tokens", 40)
-    text, tokenizer = whole["text"], pellucid.load(model).tokenizer
+    uncut, _ = drawn(capsys, model, "--max-new-tokens", 40)
+    text, tokenizer = uncut["text"], pellucid.load(model).tokenizer
     at, stop = next((i, text[i : i + 3]) for i in range(4, len(text) - 3) if "\ufffd" not in text[i : i + 3])
     cut = text[: text.index(stop)]
-    told, _ = drawn(capsys, model, "--max-new-tokens", 40, "--stop", "never there", "--stop", stop)
-    assert (told["text"], told["stop"], told["stopped"]) == (cut, stop, True) and at >= len(cut)
-    assert told["new"] == whole["new"][: len(told["new"])] and len(told["new"]) < len(whole["new"])
-    assert stop in tokenizer.decode(told["new"], skip_special=True)
-    assert stop not in tokenizer.decode(told["new"][:-1], skip_special=True)
+    document, _ = drawn(capsys, model, "--max-new-tokens", 40, "--stop", "never there", "--stop", stop)
+    assert (document["text"], document["stop"], document["stopped"]) == (cut, stop, True) and at >= len(cut)
+    assert document["new"] == uncut["new"][: len(document["new"])] and len(document["new"]) < len(uncut["new"])
+    assert stop in tokenizer.decode(document["new"], skip_special=True)
+    assert stop not in tokenizer.decode(document["new"][:-1], skip_special=True)
     code, out, _ = run(capsys, "run", model, "The cat", "--max-new-tokens", 40, "--stop", stop)
     assert (code, out) == (0, cut + "\n")
     assert drawn(capsys, model, "--stop", "never there")[0] == drawn(capsys, model)[0]
@@ -159,10 +159,10 @@ def test_replies_of_a_chat_draw_by_numbers_of_their_own(model: Path, capsys: Cap
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", typed)
     code, out, _ = run(capsys, "run", model, "--max-new-tokens", 12, "--temperature", 5, "--seed", 8, "--json")
-    told = [json.loads(line) for line in out.splitlines() if line]
-    assert code == 0 and [d["sampling"]["seed"] for d in told] == [sibling(8, i) for i in range(3)]
-    assert len({str(d["new"]) for d in told}) == 3
-    for d in told[1:]:
+    replies = [json.loads(line) for line in out.splitlines() if line]
+    assert code == 0 and [d["sampling"]["seed"] for d in replies] == [sibling(8, i) for i in range(3)]
+    assert len({str(d["new"]) for d in replies}) == 3
+    for d in replies[1:]:
         alone, _ = drawn(capsys, model, "--temperature", 5, "--seed", d["sampling"]["seed"])
         assert alone["new"] == d["new"]
     assert command.reseeded(Sampling(), 3) == Sampling()
@@ -170,8 +170,8 @@ def test_replies_of_a_chat_draw_by_numbers_of_their_own(model: Path, capsys: Cap
 
 def test_an_end_before_the_number_that_was_asked_for_is_said(capsys: Captured, model: Path) -> None:
     """By a text or a token; without a number, or where as many came, nothing is said."""
-    whole, err = drawn(capsys, model)
-    stop = whole["text"][4:7]
+    uncut, err = drawn(capsys, model)
+    stop = uncut["text"][4:7]
     assert err == "" or "12" not in err
     short, err = drawn(capsys, model, "--stop", stop)
     assert len(short["new"]) < 12 and err.strip().endswith(f"{len(short['new'])} of 12 tokens") and stop in err

@@ -37,36 +37,39 @@ def test_ids_pieces_and_bytes(alone: Path, capsys: Captured) -> None:
     library.encode_special_tokens = True
     for text in TEXTS:
         for model in ("pellucid/capitals", alone, alone / "tokenizer.json"):
-            _, told = judged(capsys, "tokenize", model, text)
-            assert told["ids"] == [t["id"] for t in told["tokens"]] == library.encode(text).ids
-            assert bytes.fromhex("".join(t["bytes"] for t in told["tokens"])) == text.encode() and told["text"] == told["prompt"] == text
-            assert [t["piece"] for t in told["tokens"]] == library.encode(text).tokens
+            _, document = judged(capsys, "tokenize", model, text)
+            assert document["ids"] == [t["id"] for t in document["tokens"]] == library.encode(text).ids
+            assert (
+                bytes.fromhex("".join(t["bytes"] for t in document["tokens"])) == text.encode()
+                and document["text"] == document["prompt"] == text
+            )
+            assert [t["piece"] for t in document["tokens"]] == library.encode(text).tokens
             out = run(capsys, "tokenize", model, text)[1]
-            assert all(str(i) in out for i in told["ids"]) and f"{len(text.encode())} bytes" in out
+            assert all(str(i) in out for i in document["ids"]) and f"{len(text.encode())} bytes" in out
     with swapped(Tokenizer, "encode", lambda self, text, special=True: [3]):
         assert judged(capsys, "tokenize", alone, TEXTS[0])[1]["text"] != TEXTS[0]
 
 
 def test_ids_are_decoded(capsys: Captured) -> None:
-    _, told = judged(capsys, "tokenize", "pellucid/capitals", "--ids", "337, 308 0")
-    assert (told["prompt"], told["ids"], told["text"]) == (None, [337, 308, 0], "The capital<|endoftext|>")
-    assert [t["special"] for t in told["tokens"]] == [False, False, True]
+    _, document = judged(capsys, "tokenize", "pellucid/capitals", "--ids", "337, 308 0")
+    assert (document["prompt"], document["ids"], document["text"]) == (None, [337, 308, 0], "The capital<|endoftext|>")
+    assert [t["special"] for t in document["tokens"]] == [False, False, True]
     assert judged(capsys, "tokenize", "pellucid/capitals", "--ids", "337 308 0", "--no-special")[1]["text"] == "The capital"
     assert "decoded: 'The capital'" in run(capsys, "tokenize", "pellucid/capitals", "--ids", "337 308 0", "--no-special")[1]
 
 
 def test_special_tokens_are_added_or_not(tmp_path: Path, capsys: Captured) -> None:
-    _, told = judged(capsys, "tokenize", "pellucid/capitals-bert", "The capital")
+    _, document = judged(capsys, "tokenize", "pellucid/capitals-bert", "The capital")
     _, bare = judged(capsys, "tokenize", "pellucid/capitals-bert", "The capital", "--no-special")
-    assert [t["special"] for t in told["tokens"]] == [True, False, False, True] and bare["ids"] == told["ids"][1:-1]
-    assert (told["text"], bare["text"]) == ("[CLS]The capital[SEP]", "The capital")
+    assert [t["special"] for t in document["tokens"]] == [True, False, False, True] and bare["ids"] == document["ids"][1:-1]
+    assert (document["text"], bare["text"]) == ("[CLS]The capital[SEP]", "The capital")
     assert "--special, --no-special" in run(capsys, "tokenize", "--help")[1]
     for kind in KINDS:
         (tmp_path / "tokenizer.json").write_text(KINDS[kind]())
         library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
         for special in (True, False):
-            _, told = judged(capsys, "tokenize", tmp_path, "the hug", "--special" if special else "--no-special")
-            assert told["ids"] == library.encode("the hug", add_special_tokens=special).ids
+            _, document = judged(capsys, "tokenize", tmp_path, "the hug", "--special" if special else "--no-special")
+            assert document["ids"] == library.encode("the hug", add_special_tokens=special).ids
 
 
 def test_a_padded_table(alone: Path, capsys: Captured) -> None:
@@ -74,13 +77,13 @@ def test_a_padded_table(alone: Path, capsys: Captured) -> None:
     size = Tokenizer.from_file(alone / "tokenizer.json").size
     assert str(size) in wrong(capsys, "tokenize", alone, "--ids", f"5 {size}")
     (alone / "config.json").write_text(json.dumps({"model_type": "another", "vocab_size": size + 8}))
-    _, told = judged(capsys, "tokenize", alone, "--ids", f"5 {size}")
-    assert told["tokens"][1]["bytes"] == "" and "no entry" in run(capsys, "tokenize", alone, "--ids", f"5 {size}")[1]
+    _, document = judged(capsys, "tokenize", alone, "--ids", f"5 {size}")
+    assert document["tokens"][1]["bytes"] == "" and "no entry" in run(capsys, "tokenize", alone, "--ids", f"5 {size}")[1]
     assert str(size + 8) in wrong(capsys, "tokenize", alone, "--ids", f"{size + 8}")
 
 
 def test_what_cannot_be_tokenized(alone: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    for given, said in (
+    for given, reason in (
         ([tmp_path, "x"], "no tokenizer files"),
         (["gpt2", "x"], "catalogue"),
         (["nothing", "x"], "neither a folder"),
@@ -89,14 +92,14 @@ def test_what_cannot_be_tokenized(alone: Path, tmp_path: Path, capsys: Captured,
         ([alone, "--ids", "99999999"], "99999999"),
         ([alone / "tokenizer_config.json", "x"], "tokenizer_config.json"),
     ):
-        assert said in wrong(capsys, "tokenize", *given), given
+        assert reason in wrong(capsys, "tokenize", *given), given
     monkeypatch.setattr(sys, "stdin", io.StringIO("The capital\n"))
     assert main(["tokenize", str(alone), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["prompt"] == "The capital"
 
 
 def test_of_a_hub_id_the_small_files_are_fetched(hub: object, capsys: Captured, tmp_path: Path) -> None:
-    _, told = judged(capsys, "tokenize", "owner/capitals", TEXTS[0])
-    assert told["ids"] == judged(capsys, "tokenize", "pellucid/capitals", TEXTS[0])[1]["ids"]
+    _, document = judged(capsys, "tokenize", "owner/capitals", TEXTS[0])
+    assert document["ids"] == judged(capsys, "tokenize", "pellucid/capitals", TEXTS[0])[1]["ids"]
     fetched = {p.name for p in tmp_path.glob("hub/models--*/snapshots/*/*")}
     assert "tokenizer.json" in fetched and not any(name.endswith((".safetensors", ".bin", ".py")) for name in fetched)

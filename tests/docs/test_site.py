@@ -24,8 +24,8 @@ def test_every_public_name_has_a_page() -> None:
     """With its docstring's first sentence and each of its parameters."""
     for name in pellucid.__all__:
         page = PAGES[f"python/{name}.md"]
-        said = re.sub(r"\s+", " ", (getattr(pellucid, name).__doc__ or "").strip().partition("\n\n")[0])
-        assert said and said in page
+        sentence = re.sub(r"\s+", " ", (getattr(pellucid, name).__doc__ or "").strip().partition("\n\n")[0])
+        assert sentence and sentence in page
     assert "only: str | Iterable[str] = '*'" in PAGES["python/watch.md"] and "- `only`: " in PAGES["python/watch.md"]
     assert "## generate" in PAGES["python/Model.md"] and "\n## _" not in PAGES["python/Model.md"]
 

@@ -49,10 +49,10 @@ def commands(text: str) -> list[str]:
 def steps() -> set[str]:
     """The commands that CI runs, and those that make a target or an environment."""
     ran = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    found = {" ".join(shlex.split(line)) for line in re.findall(r"^ *(?:run|check) ([^#\n]+)", ran, re.M)}
+    of_ci = {" ".join(shlex.split(line)) for line in re.findall(r"^ *(?:run|check) ([^#\n]+)", ran, re.M)}
     own = {"pytest tests/ops"}  # a part of what CI runs
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
-    return {command.replace("pip install -q", "pip install") for command in found} | own | {f"make {target}" for target in targets}
+    return {command.replace("pip install -q", "pip install") for command in of_ci} | own | {f"make {target}" for target in targets}
 
 
 # Needs a network; tests/laws/test_claims.py holds its place in the READMEs.
@@ -95,7 +95,7 @@ def untold(page: str) -> list[str]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def reader_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as a reader has it: a corpus, with two of its countries, and a checkpoint."""
     monkeypatch.chdir(tmp_path)
     corpus_of(tmp_path / "recipes" / "capitals", "France", "Japan")
@@ -104,7 +104,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p not in ELSEWHERE])
-def test_what_a_page_says_runs(page: str, desk: Path) -> None:
+def test_what_a_page_says_runs(page: str, reader_folder: Path) -> None:
     assert untold((ROOT / page).read_text(encoding="utf-8")) == []
 
 
@@ -119,7 +119,7 @@ def test_what_a_page_says_runs(page: str, desk: Path) -> None:
         "```rust\nfn main() {}\n```\n",
     ],
 )
-def test_a_page_that_is_wrong_is_seen(page: str, desk: Path) -> None:
+def test_a_page_that_is_wrong_is_seen(page: str, reader_folder: Path) -> None:
     assert len(untold(page)) == 1
 
 

@@ -23,8 +23,8 @@ def read(name: str) -> str:
 
 def steps_of_script(text: str) -> list[str]:
     """The commands after the environment is made, without those that only say what runs."""
-    found = re.findall(r"^ *(?:run|check) +([^\n#]*[^\n# ])", text, re.M)
-    return [c for c in found if not c.startswith(('"$python"', "apt-get", "python -c"))]
+    commands = re.findall(r"^ *(?:run|check) +([^\n#]*[^\n# ])", text, re.M)
+    return [c for c in commands if not c.startswith(('"$python"', "apt-get", "python -c"))]
 
 
 def steps_of_workflow(text: str) -> list[str]:
@@ -35,10 +35,10 @@ def steps_of_workflow(text: str) -> list[str]:
 
 def recipes(text: str) -> dict[str, list[str]]:
     """The commands of each target of a Makefile."""
-    found: dict[str, list[str]] = {}
+    by_target: dict[str, list[str]] = {}
     for name, block in re.findall(r"^([a-z]+):.*\n((?:\t.*\n)+)", text, re.M):
-        found[name] = [line.strip() for line in block.splitlines()]
-    return found
+        by_target[name] = [line.strip() for line in block.splitlines()]
+    return by_target
 
 
 def astray(makefile: str, guide: str, script: str) -> Iterator[str]:

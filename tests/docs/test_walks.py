@@ -58,11 +58,11 @@ def changed(text: str, diff: str) -> str:
 
 def files(page: str) -> dict[str, list[Block]]:
     """The blocks of each file that a page names."""
-    found: dict[str, list[Block]] = {}
+    by_file: dict[str, list[Block]] = {}
     for block in blocks(page):
         if block.title:
-            found.setdefault(block.title, []).append(block)
-    return found
+            by_file.setdefault(block.title, []).append(block)
+    return by_file
 
 
 def apply(page: str, root: Path, without: str = "") -> None:

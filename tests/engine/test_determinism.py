@@ -200,8 +200,8 @@ def test_scores_are_told_once() -> None:
     for at in range(1, 30, 3):
         engine = Engine.of(model, 200, Limits(7), 4)
         engine.storage = Stingy(engine.storage, at)  # type: ignore[arg-type]
-        for told, scores in zip(campaign.told(engine, requests), want, strict=True):
-            assert torch.allclose(torch.tensor(told[0][1]), torch.tensor(scores), atol=1e-4) and len(scores) == 19
+        for outputs, scores in zip(campaign.told(engine, requests), want, strict=True):
+            assert torch.allclose(torch.tensor(outputs[0][1]), torch.tensor(scores), atol=1e-4) and len(scores) == 19
 
 
 def of_few(fits: Callable[..., bool], at: int = 0, axis: int = -2) -> Callable[..., bool]:
@@ -231,11 +231,11 @@ def split(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
         scores = torch.einsum("thk,shk->hts", q[0] * scale, k).masked_fill(torch.arange(end) > at[0][:, None], -torch.inf)
         halves = [scores[..., : int(at[0, 0])], scores[..., int(at[0, 0]) :]]
         tops = [h.logsumexp(-1) for h in halves]
-        whole = torch.logaddexp(*tops)
+        total = torch.logaddexp(*tops)
         shares = [h.softmax(-1).nan_to_num(0) for h in halves]
         cut = v.split([h.shape[-1] for h in halves])
         parts = [torch.einsum("hts,shw->thw", s, w) for s, w in zip(shares, cut, strict=True)]
-        return sum(p * (t - whole).exp().T[..., None] for p, t in zip(parts, tops, strict=True))[None].contiguous()  # type: ignore[union-attr]
+        return sum(p * (t - total).exp().T[..., None] for p, t in zip(parts, tops, strict=True))[None].contiguous()  # type: ignore[union-attr]
 
     return made
 

@@ -29,7 +29,7 @@ TEXTS = [*PROMPTS, [*SHARED, 5], [*SHARED, 6, 6], SHARED]
 SIZES, CHUNKS, CACHED = (1, 2, 16, 17), (1, 2, 3, 5, 7, 11, 16, 17, 64), (True, False)
 
 
-def asked(family: str) -> list[Request]:
+def requests_of(family: str) -> list[Request]:
     if has_encoder(family):
         return [Request((0,), NEW, source=tuple(s)) for s in SOURCES]
     return [Request(tuple(p), NEW) for p in TEXTS]
@@ -42,7 +42,7 @@ def wanted(family: str) -> list[list[int]]:
     """What the plain loop gives, computed once."""
     if family not in WANTED:
         model = model_of(family)
-        WANTED[family] = [loop(model, r.prompt, NEW, (), r.source) for r in asked(family)]
+        WANTED[family] = [loop(model, r.prompt, NEW, (), r.source) for r in requests_of(family)]
     return WANTED[family]
 
 
@@ -67,14 +67,14 @@ GRID = list(itertools.product(("gpt2", "gpt_oss", "deepseek_v3"), SIZES, range(1
 def test_pages_chunks_and_cache(family: str, size: int, rows: int, cached: bool) -> None:
     """Twice over the same engine: the second time the cache, where there is one, knows the beginnings."""
     engine = built(family, size, rows, cached)
-    assert texts(engine, asked(family)) == wanted(family)
-    assert texts(engine, asked(family)) == wanted(family)
+    assert texts(engine, requests_of(family)) == wanted(family)
+    assert texts(engine, requests_of(family)) == wanted(family)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family(family: str) -> None:
     for size, rows, cached in ((1, 3, True), (17, 64, False), (16, 1, True)):
-        assert texts(built(family, size, rows, cached), asked(family)) == wanted(family)
+        assert texts(built(family, size, rows, cached), requests_of(family)) == wanted(family)
 
 
 class Stingy(Memory):
@@ -96,7 +96,7 @@ def test_put_off_at_every_step(family: str) -> None:
         for at in itertools.count(1, 1 if FULL else 4):
             engine = built(family, 2, 5, cached)
             engine.storage = Stingy(engine.storage, at)  # type: ignore[arg-type]
-            assert texts(engine, asked(family)) == wanted(family), at
+            assert texts(engine, requests_of(family)) == wanted(family), at
             if engine.storage.left > 0:  # it was never asked so often
                 break
         assert at > 20
@@ -105,7 +105,7 @@ def test_put_off_at_every_step(family: str) -> None:
 def test_few_pages() -> None:
     """Texts that do not all fit at once; a text that never fits is refused, and so is a queue that is full."""
     engine = built("gpt2", 2, 8, True, tokens=24)
-    assert texts(engine, asked("gpt2")) == wanted("gpt2")
+    assert texts(engine, requests_of("gpt2")) == wanted("gpt2")
     with pytest.raises(UseError, match="24"):
         engine.submit(Request((1,) * 20, 5))
     engine.limits = Limits(8, 64, 2)
@@ -130,7 +130,7 @@ def test_one_forward_a_step() -> None:
     engine = built("gpt2", 16, 64, False)
     module, calls = engine.storage.module, [0]  # type: ignore[attr-defined]
     module.layers[1].ffn.down.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
-    for r in asked("gpt2"):
+    for r in requests_of("gpt2"):
         engine.submit(r)
     for step in range(1, NEW + 1):
         engine.step()
@@ -180,7 +180,7 @@ def test_cancelled_at_any_moment() -> None:
     """In the queue, in its prompt, while it decodes: its output says so once, and the others do not change."""
     for at in range(12):
         engine = built("gpt2", 2, 6, True)
-        numbers = [engine.submit(r) for r in asked("gpt2")]
+        numbers = [engine.submit(r) for r in requests_of("gpt2")]
         got: dict[int, list[int]] = {n: [] for n in numbers}
         ends: dict[int, list[str]] = {n: [] for n in numbers}
         for step in itertools.count():
@@ -203,7 +203,7 @@ def test_cancelled_at_any_moment() -> None:
 @pytest.mark.parametrize("family", ["gpt2", "gpt_oss", "deepseek_v3", "t5"])
 def test_watch_one_of_many(family: str) -> None:
     """Its rows alone, cut from the batch's own step; no text changes, and no forward is added."""
-    requests, calls = asked(family), [0]
+    requests, calls = requests_of(family), [0]
     engine = built(family, 2, 7, True)
     engine.module.embed.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
     numbers = [engine.submit(r) for r in requests]
@@ -225,7 +225,7 @@ def test_watch_one_of_many(family: str) -> None:
     assert rows.shape[1] == len(requests[2].prompt) + NEW - 1
     for s in seen.all(path):
         n = s.value.shape[1]
-        assert any(torch.equal(whole[:, i : i + n], s.value) for whole in batched for i in range(whole.shape[1] - n + 1))
+        assert any(torch.equal(batch_rows[:, i : i + n], s.value) for batch_rows in batched for i in range(batch_rows.shape[1] - n + 1))
     model = model_of(family)
     text = torch.tensor([[*requests[2].prompt, *got[numbers[2]][:-1]]])
     given = (text,) if requests[2].source is None else (torch.tensor([requests[2].source]), text)
@@ -314,8 +314,8 @@ def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
 
     assert right()
     with swapped(owner, name, value):
-        found = right()
-    assert not found
+        passes = right()
+    assert not passes
 
 
 def test_drawn_requests_are_refused_or_run() -> None:

@@ -47,18 +47,21 @@ def short(step: int = -1, at: int = ENOUGH) -> tuple[FaultySimulation, list[int]
 
 def test_a_fault_at_every_call_of_every_step() -> None:
     """One after another; what comes after it has the same texts, ends and scores."""
-    whole, counts = short()
-    assert whole.faults() == "" and {"cancelled", "length", "stop"} <= set(whole.ended.values()) and len(whole.scores) == 2 - 1
+    undisturbed, counts = short()
+    assert (
+        undisturbed.faults() == ""
+        and {"cancelled", "length", "stop"} <= set(undisturbed.ended.values())
+        and len(undisturbed.scores) == 2 - 1
+    )
     moments = [(step, at) for step, n in enumerate(counts) for at in range(1, n + 1)]
     assert len(moments) > 3000
     ends = [(step, n - i) for step, n in enumerate(counts) for i in range(4)]  # where a step hands over what it has
     for step, at in moments if FULL else ends + random.Random(1).sample(moments, 200):
         simulation, _ = short(step, at)
-        told = {
-            key: end for key, end in simulation.ended.items() if key[0] not in (2, 4)
-        }  # which texts a cancel meets depends on the moment
-        assert simulation.faults() == "" and told == {key: whole.ended[key] for key in told}, (step, at)
-        assert simulation.scores == whole.scores, (step, at)
+        # which texts a cancel meets depends on the moment
+        ended = {key: end for key, end in simulation.ended.items() if key[0] not in (2, 4)}
+        assert simulation.faults() == "" and ended == {key: undisturbed.ended[key] for key in ended}, (step, at)
+        assert simulation.scores == undisturbed.scores, (step, at)
 
 
 @pytest.mark.parametrize("seed", range(1000 if FULL else 25))
@@ -206,5 +209,5 @@ def test_an_engine_that_failed_serves_the_next_call() -> None:
     for at in (5, 50, 400, 1500):
         with suppress(Fault), fault_at(at):
             list(generate(engine.module, [Request(tuple(SHARED), NEW)], free, True))  # type: ignore[arg-type]
-        told = list(generate(engine.module, [Request(tuple(SHARED), NEW)], free, True))  # type: ignore[arg-type]
-        assert [out.token.id for out in told if out.token] == wanted("gpt2")[-1]
+        outputs = list(generate(engine.module, [Request(tuple(SHARED), NEW)], free, True))  # type: ignore[arg-type]
+        assert [out.token.id for out in outputs if out.token] == wanted("gpt2")[-1]

@@ -28,10 +28,10 @@ def requests(count: int) -> list[Request]:
     return [Request(tuple(ids(2 + i % 5, seed=i).tolist()), 2 + i % 3) for i in range(count)]
 
 
-def serve(engine: Engine, asked: list[Request]) -> None:
-    while asked or not engine.idle:
-        while asked and engine.waiting < RUNNING:
-            engine.submit(asked.pop())
+def serve(engine: Engine, requests: list[Request]) -> None:
+    while requests or not engine.idle:
+        while requests and engine.waiting < RUNNING:
+            engine.submit(requests.pop())
         engine.step()
 
 
@@ -61,14 +61,14 @@ def growth(cached: bool) -> dict[str, int]:
     return {name: y - x for name, x, y in zip(("tensors", "python", "resident"), before, after, strict=True)}
 
 
-def flat(found: dict[str, int]) -> bool:
-    return found["tensors"] <= 0 and found["python"] < PYTHON and found["resident"] < RESIDENT
+def flat(leak: dict[str, int]) -> bool:
+    return leak["tensors"] <= 0 and leak["python"] < PYTHON and leak["resident"] < RESIDENT
 
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_thousand_requests_leave_nothing(cached: bool) -> None:
-    found = growth(cached)
-    assert flat(found), found
+    leak = growth(cached)
+    assert flat(leak), leak
 
 
 KEPT: list[Any] = []
@@ -94,11 +94,11 @@ def test_a_leak_is_seen(what: Callable[[], object], seen: set[str]) -> None:
     """A row of logits a request; a block of memory without its tensor."""
     try:
         with swapped(Memory, "close", keeps(what)):
-            found = growth(False)
+            leak = growth(False)
     finally:
         KEPT.clear()
-    over = {name for name, most in (("tensors", 0), ("python", PYTHON), ("resident", RESIDENT)) if found[name] > most}
-    assert over == seen, found
+    over = {name for name, most in (("tensors", 0), ("python", PYTHON), ("resident", RESIDENT)) if leak[name] > most}
+    assert over == seen, leak
 
 
 # What a text holds, beside what is counted.
@@ -117,17 +117,17 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def measured(cfg: c.Config, dtype: str, tokens: int, size: int) -> int:
     """Bytes of the pages that a text holds in an engine while the step runs that stores its last token."""
     engine = Engine.of(tiny(cfg, DTYPES[dtype]), 200, Limits(7), size, cached=False)
-    inner, pages, held = engine.run, engine.storage.pages, dict[int, int]()  # type: ignore[attr-defined]
+    inner, pages, bytes_by_length = engine.run, engine.storage.pages, dict[int, int]()  # type: ignore[attr-defined]
 
     def recorded(chunks: Any) -> Any:
         for s, rows in chunks.items():
-            held[s.stored + rows] = pages.bytes_held(s.key) if pages.pools else 0
+            bytes_by_length[s.stored + rows] = pages.bytes_held(s.key) if pages.pools else 0
         return inner(chunks)
 
     engine.run = recorded
     engine.submit(Request(tuple(ids(tokens - 2).tolist()), 3))
-    assert [news.error for news in engine.outputs()] == [None] * 3
-    return held[tokens]
+    assert [out.error for out in engine.outputs()] == [None] * 3
+    return bytes_by_length[tokens]
 
 
 def bill(cfg: c.Config, dtype: str, tokens: int) -> Any:
@@ -140,12 +140,12 @@ def test_bytes_of_the_cache_are_those_counted(name: str, dtype: str) -> None:
     """On pages of a row to the byte; on larger ones up to the rows of the last page, and under a window of the first."""
     cfg = CONFIGS[name]
     for tokens in (3, 12, 40):
-        told = bill(cfg, dtype, tokens)
-        assert measured(cfg, dtype, tokens, 1) == int(told["cache.bytes"])
-        whole = measured(cfg, dtype, tokens, 8)
-        assert int(told["cache.bytes"]) <= whole <= int(told["cache.bytes"]) + 2 * 8 * int(told["cache.bytes_per_token"])
+        counted = bill(cfg, dtype, tokens)
+        assert measured(cfg, dtype, tokens, 1) == int(counted["cache.bytes"])
+        measured_bytes = measured(cfg, dtype, tokens, 8)
+        assert int(counted["cache.bytes"]) <= measured_bytes <= int(counted["cache.bytes"]) + 2 * 8 * int(counted["cache.bytes_per_token"])
         if name != "windows":
-            assert whole == -(-tokens // 8) * 8 * int(told["cache.bytes_per_token"])
+            assert measured_bytes == -(-tokens // 8) * 8 * int(counted["cache.bytes_per_token"])
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_bytes_of_the_cache_are_those_counted(name: str, dtype: str) -> None:
 def test_other_bytes_are_seen(name: str, owner: Any, attribute: str, value: Any) -> None:
     with swapped(owner, attribute, value):
         try:
-            found = measured(CONFIGS[name], "float32", 12, 1)
+            measured_bytes = measured(CONFIGS[name], "float32", 12, 1)
         except KeyError:
             return
-    assert found != int(bill(CONFIGS[name], "float32", 12)["cache.bytes"])
+    assert measured_bytes != int(bill(CONFIGS[name], "float32", 12)["cache.bytes"])

@@ -80,28 +80,28 @@ class Clients:
 
     def faults(self) -> list[str]:
         """What is not as it should be after all have ended."""
-        found = ["numbers"] if sorted(n for n, _ in self.submitted) != list(range(self.engine.count)) else []
-        told: dict[tuple[int, int], list[tuple[int, Output]]] = {}
+        faults = ["numbers"] if sorted(n for n, _ in self.submitted) != list(range(self.engine.count)) else []
+        outputs: dict[tuple[int, int], list[tuple[int, Output]]] = {}
         for step, out in self.outputs:
-            told.setdefault((out.request, out.index), []).append((step, out))
+            outputs.setdefault((out.request, out.index), []).append((step, out))
         for number, request in self.submitted:
             for index in range(request.n):
-                mine = told.pop((number, index), [])
+                mine = outputs.pop((number, index), [])
                 got, ends = [out.token.id for _, out in mine if out.token], [out.ended for _, out in mine if out.ended]
-                whole = self.alone(request, index)
+                text = self.alone(request, index)
                 if len(ends) != 1 or mine[-1][1].ended is None:
-                    found.append(f"{number}.{index} ended {ends}")
+                    faults.append(f"{number}.{index} ended {ends}")
                 elif ends == ["cancelled"]:
-                    found += [f"{number}.{index}: {got} begins not {whole}"] * (number not in self.late or got != whole[: len(got)])
-                elif got != whole:
-                    found.append(f"{number}.{index}: {got} is not {whole}")
-                found += [f"{number} goes on"] * any(step > self.late.get(number, step) for step, out in mine if out.token)
-        found += [f"{key} was not requested" for key in told]
+                    faults += [f"{number}.{index}: {got} begins not {text}"] * (number not in self.late or got != text[: len(got)])
+                elif got != text:
+                    faults.append(f"{number}.{index}: {got} is not {text}")
+                faults += [f"{number} goes on"] * any(step > self.late.get(number, step) for step, out in mine if out.token)
+        faults += [f"{key} was not requested" for key in outputs]
         self.engine.storage.forget()
         pages = self.engine.storage.pages  # type: ignore[attr-defined]
         if pages.free_pages != pages.count or pages.tables or pages.length:
-            found.append(f"{pages.count - pages.free_pages} pages")
-        return found
+            faults.append(f"{pages.count - pages.free_pages} pages")
+        return faults
 
 
 def simulated(seed: int, waiting: int = 1000) -> Clients:
@@ -222,10 +222,10 @@ def leaving(self: Engine, s: Any) -> None:
 @pytest.mark.parametrize(("name", "value"), [("receive", forgetful), ("receive", unmoved), ("finish", leaving)])
 def test_mutants_are_seen(name: str, value: Any) -> None:
     with swapped(Engine, name, value):
-        found = False
+        faulty = False
         for seed in range(5):
             with suppress(UseError, ValueError, AssertionError, KeyError):
-                found = bool(simulated(seed).faults())
-            if found:
+                faulty = bool(simulated(seed).faults())
+            if faulty:
                 break
-    assert found
+    assert faulty

@@ -59,11 +59,11 @@ def run(
     model: Model, prompts: Sequence[Sequence[int]], new: int, stops: Sequence[int] = (), sources: Sequence[Sequence[int]] | None = None
 ) -> list[list[int]]:
     """`generate`'s news as one list a request."""
-    told = [None] * len(prompts) if sources is None else [tuple(s) for s in sources]
-    requests = [Request(tuple(p), new, stops=frozenset(stops), source=s) for p, s in zip(prompts, told, strict=True)]
+    encoder_inputs = [None] * len(prompts) if sources is None else [tuple(s) for s in sources]
+    requests = [Request(tuple(p), new, stops=frozenset(stops), source=s) for p, s in zip(prompts, encoder_inputs, strict=True)]
     out: list[list[int]] = [[] for _ in prompts]
-    for news in generate(model.module, requests):
-        out[news.request] += [] if news.token is None else [news.token.id]
+    for output in generate(model.module, requests):
+        out[output.request] += [] if output.token is None else [output.token.id]
     return out
 
 
@@ -107,15 +107,15 @@ def test_greedy_of_every_family_of_files(family: str) -> None:
 )
 def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
     """A cache that does not grow, a release that takes all, the unlikeliest token."""
-    model, found = model_of("llama"), None
+    model, texts = model_of("llama"), None
     stop = loop(model, PROMPTS[0], NEW)[3]
     wanted = [loop(model, p, NEW, [stop]) for p in PROMPTS]
     with swapped(owner, name, value):
         try:
-            found = run(model, PROMPTS, NEW, [stop])
+            texts = run(model, PROMPTS, NEW, [stop])
         except (KeyError, UseError, RuntimeError):
-            found = None
-    assert found != wanted
+            texts = None
+    assert texts != wanted
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -172,9 +172,9 @@ def test_a_chat_s_turns_begin_with_all_before_them() -> None:
     model, rows = model_of("llama"), [0]
     model.module.layers[0].register_forward_hook(lambda module, given, out: rows.append(out.shape[1]))  # type: ignore[union-attr, operator, index]
     first = [5] * 130
-    said = [n.token.id for n in model.stream([first], 4, cached=True) if n.token]
+    reply = [n.token.id for n in model.stream([first], 4, cached=True) if n.token]
     rows.clear()
-    second = [*first, *said, 7, 7]
+    second = [*first, *reply, 7, 7]
     again = [n.token.id for n in model.stream([second], 4, cached=True) if n.token]
     assert rows[0] == len(second) - 128 and again == loop(model, second, 4)
     model.generate([[1]], 1)
@@ -262,7 +262,7 @@ def test_draws_follow_the_temperature() -> None:
     (request,) = model.requests([PROMPTS[0]], 1, Sampling(temperature=hot, seed=3), n=n)
     engine = Engine.of(model.module, 64 * (n + 1), Limits(running=n), size=64)
     engine.submit(request)
-    drawn = torch.tensor([news.token.id for news in engine.outputs() if news.token])
+    drawn = torch.tensor([output.token.id for output in engine.outputs() if output.token])
     share = torch.bincount(drawn, minlength=V) / n
     expected = (first / hot).softmax(-1)
     assert float((share - expected).abs().sum()) < 0.2
@@ -293,15 +293,15 @@ def test_logprobs(family: str) -> None:
     model = model_of(family)
     ids = torch.tensor([PROMPTS[2]])
     new = model.generate(ids, 5, eos=None)
-    whole = torch.cat([ids, new], 1)
-    found = model.logprobs(whole)
-    assert found.shape == (1, whole.shape[1] - 1) and found.dtype == torch.float64 and not found.requires_grad
+    text = torch.cat([ids, new], 1)
+    scores = model.logprobs(text)
+    assert scores.shape == (1, text.shape[1] - 1) and scores.dtype == torch.float64 and not scores.requires_grad
     with torch.no_grad():
-        shares = model(whole)[0, :-1].softmax(-1)
-    assert torch.allclose(found[0].exp(), torch.stack([shares[i, t] for i, t in enumerate(whole[0, 1:])]), rtol=1e-12, atol=0)
-    assert torch.equal(found[0, -5:], model.logprobs(whole)[0, -5:])
-    assert torch.allclose(found[0, -5:].exp(), shares[-5:].amax(-1), rtol=1e-12, atol=0)
-    assert model_of(family, torch.bfloat16).logprobs(whole).dtype == torch.float32
+        shares = model(text)[0, :-1].softmax(-1)
+    assert torch.allclose(scores[0].exp(), torch.stack([shares[i, t] for i, t in enumerate(text[0, 1:])]), rtol=1e-12, atol=0)
+    assert torch.equal(scores[0, -5:], model.logprobs(text)[0, -5:])
+    assert torch.allclose(scores[0, -5:].exp(), shares[-5:].amax(-1), rtol=1e-12, atol=0)
+    assert model_of(family, torch.bfloat16).logprobs(text).dtype == torch.float32
 
 
 # Errors.

@@ -132,9 +132,9 @@ def batch(model: Model, pages: int, size: int, limits: Limits, cached: bool = Tr
     engine.run = counted
     numbers = {engine.submit(Request(tuple(prompt(n)), NEW)): n for n in LENGTHS}
     out: dict[int, list[int]] = {n: [] for n in LENGTHS}
-    for news in engine.outputs():
-        assert news.token is not None
-        out[numbers[news.request]].append(news.token.id)
+    for output in engine.outputs():
+        assert output.token is not None
+        out[numbers[output.request]].append(output.token.id)
         assert engine.storage.cache is None or engine.storage.cache.sound()  # type: ignore[attr-defined]
     return out, read
 
@@ -153,15 +153,15 @@ def test_few_pages_and_small_chunks(case: tuple[Judge, Model, dict[int, list[int
 def test_the_prefix_cache_keeps_both_readings_apart(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
     """A text that was stored short serves a short one, not a long one, and the other way round."""
     j, model, _ = case
-    whole = prompt(40)
-    asked = [whole[:20], whole[:35], whole[:24], whole[:40], whole[:33], whole[:18]]
-    want = [theirs(j, torch.tensor([ids]))[0].tolist() for ids in asked]
+    text = prompt(40)
+    prompts = [text[:20], text[:35], text[:24], text[:40], text[:33], text[:18]]
+    want = [theirs(j, torch.tensor([ids]))[0].tolist() for ids in prompts]
 
     def got() -> tuple[list[list[int]], int]:
         engine, out = Engine.of(cast(Decoder, model.module), 400, size=4), list[list[int]]()
-        for ids in asked * 2:
+        for ids in prompts * 2:
             engine.submit(Request(tuple(ids), NEW))
-            out.append([news.token.id for news in engine.outputs() if news.token is not None])
+            out.append([output.token.id for output in engine.outputs() if output.token is not None])
         return out, engine.storage.cache.hits  # type: ignore[attr-defined]
 
     out, hits = got()
@@ -176,9 +176,9 @@ def test_each_of_several_texts_crosses(case: tuple[Judge, Model, dict[int, list[
     engine = Engine.of(cast(Decoder, model.module), 400, size=4)
     engine.submit(Request(tuple(prompt(25)), NEW, n=3))
     out: dict[int, list[int]] = {}
-    for news in engine.outputs():
-        assert news.token is not None
-        out.setdefault(news.index, []).append(news.token.id)
+    for output in engine.outputs():
+        assert output.token is not None
+        out.setdefault(output.index, []).append(output.token.id)
     assert out == dict.fromkeys(range(3), want[25])
 
 
@@ -189,9 +189,9 @@ def test_whoever_watches_sees_the_second_reading(case: tuple[Judge, Model, dict[
     numbers = [engine.submit(Request(tuple(prompt(n)), NEW)) for n in (20, 25)]
     out: dict[int, list[int]] = {n: [] for n in numbers}
     with engine.watch(numbers[0], only="layers.0.attn.q_rot") as seen:
-        for news in engine.outputs():
-            assert news.token is not None
-            out[news.request].append(news.token.id)
+        for output in engine.outputs():
+            assert output.token is not None
+            out[output.request].append(output.token.id)
     assert list(out.values()) == [want[20], want[25]]
     reopen = [] if model.name == "llama" else [ORIGINAL + 1]
     rows = [s.shape[1] for s in seen]
@@ -202,16 +202,16 @@ def test_a_trace_of_a_text_that_crosses(case: tuple[Judge, Model, dict[int, list
     """Each step's logits are those of the forward over all tokens by then; a table asked for late is that of its step."""
     _, model, want = case
     model.generation = {"eos_token_id": 97}  # none
-    life = trace(model, prompt(25), NEW, inside="listed")
-    assert life.new == want[25]
-    seen = life.all("layers.1.attn.pattern")
+    traced = trace(model, prompt(25), NEW, inside="listed")
+    assert traced.new == want[25]
+    seen = traced.all("layers.1.attn.pattern")
     late = [s.later().value for s in seen if s.later is not None]
-    beside = [s.value for s in trace(model, prompt(25), NEW, inside="beside").all("layers.1.attn.pattern")]
-    assert len(late) == len(beside) == NEW and all(torch.equal(a, b) for a, b in zip(late, beside, strict=True))
+    recomputed = [s.value for s in trace(model, prompt(25), NEW, inside="beside").all("layers.1.attn.pattern")]
+    assert len(late) == len(recomputed) == NEW and all(torch.equal(a, b) for a, b in zip(late, recomputed, strict=True))
     if model.name == "phi3":
         with swapped(Memory, "reopen", released), pytest.raises(UseError, match="others have been given"):
             [s.later().value for s in trace(model, prompt(25), NEW, inside="listed").all("layers.1.attn.pattern") if s.later is not None]
-        for k, s in enumerate(life.all("logits")):
+        for k, s in enumerate(traced.all("logits")):
             tokens = torch.tensor([[*prompt(25), *want[25][:k]]])
             assert float((s.value[0, -1] - model(tokens)[0, -1]).abs().max()) < 1e-10
 

@@ -61,12 +61,12 @@ def played(seed: int, acts: int = 80) -> World:
 
 
 def total(seeds: range, count: Callable[[World], int]) -> int:
-    found = 0
+    times = 0
     for seed in seeds:
         world = played(seed)
-        found += count(world)
+        times += count(world)
         world.close()
-    return found
+    return times
 
 
 @pytest.mark.parametrize("bits", [64, 1])
@@ -102,8 +102,8 @@ def not_counted(self: PagePool, request: object, pages: Any, tokens: int) -> Non
 
 
 def never_freed(self: PagePool, request: object, length: int) -> None:
-    held, gone = self.held[request], max(0, self.oldest(length) - self.first[request])
-    del held[:gone]
+    buffers, gone = self.held[request], max(0, self.oldest(length) - self.first[request])
+    del buffers[:gone]
     self.first[request] += gone
 
 
@@ -124,17 +124,17 @@ def beginnings(self: PrefixCache, group: PagePool) -> None:
 
 
 def any_key(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
-    return max((found(self, k, tokens) for k in (key, *self.top.children)), key=len)
+    return max((find(self, k, tokens) for k in (key, *self.top.children)), key=len)
 
 
 def to_the_end(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
     """The whole text, with no token left to compute."""
-    return found(self, key, [*tokens, 0])
+    return find(self, key, [*tokens, 0])
 
 
 def past_windows(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
     """The longest text, whatever its windows have lost."""
-    path, size = found(self, key, tokens), self.pages.size
+    path, size = find(self, key, tokens), self.pages.size
     node = path[-1] if path else self.top.children.get(key)
     for i in range(len(path), (len(tokens) - 1) // size):
         node = node and node.children.get(tuple(tokens[i * size : (i + 1) * size]))
@@ -152,7 +152,7 @@ def not_stored_yet(self: PrefixCache, request: Any, key: Any, tokens: Any) -> No
     self.pages.length[request] = n
 
 
-opened, oldest, found, kept, missing = PagePool.open, PagePool.oldest, PrefixCache.find, PrefixCache.keep, PagePool.missing
+opened, oldest, find, kept, missing = PagePool.open, PagePool.oldest, PrefixCache.find, PrefixCache.keep, PagePool.missing
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "no copy before a write": (PagePool, "missing", lambda self, r, n, tokens: ([], missing(self, r, n, tokens)[1])),
     "a copy of nothing": (PagedCache, "copy", lambda self, g, r, buffers: [g.put(r, i, g.free.pop()) for i in buffers]),

@@ -157,14 +157,14 @@ def test_pools_that_are_made_anew_drop_the_plans(monkeypatch: pytest.MonkeyPatch
         made, free = prefilled(model, 4, True), prefilled(model, 4, False)
         made.step({"a": 1, "b": 2}), free.step({"a": 1, "b": 2})
         pools = made.pages.pools
-        for part, held in pools.items():
-            pools[part] = tuple(p.clone() for p in held)
-            for p in held:
+        for part, tensors in pools.items():
+            pools[part] = tuple(p.clone() for p in tensors)
+            for p in tensors:
                 p.fill_(float("nan"))
         return torch.equal(made.step({"a": 5, "c": 2}), free.step({"a": 5, "c": 2}))
 
     assert right()
-    monkeypatch.setattr(plans, "addresses", lambda held: ())
+    monkeypatch.setattr(plans, "addresses", lambda tensors: ())
     assert not right()
 
 

@@ -117,12 +117,12 @@ blocks = Paged.blocks
 
 def test_what_others_were_given_is_not_read() -> None:
     """Pages that were given back may be read, by a watch that asks late what a row was made of, until another request has them."""
-    pages, part, told = PagedCache(4, 2), nn.Identity(), torch.arange(5.0)[None, :, None]
+    pages, part, stored = PagedCache(4, 2), nn.Identity(), torch.arange(5.0)[None, :, None]
     step = Step.paged(pages, {"a": 5})
-    (segment,) = step.store(part, told).segments
+    (segment,) = step.store(part, stored).segments
     step.advance()
     pages.release("a")
-    assert torch.equal(segment.read()[0], told)
+    assert torch.equal(segment.read()[0], stored)
     pages.reserve("b", 1)
     with pytest.raises(UseError, match="request a had stored up to token 5"):
         segment.read()
@@ -133,19 +133,19 @@ def test_most_pages(size: int) -> None:
     """Enough for every length, and reached by some."""
     for window in (1, 2, 5, 8):
         for rows in (1, 2, 7):
-            held = [-(-(n + rows) // size) - max(0, n + 1 - window) // size for n in range(60)]
-            assert max(held) == most_pages(window, rows, size)
+            page_counts = [-(-(n + rows) // size) - max(0, n + 1 - window) // size for n in range(60)]
+            assert max(page_counts) == most_pages(window, rows, size)
 
 
-def read(model: nn.Module, cache: PrefixCache, name: object, tokens: Sequence[int], chunk: int, key: Hashable = 0, **told: Any) -> Tensor:
+def read(model: nn.Module, cache: PrefixCache, name: object, tokens: Sequence[int], chunk: int, key: Hashable = 0, **inputs: Any) -> Tensor:
     """Logits of the rows that are left to compute; after every chunk, what there is is kept."""
     pages, out = cache.pages, list[Tensor]()
-    held = cache.start(name, key, tokens)
-    for start in range(held, len(tokens), chunk):
+    cached = cache.start(name, key, tokens)
+    for start in range(cached, len(tokens), chunk):
         rows = tokens[start : start + chunk]
         assert cache.can_grow(name, start + len(rows))
         step = Step.paged(pages, {name: len(rows)})
-        out.append(model(torch.tensor([rows]), step, **told)[0])
+        out.append(model(torch.tensor([rows]), step, **inputs)[0])
         step.advance()
         cache.keep(name, key, tokens)
         poison(pages)
@@ -156,11 +156,11 @@ def read(model: nn.Module, cache: PrefixCache, name: object, tokens: Sequence[in
 def texts(seed: int, most: int) -> list[list[int]]:
     """Texts of a few beginnings, some of them again and again."""
     draw = random.Random(seed)
-    trunk, found = [draw.randrange(V) for _ in range(most)], list[list[int]]()
+    trunk, prefixes = [draw.randrange(V) for _ in range(most)], list[list[int]]()
     for _ in range(10):
         at = draw.randrange(most)
-        found.append(trunk[:at] + [draw.randrange(V) for _ in range(draw.randrange(1, most - at + 1))])
-    return [*found[:4], trunk, trunk, found[5], trunk, *found[4:], trunk[:8], trunk[:8]]
+        prefixes.append(trunk[:at] + [draw.randrange(V) for _ in range(draw.randrange(1, most - at + 1))])
+    return [*prefixes[:4], trunk, trunk, prefixes[5], trunk, *prefixes[4:], trunk[:8], trunk[:8]]
 
 
 def cached(cfg: Config | str, size: int, chunk: int, many: int, most: int = 24) -> tuple[float, int]:
@@ -188,10 +188,10 @@ def test_with_and_without_the_cache(family: str, size: int, chunk: int, many: in
 def test_a_prompt_of_whole_pages_is_read_for_its_last_page_alone() -> None:
     model, text = tiny("llama"), ids(8).tolist()
     cache = PrefixCache(PagedCache(8, 4))
-    whole = read(model, cache, 0, text, 64)
+    first = read(model, cache, 0, text, 64)
     again = read(model, cache, 1, text, 64)
-    assert len(whole) == 8 and len(again) == 4 and cache.hits == 4
-    assert far(again, whole[4:]) < 1e-12
+    assert len(first) == 8 and len(again) == 4 and cache.hits == 4
+    assert far(again, first[4:]) < 1e-12
 
 
 def test_the_source_is_part_of_the_key() -> None:
@@ -201,14 +201,14 @@ def test_the_source_is_part_of_the_key() -> None:
     def gap(keys: Sequence[Hashable]) -> tuple[float, int]:
         cache, worst = PrefixCache(PagedCache(16, 2)), 0.0
         for name, (key, source) in enumerate(zip(keys, [*sources, sources[0]], strict=True)):
-            held, got = cache.start(name, key, text), list[Tensor]()
-            for i, t in enumerate(text[held:]):
+            cached, got = cache.start(name, key, text), list[Tensor]()
+            for i, t in enumerate(text[cached:]):
                 step = Step.paged(cache.pages, {name: 1})
-                told = (source[None], Step.packed([len(source)], names=[name])) if i == 0 else (None, None)
-                got.append(model(told[0], torch.tensor([[t]]), step, told[1])[0])
+                source_inputs = (source[None], Step.packed([len(source)], names=[name])) if i == 0 else (None, None)
+                got.append(model(source_inputs[0], torch.tensor([[t]]), step, source_inputs[1])[0])
                 step.advance()
             cache.keep(name, key, text)
-            worst = max(worst, far(torch.cat(got), model(source[None], torch.tensor([text]))[0, held:]))
+            worst = max(worst, far(torch.cat(got), model(source[None], torch.tensor([text]))[0, cached:]))
         return worst, cache.hits
 
     assert gap([("a", 1), ("b", 2), ("a", 1)]) == (pytest.approx(0, abs=1e-11), 8)

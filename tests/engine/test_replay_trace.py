@@ -28,7 +28,7 @@ def _no_grad() -> Any:
         yield
 
 
-def told(s: Seen) -> tuple[Any, ...]:
+def fields_of(s: Seen) -> tuple[Any, ...]:
     """All of a record but its numbers."""
     return (
         s.path,
@@ -68,7 +68,7 @@ def watched(made: Plans, how: dict[str, Any]) -> list[list[Seen]]:
 
 def alike(a: list[list[Seen]], b: list[list[Seen]]) -> bool:
     return len(a) == len(b) and all(
-        [told(s) for s in x] == [told(s) for s in y]
+        [fields_of(s) for s in x] == [fields_of(s) for s in y]
         and all(equal(s.value, t.value) and equal(s.rows, t.rows) for s, t in zip(x, y, strict=True))
         for x, y in zip(a, b, strict=True)
     )
@@ -112,7 +112,7 @@ def test_what_a_plan_cannot_tell_is_seen_in_a_forward() -> None:
                 got = made.step(FEED[1]).clone()
             with watch(model, **given) as want:
                 assert torch.equal(got, free.step(FEED[1]))
-            assert [told(s) for s in seen] == [told(s) for s in want] and len(seen) > 0
+            assert [fields_of(s) for s in seen] == [fields_of(s) for s in want] and len(seen) > 0
             if how.get("terms"):
                 assert all((s.terms is None) == (t.terms is None) for s, t in zip(seen, want, strict=True))
         assert alike(watched(made, {"request": "a"}), watched(free, {"request": "a"}))  # as long after as it likes

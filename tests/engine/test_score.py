@@ -91,7 +91,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_wrong_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bytes").write_bytes(b"abc\xff")
     (tmp_path / "empty").write_bytes(b"")
-    for name, said in (("none", "no such file"), ("bytes", "byte 3"), ("empty", "0 tokens"), (".", "no such file")):
+    for name, reason in (("none", "no such file"), ("bytes", "byte 3"), ("empty", "0 tokens"), (".", "no such file")):
         assert main(["score", "pellucid/capitals", str(tmp_path / name)]) == 2
         out, err = capsys.readouterr()
-        assert out == "" and said in err and err.count("\n") == 1
+        assert out == "" and reason in err and err.count("\n") == 1

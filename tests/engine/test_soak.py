@@ -19,16 +19,16 @@ from tiny import swapped
 QUICK = 110
 
 
-def sound(told: Mapping[str, Any]) -> bool:
-    return not told["faults"] and not any(told["left"].values())
+def sound(report: Mapping[str, Any]) -> bool:
+    return not report["faults"] and not any(report["left"].values())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_left_and_every_text_is_its_own(kind: str) -> None:
-    told = campaign(kind, QUICK, 2)
-    assert sound(told), told
-    assert min(told[name] for name in ("requests", "finished", "cancelled", "refused", "tokens_from_cache")) > 0
-    assert told["requests"] + told["refused"] == QUICK > AT_ONCE
+    report = campaign(kind, QUICK, 2)
+    assert sound(report), report
+    assert min(report[name] for name in ("requests", "finished", "cancelled", "refused", "tokens_from_cache")) > 0
+    assert report["requests"] + report["refused"] == QUICK > AT_ONCE
 
 
 submit, receive, close, call = Engine.submit, Engine.receive, Memory.close, Forward.__call__

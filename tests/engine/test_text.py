@@ -54,10 +54,10 @@ def streamed(parts: Sequence[bytes], stops: Sequence[str]) -> tuple[list[str], T
 def fault(raw: bytes, stops: Sequence[str], seed: int) -> str:
     """What is wrong with the stream of these bytes, if anything."""
     parts = pieces(raw, random.Random(seed))
-    whole, stop = cut(raw.decode("utf-8", "replace"), stops)
+    full, stop = cut(raw.decode("utf-8", "replace"), stops)
     out, text = streamed(parts, stops)
-    if "".join(out) != whole or text.shown != whole or text.stop != stop:
-        return f"{''.join(out)!r} and {text.stop!r}, not {whole!r} and {stop!r}, of {parts}"
+    if "".join(out) != full or text.shown != full or text.stop != stop:
+        return f"{''.join(out)!r} and {text.stop!r}, not {full!r} and {stop!r}, of {parts}"
     for n in range(len(out)):
         if cut("".join(out[:n]), stops)[1] is not None:
             return "a stop string came out"

@@ -111,8 +111,8 @@ def test_a_silent_file_means_what_transformers_takes_it_to_mean(family: str) -> 
             refused, cfg = "", Config(0, 0, ())
             try:
                 cfg = reads(less)
-            except ConfigError as found:
-                refused = str(found)
+            except ConfigError as error:
+                refused = str(error)
             if refused:
                 assert name in refused, f"{quirk}: {name}"
                 continue

@@ -225,11 +225,11 @@ def test_06_swap() -> float:
         pages, texts = PagedCache(9, 4), {"a": TOKENS, "b": ids(10, seed=3), "c": ids(5, seed=4)}
         first = serve(model, texts, [{"c": 2, "a": 6}], pages)["a"]
         at = pages.slots("a", 0, 6)
-        aside = {part: tuple(p[at] for p in pools) for part, pools in pages.pools.items()}
+        saved_rows = {part: tuple(p[at] for p in pools) for part, pools in pages.pools.items()}
         pages.release("a")
         serve(model, texts, [{"b": 10, "c": 3}], pages)
         pages.reserve("a", 6)
-        moved(pages, aside, pages.slots("a", 0, 6))
+        moved(pages, saved_rows, pages.slots("a", 0, 6))
         pages.length["a"] = 6
         rest = serve(model, texts, [{"a": 3}, {"a": 2}], pages)["a"]
         return max(far(torch.cat([first, rest]), model(TOKENS[None])[0]), float(torch.equal(at, pages.slots("a", 0, 6))))

@@ -178,8 +178,8 @@ def test_the_first_difference_is_named(family: str) -> None:
         with recorded(model, [p.ours for p in table]) as mine:
             model(*ids)
         called.update(mine)
-        found = first_difference(table, mine, right, EXACT)
-        return found and (found.path, found.side)
+        difference = first_difference(table, mine, right, EXACT)
+        return difference and (difference.path, difference.side)
 
     called: set[str] = set()
     assert compare() is None
@@ -190,14 +190,14 @@ def test_the_first_difference_is_named(family: str) -> None:
             continue  # the others are enough
         before = p.clone()
         p += 0.5 * torch.randn(p.shape, dtype=p.dtype, generator=torch.Generator().manual_seed(0))
-        found, path = compare(), name.rpartition(".")[0]
+        difference, path = compare(), name.rpartition(".")[0]
         p.copy_(before)
         part = path if path.endswith((".attn", ".ffn")) else path.rpartition(".")[0]
         if path in called and path != part and (family not in SEQ2SEQ or path != "embed"):  # there two stacks hold it
-            assert found == (path, "output"), name
+            assert difference == (path, "output"), name
         else:
             firsts = {(f"{side}layers.0.{at}", "input") for side in ("", "encoder.") for at in ("attn_norm", "attn.q")}
-            assert found in {(part, "output"), (f"{part}.o", "input"), *firsts}, name
+            assert difference in {(part, "output"), (f"{part}.o", "input"), *firsts}, name
 
 
 def test_pairs_of_modules() -> None:

@@ -158,10 +158,10 @@ def test_pages_hold_whole_latents() -> None:
     step = Step.paged(pages, {"a": 6})
     with watch(model) as seen:
         model(ids(1, 6), step)
-    for i, (low, turned) in enumerate(pages.pools.values()):
+    for i, (low, key) in enumerate(pages.pools.values()):
         slots = pages.slots("a", 0, 6)
         assert torch.equal(low[slots], seen[f"layers.{i}.attn.latent"].value[0])
-        assert torch.equal(turned[slots], seen[f"layers.{i}.attn.k_shared"].value[0])
+        assert torch.equal(key[slots], seen[f"layers.{i}.attn.k_shared"].value[0])
 
 
 def test_weights_fit_their_axes() -> None:
@@ -172,8 +172,8 @@ def test_weights_fit_their_axes() -> None:
     for part in model.modules():
         if isinstance(part, Latent):
             for name, dims in part.axes.items():
-                if isinstance(held := getattr(part, name, None), nn.Linear):
-                    bind(name, dims, held.weight.shape, dict(sizes))
+                if isinstance(weight := getattr(part, name, None), nn.Linear):
+                    bind(name, dims, weight.weight.shape, dict(sizes))
                     checked += 1
     assert checked == 15
     with pytest.raises(ShapeError):

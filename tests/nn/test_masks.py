@@ -104,8 +104,8 @@ def worst(ways: Any = ("reference", "sdpa", "pages", "op")) -> float:
 
 def upper_left(q: Tensor, k: Tensor, v: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:
     """is_causal for a cached chunk, which torch aligns to the upper left."""
-    whole = mask is causal and segment.whole
-    return sdpa(q, k[:, : q.shape[1]], v[:, : q.shape[1]], segment, mask, scale) if whole else sdpa(q, k, v, segment, mask, scale)
+    plain = mask is causal and segment.whole
+    return sdpa(q, k[:, : q.shape[1]], v[:, : q.shape[1]], segment, mask, scale) if plain else sdpa(q, k, v, segment, mask, scale)
 
 
 def unshrunk(q: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:
@@ -138,8 +138,8 @@ def test_26_twins_by_hand() -> float:
 def test_a_row_that_sees_nothing_is_zero() -> None:
     """Not NaN, which a plain softmax over nothing gives."""
     q, k, v = case(0)
-    whole = a_segment(0, k, v)
-    for twin in (attend.attend_reference(q, whole, NOTHING, SCALE), attend.attend_sdpa(q, k, v, whole, NOTHING, SCALE)):
+    segment = a_segment(0, k, v)
+    for twin in (attend.attend_reference(q, segment, NOTHING, SCALE), attend.attend_sdpa(q, k, v, segment, NOTHING, SCALE)):
         assert not twin.any() and twin.isfinite().all()
     last = attend.attend_pages(q[:1, -1:], a_segment(S - 1, k[:1], v[:1], size=4), NOTHING, SCALE)
     assert not last.any() and last.isfinite().all()

@@ -54,12 +54,12 @@ ASKED: dict[str, Callable[[str], None]] = {
 }
 
 
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("question", ASKED)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_asked_of_every_family(shape: str, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     with torch.no_grad():
-        ASKED[asked](shape)
+        ASKED[question](shape)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -59,7 +59,7 @@ BATCHED = {"explained", "terms in a batch", "batch", "shuffled pages", "another'
 OF_ONE_STACK = {"batch", "shuffled pages", "another's page"}
 
 
-def asked() -> Iterator[tuple[str, str]]:
+def questions() -> Iterator[tuple[str, str]]:
     """What each shape can be asked: an encoder writes nothing, and a batch of sources is fed elsewhere."""
     for shape in SHAPES:
         for question in ASKED:
@@ -67,7 +67,7 @@ def asked() -> Iterator[tuple[str, str]]:
                 yield shape, question
 
 
-@pytest.mark.parametrize(("shape", "question"), asked())
+@pytest.mark.parametrize(("shape", "question"), questions())
 def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     with torch.no_grad():

@@ -100,14 +100,14 @@ def test_scores_by_distance() -> None:
     with torch.no_grad(), watch(model, inside="reference") as seen:
         model(tiny.ids(1, 7))
     q, k = (seen[f"layers.0.attn.{n}"].value[0] for n in "qk")
-    found, weight = seen["layers.0.attn.scores"].value[0], model.layers[0].attn.distance.weight.detach().unflatten(0, (4, 8))
+    scores, weight = seen["layers.0.attn.scores"].value[0], model.layers[0].attn.distance.weight.detach().unflatten(0, (4, 8))
     rates = 10_000.0 ** -(torch.arange(0, D, 2, dtype=torch.float64) / D)
     for t in range(7):
         for s in range(t + 1):
             wave = torch.cat([((t - s) * rates).sin(), ((t - s) * rates).cos()])
             for h in range(4):
                 wanted = q[t, h] @ (k[s, h] + weight[h] @ wave) * 8**-0.5
-                assert abs(float(found[h, t, s] - wanted)) < 1e-6  # a table of sinusoids has float32's digits
+                assert abs(float(scores[h, t, s] - wanted)) < 1e-6  # a table of sinusoids has float32's digits
 
 
 def test_a_norm_without_a_bias() -> None:

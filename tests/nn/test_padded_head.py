@@ -105,8 +105,8 @@ def test_explain_and_trace_show_it(padded: Path, beyond: int, capsys: Captured, 
     text, document = run(capsys, "explain", padded, PROMPT, "--steps", 2)
     assert str(beyond) in text and document["new"][0] == beyond
     run(capsys, "trace", padded, PROMPT, "--save", tmp_path / "t", "--steps", 2)
-    life = load_trace(tmp_path / "t")
-    assert life.new[0] == beyond and life.pieces[beyond] == b""
+    trace = load_trace(tmp_path / "t")
+    assert trace.new[0] == beyond and trace.pieces[beyond] == b""
 
 
 def test_the_page_shows_it(padded: Path, beyond: int) -> None:

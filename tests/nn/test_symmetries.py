@@ -295,8 +295,8 @@ def turned_heads(model: Any) -> None:
             moved = [(part.q, g), (part.k, g), (part.v, g)]
             if part.sinks is not None:
                 part.sinks.data = part.sinks.data.unflatten(0, (g, -1))[order(g)].flatten()
-            if part.relative is not None and not hasattr(part.relative, "turned"):
-                part.relative.weight.data, part.relative.turned = part.relative.weight.data[:, order(g)], True
+            if part.relative is not None and not hasattr(part.relative, "reordered"):
+                part.relative.weight.data, part.relative.reordered = part.relative.weight.data[:, order(g)], True
         else:
             continue
         for linear, heads in moved:

@@ -28,9 +28,9 @@ def test_letters_are_unique() -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_letter_has_words(language: str) -> None:
-    said = json.loads((ROOT / f"src/pellucid/messages/{language}.json").read_text(encoding="utf-8"))
-    assert {key for key in said if key.startswith("axis.")} == {f"axis.{letter}" for letter in LEGEND}
-    meanings = [said[f"axis.{letter}"] for letter in LEGEND]
+    messages = json.loads((ROOT / f"src/pellucid/messages/{language}.json").read_text(encoding="utf-8"))
+    assert {key for key in messages if key.startswith("axis.")} == {f"axis.{letter}" for letter in LEGEND}
+    meanings = [messages[f"axis.{letter}"] for letter in LEGEND]
     assert len(set(meanings)) == len(meanings)
 
 
@@ -145,8 +145,10 @@ def labels(package: Path) -> Iterator[tuple[str, str | None, str]]:
 
 def faults(package: Path) -> list[str]:
     """Labels that do not hold to the legend, and taps whose name is no plain path."""
-    found = [f"{where}: {dims!r} {wrong}" for where, n, dims in labels(package) if (wrong := fault(dims, n is not None))]
-    return found + [f"{w}: the name {n!r} is no path" for w, n, _ in labels(package) if n is not None and not re.fullmatch(r"[a-z_.]+", n)]
+    wrong_labels = [f"{where}: {dims!r} {wrong}" for where, n, dims in labels(package) if (wrong := fault(dims, n is not None))]
+    return wrong_labels + [
+        f"{w}: the name {n!r} is no path" for w, n, _ in labels(package) if n is not None and not re.fullmatch(r"[a-z_.]+", n)
+    ]
 
 
 def test_every_label_of_the_code() -> None:

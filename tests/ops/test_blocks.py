@@ -73,10 +73,10 @@ def test_rounding_is_llama_cpps(form: str, width: int) -> None:
     w = torch.cat([rand(5, width), torch.zeros(1, width), rand(1, width, scale=1e-9), torch.full((1, width), -3.0)])
     made = quantised(w, form)
     assert made.codes.shape == (8, -(-width * BITS[form] // 8)) and made.scales.shape == (8, -(-width // 32))
-    for row, found, scales in zip(w.tolist(), made.plain(torch.float64), made.scales, strict=True):
+    for row, plain, scales in zip(w.tolist(), made.plain(torch.float64), made.scales, strict=True):
         codes, wanted = by_hand(row, form)
         assert scales.tolist() == wanted
-        assert found.tolist() == [c * wanted[i // 32] for i, c in enumerate(codes)]
+        assert plain.tolist() == [c * wanted[i // 32] for i, c in enumerate(codes)]
 
 
 @pytest.mark.parametrize("form", BITS)

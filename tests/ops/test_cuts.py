@@ -27,10 +27,10 @@ PROMPT, OUTPUT = tuple(range(0, 300, 7)), [5, 9, 5, N - 1, 77]
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """The kernels of this machine, and those of the smallest."""
     library = importlib.import_module("pellucid.ops.native.library")
-    found = library.load("avx2") if request.param == "avx2" else library.lib
-    if found is None:
+    lib = library.load("avx2") if request.param == "avx2" else library.lib
+    if lib is None:
         pytest.skip("no kernels")
-    with swapped(library, "lib", found):
+    with swapped(library, "lib", lib):
         yield
 
 
@@ -75,8 +75,8 @@ def test_kernels(size: int, kernels: None) -> None:
         assert torch.allclose(native.masses(x, top, 512), torch.stack([part.sum() for part in e.split(512)]), rtol=1e-12, atol=1e-290)
         for count, rate in ((1, 1.0), (2, 3.3), (100, 16.0), (512, 50.0)):
             at = torch.from_numpy(native.level(x.clamp(min=-1e6).numpy(), top, rate)).long().clamp(max=count - 1)
-            found, wanted = native.levels(x, top, count, rate), torch.zeros(count, dtype=torch.float64).index_add(0, at, e)
-            assert torch.allclose(found.cumsum(0), wanted.cumsum(0), rtol=1e-12, atol=1e-290)
+            levels, wanted = native.levels(x, top, count, rate), torch.zeros(count, dtype=torch.float64).index_add(0, at, e)
+            assert torch.allclose(levels.cumsum(0), wanted.cumsum(0), rtol=1e-12, atol=1e-290)
 
 
 def test_the_largest() -> None:
@@ -92,7 +92,7 @@ def test_the_largest() -> None:
 
 def nuclei() -> str:
     """Which nucleus is not torch's, and whether quick sums told too few."""
-    told = asked = 0
+    answered = tried = 0
     for seed, (name, kind) in enumerate(KINDS.items()):
         x = kind(rand(seed))
         mass = (x.double().sort(descending=True)[0] - float(x.max())).exp().cumsum(0)
@@ -101,16 +101,16 @@ def nuclei() -> str:
         with native.off():
             slow = {p: cuts.nucleus(x, p) for p in ps if p < 1}
         for p, wanted in slow.items():
-            found = cuts.quick_nucleus(x, p)
-            asked, told = asked + (p in ps[:5]), told + (found is not None and p in ps[:5])
-            if found is not None and not torch.equal(found, wanted):
+            nucleus = cuts.quick_nucleus(x, p)
+            tried, answered = tried + (p in ps[:5]), answered + (nucleus is not None and p in ps[:5])
+            if nucleus is not None and not torch.equal(nucleus, wanted):
                 return f"{name} {p}"
-    return "" if told > 0.85 * asked else f"{told} of {asked}"
+    return "" if answered > 0.85 * tried else f"{answered} of {tried}"
 
 
 def draws() -> str:
     """Which draw is not torch's: at even numbers, and at the very sums of torch, and next to them."""
-    told = asked = 0
+    answered = tried = 0
     for seed, (name, kind) in enumerate(KINDS.items()):
         for size in (1, 40, N):
             x = kind(rand(seed, size))
@@ -121,11 +121,11 @@ def draws() -> str:
             edges = sums[:: max(1, size // 50)] / sums[-1]
             us = [*np.linspace(1e-3, 0.999, 40), *edges.tolist(), *np.nextafter(edges.numpy(), 0), *(edges - 3e-12).tolist()]
             for i, u in enumerate(us):
-                found = cuts.drawn(x, float(u))
-                asked, told = asked + (i < 40), told + (found is not None and i < 40)
-                if found is not None and 0 <= u < 1 and found != int(sample.draw(shares, float(u))):
+                token = cuts.drawn(x, float(u))
+                tried, answered = tried + (i < 40), answered + (token is not None and i < 40)
+                if token is not None and 0 <= u < 1 and token != int(sample.draw(shares, float(u))):
                     return f"{name} {size} {u}"
-    return "" if told > 0.98 * asked else f"{told} of {asked}"
+    return "" if answered > 0.98 * tried else f"{answered} of {tried}"
 
 
 @needs_kernels
@@ -143,7 +143,7 @@ MUTANTS: list[tuple[Callable[[], str], Any, str, Any]] = [
     (nuclei, native, "levels", lambda x, top, count, rate: LEVELS(x, top, count, rate) * torch.linspace(1, 1.001, count)),
     (nuclei, native, "level", lambda *given: LEVEL(*given) + 1),
     (nuclei, native, "indices_between", lambda x, low, high: (x > low).nonzero()[:, 0]),
-    (nuclei, cuts, "crossing", lambda *given: (found := CROSSING(*given)) and found - 1),
+    (nuclei, cuts, "crossing", lambda *given: (at := CROSSING(*given)) and at - 1),
     (nuclei, native, "indices_between", lambda x, low, high: BETWEEN(x, low + 1e-2, high)),
     (nuclei, cuts, "SURE", -1.0),
     (nuclei, cuts, "SURE", 1.0),
@@ -175,15 +175,15 @@ def test_a_token_is_the_same_without_kernels(kernels: None) -> None:
         x = [*KINDS.values()][seed % len(KINDS)](rand(seed)).to(draw.choice([torch.float32, torch.bfloat16]))
         before = x.clone()
         s = Sampling(**how, seed=seed)
-        found = [sample.choose(x, s, PROMPT, OUTPUT[:i]) for i in range(6)]
+        tokens = [sample.choose(x, s, PROMPT, OUTPUT[:i]) for i in range(6)]
         assert torch.equal(x, before), how  # the model's own
         with native.off():
-            assert [sample.choose(x, s, PROMPT, OUTPUT[:i]) for i in range(6)] == found, how
+            assert [sample.choose(x, s, PROMPT, OUTPUT[:i]) for i in range(6)] == tokens, how
         for i in range(6):
             *_, last = sample.run(x, s, sample.History(PROMPT, OUTPUT[:i]))
             if not s.greedy:
                 at = int(sample.draw(last.values, sample.uniform(seed, i)))
-                assert found[i] == (at if last.ids is None else int(last.ids[at]))
+                assert tokens[i] == (at if last.ids is None else int(last.ids[at]))
 
 
 def test_a_prompt_is_known_by_itself() -> None:

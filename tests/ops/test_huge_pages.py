@@ -127,8 +127,8 @@ def test_weights_that_are_loaded_lie_there(quant, monkeypatch):
     monkeypatch.setattr(huge_pages.Arena, "__init__", noted)
     model = pellucid.load("pellucid/capitals", quant=quant)
     spans = [(b.whole.data_ptr(), b.whole.data_ptr() + b.whole.nbytes) for b in blocks]
-    held = [t for p in model.module.parameters() for t in ((p.codes, p.scales) if isinstance(p, Blocks) else (p,)) if t.nbytes >= 1 << 10]
-    assert held and all(any(low <= t.data_ptr() < high for low, high in spans) for t in held)
+    large = [t for p in model.module.parameters() for t in ((p.codes, p.scales) if isinstance(p, Blocks) else (p,)) if t.nbytes >= 1 << 10]
+    assert large and all(any(low <= t.data_ptr() < high for low, high in spans) for t in large)
 
 
 COMING_AND_GOING = """
@@ -157,8 +157,8 @@ def test_what_is_freed_is_not_handed_back_at_once():
     What is mapped by itself goes back when it is freed; beside us torch's largest pieces are, with us they come from a heap that is kept.
     """
 
-    def mapped_and_faults(*told: str) -> tuple[int, int]:
-        run = subprocess.run([sys.executable, "-c", COMING_AND_GOING, *told], capture_output=True, text=True, check=True)
+    def mapped_and_faults(*arguments: str) -> tuple[int, int]:
+        run = subprocess.run([sys.executable, "-c", COMING_AND_GOING, *arguments], capture_output=True, text=True, check=True)
         mapped, faults = map(int, run.stdout.split())
         return mapped, faults
 

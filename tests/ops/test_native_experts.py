@@ -117,10 +117,10 @@ def test_products_of_the_chosen(dtype: torch.dtype) -> None:
 def way_back(dtype: torch.dtype) -> None:
     x, order, _, _, _, _ = routed(dtype, 8, 3, 6, 40, 9)
     y, share = rand(18, 40, dtype=dtype, seed=4), rand(1, 6, 3, dtype=torch.float32, seed=5)
-    for whole in (False, True):
-        factor = torch.ones(18).double() if whole else share.flatten()[order].double()
+    for weighted in (False, True):
+        factor = torch.ones(18).double() if weighted else share.flatten()[order].double()
         want = torch.zeros(6, 40).double().index_add(0, order // 3, y.double() * factor[:, None]).view(1, 6, 40)
-        got, theirs = both(lambda whole=whole: ops.combine(y, share, order, x, whole))
+        got, theirs = both(lambda weighted=weighted: ops.combine(y, share, order, x, weighted))
         assert near(got, want) and no_worse(got, theirs, want)
     assert torch.equal(*both(lambda: ops.weighted(y, share, order)))
 

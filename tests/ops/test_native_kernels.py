@@ -94,9 +94,9 @@ def kernels_of(name: ast.expr) -> list[str]:
 
 def unlike(ops: dict[str, library.Op]) -> dict[str, Any]:
     """The calls whose words are not those of their kernel, and the kernels that nothing calls."""
-    found = list(calls())
-    wrong = {name: words for name, words in found if name not in ops or words != set(ops[name].fields)}
-    return wrong | dict.fromkeys(ops.keys() - {name for name, _ in found}, "is not called")
+    packed = list(calls())
+    wrong = {name: words for name, words in packed if name not in ops or words != set(ops[name].fields)}
+    return wrong | dict.fromkeys(ops.keys() - {name for name, _ in packed}, "is not called")
 
 
 def test_every_call_names_the_words_of_its_kernel() -> None:

@@ -27,7 +27,7 @@ def strays() -> list[str]:
     """Notes whose op is a string, and so no kind's name. A stage of sampling is called as its setting is."""
     names = {path.name: list(noted(path.read_text(encoding="utf-8"))) for path in sorted((PACKAGE / "ops").rglob("*.py"))}
     assert sum(map(len, names.values())) > 30
-    return [f"{file}: {name}" for file, found in names.items() for name in found if not name.endswith(".name")]
+    return [f"{file}: {name}" for file, noted_names in names.items() for name in noted_names if not name.endswith(".name")]
 
 
 def test_an_op_is_noted_by_its_kind() -> None:
@@ -55,6 +55,6 @@ def test_products_are_what_costs_by_its_own_flops() -> None:
 def test_the_page_asks_for_ops_that_there_are() -> None:
     """Where the page looks for a tensor by its op, an op of this name is noted."""
     text = "".join(path.read_text(encoding="utf-8") for path in PAGE.rglob("*") if path.suffix in (".ts", ".svelte"))
-    asked = set(re.findall(r"\.op === \"([^\"]+)\"", text))
-    assert asked and asked <= KINDS.keys()
-    assert not asked | {"lookup"} <= KINDS.keys()  # a name that nothing notes is seen
+    wanted = set(re.findall(r"\.op === \"([^\"]+)\"", text))
+    assert wanted and wanted <= KINDS.keys()
+    assert not wanted | {"lookup"} <= KINDS.keys()  # a name that nothing notes is seen

@@ -39,7 +39,7 @@ def rows(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def turned(x: Tensor, at: Tensor, rope: c.Rope) -> Tensor:
+def rotate_at(x: Tensor, at: Tensor, rope: c.Rope) -> Tensor:
     """x [B T H K] turned at positions [B T]."""
     return ops.rotate(x, ops.angles(at, rope, x.dtype), rope.interleaved)
 
@@ -125,7 +125,7 @@ def test_14_only_distance_counts() -> float:
     """q·k at m and n are those at m + s and n + s, s up to 100,000."""
     q, k, at, gaps = rows(1, 9, 2, WIDTH), rows(1, 9, 2, WIDTH, seed=1), torch.arange(9)[None], [0.0]
     for rope in ROPES:
-        score = lambda s: torch.einsum("bthk,bshk->bhts", turned(q, at + s, rope), turned(k, at + s, rope))  # noqa: E731
+        score = lambda s: torch.einsum("bthk,bshk->bhts", rotate_at(q, at + s, rope), rotate_at(k, at + s, rope))  # noqa: E731
         gaps += [far(score(0), score(s)) for s in (1, 17, 100_000)]
     return max(gaps)
 
@@ -136,7 +136,7 @@ def test_14_norms_are_kept() -> float:
     x, at, gaps = rows(2, 9, 2, WIDTH), torch.arange(9).expand(2, 9) * 31, [0.0]
     for rope in ROPES:
         amount = rope.scaling.amount if isinstance(rope.scaling, c.Yarn) else 1.0
-        gaps.append(far(turned(x, at, rope).norm(dim=-1), x.norm(dim=-1) * amount))
+        gaps.append(far(rotate_at(x, at, rope).norm(dim=-1), x.norm(dim=-1) * amount))
     return max(gaps)
 
 
@@ -145,7 +145,7 @@ def test_14_layouts() -> float:
     """Side by side or half a width apart: the same turn, the channels in another order."""
     x, at = rows(1, 9, 2, WIDTH), torch.arange(9)[None]
     order = torch.arange(WIDTH).view(-1, 2).T.flatten()  # 0 2 4 ... 1 3 5 ...
-    return far(turned(x, at, c.Rope(WIDTH, interleaved=True))[..., order], turned(x[..., order], at, c.Rope(WIDTH)))
+    return far(rotate_at(x, at, c.Rope(WIDTH, interleaved=True))[..., order], rotate_at(x[..., order], at, c.Rope(WIDTH)))
 
 
 @law(0.0, whole=(ops, "rotate", lambda x, pair, i: torch.cat([turn(h, pair, i) for h in x.split(WIDTH, -1)], -1)))
@@ -155,9 +155,9 @@ def test_14_partial() -> float:
     wrong = 0.0
     for interleaved in (False, True):
         rope = c.Rope(WIDTH, interleaved=interleaved)
-        out = turned(x, at, rope)
+        out = rotate_at(x, at, rope)
         wrong += float(not torch.equal(out[..., WIDTH:], x[..., WIDTH:]))
-        wrong += float(not torch.equal(out[..., :WIDTH], turned(x[..., :WIDTH], at, rope)))
+        wrong += float(not torch.equal(out[..., :WIDTH], rotate_at(x[..., :WIDTH], at, rope)))
     return wrong
 
 
@@ -273,7 +273,7 @@ def test_16_windows() -> float:
     return float(wrong)
 
 
-def sunk(model: Decoder, value: float, tokens: Tensor) -> Tensor:
+def logits_with_sinks(model: Decoder, value: float, tokens: Tensor) -> Tensor:
     """Logits with every sink at this value, plainly and over pages."""
     for layer in model.layers:
         layer.attn.sinks.data.fill_(value)
@@ -286,10 +286,10 @@ def test_16_sinks() -> float:
     tokens, model, plain = ids(1, 9), windowed(3, sinks=True), windowed(3)
     plain.load_state_dict(model.state_dict(), strict=False)
     with torch.no_grad():
-        none = far(sunk(model, float("-inf"), tokens), plain(tokens).expand(2, -1, -1))
+        none = far(logits_with_sinks(model, float("-inf"), tokens), plain(tokens).expand(2, -1, -1))
         for layer in plain.layers:
             layer.attn.o.weight.data.zero_()
-        everything = far(sunk(model, 1e4, tokens), plain(tokens).expand(2, -1, -1))
+        everything = far(logits_with_sinks(model, 1e4, tokens), plain(tokens).expand(2, -1, -1))
     model = windowed(3, sinks=True)
     with torch.no_grad(), watch(model) as seen:
         model(tokens)

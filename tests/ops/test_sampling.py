@@ -90,8 +90,8 @@ def put(table: str, **functions: Any) -> tuple[Any, str, Any]:
 
 def order(table: str, *names: str) -> tuple[Any, str, Any]:
     """A mutant: these stages first."""
-    found = getattr(sample, table)
-    return sample, table, {name: found[name] for name in (*names, *found)}
+    current = getattr(sample, table)
+    return sample, table, {name: current[name] for name in (*names, *current)}
 
 
 @law(
@@ -133,8 +133,8 @@ def test_penalties_of_the_output() -> float:
     for presence, frequency in ((0.7, 0.0), (0.0, 0.4), (-0.3, 1.2)):
         how = Sampling(presence=presence, frequency=frequency)
         expected = torch.stack([x[i] - frequency * counts[i] - presence * (counts[i] > 0) for i in range(V)])
-        found = stages(x, how, PROMPT, OUTPUT)[-1][1]
-        gaps.append(float((found - expected)[expected > -INF].abs().max()))
+        penalised = stages(x, how, PROMPT, OUTPUT)[-1][1]
+        gaps.append(float((penalised - expected)[expected > -INF].abs().max()))
     likeliest = int(x.argmax())
     assert choose(x, Sampling(frequency=40.0), (likeliest,), []) == likeliest
     assert choose(x, Sampling(frequency=40.0), (), [likeliest]) == int(x.index_fill(0, torch.tensor(likeliest), -INF).argmax())
@@ -242,8 +242,8 @@ def test_uniforms_are_known() -> None:
     assert [splitmix(1234567, n) for n in range(5)] == known
     assert [(seed, step, uniform(seed, step)) for seed, step, _ in TABLE] == TABLE
     assert uniform(-1, 5) == uniform(2**64 - 1, 5)
-    told = re.findall(r"^\| (\d+) \| (\d+) \| (0\.\d+) \|$", DOCS.read_text(encoding="utf-8"), re.M)
-    assert [(int(seed), int(step), float(u)) for seed, step, u in told] == TABLE
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (0\.\d+) \|$", DOCS.read_text(encoding="utf-8"), re.M)
+    assert [(int(seed), int(step), float(u)) for seed, step, u in rows] == TABLE
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="runs the page's language")
@@ -275,8 +275,8 @@ def lumps(uniform: Callable[[int, int], float]) -> float:
 def test_uniforms_are_even() -> None:
     """Neither lumps nor pairs; multiples of 2^-53 below 1, no two alike. A Weyl sequence is found out."""
     assert lumps(uniform) < 5.0
-    found = [uniform(seed, step) for seed in (0, 1, -1) for step in range(5000)]
-    assert all(0.0 <= u < 1.0 and (u * 2**53).is_integer() for u in found) and len(set(found)) == len(found)
+    numbers = [uniform(seed, step) for seed in (0, 1, -1) for step in range(5000)]
+    assert all(0.0 <= u < 1.0 and (u * 2**53).is_integer() for u in numbers) and len(set(numbers)) == len(numbers)
     assert lumps(lambda seed, step: (seed * 0.75 + step * 0.6180339887498949) % 1.0) > 50.0
     assert uniform(3, 4) not in [uniform(a, 7 - a) for a in range(8) if a != 3]
 
@@ -338,11 +338,11 @@ def test_settings_are_judged(language: str) -> None:
         for name, value in WRONG:
             with pytest.raises(UseError) as wrong:
                 Sampling(**{name: value})
-            said = str(wrong.value)
-            assert name in said and "\n" not in said and len(said) < 400
+            sentence = str(wrong.value)
+            assert name in sentence and "\n" not in sentence and len(sentence) < 400
             if name != "bias":
                 least, most = {**LIMITS, **WHOLE}[name]
-                assert str(most) in said and str(least) in said
+                assert str(most) in sentence and str(least) in sentence
         with pytest.raises(UseError, match="top_p"):
             Sampling.of({"topp": 0.5})
         for id in (-1, V):

@@ -18,8 +18,8 @@ cuts, changes, draw = stages.CUTS, stages.CHANGES, stages.draw
 
 def test_draws_follow_the_probabilities() -> None:
     assert len({SETTINGS[i][0] for i in QUICK}) == 5 and len({str(SETTINGS[i][1]) for i in QUICK}) == len(HOWS)
-    told = campaign(QUICK, DRAWS, 2)
-    assert told["faults"] == [], told
+    report = campaign(QUICK, DRAWS, 2)
+    assert report["faults"] == [], report
 
 
 MUTANTS: list[tuple[int, str, Any]] = [

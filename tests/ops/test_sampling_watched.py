@@ -40,14 +40,14 @@ def test_reading_moves_no_bit(how: Sampling, dtype: torch.dtype) -> None:
     with watch(model) as seen:
         assert written(how, model) == plain
     for step in range(NEW):
-        told = sample.stages(seen.all("logits")[step].value[0, -1], how, PROMPT, plain[:step])
-        found = [s for s in seen if s.step == step and s.path.startswith("sample.")]
-        assert [s.path for s in found] == [f"sample.{name}" for name, _ in told]
-        for s, (_, value) in zip(found, told, strict=True):
+        expected = sample.stages(seen.all("logits")[step].value[0, -1], how, PROMPT, plain[:step])
+        records = [s for s in seen if s.step == step and s.path.startswith("sample.")]
+        assert [s.path for s in records] == [f"sample.{name}" for name, _ in expected]
+        for s, (_, value) in zip(records, expected, strict=True):
             assert torch.equal(s.value, value) and (s.dims, s.shape, s.request) == ("V", (V,), 0)
         if how is ALL:
-            assert [name for name, _ in told] == ORDER
-            assert [s.inputs for s in found[1:]] == [(f"sample.{name}",) for name in ORDER[:-1]]
+            assert [name for name, _ in expected] == ORDER
+            assert [s.inputs for s in records[1:]] == [(f"sample.{name}",) for name in ORDER[:-1]]
     assert not here.calls and not here.terms and here.segment is None
 
 
@@ -73,9 +73,9 @@ def test_terms_sum_to_their_cells(mutant: str) -> None:
     }
     with swapped(*lies[mutant]), watch(model, only="sample.*", terms=True) as seen:
         written(ALL, model)
-        found = off_by(seen)
+        gap = off_by(seen)
     assert len(seen) == NEW * len(ORDER)
-    assert found > 1e-6 if mutant else found < 1e-12
+    assert gap > 1e-6 if mutant else gap < 1e-12
 
 
 EDITS: list[tuple[str, Callable[[Tensor], Tensor], int]] = [

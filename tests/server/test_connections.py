@@ -113,7 +113,7 @@ class Scene:
     """A room of connections to an application behind the guard: /api/models answers when it is told to, / at once."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
-        self.clock, self.room, self.state, self.answered = Clock(), Room(limits), ServerState(), asyncio.Event()
+        self.clock, self.connections, self.state, self.answered = Clock(), Room(limits), ServerState(), asyncio.Event()
         guard = Guard(self.app, TOKEN, PORT, frozenset(PAGE), limits)
         self.config = uvicorn.Config(guard, lifespan="off", ws="none", log_level="critical", timeout_keep_alive=10**6)
 
@@ -125,7 +125,7 @@ class Scene:
 
     def connect(self, reads: bool = True) -> tuple[Connection, Wire]:
         wire = Wire(reads=reads)
-        wire.protocol = made = Connection(self.room, self.config, self.state, {}, self.clock)  # type: ignore[arg-type]
+        wire.protocol = made = Connection(self.connections, self.config, self.state, {}, self.clock)  # type: ignore[arg-type]
         made.connection_made(wire)  # type: ignore[arg-type]
         return made, wire
 
@@ -283,7 +283,7 @@ def test_strangers_take_nobody_s_place() -> None:
         for _ in range(50):
             own.clock.go(0.01)
             wires.append(own.connect()[1])
-        assert [w.gone for w in wires] == [True] * 46 + [False] * 4 and len(own.room.inside) == 5 and not wire.gone
+        assert [w.gone for w in wires] == [True] * 46 + [False] * 4 and len(own.connections.inside) == 5 and not wire.gone
         await asks(first)
         second, other = own.connect()
         await asks(second)
@@ -307,7 +307,7 @@ def test_who_is_refused_is_closed() -> None:
             made, wire = own.connect()
             made.data_received(f"GET /api/models HTTP/1.1\r\nHost: 127.0.0.1:{PORT}\r\n{wrong}\r\n".encode())
             await turns()
-            assert wire.sent[9:12] in (b"401", b"403") and wire.gone and not made.known and not own.room.inside
+            assert wire.sent[9:12] in (b"401", b"403") and wire.gone and not made.known and not own.connections.inside
 
     asyncio.run(scene())
 
@@ -333,7 +333,7 @@ def open_port(limits: Limits) -> Iterator[int]:
         api.worker.close()
 
 
-def asked(at: int, path: str = "/") -> bytes:
+def ask(at: int, path: str = "/") -> bytes:
     """An answer's first line."""
     with socket.create_connection(("127.0.0.1", at), timeout=60) as s:
         s.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{at}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode())
@@ -348,7 +348,7 @@ def test_a_hundred_half_sent_requests() -> None:
         for s in half:
             with contextlib.suppress(ConnectionError):  # the first ones have gone already
                 s.sendall(b"GET /api/models HTTP/1.1\r\nHost: ")
-        assert asked(at) == b"HTTP/1.1 200 OK" and asked(at, "/api/nix") == b"HTTP/1.1 404 Not Found"
+        assert ask(at) == b"HTTP/1.1 200 OK" and ask(at, "/api/nix") == b"HTTP/1.1 404 Not Found"
         for s in half:
             with contextlib.suppress(ConnectionError):
                 assert s.recv(1) == b""
@@ -362,7 +362,7 @@ def test_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
         half = [end.enter_context(socket.create_connection(("127.0.0.1", at), timeout=60)) for _ in range(100)]
         for s in half:
             s.sendall(b"GET /api/models HTTP/1.1\r\nHost: ")
-        assert asked(at, "/api/nix") == b"HTTP/1.1 503 Service Unavailable"
+        assert ask(at, "/api/nix") == b"HTTP/1.1 503 Service Unavailable"
 
 
 def counted(self: Room, connection: Connection) -> None:

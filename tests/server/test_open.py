@@ -37,8 +37,8 @@ class Running:
     def __init__(self, *words: str) -> None:
         self.process = started("--no-browser", "--json", *words)
         assert self.process.stdout is not None
-        self.told = json.loads(self.process.stdout.readline())
-        base, _, self.token = self.told["address"].partition("#token=")
+        self.announced = json.loads(self.process.stdout.readline())
+        base, _, self.token = self.announced["address"].partition("#token=")
         self.port = int(base.rstrip("/").rpartition(":")[2])
 
     def ask(self, path: str, body: bytes | None = None) -> tuple[int, bytes]:
@@ -74,8 +74,8 @@ def server() -> Iterator[Running]:
 
 
 def test_the_address(server: Running) -> None:
-    jsonschema.validate(server.told, SCHEMA)
-    assert server.told["model"] == "pellucid/capitals"
+    jsonschema.validate(server.announced, SCHEMA)
+    assert server.announced["model"] == "pellucid/capitals"
     status, body = server.ask("/api/models")
     assert status == 200 and judge(json.loads(body), "models")["current"] == "pellucid/capitals"
     assert b" 401 " in server.raw(request("/nix", server)).split(b"\r\n")[0]
@@ -90,8 +90,8 @@ def test_heads_that_misbehave(server: Running) -> None:
     own, token = f"Host: 127.0.0.1:{server.port}", f"Authorization: Bearer {server.token}"
 
     def status(*lines: str) -> int:
-        found = re.match(rb"HTTP/1\.1 (\d+)", server.raw(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")))
-        return int(found[1]) if found else 0
+        head = re.match(rb"HTTP/1\.1 (\d+)", server.raw(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")))
+        return int(head[1]) if head else 0
 
     good = ("GET /api/models HTTP/1.1", own, token, "Connection: close")
     assert status(*good) == 200

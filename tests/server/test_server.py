@@ -61,10 +61,10 @@ def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models
     mine = explain(model, prompt, new, LIMITS.candidates, terms=True)
     assert (run["ids"], run["new"], run["text"]) == (mine.trace.ids, mine.trace.new, model.tokenizer.decode(mine.trace.new))
     assert run["pieces"] == [visible(p) for p in mine.pieces]
-    told = [t for k in range(len(run["steps"])) for t in api.get(f"/api/runs/{run['run']}/steps/{k}", "step")["tensors"]]
-    assert run["tensors"] == told[: len(run["tensors"])] and [t["n"] for t in told] == list(range(len(mine.trace)))
+    tensors = [t for k in range(len(run["steps"])) for t in api.get(f"/api/runs/{run['run']}/steps/{k}", "step")["tensors"]]
+    assert run["tensors"] == tensors[: len(run["tensors"])] and [t["n"] for t in tensors] == list(range(len(mine.trace)))
     dice = random.Random(name)
-    for t, s, line in zip(told, mine.trace, (x for m in mine.steps for x in m.lines), strict=True):
+    for t, s, line in zip(tensors, mine.trace, (x for m in mine.steps for x in m.lines), strict=True):
         assert (t["path"], t["dims"], t["shape"], t["step"], t["call"]) == (s.path, s.dims, list(s.shape), s.step, s.call)
         assert (t["source"], t["error"], t["op"], t["made"]) == (s.source, s.error, s.op, line.made)
         assert (t["inputs"], t["weights"]) == (list(s.inputs), list(s.weights)) and (t["block"], t["name"]) == (line.block, line.name)
@@ -99,8 +99,8 @@ def test_products_of_tensors_add_up(name: str, api: Served, rows: dict[str, Any]
 @pytest.fixture(scope="module")
 def exact() -> Iterator[Served]:
     """A model in float64, whose sums show every digit."""
-    with served("pellucid/capitals-deepseek", dtype="float64") as found:
-        yield found
+    with served("pellucid/capitals-deepseek", dtype="float64") as api:
+        yield api
 
 
 def sums(api: Served) -> int:
@@ -110,15 +110,19 @@ def sums(api: Served) -> int:
     for n, s in enumerate(api.session.runs[run["run"]].trace):
         cell = [dice.randrange(k) for k in s.shape]
         reply = api.client.get(f"/api/runs/{run['run']}/tensors/{n}/terms", params={"cell": ",".join(map(str, cell))})
-        told = judge(reply.json(), "terms")
-        assert told["index"] == cell and told["count"] == len(told["summands"]) and told["value"] == float(s.value[tuple(cell)])
-        products = np.prod(list(told["factors"].values()), axis=0) if told["factors"] else []
-        assert np.allclose([*products, *told["added"].values()], told["summands"], rtol=1e-12, atol=1e-300)
-        assert told["total"] == pytest.approx(sum(told["summands"]), rel=1e-9, abs=1e-12)
-        wrong += told["total"] != pytest.approx(told["value"], rel=1e-9, abs=1e-10)
+        document = judge(reply.json(), "terms")
+        assert (
+            document["index"] == cell
+            and document["count"] == len(document["summands"])
+            and document["value"] == float(s.value[tuple(cell)])
+        )
+        products = np.prod(list(document["factors"].values()), axis=0) if document["factors"] else []
+        assert np.allclose([*products, *document["added"].values()], document["summands"], rtol=1e-12, atol=1e-300)
+        assert document["total"] == pytest.approx(sum(document["summands"]), rel=1e-9, abs=1e-12)
+        wrong += document["total"] != pytest.approx(document["value"], rel=1e-9, abs=1e-10)
         terms = cell_of(s, ",".join(map(str, cell))).terms
-        assert list(told["factors"].values()) == [f.tolist() for f in terms.factors.values()]
-        assert list(told["added"].values()) == list(terms.added.values())
+        assert list(document["factors"].values()) == [f.tolist() for f in terms.factors.values()]
+        assert list(document["added"].values()) == list(terms.added.values())
     return wrong
 
 
@@ -128,9 +132,9 @@ def test_terms_add_up_to_the_cell(exact: Served) -> None:
 
 def test_terms_of_another_cell_are_seen(exact: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def shifted(run: Any, seen: Any, index: str, limits: Limits) -> dict[str, Any]:
-        told = terms_document(run, seen, index, limits)
+        document = terms_document(run, seen, index, limits)
         other = terms_document(run, seen, ",".join("0" for _ in seen.shape), limits)
-        return told | {k: other[k] for k in ("factors", "summands", "total", "count")}
+        return document | {k: other[k] for k in ("factors", "summands", "total", "count")}
 
     monkeypatch.setattr("pellucid.server.session.terms_document", shifted)
     with pytest.raises(AssertionError):
@@ -158,23 +162,25 @@ def test_sampling_is_the_engines(name: str, setting: dict[str, Any], api: Served
     model = models[name]
     ids = model.ids("The")
     run = api.run(name, "The", new=6, sampling=setting)
-    told = {"seed": 0} | setting | ({"bias": {17: 30.0}} if "bias" in setting else {})
-    assert [run["new"]] == model.generate([ids], 6, eos=model.stops, **told)
+    settings = {"seed": 0} | setting | ({"bias": {17: 30.0}} if "bias" in setting else {})
+    assert [run["new"]] == model.generate([ids], 6, eos=model.stops, **settings)
     assert [s["answers"][0]["picked"]["id"] for s in run["steps"]] == run["new"]
     read = ids if model.config.starts is None else [model.config.starts]
     with swapped(torch.nn.Module, "__call__", None):
         for k in range(len(run["steps"])):
             reply = api.client.post(f"/api/runs/{run['run']}/steps/{k}/sample", json={"sampling": setting, "top": 30})
-            found = judge(reply.json(), "sample")
-            assert found["picked"] == run["new"][k]
+            document = judge(reply.json(), "sample")
+            assert document["picked"] == run["new"][k]
             logits = api.session.runs[run["run"]].trace.all("logits")[k].value[0, -1]
-            mine = stages.stages(logits, Sampling.of(told), read, run["new"][:k])
-            assert [s["name"] for s in found["stages"]] == [n for n, _ in mine]
+            mine = stages.stages(logits, Sampling.of(settings), read, run["new"][:k])
+            assert [s["name"] for s in document["stages"]] == [n for n, _ in mine]
             for at, (_, x) in enumerate(mine):
-                assert [r["values"][at] for r in found["rows"]] == [
-                    v if abs(v) < 1e30 else None for v in x[[r["id"] for r in found["rows"]]].tolist()
+                assert [r["values"][at] for r in document["rows"]] == [
+                    v if abs(v) < 1e30 else None for v in x[[r["id"] for r in document["rows"]]].tolist()
                 ]
-                assert found["stages"][at]["left"] == int((x > (0 if found["stages"][at]["name"] == "probabilities" else -1e30)).sum())
+                assert document["stages"][at]["left"] == int(
+                    (x > (0 if document["stages"][at]["name"] == "probabilities" else -1e30)).sum()
+                )
 
 
 def test_sampling_that_cannot_be(api: Served) -> None:
@@ -262,18 +268,18 @@ def test_a_value_too_large_to_keep_is_computed_again(models: dict[str, pellucid.
     mine = pellucid.trace(model, CAPITAL, 2, terms=True)
     with served(limits=Limits(value=400, kept=4_000)) as api:  # tables of 5 x 5 x 4 float32 are as large as may be
         run = api.run(model.name, CAPITAL, new=2)
-        told = [t for k in (0, 1) for t in api.get(f"/api/runs/{run['run']}/steps/{k}", "step")["tensors"]]
-        lost = [t for t in told if not t["kept"]]
+        tensors = [t for k in (0, 1) for t in api.get(f"/api/runs/{run['run']}/steps/{k}", "step")["tensors"]]
+        lost = [t for t in tensors if not t["kept"]]
         assert len(lost) > 50 and all(api.session.runs[run["run"]].trace.seen[t["n"]].terms is None for t in lost)
         assert sum(s.value.nbytes for s in api.session.runs[run["run"]].trace if kept(s)) <= 4_000 and len(api.session.runs) == 1
-        for t in [*random.Random(2).sample(lost, 12), told[-1]]:
+        for t in [*random.Random(2).sample(lost, 12), tensors[-1]]:
             s = mine.seen[t["n"]]
             assert t["stats"]["absmax"] == float(s.value.double().abs().max())
             assert raw(api.tensor(run["run"], t["n"])[0]) == raw(s.value)
             cell = ",".join(str(n - 1) for n in s.shape)
             if s.terms is not None:
-                found = api.get(f"/api/runs/{run['run']}/tensors/{t['n']}/terms", "terms", cell=cell)
-                assert found["summands"] == cell_of(s, cell).terms.summands.tolist()
+                document = api.get(f"/api/runs/{run['run']}/tensors/{t['n']}/terms", "terms", cell=cell)
+                assert document["summands"] == cell_of(s, cell).terms.summands.tolist()
 
 
 def test_an_edited_value_is_computed_again_as_it_was_edited(api: Served) -> None:
@@ -283,15 +289,15 @@ def test_an_edited_value_is_computed_again_as_it_was_edited(api: Served) -> None
         {"path": "layers.0.out", "times": 2, "step": 1},
         {"path": "layers.1.mid", "from": {"run": other, "n": 3, "at": "0:1,:,:"}, "step": 0},
     ]
-    whole = api.run("pellucid/capitals", CAPITAL, new=2, edits=edits)
+    full = api.run("pellucid/capitals", CAPITAL, new=2, edits=edits)
     with served(limits=Limits(value=400)) as small:
         small.session.runs.put(api.session.runs[other])
         run = small.run("pellucid/capitals", CAPITAL, new=2, edits=edits)
         small.session.runs.found.pop(other)
         for k, path in itertools.product((0, 1), ("layers.0.out", "layers.1.mid", "layers.3.out")):
-            n = next(n for n, s in enumerate(api.session.runs[whole["run"]].trace) if (s.path, s.step) == (path, k))
-            assert raw(small.tensor(run["run"], n)[0]) == raw(api.tensor(whole["run"], n)[0])
-            assert raw(small.tensor(run["run"], n)[0]) == raw(api.tensor(whole["run"], n)[0])
+            n = next(n for n, s in enumerate(api.session.runs[full["run"]].trace) if (s.path, s.step) == (path, k))
+            assert raw(small.tensor(run["run"], n)[0]) == raw(api.tensor(full["run"], n)[0])
+            assert raw(small.tensor(run["run"], n)[0]) == raw(api.tensor(full["run"], n)[0])
 
 
 def test_the_schema_sees_mutants(api: Served) -> None:

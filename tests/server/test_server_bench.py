@@ -42,20 +42,20 @@ def test_a_measurement_is_the_commands(api: Served) -> None:
     """Its schema; the parts and bounds of the bill that the Python API counts; and it is told again."""
     reply = post(api, model="pellucid/capitals", context=12, new=2)
     assert reply.status_code == 200, reply.text
-    told = reply.json()
-    jsonschema.validate(told, SCHEMA)
-    assert told["setting"] == {"context": 12, "dtype": "float32", "random_weights": False}
-    assert [len(p["parts"]) > 3 for p in told["phases"].values()] == [True, True] and told["phases"]["decode"]["planned"]
-    held = api.session.registry["pellucid/capitals"]
-    bill = api.session.bench.bill(held, 12, 2)
+    document = reply.json()
+    jsonschema.validate(document, SCHEMA)
+    assert document["setting"] == {"context": 12, "dtype": "float32", "random_weights": False}
+    assert [len(p["parts"]) > 3 for p in document["phases"].values()] == [True, True] and document["phases"]["decode"]["planned"]
+    loaded = api.session.registry["pellucid/capitals"]
+    bill = api.session.bench.bill(loaded, 12, 2)
     assert bill.setting.context == 12
-    device = last_measured.parsed({"schema": 1, **told["limits"]}).device
-    for phase, found in told["phases"].items():
+    device = last_measured.parsed({"schema": 1, **document["limits"]}).device
+    for phase, measured in document["phases"].items():
         bounds = {p.path: p.seconds for p in timing.parts(bill, phase, device)}
-        assert {p["path"]: p["bound"] for p in found["parts"] if p["bound"]} == pytest.approx({k: v for k, v in bounds.items() if v})
-        assert all(p["ratio"] == p["seconds"] / p["bound"] for p in found["parts"] if p["bound"])
+        assert {p["path"]: p["bound"] for p in measured["parts"] if p["bound"]} == pytest.approx({k: v for k, v in bounds.items() if v})
+        assert all(p["ratio"] == p["seconds"] / p["bound"] for p in measured["parts"] if p["bound"])
     after = judge(api.client.get("/api/bench").json(), "bench")
-    assert after["running"] is None and after["latest"]["pellucid/capitals"] == told
+    assert after["running"] is None and after["latest"]["pellucid/capitals"] == document
 
 
 def test_an_encoder_has_one_phase(api: Served) -> None:
@@ -87,15 +87,15 @@ def test_a_model_without_weights_is_not_measured() -> None:
 def test_the_context_is_what_is_quick() -> None:
     """Halved until one prefill is within the limit; one that was asked for is refused instead."""
     with served(limits=Limits(bench_work=40_000_000)) as api:
-        held = api.session.registry["pellucid/capitals"]
+        loaded = api.session.registry["pellucid/capitals"]
         most = timing.WARM + 4
-        whole = Bench(LIMITS).bill(held, 0, 4).setting.context
-        assert whole == held.config.positions - most
-        found = api.session.bench.bill(held, 0, 4)
-        assert found.setting.context < whole and int(found["flops.prefill"]) <= 40_000_000
-        assert int(api.session.bench.bill(held, found.setting.context, 4)["flops.prefill"]) <= 40_000_000
+        context = Bench(LIMITS).bill(loaded, 0, 4).setting.context
+        assert context == loaded.config.positions - most
+        bill = api.session.bench.bill(loaded, 0, 4)
+        assert bill.setting.context < context and int(bill["flops.prefill"]) <= 40_000_000
+        assert int(api.session.bench.bill(loaded, bill.setting.context, 4)["flops.prefill"]) <= 40_000_000
         with pytest.raises(RequestError) as refused:
-            api.session.bench.bill(held, whole, 4)
+            api.session.bench.bill(loaded, context, 4)
         assert (refused.value.key, refused.value.status) == ("server.bench.work", 413)
 
 
@@ -106,8 +106,8 @@ def test_this_machine_is_a_device_where_it_was_measured(api: Served, tmp_path: P
     own = api.get("/api/catalog", "catalog")["devices"][0]
     device = last_measured.kept().device
     assert (own["id"], own["name"], own["bandwidth"], own["peak"]) == ("cpu", device.name, device.bandwidth, dict(device.peak))
-    told = api.client.get("/api/count", params={"model": "gpt2-small", "device": "cpu", "context": 64}).json()
-    assert told["bounds"]["decode"]["seconds"] == seconds(pellucid.count("gpt2-small", context=64, device="cpu"), "decode", device)
+    document = api.client.get("/api/count", params={"model": "gpt2-small", "device": "cpu", "context": 64}).json()
+    assert document["bounds"]["decode"]["seconds"] == seconds(pellucid.count("gpt2-small", context=64, device="cpu"), "decode", device)
 
 
 def test_one_goes_at_a_time(api: Served) -> None:
@@ -132,18 +132,18 @@ def test_one_goes_at_a_time(api: Served) -> None:
 def test_it_ends_when_its_asker_goes(api: Served) -> None:
     """At the next reading of its clock, and the next one may begin."""
     bench, stop = Bench(LIMITS), Stop()
-    held, told = api.session.registry["pellucid/capitals"], list[tuple[int, int]]()
+    loaded, progress = api.session.registry["pellucid/capitals"], list[tuple[int, int]]()
 
-    def tell(done: int, whole: int) -> None:
-        told.append((done, whole))
+    def record(done: int, total: int) -> None:
+        progress.append((done, total))
         if done >= 100:  # the machine is measured, the model's turn comes
             stop.set()
 
-    bench.tell = tell  # type: ignore[method-assign]
+    bench.tell = record  # type: ignore[method-assign]
     with pytest.raises(RequestError) as ended:
-        bench.run(held, 12, 2, stop)
-    assert ended.value.key == "server.stopped" and told[-1][0] == 100 and not bench.latest
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in held.module.modules())
+        bench.run(loaded, 12, 2, stop)
+    assert ended.value.key == "server.stopped" and progress[-1][0] == 100 and not bench.latest
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in loaded.module.modules())
     assert torch.get_num_threads() == 1
 
 

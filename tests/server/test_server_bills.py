@@ -34,43 +34,43 @@ ASKED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def asked(api: Served, name: str, how: dict[str, Any], viewed: dict[str, Any]) -> dict[str, Any]:
+def fetch_bill(api: Served, name: str, how: dict[str, Any], viewed: dict[str, Any]) -> dict[str, Any]:
     """A bill's document, if its schema takes it."""
     given = {k: str(v).lower() if isinstance(v, bool) else v for k, v in {**how, **viewed}.items()}
     reply = api.client.get("/api/count", params={"model": name, **given})
     assert reply.status_code == 200, reply.text
-    told: dict[str, Any] = reply.json()
-    jsonschema.validate({k: v for k, v in told.items() if k != "formulas"}, SCHEMA)
-    return told
+    document: dict[str, Any] = reply.json()
+    jsonschema.validate({k: v for k, v in document.items() if k != "formulas"}, SCHEMA)
+    return document
 
 
 @pytest.mark.parametrize(("name", "how", "viewed"), ASKED)
 def test_what_is_asked_beside_a_bill_is_the_commands(api: Served, name: str, how: dict[str, Any], viewed: dict[str, Any]) -> None:
-    told = asked(api, name, how, viewed)
-    found = judge(told.pop("formulas"), "formulas")
+    document = fetch_bill(api, name, how, viewed)
+    formulas = judge(document.pop("formulas"), "formulas")
     bill = pellucid.count(name, **how)
     view = count.view(how.get("device"), **viewed)
-    assert told == json.loads(json.dumps(count.document(bill, view)))
-    if "training" in told:
+    assert document == json.loads(json.dumps(count.document(bill, view)))
+    if "training" in document:
         way = Way(viewed.get("lora"), viewed.get("recompute", False), viewed.get("shards", 1))
-        assert {k: v["value"] for k, v in told["training"].items()} == {k: int(n) for k, n in training(bill, way).items()}
-    if "ranks" in told:
+        assert {k: v["value"] for k, v in document["training"].items()} == {k: int(n) for k, n in training(bill, way).items()}
+    if "ranks" in document:
         split = split_of(viewed["ranks"])
-        for one, stage in zip(told["ranks"]["stages"], spread(bill, split).stages, strict=True):
+        for one, stage in zip(document["ranks"]["stages"], spread(bill, split).stages, strict=True):
             assert (one["parameters"], one["weights"], one["cache"]) == (stage.parameters, stage.weights, stage.cache)
-        assert ends(told, found) == []
-        if "bounds" in told["ranks"]:
-            assert (" ≤ " in found["ranks.bounds.fits"]) == told["ranks"]["bounds"]["fits"]
-            assert told["bounds"].keys() == {"device", "memory"} and not any(path.startswith("bounds.") for path in found)
+        assert ends(document, formulas) == []
+        if "bounds" in document["ranks"]:
+            assert (" ≤ " in formulas["ranks.bounds.fits"]) == document["ranks"]["bounds"]["fits"]
+            assert document["bounds"].keys() == {"device", "memory"} and not any(path.startswith("bounds.") for path in formulas)
 
 
-def ends(told: dict[str, Any], found: dict[str, str]) -> list[str]:
+def ends(document: dict[str, Any], formulas: dict[str, str]) -> list[str]:
     """Paths of the numbers of ranks and prices whose formula does not end in them."""
     wrong = []
-    for path, text in found.items():
+    for path, text in formulas.items():
         if not re.match(r"ranks\.|bounds\..*price", path) or path.endswith("fits"):
             continue
-        value: Any = told
+        value: Any = document
         for word in path.split("."):
             value = value[int(word) if isinstance(value, list) else word]
         figure = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
@@ -80,10 +80,10 @@ def ends(told: dict[str, Any], found: dict[str, str]) -> list[str]:
 
 def test_formulas_of_ranks_see_another_number(monkeypatch: pytest.MonkeyPatch) -> None:
     bill, view = pellucid.count("gpt2-small", device="h100"), count.view("h100", 2.0, ranks="tp=2")
-    told = count.document(bill, view)
-    assert ends(told, count_formulas.formulas(bill, view)) == []
+    document = count.document(bill, view)
+    assert ends(document, count_formulas.formulas(bill, view)) == []
     monkeypatch.setattr(count_formulas, "pace", lambda bill, split, phase, device: pace(bill, Split(), phase, device))
-    assert "ranks.bounds.decode.tokens_per_second" in ends(told, count_formulas.formulas(bill, view))
+    assert "ranks.bounds.decode.tokens_per_second" in ends(document, count_formulas.formulas(bill, view))
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -106,8 +106,8 @@ def test_reasons_lead_to_single_tensors(api: Served) -> None:
     bill, seen = pellucid.count("deepseek-v3", context=1024), set[str]()
 
     def walk(path: str) -> int:
-        told = api.get("/api/count/why", "why", model="deepseek-v3", context=1024, path=path)
-        first, *rest = told["why"]
+        document = api.get("/api/count/why", "why", model="deepseek-v3", context=1024, path=path)
+        first, *rest = document["why"]
         assert first == {"path": path, "value": bill[path].value, "formula": bill[path].formula}
         assert [r["path"] for r in rest] == [p for p in bill[path].of if p in bill]
         seen.add(path)
@@ -125,19 +125,19 @@ def test_reasons_lead_to_single_tensors(api: Served) -> None:
 @pytest.mark.parametrize("name", ["deepseek-v3", "t5-small", "gpt-oss-20b", "pellucid/capitals"])
 def test_every_single_tensor_is_told(api: Served, name: str) -> None:
     """As many tensors as the whole model has, each with its shape; and their numbers add up to the bill."""
-    told = api.get("/api/count/weights", "counted", model=name)["weights"]
+    counted = api.get("/api/count/weights", "counted", model=name)["weights"]
     bill, every = pellucid.count(name), {w.path: w for w in weights(meta_model(described(name)[1], torch.bfloat16))}
     single = {}
-    for w in told:
+    for w in counted:
         for n in [None] if w["layers"] is None else w["layers"]:
             path = w["path"] if n is None else re.sub(r"layers\.\d+", f"layers.{n}", w["path"], count=1)
             single[path] = tuple(w["shape"])
         assert w["formulas"]["count"].endswith(f"{w['count']:,}") and w["formulas"]["bytes"].endswith(f"{w['bytes']:,}")
     assert single == {path: w.shape for path, w in every.items()}
-    assert sum(w["times"] * w["count"] for w in told if w["parameter"]) == int(bill["parameters.total"])
-    assert sum(w["times"] * w["bytes"] for w in told) == int(bill["bytes.total"])
+    assert sum(w["times"] * w["count"] for w in counted if w["parameter"]) == int(bill["parameters.total"])
+    assert sum(w["times"] * w["bytes"] for w in counted) == int(bill["bytes.total"])
     parts: dict[str, int] = {}
-    for w in told:
+    for w in counted:
         parts[w["part"]] = parts.get(w["part"], 0) + w["times"] * w["count"] * w["parameter"]
     assert {k: n for k, n in parts.items() if n} == {k: int(n) for k, n in bill.below("parameters.by_part")}
 
@@ -146,12 +146,12 @@ def test_every_single_tensor_is_told(api: Served, name: str) -> None:
 def test_points_are_bills(api: Served, along: str) -> None:
     """Every point is the Python API's own bill of that setting."""
     how: dict[str, Any] = {"context": 512, "batch": 2, "dtype": "bfloat16", "cache": "bfloat16", "device": "h100"}
-    told = api.get("/api/count/along", "along", model="gpt2-small", along=along, ranks="tp=2", **how)
-    ats = [p["at"] for p in told["points"]]
+    document = api.get("/api/count/along", "along", model="gpt2-small", along=along, ranks="tp=2", **how)
+    ats = [p["at"] for p in document["points"]]
     ranges = {"context": [128, 256, 512, 1024], "batch": [1 << i for i in range(11)]}
     ranges |= {"dtype": list(DTYPES), "device": list(catalog.devices())}  # type: ignore[dict-item]
     assert ats == ranges[along]
-    for p in told["points"]:
+    for p in document["points"]:
         bill = pellucid.count("gpt2-small", **how | {along: p["at"]})
         assert (p["cache"], p["bytes"]) == (int(bill["cache.bytes"]), int(bill["bytes.total"]))
         assert (p["prefill"], p["decode"]) == (int(bill["flops.prefill"]), int(bill["flops.decode"]))
@@ -166,26 +166,26 @@ def test_ranges_end_where_a_model_does(api: Served) -> None:
     positions = pellucid.load("pellucid/capitals").config.positions
     assert ats("pellucid/capitals")[-1] == positions and ats("gpt2-small")[-1] == 1024
     assert ats("deepseek-v3")[-1] == (described("deepseek-v3")[1].positions or 1 << 20)
-    told = api.get("/api/count/along", "along", model="bert-base", along="context")["points"]
-    assert all(p["cache"] is None and p["decode"] is None and p["first"] is None for p in told)
+    points = api.get("/api/count/along", "along", model="bert-base", along="context")["points"]
+    assert all(p["cache"] is None and p["decode"] is None and p["first"] is None for p in points)
     api.wrong("/api/count/along", 400, "server.field", model="gpt2-small", along="layers")
     api.wrong("/api/count/along", 400, "count.ranks", model="gpt2-small", ranks="tp=0")
 
 
 def test_situations_can_be_counted(api: Served) -> None:
     """Each names a model and a device of the catalogue, and a split that the model takes."""
-    found = api.get("/api/catalog", "catalog")["situations"]
-    assert found == list(catalog.situations().values()) and len(found) >= 5
-    for s in found:
+    situations = api.get("/api/catalog", "catalog")["situations"]
+    assert situations == list(catalog.situations().values()) and len(situations) >= 5
+    for s in situations:
         how = {k: s[k] for k in ("context", "batch", "dtype", "cache", "device")}
         bill = pellucid.count(s["model"], **how)
         assert count.over(bill, Split(**s["split"]))["ranks"] == s["split"]["pp"] * max(s["split"]["tp"], s["split"]["ep"])
-    first = found[0]
+    first = situations[0]
     assert (first["model"], first["context"], first["device"], Split(**first["split"]).ranks) == ("deepseek-v3", 131072, "h200", 8)
 
 
 def test_the_latest_bills_are_kept() -> None:
     with served(limits=Limits(bills=2)) as api:
         for context in (8, 9, 10):
-            asked(api, "gpt2-small", {"context": context}, {})
+            fetch_bill(api, "gpt2-small", {"context": context}, {})
         assert [dict(k[3:])["context"] for k in api.session.bills.found] == [9, 10]

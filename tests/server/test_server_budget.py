@@ -37,8 +37,8 @@ NEITHER = 96 * MB  # what an allocator keeps for the next request; no run holds 
 
 def tables(api: Served, run: dict[str, Any]) -> list[int]:
     """The numbers of a run's tables of scores and patterns."""
-    told = api.get(f"/api/runs/{run['run']}/steps/0", "step")["tensors"]
-    return [t["n"] for t in told if t["path"].endswith((".scores", ".pattern"))]
+    tensors = api.get(f"/api/runs/{run['run']}/steps/0", "step")["tensors"]
+    return [t["n"] for t in tensors if t["path"].endswith((".scores", ".pattern"))]
 
 
 def resident() -> int:
@@ -138,16 +138,16 @@ def test_every_tensor_of_a_run_is_found() -> None:
 def blocks() -> dict[int, int]:
     """Every block of memory that any tensor lies in."""
     gc.collect()
-    found = (x.untyped_storage() for x in gc.get_objects() if type(x) is torch.Tensor and not x.is_meta)
-    return {s.data_ptr(): s.nbytes() for s in found if s.nbytes()}
+    storages = (x.untyped_storage() for x in gc.get_objects() if type(x) is torch.Tensor and not x.is_meta)
+    return {s.data_ptr(): s.nbytes() for s in storages if s.nbytes()}
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
     """A run or a value, whichever; with a run its values, and with its last holder a block that two share."""
     own, gone = Budget(100), list[tuple[str, int | None]]()
 
-    def put(id: str, n: int | None, **held: int) -> None:
-        own.put((id, n), {hash(name): size for name, size in held.items()}, lambda: gone.append((id, n)))
+    def put(id: str, n: int | None, **blocks: int) -> None:
+        own.put((id, n), {hash(name): size for name, size in blocks.items()}, lambda: gone.append((id, n)))
 
     put("a", None, x=30, shared=20)
     put("b", None, shared=20, y=20)
@@ -173,20 +173,20 @@ def test_a_value_stays_while_there_is_room() -> None:
     for kept, same in ((LIMITS.kept, True), (2 * MB, False)):
         with served(MODEL, Limits(tables=1, kept=kept)) as api:
             run = api.run(MODEL, [5, 6, 7] * 200)
-            found, first = api.session.runs[run["run"]], tables(api, run)[:4]
-            values = [whole(found, n, Stop()) for n in first]
-            assert all((whole(found, n, Stop()) is s) == same for n, s in zip(first, values, strict=True))
-            assert found.id in api.session.runs.found and api.session.runs.budget.total <= max(kept, sum(found.memory.values()))
+            stored, first = api.session.runs[run["run"]], tables(api, run)[:4]
+            values = [whole(stored, n, Stop()) for n in first]
+            assert all((whole(stored, n, Stop()) is s) == same for n, s in zip(first, values, strict=True))
+            assert stored.id in api.session.runs.found and api.session.runs.budget.total <= max(kept, sum(stored.memory.values()))
 
 
 def test_a_run_that_has_gone_keeps_nothing() -> None:
     """A request that still holds it gets its value, and nothing stays."""
     with served(MODEL, Limits(tables=1, runs=1)) as api:
         run = api.run(MODEL, [5, 6, 7] * 20)
-        found, n = api.session.runs[run["run"]], tables(api, run)[0]
+        stored, n = api.session.runs[run["run"]], tables(api, run)[0]
         api.run(MODEL, [5, 6])
         before = api.session.runs.budget.total
-        assert whole(found, n, Stop()).value.shape[-1] == 60 and not found.again and api.session.runs.budget.total == before
+        assert whole(stored, n, Stop()).value.shape[-1] == 60 and not stored.again and api.session.runs.budget.total == before
         assert len(api.session.runs) == 1
 
 
@@ -195,16 +195,16 @@ def test_what_takes_too_much_is_refused(free: int, work: int, code: str, monkeyp
     """A run or a table, before anything of it is computed: by what one may take, and by what there is."""
     with served(MODEL, Limits(tables=1)) as api:
         run = api.run(MODEL, [5, 6, 7] * 20)
-        found = api.session.runs[run["run"]]
+        stored = api.session.runs[run["run"]]
         n = tables(api, run)[0]
         monkeypatch.setattr(memory_budget, "free_memory", lambda: free)
-        for limits in (api.session.limits, found.limits):
+        for limits in (api.session.limits, stored.limits):
             object.__setattr__(limits, "work", work)
             object.__setattr__(limits, "value", 20)
         reply = api.client.post("/api/runs", json={"model": MODEL, "ids": [5, 6]})
         assert reply.json()["error"]["code"] == code and reply.status_code == (413 if code == "server.work" else 503)
         api.wrong(f"/api/runs/{run['run']}/tensors/{n}", reply.status_code, code)
-        assert not found.again
+        assert not stored.again
 
 
 def test_runs_are_counted_once() -> None:

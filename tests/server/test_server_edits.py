@@ -30,17 +30,17 @@ def code(api: Served, model: str, path: str, **change: Any) -> str:
 @pytest.mark.parametrize("path", FLOATS)
 def test_any_finite_number_is_computed_or_refused(api: Served, path: str) -> None:
     for way, number in product(("to", "times"), FAR):
-        told = code(api, "pellucid/capitals", path, **{way: number})
-        assert told == ("server.field" if way == "to" and abs(number) > torch.finfo(torch.float32).max else ""), (way, number)
+        error = code(api, "pellucid/capitals", path, **{way: number})
+        assert error == ("server.field" if way == "to" and abs(number) > torch.finfo(torch.float32).max else ""), (way, number)
 
 
 def test_a_choice_of_experts_is_of_those_there_are(api: Served) -> None:
     """An expert that does not exist was read beyond the end of the weights."""
     for way, number in product(("to", "times"), WHOLE):
-        told = code(api, "pellucid/capitals-deepseek", "layers.1.ffn.chosen", **{way: number})
+        error = code(api, "pellucid/capitals-deepseek", "layers.1.ffn.chosen", **{way: number})
         fits = number in (0, 7) if way == "to" else number == 0
-        assert (told == "") == fits or (way == "times" and told in ("", "edit.expert")), (way, number, told)
-        assert told in ("", "edit.expert", "server.field")
+        assert (error == "") == fits or (way == "times" and error in ("", "edit.expert")), (way, number, error)
+        assert error in ("", "edit.expert", "server.field")
 
 
 def test_python_is_told_the_same() -> None:
@@ -53,6 +53,6 @@ def test_python_is_told_the_same() -> None:
 
 
 def test_without_the_range_the_server_fails(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "check_number", lambda *told: None)
+    monkeypatch.setattr(execute, "check_number", lambda *arguments: None)
     with pytest.raises(AssertionError):
         code(api, "pellucid/capitals", "embed", to=1e308)

@@ -45,10 +45,10 @@ def guard(limits: Limits = LIMITS) -> Guard:
     return Guard(lambda *a: None, TOKEN, PORT, frozenset(PAGE), limits)  # type: ignore[arg-type,return-value]
 
 
-def checked(g: Guard, **asked: Any) -> int:
+def checked(g: Guard, **request: Any) -> int:
     """The status that the guard gives, 200 where it lets a request through."""
     try:
-        g.check(scope(**asked))
+        g.check(scope(**request))
     except RequestError as refused:
         return refused.status
     return 200
@@ -60,9 +60,9 @@ def unexpected(g: Guard) -> Iterator[tuple[Any, ...]]:
         if sum((host != OWN, origin is not None, token != TOKENS[0], site is not None)) > 2:
             continue  # two things wrong at once are enough
         own = {"own": f"http://{host}", "own/": f"http://{host}/", "https-own": f"https://{host}"}
-        said = None if origin is None else own.get(origin, origin)
-        given = {"host": host, "origin": said, "authorization": token, "sec-fetch-site": site, "content-type": "application/json"}
-        found = checked(g, path=path, method=method, headers=[(k, v) for k, v in given.items() if v is not None])
+        sent_origin = None if origin is None else own.get(origin, origin)
+        given = {"host": host, "origin": sent_origin, "authorization": token, "sec-fetch-site": site, "content-type": "application/json"}
+        status = checked(g, path=path, method=method, headers=[(k, v) for k, v in given.items() if v is not None])
         right = 200
         if host not in GOOD_HOSTS or origin not in (None, "own") or site not in (None, "none", "same-origin"):
             right = 403
@@ -70,8 +70,8 @@ def unexpected(g: Guard) -> Iterator[tuple[Any, ...]]:
             right = 401
         elif method not in METHODS[:4]:
             right = 405
-        if found != right:
-            yield host, origin, token, site, method, path, found
+        if status != right:
+            yield host, origin, token, site, method, path, status
 
 
 def test_the_matrix() -> None:
@@ -84,10 +84,10 @@ def test_every_route_by_host_and_origin(api: Served) -> None:
     routes = [(r.path, m) for r in api.api.routes() for m in sorted(r.methods or ())]
     assert len(routes) > 20
     for (path, method), host, origin in itertools.product(routes, (*GOOD_HOSTS, *BAD_HOSTS), ORIGINS):
-        said = {"own": f"http://{host}", "own/": f"http://{host}/", "https-own": f"https://{host}"}.get(origin or "", origin)
-        given = {"host": host, "origin": said, "authorization": TOKENS[0], "content-type": "application/json"}
-        found = checked(guard(), path=path, method=method, headers=[(k, v) for k, v in given.items() if v is not None])
-        assert found == (200 if host in GOOD_HOSTS and origin in (None, "own") else 403), (path, method, host, origin)
+        sent_origin = {"own": f"http://{host}", "own/": f"http://{host}/", "https-own": f"https://{host}"}.get(origin or "", origin)
+        given = {"host": host, "origin": sent_origin, "authorization": TOKENS[0], "content-type": "application/json"}
+        status = checked(guard(), path=path, method=method, headers=[(k, v) for k, v in given.items() if v is not None])
+        assert status == (200 if host in GOOD_HOSTS and origin in (None, "own") else 403), (path, method, host, origin)
 
 
 MUTANTS: dict[str, Any] = {
@@ -272,10 +272,10 @@ def test_hostile_words(api: Served, capfd: pytest.CaptureFixture[str]) -> None:
             for reply in places(api, run, text):
                 assert reply.status_code < 500 and reply.status_code != 429, (text, reply.text)
                 assert reply.headers["content-type"] in ("application/json", "application/octet-stream", "text/html; charset=utf-8")
-                said = sound(reply)
+                body = sound(reply)
                 if reply.headers["content-type"] == "application/json":
-                    assert not LOOSE.search(said) or "<" not in said, said
-                    assert "\n" not in json.loads(said).get("error", {}).get("message", "")
+                    assert not LOOSE.search(body) or "<" not in body, body
+                    assert "\n" not in json.loads(body).get("error", {}).get("message", "")
                     assert "set-cookie" not in reply.headers
     finally:
         listening = False
@@ -335,8 +335,8 @@ def test_numbers_at_their_bounds(api: Served) -> None:
 
 
 def test_errors_speak_the_pages_language(api: Served) -> None:
-    said = {lang: api.wrong("/api/runs/x", 404, "server.run", lang=lang)["message"] for lang in ("en", "zh")}
-    assert re.search(r"[\u3400-\u9fff]", said["zh"]) and not re.search(r"[\u3400-\u9fff]", said["en"])
+    messages = {lang: api.wrong("/api/runs/x", 404, "server.run", lang=lang)["message"] for lang in ("en", "zh")}
+    assert re.search(r"[\u3400-\u9fff]", messages["zh"]) and not re.search(r"[\u3400-\u9fff]", messages["en"])
     body = {"model": "pellucid/capitals", "ids": [4480]}  # refused in the thread that runs models
     reply = api.client.post("/api/runs?lang=zh", json=body)
     assert re.search(r"[\u3400-\u9fff]", reply.json()["error"]["message"])

@@ -29,8 +29,8 @@ SMALL = Limits(tables=0, measured=100)  # every table is listed, and hardly a te
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Served]:
-    with served(limits=SMALL) as found:
-        yield found
+    with served(limits=SMALL) as server:
+        yield server
 
 
 def tensors(api: Served, run: dict[str, Any]) -> list[dict[str, Any]]:
@@ -45,27 +45,27 @@ def test_a_listed_table_is_the_one_of_a_small_run(name: str, api: Served) -> Non
     with served(name) as other:
         small, run = (own.run(name, row["prompt"], new=new) for own in (other, api))
         assert run["steps"] == small["steps"] and run["new"] == small["new"]
-        listed = 0
+        deferred = 0
         for mine, its in zip(tensors(api, run), tensors(other, small), strict=True):
             measured = {"min", "mean", "max"}  # of the stats
             same = mine.keys() - {"stats", "kept", "error"} - measured
             assert {k: mine[k] for k in same} == {k: its[k] for k in same}
-            found = api.get(f"/api/runs/{run['run']}/tensors/{mine['n']}/stats", "stats")
-            assert found["stats"] == its["stats"] and (found["error"], found["path"]) == (its["error"], its["path"])
+            measures = api.get(f"/api/runs/{run['run']}/tensors/{mine['n']}/stats", "stats")
+            assert measures["stats"] == its["stats"] and (measures["error"], measures["path"]) == (its["error"], its["path"])
             little = mine["kept"] and mine["bytes"] <= 4 * SMALL.measured
             assert mine["stats"] == (its["stats"] if little else None)
             assert {k: mine[k] for k in measured} == {k: its[k] if little else None for k in measured}
             if mine["kept"]:
                 continue
-            listed += 1
+            deferred += 1
             assert its["kept"] and mine["source"] == "recomputed"
             assert raw(api.tensor(run["run"], mine["n"])[0]) == raw(other.tensor(small["run"], its["n"])[0])
             cell = ",".join(str(n - 1) for n in mine["shape"])
             seen = other.session.runs[small["run"]].trace.seen[its["n"]]
             if seen.terms is not None:
-                told = api.get(f"/api/runs/{run['run']}/tensors/{mine['n']}/terms", "terms", cell=cell)
-                assert told["summands"] == cell_of(seen, cell).terms.summands.tolist()
-        assert listed >= 2 * row["layers"]
+                terms = api.get(f"/api/runs/{run['run']}/tensors/{mine['n']}/terms", "terms", cell=cell)
+                assert terms["summands"] == cell_of(seen, cell).terms.summands.tolist()
+        assert deferred >= 2 * row["layers"]
 
 
 def references(api: Served) -> tuple[int, int]:
@@ -106,13 +106,13 @@ def test_a_table_waits_for_no_model(api: Served) -> None:
     """Its values, its measures and its terms come while another run's model runs; of a value that was let go they wait for it."""
     run = api.run("pellucid/capitals", CAPITAL)
     at = f"/api/runs/{run['run']}/tensors/{next(t['n'] for t in run['tensors'] if t['path'] == 'layers.1.attn.pattern')}"
-    asked = [at, f"{at}/stats", f"{at}/terms?cell=0,1,4,2"]
+    places = [at, f"{at}/stats", f"{at}/terms?cell=0,1,4,2"]
 
     def status(place: str) -> int:
         return api.client.get(place).status_code
 
     with ThreadPoolExecutor() as pool:
-        for place in asked:
+        for place in places:
             api.session.runs[run["run"]].again.clear()
             with occupied(api):
                 assert pool.submit(status, place).result(60) == 200
@@ -136,8 +136,8 @@ def together(api: Served, path: str) -> int:
     with swapped(attend, "attend_reference", slow), ThreadPoolExecutor() as pool:
         run = api.run("pellucid/capitals", CAPITAL)
         n = next(t["n"] for t in run["tensors"] if t["path"] == path)
-        found = list(pool.map(lambda head: api.tensor(run["run"], n, at=f"0,{head},:,:")[0].shape, range(4)))
-    assert found == [(5, 5)] * 4
+        shapes = list(pool.map(lambda head: api.tensor(run["run"], n, at=f"0,{head},:,:")[0].shape, range(4)))
+    assert shapes == [(5, 5)] * 4
     return len(calls)
 
 
@@ -205,14 +205,14 @@ SHOWN = {
 }  # fmt: skip
 
 
-def ends(told: dict[str, Any], found: dict[str, str]) -> list[str]:
+def ends(document: dict[str, Any], formulas: dict[str, str]) -> list[str]:
     """Paths of the document's numbers whose formula does not end in them."""
     wrong = []
     for path in SHOWN:
-        value: Any = told
+        value: Any = document
         for word in path.split("."):
             value = value[word]
-        (last,) = re.findall(r"[=→] ([0-9.,e+-]+)(?: s)?$", found[path]) or [""]
+        (last,) = re.findall(r"[=→] ([0-9.,e+-]+)(?: s)?$", formulas[path]) or [""]
         figure = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
         wrong += [] if last == figure else [path]
     return wrong
@@ -224,8 +224,8 @@ def test_formulas_end_in_the_numbers(api: Served, monkeypatch: pytest.MonkeyPatc
         ("llama-2-7b", {"device": "h200", "dtype": "int8"}),
     ]:
         reply = api.client.get("/api/count", params={"model": name, **how}).json()
-        found = judge(reply["formulas"], "formulas")
-        assert ends(reply, found) == [] and all("=" in found[path] or "→" in found[path] for path in SHOWN)
+        formulas = judge(reply["formulas"], "formulas")
+        assert ends(reply, formulas) == [] and all("=" in formulas[path] or "→" in formulas[path] for path in SHOWN)
     bill = pellucid.count("llama-2-7b", device="h200")
     assert ends(count.document(bill), count_formulas.formulas(bill)) == []
     monkeypatch.setattr(count_formulas, "devices", lambda bill, device: 77)  # the mutant: another number than the document's

@@ -22,9 +22,9 @@ def api() -> Iterator[Served]:
 
 def bend(api: Served, scaling: str) -> Any:
     """The specimen with another scaling of its angles, and no token that ends a text."""
-    held = api.session.registry[MODEL]
-    held.model.generation = {"eos_token_id": 10**6}  # type: ignore[union-attr]
-    module: Any = held.module
+    loaded = api.session.registry[MODEL]
+    loaded.model.generation = {"eos_token_id": 10**6}  # type: ignore[union-attr]
+    module: Any = loaded.module
     rope = module.layers[0].attn.rope
     factors = tuple(1.0 + i for i in range(rope.width // 2))
     kind = c.Dynamic(3.0, BOUND) if scaling == "dynamic" else c.LongRope((1.0,) * (rope.width // 2), factors, BOUND, 1.1)
@@ -43,8 +43,8 @@ def test_every_step_shows_the_turns_that_ran_in_it(api: Served, scaling: str) ->
     again = scaling == "longrope"
     fed = [(len(s["fed"]), s["past"]) for s in run["steps"]]
     assert fed == [(5, 0), (1, 5), (1, 6), (8, 0) if again else (1, 7), (1, 8), (1, 9)]
-    told = [*run["ids"], *run["new"]]
-    assert all(s["fed"] == told[s["past"] : s["past"] + len(s["fed"])] for s in run["steps"])
+    text = [*run["ids"], *run["new"]]
+    assert all(s["fed"] == text[s["past"] : s["past"] + len(s["fed"])] for s in run["steps"])
 
     def gap() -> float:
         gaps = []
@@ -55,8 +55,8 @@ def test_every_step_shows_the_turns_that_ran_in_it(api: Served, scaling: str) ->
             table = api.tensor(run["run"], scores["n"])[0]
             for row in {0, rows - 1}:
                 for key in {0, before + row}:
-                    asked = {"part": "layers.1.attn", "query": before + row, "key": key, "head": 1, "step": k}
-                    turns = api.get(f"/api/runs/{run['run']}/turns", "turns", **asked)
+                    query = {"part": "layers.1.attn", "query": before + row, "key": key, "head": 1, "step": k}
+                    turns = api.get(f"/api/runs/{run['run']}/turns", "turns", **query)
                     gaps.append(abs(turns["total"] * scale - float(table[0, 1, row, key])))
                     for p in turns["pairs"]:
                         gaps.append(abs(p["angles"][0] - p["frequency"] * (before + row)))
@@ -64,5 +64,5 @@ def test_every_step_shows_the_turns_that_ran_in_it(api: Served, scaling: str) ->
 
     assert gap() < 1e-4
     if again:
-        with swapped(Run, "fed", lambda self, k: (told[-1:], 0 if k == 0 else len(self.read) + k - 1)):  # the mutant counts tokens
+        with swapped(Run, "fed", lambda self, k: (text[-1:], 0 if k == 0 else len(self.read) + k - 1)):  # the mutant counts tokens
             assert [s["past"] for s in api.get(f"/api/runs/{run['run']}", "run")["steps"]] != [before for _, before in fed]

@@ -38,15 +38,15 @@ def models() -> dict[str, pellucid.Model]:
 def test_measures_are_the_tensors(api: Served) -> None:
     for t in api.run("pellucid/capitals-deepseek", CAPITAL)["tensors"]:
         run = api.session.runs.found[next(reversed(api.session.runs.found))]
-        wide, found = run.trace.seen[t["n"]].value.double(), t["stats"]
-        assert (found["min"], found["max"], found["absmax"]) == (float(wide.min()), float(wide.max()), float(wide.abs().max()))
-        assert found["mean"] == pytest.approx(float(wide.mean()), rel=1e-12, abs=1e-13)
-        assert found["std"] == pytest.approx(float(wide.std(correction=0)), rel=1e-9, abs=1e-13) and found["nan"] == found["inf"] == 0
+        wide, stats = run.trace.seen[t["n"]].value.double(), t["stats"]
+        assert (stats["min"], stats["max"], stats["absmax"]) == (float(wide.min()), float(wide.max()), float(wide.abs().max()))
+        assert stats["mean"] == pytest.approx(float(wide.mean()), rel=1e-12, abs=1e-13)
+        assert stats["std"] == pytest.approx(float(wide.std(correction=0)), rel=1e-9, abs=1e-13) and stats["nan"] == stats["inf"] == 0
 
 
 def test_measures_of_numbers_that_are_none() -> None:
-    found = stats_of(torch.tensor([1.0, float("nan"), float("inf"), -3.0, float("-inf")]))
-    assert (found.min, found.max, found.mean, found.std, found.absmax, found.nan, found.inf) == (-3.0, 1.0, -1.0, 2.0, 3.0, 1, 2)
+    stats = stats_of(torch.tensor([1.0, float("nan"), float("inf"), -3.0, float("-inf")]))
+    assert (stats.min, stats.max, stats.mean, stats.std, stats.absmax, stats.nan, stats.inf) == (-3.0, 1.0, -1.0, 2.0, 3.0, 1, 2)
     assert np.isnan(stats_of(torch.tensor([float("nan")])).min) and stats_of(torch.empty(0)).nan == 0
 
 
@@ -75,8 +75,8 @@ def test_pooled_is_pooled_again(dtype: torch.dtype) -> None:
         x = torch.randint(0, 2, shape, generator=draw).bool() if dtype == torch.bool else torch.randn(shape, generator=draw) * 40
         x = (x.abs() if dtype == torch.uint8 else x).to(dtype)
         for level in range(5):
-            found = slices.pooled(x, (level, level))
-            assert found.dtype == dtype and torch.equal(found, repooled(x, level)), (shape, level)
+            pooled = slices.pooled(x, (level, level))
+            assert pooled.dtype == dtype and torch.equal(pooled, repooled(x, level)), (shape, level)
             for across in (0, 1, 3):
                 assert torch.equal(slices.pooled(x, (level, across)), repooled(x, level, across)), (shape, level, across)
     with swapped(slices, "pooled", lambda x, level: x[..., :: 1 << level[0], :: 1 << level[1]]):  # the mutant: every other cell
@@ -86,8 +86,8 @@ def test_pooled_is_pooled_again(dtype: torch.dtype) -> None:
 
 def test_what_is_no_number_wins_its_block() -> None:
     x = torch.tensor([[1.0, -2.0, 5.0, 5.0], [0.5, float("nan"), -7.0, 1.0]])
-    found = slices.pooled(x, (1, 1))
-    assert found.isnan().tolist() == [[True, False]] and found[0, 1] == -7.0
+    pooled = slices.pooled(x, (1, 1))
+    assert pooled.isnan().tolist() == [[True, False]] and pooled[0, 1] == -7.0
 
 
 def test_a_level_for_each_axis(api: Served) -> None:
@@ -158,12 +158,12 @@ def test_the_browser_keeps_what_it_has(api: Served) -> None:
 
 def test_weights(api: Served, models: dict[str, pellucid.Model]) -> None:
     model = models["pellucid/capitals-deepseek"]
-    told = api.get("/api/weights", "weights", model=model.name)["weights"]
-    held = {**dict(model.module.named_parameters()), **dict(model.module.named_buffers())}
-    assert {w["path"] for w in told} == set(held) and sum(w["count"] for w in told if w["parameter"]) == model.num_parameters()
-    for w in told:
+    weights = api.get("/api/weights", "weights", model=model.name)["weights"]
+    tensors = {**dict(model.module.named_parameters()), **dict(model.module.named_buffers())}
+    assert {w["path"] for w in weights} == set(tensors) and sum(w["count"] for w in weights if w["parameter"]) == model.num_parameters()
+    for w in weights:
         x, about = api.values("/api/weights/tensor", model=model.name, path=w["path"])
-        assert raw(x) == raw(held[w["path"]]) and about["sha256"] == hashlib.sha256(raw(x)).hexdigest()
+        assert raw(x) == raw(tensors[w["path"]]) and about["sha256"] == hashlib.sha256(raw(x)).hexdigest()
     x, _ = api.values("/api/weights/tensor", model=model.name, path="embed.weight", at="16:48,:", level=2)
     assert torch.equal(x, repooled(model.module.embed.weight.detach()[16:48], 2))
     api.wrong("/api/weights/tensor", 404, "server.weight", model=model.name, path="embed")
@@ -174,15 +174,15 @@ def test_weights(api: Served, models: dict[str, pellucid.Model]) -> None:
 def test_measures_of_weights(api: Served, models: dict[str, pellucid.Model]) -> None:
     name = "pellucid/capitals-llama"
     for path in ("embed.weight", "layers.1.attn.k.weight", "norm.weight"):
-        told = api.get("/api/weights/tensor/stats", "weight_stats", model=name, path=path)
-        wide, found = dict(models[name].module.named_parameters())[path].detach().double(), told["stats"]
-        assert (told["path"], found["min"], found["max"], found["absmax"]) == (
+        document = api.get("/api/weights/tensor/stats", "weight_stats", model=name, path=path)
+        wide, stats = dict(models[name].module.named_parameters())[path].detach().double(), document["stats"]
+        assert (document["path"], stats["min"], stats["max"], stats["absmax"]) == (
             path,
             float(wide.min()),
             float(wide.max()),
             float(wide.abs().max()),
         )
-        assert found["std"] == pytest.approx(float(wide.std(correction=0)), rel=1e-9)
+        assert stats["std"] == pytest.approx(float(wide.std(correction=0)), rel=1e-9)
     api.wrong("/api/weights/tensor/stats", 404, "server.weight", model=name, path="embed")
     api.wrong("/api/weights/tensor/stats", 400, "server.unknown", model=name, path="embed.weight", at="0,:")
 
@@ -191,19 +191,19 @@ def test_count_is_the_commands(api: Served) -> None:
     schema = json.loads((Path(pellucid.__file__).parent / "schemas" / "count.json").read_text(encoding="utf-8"))
     for name, how in [("pellucid/capitals", {}), ("gpt2-small", {"context": 64, "batch": 3, "device": "h200", "dtype": "float32"})]:
         reply = api.client.get("/api/count", params={"model": name, **how})
-        told = reply.json()
-        formulas = judge(told.pop("formulas"), "formulas")
+        document = reply.json()
+        formulas = judge(document.pop("formulas"), "formulas")
         assert formulas["parameters.total"] == pellucid.count(name, **how)["parameters.total"].formula
-        jsonschema.validate(told, schema)
-        assert told == json.loads(json.dumps(count.document(pellucid.count(name, **how))))
+        jsonschema.validate(document, schema)
+        assert document == json.loads(json.dumps(count.document(pellucid.count(name, **how))))
     api.wrong("/api/count", 404, "server.model", model="meta-llama/Llama-3.1-8B")
     api.wrong("/api/count", 400, "server.field", model="gpt2-small", context="1e3")
     api.wrong("/api/count", 400, "count.device", model="gpt2-small", device="../x")
-    found = api.get("/api/catalog", "catalog")
-    assert [m["id"] for m in found["models"]] == list(catalog.models()) and [d["id"] for d in found["devices"] if d["id"] != "cpu"] == list(
-        catalog.devices()
-    )
-    assert [m["id"] for m in found["models"] if not m["disclosed"]] == [e["id"] for e in catalog.models().values() if "statements" in e]
+    listing = api.get("/api/catalog", "catalog")
+    assert [m["id"] for m in listing["models"]] == list(catalog.models()) and [
+        d["id"] for d in listing["devices"] if d["id"] != "cpu"
+    ] == list(catalog.devices())
+    assert [m["id"] for m in listing["models"] if not m["disclosed"]] == [e["id"] for e in catalog.models().values() if "statements" in e]
 
 
 def test_tokens(api: Served, models: dict[str, pellucid.Model]) -> None:
@@ -238,13 +238,13 @@ def test_whether_terms_are_told(tmp_path: Path, models: dict[str, pellucid.Model
     """Of every tensor: of a run whose values are kept, let go, listed or edited, of a trace from a file, and of shapes."""
 
     def judged(api: Served, run: dict[str, Any]) -> dict[bool, set[str]]:
-        found: dict[bool, set[str]] = {True: set(), False: set()}
+        by_terms: dict[bool, set[str]] = {True: set(), False: set()}
         for t in run["tensors"]:
             cell = ",".join("0" for _ in t["shape"])
             reply = api.client.get(f"/api/runs/{run['run']}/tensors/{t['n']}/terms", params={"cell": cell})
             assert t["terms"] == (reply.status_code == 200), (t, reply.text)
-            found[t["terms"]].add(t["path"])
-        return found
+            by_terms[t["terms"]].add(t["path"])
+        return by_terms
 
     edited = [{"path": "layers.2.ffn", "times": 2}]
     for name, limits in itertools.product(models, (LIMITS, Limits(value=400, kept=4_000), Limits(tables=0))):
@@ -290,54 +290,54 @@ def test_a_traces_file_tells_what_its_run_did(name: str, tmp_path: Path) -> None
     prompt = CAPITAL if name != "pellucid/capitals-bert" else f"{CAPITAL} ___."
     new = 1 if name == "pellucid/capitals-bert" else 3
     with served(name) as api:
-        live = api.run(name, prompt, new=new)
+        first_run = api.run(name, prompt, new=new)
     for model in (str(tmp_path / "model"), name):
         place = tmp_path / str(model == name)
         pellucid.trace(pellucid.load(model, dtype="float32"), prompt, new).save(place)
         with served(str(place)) as api:
             run = api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run")
-            told = [k for k in ("ids", "pieces", "new", "new_pieces", "steps") if run[k] != live[k]]
-            assert told == []
-            assert run["kind"] == (None if model != name and live["kind"] in ("decoder", "prefix") else live["kind"])
+            changed = [k for k in ("ids", "pieces", "new", "new_pieces", "steps") if run[k] != first_run[k]]
+            assert changed == []
+            assert run["kind"] == (None if model != name and first_run["kind"] in ("decoder", "prefix") else first_run["kind"])
 
 
 def test_a_trace_beside_its_model(folder: Path, tmp_path: Path) -> None:
     """What needs weights is told; another model, one without weights, and a model beside no trace are refused."""
     model = pellucid.load(folder)
-    life = pellucid.trace(model, "The capital")
-    life.model = "elsewhere"
-    life.save(tmp_path / "t")
+    trace = pellucid.trace(model, "The capital")
+    trace.model = "elsewhere"
+    trace.save(tmp_path / "t")
     with served(str(tmp_path / "t"), beside=str(folder)) as api:
         first = api.get("/api/models", "models")
         run = api.get(f"/api/runs/{first['run']}", "run")
         assert first["current"] == run["model"] == str(folder)
-        told = api.get(f"/api/runs/{first['run']}/steps/0/lens", "lens")
-        assert told["layers"][-1]["followed"]["logit"] == pytest.approx(float(life.last_logits().max()), rel=1e-5)
-        assert api.get(f"/api/runs/{first['run']}/steps/0/attribution", "attribution")["id"] == life.new[0]
+        lens = api.get(f"/api/runs/{first['run']}/steps/0/lens", "lens")
+        assert lens["layers"][-1]["followed"]["logit"] == pytest.approx(float(trace.last_logits().max()), rel=1e-5)
+        assert api.get(f"/api/runs/{first['run']}/steps/0/attribution", "attribution")["id"] == trace.new[0]
         assert api.run(str(folder), "The capital")["steps"] == run["steps"]
-    for opened, beside, key in (
+    for opened, model_name, key in (
         (tmp_path / "t", "pellucid/capitals", "open.fits"),
         (tmp_path / "t", "gpt2-small", "open.weights"),
         (folder, "pellucid/capitals", "open.beside"),
     ):
         with pytest.raises(UseError) as wrong:
-            Session(str(opened), LIMITS, beside)
+            Session(str(opened), LIMITS, model_name)
         assert wrong.value.key == key
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_a_traces_model_stands_beside_it_in_its_type(dtype: str, tmp_path: Path) -> None:
     """So that what is computed from both is of one run; a model that only has the name is not taken for it."""
-    life = pellucid.trace(pellucid.load("pellucid/capitals", dtype=dtype), CAPITAL)
-    life.save(tmp_path / "t")
+    trace = pellucid.trace(pellucid.load("pellucid/capitals", dtype=dtype), CAPITAL)
+    trace.save(tmp_path / "t")
     with served(str(tmp_path / "t")) as api:
         models = api.get("/api/models", "models")
         assert {m["name"]: m["dtype"] for m in models["models"]}["pellucid/capitals"] == dtype
-        told = api.get(f"/api/runs/{models['run']}/steps/0/lens", "lens")
-        assert told["layers"][-1]["followed"]["logit"] == pytest.approx(float(life.last_logits().max()), rel=1e-6)
+        lens = api.get(f"/api/runs/{models['run']}/steps/0/lens", "lens")
+        assert lens["layers"][-1]["followed"]["logit"] == pytest.approx(float(trace.last_logits().max()), rel=1e-6)
         assert api.run("pellucid/capitals", CAPITAL)["steps"] == api.get(f"/api/runs/{models['run']}", "run")["steps"]
-    life.model = "pellucid/capitals-deepseek"
-    life.save(tmp_path / "other")
+    trace.model = "pellucid/capitals-deepseek"
+    trace.save(tmp_path / "other")
     with served(str(tmp_path / "other")) as api:
         run = api.get("/api/models", "models")["run"]
         assert api.get(f"/api/runs/{run}", "run")["kind"] is None
@@ -376,8 +376,8 @@ def test_measures_of_several_strips(dtype: torch.dtype) -> None:
     x = (x > 70 if dtype == torch.bool else x).to(dtype)
     if dtype.is_floating_point:
         x[5], x[STRIP + 9], x[-1] = float("nan"), float("inf"), float("-inf")
-    found, wide = stats_of(x.view(-1, 1).T), x.double()
+    stats, wide = stats_of(x.view(-1, 1).T), x.double()
     wide = wide[wide.isfinite()]
-    assert (found.min, found.max, found.nan + found.inf) == (float(wide.min()), float(wide.max()), n - len(wide))
-    assert found.mean == pytest.approx(float(wide.mean()), rel=1e-12)
-    assert found.std == pytest.approx(float(wide.std(correction=0)), rel=1e-11)
+    assert (stats.min, stats.max, stats.nan + stats.inf) == (float(wide.min()), float(wide.max()), n - len(wide))
+    assert stats.mean == pytest.approx(float(wide.mean()), rel=1e-12)
+    assert stats.std == pytest.approx(float(wide.std(correction=0)), rel=1e-11)

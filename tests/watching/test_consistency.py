@@ -219,9 +219,9 @@ def test_32_log_likelihoods() -> float:
     with torch.no_grad():
         for family in DECODERS:
             model = tiny(family)
-            whole = sample.logprobs(model(TOKENS))[0, :-1].gather(-1, TOKENS[0, 1:, None]).sum()
+            score = sample.logprobs(model(TOKENS))[0, :-1].gather(-1, TOKENS[0, 1:, None]).sum()
             rows = serve(model, {0: TOKENS[0]}, [{0: 1}] * 9, PagedCache(8, 2))[0]
             streamed = sum(float(sample.logprobs(rows[t : t + 1])[0, TOKENS[0, t + 1]]) for t in range(8))
-            gaps.append(abs(float(whole) - streamed))
+            gaps.append(abs(float(score) - streamed))
             gaps.append(abs(float(logprobs(rows).exp().sum(-1).sub(1).abs().max())))
     return max(gaps)

@@ -17,7 +17,7 @@ def orphans(name: str) -> list[str]:
     model = pellucid.load(name, dtype="float32")
     bert = name.endswith("bert")
     run = pellucid.trace(model, PROMPTS.get(name, "The capital of France is"), 1 if bert else 3)
-    return [told for step in range(run.steps) for told in alone(run, step)]
+    return [path for step in range(run.steps) for path in alone(run, step)]
 
 
 def alone(run: Trace, step: int) -> list[str]:

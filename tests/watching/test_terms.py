@@ -71,17 +71,17 @@ def gaps(records: Sequence[Seen], cells: int = CELLS) -> dict[str, float]:
 def test_cells_are_the_sum_of_their_terms(family: str) -> None:
     """Of every tap: in a batch, and beside the kernels and in their place."""
     for inside in ("beside", "reference"):
-        found = gaps(list(batch(family, terms=True, inside=inside)))
-        assert max(found.values()) < 1e-11, found
-    assert ("decoder.layers.1.cross.pattern" in found) == has_encoder(family)
+        by_path = gaps(list(batch(family, terms=True, inside=inside)))
+        assert max(by_path.values()) < 1e-11, by_path
+    assert ("decoder.layers.1.cross.pattern" in by_path) == has_encoder(family)
 
 
 @pytest.mark.parametrize("request_", [None, "c"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cells_in_a_batch(family: str, request_: str | None) -> None:
     """Over pages, with cross attention, of all requests and of one."""
-    found = gaps(flat_batch(family, terms=True, request=request_), 6)
-    assert max(found.values()) < 1e-11, found
+    by_path = gaps(flat_batch(family, terms=True, request=request_), 6)
+    assert max(by_path.values()) < 1e-11, by_path
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -136,8 +136,8 @@ def test_parameters_without_a_record_mutants() -> None:
     name = Weights.name
 
     def next_layer(self: Weights, w: Tensor) -> str | None:
-        found = name(self, w)
-        return found and found.replace("layers.0", "layers.1")
+        path = name(self, w)
+        return path and path.replace("layers.0", "layers.1")
 
     with swapped(Weights, "name", next_layer):
         assert any("layers.1" in path for path in unsourced("llama"))

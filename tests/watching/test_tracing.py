@@ -110,22 +110,22 @@ def test_round_trip_of_every_field(tmp_path: Path) -> None:
 
 
 def test_a_prompt_s_trace_comes_back(specimen: Model, tmp_path: Path) -> None:
-    life = trace(specimen, "The capital of France is", steps=3)
-    life.save(tmp_path / "life")
-    back = load_trace(tmp_path / "life")
-    assert (back.model, back.prompt, back.ids, back.new) == (life.model, life.prompt, life.ids, life.new)
+    traced = trace(specimen, "The capital of France is", steps=3)
+    traced.save(tmp_path / "trace")
+    back = load_trace(tmp_path / "trace")
+    assert (back.model, back.prompt, back.ids, back.new) == (traced.model, traced.prompt, traced.ids, traced.new)
     assert [(s.path, s.dims, s.step, s.op, s.inputs, s.flops) for s in back] == [
-        (s.path, s.dims, s.step, s.op, s.inputs, s.flops) for s in life
+        (s.path, s.dims, s.step, s.op, s.inputs, s.flops) for s in traced
     ]
     assert all(s.flops for s in back if s.path.endswith("attn.q"))
-    assert all(same(a.value, b.value) for a, b in zip(life, back, strict=True))
-    assert first_difference(life, back) is None
+    assert all(same(a.value, b.value) for a, b in zip(traced, back, strict=True))
+    assert first_difference(traced, back) is None
     likely = back.last_logits(0).topk(20).indices.tolist()
-    for id in (*life.ids, *life.new, *likely):
+    for id in (*traced.ids, *traced.new, *likely):
         assert back.pieces[id] == specimen.tokenizer.pieces([id])[0].raw
     back.save(tmp_path / "again")  # without the model
     assert load_trace(tmp_path / "again").pieces == back.pieces
-    assert torch.equal(back.last_logits(), life.last_logits()) and int(back.last_logits(0).argmax()) == life.new[0]
+    assert torch.equal(back.last_logits(), traced.last_logits()) and int(back.last_logits(0).argmax()) == traced.new[0]
 
 
 def test_streaming_is_capturing(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def alive(folder: Path) -> int:
     most = 0
     call = Writer.__call__
 
-    def heard(self: Writer, seen: Seen) -> None:
+    def write(self: Writer, seen: Seen) -> None:
         nonlocal most
         call(self, seen)
         kept.append((seen.step, weakref.ref(seen.value)))
@@ -157,7 +157,7 @@ def alive(folder: Path) -> int:
             gc.collect()
             most = max(most, len({step for step, value in kept if value() is not None}))
 
-    with swapped(Writer, "__call__", heard), watch(model, to=folder):
+    with swapped(Writer, "__call__", write), watch(model, to=folder):
         for _ in range(6):
             model(*ids)
     return most

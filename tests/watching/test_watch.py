@@ -350,11 +350,11 @@ def test_a_model_run_by_the_watcher_is_not_recorded() -> None:
 def test_watches_nest_and_stand_side_by_side() -> None:
     model, other = tiny("llama", torch.float32), tiny("qwen3", torch.float32)
     with watch(model, only="layers.*.attn.z") as outer:
-        with watch(model, only="logits", edit={"layers.0.attn": torch.zeros_like}) as inner, watch(other, only="*q_norm") as beside:
+        with watch(model, only="logits", edit={"layers.0.attn": torch.zeros_like}) as inner, watch(other, only="*q_norm") as of_other:
             a = model(TOKENS)
             other(TOKENS)
         b = model(TOKENS)
-    assert (len(outer), len(inner), len(beside)) == (4, 1, 2)
+    assert (len(outer), len(inner), len(of_other)) == (4, 1, 2)
     assert not torch.equal(a, b) and torch.equal(b, model(TOKENS)) and clean(model) and clean(other)
     assert torch.equal(inner["logits"].value, a)
 

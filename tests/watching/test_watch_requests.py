@@ -67,11 +67,11 @@ def test_what_a_ragged_run_records(specimen: Model) -> None:
 
 def test_one_request_is_compared_with_a_plain_call(specimen: Model) -> None:
     """A run of one text and a call of the model speak of the same tensors, whatever names the request."""
-    life = pellucid.trace(specimen, RAGGED[0])
+    trace = pellucid.trace(specimen, RAGGED[0])
     with pellucid.watch(specimen) as seen:
         specimen(torch.tensor(RAGGED[:1]))
-    assert first_difference(life, seen, atol=1e-3, rtol=1e-3) is None
-    assert {s.path for s in life} - {"sample.logits"} == {s.path for s in seen}
+    assert first_difference(trace, seen, atol=1e-3, rtol=1e-3) is None
+    assert {s.path for s in trace} - {"sample.logits"} == {s.path for s in seen}
 
 
 def test_a_folder_of_records_knows_its_ids(specimen: Model, tmp_path: Path) -> None:
