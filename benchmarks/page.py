@@ -23,11 +23,11 @@ from typing import Any
 from urllib.parse import quote
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests"))  # a browser and a server, as the tests have them
+sys.path.insert(0, str(HERE.parent / "tests" / "support"))  # a browser and a server, as the tests have them
 
 from playwright.sync_api import Browser, Page  # noqa: E402
 
-from visits import Visit, chromium, opened, visiting  # noqa: E402
+from browser import Tab, chromium, open_tab, serve_from_command  # noqa: E402
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 4096}
 SQUARE = {
@@ -65,8 +65,8 @@ def percentile(values: list[float], share: float) -> float:
 class Measure:
     """One page, watched: acts by name, and what each took."""
 
-    def __init__(self, visit: Visit, seconds: float) -> None:
-        self.page: Page = visit.page
+    def __init__(self, tab: Tab, seconds: float) -> None:
+        self.page: Page = tab.page
         self.seconds, self.acts = seconds, dict[str, Any]()
         self.client = self.page.context.new_cdp_session(self.page)
         self.client.send("Performance.enable")
@@ -148,13 +148,13 @@ class Measure:
 def large_run(browser: Browser, address: str, tokens: int, seconds: float) -> dict[str, Any]:
     """A long prompt: the river, the score table of a head, all heads, and the other views."""
     ids = "#" + " ".join(str((17 * i) % 50000) for i in range(tokens))
-    with visiting(browser, address) as visit:
-        page = visit.page
+    with open_tab(browser, address) as tab:
+        page = tab.page
         page.set_default_timeout(300_000)
         began = time.perf_counter()
-        visit.go(prompt=ids)
+        tab.go(prompt=ids)
         told: dict[str, Any] = {"tokens": tokens, "seconds_to_run_and_open": time.perf_counter() - began}
-        measure = Measure(visit, seconds)
+        measure = Measure(tab, seconds)
         with measure.act("life: scroll"):
             for i in range(40):
                 page.mouse.wheel(0, 400 if i < 20 else -400)
@@ -170,32 +170,32 @@ def large_run(browser: Browser, address: str, tokens: int, seconds: float) -> di
             with measure.act(f"{view}: open"):
                 page.evaluate("h => { location.hash = h }", f"view={view}&{where}")
                 page.wait_for_timeout(6000 if view == "attention" else 3000)
-        visit.faults.clear()
+        tab.faults.clear()
         return told | {"acts": measure.acts}
 
 
 def large_matrix(browser: Browser, address: str, side: int, seconds: float) -> dict[str, Any]:
     """A weight of side x side."""
-    with visiting(browser, address) as visit:
-        visit.page.set_default_timeout(120_000)
-        visit.go(prompt="#1 2 3")
-        measure = Measure(visit, seconds)
+    with open_tab(browser, address) as tab:
+        tab.page.set_default_timeout(120_000)
+        tab.go(prompt="#1 2 3")
+        measure = Measure(tab, seconds)
         with measure.act("weight: open"):
-            visit.page.evaluate("h => { location.hash = h }", "tensor=layers.0.attn.q.weight&prompt=%231+2+3")
-            visit.page.wait_for_selector("aside .frame[data-level]")
-            visit.page.wait_for_timeout(2000)
-        level = visit.page.get_attribute("aside .frame", "data-level")
+            tab.page.evaluate("h => { location.hash = h }", "tensor=layers.0.attn.q.weight&prompt=%231+2+3")
+            tab.page.wait_for_selector("aside .frame[data-level]")
+            tab.page.wait_for_timeout(2000)
+        level = tab.page.get_attribute("aside .frame", "data-level")
         measure.matrix("weight")
         return {"side": side, "level": int(level or -1), "acts": measure.acts}
 
 
 def first_paint(browser: Browser, rounds: int) -> dict[str, Any]:
-    """The specimen, by a server that answers: to the first paint, the answer, the first drawn tensor; each visit with an empty cache."""
+    """The specimen, by a server that answers: to the first paint, the answer, the first drawn tensor; each tab with an empty cache."""
     found: dict[str, list[float]] = {"first_paint": [], "answer": [], "first_picture": []}
-    with opened() as address:
+    with serve_from_command() as address:
         for i in range(rounds + 1):
-            with visiting(browser, address) as visit:
-                page, base = visit.page, address.split("#")
+            with open_tab(browser, address) as tab:
+                page, base = tab.page, address.split("#")
                 page.add_init_script("""addEventListener('DOMContentLoaded', () => new MutationObserver((_, own) => {
                     const w = window.__first ??= {};
                     if (!w.answer && document.querySelector('[data-picked]')) w.answer = performance.now();
@@ -205,7 +205,7 @@ def first_paint(browser: Browser, rounds: int) -> dict[str, Any]:
                 page.wait_for_function("() => window.__first?.picture")
                 painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0")
                 first = page.evaluate("window.__first")
-                if i:  # the first visit of a server also loads torch and the model
+                if i:  # the first tab of a server also loads torch and the model
                     for name, ms in (("first_paint", painted), ("answer", first["answer"]), ("first_picture", first["picture"])):
                         found[name].append(ms / 1e3)
                 else:
@@ -245,10 +245,10 @@ def main() -> None:
                 report["specimen"] = first_paint(browser, a.rounds)
                 print(report["specimen"], flush=True)
             if a.only in (None, "run"):
-                with opened(str(root / "run")) as address:
+                with serve_from_command(str(root / "run")) as address:
                     report["run"] = large_run(browser, address, a.tokens, a.seconds)
             if a.only in (None, "matrix"):
-                with opened(str(root / "matrix")) as address:
+                with serve_from_command(str(root / "matrix")) as address:
                     report["matrix"] = large_matrix(browser, address, a.side, a.seconds)
     acts = [act for part in ("run", "matrix") for act in report.get(part, {}).get("acts", {}).values()]
     report["most"] = {

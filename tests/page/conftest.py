@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from visits import Visit, chromium, opened, visiting
+from browser import Tab, chromium, open_tab, serve_from_command
 
 
 @pytest.fixture(scope="module")
@@ -16,11 +16,11 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with opened() as found:
+    with serve_from_command() as found:
         yield found
 
 
 @pytest.fixture
-def visit(browser: Browser, address: str) -> Iterator[Visit]:
-    with visiting(browser, address) as found:
+def tab(browser: Browser, address: str) -> Iterator[Tab]:
+    with open_tab(browser, address) as found:
         yield found

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
+from browser import open_tab
 from pellucid.server.browser import leading_to
-from visits import visiting
 
 
 @contextmanager
@@ -49,11 +49,11 @@ def test_the_token_is_in_no_command(browser: Browser, tmp_path: Path) -> None:
         assert token and token not in given and base not in given
         file = Path(given.removeprefix("file://"))
         assert file.parent == tmp_path and stat.S_IMODE(file.stat().st_mode) == 0o600
-        with visiting(browser, address) as visit:
-            visit.page.context.unroute_all()  # a file is no request to the server
-            visit.page.goto(given)
-            visit.page.wait_for_selector("main nav")  # it went on, and the server took the token
-            assert visit.page.url.startswith(base) and "token" not in visit.page.url
+        with open_tab(browser, address) as tab:
+            tab.page.context.unroute_all()  # a file is no request to the server
+            tab.page.goto(given)
+            tab.page.wait_for_selector("main nav")  # it went on, and the server took the token
+            assert tab.page.url.startswith(base) and "token" not in tab.page.url
     assert not file.exists()
 
 

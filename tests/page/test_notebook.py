@@ -15,6 +15,7 @@ import torch
 from playwright.sync_api import Browser, Error, Frame
 
 import pellucid
+from browser import READY, open_file, open_offline_tab
 from pellucid import html as saved_page
 from pellucid.api.model import Model, load, make, specimens
 from pellucid.documents.cell_columns import Columns, distance
@@ -27,7 +28,6 @@ from pellucid.notebook import Shown
 from pellucid.tracing import Trace, load_trace
 from pellucid.watching.watch import Seen
 from served import Served, judge
-from visits import READY, offline, shown
 
 PAGE = sum(p.stat().st_size for p in (Path(pellucid.__file__).parent / "web").iterdir())
 PROMPT = "The capital of France is"
@@ -129,12 +129,12 @@ def test_what_does_not_fit_is_left_out_and_told(browser: Browser, life: Trace, s
         assert len(saved_page.html(life, limit)) < limit + PAGE + 200_000  # the documents of the first step
     file, absent = tmp_path / "small.html", phrases("en")["page.saved.absent"]
     life.save_html(file, most=200_000)
-    with offline(browser, file) as visit:
-        shown(visit, file, f"[data-left='{told['left']['tensors']}']", tensor="logits")
-        visit.page.wait_for_selector("aside .pooled")
-        assert visit.page.inner_text("aside .pooled") == absent
-        visit.page.click('[data-path="norm"]')
-        visit.page.wait_for_timeout(200)
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, f"[data-left='{told['left']['tensors']}']", tensor="logits")
+        tab.page.wait_for_selector("aside .pooled")
+        assert tab.page.inner_text("aside .pooled") == absent
+        tab.page.click('[data-path="norm"]')
+        tab.page.wait_for_timeout(200)
 
 
 def test_a_cell_stays_small(specimen: Model) -> None:

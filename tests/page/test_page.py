@@ -7,10 +7,10 @@ import torch
 from playwright.sync_api import Browser
 
 import pellucid
+from browser import Tab, open_tab
 from pellucid.api.model import Model, specimens
 from pellucid.messages import phrases
 from pellucid.tracing import Trace
-from visits import Visit, visiting
 
 PROMPT = "The capital of France is"
 KINDS = ["embed", "layers.0.attn_norm", "layers.0.attn.q", "layers.1.attn.scores", "layers.1.attn.pattern", "layers.0.attn.z"]
@@ -33,10 +33,10 @@ def same(name: str) -> tuple[Model, Trace]:
 
 
 @pytest.mark.parametrize("name", specimens())
-def test_life_shows_every_tensor_of_the_run(visit: Visit, name: str) -> None:
+def test_life_shows_every_tensor_of_the_run(tab: Tab, name: str) -> None:
     model, run = same(name)
-    visit.go(model=name, prompt=run.prompt)
-    page = visit.page
+    tab.go(model=name, prompt=run.prompt)
+    page = tab.page
     ids = [int(x) for x in page.locator(".token .id").all_inner_texts()]
     blanks = dict(zip(run.blanks, run.new, strict=False))
     filled = [i for at, id in enumerate(run.ids) for i in (id, *([blanks[at]] if at in blanks else []))]
@@ -65,15 +65,15 @@ def cells(run: Trace, path: str) -> tuple[tuple[int, ...], float]:
 @pytest.mark.parametrize(
     ("name", "path"), [*(("pellucid/capitals", p) for p in KINDS), *(("pellucid/capitals-deepseek", p) for p in ROUTED)]
 )
-def test_a_cell_its_sum_and_its_bytes_are_the_runs(visit: Visit, name: str, path: str, runs: dict[str, Trace]) -> None:
+def test_a_cell_its_sum_and_its_bytes_are_the_runs(tab: Tab, name: str, path: str, runs: dict[str, Trace]) -> None:
     run = runs[name]
     at, value = cells(run, path)
-    found = visit.cell(path, at, model=name, prompt=PROMPT)
+    found = tab.open_cell(path, at, model=name, prompt=PROMPT)
     assert float(torch.tensor(float(found.value), dtype=run[path].dtype)) == value
     terms = run[path].terms
     assert terms is not None
-    assert visit.total() == terms(at).total()
-    assert visit.total() == pytest.approx(value, rel=1e-4, abs=1e-5)
+    assert tab.formula_sum() == terms(at).total()
+    assert tab.formula_sum() == pytest.approx(value, rel=1e-4, abs=1e-5)
     part = run[path].value[tuple(slice(*map(int, w.split(":"))) if ":" in w else int(w) for w in found.bytes["at"].split(","))]
     assert found.bytes["level"] == "0"
     assert found.bytes["received"] == found.bytes["source"] == hashlib.sha256(part.contiguous().numpy().tobytes()).hexdigest()
@@ -84,36 +84,36 @@ def runs() -> dict[str, Trace]:
     return {name: same(name)[1] for name in ("pellucid/capitals", "pellucid/capitals-deepseek")}
 
 
-def test_a_weight_opens_as_a_tile(visit: Visit) -> None:
+def test_a_weight_opens_as_a_tile(tab: Tab) -> None:
     weight = pellucid.load("pellucid/capitals", dtype="float32").module.get_parameter("layers.0.ffn.up.weight").detach()
-    found = visit.cell("layers.0.ffn.up.weight", (300, 77), prompt=PROMPT)
+    found = tab.open_cell("layers.0.ffn.up.weight", (300, 77), prompt=PROMPT)
     assert float(torch.tensor(float(found.value), dtype=torch.float32)) == float(weight[300, 77])
     assert found.bytes["received"] == hashlib.sha256(weight.contiguous().numpy().tobytes()).hexdigest()
 
 
-def test_a_recomputed_tile_tells_its_largest_difference(visit: Visit, runs: dict[str, Trace]) -> None:
+def test_a_recomputed_tile_tells_its_largest_difference(tab: Tab, runs: dict[str, Trace]) -> None:
     seen = runs["pellucid/capitals"]["layers.0.attn.pattern"]
     assert seen.source == "recomputed" and seen.error is not None
-    visit.go(prompt=PROMPT, tensor="layers.0.attn.pattern")
+    tab.go(prompt=PROMPT, tensor="layers.0.attn.pattern")
     from pellucid.documents.number import number
 
     sentence = phrases("en")["page.recomputed"].format(error=number(seen.error))
-    assert sentence in visit.page.inner_text("aside dl")
+    assert sentence in tab.page.inner_text("aside dl")
 
 
-def test_another_prompt_and_enter_updates_everything(visit: Visit, runs: dict[str, Trace]) -> None:
-    visit.go(prompt=PROMPT)
-    visit.ask("The capital of Japan is")
+def test_another_prompt_and_enter_updates_everything(tab: Tab, runs: dict[str, Trace]) -> None:
+    tab.go(prompt=PROMPT)
+    tab.enter_prompt("The capital of Japan is")
     model = pellucid.load("pellucid/capitals", dtype="float32")
     run = pellucid.trace(model, "The capital of Japan is")
-    assert [int(x) for x in visit.page.locator(".token .id").all_inner_texts()] == run.ids + run.new
-    assert visit.page.locator("[data-picked]").get_attribute("data-picked") == str(run.new[0])
+    assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == run.ids + run.new
+    assert tab.page.locator("[data-picked]").get_attribute("data-picked") == str(run.new[0])
 
 
-def test_a_tile_by_keyboard_alone(visit: Visit, runs: dict[str, Trace]) -> None:
+def test_a_tile_by_keyboard_alone(tab: Tab, runs: dict[str, Trace]) -> None:
     seen = runs["pellucid/capitals"]["layers.0.attn.scores"]
-    visit.go(prompt=PROMPT)
-    page = visit.page
+    tab.go(prompt=PROMPT)
+    page = tab.page
     page.focus('[data-path="layers.0.attn.scores"]')
     page.keyboard.press("Enter")
     page.wait_for_selector("aside .frame")
@@ -130,39 +130,39 @@ def test_a_tile_by_keyboard_alone(visit: Visit, runs: dict[str, Trace]) -> None:
     page.wait_for_selector("aside", state="detached")
 
 
-def test_the_table_reads_what_the_picture_shows(visit: Visit, runs: dict[str, Trace]) -> None:
+def test_the_table_reads_what_the_picture_shows(tab: Tab, runs: dict[str, Trace]) -> None:
     seen = runs["pellucid/capitals"]["layers.0.attn.scores"]
-    visit.cell("layers.0.attn.scores", (0, 2, 0, 0), prompt=PROMPT)
-    visit.page.click(f"text={phrases('en')['page.table']}")
-    visit.page.wait_for_selector("aside .slice")
-    rows = visit.page.eval_on_selector_all(
+    tab.open_cell("layers.0.attn.scores", (0, 2, 0, 0), prompt=PROMPT)
+    tab.page.click(f"text={phrases('en')['page.table']}")
+    tab.page.wait_for_selector("aside .slice")
+    rows = tab.page.eval_on_selector_all(
         "aside .slice tbody tr", "rows => rows.map(r => [...r.querySelectorAll('td')].map(c => Number(c.textContent)))"
     )
     assert torch.equal(torch.tensor(rows, dtype=torch.float32), seen.value[0, 2])
 
 
-def test_any_two_axes_may_be_rows_and_columns(visit: Visit, runs: dict[str, Trace]) -> None:
+def test_any_two_axes_may_be_rows_and_columns(tab: Tab, runs: dict[str, Trace]) -> None:
     seen = runs["pellucid/capitals"]["layers.0.attn.q"]
-    visit.cell("layers.0.attn.q", (0, 1, 2, 3), prompt=PROMPT)
-    visit.page.locator(".axis").nth(1).locator("button").first.click()  # heads as rows; tokens become the slider
-    visit.page.click(f"text={phrases('en')['page.table']}")
-    visit.page.wait_for_selector("aside .slice")
-    rows = visit.page.eval_on_selector_all(
+    tab.open_cell("layers.0.attn.q", (0, 1, 2, 3), prompt=PROMPT)
+    tab.page.locator(".axis").nth(1).locator("button").first.click()  # heads as rows; tokens become the slider
+    tab.page.click(f"text={phrases('en')['page.table']}")
+    tab.page.wait_for_selector("aside .slice")
+    rows = tab.page.eval_on_selector_all(
         "aside .slice tbody tr", "rows => rows.map(r => [...r.querySelectorAll('td')].map(c => Number(c.textContent)))"
     )
     assert torch.equal(torch.tensor(rows, dtype=torch.float32), seen.value[0, 1][:, : len(rows[0])])
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_both_languages_say_all_of_it(visit: Visit, language: str) -> None:
-    visit.go(lang=language, prompt=PROMPT)
+def test_both_languages_say_all_of_it(tab: Tab, language: str) -> None:
+    tab.go(lang=language, prompt=PROMPT)
     said = phrases(language)
-    assert visit.page.evaluate("document.documentElement.lang") == {"en": "en", "zh": "zh-Hans"}[language]
-    assert visit.page.locator("nav a").first.inner_text() == said["page.view.life"]
-    assert said["axis.D"] in visit.page.inner_text(".legend")
-    visit.page.click(f"[title='{said['page.language']}']")
+    assert tab.page.evaluate("document.documentElement.lang") == {"en": "en", "zh": "zh-Hans"}[language]
+    assert tab.page.locator("nav a").first.inner_text() == said["page.view.life"]
+    assert said["axis.D"] in tab.page.inner_text(".legend")
+    tab.page.click(f"[title='{said['page.language']}']")
     other = phrases("zh" if language == "en" else "en")
-    assert visit.page.locator("nav a").first.inner_text() == other["page.view.life"]
+    assert tab.page.locator("nav a").first.inner_text() == other["page.view.life"]
 
 
 def test_without_webgl_the_pictures_are_the_same(browser: Browser, address: str) -> None:
@@ -175,13 +175,13 @@ def test_without_webgl_the_pictures_are_the_same(browser: Browser, address: str)
     on += f"; {count} = (draw => function (...how) {{ window.__drawn = true; draw.apply(this, how); }})({count})"
     drawn = []
     for script in (on, off):
-        with visiting(browser, address) as visit:
-            visit.page.add_init_script(script)
-            visit.cell("layers.1.attn.scores", (0, 1, 2, 3), prompt=PROMPT)
-            visit.settle()
-            assert visit.page.evaluate("Boolean(window.__drawn)") == (script is on)
+        with open_tab(browser, address) as tab:
+            tab.page.add_init_script(script)
+            tab.open_cell("layers.1.attn.scores", (0, 1, 2, 3), prompt=PROMPT)
+            tab.settle()
+            assert tab.page.evaluate("Boolean(window.__drawn)") == (script is on)
             drawn.append(
-                visit.page.evaluate(
+                tab.page.evaluate(
                     "(c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data])(document.querySelector('aside canvas'))"
                 )
             )
@@ -189,18 +189,18 @@ def test_without_webgl_the_pictures_are_the_same(browser: Browser, address: str)
     assert max(abs(a - b) for a, b in zip(*drawn, strict=True)) <= 2
 
 
-def test_a_wrong_prompt_is_told_and_the_page_goes_on(visit: Visit) -> None:
-    visit.refusals = {400}
-    visit.go(prompt=PROMPT)
-    visit.ask("x " * 200)
-    assert visit.page.locator("[role=alert]").inner_text().strip()
-    visit.ask(PROMPT)
-    assert visit.page.locator("[role=alert]").count() == 0
+def test_a_wrong_prompt_is_told_and_the_page_goes_on(tab: Tab) -> None:
+    tab.refusals = {400}
+    tab.go(prompt=PROMPT)
+    tab.enter_prompt("x " * 200)
+    assert tab.page.locator("[role=alert]").inner_text().strip()
+    tab.enter_prompt(PROMPT)
+    assert tab.page.locator("[role=alert]").count() == 0
 
 
-def test_a_link_gives_back_what_was_selected(visit: Visit) -> None:
-    visit.go(prompt="The capital of Japan is", view="attention", block="layers.3", head=2, position=1)
-    page = visit.page
+def test_a_link_gives_back_what_was_selected(tab: Tab) -> None:
+    tab.go(prompt="The capital of Japan is", view="attention", block="layers.3", head=2, position=1)
+    page = tab.page
     page.wait_for_selector(".heads .chosen")
     assert page.input_value("#prompt") == "The capital of Japan is"
     assert page.locator(".block.chosen .path").inner_text() == "layers.3.attn"
@@ -214,8 +214,8 @@ def test_a_link_gives_back_what_was_selected(visit: Visit) -> None:
     page.wait_for_selector(".heads .chosen")
 
 
-def test_the_token_leaves_the_address(visit: Visit) -> None:
-    visit.go(prompt=PROMPT)
-    assert "token=" not in visit.page.evaluate("location.href")
-    visit.page.reload()
-    visit.page.wait_for_selector("main nav")
+def test_the_token_leaves_the_address(tab: Tab) -> None:
+    tab.go(prompt=PROMPT)
+    assert "token=" not in tab.page.evaluate("location.href")
+    tab.page.reload()
+    tab.page.wait_for_selector("main nav")

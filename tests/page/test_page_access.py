@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from visits import Visit, visiting
+from browser import Tab, open_tab
 
 PROMPT = "The capital of France is"
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
@@ -46,22 +46,22 @@ FOCUSED = """() => { const e = document.activeElement, b = e.getBoundingClientRe
   return [Number(e.dataset.number ?? -1), marked, hit, e.outerHTML.slice(0, 100)]; }"""
 
 
-def arrive(visit: Visit, name: str, dark: int, chinese: int, narrow: int) -> Page:
-    visit.page.set_viewport_size({"width": WIDTHS[narrow], "height": 900})
-    visit.page.emulate_media(color_scheme="dark" if dark else "light")
-    visit.go(lang="zh" if chinese else "en", prompt=PROMPT, **PLACES[name])
-    visit.settle()
-    return visit.page
+def arrive(tab: Tab, name: str, dark: int, chinese: int, narrow: int) -> Page:
+    tab.page.set_viewport_size({"width": WIDTHS[narrow], "height": 900})
+    tab.page.emulate_media(color_scheme="dark" if dark else "light")
+    tab.go(lang="zh" if chinese else "en", prompt=PROMPT, **PLACES[name])
+    tab.settle()
+    return tab.page
 
 
-def test_axe_finds_nothing(visit: Visit) -> None:
+def test_axe_finds_nothing(tab: Tab) -> None:
     if not AXE.is_file():
         pytest.skip("web/node_modules is not installed")
     for factor in (1, 2, 3):  # of each place
         assert {(m[0], m[factor]) for m in MIXED} == {(name, bit) for name in PLACES for bit in (0, 1)}
     script, complaints = AXE.read_text(encoding="utf-8"), []
     for mixed in MIXED:
-        page = arrive(visit, *mixed)
+        page = arrive(tab, *mixed)
         page.evaluate(script)
         complaints += [(mixed, found) for found in page.evaluate(FOUND)]
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
@@ -69,21 +69,21 @@ def test_axe_finds_nothing(visit: Visit) -> None:
     assert complaints == [], json.dumps(complaints, indent=1, ensure_ascii=False)
 
 
-def test_axe_is_there_to_find(visit: Visit) -> None:
+def test_axe_is_there_to_find(tab: Tab) -> None:
     if not AXE.is_file():
         pytest.skip("web/node_modules is not installed")
-    page = arrive(visit, "life", 0, 0, 0)
+    page = arrive(tab, "life", 0, 0, 0)
     page.evaluate(AXE.read_text(encoding="utf-8"))
     page.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<img src=\"data:,\"><button></button>')")
     assert {v[0] for v in page.evaluate(FOUND)} >= {"image-alt", "button-name"}
-    visit.told.clear()
+    tab.problems.clear()
 
 
 @pytest.mark.parametrize("name", PLACES)
 @pytest.mark.parametrize("narrow", [0, 1])
-def test_every_control_is_reached_by_tab(visit: Visit, name: str, narrow: int) -> None:
+def test_every_control_is_reached_by_tab(tab: Tab, name: str, narrow: int) -> None:
     """In order, marked where the focus is, nowhere hidden under what floats, and out again at the end."""
-    page = arrive(visit, name, 0, 0, narrow)
+    page = arrive(tab, name, 0, 0, narrow)
     page.evaluate("document.activeElement.blur()")
     count, seen, wrong = page.evaluate(NUMBER), set[int](), list[object]()
     for _ in range(2 * count + 20):
@@ -110,8 +110,8 @@ def press(page: Page, selector: str, *keys: str) -> None:
         page.keyboard.press(key)
 
 
-def test_every_view_by_keys_alone(visit: Visit) -> None:
-    page = arrive(visit, "life", 0, 0, 0)
+def test_every_view_by_keys_alone(tab: Tab) -> None:
+    page = arrive(tab, "life", 0, 0, 0)
     press(page, '[data-block="layers.2"]', "Enter")
     page.wait_for_selector('[data-path="layers.2.attn.q"]')
     press(page, '[data-path="layers.0.attn.q"]', "Enter")
@@ -123,24 +123,24 @@ def test_every_view_by_keys_alone(visit: Visit) -> None:
     press(page, ".token >> nth=2", "Enter")
     assert "position=2" in page.evaluate("location.hash")
 
-    arrive(visit, "attention", 0, 0, 0)
+    arrive(tab, "attention", 0, 0, 0)
     press(page, ".heads button >> nth=6", "Enter")
     assert "head=2" in page.evaluate("location.hash") and "block=layers.1" in page.evaluate("location.hash")
     page.wait_for_selector("[data-weight]")
     press(page, "section .frame", "ArrowDown", "ArrowDown", "ArrowDown")
     assert "position=3" in page.evaluate("location.hash")
 
-    arrive(visit, "experts", 0, 0, 0)
+    arrive(tab, "experts", 0, 0, 0)
     press(page, ".loads button >> nth=1", "Enter")
     press(page, "section .frame", "ArrowDown", "ArrowRight")
     page.wait_for_selector("#reading b")
 
-    arrive(visit, "next", 0, 0, 0)
+    arrive(tab, "next", 0, 0, 0)
     before = page.inner_text(".stages .formula")
     press(page, "[data-setting=temperature]", *["ArrowRight"] * 9)
     page.wait_for_function("b => document.querySelector('.stages .formula').innerText !== b", arg=before)
 
-    arrive(visit, "cache", 0, 0, 0)
+    arrive(tab, "cache", 0, 0, 0)
     press(page, ".scrub", "ArrowRight")
     page.wait_for_selector("tr.here[data-step='2']")
     press(page, "#edited", "Control+a", "x", "Enter")
@@ -149,7 +149,7 @@ def test_every_view_by_keys_alone(visit: Visit) -> None:
     assert page.get_attribute(".play", "aria-pressed") == "true"
     press(page, ".play", "Space")
 
-    arrive(visit, "budget", 0, 0, 0)
+    arrive(tab, "budget", 0, 0, 0)
     press(page, ".controls input[type=range]", "ArrowLeft")
     page.wait_for_function("() => location.hash.includes('context')")
     press(page, "td button >> nth=0", "Enter")
@@ -157,16 +157,16 @@ def test_every_view_by_keys_alone(visit: Visit) -> None:
     press(page, ".map [data-part=attn]", "Enter")
     page.wait_for_selector(".map [data-part*='attn.']")
 
-    arrive(visit, "change", 0, 0, 0)
+    arrive(tab, "change", 0, 0, 0)
     press(page, "#change-value", "Control+a", "2", "Tab", "Enter")
     page.wait_for_function("() => document.querySelectorAll('.edits li').length === 2")
     press(page, ".edits button >> nth=0", "Enter")
     page.wait_for_function("() => document.querySelectorAll('.edits li').length === 1")
 
 
-def test_a_narrow_tile_is_all_there_is(visit: Visit) -> None:
+def test_a_narrow_tile_is_all_there_is(tab: Tab) -> None:
     """It covers the page: the focus goes into it, stays, and comes back."""
-    page = arrive(visit, "life", 0, 0, 1)
+    page = arrive(tab, "life", 0, 0, 1)
     press(page, '[data-path="layers.0.attn_norm"]', "Enter")
     page.wait_for_selector("aside .frame")
     assert page.evaluate("document.activeElement.closest('aside') !== null")
@@ -184,9 +184,9 @@ MOVING = """() => [...document.querySelectorAll("*")].map(e => getComputedStyle(
 
 def test_motion_is_left_out_where_it_is_not_wanted(browser: Browser, address: str) -> None:
     for wish, moves in (("reduce", False), ("no-preference", True)):
-        with visiting(browser, address, reduced_motion=wish) as visit:
-            visit.go(prompt=PROMPT)
-            visit.page.hover('[data-path="layers.0.attn.q"]')
-            assert (visit.page.evaluate(MOVING) > 0) == moves
+        with open_tab(browser, address, reduced_motion=wish) as tab:
+            tab.go(prompt=PROMPT)
+            tab.page.hover('[data-path="layers.0.attn.q"]')
+            assert (tab.page.evaluate(MOVING) > 0) == moves
             if not moves:
-                assert visit.page.evaluate("document.getAnimations().length") == 0
+                assert tab.page.evaluate("document.getAnimations().length") == 0

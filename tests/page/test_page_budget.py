@@ -8,11 +8,11 @@ import pytest
 from playwright.sync_api import expect
 
 import pellucid
+from browser import Tab
 from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents import count
 from pellucid.messages import phrases
-from visits import Visit
 
 V3: dict[str, Any] = {"context": 131072, "batch": 8, "dtype": "fp8", "cache": "bfloat16", "device": "h200"}
 
@@ -22,118 +22,118 @@ def figures(x: float) -> str:
     return f"{x:,.0f}" if x >= 1000 else f"{x:#.4g}"
 
 
-def shown(visit: Visit, number: str) -> str:
+def shown(tab: Tab, number: str) -> str:
     """The text of a number."""
-    return visit.page.locator(f"button[data-number='{number}']").first.inner_text()
+    return tab.page.locator(f"button[data-number='{number}']").first.inner_text()
 
 
-def test_a_large_model_on_eight_devices_in_three_clicks(visit: Visit) -> None:
+def test_a_large_model_on_eight_devices_in_three_clicks(tab: Tab) -> None:
     """From the opened page: the view, the situation, a formula. Between the clicks nothing but reading."""
     bill, split = pellucid.count("deepseek-v3", **V3), split_of("tp=1,pp=1,ep=8")
     (stage,), device = spread(bill, split).stages, count.device_of(bill)
     assert device is not None and split.ranks == 8
-    visit.go()
+    tab.go()
     clicks = 0
 
     def click(selector: str) -> None:
         nonlocal clicks
-        visit.page.click(selector)
+        tab.page.click(selector)
         clicks += 1
 
     click("nav a[href$='#view=budget']")
     click("[data-situation='deepseek-v3-131072-8xh200']")
-    visit.page.wait_for_selector("[data-ranks='8']")
+    tab.page.wait_for_selector("[data-ranks='8']")
     said = phrases("en")
-    assert "DeepSeek-V3" in visit.page.inner_text("[data-ranks] h2") and "8 × NVIDIA H200 SXM" in visit.page.inner_text("[data-ranks] h2")
-    assert "131,072" in visit.page.inner_text("[data-ranks] h2")
-    assert shown(visit, "ranks.stages.0.parameters") == f"{stage.parameters:,}"
-    assert f"{stage.weights:,} B" in shown(visit, "ranks.stages.0.weights")
-    assert f"{stage.cache:,} B" in shown(visit, "ranks.stages.0.cache")
+    assert "DeepSeek-V3" in tab.page.inner_text("[data-ranks] h2") and "8 × NVIDIA H200 SXM" in tab.page.inner_text("[data-ranks] h2")
+    assert "131,072" in tab.page.inner_text("[data-ranks] h2")
+    assert shown(tab, "ranks.stages.0.parameters") == f"{stage.parameters:,}"
+    assert f"{stage.weights:,} B" in shown(tab, "ranks.stages.0.weights")
+    assert f"{stage.cache:,} B" in shown(tab, "ranks.stages.0.cache")
     fits = stage.weights + stage.cache <= device.memory
-    assert shown(visit, "ranks.bounds.fits").startswith(said["page.budget.fits" if fits else "page.budget.large"])
+    assert shown(tab, "ranks.bounds.fits").startswith(said["page.budget.fits" if fits else "page.budget.large"])
     for phase in ("prefill", "decode"):
         rate = pace(bill, split, phase, device).rate
-        assert shown(visit, f"ranks.bounds.{phase}.tokens_per_second").startswith(f"≤ {figures(rate)} ")
+        assert shown(tab, f"ranks.bounds.{phase}.tokens_per_second").startswith(f"≤ {figures(rate)} ")
     click("[data-number='ranks.stages.0.parameters']")
-    assert visit.page.inner_text(".why").startswith("norms + attn") and f"= {stage.parameters:,}" in visit.page.inner_text(".why")
+    assert tab.page.inner_text(".why").startswith("norms + attn") and f"= {stage.parameters:,}" in tab.page.inner_text(".why")
     assert clicks == 3
 
 
-def test_a_formula_opens_down_to_the_fields_of_the_config(visit: Visit) -> None:
+def test_a_formula_opens_down_to_the_fields_of_the_config(tab: Tab) -> None:
     bill = pellucid.count("deepseek-v3", context=4096)
-    visit.go(view="budget", budget="of:deepseek-v3 context:4096")
-    visit.page.click("td[data-number='parameters.total'] button")
+    tab.go(view="budget", budget="of:deepseek-v3 context:4096")
+    tab.page.click("td[data-number='parameters.total'] button")
     for path in ("parameters.total", "parameters.layers.3", "parameters.layers.3.attn.q_b.weight"):
         if path != "parameters.total":
-            visit.page.click(f".why button:text-matches('^{re.escape(path)} =')")
-        expect(visit.page.locator(f"[data-formula='{path}']")).to_have_text(bill[path].formula)
+            tab.page.click(f".why button:text-matches('^{re.escape(path)} =')")
+        expect(tab.page.locator(f"[data-formula='{path}']")).to_have_text(bill[path].formula)
     config = bill.config.layers[3].attn
-    assert f"{config.q_rank:,}" in visit.page.inner_text("[data-formula='parameters.layers.3.attn.q_b.weight']")  # type: ignore[union-attr]
-    visit.page.click("td[data-number='cache.bytes_per_token'] button")
-    visit.page.click(".why button:text-matches('^cache.layers.3.attn =')")
-    expect(visit.page.locator("[data-formula='cache.layers.3.attn']")).to_have_text(bill["cache.layers.3.attn"].formula)
+    assert f"{config.q_rank:,}" in tab.page.inner_text("[data-formula='parameters.layers.3.attn.q_b.weight']")  # type: ignore[union-attr]
+    tab.page.click("td[data-number='cache.bytes_per_token'] button")
+    tab.page.click(".why button:text-matches('^cache.layers.3.attn =')")
+    expect(tab.page.locator("[data-formula='cache.layers.3.attn']")).to_have_text(bill["cache.layers.3.attn"].formula)
 
 
-def test_split_price_and_training_are_counted(visit: Visit) -> None:
+def test_split_price_and_training_are_counted(tab: Tab) -> None:
     how: dict[str, Any] = {"context": 2048, "batch": 4, "dtype": "bfloat16", "cache": "bfloat16", "device": "h100"}
     bill, split = pellucid.count("llama-3.1-8b", **how), Split(2, 2, 1)
     told = json.loads(json.dumps(count.document(bill, count.view("h100", 2.5, True, 8, True, 2, "tp=2,pp=2"))))
-    visit.go(view="budget", budget="of:llama-3.1-8b context:2048 batch:4 device:h100")
+    tab.go(view="budget", budget="of:llama-3.1-8b context:2048 batch:4 device:h100")
     said = phrases("en")
-    visit.page.click("details:has([data-devices]) summary")
-    visit.page.get_by_label(said["page.budget.tp"]).fill("2")
-    visit.page.get_by_label(said["page.budget.pp"]).fill("2")
-    visit.page.get_by_label(said["page.budget.price"]).fill("2.5")
-    visit.page.get_by_label(said["page.budget.train"], exact=True).check()
-    visit.page.get_by_label(said["page.budget.lora"]).fill("8")
-    visit.page.get_by_label(said["page.budget.shards"]).fill("2")
-    visit.page.get_by_label(said["page.budget.recompute"]).check()
-    visit.page.wait_for_selector("[data-ranks='4']")
+    tab.page.click("details:has([data-devices]) summary")
+    tab.page.get_by_label(said["page.budget.tp"]).fill("2")
+    tab.page.get_by_label(said["page.budget.pp"]).fill("2")
+    tab.page.get_by_label(said["page.budget.price"]).fill("2.5")
+    tab.page.get_by_label(said["page.budget.train"], exact=True).check()
+    tab.page.get_by_label(said["page.budget.lora"]).fill("8")
+    tab.page.get_by_label(said["page.budget.shards"]).fill("2")
+    tab.page.get_by_label(said["page.budget.recompute"]).check()
+    tab.page.wait_for_selector("[data-ranks='4']")
     for i, stage in enumerate(spread(bill, split).stages):
-        row = visit.page.locator("[data-ranks] details tbody tr").nth(i)
+        row = tab.page.locator("[data-ranks] details tbody tr").nth(i)
         assert f"{stage.parameters:,}" in (row.text_content() or "")
     ranks = told["ranks"]["bounds"]["decode"]
     fullest = max(range(2), key=lambda i: (told["ranks"]["stages"][i]["weights"] + told["ranks"]["stages"][i]["cache"], -i))
-    assert visit.page.locator(f"[data-number='ranks.stages.{fullest}.cache']").first.get_attribute("data-value") == str(
+    assert tab.page.locator(f"[data-number='ranks.stages.{fullest}.cache']").first.get_attribute("data-value") == str(
         told["ranks"]["stages"][fullest]["cache"]
     )
-    price = visit.page.locator("[data-number='ranks.bounds.decode.price_of_a_million_tokens']").first
+    price = tab.page.locator("[data-number='ranks.bounds.decode.price_of_a_million_tokens']").first
     expect(price).to_have_text(f"≥ {figures(ranks['price_of_a_million_tokens'])}")
-    visit.page.get_by_label(said["page.budget.pp"]).fill("1")
-    visit.page.get_by_label(said["page.budget.tp"]).fill("1")
-    visit.page.keyboard.press("Tab")
-    one = visit.page.locator("td[data-number='bounds.decode.price_of_a_million_tokens']")
+    tab.page.get_by_label(said["page.budget.pp"]).fill("1")
+    tab.page.get_by_label(said["page.budget.tp"]).fill("1")
+    tab.page.keyboard.press("Tab")
+    one = tab.page.locator("td[data-number='bounds.decode.price_of_a_million_tokens']")
     alone = count.document(bill, count.view("h100", 2.5))["bounds"]["decode"]["price_of_a_million_tokens"]
     expect(one).to_have_attribute("data-value", str(alone))
     way = training(bill, Way(8, True, 2))
-    found = visit.page.eval_on_selector_all(
+    found = tab.page.eval_on_selector_all(
         "[data-training] [data-number]", "all => all.map(b => [b.dataset.number.slice(9), Number(b.dataset.value)])"
     )
     assert (
         dict(found) == {name: int(way[name]) for name, _ in found}
         and {"memory.total", "memory.adapters", "flops.total"} <= dict(found).keys()
     )
-    visit.page.locator("[data-training] [data-number='training.memory.adapters']").click()
-    assert way["memory.adapters"].formula in visit.page.inner_text("[data-training] .why")
+    tab.page.locator("[data-training] [data-number='training.memory.adapters']").click()
+    assert way["memory.adapters"].formula in tab.page.inner_text("[data-training] .why")
 
 
-def test_a_split_that_cannot_be_is_told(visit: Visit) -> None:
-    visit.refusals = {400}
-    visit.go(view="budget", budget="of:llama-3.1-8b context:2048 device:h100 tp:3")
-    expect(visit.page.locator("[data-column]").first).to_contain_text("tp")
-    assert visit.page.locator("[data-ranks]").count() == 0
+def test_a_split_that_cannot_be_is_told(tab: Tab) -> None:
+    tab.refusals = {400}
+    tab.go(view="budget", budget="of:llama-3.1-8b context:2048 device:h100 tp:3")
+    expect(tab.page.locator("[data-column]").first).to_contain_text("tp")
+    assert tab.page.locator("[data-ranks]").count() == 0
 
 
 CURVES = [("context", "cache", "cache.bytes"), ("batch", "decode", "flops.decode"), ("dtype", "cache", "cache.bytes")]
 
 
 @pytest.mark.parametrize(("along", "curve", "number"), CURVES)
-def test_curves_are_counted_at_every_point(visit: Visit, along: str, curve: str, number: str) -> None:
+def test_curves_are_counted_at_every_point(tab: Tab, along: str, curve: str, number: str) -> None:
     """Two models and one that is not disclosed, which is labelled so."""
     how: dict[str, Any] = {"context": 1024, "batch": 2, "dtype": "bfloat16", "cache": "bfloat16"}
-    visit.go(view="budget", budget=f"of:gpt2-small context:1024 batch:2 beside:gpt2-medium,gpt-4 along:{along} curve:{curve}")
-    visit.page.wait_for_selector("[data-curve-model='gpt2-medium']", state="attached")
-    cells = visit.page.eval_on_selector_all(
+    tab.go(view="budget", budget=f"of:gpt2-small context:1024 batch:2 beside:gpt2-medium,gpt-4 along:{along} curve:{curve}")
+    tab.page.wait_for_selector("[data-curve-model='gpt2-medium']", state="attached")
+    cells = tab.page.eval_on_selector_all(
         "[data-curve-model]", "all => all.map(c => [c.dataset.curveModel, c.dataset.at, c.dataset.value])"
     )
     assert {m for m, _, _ in cells} == {"gpt2-small", "gpt2-medium"} and len(cells) >= 8
@@ -141,23 +141,23 @@ def test_curves_are_counted_at_every_point(visit: Visit, along: str, curve: str,
         point = int(at) if at.isdigit() else at
         assert int(value) == int(pellucid.count(model, **how | {along: point})[number])
     undisclosed = phrases("en")["page.budget.undisclosed"]
-    assert undisclosed in visit.page.inner_text("[data-column='gpt-4']") and f"GPT-4: {undisclosed}" in visit.page.inner_text("main")
+    assert undisclosed in tab.page.inner_text("[data-column='gpt-4']") and f"GPT-4: {undisclosed}" in tab.page.inner_text("main")
 
 
-def test_times_are_drawn_on_a_device_and_over_devices(visit: Visit) -> None:
-    visit.go(view="budget", budget="of:gpt2-small context:512 device:h100 along:device curve:next")
-    visit.page.wait_for_selector("[data-curve-model='gpt2-small'][data-at='h200']", state="attached")
+def test_times_are_drawn_on_a_device_and_over_devices(tab: Tab) -> None:
+    tab.go(view="budget", budget="of:gpt2-small context:512 device:h100 along:device curve:next")
+    tab.page.wait_for_selector("[data-curve-model='gpt2-small'][data-at='h200']", state="attached")
     for name in ("h100", "h200", "m4max"):
         bill = pellucid.count("gpt2-small", context=512, device=name)
-        value = visit.page.get_attribute(f"[data-curve-model='gpt2-small'][data-at='{name}']", "data-value")
+        value = tab.page.get_attribute(f"[data-curve-model='gpt2-small'][data-at='{name}']", "data-value")
         device = count.device_of(bill)
         assert device and float(value or "nan") == pace(bill, Split(), "decode", device).seconds
 
 
-def test_the_map_opens_to_single_tensors(visit: Visit) -> None:
+def test_the_map_opens_to_single_tensors(tab: Tab) -> None:
     bill = pellucid.count("deepseek-v3")
-    visit.go(view="budget", budget="of:deepseek-v3 context:4096")
-    page = visit.page
+    tab.go(view="budget", budget="of:deepseek-v3 context:4096")
+    page = tab.page
     page.click("[data-part='attn']")
     page.wait_for_selector("[data-part='layers.3.attn.q_b.weight']")
     inner = dict(page.eval_on_selector_all("[data-part]", "all => all.map(b => [b.dataset.part, Number(b.dataset.count)])"))
@@ -170,9 +170,9 @@ def test_the_map_opens_to_single_tensors(visit: Visit) -> None:
     assert page.get_attribute("[data-single]", "data-single") == "layers.10.attn.q_b.weight"
 
 
-def test_a_single_tensor_of_the_opened_model_is_a_tile(visit: Visit) -> None:
-    visit.go(view="budget")
-    page = visit.page
+def test_a_single_tensor_of_the_opened_model_is_a_tile(tab: Tab) -> None:
+    tab.go(view="budget")
+    page = tab.page
     page.click("[data-part='attn']")
     page.click("[data-part='layers.0.attn.q.weight']")
     page.click("[data-part='layers.2.attn.q.weight']")
@@ -181,11 +181,11 @@ def test_a_single_tensor_of_the_opened_model_is_a_tile(visit: Visit) -> None:
     assert "layers.2.attn.q.weight" in page.inner_text("aside h2")
 
 
-def test_measured_stands_beside_predicted(visit: Visit) -> None:
+def test_measured_stands_beside_predicted(tab: Tab) -> None:
     """It can be cancelled; then what is shown is what the server tells of its measurement, part by part."""
-    visit.refusals = {429, 503}
-    visit.go(view="budget")
-    page = visit.page
+    tab.refusals = {429, 503}
+    tab.go(view="budget")
+    page = tab.page
     page.click("[data-measure]")
     page.click("[data-cancel]")
     page.wait_for_selector("[data-measure]")
@@ -216,10 +216,10 @@ def test_measured_stands_beside_predicted(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_every_line_is_said_in_the_language(visit: Visit, lang: str) -> None:
-    visit.go(lang, view="budget", budget="of:deepseek-v3 context:4096 device:h200 train:true")
-    visit.page.wait_for_selector("[data-training]")
-    text, said = visit.page.inner_text("main"), phrases(lang)
+def test_every_line_is_said_in_the_language(tab: Tab, lang: str) -> None:
+    tab.go(lang, view="budget", budget="of:deepseek-v3 context:4096 device:h200 train:true")
+    tab.page.wait_for_selector("[data-training]")
+    text, said = tab.page.inner_text("main"), phrases(lang)
     for key in (
         "page.budget.situations",
         "page.budget.each.parameters",
@@ -230,18 +230,18 @@ def test_every_line_is_said_in_the_language(visit: Visit, lang: str) -> None:
         assert said[key] in text
 
 
-def test_colours_are_chosen_where_they_are_seen(visit: Visit) -> None:
+def test_colours_are_chosen_where_they_are_seen(tab: Tab) -> None:
     """By the legend and by the tile's own button; both show what is set, and the pictures follow."""
-    visit.go(tensor="layers.0.attn.q")
-    page = visit.page
+    tab.go(tensor="layers.0.attn.q")
+    page = tab.page
     page.wait_for_selector("aside .frame canvas")
     read = "(c => c.toDataURL())(document.querySelector('aside .frame canvas'))"
-    visit.settle()
+    tab.settle()
     before = page.evaluate(read)
     assert page.get_attribute("aside [data-root]", "aria-pressed") == "true" and page.locator(".legend [data-root]").is_checked()
     page.click("aside [data-root]")
-    visit.settle()
+    tab.settle()
     assert page.evaluate(read) != before and not page.locator(".legend [data-root]").is_checked()
     page.locator(".legend [data-root]").check()
-    visit.settle()
+    tab.settle()
     assert page.evaluate(read) == before and page.get_attribute("aside [data-root]", "aria-pressed") == "true"

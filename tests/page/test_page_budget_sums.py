@@ -8,10 +8,10 @@ import pytest
 from playwright.sync_api import expect
 
 import pellucid
+from browser import Tab
 from pellucid import catalog
 from pellucid.messages import phrases
 from served import Served
-from visits import Visit
 
 MODELS = ["gpt2-small", "llama-3.1-8b", "llama-3.1-70b", "deepseek-v3", "mixtral-8x7b", "gemma-2-9b"]
 DEVICES = ["h200", "h100", "a100", "m4max"]
@@ -71,74 +71,74 @@ PLACES = [
 
 
 @pytest.mark.parametrize("budget", PLACES)
-def test_the_table_of_parts_ends_in_the_number_above(visit: Visit, budget: str) -> None:
-    visit.go(view="budget", budget=budget)
-    visit.page.wait_for_selector("[data-parts='decode'] tfoot")
+def test_the_table_of_parts_ends_in_the_number_above(tab: Tab, budget: str) -> None:
+    tab.go(view="budget", budget=budget)
+    tab.page.wait_for_selector("[data-parts='decode'] tfoot")
     for phase in ("decode", "prefill"):
-        table = visit.page.locator(f"[data-parts='{phase}']")
+        table = tab.page.locator(f"[data-parts='{phase}']")
         each = [float(x) for x in table.locator("[data-seconds]").evaluate_all("all => all.map(c => c.dataset.seconds)")]
         whole = float(table.locator("[data-sum-of='all']").get_attribute("data-value") or "nan")
         assert len(each) > 3 and fsum(each) == pytest.approx(whole, rel=1e-9)
-        heads = visit.page.locator(f"button[data-number$='bounds.{phase}.seconds']")
+        heads = tab.page.locator(f"button[data-number$='bounds.{phase}.seconds']")
         assert heads.count() >= 1
         assert {float(x) for x in heads.evaluate_all("all => all.map(b => b.dataset.value)")} == {whole}
 
 
-def test_labels_have_one_meaning(visit: Visit) -> None:
-    visit.go(view="budget", budget=PLACES[0])
-    visit.page.wait_for_selector("[data-parts='decode'] tfoot")
-    text = visit.page.inner_text("main")
+def test_labels_have_one_meaning(tab: Tab) -> None:
+    tab.go(view="budget", budget=PLACES[0])
+    tab.page.wait_for_selector("[data-parts='decode'] tfoot")
+    text = tab.page.inner_text("main")
     for key in ("page.budget.devices", "page.budget.batch", "page.budget.longest", "page.budget.fits.one"):
         assert SAID[key] not in text, key  # of one device, which several were asked for
     assert SAID["page.budget.batch.many"] in text
-    names = visit.page.locator("[data-situation] strong").all_text_contents()
+    names = tab.page.locator("[data-situation] strong").all_text_contents()
     assert len(set(names)) == len(names)
-    options = visit.page.locator(".controls option").all_text_contents()
+    options = tab.page.locator(".controls option").all_text_contents()
     assert not {"+", "–", "-"} & {o.strip() for o in options}
 
 
-def test_budget_starts_from_what_runs(visit: Visit) -> None:
+def test_budget_starts_from_what_runs(tab: Tab) -> None:
     """The same label, the same number: Cache's bytes a token and Budget's are of one dtype."""
     model = pellucid.load("pellucid/capitals", dtype="float32")
-    visit.go(view="budget")
-    number = visit.page.locator("td[data-number='cache.bytes_per_token']").first
+    tab.go(view="budget")
+    number = tab.page.locator("td[data-number='cache.bytes_per_token']").first
     expect(number).to_have_attribute(
         "data-value", str(int(pellucid.count(model.name, dtype="float32", cache="float32")["cache.bytes_per_token"]))
     )
     each = number.get_attribute("data-value")
-    visit.go(view="cache")
-    expect(visit.page.locator(".sheet .note").first).to_contain_text(f"{int(each or 0):,}")
+    tab.go(view="cache")
+    expect(tab.page.locator(".sheet .note").first).to_contain_text(f"{int(each or 0):,}")
 
 
-def test_another_model_is_counted_at_its_own_context(visit: Visit) -> None:
-    visit.go(view="budget", budget="of:deepseek-v3 context:131072 device:h200")
-    visit.page.wait_for_selector("[data-parts='decode'] tfoot")
-    visit.page.locator(".controls select").first.select_option("gpt3-xl")
-    expect(visit.page.locator("[data-column='gpt3-xl'] .kind").first).to_contain_text("24")
-    assert visit.page.locator("main .warn").count() == 0
+def test_another_model_is_counted_at_its_own_context(tab: Tab) -> None:
+    tab.go(view="budget", budget="of:deepseek-v3 context:131072 device:h200")
+    tab.page.wait_for_selector("[data-parts='decode'] tfoot")
+    tab.page.locator(".controls select").first.select_option("gpt3-xl")
+    expect(tab.page.locator("[data-column='gpt3-xl'] .kind").first).to_contain_text("24")
+    assert tab.page.locator("main .warn").count() == 0
 
 
-def test_an_entry_says_where_it_is_from(visit: Visit) -> None:
-    visit.go(view="budget", budget="of:gpt2-small beside:gpt-3.5")
+def test_an_entry_says_where_it_is_from(tab: Tab) -> None:
+    tab.go(view="budget", budget="of:gpt2-small beside:gpt-3.5")
     entries = catalog.models()
-    row = visit.page.locator("[data-said='page.budget.from'] td")
+    row = tab.page.locator("[data-said='page.budget.from'] td")
     expect(row.first).to_contain_text(entries["gpt2-small"]["source"])
     expect(row.nth(1)).to_contain_text(entries["gpt-3.5"]["organisation"])
-    expect(visit.page.locator("[data-said='page.budget.notes']")).to_contain_text(entries["gpt2-small"]["notes"][0])
+    expect(tab.page.locator("[data-said='page.budget.notes']")).to_contain_text(entries["gpt2-small"]["notes"][0])
 
 
-def test_what_is_kept_of_a_source_is_told(visit: Visit) -> None:
+def test_what_is_kept_of_a_source_is_told(tab: Tab) -> None:
     """T5: the encoder's rows, and the cross attentions' keys and values, at every step."""
     name, prompt = "pellucid/capitals-t5", "The capital of France is Paris."
     run = pellucid.trace(pellucid.load(name, dtype="float32"), prompt, 3)
-    visit.go(view="cache", model=name, prompt=prompt, steps=3, step=2)
-    visit.page.wait_for_selector("[data-source-bytes]")
+    tab.go(view="cache", model=name, prompt=prompt, steps=3, step=2)
+    tab.page.wait_for_selector("[data-source-bytes]")
     parts = {s.path.rpartition(".")[0] for s in run if s.path.endswith(".cross.k")}
-    shown = visit.page.locator("[data-part$='.cross']").evaluate_all("all => all.map(r => r.dataset.part)")
+    shown = tab.page.locator("[data-part$='.cross']").evaluate_all("all => all.map(r => r.dataset.part)")
     assert set(shown) == parts
-    total = int(visit.page.get_attribute("tr[data-step='2'] [data-total]", "data-total") or 0)
-    layers = sum(int(float(x)) for x in visit.page.locator("[data-part] [data-bytes]").evaluate_all("all => all.map(c => c.dataset.bytes)"))
+    total = int(tab.page.get_attribute("tr[data-step='2'] [data-total]", "data-total") or 0)
+    layers = sum(int(float(x)) for x in tab.page.locator("[data-part] [data-bytes]").evaluate_all("all => all.map(c => c.dataset.bytes)"))
     assert layers == total
-    assert f"{total:,}" in visit.page.inner_text("[data-source-bytes]")
-    assert visit.page.inner_text("tr[data-step='0'] [data-rows]") == f"{len(run.ids)} + 1"
-    assert f"{len(run.ids)}" in visit.page.inner_text(".told")
+    assert f"{total:,}" in tab.page.inner_text("[data-source-bytes]")
+    assert tab.page.inner_text("tr[data-step='0'] [data-rows]") == f"{len(run.ids)} + 1"
+    assert f"{len(run.ids)}" in tab.page.inner_text(".told")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
+from browser import Tab, open_tab, serve_from_thread
 from pellucid.api.model import specimens
-from visits import Visit, session, standing, visiting
 
 WIDTHS = (1440, 390)
 SHAPES = "gpt2-small"
@@ -72,11 +72,11 @@ def broken(found: dict[str, Any]) -> list[str]:
     return gaps
 
 
-def run_of(visit: Visit, **place: Any) -> dict[str, list[str]]:
+def run_of(tab: Tab, **place: Any) -> dict[str, list[str]]:
     """Open a run; what each of its tensors was made from, as the server tells it."""
-    with visit.page.expect_response(lambda r: r.request.method == "POST" and r.url.split("?")[0].endswith("/api/runs")) as got:
-        visit.go(**place)
-    visit.settle()
+    with tab.page.expect_response(lambda r: r.request.method == "POST" and r.url.split("?")[0].endswith("/api/runs")) as got:
+        tab.go(**place)
+    tab.settle()
     return {t["path"]: t["inputs"] for t in got.value.json()["tensors"]}
 
 
@@ -90,23 +90,23 @@ def fold(page: Page, opens: bool) -> None:
 
 
 @pytest.mark.parametrize("name", specimens())
-def test_everything_comes_from_somewhere_and_goes_somewhere(visit: Visit, name: str) -> None:
+def test_everything_comes_from_somewhere_and_goes_somewhere(tab: Tab, name: str) -> None:
     for width in WIDTHS:
-        visit.page.set_viewport_size({"width": width, "height": 900})
-        made = run_of(visit, model=name)
-        assert complaints(visit.page, made) == [], width
-        fold(visit.page, True)
-        assert complaints(visit.page, made) == [], (width, "unfolded")
-        fold(visit.page, False)
-        assert complaints(visit.page, made) == [], (width, "folded")
+        tab.page.set_viewport_size({"width": width, "height": 900})
+        made = run_of(tab, model=name)
+        assert complaints(tab.page, made) == [], width
+        fold(tab.page, True)
+        assert complaints(tab.page, made) == [], (width, "unfolded")
+        fold(tab.page, False)
+        assert complaints(tab.page, made) == [], (width, "folded")
 
 
 def test_so_it_does_where_there_are_shapes_alone(browser: Browser) -> None:
-    with standing(session(SHAPES)) as address, visiting(browser, address) as visit:
+    with serve_from_thread(SHAPES) as address, open_tab(browser, address) as tab:
         for width in WIDTHS:
-            visit.page.set_viewport_size({"width": width, "height": 900})
-            made = run_of(visit)
-            assert len(made) > 100 and complaints(visit.page, made) == []
+            tab.page.set_viewport_size({"width": width, "height": 900})
+            made = run_of(tab)
+            assert len(made) > 100 and complaints(tab.page, made) == []
 
 
 MUTANTS = {
@@ -118,13 +118,13 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_line_that_is_missing_is_found(visit: Visit, mutant: str) -> None:
-    made = run_of(visit, model="pellucid/capitals-t5")
+def test_a_line_that_is_missing_is_found(tab: Tab, mutant: str) -> None:
+    made = run_of(tab, model="pellucid/capitals-t5")
     selector, complaint = MUTANTS[mutant]
     if selector:
-        assert visit.page.evaluate(
+        assert tab.page.evaluate(
             "s => { const all = document.querySelectorAll(s); all.forEach(p => p.remove()); return all.length; }", selector
         )
     else:
-        visit.page.evaluate("document.querySelector('.river svg path:not(.wide)').setAttribute('d', 'M-50 -50L-60 -60')")
-    assert any(complaint in told for told in complaints(visit.page, made))
+        tab.page.evaluate("document.querySelector('.river svg path:not(.wide)').setAttribute('d', 'M-50 -50L-60 -60')")
+    assert any(complaint in told for told in complaints(tab.page, made))

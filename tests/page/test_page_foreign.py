@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from visits import session, standing
+from browser import serve_from_thread
 
 # Each way to reach another site's server, and what it gave: "" is nothing.
 WAYS = """async base => {
@@ -73,7 +73,7 @@ def site(text: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[str]:
-    with standing(session("pellucid/capitals")) as found:
+    with serve_from_thread("pellucid/capitals") as found:
         yield found
 
 

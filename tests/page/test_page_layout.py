@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from visits import Visit
+from browser import Tab
 
 PROMPT = "The capital of France is"
 ZERO = json.dumps([["layers.1.attn.z", "0,:,:,:", "to", "0"]])
@@ -91,14 +91,14 @@ def complaints(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("name", PLACES)
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_every_view_stands_in_any_window(visit: Visit, name: str, lang: str) -> None:
-    visit.go(lang, **{"prompt": PROMPT} | PLACES[name])
-    visit.settle()
+def test_every_view_stands_in_any_window(tab: Tab, name: str, lang: str) -> None:
+    tab.go(lang, **{"prompt": PROMPT} | PLACES[name])
+    tab.settle()
     wrong = []
     for width in WIDTHS:
-        visit.page.set_viewport_size({"width": width, "height": 900})
-        visit.settle()
-        wrong += [(width, told) for told in complaints(visit.page)]
+        tab.page.set_viewport_size({"width": width, "height": 900})
+        tab.settle()
+        wrong += [(width, told) for told in complaints(tab.page)]
     assert wrong == []
 
 
@@ -110,12 +110,12 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("selector", MUTANTS)
-def test_each_rule_sees_what_breaks_it(visit: Visit, selector: str) -> None:
+def test_each_rule_sees_what_breaks_it(tab: Tab, selector: str) -> None:
     change, complaint = MUTANTS[selector]
-    visit.go(prompt=PROMPT, **(PLACES["tile"] if selector == ".reading" else {}))
+    tab.go(prompt=PROMPT, **(PLACES["tile"] if selector == ".reading" else {}))
     if selector == ".reading":
-        visit.page.wait_for_selector("[data-sum]")
-    visit.settle()
-    assert complaints(visit.page) == []
-    visit.page.evaluate(f"s => {{ const e = document.querySelector(s); {change}; }}", selector)
-    assert any(complaint in told for told in complaints(visit.page))
+        tab.page.wait_for_selector("[data-sum]")
+    tab.settle()
+    assert complaints(tab.page) == []
+    tab.page.evaluate(f"s => {{ const e = document.querySelector(s); {change}; }}", selector)
+    assert any(complaint in told for told in complaints(tab.page))

@@ -11,12 +11,12 @@ import torch
 from playwright.sync_api import Browser, expect
 
 import pellucid
+from browser import Tab, open_tab, serve_from_command, serve_from_thread
 from local_hub import Hub, serving
 from pellucid import families
 from pellucid.api.model import SPECIMENS, make
 from pellucid.messages import phrases
 from pellucid.runs.answers import visible
-from visits import Visit, opened, session, standing, visiting
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 320, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
@@ -89,16 +89,16 @@ def by_hub(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[s
 def test_shapes_counts_and_budget_without_weights(
     way: Callable[..., Iterator[tuple[str, list[str]]]], browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with way(tmp_path, monkeypatch) as (name, more), opened(name, *more) as address, visiting(browser, address) as visit:  # type: ignore[attr-defined]
+    with way(tmp_path, monkeypatch) as (name, more), serve_from_command(name, *more) as address, open_tab(browser, address) as tab:  # type: ignore[attr-defined]
         config = str(SPECIMENS / "capitals") if way is by_hub else name
-        looked_at(visit, name, pellucid.count(config))
+        looked_at(tab, name, pellucid.count(config))
 
 
-def looked_at(visit: Visit, name: str, bill: "pellucid.counting.Bill") -> None:
+def looked_at(tab: Tab, name: str, bill: "pellucid.counting.Bill") -> None:
     """Life has every tensor with its shape; a tile opens without values; the Budget is the bill."""
-    page = visit.page
+    page = tab.page
     for lang in ("en", "zh"):
-        visit.go(lang)
+        tab.go(lang)
         said = phrases(lang)
         sentence = said["page.shapes"].format(model=name)
         assert sentence in page.inner_text("[data-shapes]")
@@ -135,10 +135,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_trace_shows_its_own_values(recorded: Path, browser: Browser) -> None:
     life, model = pellucid.load_trace(recorded), pellucid.load("pellucid/capitals-llama")
     block = [s for s in pellucid.trace(model, "The capital of France is") if s.path.startswith("layers.1.")]
-    with opened(str(recorded)) as address, visiting(browser, address) as visit:
+    with serve_from_command(str(recorded)) as address, open_tab(browser, address) as tab:
         for lang in ("en", "zh"):
-            visit.go(lang)
-            page = visit.page
+            tab.go(lang)
+            page = tab.page
             assert page.locator("#model").input_value() == "pellucid/capitals-llama"
             assert page.locator("#prompt").input_value() == "The capital of France is"
             assert [int(x) for x in page.locator(".token .id").all_inner_texts()] == life.ids + life.new
@@ -147,17 +147,17 @@ def test_a_trace_shows_its_own_values(recorded: Path, browser: Browser) -> None:
             assert line.get_attribute("data-flops") == str(sum(s.flops for s in block)) and line.inner_text().endswith("FLOP")
             assert line.get_attribute("data-parameters") == str(sum(p.numel() for p in model.module.layers[1].parameters()))
         for path, at in (("layers.1.attn.q", (0, 2, 1, 3)), (EDITED, (0, 4, 7)), ("logits", (0, 4, 11))):
-            found = visit.cell(path, at)
+            found = tab.open_cell(path, at)
             value = life.all(path)[0].value[at]
             assert torch.tensor(float(found.value), dtype=value.dtype) == value, path
             assert found.bytes["received"] == found.bytes["source"]
             says = "page.given" if path == EDITED else "page.unsummed"
             expect(page.locator("aside > p.soft")).to_have_text(phrases("en")[says])
-        visit.go(view="next")
+        tab.go(view="next")
         expect(page.locator("[data-pick]")).to_have_attribute("data-pick", str(life.new[0]))
-        visit.settle()
+        tab.settle()
         assert page.locator("tr[data-layer]").count() > 4
-        visit.go(view="budget")
+        tab.go(view="budget")
         bill = pellucid.count("pellucid/capitals-llama", dtype="float32", cache="float32")
         page.wait_for_selector("td[data-number='parameters.total'][data-value]")
         assert page.get_attribute("td[data-number='cache.bytes']", "data-value") == str(int(bill["cache.bytes"]))
@@ -167,24 +167,24 @@ def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path, brows
     """Its values are shown; its Budget says that the model is not here, and the catalogue's models can be counted."""
     pellucid.trace(pellucid.load(folder), "The").save(tmp_path / "t")
     life = pellucid.load_trace(tmp_path / "t")
-    with opened(str(tmp_path / "t")) as address, visiting(browser, address, refusals=(400, 404)) as visit:
-        visit.go()
-        assert visit.page.locator("#model").input_value() == str(folder)
+    with serve_from_command(str(tmp_path / "t")) as address, open_tab(browser, address, refusals=(400, 404)) as tab:
+        tab.go()
+        assert tab.page.locator("#model").input_value() == str(folder)
         told = [visible(pellucid.load(folder).tokenizer.pieces([i])[0]) for i in life.ids + life.new]
-        assert visit.page.locator(".token .piece").all_inner_texts() == told
-        line = visit.page.locator('[data-block="layers.1"] [data-flops]')
+        assert tab.page.locator(".token .piece").all_inner_texts() == told
+        line = tab.page.locator('[data-block="layers.1"] [data-flops]')
         assert line.get_attribute("data-parameters") is None and "FLOP" in line.inner_text() and "W" not in line.inner_text()
-        found = visit.cell("layers.0.attn.q", (0, 0, 1, 2))
+        found = tab.open_cell("layers.0.attn.q", (0, 0, 1, 2))
         assert float(found.value) == pytest.approx(float(life["layers.0.attn.q"].value[0, 0, 1, 2]), rel=1e-7)
-        visit.go(view="next")
-        visit.page.wait_for_selector(".stages tr[data-id]")
+        tab.go(view="next")
+        tab.page.wait_for_selector(".stages tr[data-id]")
         best = life.last_logits().argsort(descending=True, stable=True)[:5].tolist()
-        assert [int(row.get_attribute("data-id") or -1) for row in visit.page.locator(".stages tr[data-id]").all()[:5]] == best
-        visit.go(view="budget")
-        expect(visit.page.locator("[data-column]").first).to_contain_text(str(folder))
-        expect(visit.page.locator("[data-column]").first).to_contain_text("pellucid/capitals")
-        visit.page.click("[data-situation]")
-        visit.page.wait_for_selector("[data-ranks='8']")
+        assert [int(row.get_attribute("data-id") or -1) for row in tab.page.locator(".stages tr[data-id]").all()[:5]] == best
+        tab.go(view="budget")
+        expect(tab.page.locator("[data-column]").first).to_contain_text(str(folder))
+        expect(tab.page.locator("[data-column]").first).to_contain_text("pellucid/capitals")
+        tab.page.click("[data-situation]")
+        tab.page.wait_for_selector("[data-ranks='8']")
 
 
 def test_a_family_that_the_page_was_built_without(tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,9 +200,9 @@ def test_a_family_that_the_page_was_built_without(tmp_path: Path, browser: Brows
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(SPECIMENS / "capitals-llama" / name, tmp_path / "m")
     life = pellucid.trace(pellucid.load(tmp_path / "m", dtype="float32"), "The capital of France is", terms=True)
-    with standing(session(str(tmp_path / "m"))) as address, visiting(browser, address) as visit:
-        visit.go(prompt="The capital of France is")
-        page = visit.page
+    with serve_from_thread(str(tmp_path / "m")) as address, open_tab(browser, address) as tab:
+        tab.go(prompt="The capital of France is")
+        page = tab.page
         assert page.locator("[data-picked]").get_attribute("data-picked") == str(life.new[0])
         for closed in iter(lambda: page.locator('[data-block][aria-expanded="false"]'), None):
             if closed.count() == 0:
@@ -212,6 +212,6 @@ def test_a_family_that_the_page_was_built_without(tmp_path: Path, browser: Brows
         assert sorted(shown) == sorted(s.path for s in life) and "layers.0.ffn_post_norm" in shown
         seen = life["layers.2.ffn_post_norm"]
         assert seen.terms is not None
-        found = visit.cell("layers.2.ffn_post_norm", (0, 4, 7))
+        found = tab.open_cell("layers.2.ffn_post_norm", (0, 4, 7))
         assert float(found.value) == pytest.approx(float(seen.value[0, 4, 7]), rel=1e-6)
-        assert visit.total() == seen.terms((0, 4, 7)).total()
+        assert tab.formula_sum() == seen.terms((0, 4, 7)).total()

@@ -18,13 +18,13 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Error, Route
 
+from browser import READY, Tab, open_tab, serve_from_thread
 from payloads import NAIVE, PAYLOADS, TEXTS, Payload
 from pellucid import messages
 from pellucid.api.model import make
 from pellucid.tokenizer.pieces import LETTERS
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Seen
-from visits import READY, Visit, session, standing, visiting
 
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 ALL = " ".join(TEXTS)
@@ -68,18 +68,18 @@ def piece(text: str) -> str:
     return "".join("·" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def unseen(visit: Visit, texts: Iterable[str]) -> list[str]:
+def unseen(tab: Tab, texts: Iterable[str]) -> list[str]:
     """The texts that the page does not show."""
-    found = visit.page.evaluate(READ)
+    found = tab.page.evaluate(READ)
     return [t for t in texts if t not in found]
 
 
-def look(visit: Visit, **place: object) -> None:
+def look(tab: Tab, **place: object) -> None:
     """Go to a place of the open page by its address alone, and look at what became of the texts there."""
-    visit.page.evaluate("h => { location.hash = h }", "&".join(f"{k}={quote(str(v), safe='')}" for k, v in place.items()))
-    visit.page.wait_for_function(READY)
-    visit.page.wait_for_timeout(SETTLED)
-    assert visit.page.evaluate(HARM) == [] and not visit.faults, (place, visit.faults)
+    tab.page.evaluate("h => { location.hash = h }", "&".join(f"{k}={quote(str(v), safe='')}" for k, v in place.items()))
+    tab.page.wait_for_function(READY)
+    tab.page.wait_for_timeout(SETTLED)
+    assert tab.page.evaluate(HARM) == [] and not tab.faults, (place, tab.faults)
 
 
 def model(path: Path) -> Path:
@@ -158,9 +158,9 @@ def desks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     os.chdir(folder)  # a name is shown as it is typed, from here
     try:
         with (
-            standing(session(named(folder, first, made))) as one,
-            standing(session(named(folder, second, made))) as two,
-            standing(session(str(recorded(folder / "trace")))) as trace,
+            serve_from_thread(named(folder, first, made)) as one,
+            serve_from_thread(named(folder, second, made)) as two,
+            serve_from_thread(str(recorded(folder / "trace"))) as trace,
         ):
             yield {"first": one, "second": two, "trace": trace}
     finally:
@@ -215,43 +215,43 @@ def test_each_text_works_on_a_careless_page(browser: Browser) -> None:
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_a_prompt_its_tokens_and_the_models_name(browser: Browser, desks: dict[str, str], lang: str) -> None:
-    with visiting(browser, desks["first"], refusals=REFUSED) as visit:
-        visit.go(lang, prompt=ALL)
-        pieces = visit.page.locator(".token .piece").all_inner_texts()
-        assert visit.page.input_value("#prompt") == TYPED and len(pieces) == 160
-        assert unseen(visit, map(spelled, FOLDERS[0])) == []
+    with open_tab(browser, desks["first"], refusals=REFUSED) as tab:
+        tab.go(lang, prompt=ALL)
+        pieces = tab.page.locator(".token .piece").all_inner_texts()
+        assert tab.page.input_value("#prompt") == TYPED and len(pieces) == 160
+        assert unseen(tab, map(spelled, FOLDERS[0])) == []
         for view in VIEWS:
-            look(visit, view=view, prompt=ALL)
+            look(tab, view=view, prompt=ALL)
         ids = "#" + " ".join(str(256 + i) for i in range(len(TEXTS)))  # the tokens by themselves
         for view in ("life", "next", "attention", "cache"):
-            look(visit, view=view, prompt=ids, steps=2, position=7)
-            assert unseen(visit, (spelled(piece(t)) for t in TEXTS)) == []
+            look(tab, view=view, prompt=ids, steps=2, position=7)
+            assert unseen(tab, (spelled(piece(t)) for t in TEXTS)) == []
         for tensor in ("layers.1.attn.scores", "layers.1.attn.pattern", "logits"):
-            look(visit, tensor=tensor, prompt=ids, steps=2, cell="0,1,40,3" if tensor != "logits" else "0,40,300")
-    with visiting(browser, desks["second"], refusals=REFUSED) as visit:
-        visit.go(lang, prompt=ids)
+            look(tab, tensor=tensor, prompt=ids, steps=2, cell="0,1,40,3" if tensor != "logits" else "0,40,300")
+    with open_tab(browser, desks["second"], refusals=REFUSED) as tab:
+        tab.go(lang, prompt=ids)
         for view in ("life", "budget"):
-            look(visit, view=view, prompt=ids)
-            assert unseen(visit, map(spelled, FOLDERS[1])) == []
+            look(tab, view=view, prompt=ids)
+            assert unseen(tab, map(spelled, FOLDERS[1])) == []
 
 
 def test_a_recorded_traces_tensors_model_and_prompt(browser: Browser, desks: dict[str, str]) -> None:
-    with visiting(browser, desks["trace"], refusals=REFUSED) as visit:
-        visit.go()
-        assert not visit.faults
-        look(visit, view="life")
-        assert unseen(visit, map(spelled, (*TEXTS, *map(piece, TEXTS)))) == []
-        assert spelled(ALL) in visit.page.title() and visit.page.input_value("#prompt") == TYPED
+    with open_tab(browser, desks["trace"], refusals=REFUSED) as tab:
+        tab.go()
+        assert not tab.faults
+        look(tab, view="life")
+        assert unseen(tab, map(spelled, (*TEXTS, *map(piece, TEXTS)))) == []
+        assert spelled(ALL) in tab.page.title() and tab.page.input_value("#prompt") == TYPED
         for view in VIEWS:
-            look(visit, view=view)
+            look(tab, view=view)
         for tour in range(1, 12, 1 if FULL else 3):
-            look(visit, tour=tour)
+            look(tab, tour=tour)
         for text in TEXTS if FULL else TEXTS[::5]:
-            look(visit, tensor=text, cell="0,1,2")
-            assert spelled(text) in visit.page.inner_text("aside h2")
-            visit.page.wait_for_selector('#reading[data-cell="0,1,2"]:not([data-value=""])')
-        look(visit, tensor=f"{TEXTS[0]}.attn.pattern")
-        visit.page.click("aside .acts button")  # as a table
+            look(tab, tensor=text, cell="0,1,2")
+            assert spelled(text) in tab.page.inner_text("aside h2")
+            tab.page.wait_for_selector('#reading[data-cell="0,1,2"]:not([data-value=""])')
+        look(tab, tensor=f"{TEXTS[0]}.attn.pattern")
+        tab.page.click("aside .acts button")  # as a table
 
 
 def test_fields_of_config(browser: Browser, tmp_path: Path) -> None:
@@ -260,112 +260,112 @@ def test_fields_of_config(browser: Browser, tmp_path: Path) -> None:
     plain = json.loads((made / "config.json").read_text(encoding="utf-8"))
     for some in groups(TEXTS, messages.LONGEST, ", "):
         (made / "config.json").write_text(json.dumps(plain | {t: t for t in some}), encoding="utf-8")
-        with standing(session(str(made), ignore_fields=tuple(some))) as address, visiting(browser, address, refusals=REFUSED) as visit:
-            visit.go(prompt="x")
-            look(visit, view="budget", prompt="x")
+        with serve_from_thread(str(made), ignore_fields=tuple(some)) as address, open_tab(browser, address, refusals=REFUSED) as tab:
+            tab.go(prompt="x")
+            look(tab, view="budget", prompt="x")
             told = [messages.plain(t) for t in some if t[0] != "_"]  # of others nothing is said
-            visit.page.wait_for_function("t => document.querySelector('main').textContent.includes(t)", arg=told[0])
-            assert unseen(visit, told) == []
+            tab.page.wait_for_function("t => document.querySelector('main').textContent.includes(t)", arg=told[0])
+            assert unseen(tab, told) == []
 
 
 def test_links(browser: Browser, desks: dict[str, str]) -> None:
     """In every field of a link, in each view: what it says is used where it makes sense, and nothing of it is run."""
-    with visiting(browser, desks["first"], refusals=REFUSED) as visit:
+    with open_tab(browser, desks["first"], refusals=REFUSED) as tab:
         for lang in (*TEXTS[:: 1 if FULL else 20], ALL[:900]):
-            visit.page.goto("about:blank")
-            base, token = visit.address.split("#")
-            visit.page.goto(f"{base}?lang={quote(lang)}#{token}&prompt=x")
-            visit.page.wait_for_function(READY)
-            assert visit.page.evaluate(HARM) == [] and visit.page.evaluate("document.documentElement.lang") == "en"
+            tab.page.goto("about:blank")
+            base, token = tab.address.split("#")
+            tab.page.goto(f"{base}?lang={quote(lang)}#{token}&prompt=x")
+            tab.page.wait_for_function(READY)
+            assert tab.page.evaluate(HARM) == [] and tab.page.evaluate("document.documentElement.lang") == "en"
         for i, text in enumerate(TEXTS):
             where = dict.fromkeys(KEYS, text) | ({"view": VIEWS[i // 2 % len(VIEWS)]} if i % 2 else {"view": text, "model": text})
             link = "&".join(f"{k}={quote(v, safe='')}" for k, v in where.items())
-            visit.page.evaluate("h => { location.hash = h }", f"prompt=x&{link}")
-            visit.page.wait_for_function(READY)
-            assert visit.page.evaluate(HARM) == [] and not visit.faults, (text, visit.faults)
-            assert visit.page.locator("nav [aria-current]").count() <= 1 and visit.page.locator("main > :nth-child(3)").count() == 1
+            tab.page.evaluate("h => { location.hash = h }", f"prompt=x&{link}")
+            tab.page.wait_for_function(READY)
+            assert tab.page.evaluate(HARM) == [] and not tab.faults, (text, tab.faults)
+            assert tab.page.locator("nav [aria-current]").count() <= 1 and tab.page.locator("main > :nth-child(3)").count() == 1
 
 
 def test_a_token_that_is_none_is_told(browser: Browser, desks: dict[str, str]) -> None:
     for text in (TEXTS[0], "\u202etxt", "a\r\nb"):
-        with visiting(browser, desks["first"], refusals=(401,)) as visit:
-            visit.page.goto(f"{visit.address.split('#')[0]}#token={quote(text)}&prompt=x")
-            visit.page.wait_for_selector("[role=alert]")
-            assert "pellucid open" in visit.page.inner_text("[role=alert]")
+        with open_tab(browser, desks["first"], refusals=(401,)) as tab:
+            tab.page.goto(f"{tab.address.split('#')[0]}#token={quote(text)}&prompt=x")
+            tab.page.wait_for_selector("[role=alert]")
+            assert "pellucid open" in tab.page.inner_text("[role=alert]")
 
 
 def test_changes(browser: Browser, desks: dict[str, str]) -> None:
     """A path that no tensor has, which the server refuses by name; a prompt whose tensor is put in."""
-    with visiting(browser, desks["first"], refusals=REFUSED) as visit:
-        visit.go(prompt="x", view="change")
+    with open_tab(browser, desks["first"], refusals=REFUSED) as tab:
+        tab.go(prompt="x", view="change")
         for text in TEXTS:
-            visit.page.evaluate("h => { location.hash = h }", f"view=change&prompt=x&edits={quote(json.dumps([[text, '0', 'to', '0']]))}")
-            visit.page.wait_for_selector("main .fault")
-            assert visit.page.evaluate(HARM) == [] and spelled(text) in visit.page.inner_text(".edits")
+            tab.page.evaluate("h => { location.hash = h }", f"view=change&prompt=x&edits={quote(json.dumps([[text, '0', 'to', '0']]))}")
+            tab.page.wait_for_selector("main .fault")
+            assert tab.page.evaluate(HARM) == [] and spelled(text) in tab.page.inner_text(".edits")
         for start in range(0, len(TEXTS), 16):
             some = TEXTS[start : start + 16]
             edits = json.dumps([["layers.0.attn.q", "0,0,:,:", "prompt", t] for t in some])
-            visit.page.evaluate("h => { location.hash = h }", f"view=change&prompt=x&edits={quote(edits)}")
-            visit.page.wait_for_function("n => document.querySelectorAll('.edits li').length === n", arg=len(some))
-            visit.page.wait_for_selector(".picks")
-            assert visit.page.evaluate(HARM) == [] and unseen(visit, map(spelled, some)) == []
+            tab.page.evaluate("h => { location.hash = h }", f"view=change&prompt=x&edits={quote(edits)}")
+            tab.page.wait_for_function("n => document.querySelectorAll('.edits li').length === n", arg=len(some))
+            tab.page.wait_for_selector(".picks")
+            assert tab.page.evaluate(HARM) == [] and unseen(tab, map(spelled, some)) == []
 
 
 @pytest.mark.parametrize("which", ["first", "trace"])
 def test_a_saved_file(browser: Browser, desks: dict[str, str], tmp_path: Path, which: str) -> None:
     ids = "#" + " ".join(str(256 + i) for i in range(len(TEXTS)))
-    with visiting(browser, desks[which], refusals=REFUSED) as visit:
-        visit.go(**({"prompt": ids} if which == "first" else {}))
+    with open_tab(browser, desks[which], refusals=REFUSED) as tab:
+        tab.go(**({"prompt": ids} if which == "first" else {}))
         if which == "first":
-            look(visit, view="budget", prompt=ids)
-        with visit.page.expect_download() as got:
-            visit.page.click("nav .save")
+            look(tab, view="budget", prompt=ids)
+        with tab.page.expect_download() as got:
+            tab.page.click("nav .save")
         file = tmp_path / "saved.html"
         assert re.fullmatch(r"[\w.-]+\.html", got.value.suggested_filename)
         got.value.save_as(file)
-    with visiting(browser, f"{file.as_uri()}#", offline=True) as visit:
-        visit.page.goto(file.as_uri())
-        visit.page.wait_for_function(READY)
+    with open_tab(browser, f"{file.as_uri()}#", offline=True) as tab:
+        tab.page.goto(file.as_uri())
+        tab.page.wait_for_function(READY)
         for view in ("life", "attention", "next", "cache", "budget"):
-            look(visit, view=view)
+            look(tab, view=view)
             if view == "life":
-                assert unseen(visit, (spelled(piece(t) if which == "first" else t) for t in TEXTS)) == []
+                assert unseen(tab, (spelled(piece(t) if which == "first" else t) for t in TEXTS)) == []
         for text in TEXTS:
             link = "&".join(f"{k}={quote(text, safe='')}" for k in (*KEYS, "view", "model"))
-            visit.page.evaluate("h => { location.hash = h }", link)
-        visit.page.wait_for_timeout(SETTLED)
-        assert visit.page.evaluate(HARM) == [] and not visit.faults
-        assert {r.split("#")[0].split("?")[0] for r in visit.requests} == {file.as_uri()}
+            tab.page.evaluate("h => { location.hash = h }", link)
+        tab.page.wait_for_timeout(SETTLED)
+        assert tab.page.evaluate(HARM) == [] and not tab.faults
+        assert {r.split("#")[0].split("?")[0] for r in tab.requests} == {file.as_uri()}
 
 
 def test_the_watch_sees_a_page_that_makes_markup_of_texts(browser: Browser, desks: dict[str, str]) -> None:
-    with visiting(browser, desks["first"]) as visit:
-        visit.go(prompt=ALL)
+    with open_tab(browser, desks["first"]) as tab:
+        tab.go(prompt=ALL)
         careless = "document.querySelectorAll('.piece').forEach(e => { e.innerHTML = e.textContent.replaceAll('·', ' ') })"
-        found = visit.page.evaluate(f"() => {{ {careless}; return ({HARM})(); }}")
+        found = tab.page.evaluate(f"() => {{ {careless}; return ({HARM})(); }}")
         assert len(found) == 8 and "it ran" not in found  # the policy held
-        visit.page.wait_for_timeout(SETTLED)
-        assert any("Content Security Policy" in f for f in visit.faults)
-        visit.told.clear()
-    with visiting(browser, desks["first"]) as visit:  # the first may still be led away by what it made
+        tab.page.wait_for_timeout(SETTLED)
+        assert any("Content Security Policy" in f for f in tab.faults)
+        tab.problems.clear()
+    with open_tab(browser, desks["first"]) as tab:  # the first may still be led away by what it made
         for harm in ("e.textContent = 'a\\u202eb'", "e.title = '\\u200b'", "e.setAttribute('onclick', '1')", "document.title = '\\u2066'"):
-            visit.go(prompt="x")
-            visit.page.evaluate(f"(e => {{ {harm} }})(document.querySelector('.piece'))")
-            assert len(visit.page.evaluate(HARM)) == 1, harm
-        visit.told.clear()
+            tab.go(prompt="x")
+            tab.page.evaluate(f"(e => {{ {harm} }})(document.querySelector('.piece'))")
+            assert len(tab.page.evaluate(HARM)) == 1, harm
+        tab.problems.clear()
 
 
-@pytest.mark.skipif(not FULL, reason="PELLUCID_FULL=1 gives each text a visit of its own")
+@pytest.mark.skipif(not FULL, reason="PELLUCID_FULL=1 gives each text a tab of its own")
 @pytest.mark.parametrize("text", TEXTS)
 def test_each_by_itself(browser: Browser, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = named(tmp_path, [text], model(tmp_path / "made")) if "\0" not in text else str(model(tmp_path / "made"))
-    with standing(session(name)) as address, visiting(browser, address, refusals=REFUSED) as visit:
-        visit.go(prompt="x")
-        visit.page.fill("#prompt", text)
-        visit.page.keyboard.press("Enter")
-        visit.page.wait_for_function(READY)
+    with serve_from_thread(name) as address, open_tab(browser, address, refusals=REFUSED) as tab:
+        tab.go(prompt="x")
+        tab.page.fill("#prompt", text)
+        tab.page.keyboard.press("Enter")
+        tab.page.wait_for_function(READY)
         typed = text.replace("\r", "").replace("\n", "")
         for view in VIEWS:
-            look(visit, view=view, prompt=typed)
-        assert visit.page.input_value("#prompt") == typed and unseen(visit, [spelled(name)]) == []
+            look(tab, view=view, prompt=typed)
+        assert tab.page.input_value("#prompt") == typed and unseen(tab, [spelled(name)]) == []

@@ -6,11 +6,11 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 import pellucid
+from browser import READY, Tab, open_tab
 from pellucid.api.model import Model
 from pellucid.messages import phrases
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.runs.answers import visible
-from visits import READY, Visit, visiting
 
 PROMPT, OTHER = "The capital of France is", "Paris is the capital of"
 PIXELS = """((c, x = 0, y = 0, w = c.width, h = c.height) => {
@@ -38,14 +38,14 @@ def model() -> Model:
     ("view", "canvases"), [("life", ".card canvas:not(.over)"), ("attention", ".heads canvas"), ("attention", ".frame canvas:not(.over)")]
 )
 def test_while_a_run_is_awaited_no_picture_of_the_last_one_stays(browser: Browser, address: str, view: str, canvases: str) -> None:
-    with visiting(browser, address) as visit:
-        visit.go(view=view, prompt=PROMPT)
-        visit.settle()
-        page = visit.page
+    with open_tab(browser, address) as tab:
+        tab.go(view=view, prompt=PROMPT)
+        tab.settle()
+        page = tab.page
         assert page.eval_on_selector_all(canvases, DRAWN) > 0
         held: list[Any] = []
         page.route("**/api/runs/*/tensors/*", lambda route: held.append(route))
-        visit.ask(OTHER)
+        tab.enter_prompt(OTHER)
         page.wait_for_function("n => document.querySelectorAll('.token .piece').length > 0 && document.title.startsWith(n)", arg=OTHER)
         assert page.eval_on_selector_all(canvases, DRAWN) == 0
         assert held
@@ -53,35 +53,35 @@ def test_while_a_run_is_awaited_no_picture_of_the_last_one_stays(browser: Browse
         page.wait_for_function(f"cs => ({DRAWN})([...document.querySelectorAll(cs)]) > 0", arg=canvases)
 
 
-def test_a_key_of_an_earlier_step_is_framed_in_the_cache(visit: Visit) -> None:
+def test_a_key_of_an_earlier_step_is_framed_in_the_cache(tab: Tab) -> None:
     """Step 1 of five tokens: key 2 was computed in step 0, and stands third of six rows of the same head."""
-    visit.go(prompt=PROMPT, steps=3, step=1, tensor="layers.0.attn.scores", cell="0,0,0,2")
-    page = visit.page
+    tab.go(prompt=PROMPT, steps=3, step=1, tensor="layers.0.attn.scores", cell="0,0,0,2")
+    page = tab.page
     card = page.locator('[data-path="layers.0.attn.k"]')
     expect(card.locator("[data-cached]")).to_have_attribute("data-cached", "5")
     page.wait_for_selector('[data-path="layers.0.attn.k"] canvas.over')
-    visit.settle()
+    tab.settle()
     over = card.locator("canvas.over")
     wide, high = over.evaluate("c => [c.width, c.height]")
     _, top, right, bottom = over.evaluate(FRAME)
     head = high // 2 if wide < 2 * high else high  # how the four heads stand is the picture's affair; the first is at the top left
     assert right < wide / 2 and bottom <= head
     assert top >= 2 * head / 6 / 2 - 2 and bottom - top <= head / 2
-    visit.go(prompt=PROMPT, steps=3, step=1, tensor="layers.0.attn.scores", cell="0,0,0,5")
+    tab.go(prompt=PROMPT, steps=3, step=1, tensor="layers.0.attn.scores", cell="0,0,0,5")
     page.wait_for_selector('[data-path="layers.0.attn.k"] canvas.over')
-    visit.settle()
+    tab.settle()
     assert over.evaluate(FRAME)[1] > top  # the new row stands below
 
 
 @pytest.mark.parametrize("sampling", ["", "temperature:2 seed:3", "temperature:1", "temperature:3 top_k:5 seed:9"])
-def test_chip_life_and_next_token_agree(visit: Visit, model: Model, sampling: str) -> None:
+def test_chip_life_and_next_token_agree(tab: Tab, model: Model, sampling: str) -> None:
     """The settings in the address are the run's: what was drawn is what every view shows, and what Python draws."""
     told = {k: float(v) if k == "temperature" else int(v) for k, v in (word.split(":") for word in sampling.split())}
     expected = model.generate([model.ids(PROMPT)], max_new_tokens=3, eos=None, **{"seed": 0, **told})
     ids = expected[0]
-    page = visit.page
+    page = tab.page
     for step, id in enumerate(ids):
-        visit.go(prompt=PROMPT, steps=3, step=step, sampling=sampling)
+        tab.go(prompt=PROMPT, steps=3, step=step, sampling=sampling)
         page.wait_for_selector("[data-picked]")
         assert [int(x) for x in page.locator(".token.new .id").all_inner_texts()] == ids
         assert page.get_attribute("[data-picked]", "data-picked") == str(id)
@@ -90,9 +90,9 @@ def test_chip_life_and_next_token_agree(visit: Visit, model: Model, sampling: st
         expect(page.locator("[data-pick]")).to_have_attribute("data-happened", "true")
 
 
-def test_settings_that_are_tried_say_that_they_did_not_happen(visit: Visit) -> None:
-    visit.go(view="next", prompt=PROMPT)
-    page = visit.page
+def test_settings_that_are_tried_say_that_they_did_not_happen(tab: Tab) -> None:
+    tab.go(view="next", prompt=PROMPT)
+    page = tab.page
     page.wait_for_selector("[data-pick][data-happened=true]")
     took = page.get_attribute("[data-pick]", "data-pick")
     page.locator("#set-temperature").fill("2")
@@ -108,7 +108,7 @@ def test_settings_that_are_tried_say_that_they_did_not_happen(visit: Visit) -> N
     expect(page.locator("[data-pick]")).to_have_attribute("data-pick", would or "")
     expect(page.locator("[data-pick]")).to_have_attribute("data-happened", "true")
     assert page.locator("[data-took]").count() == 0
-    visit.go(view="next", prompt=PROMPT, trial="temperature:2 seed:3")
+    tab.go(view="next", prompt=PROMPT, trial="temperature:2 seed:3")
     page.fill("#prompt", OTHER)
     page.keyboard.press("Enter")  # another run takes what is tried
     page.wait_for_function("() => decodeURIComponent(location.hash).includes('sampling=temperature:2+seed:3')")
@@ -116,77 +116,77 @@ def test_settings_that_are_tried_say_that_they_did_not_happen(visit: Visit) -> N
 
 
 def test_the_runs_document_tells_how_it_was_drawn(browser: Browser, address: str, model: Model) -> None:
-    with visiting(browser, address) as visit:
+    with open_tab(browser, address) as tab:
         replies: list[Any] = []
-        visit.page.on("response", lambda r: replies.append(r) if r.url.split("?")[0].endswith("/api/runs") else None)
-        visit.go(prompt=PROMPT, sampling="temperature:2 seed:3 top_k:7")
+        tab.page.on("response", lambda r: replies.append(r) if r.url.split("?")[0].endswith("/api/runs") else None)
+        tab.go(prompt=PROMPT, sampling="temperature:2 seed:3 top_k:7")
         plain = {k: getattr(Sampling(), k) for k in Sampling.__dataclass_fields__}
         assert replies[-1].json()["sampling"] == {**plain, "temperature": 2, "seed": 3, "top_k": 7}
-        visit.go(prompt=PROMPT)
+        tab.go(prompt=PROMPT)
         assert replies[-1].json()["sampling"]["temperature"] == 0
 
 
-def test_a_logit_over_a_temperature_is_shown_as_that(visit: Visit, model: Model) -> None:
+def test_a_logit_over_a_temperature_is_shown_as_that(tab: Tab, model: Model) -> None:
     logits = pellucid.trace(model, PROMPT).last_logits()
-    visit.go(view="next", prompt=PROMPT, sampling="temperature:2 seed:3")
-    visit.page.wait_for_selector("[data-pick]")
-    for row in visit.page.locator("tr[data-id]").all():
+    tab.go(view="next", prompt=PROMPT, sampling="temperature:2 seed:3")
+    tab.page.wait_for_selector("[data-pick]")
+    for row in tab.page.locator("tr[data-id]").all():
         id = int(row.get_attribute("data-id") or -1)
         shown = row.locator("[data-stage=temperature]").get_attribute("data-shown") or "nan"
         assert float(shown) == pytest.approx(float(logits[id]) / 2, rel=1e-6)
     top = float(logits.max()) / 2
-    assert f"− {top:.3f}" in visit.page.inner_text(".formula")
+    assert f"− {top:.3f}" in tab.page.inner_text(".formula")
 
 
-def test_a_hash_names_the_slice_that_it_is_of(visit: Visit) -> None:
-    visit.cell("layers.0.attn.scores", (0, 2, 4, 3), prompt=PROMPT)
-    told = visit.page.inner_text("aside .hash")
+def test_a_hash_names_the_slice_that_it_is_of(tab: Tab) -> None:
+    tab.open_cell("layers.0.attn.scores", (0, 2, 4, 3), prompt=PROMPT)
+    told = tab.page.inner_text("aside .hash")
     assert "layers.0.attn.scores[0, 2, 0:5, 0:5]" in told
     assert phrases("en")["page.hash.equal"].format(part="layers.0.attn.scores[0, 2, 0:5, 0:5]") in told
 
 
-def test_a_logit_says_which_token_it_is_of(visit: Visit, model: Model) -> None:
+def test_a_logit_says_which_token_it_is_of(tab: Tab, model: Model) -> None:
     """One of the likeliest, and one far down the list."""
     logits = pellucid.trace(model, PROMPT).last_logits()
     assert model.tokenizer is not None
     for id in (int(logits.argmax()), int(logits.argmin())):
-        visit.cell("logits", (0, 4, id), prompt=PROMPT)
+        tab.open_cell("logits", (0, 4, id), prompt=PROMPT)
         piece = model.tokenizer.pieces([id])[0]
-        expect(visit.page.locator("#reading")).to_contain_text(f"V {id} “{visible(piece)}”")
+        expect(tab.page.locator("#reading")).to_contain_text(f"V {id} “{visible(piece)}”")
 
 
-def test_what_the_mask_hides_says_so(visit: Visit) -> None:
+def test_what_the_mask_hides_says_so(tab: Tab) -> None:
     said = phrases("en")
-    visit.cell("layers.0.attn.pattern", (0, 1, 1, 3), prompt=PROMPT)
-    expect(visit.page.locator("[data-masked]")).to_have_text(said["page.masked.share"].format(query=1, key=3))
-    assert visit.page.locator("[data-sum]").count() == 0
-    visit.cell("layers.0.attn.scores", (0, 1, 1, 3), prompt=PROMPT)
-    expect(visit.page.locator("[data-masked]")).to_have_text(said["page.masked.score"].format(query=1, key=3))
-    visit.cell("layers.0.attn.pattern", (0, 1, 3, 1), prompt=PROMPT)
-    assert visit.total() > 0 and visit.page.locator("[data-masked]").count() == 0
+    tab.open_cell("layers.0.attn.pattern", (0, 1, 1, 3), prompt=PROMPT)
+    expect(tab.page.locator("[data-masked]")).to_have_text(said["page.masked.share"].format(query=1, key=3))
+    assert tab.page.locator("[data-sum]").count() == 0
+    tab.open_cell("layers.0.attn.scores", (0, 1, 1, 3), prompt=PROMPT)
+    expect(tab.page.locator("[data-masked]")).to_have_text(said["page.masked.score"].format(query=1, key=3))
+    tab.open_cell("layers.0.attn.pattern", (0, 1, 3, 1), prompt=PROMPT)
+    assert tab.formula_sum() > 0 and tab.page.locator("[data-masked]").count() == 0
     # Its cells are hatched, in the tile and in Life: not one pixel of them has the colour of 0.
     solid = (
         f"c => {PIXELS}(c, Math.round(c.width * AT), Math.round(c.height * HIGH), 4, 4).filter((a, i) => i % 4 === 3 && a === 255).length"
     )
-    tile = visit.page.locator("aside .frame canvas").first
+    tile = tab.page.locator("aside .frame canvas").first
     assert (
         tile.evaluate(solid.replace("AT", ".9").replace("HIGH", ".2")) == 0 < tile.evaluate(solid.replace("AT", ".2").replace("HIGH", ".9"))
     )
-    visit.go(prompt=PROMPT)
-    visit.page.wait_for_selector('[data-path="layers.0.attn.pattern"] [data-drawn]')
-    visit.page.wait_for_function(READY)
-    card = visit.page.locator('[data-path="layers.0.attn.pattern"] canvas').first
+    tab.go(prompt=PROMPT)
+    tab.page.wait_for_selector('[data-path="layers.0.attn.pattern"] [data-drawn]')
+    tab.page.wait_for_function(READY)
+    card = tab.page.locator('[data-path="layers.0.attn.pattern"] canvas').first
     assert card.evaluate(CLEAR) > 200
 
 
-def test_a_river_is_as_high_as_what_is_drawn(visit: Visit) -> None:
+def test_a_river_is_as_high_as_what_is_drawn(tab: Tab) -> None:
     """Of a long model, and of a short one after it."""
-    visit.go(model="pellucid/capitals-deepseek", prompt=PROMPT)
-    visit.settle()
-    visit.page.select_option("#model", "pellucid/capitals-llama")
-    visit.settle()
-    changed = visit.page.evaluate("document.documentElement.scrollHeight")
-    visit.page.reload()
-    visit.page.wait_for_function(READY)
-    visit.settle()
-    assert changed == visit.page.evaluate("document.documentElement.scrollHeight")
+    tab.go(model="pellucid/capitals-deepseek", prompt=PROMPT)
+    tab.settle()
+    tab.page.select_option("#model", "pellucid/capitals-llama")
+    tab.settle()
+    changed = tab.page.evaluate("document.documentElement.scrollHeight")
+    tab.page.reload()
+    tab.page.wait_for_function(READY)
+    tab.settle()
+    assert changed == tab.page.evaluate("document.documentElement.scrollHeight")

@@ -9,8 +9,8 @@ import torch
 from playwright.sync_api import Browser
 
 import pellucid
+from browser import download_page, open_file, open_offline_tab, open_tab
 from pellucid.tracing import Trace
-from visits import offline, saved, shown, visiting
 
 PROMPT = "The capital of France is"
 EVIL = [
@@ -23,7 +23,9 @@ EVIL = [
 
 @pytest.fixture(scope="module")
 def file(browser: Browser, address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(browser, address, tmp_path_factory.mktemp("saved"), prompt=PROMPT, steps=2, tensor="layers.0.attn.scores", cell="0,1,4,3")
+    return download_page(
+        browser, address, tmp_path_factory.mktemp("saved"), prompt=PROMPT, steps=2, tensor="layers.0.attn.scores", cell="0,1,4,3"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +34,15 @@ def run() -> Trace:
 
 
 def test_a_saved_file_opens_where_it_was_left(browser: Browser, file: Path, run: Trace) -> None:
-    with offline(browser, file) as visit:
-        shown(visit, file, '#reading[data-cell="0,1,4,3"]:not([data-value=""])')
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, '#reading[data-cell="0,1,4,3"]:not([data-value=""])')
         terms, seen = run.all("layers.0.attn.scores")[0].terms, run.all("layers.0.attn.scores")[0].value
         assert terms is not None
-        assert visit.total() == terms((0, 1, 4, 3)).total()
-        told = visit.page.get_attribute("#reading", "data-value") or "nan"
+        assert tab.formula_sum() == terms((0, 1, 4, 3)).total()
+        told = tab.page.get_attribute("#reading", "data-value") or "nan"
         assert float(torch.tensor(float(told), dtype=torch.float32)) == float(seen[0, 1, 4, 3])
-        assert [int(x) for x in visit.page.locator(".token .id").all_inner_texts()] == run.ids + run.new
-        cards = visit.page.locator(".river [data-path]").evaluate_all("all => all.map(c => c.dataset.path)")
+        assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == run.ids + run.new
+        cards = tab.page.locator(".river [data-path]").evaluate_all("all => all.map(c => c.dataset.path)")
         assert set(cards) < {s.path for s in run if s.step == 0} and len(cards) > 20
 
 
@@ -49,12 +51,12 @@ def test_a_saved_files_bytes_are_the_runs(browser: Browser, file: Path, run: Tra
     value = run.all(path)[0].value
     at = tuple(n // 2 for n in value.shape)
     cell = ",".join(map(str, at))
-    with offline(browser, file) as visit:
-        shown(visit, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', tensor=path, cell=cell)
-        told = visit.page.get_attribute("#reading", "data-value") or "nan"
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', tensor=path, cell=cell)
+        told = tab.page.get_attribute("#reading", "data-value") or "nan"
         assert float(torch.tensor(float(told), dtype=torch.float32)) == float(value[at])
-        visit.page.wait_for_selector('[data-received]:not([data-received=""])')
-        hashed = visit.page.locator("[data-received]")
+        tab.page.wait_for_selector('[data-received]:not([data-received=""])')
+        hashed = tab.page.locator("[data-received]")
         words = (hashed.get_attribute("data-at") or "").split(",")
         part = value[tuple(slice(*map(int, w.split(":"))) if ":" in w else int(w) for w in words)]
         own = hashlib.sha256(part.contiguous().numpy().tobytes()).hexdigest()
@@ -62,56 +64,56 @@ def test_a_saved_files_bytes_are_the_runs(browser: Browser, file: Path, run: Tra
 
 
 def test_a_saved_files_views_work(browser: Browser, file: Path, run: Trace) -> None:
-    with offline(browser, file) as visit:
-        shown(visit, file, "[data-pick]", view="next", sampling="temperature:2 seed:3")
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "[data-pick]", view="next", sampling="temperature:2 seed:3")
         best = run.all("logits")[0].value[0, -1]
-        told = visit.page.get_attribute("tr[data-id] >> nth=0", "data-id")
+        told = tab.page.get_attribute("tr[data-id] >> nth=0", "data-id")
         assert told == str(int(best.argmax()))
-        shown(visit, file, "[data-weight]", view="attention", block="layers.2", head=1, position=3)
-        weights = visit.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
+        open_file(tab, file, "[data-weight]", view="attention", block="layers.2", head=1, position=3)
+        weights = tab.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
         assert torch.equal(torch.tensor(weights, dtype=torch.float32), run.all("layers.2.attn.pattern")[0].value[0, 1, 3])
-        shown(visit, file, "tr[data-step='1'] [data-total]", view="cache")
-        assert visit.page.locator("nav a").all_inner_texts() == ["Life", "Attention", "Next token", "Cache"]
-        assert visit.page.locator("nav .save, form .run").count() == 0
+        open_file(tab, file, "tr[data-step='1'] [data-total]", view="cache")
+        assert tab.page.locator("nav a").all_inner_texts() == ["Life", "Attention", "Next token", "Cache"]
+        assert tab.page.locator("nav .save, form .run").count() == 0
 
 
 def test_a_saved_cell_gives_its_sum_or_says_why_not(browser: Browser, file: Path, run: Trace) -> None:
     """Cells that were not pointed at before the page was saved: of the last token they have sums; where there is no room, a sentence."""
     sums = 0
-    with offline(browser, file) as visit:
+    with open_offline_tab(browser, file) as tab:
         for path in ("layers.0.attn.q", "layers.1.attn.scores", "layers.2.ffn.neurons", "layers.3.attn.z"):
             seen = run.all(path)[1]
             assert seen.terms is not None
             at = tuple(int(i) for i in torch.unravel_index(seen.value.argmax(), seen.shape))
             cell = ",".join(map(str, at))
-            shown(visit, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', steps=2, step=1, tensor=path, cell=cell)
-            visit.page.wait_for_selector("[data-sum], aside > p.soft")
-            if visit.page.locator("[data-sum]").count() > 0:
-                assert visit.total() == seen.terms(at).total()
+            open_file(tab, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', steps=2, step=1, tensor=path, cell=cell)
+            tab.page.wait_for_selector("[data-sum], aside > p.soft")
+            if tab.page.locator("[data-sum]").count() > 0:
+                assert tab.formula_sum() == seen.terms(at).total()
                 sums += 1
             else:
-                assert "is not in this file, which carries those of" in visit.page.inner_text("aside > p.soft")
+                assert "is not in this file, which carries those of" in tab.page.inner_text("aside > p.soft")
     assert sums > 0
 
 
 def test_a_file_that_was_saved_from_change_opens_on_no_dead_form(browser: Browser, address: str, tmp_path: Path) -> None:
-    file = saved(browser, address, tmp_path, view="change", prompt=PROMPT)
-    with offline(browser, file) as visit:
-        shown(visit, file, "[data-unchanged]")
-        assert visit.page.locator("main form").count() == 0
-        assert visit.page.locator(".river [data-path]").count() > 20
-        shown(visit, file, "tr[data-step='0'] [data-total]", view="cache")
-        assert visit.page.locator("main form button:not([type=button]), main form input[type=number]").count() == 0
+    file = download_page(browser, address, tmp_path, view="change", prompt=PROMPT)
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "[data-unchanged]")
+        assert tab.page.locator("main form").count() == 0
+        assert tab.page.locator(".river [data-path]").count() > 20
+        open_file(tab, file, "tr[data-step='0'] [data-total]", view="cache")
+        assert tab.page.locator("main form button:not([type=button]), main form input[type=number]").count() == 0
 
 
 @pytest.mark.parametrize("text", EVIL)
 def test_a_text_in_a_saved_file_is_only_text(browser: Browser, address: str, tmp_path: Path, text: str) -> None:
-    file = saved(browser, address, tmp_path, prompt=text)
-    with offline(browser, file) as visit:
-        shown(visit, file, "main nav")
-        visit.page.wait_for_timeout(200)
-        assert visit.page.evaluate("window.__pwned") is None
-        assert visit.page.input_value("#prompt") == text
+    file = download_page(browser, address, tmp_path, prompt=text)
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "main nav")
+        tab.page.wait_for_timeout(200)
+        assert tab.page.evaluate("window.__pwned") is None
+        assert tab.page.input_value("#prompt") == text
 
 
 def test_a_saved_file_runs_no_other_script(browser: Browser, file: Path, tmp_path: Path) -> None:
@@ -121,14 +123,14 @@ def test_a_saved_file_runs_no_other_script(browser: Browser, file: Path, tmp_pat
     other = tmp_path / "other.html"
     head, tail = text.rsplit("</body>", 1)
     other.write_text(f"{head}<script>window.__pwned=1</script><img src=x onerror='window.__pwned=2'></body>{tail}", encoding="utf-8")
-    with visiting(browser, f"{other.as_uri()}#", offline=True) as visit:
-        shown(visit, other, "main nav")
-        assert visit.page.evaluate("window.__pwned") is None
-        assert visit.faults and all("Content Security Policy" in f for f in visit.faults)
-        visit.told.clear()
+    with open_tab(browser, f"{other.as_uri()}#", offline=True) as tab:
+        open_file(tab, other, "main nav")
+        assert tab.page.evaluate("window.__pwned") is None
+        assert tab.faults and all("Content Security Policy" in f for f in tab.faults)
+        tab.problems.clear()
     bare = tmp_path / "bare.html"
     bare.write_text(re.sub(r'<meta http-equiv="Content-Security-Policy".*?/>', "", other.read_text(encoding="utf-8")), encoding="utf-8")
-    with visiting(browser, f"{bare.as_uri()}#", offline=True) as visit:
-        shown(visit, bare, "main nav")
-        assert visit.page.evaluate("window.__pwned") is not None  # it is the policy that stops it
-        visit.told.clear()
+    with open_tab(browser, f"{bare.as_uri()}#", offline=True) as tab:
+        open_file(tab, bare, "main nav")
+        assert tab.page.evaluate("window.__pwned") is not None  # it is the policy that stops it
+        tab.problems.clear()

@@ -12,10 +12,10 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Route
 
+from browser import READY, Tab, open_tab, serve_from_thread
 from pellucid.api.model import make
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Seen
-from visits import READY, Visit, session, standing, visiting
 
 TOKENS, SIDE, MOST = 2048, 4096, 5000
 IDS = "#" + " ".join(str(17 * i % 5000) for i in range(TOKENS))
@@ -38,27 +38,27 @@ def model(path: Path, hf: dict[str, object]) -> str:
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with standing(session(model(tmp_path_factory.mktemp("long"), LONG))) as address:
+    with serve_from_thread(model(tmp_path_factory.mktemp("long"), LONG)) as address:
         yield address
 
 
-def nodes(visit: Visit) -> int:
-    return int(visit.page.evaluate("document.querySelectorAll('*').length"))
+def nodes(tab: Tab) -> int:
+    return int(tab.page.evaluate("document.querySelectorAll('*').length"))
 
 
-def turn(visit: Visit, ready: str, **place: object) -> None:
+def turn(tab: Tab, ready: str, **place: object) -> None:
     """Go to a place of the open page, until something is there."""
-    visit.page.evaluate("h => { location.hash = h }", "&".join(f"{k}={quote(str(v))}" for k, v in place.items()))
-    visit.page.wait_for_function(READY)
-    visit.page.wait_for_selector(ready)
-    assert nodes(visit) < MOST, (place, nodes(visit))
+    tab.page.evaluate("h => { location.hash = h }", "&".join(f"{k}={quote(str(v))}" for k, v in place.items()))
+    tab.page.wait_for_function(READY)
+    tab.page.wait_for_selector(ready)
+    assert nodes(tab) < MOST, (place, nodes(tab))
 
 
 def test_a_long_prompt(browser: Browser, long: str) -> None:
-    with visiting(browser, long) as visit:
-        page = visit.page
+    with open_tab(browser, long) as tab:
+        page = tab.page
         page.set_default_timeout(60_000)
-        visit.go(prompt=IDS)
+        tab.go(prompt=IDS)
         assert page.locator(".token").count() == 160
         scores = page.locator('[data-path="layers.0.attn.scores"]')
         scores.scroll_into_view_if_needed()
@@ -68,50 +68,50 @@ def test_a_long_prompt(browser: Browser, long: str) -> None:
         assert page.locator('[data-path="layers.0.attn.q"] [data-pooled]').count() == 0  # whole
         for block in range(1, 16):
             page.locator(f'[data-block="layers.{block}"]').click()
-            assert page.locator(f'[data-path="layers.{block}.attn.q"]').count() == 1 and nodes(visit) < MOST
+            assert page.locator(f'[data-path="layers.{block}.attn.q"]').count() == 1 and nodes(tab) < MOST
         assert 3 < page.locator('[data-block][aria-expanded="true"]').count() < 16  # the first ones made room
-        turn(visit, "[data-weight]", view="attention", prompt=IDS)
+        turn(tab, "[data-weight]", view="attention", prompt=IDS)
         page.wait_for_selector('.heads[data-pooled="4"] .pooled')
         for view, there in (("next", "[data-pick]"), ("cache", ".positions"), ("budget", "td .value")):
-            turn(visit, there, view=view, prompt=IDS)
+            turn(tab, there, view=view, prompt=IDS)
 
 
 def test_small_pictures_of_tables_hold_up_no_tile(browser: Browser, long: str) -> None:
     """What has to be computed anew comes one tensor after another, its first head first, and stops once its view is left."""
     heads = re.compile(r"/tensors/(\d+)\?at=0%2C\d+%2C%3A%2C%3A&")  # of scores and patterns, as a card asks for them
-    with visiting(browser, long) as visit:
-        page, held, free = visit.page, list[Route](), list[bool]()
+    with open_tab(browser, long) as tab:
+        page, held, free = tab.page, list[Route](), list[bool]()
         page.set_default_timeout(60_000)
         page.route(heads, lambda route: route.fallback() if free else held.append(route))
-        visit.go(prompt=IDS)
+        tab.go(prompt=IDS)
         for name in ("scores", "pattern"):
             page.locator(f'[data-path="layers.0.attn.{name}"]').scroll_into_view_if_needed()
         page.wait_for_selector('[data-drawn="layers.0.attn.q"]')
         page.wait_for_timeout(500)
         assert len(held) == 1
-        turn(visit, 'aside[aria-label="layers.0.attn.pattern"] .frame[data-level]', tensor="layers.0.attn.pattern", prompt=IDS)
+        turn(tab, 'aside[aria-label="layers.0.attn.pattern"] .frame[data-level]', tensor="layers.0.attn.pattern", prompt=IDS)
         assert len(held) == 1
-        turn(visit, "td .value", view="budget", prompt=IDS)
+        turn(tab, "td .value", view="budget", prompt=IDS)
         free.append(True)
         with page.expect_response(lambda r: "at=0%2C11%2C%3A%2C%3A&" in r.url):
             held[0].continue_()
         page.wait_for_timeout(500)
-        assert len({found[1] for url in visit.requests if (found := heads.search(url))}) == 1
-        turn(visit, '[data-drawn="layers.0.attn.scores"]', view="life", prompt=IDS)
+        assert len({found[1] for url in tab.requests if (found := heads.search(url))}) == 1
+        turn(tab, '[data-drawn="layers.0.attn.scores"]', view="life", prompt=IDS)
 
 
 def test_a_table_of_scores_pans_and_zooms_from_pooled_to_exact(browser: Browser, long: str) -> None:
-    with visiting(browser, long) as visit:
-        page = visit.page
+    with open_tab(browser, long) as tab:
+        page = tab.page
         page.set_default_timeout(60_000)
-        visit.go(prompt=IDS)
-        pools(visit, "layers.1.attn.pattern", "0,3,2000,5", prompt=IDS)
+        tab.go(prompt=IDS)
+        pools(tab, "layers.1.attn.pattern", "0,3,2000,5", prompt=IDS)
 
 
-def pools(visit: Visit, path: str, cell: str, **place: object) -> None:
+def pools(tab: Tab, path: str, cell: str, **place: object) -> None:
     """Opened whole a tile is pooled and says so, at the picture and at the cell; zoomed in it is exact, and says nothing."""
-    page = visit.page
-    turn(visit, "aside .frame[data-level]", tensor=path, cell=cell, **place)
+    page = tab.page
+    turn(tab, "aside .frame[data-level]", tensor=path, cell=cell, **place)
     level = int(page.get_attribute("aside .frame", "data-level") or "0")
     size = f"{2**level}×{2**level}"
     assert level > 0 and size in page.inner_text("aside .tools .pooled")
@@ -124,15 +124,15 @@ def pools(visit: Visit, path: str, cell: str, **place: object) -> None:
     page.wait_for_selector('#reading:not([data-value=""])')
     assert page.locator("aside .tools .pooled, #reading .warn").count() == 0
     assert page.get_attribute("#reading", "data-value") == pooled  # a cell has one number, however the picture is drawn
-    assert nodes(visit) < MOST
+    assert nodes(tab) < MOST
 
 
 def test_a_large_matrix(browser: Browser, tmp_path: Path) -> None:
-    with standing(session(model(tmp_path / "large", LARGE))) as address, visiting(browser, address) as visit:
-        visit.page.set_default_timeout(60_000)
-        visit.go(prompt="#1 2 3")
-        visit.page.wait_for_function("() => document.querySelector('[data-path]')")
-        pools(visit, "layers.0.attn.q.weight", "2222,3333", prompt="#1 2 3")
+    with serve_from_thread(model(tmp_path / "large", LARGE)) as address, open_tab(browser, address) as tab:
+        tab.page.set_default_timeout(60_000)
+        tab.go(prompt="#1 2 3")
+        tab.page.wait_for_function("() => document.querySelector('[data-path]')")
+        pools(tab, "layers.0.attn.q.weight", "2222,3333", prompt="#1 2 3")
 
 
 def test_many_blocks_of_many_heads(browser: Browser, tmp_path: Path) -> None:
@@ -151,13 +151,13 @@ def test_many_blocks_of_many_heads(browser: Browser, tmp_path: Path) -> None:
     for i in range(1000):
         add(f"other{i}", "B T D", None, 1, 2, 4)
     Trace("m", "x", [1, 2], [3], seen).save(tmp_path / "trace")
-    with standing(session(str(tmp_path / "trace"))) as address, visiting(browser, address) as visit:
-        visit.go()
-        visit.told.clear()  # no weights of this model are here
-        turn(visit, ".river .card")
-        assert "…" in visit.page.inner_text("main")
-        turn(visit, ".heads button", view="attention")
-        visit.page.mouse.wheel(0, 3000)
-        visit.page.wait_for_timeout(300)
-        assert visit.page.locator(".heads button").count() > 0 and nodes(visit) < MOST
-        visit.told.clear()
+    with serve_from_thread(str(tmp_path / "trace")) as address, open_tab(browser, address) as tab:
+        tab.go()
+        tab.problems.clear()  # no weights of this model are here
+        turn(tab, ".river .card")
+        assert "…" in tab.page.inner_text("main")
+        turn(tab, ".heads button", view="attention")
+        tab.page.mouse.wheel(0, 3000)
+        tab.page.wait_for_timeout(300)
+        assert tab.page.locator(".heads button").count() > 0 and nodes(tab) < MOST
+        tab.problems.clear()

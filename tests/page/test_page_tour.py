@@ -10,34 +10,34 @@ import pytest
 import torch
 
 import pellucid
+from browser import Tab
 from pellucid.api.model import specimens
 from pellucid.documents.number import number
 from pellucid.messages import phrases
 from pellucid.tracing import Trace
-from visits import Visit
 
 PROMPT = "The capital of France is"
 BLOCK = "layers.0"
 
 
-def station(visit: Visit) -> tuple[str, dict[str, Any], str]:
+def station(tab: Tab) -> tuple[str, dict[str, Any], str]:
     """What the station is, its numbers, and its sentence; its place is framed."""
-    visit.page.wait_for_selector(".tour .says")
-    visit.page.wait_for_selector("[data-toured]")
-    assert "{" not in visit.page.inner_text(".tour")
-    key = visit.page.get_attribute(".tour", "data-station") or ""
-    return key, json.loads(visit.page.get_attribute(".says", "data-said") or "{}"), visit.page.inner_text(".says")
+    tab.page.wait_for_selector(".tour .says")
+    tab.page.wait_for_selector("[data-toured]")
+    assert "{" not in tab.page.inner_text(".tour")
+    key = tab.page.get_attribute(".tour", "data-station") or ""
+    return key, json.loads(tab.page.get_attribute(".says", "data-said") or "{}"), tab.page.inner_text(".says")
 
 
-def walk(visit: Visit) -> Iterator[tuple[str, dict[str, Any], str]]:
+def walk(tab: Tab) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Every station from this one on, by the button."""
-    at = visit.page.locator(".tour .at")
+    at = tab.page.locator(".tour .at")
     count = int(at.inner_text().split("/")[1])
     for n in range(1, count + 1):
         assert at.inner_text().endswith(f" {n}/{count}")
-        yield station(visit)
-        visit.page.click(".tour .next")
-    visit.page.wait_for_selector(".tour", state="detached")
+        yield station(tab)
+        tab.page.click(".tour .next")
+    tab.page.wait_for_selector(".tour", state="detached")
 
 
 def percent(x: float) -> str:
@@ -96,13 +96,13 @@ def expected(run: Trace) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_tour_says_the_numbers_of_the_run(visit: Visit, lang: str) -> None:
+def test_the_tour_says_the_numbers_of_the_run(tab: Tab, lang: str) -> None:
     run = pellucid.trace(pellucid.load("pellucid/capitals", dtype="float32"), PROMPT, terms=True)
     told = expected(run)
-    visit.go(lang=lang, prompt=PROMPT)
-    visit.page.click("header .touring")
+    tab.go(lang=lang, prompt=PROMPT)
+    tab.page.click("header .touring")
     seen = []
-    for key, numbers, sentence in walk(visit):
+    for key, numbers, sentence in walk(tab):
         name = key.removeprefix("page.tour.")
         assert numbers == told[name], name
         assert sentence == phrases(lang)[key].format(**numbers)
@@ -110,29 +110,29 @@ def test_the_tour_says_the_numbers_of_the_run(visit: Visit, lang: str) -> None:
     assert seen == list(told)
 
 
-def test_what_a_station_says_is_what_its_place_shows(visit: Visit) -> None:
-    visit.go(prompt=PROMPT)
-    visit.page.click("header .touring")
-    for key, numbers, _ in walk(visit):
+def test_what_a_station_says_is_what_its_place_shows(tab: Tab) -> None:
+    tab.go(prompt=PROMPT)
+    tab.page.click("header .touring")
+    for key, numbers, _ in walk(tab):
         if key == "page.tour.scores":
-            visit.page.wait_for_selector(f'#reading[data-cell="{numbers["cell"]}"]:not([data-value=""])')
-            assert number(float(visit.page.get_attribute("#reading", "data-value") or "nan")) == numbers["value"]
+            tab.page.wait_for_selector(f'#reading[data-cell="{numbers["cell"]}"]:not([data-value=""])')
+            assert number(float(tab.page.get_attribute("#reading", "data-value") or "nan")) == numbers["value"]
         if key == "page.tour.answer":
-            assert numbers["probability"] in visit.page.inner_text("tr.picked")
+            assert numbers["probability"] in tab.page.inner_text("tr.picked")
         if key == "page.tour.next":
-            visit.page.wait_for_selector("[data-pick]")
-            assert numbers["probability"] in visit.page.inner_text("tr[data-id] >> nth=0")
+            tab.page.wait_for_selector("[data-pick]")
+            assert numbers["probability"] in tab.page.inner_text("tr[data-id] >> nth=0")
         if key == "page.tour.heads":
-            visit.page.wait_for_selector("[data-weight]")
-            assert visit.page.locator(".block.chosen .path").inner_text() == f"{numbers['block']}.attn"
+            tab.page.wait_for_selector("[data-weight]")
+            assert tab.page.locator(".block.chosen .path").inner_text() == f"{numbers['block']}.attn"
 
 
 @pytest.mark.parametrize("name", [n for n in specimens() if n != "pellucid/capitals"])
-def test_every_model_has_its_tour(visit: Visit, name: str) -> None:
-    visit.go(model=name)
-    visit.page.click("header .touring")
+def test_every_model_has_its_tour(tab: Tab, name: str) -> None:
+    tab.go(model=name)
+    tab.page.click("header .touring")
     keys = []
-    for key, numbers, sentence in walk(visit):
+    for key, numbers, sentence in walk(tab):
         assert numbers and not re.search(r"NaN|undefined|∞|–|\{", sentence), sentence
         assert all(n != "" and (not isinstance(n, float) or math.isfinite(n)) for n in numbers.values())
         keys.append(key)
@@ -140,30 +140,30 @@ def test_every_model_has_its_tour(visit: Visit, name: str) -> None:
     assert ("page.tour.experts" in keys) == (name == "pellucid/capitals-deepseek")
 
 
-def test_the_tour_is_left_and_taken_up_again(visit: Visit) -> None:
-    visit.go(prompt=PROMPT)
-    page = visit.page
+def test_the_tour_is_left_and_taken_up_again(tab: Tab) -> None:
+    tab.go(prompt=PROMPT)
+    page = tab.page
     page.click("header .touring")
     for _ in range(5):
         page.keyboard.press("ArrowRight")
-    assert station(visit)[0] == "page.tour.scores"
+    assert station(tab)[0] == "page.tour.scores"
     page.keyboard.press("ArrowLeft")
-    assert station(visit)[0] == "page.tour.query"
+    assert station(tab)[0] == "page.tour.query"
     page.keyboard.press("Enter")
     page.wait_for_selector('[data-station="page.tour.scores"]')
     page.keyboard.press("Escape")
     page.wait_for_selector(".tour[data-station]", state="detached")
     assert page.locator("[data-toured]").count() == 0
-    visit.go(prompt="The capital of Japan is", view="budget")
+    tab.go(prompt="The capital of Japan is", view="budget")
     resume = page.locator("header .touring")
     assert resume.get_attribute("title") == phrases("en")["page.tour.resume"].format(n=6)
     resume.click()
-    key, numbers, _ = station(visit)
+    key, numbers, _ = station(tab)
     assert key == "page.tour.scores" and numbers["token"] == "·is"
 
 
-def test_a_link_opens_the_tour_where_it_says(visit: Visit) -> None:
-    visit.go(prompt=PROMPT, tour=1)
-    assert station(visit)[0] == "page.tour.ids"
-    visit.ask("The capital of Japan is")
-    assert station(visit)[1]["id"] == pellucid.load("pellucid/capitals").tokenizer.encode("The capital of Japan is")[-1]
+def test_a_link_opens_the_tour_where_it_says(tab: Tab) -> None:
+    tab.go(prompt=PROMPT, tour=1)
+    assert station(tab)[0] == "page.tour.ids"
+    tab.enter_prompt("The capital of Japan is")
+    assert station(tab)[1]["id"] == pellucid.load("pellucid/capitals").tokenizer.encode("The capital of Japan is")[-1]

@@ -8,12 +8,12 @@ import torch
 from playwright.sync_api import expect
 
 import pellucid
+from browser import Tab
 from pellucid.api.count import count
 from pellucid.api.model import Model
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import choose, stages
 from pellucid.tracing import Trace
-from visits import Visit
 
 PROMPT = "The capital of France is"
 SETTINGS: list[dict[str, Any]] = [
@@ -34,13 +34,13 @@ def run(model: Model) -> Trace:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_every_stage_of_sampling_is_the_engines(visit: Visit, run: Trace, setting: dict[str, Any]) -> None:
+def test_every_stage_of_sampling_is_the_engines(tab: Tab, run: Trace, setting: dict[str, Any]) -> None:
     s, logits = Sampling(**setting), run.last_logits()
-    visit.go(view="next", prompt=PROMPT, sampling=" ".join(f"{k}:{v}" for k, v in setting.items()))
-    visit.page.wait_for_selector("[data-pick]")
-    assert visit.page.get_attribute("[data-pick]", "data-pick") == str(choose(logits, s, run.ids, []))
+    tab.go(view="next", prompt=PROMPT, sampling=" ".join(f"{k}:{v}" for k, v in setting.items()))
+    tab.page.wait_for_selector("[data-pick]")
+    assert tab.page.get_attribute("[data-pick]", "data-pick") == str(choose(logits, s, run.ids, []))
     expected = dict(stages(logits, s, run.ids, []))
-    shown = visit.page.eval_on_selector_all(
+    shown = tab.page.eval_on_selector_all(
         "tr[data-id] td", "cells => cells.map(c => [c.parentElement.dataset.id, c.dataset.stage, c.dataset.exact])"
     )
     assert {name for _, name, _ in shown} == expected.keys()
@@ -50,63 +50,63 @@ def test_every_stage_of_sampling_is_the_engines(visit: Visit, run: Trace, settin
         assert float(told.replace("∞", "inf")) == pytest.approx(value, rel=1e-12, abs=1e-300), (id, name)
 
 
-def test_a_slider_never_runs_the_model(visit: Visit, run: Trace) -> None:
-    visit.go(view="next", prompt=PROMPT)
-    visit.page.wait_for_selector("[data-pick]")
-    asked = len(visit.requests)
-    visit.page.locator("[data-setting=temperature]").fill("0.5")
-    visit.page.locator("[data-setting=top_k]").fill("7")
-    visit.page.wait_for_function("() => decodeURIComponent(location.hash).includes('top_k:7')")
-    kept = visit.page.locator("tr[data-id]:not(.cut)").count()
+def test_a_slider_never_runs_the_model(tab: Tab, run: Trace) -> None:
+    tab.go(view="next", prompt=PROMPT)
+    tab.page.wait_for_selector("[data-pick]")
+    asked = len(tab.requests)
+    tab.page.locator("[data-setting=temperature]").fill("0.5")
+    tab.page.locator("[data-setting=top_k]").fill("7")
+    tab.page.wait_for_function("() => decodeURIComponent(location.hash).includes('top_k:7')")
+    kept = tab.page.locator("tr[data-id]:not(.cut)").count()
     assert kept == 7
-    assert [r for r in visit.requests[asked:] if "/api/" in r] == []
+    assert [r for r in tab.requests[asked:] if "/api/" in r] == []
 
 
-def test_attention_shows_the_weights_of_the_chosen_row(visit: Visit, run: Trace) -> None:
+def test_attention_shows_the_weights_of_the_chosen_row(tab: Tab, run: Trace) -> None:
     pattern = run["layers.2.attn.pattern"].value[0, 1]
-    visit.go(view="attention", prompt=PROMPT, block="layers.2", head=1, position=3)
-    visit.page.wait_for_selector("[data-weight]")
-    shown = visit.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
+    tab.go(view="attention", prompt=PROMPT, block="layers.2", head=1, position=3)
+    tab.page.wait_for_selector("[data-weight]")
+    shown = tab.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
     assert torch.equal(torch.tensor(shown, dtype=torch.float32), pattern[3])
-    assert visit.page.locator(".heads button").count() == 4 * 4
+    assert tab.page.locator(".heads button").count() == 4 * 4
 
 
-def test_shared_heads_stand_under_their_key(visit: Visit) -> None:
-    visit.go(view="attention", model="pellucid/capitals-llama", prompt=PROMPT)
+def test_shared_heads_stand_under_their_key(tab: Tab) -> None:
+    tab.go(view="attention", model="pellucid/capitals-llama", prompt=PROMPT)
     config = pellucid.load("pellucid/capitals-llama").config.layers[0].attn
-    first = visit.page.locator(".heads").first
+    first = tab.page.locator(".heads").first
     assert first.locator(".group").count() == config.kv_heads < config.heads  # type: ignore[union-attr]
     assert first.locator(".key").all_inner_texts() == [f"k {g}" for g in range(config.kv_heads)]  # type: ignore[union-attr]
 
 
-def test_experts_are_those_that_were_chosen(visit: Visit) -> None:
+def test_experts_are_those_that_were_chosen(tab: Tab) -> None:
     run = pellucid.trace(pellucid.load("pellucid/capitals-deepseek", dtype="float32"), PROMPT)
-    visit.go(view="experts", model="pellucid/capitals-deepseek", prompt=PROMPT, block="layers.2")
-    visit.page.wait_for_selector("[data-expert]")
-    shown = visit.page.eval_on_selector_all("[data-expert]", "cells => cells.map(c => [Number(c.dataset.expert), Number(c.dataset.share)])")
+    tab.go(view="experts", model="pellucid/capitals-deepseek", prompt=PROMPT, block="layers.2")
+    tab.page.wait_for_selector("[data-expert]")
+    shown = tab.page.eval_on_selector_all("[data-expert]", "cells => cells.map(c => [Number(c.dataset.expert), Number(c.dataset.share)])")
     chosen, share = run["layers.2.ffn.chosen"].value[0], run["layers.2.ffn.share"].value[0]
     assert [int(e) for e, _ in shown] == chosen.flatten().tolist()
     assert torch.equal(torch.tensor([s for _, s in shown], dtype=torch.float32), share.flatten())
-    loads = visit.page.eval_on_selector_all("[data-block='layers.2'] [data-load]", "cells => cells.map(c => Number(c.dataset.load))")
+    loads = tab.page.eval_on_selector_all("[data-block='layers.2'] [data-load]", "cells => cells.map(c => Number(c.dataset.load))")
     assert loads == torch.bincount(chosen.flatten(), minlength=8).tolist()
 
 
 @pytest.mark.parametrize("name", ["capitals", "capitals-llama", "capitals-deepseek"])
-def test_the_cache_grows_by_what_is_counted(visit: Visit, name: str) -> None:
-    visit.go(view="cache", model=f"pellucid/{name}", prompt=PROMPT, steps=2)
-    visit.page.wait_for_selector("tr[data-step='1']")
+def test_the_cache_grows_by_what_is_counted(tab: Tab, name: str) -> None:
+    tab.go(view="cache", model=f"pellucid/{name}", prompt=PROMPT, steps=2)
+    tab.page.wait_for_selector("tr[data-step='1']")
     each = int(count(f"pellucid/{name}", dtype="float32", cache="float32")["cache.bytes_per_token"])
-    total = [int(visit.page.get_attribute(f"tr[data-step='{k}'] [data-total]", "data-total") or 0) for k in (0, 1)]
+    total = [int(tab.page.get_attribute(f"tr[data-step='{k}'] [data-total]", "data-total") or 0) for k in (0, 1)]
     assert total == [5 * each, 6 * each]
-    visit.page.click("tr[data-step='1'] button")
-    visit.page.wait_for_selector(".positions .fresh")
-    assert visit.page.locator(".positions .read").count() == 5
+    tab.page.click("tr[data-step='1'] button")
+    tab.page.wait_for_selector(".positions .fresh")
+    assert tab.page.locator(".positions .read").count() == 5
 
 
-def test_budget_shows_the_counted_numbers(visit: Visit) -> None:
+def test_budget_shows_the_counted_numbers(tab: Tab) -> None:
     bill = count("pellucid/capitals", dtype="float32", cache="float32")  # as it runs
-    visit.go(view="budget", prompt=PROMPT)
-    visit.page.wait_for_selector("[data-number='parameters.total'][data-value]")
+    tab.go(view="budget", prompt=PROMPT)
+    tab.page.wait_for_selector("[data-number='parameters.total'][data-value]")
     for number in (
         "parameters.total",
         "parameters.active",
@@ -116,20 +116,20 @@ def test_budget_shows_the_counted_numbers(visit: Visit) -> None:
         "flops.prefill",
         "flops.decode",
     ):
-        assert visit.page.get_attribute(f"[data-number='{number}']", "data-value") == str(int(bill[number])), number
-    parts = dict(visit.page.eval_on_selector_all("[data-part]", "boxes => boxes.map(b => [b.dataset.part, Number(b.dataset.count)])"))
+        assert tab.page.get_attribute(f"[data-number='{number}']", "data-value") == str(int(bill[number])), number
+    parts = dict(tab.page.eval_on_selector_all("[data-part]", "boxes => boxes.map(b => [b.dataset.part, Number(b.dataset.count)])"))
     assert parts == {k: int(n) for k, n in bill.below("parameters.by_part")}
 
 
-def test_a_large_model_on_a_device_in_three_choices(visit: Visit) -> None:
-    visit.refusals = {400}  # the specimen itself has fewer positions
+def test_a_large_model_on_a_device_in_three_choices(tab: Tab) -> None:
+    tab.refusals = {400}  # the specimen itself has fewer positions
     bill = count("deepseek-v3", context=131072, device="h200")
-    visit.go(view="budget", prompt=PROMPT)
-    visit.page.get_by_label("Device").first.select_option("h200")
-    visit.page.get_by_label("Beside it").select_option("deepseek-v3")
-    visit.page.locator("input[type=number]").first.fill("131072")
-    visit.page.keyboard.press("Tab")
-    cell = visit.page.locator("[data-model='deepseek-v3'][data-number='cache.bytes']")
+    tab.go(view="budget", prompt=PROMPT)
+    tab.page.get_by_label("Device").first.select_option("h200")
+    tab.page.get_by_label("Beside it").select_option("deepseek-v3")
+    tab.page.locator("input[type=number]").first.fill("131072")
+    tab.page.keyboard.press("Tab")
+    cell = tab.page.locator("[data-model='deepseek-v3'][data-number='cache.bytes']")
     expect(cell).to_have_attribute("data-value", str(int(bill["cache.bytes"])))
 
 
@@ -141,7 +141,7 @@ EDITS = [
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_change_gives_the_logits_of_an_edit(visit: Visit, model: Model, edit: tuple[str, str, str, str]) -> None:
+def test_a_change_gives_the_logits_of_an_edit(tab: Tab, model: Model, edit: tuple[str, str, str, str]) -> None:
     path, at, how, value = edit
     part = tuple(slice(*(int(n) if n else None for n in w.split(":"))) if ":" in w else int(w) for w in at.split(","))
 
@@ -150,12 +150,12 @@ def test_a_change_gives_the_logits_of_an_edit(visit: Visit, model: Model, edit: 
         return x
 
     seen = pellucid.trace(model, PROMPT, edit={path: change})
-    told = shown(visit, json.dumps([list(edit)]))
+    told = shown(tab, json.dumps([list(edit)]))
     for id, logit in told.items():
         assert logit == float(seen["logits"].value[0, -1, id])
 
 
-def test_a_tensor_is_patched_from_another_prompt(visit: Visit, model: Model) -> None:
+def test_a_tensor_is_patched_from_another_prompt(tab: Tab, model: Model) -> None:
     other = pellucid.trace(model, "The capital of Japan is")["layers.0.mid"].value
 
     def change(x: torch.Tensor) -> torch.Tensor:
@@ -163,16 +163,16 @@ def test_a_tensor_is_patched_from_another_prompt(visit: Visit, model: Model) -> 
         return x
 
     seen = pellucid.trace(model, PROMPT, edit={"layers.0.mid": change})
-    told = shown(visit, json.dumps([["layers.0.mid", "0,3,:", "prompt", "The capital of Japan is"]]))
+    told = shown(tab, json.dumps([["layers.0.mid", "0,3,:", "prompt", "The capital of Japan is"]]))
     for id, logit in told.items():
         assert logit == float(seen["logits"].value[0, -1, id])
 
 
-def shown(visit: Visit, edits: str) -> dict[int, float]:
+def shown(tab: Tab, edits: str) -> dict[int, float]:
     """The logits after a change, by id, as the page has them."""
-    visit.go(view="change", prompt=PROMPT, edits=edits)
-    visit.page.wait_for_selector("[data-logit]")
-    found = visit.page.eval_on_selector_all(
+    tab.go(view="change", prompt=PROMPT, edits=edits)
+    tab.page.wait_for_selector("[data-logit]")
+    found = tab.page.eval_on_selector_all(
         "[data-logit]", "cells => cells.map(c => [Number(c.parentElement.dataset.id), Number(c.dataset.logit)])"
     )
     assert len(found) >= 10

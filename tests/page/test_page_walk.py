@@ -12,8 +12,8 @@ import pytest
 import torch
 from playwright.sync_api import Browser
 
+from browser import serve_from_thread
 from pellucid.api.model import SPECIMENS, make, specimens
-from visits import session, standing
 from walks import Gesture, Walk, address, back, language, model, press, prompt, route, theme, view, walking
 
 FULL = bool(os.environ.get("PELLUCID_FULL"))
@@ -90,7 +90,7 @@ MUTANTS: dict[str, tuple[str, str, str, list[str]]] = {
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    with standing(session("pellucid/capitals")) as found:
+    with serve_from_thread("pellucid/capitals") as found:
         yield found
 
 
@@ -200,7 +200,7 @@ def test_every_view_of_every_specimen(browser: Browser, served: str, name: str) 
 @pytest.mark.skipif(not FULL, reason="PELLUCID_FULL=1 walks three folders of other families")
 @pytest.mark.parametrize("which", range(len(FAMILIES)))
 def test_every_view_of_other_families(browser: Browser, folders: list[str], which: int) -> None:
-    with standing(session(folders[which])) as at, walking(browser, at) as walk:
+    with serve_from_thread(folders[which]) as at, walking(browser, at) as walk:
         walk.open(model=folders[which], prompt=PROMPT)
         wheres = [*walk.views(), *(f"tile:{ending}" for ending in TILES)]
         assert walked(walk, folders[which], wheres, PROMPTS[:2], EDITS[:1]) == []
@@ -209,7 +209,7 @@ def test_every_view_of_other_families(browser: Browser, folders: list[str], whic
 @pytest.mark.timeout(3600)  # hundreds of loads
 @pytest.mark.skipif(not FULL, reason="PELLUCID_FULL=1 walks a model of the catalogue")
 def test_every_view_of_shapes_alone(browser: Browser) -> None:
-    with standing(session("gpt2-small")) as at, walking(browser, at) as walk:
+    with serve_from_thread("gpt2-small") as at, walking(browser, at) as walk:
         walk.open()
         for where in walk.views():
             assert view(where)(walk)

@@ -6,8 +6,8 @@ from playwright.sync_api import expect
 from torch import Tensor
 
 import pellucid
+from browser import Tab
 from pellucid.api.model import Model
-from visits import Visit
 
 PROMPT = "The capital of France is"
 
@@ -35,41 +35,41 @@ def without(model: Model, ids: list[int], row: int, id: int, path: str, head: in
         ("pellucid/capitals-bert", "layers.0", 1, 0),
     ],
 )
-def test_the_measured_effect_is_that_of_a_run(visit: Visit, name: str, block: str, steps: int, step: int) -> None:
+def test_the_measured_effect_is_that_of_a_run(tab: Tab, name: str, block: str, steps: int, step: int) -> None:
     model = pellucid.load(name, dtype="float32")
     prompt = f"{PROMPT} ___." if name.endswith("bert") else PROMPT
     run = pellucid.trace(model, prompt, steps)
     row, id = (run.blanks[0], run.new[0]) if run.blanks else (-1, run.new[step])
-    visit.go(view="next", model=name, prompt=prompt, block=block, steps=steps, step=step)
+    tab.go(view="next", model=name, prompt=prompt, block=block, steps=steps, step=step)
     if name.endswith("bert"):
-        expect(visit.page.locator("[data-measure-added]")).to_have_count(0)  # no sum there, so nothing is compared
+        expect(tab.page.locator("[data-measure-added]")).to_have_count(0)  # no sum there, so nothing is compared
         return
-    visit.page.click("[data-measure-added]")
+    tab.page.click("[data-measure-added]")
     heads = model.config.layers[0].attn.heads
-    visit.page.wait_for_function("n => document.querySelectorAll('[data-measured]').length === n", arg=heads + 1)
-    told = dict(visit.page.locator("[data-without]").evaluate_all("all => all.map(e => [e.dataset.without, Number(e.dataset.measured)])"))
+    tab.page.wait_for_function("n => document.querySelectorAll('[data-measured]').length === n", arg=heads + 1)
+    told = dict(tab.page.locator("[data-without]").evaluate_all("all => all.map(e => [e.dataset.without, Number(e.dataset.measured)])"))
     ids = [*run.ids, *run.new[:step]]
     for head in range(heads):
         assert told[f"{block}.attn {head}"] == pytest.approx(without(model, ids, row, id, f"{block}.attn", head), abs=2e-4)
     assert told[f"{block}.ffn"] == pytest.approx(without(model, ids, row, id, f"{block}.ffn", None), abs=2e-4)
-    direct = visit.page.locator("[data-head='0'][data-added]").first
+    direct = tab.page.locator("[data-head='0'][data-added]").first
     if block == "layers.0" and name == "pellucid/capitals":  # the two are far apart: the direct effect is not what the head does
         assert abs(told["layers.0.attn 0"]) > 5 > 10 * abs(float(direct.get_attribute("data-added") or "nan"))
 
 
-def test_another_token_knows_nothing_of_what_was_measured(visit: Visit) -> None:
-    visit.go(view="next", prompt=PROMPT, block="layers.3")
-    visit.page.click("[data-measure-added]")
-    visit.page.wait_for_selector("[data-measured]")
-    visit.page.locator("[data-layer] .cell:not(.followed)").first.click()
-    expect(visit.page.locator("[data-measured]")).to_have_count(0)
-    visit.settle()
-    assert visit.page.locator("[data-measured]").count() == 0
+def test_another_token_knows_nothing_of_what_was_measured(tab: Tab) -> None:
+    tab.go(view="next", prompt=PROMPT, block="layers.3")
+    tab.page.click("[data-measure-added]")
+    tab.page.wait_for_selector("[data-measured]")
+    tab.page.locator("[data-layer] .cell:not(.followed)").first.click()
+    expect(tab.page.locator("[data-measured]")).to_have_count(0)
+    tab.settle()
+    assert tab.page.locator("[data-measured]").count() == 0
 
 
-def test_a_measured_number_opens_its_run(visit: Visit) -> None:
-    visit.go(view="next", prompt=PROMPT, block="layers.0")
-    visit.page.click("[data-measure-added]")
-    visit.page.locator("[data-without='layers.0.attn 0'] button").click()
-    expect(visit.page.locator(".edits li")).to_contain_text("layers.0.attn.z")
-    visit.page.wait_for_selector("[data-differ]")
+def test_a_measured_number_opens_its_run(tab: Tab) -> None:
+    tab.go(view="next", prompt=PROMPT, block="layers.0")
+    tab.page.click("[data-measure-added]")
+    tab.page.locator("[data-without='layers.0.attn 0'] button").click()
+    expect(tab.page.locator(".edits li")).to_contain_text("layers.0.attn.z")
+    tab.page.wait_for_selector("[data-differ]")

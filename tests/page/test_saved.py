@@ -11,6 +11,7 @@ import torch
 from playwright.sync_api import Browser, expect
 from torch import Tensor
 
+from browser import Tab, download_page, open_file, open_offline_tab, open_tab
 from pellucid import html as written_page
 from pellucid.api.model import Model, load
 from pellucid.api.trace import trace
@@ -22,7 +23,6 @@ from pellucid.html.shown import subject
 from pellucid.messages import phrases
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Seen
-from visits import Visit, offline, saved, shown, visiting
 
 PROMPT = "The capital of France is"
 KINDS = ["embed", "layers.0.attn_norm", "layers.0.attn.q", "layers.1.attn.scores", "layers.1.attn.pattern", "layers.0.attn.z"]
@@ -74,26 +74,26 @@ def greatest(seen: Seen) -> tuple[int, ...]:
     return tuple(n - 1 if a == "T" else int(i) for a, n, i in zip(axes, seen.shape, at, strict=True))
 
 
-def read(visit: Visit) -> str:
+def read(tab: Tab) -> str:
     """The number that the page gives for the cell under the cursor."""
-    return visit.page.get_attribute("#reading", "data-value") or ""
+    return tab.page.get_attribute("#reading", "data-value") or ""
 
 
-def check(visit: Visit, file: Path, seen: Seen) -> None:
+def check(tab: Tab, file: Path, seen: Seen) -> None:
     """One cell of a tensor: the value on the page is Python's to the last bit, and so are the terms that sum to it."""
     index = greatest(seen)
     cell = ",".join(map(str, index))
-    shown(visit, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', tensor=seen.path, cell=cell)
+    open_file(tab, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', tensor=seen.path, cell=cell)
     value = seen.value[index]
-    assert torch.equal(torch.tensor(float(read(visit)), dtype=seen.dtype), value), (read(visit), value)
+    assert torch.equal(torch.tensor(float(read(tab)), dtype=seen.dtype), value), (read(tab), value)
     assert seen.terms is not None
     told = seen.terms(index)
-    assert visit.total() == told.total()
+    assert tab.formula_sum() == told.total()
     products = told.summands.tolist()
     if len(products) > 1:
-        visit.page.click("aside details summary")
-        visit.page.wait_for_selector("aside details tbody tr")
-        rows = visit.page.eval_on_selector_all("aside details tbody tr", "rows => rows.map(r => Array.from(r.cells, c => c.textContent))")
+        tab.page.click("aside details summary")
+        tab.page.wait_for_selector("aside details tbody tr")
+        rows = tab.page.eval_on_selector_all("aside details tbody tr", "rows => rows.map(r => Array.from(r.cells, c => c.textContent))")
         count = len(products) - len(told.added)  # behind the products stands what is added, by its name
         if count:
             factors = torch.stack(list(told.factors.values()), 1)[:LISTED]
@@ -106,7 +106,7 @@ def check(visit: Visit, file: Path, seen: Seen) -> None:
 def test_it_is_the_file_that_the_page_writes(browser: Browser, address: str, life: Trace, tmp_path: Path) -> None:
     """Byte for byte but for what is recorded; and of that the same answers, the same bytes, under the same names."""
     place = {"tensor": "layers.0.attn.scores", "cell": "0,1,4,3"}
-    theirs = saved(browser, address, tmp_path, prompt=PROMPT, steps=2, **place).read_text(encoding="utf-8")
+    theirs = download_page(browser, address, tmp_path, prompt=PROMPT, steps=2, **place).read_text(encoding="utf-8")
     ours = written_page.html(life, cells=0)
     outer = [re.sub(r'id="recorded">.*?</script>', "", text, count=1, flags=re.S) for text in (ours, theirs)]
     assert outer[0] == outer[1]
@@ -124,38 +124,38 @@ def test_it_is_the_file_that_the_page_writes(browser: Browser, address: str, lif
 
 def test_terms_sum_to_the_cell(browser: Browser, life: Trace, file: Path) -> None:
     """One cell each of several kinds of tensors: read off the page, term by term."""
-    with offline(browser, file) as visit:
+    with open_offline_tab(browser, file) as tab:
         for path in KINDS:
-            check(visit, file, life.all(path)[0])
-        assert visit.page.evaluate("document.querySelectorAll('*').length") < 5000
+            check(tab, file, life.all(path)[0])
+        assert tab.page.evaluate("document.querySelectorAll('*').length") < 5000
 
 
 def test_terms_of_bfloat16(browser: Browser, specimen: Model, tmp_path: Path) -> None:
     """The specimen as it is stored."""
     life = trace(specimen, PROMPT, terms=True)
     life.save_html(tmp_path / "life.html", cells=600)
-    with offline(browser, tmp_path / "life.html") as visit:
+    with open_offline_tab(browser, tmp_path / "life.html") as tab:
         for path in ("layers.0.attn.q", "layers.1.ffn.neurons", "logits"):
-            check(visit, tmp_path / "life.html", life[path])
+            check(tab, tmp_path / "life.html", life[path])
 
 
 def test_a_cell_under_the_mouse_tells_its_sum(browser: Browser, life: Trace, file: Path) -> None:
     """Point at the last token's row: the cell that the page names has Python's value and Python's sum."""
     seen, found = life.all("layers.1.attn.pattern")[0], set()
-    with offline(browser, file) as visit:
-        shown(visit, file, "aside .frame[data-cells]:not([data-cells='0'])", tensor=seen.path, head=1)
-        box = visit.page.locator("aside .frame").bounding_box()
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "aside .frame[data-cells]:not([data-cells='0'])", tensor=seen.path, head=1)
+        box = tab.page.locator("aside .frame").bounding_box()
         assert box is not None and seen.terms is not None
         for share in (0.1, 0.5, 0.9):
-            visit.page.mouse.move(box["x"] + 92 + share * (box["width"] - 92), box["y"] + box["height"] - 6)
-            visit.page.wait_for_selector("[data-sum]")
-            index = tuple(map(int, (visit.page.get_attribute("#reading", "data-cell") or "").split(",")))
-            assert float(torch.tensor(float(read(visit)))) == float(seen.value[index])
-            assert visit.total() == seen.terms(index).total()
+            tab.page.mouse.move(box["x"] + 92 + share * (box["width"] - 92), box["y"] + box["height"] - 6)
+            tab.page.wait_for_selector("[data-sum]")
+            index = tuple(map(int, (tab.page.get_attribute("#reading", "data-cell") or "").split(",")))
+            assert float(torch.tensor(float(read(tab)))) == float(seen.value[index])
+            assert tab.formula_sum() == seen.terms(index).total()
             found.add(index)
-            visit.page.mouse.move(box["x"] + 10, box["y"] - 300)
-            visit.page.reload()
-            visit.page.wait_for_selector("aside .frame[data-cells]:not([data-cells='0'])")
+            tab.page.mouse.move(box["x"] + 10, box["y"] - 300)
+            tab.page.reload()
+            tab.page.wait_for_selector("aside .frame[data-cells]:not([data-cells='0'])")
     assert found == {(0, 1, 4, 0), (0, 1, 4, 2), (0, 1, 4, 4)}
 
 
@@ -167,29 +167,29 @@ def test_cells_without_terms_say_so(browser: Browser, specimen: Model, life: Tra
     assert (told["told"], told["cells"]) == (4000, cells)
     beyond = phrases("en")["page.beyond"].format(told=4000, cells=cells)
     for path, says in ((plain, phrases("en")["page.untold"]), (file, beyond)):
-        with offline(browser, path) as visit:
-            shown(visit, path, '#reading[data-cell="0,0,0"]:not([data-value=""])', tensor="embed", cell="0,0,0")
-            expect(visit.page.locator("aside > p.soft")).to_have_text(says)
+        with open_offline_tab(browser, path) as tab:
+            open_file(tab, path, '#reading[data-cell="0,0,0"]:not([data-value=""])', tensor="embed", cell="0,0,0")
+            expect(tab.page.locator("aside > p.soft")).to_have_text(says)
 
 
 def test_all_views_of_the_life(browser: Browser, life: Trace, file: Path) -> None:
     """Tokens, cards, candidates; the next token from the logits; a head's weights; the cache; later steps."""
-    with offline(browser, file) as visit:
-        shown(visit, file, "[data-picked]")
-        assert [int(x) for x in visit.page.locator(".token .id").all_inner_texts()] == life.ids + life.new
-        assert visit.page.input_value("#prompt") == PROMPT
-        assert visit.page.get_attribute("[data-picked]", "data-picked") == str(life.new[0])
-        assert visit.page.locator("nav a").all_inner_texts() == ["Life", "Attention", "Next token", "Cache"]
-        shown(visit, file, "[data-weight]", view="attention", block="layers.2", head=1, position=3)
-        weights = visit.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "[data-picked]")
+        assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == life.ids + life.new
+        assert tab.page.input_value("#prompt") == PROMPT
+        assert tab.page.get_attribute("[data-picked]", "data-picked") == str(life.new[0])
+        assert tab.page.locator("nav a").all_inner_texts() == ["Life", "Attention", "Next token", "Cache"]
+        open_file(tab, file, "[data-weight]", view="attention", block="layers.2", head=1, position=3)
+        weights = tab.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
         assert torch.equal(torch.tensor(weights), life.all("layers.2.attn.pattern")[0].value[0, 1, 3])
-        shown(visit, file, "tr[data-id]", view="next")
+        open_file(tab, file, "tr[data-id]", view="next")
         best = int(life.all("logits")[0].value[0, -1].argmax())
-        assert visit.page.get_attribute("tr[data-id] >> nth=0", "data-id") == str(best)
-        shown(visit, file, "tr[data-step='1'] [data-total]", view="cache")
+        assert tab.page.get_attribute("tr[data-id] >> nth=0", "data-id") == str(best)
+        open_file(tab, file, "tr[data-step='1'] [data-total]", view="cache")
         cell = '#reading[data-cell="0,0,7"]:not([data-value=""])'
-        shown(visit, file, cell, step=1, tensor="layers.3.out", cell="0,0,7")
-        assert float(torch.tensor(float(read(visit)))) == float(life.all("layers.3.out")[1].value[0, 0, 7])
+        open_file(tab, file, cell, step=1, tensor="layers.3.out", cell="0,0,7")
+        assert float(torch.tensor(float(read(tab)))) == float(life.all("layers.3.out")[1].value[0, 0, 7])
 
 
 def record(path: str, value: Tensor, dims: str = "T D", op: str = "linear") -> Seen:
@@ -209,15 +209,15 @@ def test_all_dtypes(browser: Browser, tmp_path: Path) -> None:
     values += [torch.tensor([0, -1, 2**53 - 1]), torch.tensor([3, -4], dtype=torch.int32), torch.tensor([True, False])]
     words, path = {"∞": "inf", "-∞": "-inf", "NaN": "nan"}, tmp_path / "t.html"
     Trace("m", seen=[record(f"t{i}", v, "V") for i, v in enumerate(values)]).save_html(path)
-    with offline(browser, path) as visit:
+    with open_offline_tab(browser, path) as tab:
         for i, value in enumerate(values):
-            shown(visit, path, "aside .frame[data-cells]:not([data-cells='0'])", tensor=f"t{i}")
-            visit.page.focus("aside .frame")
+            open_file(tab, path, "aside .frame[data-cells]:not([data-cells='0'])", tensor=f"t{i}")
+            tab.page.focus("aside .frame")
             read_off = []
             for k in range(value.numel()):
-                visit.page.keyboard.press("Home" if k == 0 else "ArrowRight")
-                visit.page.wait_for_selector(f'#reading[data-cell="{k}"]:not([data-value=""])')
-                read_off.append(read(visit))
+                tab.page.keyboard.press("Home" if k == 0 else "ArrowRight")
+                tab.page.wait_for_selector(f'#reading[data-cell="{k}"]:not([data-value=""])')
+                read_off.append(read(tab))
             if value.is_floating_point():
                 back = torch.tensor([float(words.get(x, x)) for x in read_off], dtype=torch.float64).to(value.dtype)
                 assert torch.equal(back.nan_to_num(7.0), value.nan_to_num(7.0)) and (back.isnan() == value.isnan()).all()
@@ -246,16 +246,16 @@ def test_text_stays_text(browser: Browser, tmp_path: Path) -> None:
     """Payloads as model name, prompt, tokens, paths, ops and formulas are shown, and none runs."""
     path = tmp_path / "p.html"
     path.write_text(pages.written(hostile()), encoding="utf-8")
-    with offline(browser, path) as visit:
+    with open_offline_tab(browser, path) as tab:
         for payload in PAYLOADS:
-            shown(visit, path, '#reading[data-cell="1,1"]:not([data-value=""])', tensor=payload, cell="1,1")
-            assert visit.page.text_content("aside h2") == visible(payload) and read(visit) == "1"
-        assert visit.page.input_value("#prompt") == "".join(PAYLOADS)
-        assert visit.page.locator(".token bdi").all_inner_texts() == [visible(p) for p in PAYLOADS[:3]]
-        visit.page.wait_for_timeout(200)
-        assert visit.page.evaluate("window.__pwned") is None
-        assert visit.page.evaluate("document.querySelectorAll('img, iframe, object, embed').length") == 0
-        assert visit.page.evaluate("document.scripts.length") == 2
+            open_file(tab, path, '#reading[data-cell="1,1"]:not([data-value=""])', tensor=payload, cell="1,1")
+            assert tab.page.text_content("aside h2") == visible(payload) and read(tab) == "1"
+        assert tab.page.input_value("#prompt") == "".join(PAYLOADS)
+        assert tab.page.locator(".token bdi").all_inner_texts() == [visible(p) for p in PAYLOADS[:3]]
+        tab.page.wait_for_timeout(200)
+        assert tab.page.evaluate("window.__pwned") is None
+        assert tab.page.evaluate("document.querySelectorAll('img, iframe, object, embed').length") == 0
+        assert tab.page.evaluate("document.scripts.length") == 2
 
 
 def test_mutants_are_seen(browser: Browser, life: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,29 +277,29 @@ def test_mutants_are_seen(browser: Browser, life: Trace, tmp_path: Path, monkeyp
     for told, fails in ((sound, ""), (tampered, "hash"), (bent, "terms")):
         path = tmp_path / f"{fails or 'sound'}.html"
         path.write_text(pages.written(told), encoding="utf-8")
-        with offline(browser, path) as visit:
-            shown(visit, path, "[data-received]:not([data-received=''])", tensor=seen.path, cell=cell)
-            hashed = visit.page.locator("[data-received]")
+        with open_offline_tab(browser, path) as tab:
+            open_file(tab, path, "[data-received]:not([data-received=''])", tensor=seen.path, cell=cell)
+            hashed = tab.page.locator("[data-received]")
             assert (hashed.get_attribute("data-received") == hashed.get_attribute("data-source")) is (fails != "hash")
-            visit.page.wait_for_selector("[data-sum]")
-            visit.page.click("aside details summary")
-            visit.page.wait_for_selector("aside details tbody tr")
-            first = visit.page.eval_on_selector("aside details tbody tr", "row => Array.from(row.cells, c => c.textContent)")
+            tab.page.wait_for_selector("[data-sum]")
+            tab.page.click("aside details summary")
+            tab.page.wait_for_selector("aside details tbody tr")
+            first = tab.page.eval_on_selector("aside details tbody tr", "row => Array.from(row.cells, c => c.textContent)")
             assert seen.terms is not None
             ours = torch.stack([f[0] for f in seen.terms(index).factors.values()]).float()
             assert torch.equal(torch.tensor([float(x) for x in first[1:-2]]), ours) is (fails != "terms")
     added = tmp_path / "added.html"
     added.write_text("<script>window.__pwned=1</script></body>".join(pages.written(sound).rsplit("</body>", 1)), encoding="utf-8")
-    with visiting(browser, f"{added.as_uri()}#", offline=True) as visit:
-        shown(visit, added, "main nav")
-        assert visit.page.evaluate("window.__pwned") is None
-        assert visit.faults and all("Content Security Policy" in f for f in visit.faults)
-        visit.told.clear()
+    with open_tab(browser, f"{added.as_uri()}#", offline=True) as tab:
+        open_file(tab, added, "main nav")
+        assert tab.page.evaluate("window.__pwned") is None
+        assert tab.faults and all("Content Security Policy" in f for f in tab.faults)
+        tab.problems.clear()
     broken = tmp_path / "broken.html"
     monkeypatch.setattr(pages, "inert", json.dumps)
     broken.write_text(pages.written(hostile()), encoding="utf-8")
-    with visiting(browser, f"{broken.as_uri()}#", offline=True) as visit:
-        visit.page.goto(broken.as_uri())
-        visit.page.wait_for_timeout(300)
-        assert visit.faults
-        visit.told.clear()
+    with open_tab(browser, f"{broken.as_uri()}#", offline=True) as tab:
+        tab.page.goto(broken.as_uri())
+        tab.page.wait_for_timeout(300)
+        assert tab.faults
+        tab.problems.clear()

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from playwright.sync_api import Browser, Page
 
-from visits import Visit, visiting
+from browser import Tab, open_tab
 
 # Counts what the page waits for (answers, hashes, short timers) and what changes in it, so that a test waits for these and for no time.
 WATCHED = """(() => {
@@ -103,13 +103,13 @@ Gesture = Callable[["Walk"], bool]  # False: there is nothing here to do it with
 class Walk:
     """A page that is changed by gestures, and a second one that is loaded afresh."""
 
-    visit: Visit
+    tab: Tab
     fresh: Page
     compared: int = 0
 
     @property
     def page(self) -> Page:
-        return self.visit.page
+        return self.tab.page
 
     @property
     def place(self) -> dict[str, str]:
@@ -119,7 +119,7 @@ class Walk:
     def open(self, lang: str = "en", **place: object) -> None:
         """A place by its link."""
         self.page.bring_to_front()
-        self.visit.go(lang, **place)
+        self.tab.go(lang, **place)
         self.page.evaluate("__calm()")
 
     def calm(self) -> None:
@@ -136,7 +136,7 @@ class Walk:
 
     def loaded(self) -> list[str]:
         """What a fresh load of the page's present address shows."""
-        token = self.visit.address.split("#")[1]
+        token = self.tab.address.split("#")[1]
         address = self.page.evaluate("location.href")
         fragment = address.partition("#")[2]
         self.fresh.bring_to_front()
@@ -167,11 +167,11 @@ class Walk:
 @contextmanager
 def walking(browser: Browser, address: str, *scripts: str, **how: Any) -> Iterator[Walk]:
     """A page and its fresh twin in one browser; scripts run in the first before the page does."""
-    with visiting(browser, address, refusals=(400, 404), **{"viewport": {"width": 1440, "height": 2000}, **how}) as visit:
-        visit.page.context.add_init_script(WATCHED)
+    with open_tab(browser, address, refusals=(400, 404), **{"viewport": {"width": 1440, "height": 2000}, **how}) as tab:
+        tab.page.context.add_init_script(WATCHED)
         for script in scripts:
-            visit.page.add_init_script(script)
-        yield Walk(visit, visit.page.context.new_page())
+            tab.page.add_init_script(script)
+        yield Walk(tab, tab.page.context.new_page())
 
 
 # Gestures
@@ -194,7 +194,7 @@ def prompt(text: str) -> Gesture:
     """Type another prompt."""
 
     def do(walk: Walk) -> bool:
-        walk.visit.ask(text)
+        walk.tab.enter_prompt(text)
         return True
 
     return do
