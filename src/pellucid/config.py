@@ -106,7 +106,7 @@ Products = tuple[str, tuple[int | tuple[int, ...], ...]]  # letters, and the fac
 class AttentionSpec:
     """What others ask of a kind of attention. The answers here are those of causal attention without limits.
 
-    A kind says itself: heads, kv_heads (None where all heads share what is stored), kind (its name), head_width (as a person is shown it)
+    A kind says itself: heads, kv_heads (None where all heads share what is stored), rope, kind (its name), head_width (as it is displayed)
     and stored.
     """
 
@@ -184,7 +184,7 @@ class Attention(AttentionSpec):
 
     @property
     def head_width(self) -> int | str:
-        """A head's width, as a person is shown it."""
+        """A head's width, as it is displayed."""
         return self.width
 
     def on_rank(self, row: int, groups: int) -> int:
@@ -247,7 +247,7 @@ class Latent(AttentionSpec):
 
     @property
     def head_width(self) -> int | str:
-        """The widths of a key's content and rotary part, as a person is shown them."""
+        """The widths of a key's content and rotary part, as they are displayed."""
         return f"{self.key}+{self.rope.width}"
 
     @property

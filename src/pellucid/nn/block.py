@@ -20,7 +20,10 @@ from pellucid.watching.tap import tap
 
 AnyAttention = Attention | Latent
 
-ATTENTION: dict[type, Callable[..., AnyAttention]] = {c.Attention: Attention, c.Latent: Latent}  # the part of each spec
+ATTENTION: dict[type, Callable[..., AnyAttention]] = {
+    c.Attention: Attention,
+    c.Latent: Latent,
+}  # the part of each spec
 
 
 def attention(cfg: c.Config, spec: c.AnyAttention, table: Embedding | None) -> AnyAttention:
