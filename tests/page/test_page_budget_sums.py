@@ -141,4 +141,4 @@ def test_what_is_kept_of_a_source_is_told(tab: Tab) -> None:
     assert layers == total
     assert f"{total:,}" in tab.page.inner_text("[data-source-bytes]")
     assert tab.page.inner_text("tr[data-step='0'] [data-rows]") == f"{len(run.ids)} + 1"
-    assert f"{len(run.ids)}" in tab.page.inner_text(".told")
+    assert f"{len(run.ids)}" in tab.page.inner_text(".sentence")

@@ -1,4 +1,4 @@
-// A view as the fragment of its address and back. What a link says is checked: a link is written by anybody.
+// A view as the fragment of its address and back. Every field of a link is checked: its text may be anything.
 
 export interface Place {
   view: string;
@@ -26,19 +26,19 @@ const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-
 
 // Only what differs from where the page opens.
 export function written(place: Place): string {
-  const told = new URLSearchParams();
-  for (const [key, value] of Object.entries(place)) if (value !== NOWHERE[key as keyof Place]) told.set(key, String(value));
-  return told.toString();
+  const fields = new URLSearchParams();
+  for (const [key, value] of Object.entries(place)) if (value !== NOWHERE[key as keyof Place]) fields.set(key, String(value));
+  return fields.toString();
 }
 
 export function read(fragment: string): Place {
-  const told = new URLSearchParams(fragment.replace(/^#/, "")), place: Place = { ...NOWHERE };
+  const fields = new URLSearchParams(fragment.replace(/^#/, "")), place: Place = { ...NOWHERE };
   for (const key of ["view", "model", "prompt", "block", "tensor", "cell", "sampling", "trial", "budget", "edits", "against", "other"] as const) {
-    const text = told.get(key);
+    const text = fields.get(key);
     if (text !== null && text.length <= LONGEST) place[key] = text;
   }
   for (const [key, [low, high]] of Object.entries(NUMBERS)) {
-    const n = Number(told.get(key) ?? NaN);
+    const n = Number(fields.get(key) ?? NaN);
     if (Number.isInteger(n) && n >= low && n <= high) place[key as keyof typeof NUMBERS] = n;
   }
   if (!/^\d+(,\d+)*$/.test(place.cell)) place.cell = "";

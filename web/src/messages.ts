@@ -10,7 +10,7 @@ export type Language = "en" | "zh";
 const WORDS: Record<Language, Record<Key, string>> = { en: english, zh: chinese };
 
 export function say(key: Key, values: Record<string, string | number> = {}): string {
-  return WORDS[settings.language][key].replace(/\{(\w+)\}/g, (whole, name: string) => (name in values ? String(values[name]) : whole));
+  return WORDS[settings.language][key].replace(/\{(\w+)\}/g, (placeholder, name: string) => (name in values ? String(values[name]) : placeholder));
 }
 
 // What an axis letter means, "" for one that the legend lacks.

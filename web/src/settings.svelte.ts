@@ -8,13 +8,13 @@ const kept = (key: string): string | null => { try { return localStorage.getItem
 const keep = (key: string, value: string): void => { try { localStorage.setItem(`pellucid.${key}`, value); } catch { /* a page from a file has no storage */ } };
 
 function language(): "en" | "zh" {
-  const asked = new URLSearchParams(location.search).get("lang") ?? recorded?.language ?? kept("language") ?? navigator.language;
-  return asked.toLowerCase().startsWith("zh") ? "zh" : "en";
+  const chosen = new URLSearchParams(location.search).get("lang") ?? recorded?.language ?? kept("language") ?? navigator.language;
+  return chosen.toLowerCase().startsWith("zh") ? "zh" : "en";
 }
 
 function theme(): Theme {
-  const asked = kept("theme");
-  return asked === "light" || asked === "dark" ? asked : matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  const chosen = kept("theme");
+  return chosen === "light" || chosen === "dark" ? chosen : matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
 export const settings = $state({ language: language(), theme: theme(), root: kept("root") !== "false", tour: Number(kept("tour")) || 1 });

@@ -24,8 +24,8 @@ class Now {
 export const now = new Now();
 
 // What differs in these is a step back; the rest replaces the address where it stands.
-const UNTOLD = "#0 1 2 3 4"; // what a model without a tokenizer is asked with
-const ASKED: (keyof Place)[] = ["model", "prompt", "steps", "sampling"]; // what another run is run for
+const IDS = "#0 1 2 3 4"; // what a model without a tokenizer is asked with
+const RERUN: (keyof Place)[] = ["model", "prompt", "steps", "sampling"]; // what another run is run for
 const STATIONS: (keyof Place)[] = ["view", "model", "prompt", "tensor", "tour"];
 
 export function go(change: Partial<Place>): void {
@@ -39,7 +39,7 @@ export function go(change: Partial<Place>): void {
 
 // What the server was opened with: a model, or a run that was recorded.
 let first: { model: string; run: Run | null } = { model: "", run: null };
-const asked = (run: Run): string => run.prompt ?? (run.ids.length > 0 ? `#${run.ids.join(" ")}` : "");
+const promptOf = (run: Run): string => run.prompt ?? (run.ids.length > 0 ? `#${run.ids.join(" ")}` : "");
 // A recorded run is looked at as long as no other model is chosen; its own may not be here.
 const recording = (): Run | null => (place.model === (first.run?.model ?? first.model) ? first.run : null);
 
@@ -48,11 +48,11 @@ function settle(): void {
   const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === (first.run?.model ?? first.model));
   place.model = model?.name ?? first.run?.model ?? "";
   const run = recording();
-  place.prompt ||= run ? asked(run) : (model?.prompt ?? UNTOLD);
+  place.prompt ||= run ? promptOf(run) : (model?.prompt ?? IDS);
 }
 
 // What the server says of the models, in the language that is chosen now.
-export const retold = (): Promise<void> => models().then((found) => { now.models = found.models; }, () => undefined);
+export const refreshModels = (): Promise<void> => models().then((answer) => { now.models = answer.models; }, () => undefined);
 
 export async function open(): Promise<void> {
   Object.assign(place, read(recorded && location.hash.length < 2 ? recorded.place : location.hash));
@@ -60,18 +60,18 @@ export async function open(): Promise<void> {
     const before = { ...place };
     Object.assign(place, read(location.hash));
     settle();
-    if (ASKED.some((key) => before[key] !== place[key])) void run();
-    else void turned();
+    if (RERUN.some((key) => before[key] !== place[key])) void run();
+    else void loadStep();
   });
   try {
-    const found = await models();
-    now.models = found.models;
-    first = { model: found.current, run: found.run === null ? null : await kept(found.run) };
+    const answer = await models();
+    now.models = answer.models;
+    first = { model: answer.current, run: answer.run === null ? null : await kept(answer.run) };
     settle();
     const run = recording();
-    if (run) place.prompt = asked(run);
+    if (run) place.prompt = promptOf(run);
   } catch (fault) {
-    now.fault = told(fault);
+    now.fault = messageOf(fault);
     return;
   }
   await run();
@@ -91,23 +91,23 @@ export async function run(): Promise<void> {
   now.busy = true;
   now.fault = "";
   try {
-    const own = recording(), answer = own && place.prompt === asked(own) ? own : (await start(place.model, place.prompt, place.steps, place.sampling));
+    const own = recording(), answer = own && place.prompt === promptOf(own) ? own : (await start(place.model, place.prompt, place.steps, place.sampling));
     if (mine === latest) take(answer);
   } catch (fault) {
-    if (mine === latest) now.fault = told(fault);
+    if (mine === latest) now.fault = messageOf(fault);
   } finally {
     if (mine === latest) now.busy = false;
   }
 }
 
 // Whether the run that is shown is another than the one that was asked for, which was refused.
-export const astray = (): boolean => now.fault !== "" && now.run !== null && (place.prompt !== asked(now.run) || place.model !== now.run.model);
+export const astray = (): boolean => now.fault !== "" && now.run !== null && (place.prompt !== promptOf(now.run) || place.model !== now.run.model);
 
 // Back to the run that is shown.
 export function back(): void {
   if (!now.run) return;
   now.fault = "";
-  go({ model: now.run.model, prompt: asked(now.run) });
+  go({ model: now.run.model, prompt: promptOf(now.run) });
 }
 
 // A run becomes what all views show; of the selection stays what it has.
@@ -128,29 +128,29 @@ export async function load(steps: number): Promise<void> {
   const run = untrack(() => now.run);
   for (let k = 1; run && k < steps && now.run === run; k++) {
     if (untrack(() => now.tensors[k])) continue;
-    const found = await tensors(run.run, k);
-    if (now.run === run) now.tensors = { ...now.tensors, [k]: found };
+    const loaded = await tensors(run.run, k);
+    if (now.run === run) now.tensors = { ...now.tensors, [k]: loaded };
   }
 }
 
 // Look at a step; the tensors of a later one are fetched when it is first looked at.
 export async function turn(step: number): Promise<void> {
   go({ step });
-  await turned();
+  await loadStep();
 }
 
-async function turned(): Promise<void> {
+async function loadStep(): Promise<void> {
   const run = now.run, step = place.step;
   if (!run || now.tensors[step]) return;
   try {
-    const found = await tensors(run.run, step);
-    if (now.run === run) now.tensors = { ...now.tensors, [step]: found };
+    const loaded = await tensors(run.run, step);
+    if (now.run === run) now.tensors = { ...now.tensors, [step]: loaded };
   } catch (fault) {
-    now.fault = told(fault);
+    now.fault = messageOf(fault);
   }
 }
 
-export const told = (fault: unknown): string => (fault instanceof Error ? fault.message : String(fault));
+export const messageOf = (fault: unknown): string => (fault instanceof Error ? fault.message : String(fault));
 
 // The tensors of the chosen step.
 export const seen = (): Tensor[] => now.tensors[place.step] ?? [];

@@ -1,9 +1,9 @@
 import { describe, expect, it } from "vitest";
-import { chunks, fineness, within, zoomed } from "./chunks";
+import { chunks, fineness, clamped, zoomed } from "./chunks";
 import { colour, NAN, STOPS } from "./colour";
 import { multiples, pixels, type Placed } from "./heat";
 
-const placed = (values: number[], rows: number, columns: number, width: number, height: number): Placed =>
+const panel = (values: number[], rows: number, columns: number, width: number, height: number): Placed =>
   ({ grid: { values, rows, columns }, view: { row: 0, column: 0, rows, columns }, limit: 4, scheme: "signed", root: false, x: 0, y: 0, width, height });
 const rgb = (out: Uint8ClampedArray, i: number): number[] => [...out.slice(4 * i, 4 * i + 3)];
 
@@ -19,18 +19,18 @@ describe("colours", () => {
 
 describe("pixels", () => {
   it("show one cell where cells are large", () => {
-    const out = pixels(placed([4, -4, 0, 2], 2, 2, 4, 4));
+    const out = pixels(panel([4, -4, 0, 2], 2, 2, 4, 4));
     expect([rgb(out, 0), rgb(out, 3), rgb(out, 12)]).toEqual([[...colour(4, 4, "signed")], [...colour(-4, 4, "signed")], [...colour(0, 4, "signed")]]);
   });
 
   it("show the cell of greatest magnitude where a pixel covers many, and never lose one", () => {
     const values = Array<number>(64).fill(0.1);
     values[37] = -4;
-    const out = pixels(placed(values, 8, 8, 2, 2));
+    const out = pixels(panel(values, 8, 8, 2, 2));
     expect(rgb(out, 3)).toEqual([...colour(-4, 4, "signed")]); // row 4, column 5
     expect(rgb(out, 0)).toEqual([...colour(0.1, 4, "signed")]);
     values[1] = NaN;
-    expect(rgb(pixels(placed(values, 8, 8, 2, 2)), 0)).toEqual([...NAN]);
+    expect(rgb(pixels(panel(values, 8, 8, 2, 2)), 0)).toEqual([...NAN]);
   });
 });
 
@@ -45,7 +45,7 @@ describe("chunks", () => {
   });
 
   it("a view stays within its matrix", () => {
-    expect(within({ row: -5, column: 90, rows: 10, columns: 20 }, 50, 100)).toEqual({ row: 0, column: 80, rows: 10, columns: 20 });
+    expect(clamped({ row: -5, column: 90, rows: 10, columns: 20 }, 50, 100)).toEqual({ row: 0, column: 80, rows: 10, columns: 20 });
     const view = zoomed({ row: 0, column: 0, rows: 100, columns: 100 }, 100, 100, 2, 50, 20);
     expect(view).toEqual({ row: 10, column: 25, rows: 50, columns: 50 });
     expect(zoomed(view, 100, 100, 0.01, 50, 20)).toEqual({ row: 0, column: 0, rows: 100, columns: 100 });

@@ -8,7 +8,7 @@ const ROUND = 6; // px, the radius of a turn
 const STEPS = 16; // points of a curve that are looked at
 
 const middle = (b: Box): number => (b.left + b.right) / 2;
-const within = ([x, y]: Point, b: Box): boolean => x > b.left + 1 && x < b.right - 1 && y > b.top + 1 && y < b.bottom - 1;
+const inside = ([x, y]: Point, b: Box): boolean => x > b.left + 1 && x < b.right - 1 && y > b.top + 1 && y < b.bottom - 1;
 
 // Whether a way from corner to corner crosses none of the cards.
 function free(way: readonly Point[], cards: readonly Box[]): boolean {
@@ -57,7 +57,7 @@ function foot(from: Box, others: readonly Box[]): number {
 // cards: all that a line must not run behind, its two ends among them.
 export function route(from: Box, to: Box, cards: readonly Box[]): string {
   const others = cards.filter((b) => b !== from && b !== to), bent = curve(from, to);
-  if (bent && Array.from({ length: STEPS }, (_, i) => bezier(bent, (i + 1) / (STEPS + 1))).every((p) => !others.some((b) => within(p, b)))) {
+  if (bent && Array.from({ length: STEPS }, (_, i) => bezier(bent, (i + 1) / (STEPS + 1))).every((p) => !others.some((b) => inside(p, b)))) {
     const [a, b, c, d] = bent.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`);
     return `M${a}C${b} ${c} ${d}`;
   }

@@ -2,11 +2,11 @@
 
 export interface Box { x: number; y: number; width: number; height: number }
 
-export function squarify(values: readonly number[], whole: Box): Box[] {
+export function squarify(values: readonly number[], bounds: Box): Box[] {
   const total = values.reduce((a, b) => a + b, 0), out: Box[] = [];
-  if (!(total > 0)) return values.map(() => ({ ...whole, width: 0, height: 0 }));
-  const areas = values.map((v) => (v / total) * whole.width * whole.height);
-  let { x, y, width, height } = whole, row: number[] = [];
+  if (!(total > 0)) return values.map(() => ({ ...bounds, width: 0, height: 0 }));
+  const areas = values.map((v) => (v / total) * bounds.width * bounds.height);
+  let { x, y, width, height } = bounds, row: number[] = [];
   const worst = (r: readonly number[], side: number): number => {
     const sum = r.reduce((a, b) => a + b, 0);
     return Math.max(...r.map((a) => Math.max((side * side * a) / (sum * sum), (sum * sum) / (side * side * a))));

@@ -18,10 +18,10 @@ const KEPT = "pellucid.token";
 const token = bring();
 
 function bring(): string {
-  const fragment = new URLSearchParams(location.hash.slice(1)), found = fragment.get("token");
+  const fragment = new URLSearchParams(location.hash.slice(1)), brought = fragment.get("token");
   fragment.delete("token");
-  if (found !== null && !recorded) history.replaceState(null, "", `${location.pathname}${location.search}${fragment.size ? `#${fragment}` : ""}`);
-  const own = found !== null && /^[\w-]+$/.test(found) ? found : null; // anything may stand in a link, and not all of it in a header
+  if (brought !== null && !recorded) history.replaceState(null, "", `${location.pathname}${location.search}${fragment.size ? `#${fragment}` : ""}`);
+  const own = brought !== null && /^[\w-]+$/.test(brought) ? brought : null; // anything may stand in a link, and not all of it in a header
   try {
     if (own === null) return sessionStorage.getItem(KEPT) ?? "";
     sessionStorage.setItem(KEPT, own);
@@ -59,14 +59,14 @@ async function reason(answer: Response): Promise<string> {
 }
 
 // What was answered, by what was asked: a page that is saved carries it.
-export const heard = new Map<string, unknown>();
+export const answered = new Map<string, unknown>();
 const REMEMBERED = 2000;
 
 async function json<T>(path: string, init?: RequestInit): Promise<T> {
   const key = typeof init?.body === "string" ? `${path} ${init.body}` : path;
   if (recorded && key in recorded.answers) return recorded.answers[key] as T;
   const answer = (await (await ask(path, init)).json()) as T;
-  if (heard.delete(key) || heard.size < REMEMBERED || heard.delete(heard.keys().next().value as string)) heard.set(key, answer);
+  if (answered.delete(key) || answered.size < REMEMBERED || answered.delete(answered.keys().next().value as string)) answered.set(key, answer);
   return answer;
 }
 
@@ -81,7 +81,7 @@ export function start(model: string, prompt: string, steps: number, sampling: st
   return json("runs", { method: "POST", body, headers: { "Content-Type": "application/json" } });
 }
 
-const query = (told: Query): string => new URLSearchParams(Object.entries(told).map(([k, v]) => [k, String(v)])).toString();
+const query = (parameters: Query): string => new URLSearchParams(Object.entries(parameters).map(([k, v]) => [k, String(v)])).toString();
 
 export const catalog = (): Promise<Catalog> => json("catalog");
 
@@ -103,8 +103,8 @@ export const weights = async (model: string): Promise<Weight[]> => (await json<{
 // The texts of a step's likeliest tokens, as many as the server tells, and of the one that these settings take.
 export async function pieces(run: string, step: number, row: number, sampling: object, top = 1000): Promise<[number, string][]> {
   const body = JSON.stringify({ sampling, row, top });
-  const told = await json<{ rows: { id: number; piece: string }[] }>(`runs/${run}/steps/${step}/sample`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
-  return told.rows.map((r) => [r.id, r.piece]);
+  const answer = await json<{ rows: { id: number; piece: string }[] }>(`runs/${run}/steps/${step}/sample`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
+  return answer.rows.map((r) => [r.id, r.piece]);
 }
 
 // Of a row, -1 the last: what the stream would say after each block, and what each part added to a token's logit.
@@ -138,8 +138,8 @@ let columns: Columns | undefined;
 export async function terms(run: string, n: number, cell: readonly number[]): Promise<Terms> {
   const key = `runs/${run}/tensors/${n}/terms?cell=${cell.join()}`, shape = recorded?.tensors[n]?.shape;
   if (!recorded?.terms || !shape || key in recorded.answers) return json(key);
-  const found = (columns ??= Columns.of(unpacked(recorded.terms.bytes))).terms(n, cellOf(shape, cell));
-  if (found) return found;
+  const result = (columns ??= Columns.of(unpacked(recorded.terms.bytes))).terms(n, cellOf(shape, cell));
+  if (result) return result;
   throw new Refused(recorded.terms.told > 0 ? say("page.beyond", { told: recorded.terms.told, cells: recorded.terms.cells }) : say("page.untold"));
 }
 

@@ -5,9 +5,9 @@ export interface Part { stage?: number; path: string; layers: number; flops: num
 export interface Phase { seconds: number; tokens_per_second: number; parts: Part[]; price_of_a_million_tokens?: number }
 export interface Bounds { device: string; memory: number; weights: number; cache: number; fits: boolean; devices: number; largest_batch: number | null; longest_context: number | null; prefill: Phase; decode: Phase }
 export interface Textbook { formula: string; value: number; counted: number; because: Record<string, number> }
-export interface Told { value: number; formula: string }
+export interface Derived { value: number; formula: string }
 // What a rank of one stage holds, and the bytes that it sends in a step of each phase, by what they are.
-export interface Stage { layers: [number, number]; parameters: number; weights: number; cache: number; sent: Record<string, Record<string, Told>> }
+export interface Stage { layers: [number, number]; parameters: number; weights: number; cache: number; sent: Record<string, Record<string, Derived>> }
 export interface Pace extends Phase { stages: number[] }
 export interface Ranks { ranks: number; split: Split; stages: Stage[]; bounds?: { held: number; fits: boolean; largest_batch?: number | null; longest_context?: number | null; prefill?: Pace; decode?: Pace } }
 export interface Split { tp: number; pp: number; ep: number }
@@ -24,7 +24,7 @@ export interface Bill {
   textbook: Record<string, Textbook>;
   bounds: Partial<Bounds>;
   notes: string[];
-  training?: Record<string, Told>;
+  training?: Record<string, Derived>;
   ranks?: Ranks;
   formulas?: Record<string, string>;
 }
@@ -106,13 +106,13 @@ export function alone({ bounds: b, layers, parameters }: Bill): Ranks | undefine
   const stage: Stage = { layers: [0, layers], parameters: parameters.total, weights: b.weights, cache: b.cache, sent: {} };
   const pace = (p: Phase | undefined): Pace | undefined => p && { ...p, stages: [p.seconds] };
   const [prefill, decode] = [pace(b.prefill), pace(b.decode)];
-  return { ranks: 1, split: { tp: 1, pp: 1, ep: 1 }, stages: [stage], bounds: { held: held(stage), fits: b.fits, ...(prefill ? { prefill } : {}), ...(decode ? { decode } : {}) } };
+  return { ranks: 1, split: { tp: 1, pp: 1, ep: 1 }, stages: [stage], bounds: { held: memoryOf(stage), fits: b.fits, ...(prefill ? { prefill } : {}), ...(decode ? { decode } : {}) } };
 }
 
-export const held = (s: Stage): number => s.weights + s.cache;
+export const memoryOf = (s: Stage): number => s.weights + s.cache;
 
 // The number of the stage whose ranks hold most: it sets whether all fits.
-export const fullest = (told: Ranks): number => told.stages.reduce((best, s, i, all) => (held(s) > held(all[best] ?? s) ? i : best), 0);
+export const fullest = (split: Ranks): number => split.stages.reduce((best, s, i, all) => (memoryOf(s) > memoryOf(all[best] ?? s) ? i : best), 0);
 
 // What is asked of it besides.
 export const viewed = (s: Setting): Query => ({

@@ -11,22 +11,22 @@ export function kept(tensors: readonly Tensor[]): Kept[] {
     const at = t.path.lastIndexOf("."), part = t.path.slice(0, at);
     if (/\.(attn|cross)$/.test(`.${part}`)) parts.set(part, (parts.get(part) ?? new Map<string, Tensor>()).set(t.path.slice(at + 1), t));
   }
-  const found: Kept[] = [];
+  const out: Kept[] = [];
   for (const [part, own] of parts) {
     if (part.startsWith("encoder.")) continue;
     const latent = own.get("latent"), names = latent ? ["latent", "k_shared"] : [own.has("k_rot") ? "k_rot" : "k", "v"];
     const all = names.map((n) => own.get(n)).filter((t) => t !== undefined);
-    if (all.length > 0) found.push({ block: split(part)[0], part, tensors: all, memory: !axes(all[0] as Tensor).includes("T") });
+    if (all.length > 0) out.push({ block: split(part)[0], part, tensors: all, memory: !axes(all[0] as Tensor).includes("T") });
   }
-  return found;
+  return out;
 }
 
 export const size = (all: readonly Kept[], memory: boolean): number => all.filter((k) => k.memory === memory).reduce((n, k) => n + k.tensors.reduce((m, t) => m + t.bytes, 0), 0);
 
-export interface Moment { step: number; rows: number; before: number; bytes: number; total: number; flops: number | null; tensors: Tensor[] }
+export interface CacheStep { step: number; rows: number; before: number; bytes: number; total: number; flops: number | null; tensors: Tensor[] }
 
 // Step by step: how many rows are computed, how many are read from before, and what is kept after it.
-export function moments(steps: readonly Pick<Step, "step" | "fed" | "past">[], of: Record<number, Tensor[]>): Moment[] {
+export function cacheSteps(steps: readonly Pick<Step, "step" | "fed" | "past">[], of: Record<number, Tensor[]>): CacheStep[] {
   let total = 0;
   return steps.filter((s) => of[s.step]).map((s) => {
     const tensors = of[s.step] ?? [], all = kept(tensors), bytes = size(all, false) + (s.step === 0 ? size(all, true) : 0);

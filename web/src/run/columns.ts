@@ -50,9 +50,9 @@ export class Columns {
 
   // What a cell is the sum of, where that was recorded.
   terms(n: number, cell: number): Terms | undefined {
-    const told = this.of(n).get(cell);
-    if (!told) return undefined;
-    const own = names(told.name), rows = this.values(told.name), width = own.length + 1, start = told.row * width + 1;
+    const entry = this.of(n).get(cell);
+    if (!entry) return undefined;
+    const own = names(entry.name), rows = this.values(entry.name), width = own.length + 1, start = entry.row * width + 1;
     const columns = own.map((_, i) => this.column(rows[start + i] ?? -1)), plain = own.flatMap((name, i) => (/^[+?]/.test(name) ? [] : [i]));
     const count = columns[plain[0] ?? -1]?.length ?? 0;
     const products: Numbers = Array.from({ length: count }, (_, n) => finite(plain.reduce((product, i) => product * (columns[i]?.[n] ?? NaN), 1)));
@@ -60,7 +60,7 @@ export class Columns {
     const single = (sign: string): Record<string, number | null> =>
       Object.fromEntries(own.flatMap((name, i) => (name.startsWith(sign) ? [[name.slice(1), finite(columns[i]?.[0] ?? NaN)]] : [])));
     const added = single("+"), summands = [...products, ...Object.values(added)];
-    const total = this.values(told.name.split(".").slice(0, 2).join("."))[told.row] ?? NaN;
+    const total = this.values(entry.name.split(".").slice(0, 2).join("."))[entry.row] ?? NaN;
     return { factors, added, numbers: single("?"), summands, total: finite(total), count: summands.length };
   }
 }

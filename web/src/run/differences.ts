@@ -5,9 +5,9 @@ import type { Run, Tensor } from "./types";
 export interface Difference { n: number; other: number; path: string; call: number; changed: boolean; largest: number | null }
 export interface Pair { before: Tensor; after: Tensor; largest: number | null }
 
-export function pairs(before: Run, after: Run, found: readonly Difference[]): Pair[] {
+export function pairs(before: Run, after: Run, compared: readonly Difference[]): Pair[] {
   const mine = new Map(before.tensors.map((t) => [t.n, t])), theirs = new Map(after.tensors.map((t) => [t.n, t]));
-  return found.filter((d) => d.changed).flatMap((d) => {
+  return compared.filter((d) => d.changed).flatMap((d) => {
     const [a, b] = [mine.get(d.n), theirs.get(d.other)];
     return a && b ? [{ before: a, after: b, largest: d.largest }] : [];
   });

@@ -14,10 +14,10 @@ export const sound = (e: Edit): boolean =>
 export const written = (edits: readonly Edit[]): string => (edits.length > 0 ? JSON.stringify(edits.map((e) => [e.path, e.at, e.how, e.value])) : "");
 
 export function read(text: string): Edit[] {
-  let told: unknown = [];
-  try { told = JSON.parse(text || "[]"); } catch { return []; }
-  if (!Array.isArray(told)) return [];
-  return told.slice(0, MOST).flatMap((one: unknown) => {
+  let parsed: unknown = [];
+  try { parsed = JSON.parse(text || "[]"); } catch { return []; }
+  if (!Array.isArray(parsed)) return [];
+  return parsed.slice(0, MOST).flatMap((one: unknown) => {
     if (!Array.isArray(one) || one.length !== 4 || !one.every((w) => typeof w === "string")) return [];
     const [path, at, how, value] = one as [string, string, string, string], edit = { path, at, how: how as How, value };
     return ["to", "times", "prompt"].includes(how) && sound(edit) ? [edit] : [];
@@ -25,7 +25,7 @@ export function read(text: string): Edit[] {
 }
 
 // As the server takes it; from: the run of the other prompt and its tensors.
-export function asked(e: Edit, from?: { run: string; tensors: readonly Tensor[] }): Record<string, unknown> {
+export function toRequest(e: Edit, from?: { run: string; tensors: readonly Tensor[] }): Record<string, unknown> {
   if (e.how !== "prompt") return { path: e.path, at: e.at, [e.how]: Number(e.value) };
   const n = from?.tensors.find((t) => t.path === e.path)?.n;
   return { path: e.path, at: e.at, from: { run: from?.run, n, at: e.at } };

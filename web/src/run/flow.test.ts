@@ -9,9 +9,9 @@ const all = [made("embed"), ...[0, 1, 2].flatMap((i) => { const before = i === 0
 
 describe("lines between cards", () => {
   it("are the tensors' inputs where all are drawn", () => {
-    const found = flows(all, new Set(all.map((t) => t.path)));
-    expect(found.every((f) => !f.folded)).toBe(true);
-    expect(found.length).toBe(all.reduce((k, t) => k + t.inputs.filter((p) => p !== "memory").length, 0));
+    const lines = flows(all, new Set(all.map((t) => t.path)));
+    expect(lines.every((f) => !f.folded)).toBe(true);
+    expect(lines.length).toBe(all.reduce((k, t) => k + t.inputs.filter((p) => p !== "memory").length, 0));
   });
 
   it("go through what is folded, once, to what it was made from", () => {

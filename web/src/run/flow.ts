@@ -13,9 +13,9 @@ export function flows(tensors: readonly Tensor[], drawn: ReadonlySet<string>): F
     const known = ends.get(path), t = made.get(path);
     if (known || !t) return known ?? [];
     ends.set(path, []);
-    const found = [...new Set(makers(t, tensors).flatMap(back))];
-    ends.set(path, found);
-    return found;
+    const starts = [...new Set(makers(t, tensors).flatMap(back))];
+    ends.set(path, starts);
+    return starts;
   };
   return tensors.filter((t) => drawn.has(t.path)).flatMap((t) => {
     const direct = makers(t, tensors), through = new Set(direct.filter((p) => !drawn.has(p)).flatMap(back));

@@ -2,10 +2,10 @@
 
 import type { Routing } from "./types";
 
-export interface Group { first: number; size: number; score: number; stays: boolean }
+export interface ExpertGroup { first: number; size: number; score: number; stays: boolean }
 
 // Equal groups of neighbours, by what experts are ranked by: a group is as good as the sum of its best few, and the best groups stay.
-export function grouped(ranked: readonly number[], { groups, groups_chosen, group_best }: Routing): Group[] {
+export function grouped(ranked: readonly number[], { groups, groups_chosen, group_best }: Routing): ExpertGroup[] {
   const size = ranked.length / groups;
   const scores = Array.from({ length: groups }, (_, g) =>
     ranked.slice(g * size, (g + 1) * size).sort((a, b) => b - a).slice(0, group_best).reduce((sum, x) => Math.fround(sum + x), 0));

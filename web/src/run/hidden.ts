@@ -21,8 +21,8 @@ export function hidden(h: Hiding | undefined, t: Tensor, cell: readonly number[]
 interface Box { x: number; y: number; width: number; height: number }
 
 // Hatch it in a picture whose rows are queries, or in one that is turned.
-export function hatch(context: CanvasRenderingContext2D, box: Box, view: View, h: Hiding, turned = false, paint = true): void {
-  if (!turned) return veil(context, box, view, h.mask, h.before, paint);
+export function hatch(context: CanvasRenderingContext2D, box: Box, view: View, h: Hiding, transposed = false, paint = true): void {
+  if (!transposed) return veil(context, box, view, h.mask, h.before, paint);
   context.save();
   context.transform(0, 1, 1, 0, 0, 0);
   veil(context, { x: box.y, y: box.x, width: box.height, height: box.width }, { row: view.column, column: view.row, rows: view.columns, columns: view.rows }, h.mask, h.before, paint);

@@ -12,17 +12,17 @@ export interface Attribution { id: number; path: string; value: number; total: n
 export interface Added { block: string; attentions: { path: string; heads: number[]; sum: number }[]; feed: Share[] }
 
 export function byBlock(parts: readonly Share[]): Added[] {
-  const found = new Map<string, Added>();
+  const blocks = new Map<string, Added>();
   for (const s of parts) {
-    const [block] = split(s.path), own = found.get(block) ?? { block, attentions: [], feed: [] };
-    found.set(block, own);
+    const [block] = split(s.path), own = blocks.get(block) ?? { block, attentions: [], feed: [] };
+    blocks.set(block, own);
     if (s.head === null) own.feed.push(s);
     else {
       const part = own.attentions.find((a) => a.path === s.path) ?? own.attentions[own.attentions.push({ path: s.path, heads: [], sum: 0 }) - 1];
       if (part) { part.heads.push(s.value); part.sum += s.value; }
     }
   }
-  return [...found.values()];
+  return [...blocks.values()];
 }
 
 export const total = (shares: readonly { value: number }[]): number => shares.reduce((n, s) => n + s.value, 0);

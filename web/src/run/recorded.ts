@@ -23,7 +23,7 @@ export function packed(bytes: Uint8Array): string {
   return btoa(text);
 }
 
-export const whole = (file: ArrayBuffer): { stored: Stored; sha256: string } => {
+export const readTensor = (file: ArrayBuffer): { stored: Stored; sha256: string } => {
   const { tensors, metadata } = parse(file), stored = tensors.get("x");
   if (!stored) throw new RangeError("safetensors: no tensor x");
   return { stored, sha256: metadata["sha256"] ?? "" };

@@ -12,17 +12,17 @@ const BLOCK = /^(.*?\blayers\.\d+)(?:\.(.*))?$/;
 
 // "decoder.layers.3.attn.q" -> ["decoder.layers.3", "attn.q"]; outside of blocks the first is ""
 export function split(path: string): [block: string, rest: string] {
-  const found = BLOCK.exec(path);
-  return found ? [found[1] ?? "", found[2] ?? ""] : ["", path];
+  const match = BLOCK.exec(path);
+  return match ? [match[1] ?? "", match[2] ?? ""] : ["", path];
 }
 
 export function blocks(tensors: readonly Tensor[]): Block[] {
-  const found = new Map<string, Tensor[]>();
+  const blocks = new Map<string, Tensor[]>();
   for (const t of tensors) {
     const [block] = split(t.path);
-    if (block) found.set(block, [...(found.get(block) ?? []), t]);
+    if (block) blocks.set(block, [...(blocks.get(block) ?? []), t]);
   }
-  return [...found].map(([path, own]) => ({ path, tensors: own }));
+  return [...blocks].map(([path, own]) => ({ path, tensors: own }));
 }
 
 // The part that a tensor belongs to: attn, for attn.q and for attn_norm before it; a stack's own name outside of blocks.

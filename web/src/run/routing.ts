@@ -28,7 +28,7 @@ export async function routes(run: string, router: Router): Promise<Routes> {
 
 // How many tokens each expert was given.
 export function load({ chosen }: Routes, experts: number): number[] {
-  const found = Array<number>(experts).fill(0);
-  for (const row of chosen) for (const e of row) if (found[e] !== undefined) found[e] += 1;
-  return found;
+  const counts = Array<number>(experts).fill(0);
+  for (const row of chosen) for (const e of row) if (counts[e] !== undefined) counts[e] += 1;
+  return counts;
 }

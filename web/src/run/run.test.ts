@@ -95,7 +95,7 @@ describe("columns of terms", () => {
     "9.1.+a\n+b": stored("I32", [1, 3], new Int32Array([5, 4, 5])),
     "9.1": stored("F64", [1], new Float64Array([10.5])),
   };
-  const all = new Columns({ metadata: {}, tensors: new Map(Object.entries(tables).map(([name, [dtype, shape, held]]) => [name, { dtype, shape, bytes: held }])) });
+  const all = new Columns({ metadata: {}, tensors: new Map(Object.entries(tables).map(([name, [dtype, shape, bytes]]) => [name, { dtype, shape, bytes }])) });
 
   it("are multiplied row by row, and told with the sum that came with the cell", () => {
     expect(all.terms(7, 4)).toEqual({ factors: { x: [1, 2], "a.weight": [3, 0.5] }, added: {}, numbers: {}, summands: [3, 1], total: 4, count: 2 });

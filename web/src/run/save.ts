@@ -3,8 +3,8 @@
 import { settings } from "../settings.svelte";
 import { written, type Place } from "../link";
 import { say } from "../messages";
-import { attribution, columnsOf, heard, lens, models, pieces, tensor, tensors } from "./api";
-import { closed, inert, packed, whole, type Recorded } from "./recorded";
+import { attribution, columnsOf, answered, lens, models, pieces, tensor, tensors } from "./api";
+import { closed, inert, packed, readTensor, type Recorded } from "./recorded";
 import type { Run, Tensor } from "./types";
 
 export const MOST = 64_000_000; // bytes of values: a file is read whole
@@ -25,13 +25,13 @@ async function recording(run: Run, place: Place): Promise<Recorded> {
       await pieces(run.run, step.step, row, { temperature: 1 });
       await Promise.allSettled([lens(run.run, step.step, row, picked.id), attribution(run.run, step.step, row, picked.id)]); // a trace without its model has neither
     }
-  const files = await Promise.all(all.map(async (t) => [t.n, whole(await tensor(run.run, t.n, t.shape.map(() => ":").join(), 0))] as const));
+  const files = await Promise.all(all.map(async (t) => [t.n, readTensor(await tensor(run.run, t.n, t.shape.map(() => ":").join(), 0))] as const));
   const terms = await columnsOf(run.run);
   const own = { ...known, current: run.model, run: run.run, models: known.models.filter((m) => m.name === run.model) };
-  const told = [...heard].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count[/?]|catalog$)/.test(key));
+  const kept = [...answered].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count[/?]|catalog$)/.test(key));
   return {
     schema: 1, place: written({ ...place, tour: 0 }), language: settings.language,
-    answers: { ...Object.fromEntries(told), models: own, [`runs/${run.run}`]: run },
+    answers: { ...Object.fromEntries(kept), models: own, [`runs/${run.run}`]: run },
     terms, tensors: Object.fromEntries(files.map(([n, { stored, sha256 }]) => [n, { dtype: stored.dtype, shape: stored.shape, bytes: packed(stored.bytes), sha256 }])),
   };
 }

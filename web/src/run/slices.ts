@@ -3,7 +3,7 @@
 import { decode, type Values } from "../tensor/decode";
 import { parse } from "../tensor/safetensors";
 import { difference, stats, tensor, weight, weightStats } from "./api";
-import { cut, pooled, recorded, unpacked, whole, type Kept } from "./recorded";
+import { cut, pooled, recorded, unpacked, readTensor, type Kept } from "./recorded";
 import type { Stats, Tensor, Weight } from "./types";
 
 export interface Slice {
@@ -72,7 +72,7 @@ async function cutOut(kept: Kept, at: string, level: number): Promise<Slice> {
 
 // What another run's tensor has more than this one's, cell by cell.
 export async function apart(run: string, n: number, other: string, m: number, at: string, level: string): Promise<{ values: Values; shape: number[] }> {
-  const { stored } = whole(await difference(run, n, other, m, at, level));
+  const { stored } = readTensor(await difference(run, n, other, m, at, level));
   return { values: decode(stored), shape: stored.shape };
 }
 

@@ -14,13 +14,13 @@ export function makers(t: Tensor, tensors: readonly Tensor[]): string[] {
 
 // before: how many rows the cache held when this step began; of what it keeps (stored: by path) a row is counted from the first of them.
 export function sources(t: Tensor, cell: readonly number[], tensors: readonly Tensor[], before = 0, stored: ReadonlySet<string> = new Set()): Map<string, Spot> {
-  const found = new Map<string, Spot>(), own = axes(t), paths = makers(t, tensors);
+  const spots = new Map<string, Spot>(), own = axes(t), paths = makers(t, tensors);
   const index = (letter: string): number | null => { const i = own.indexOf(letter); return i < 0 ? null : (cell[i] ?? null); };
   paths.forEach((path, i) => {
     const input = tensors.findLast((s) => s.path === path && s.n < t.n);
     if (!input) return;
     const names = axes(input), keys = t.op === "scores" && i >= paths.length / 2, attended = t.op?.startsWith("attend") ?? false;
-    found.set(path, names.map((a, axis) => {
+    spots.set(path, names.map((a, axis) => {
       const size = input.shape[axis] ?? 1;
       if (a === "G" || a === "H") return grouped(index("H") ?? index("G"), size, t.shape[own.indexOf(own.includes("H") ? "H" : "G")] ?? size);
       if (a === "T" && (keys || !own.includes("T")) && own.includes("S")) return index("S"); // a row of the cache, or of step 0 where it is the same
@@ -32,7 +32,7 @@ export function sources(t: Tensor, cell: readonly number[], tensors: readonly Te
       return at !== null && at < size ? at : null;
     }));
   });
-  return found;
+  return spots;
 }
 
 // Query head 5 of 8 reads key/value head 1 of 2.

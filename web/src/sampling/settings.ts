@@ -20,8 +20,8 @@ export function read(text: string): Sampling {
   if (text === "") return { ...GREEDY };
   const s = { ...OFF };
   for (const word of text.split(" ")) {
-    const [name, told] = word.split(":"), key = NAMES.find((n) => n === name), value = Number(told);
-    if (key && told && value >= RANGES[key].min && value <= RANGES[key].max && (RANGES[key].step < 1 || Number.isInteger(value))) s[key] = value;
+    const [name, text] = word.split(":"), key = NAMES.find((n) => n === name), value = Number(text);
+    if (key && text && value >= RANGES[key].min && value <= RANGES[key].max && (RANGES[key].step < 1 || Number.isInteger(value))) s[key] = value;
   }
   return s;
 }

@@ -71,20 +71,20 @@ export function ranked(x: ArrayLike<number>): number[] {
 export function stages(logits: ArrayLike<number>, s: Sampling, h: History, wide = false): Stage[] {
   const round = wide ? (n: number) => n : Math.fround;
   let x: Float64Array = Float64Array.from(logits);
-  const found: Stage[] = [{ name: "logits", values: x, kept: x.length }], greedy = s.temperature === 0;
+  const out: Stage[] = [{ name: "logits", values: x, kept: x.length }], greedy = s.temperature === 0;
   for (const [name, change] of CHANGES) {
     if (s[name] === OFF[name] || (name === "temperature" && greedy)) continue;
     x = change(x.slice(), s, h, round);
-    found.push({ name, values: x, kept: x.length });
+    out.push({ name, values: x, kept: x.length });
   }
-  if (greedy) return found;
+  if (greedy) return out;
   for (const [name, cut] of CUTS) {
     if (s[name] === OFF[name]) continue;
     const kept = cut(x, s[name], round);
     if (kept) x = x.map((n, id) => (kept.has(id) ? n : -Infinity));
-    found.push({ name, values: x, kept: alive(x) });
+    out.push({ name, values: x, kept: alive(x) });
   }
-  return [...found, probabilities(x)];
+  return [...out, probabilities(x)];
 }
 
 export function probabilities(x: Float64Array): Stage {
@@ -92,10 +92,10 @@ export function probabilities(x: Float64Array): Stage {
   return { name: "probabilities", values: e.map((n) => n / total), kept: alive(x) };
 }
 
-export interface Pick { id: number; u: number | null; low: number; high: number } // the span of [0, 1) that takes this token, by id
+export interface DrawnToken { id: number; u: number | null; low: number; high: number } // the span of [0, 1) that takes this token, by id
 
 // The token that these stages give at a step, with the number that drew it.
-export function pick(all: readonly Stage[], s: Sampling, step: number): Pick {
+export function drawToken(all: readonly Stage[], s: Sampling, step: number): DrawnToken {
   const last = all.at(-1)?.values ?? new Float64Array();
   if (s.temperature === 0) return { id: last.reduce((best, n, id) => (n > (last[best] ?? -Infinity) ? id : best), 0), u: null, low: 0, high: 1 };
   const u = uniform(s.seed, step), total = last.reduce((a, b) => a + b, 0);

@@ -48,7 +48,7 @@ export function put(template: string, numbers: Record<string, number | null>, sa
 
 // 0.17677… is / √32; 0.3 is · 0.300
 function scaled(x: number): string {
-  const squared = x ** -2, whole = Math.round(squared);
-  if (x > 0 && x < 1 && whole > 1 && Math.abs(squared - whole) < 1e-6 * squared) return Number.isInteger(Math.sqrt(whole)) ? ` / ${Math.sqrt(whole)}` : ` / √${whole}`;
+  const squared = x ** -2, nearest = Math.round(squared);
+  if (x > 0 && x < 1 && nearest > 1 && Math.abs(squared - nearest) < 1e-6 * squared) return Number.isInteger(Math.sqrt(nearest)) ? ` / ${Math.sqrt(nearest)}` : ` / √${nearest}`;
   return ` · ${number(x)}`;
 }

@@ -15,17 +15,17 @@ export function stacked(grids: readonly Grid[]): Grid {
   return { values, rows, columns };
 }
 
-const found = new WeakMap<object, number>();
+const magnitudes = new WeakMap<object, number>();
 
 // The greatest finite magnitude; of the same numbers it is looked for once.
 export function greatest(values: ArrayLike<number>): number {
-  let most = found.get(values) ?? -1;
+  let most = magnitudes.get(values) ?? -1;
   if (most >= 0) return most;
   most = 0;
   for (let i = 0; i < values.length; i++) {
     const size = Math.abs(values[i] as number);
     if (size > most && size !== Infinity) most = size;
   }
-  found.set(values, most);
+  magnitudes.set(values, most);
   return most;
 }

@@ -109,11 +109,11 @@ describe("formulas", () => {
   });
 
   it("are filled with a cell's numbers", () => {
-    const said = (key: string, values: Record<string, string>) => `${key} ${Object.values(values).join()}`, softmax = "e^({x} − {top}) / Σ e^… = {e} / {sum}";
-    expect(put(softmax, { x: 3.139, top: 3.139, e: 1, sum: 1.101 }, said)).toBe("e^(3.139 − 3.139) / Σ e^… = 1.000 / 1.101");
-    expect(put(softmax, { x: null, top: 3.139, e: 0, sum: 1.101 }, said)).toBe("formula.hidden ");
-    expect(put("({x} − {mean}) · {weight} + {bias}", { x: 1, mean: -2, weight: 3, bias: -4 }, said)).toBe("(1.000 + 2.000) · 3.000 − 4.000");
-    expect(put("formula.expert", { expert: 4, score: 0.5 }, said)).toBe("formula.expert 4,0.500");
+    const sentence = (key: string, values: Record<string, string>) => `${key} ${Object.values(values).join()}`, softmax = "e^({x} − {top}) / Σ e^… = {e} / {sum}";
+    expect(put(softmax, { x: 3.139, top: 3.139, e: 1, sum: 1.101 }, sentence)).toBe("e^(3.139 − 3.139) / Σ e^… = 1.000 / 1.101");
+    expect(put(softmax, { x: null, top: 3.139, e: 0, sum: 1.101 }, sentence)).toBe("formula.hidden ");
+    expect(put("({x} − {mean}) · {weight} + {bias}", { x: 1, mean: -2, weight: 3, bias: -4 }, sentence)).toBe("(1.000 + 2.000) · 3.000 − 4.000");
+    expect(put("formula.expert", { expert: 4, score: 0.5 }, sentence)).toBe("formula.expert 4,0.500");
   });
 });
 

@@ -12,8 +12,8 @@ import { axes, type Run, type Tensor } from "../run/types";
 import { count, number, percent } from "../tensor/number";
 import { visible, type Key } from "../messages";
 
-type Told = Record<string, string | number>;
-export interface Station { says: Key; asks: Key; place: Partial<Place>; target: string; numbers: () => Promise<Told> }
+type Numbers = Record<string, string | number>;
+export interface Station { says: Key; asks: Key; place: Partial<Place>; target: string; numbers: () => Promise<Numbers> }
 
 export const HOT = 2; // the temperature that the tour sets
 
@@ -39,7 +39,7 @@ async function strongest(run: Run, pattern: Tensor): Promise<{ T: number; H: num
 
 export function stations(run: Run, piece: (t: Tensor, letter: string, i: number) => string): Station[] {
   const all = run.tensors, found: Station[] = [], inBlocks = blocks(all), first = inBlocks[0], own = first?.tensors ?? [];
-  const add = (says: Key, asks: Key, place: Partial<Place>, target: string, numbers: () => Told | Promise<Told>): void => { found.push({ says, asks, place, target, numbers: async () => numbers() }); };
+  const add = (says: Key, asks: Key, place: Partial<Place>, target: string, numbers: () => Numbers | Promise<Numbers>): void => { found.push({ says, asks, place, target, numbers: async () => numbers() }); };
   const tile = (t: Tensor): string => `.river [data-path="${CSS.escape(t.path)}"]`, opened = (t: Tensor): string => `aside[aria-label="${CSS.escape(visible(t.path))}"]`;
   const last = (t: Tensor): number => size(t, "T") - 1;
   const embed = all.find((t) => t.op === "look" && axes(t).at(-1) === "D"), answer = run.steps[0]?.answers[0], logits = all.findLast((t) => t.path === "logits");
@@ -70,7 +70,7 @@ export function stations(run: Run, piece: (t: Tensor, letter: string, i: number)
     return { token: piece(sum, "T", last(sum)), before: x ?? "", added: y ?? "", after: z ?? "" };
   });
   if (neurons) add("page.tour.neurons", "page.tour.neurons.do", {}, tile(neurons), async () => ({ width: ends(neurons), token: piece(neurons, "T", last(neurons)), count: Array.from(await row(run, neurons, { T: last(neurons) })).filter((x) => x > 0).length }));
-  if (router) add("page.tour.experts", "page.tour.experts.do", { view: "experts", block: router.block }, "main .desk", async () => {
+  if (router) add("page.tour.experts", "page.tour.experts.do", { view: "experts", block: router.block }, "main .panes", async () => {
     const { chosen, tokens } = await routes(run.run, router);
     return { block: router.part, experts: router.experts, count: chosen[0]?.length ?? 0, token: run.pieces[tokens - 1] ?? "", list: (chosen[tokens - 1] ?? []).join(", ") };
   });
@@ -86,7 +86,7 @@ export function stations(run: Run, piece: (t: Tensor, letter: string, i: number)
     });
   }
   const late = end?.tensors.find((t) => t.op === "softmax" && axes(t).includes("S"));
-  if (end && late) add("page.tour.heads", "page.tour.heads.do", { view: "attention", block: end.path }, "main .desk", async () => {
+  if (end && late) add("page.tour.heads", "page.tour.heads.do", { view: "attention", block: end.path }, "main .panes", async () => {
     const s = await strongest(run, late);
     return { block: end.path, count: size(late, "H"), head: s.H, token: piece(late, "T", s.T), seen: piece(late, "S", s.S), share: percent(s.share) };
   });
