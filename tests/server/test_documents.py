@@ -4,7 +4,7 @@ import html
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import jsonschema
 import pytest
@@ -19,6 +19,7 @@ from pellucid.documents.generated import NAMED, files
 from pellucid.documents.part_settings import MaskDocument
 from pellucid.documents.run import RunDocument
 from pellucid.documents.tensor import TensorDocument
+from pellucid.ops.kinds import KINDS, Result
 from served import Served
 from tiny import swapped
 
@@ -147,3 +148,26 @@ def test_fields_that_scripts_read_stay() -> None:
     gone = {f"{name}.{field}" for name, fields in STABLE.items() for field in fields.split() if field not in own[name]["properties"]}
     assert gone == set()
     assert own["RunDocument"]["properties"]["schema"] == {"const": 1}
+
+
+def ops_asked(source: str) -> list[str]:
+    """The places where a page's source asks for a tensor's op by name; what the op's output is, the document's `result` says."""
+    return re.findall(r"\w+\.op\b|\bop\s*[!=]==?", source)
+
+
+def test_the_page_knows_no_op() -> None:
+    sources = [p for p in (ROOT / "web" / "src").rglob("*") if p.suffix in (".ts", ".svelte") and ".test." not in p.name]
+    assert len(sources) > 50 and {p.name: found for p in sources if (found := ops_asked(p.read_text(encoding="utf-8")))} == {}
+
+
+@pytest.mark.parametrize("line", ['t.op === "softmax"', 't.op?.startsWith("attend")', "ROUTING.has(t.op)", '({ op }) => op !== "add"'])
+def test_a_page_that_asks_for_an_op_is_seen_mutant(line: str) -> None:
+    assert ops_asked(line)
+
+
+def test_what_an_output_is_stands_beside_its_op(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "pellucid/capitals-deepseek", PROMPT, "--json"]) == 0
+    results = {t["path"]: t["result"] for t in json.loads(capsys.readouterr().out)["tensors"]}
+    names = "q_rot", "latent", "scores", "pattern", "z"
+    assert [results[f"layers.1.attn.{name}"] for name in names] == ["rotation", None, "scores", "shares", "attention"]
+    assert {kind.result for kind in KINDS.values()} == {None, *get_args(Result)}  # each is some op's

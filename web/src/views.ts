@@ -22,7 +22,7 @@ const encoder = (run: Run): boolean => run.kind === "encoder";
 
 export const VIEWS: readonly [View, ...View[]] = [
   { name: "life", title: () => "page.view.life", there: () => true, component: Life },
-  { name: "attention", title: () => "page.view.attention", there: (run, tensors) => run.values && tensors.some((t) => t.op === "softmax" && t.dims.includes("S")), component: Attention },
+  { name: "attention", title: () => "page.view.attention", there: (run, tensors) => run.values && tensors.some((t) => t.result === "shares" && t.dims.includes("S")), component: Attention },
   { name: "experts", title: () => "page.view.experts", there: (run, tensors) => run.values && routers(tensors).length > 0, component: Experts },
   { name: "next", title: (run) => (encoder(run) ? "page.view.blank" : "page.view.next"), there: (run) => run.values && run.steps.some((s) => s.answers.length > 0), component: NextToken },
   { name: "cache", title: () => "page.view.cache", there: (run, tensors) => run.values && !encoder(run) && run.steps.length > 0 && kept(tensors).length > 0, component: Cache },

@@ -9,6 +9,7 @@ from pellucid.documents.formula import block, formula
 from pellucid.documents.notation import notes
 from pellucid.documents.number import finite
 from pellucid.documents.summands import template
+from pellucid.ops.kinds import KINDS, Result
 from pellucid.runs.kept_run import LetGo, Run, kept, summed
 from pellucid.runs.stats import Stats
 from pellucid.watching.watch import Seen
@@ -43,6 +44,7 @@ class TensorDocument(TypedDict):
     source: Annotated[str, As(Literal["executed", "recomputed", "reference", "edited"])]
     error: Annotated[float | None, "largest difference of a recomputed tensor from what the kernel gave"]
     op: str | None
+    result: Annotated[str | None, As(Result | None), "what the op's output is to a view; null: an op of which no view asks"]
     made: Annotated[str, "its formula"]
     notes: Annotated[
         list[Any],
@@ -93,6 +95,7 @@ def tensor(run: Run, n: int, s: Seen, dims: dict[str, str], own: tuple[Weight, .
         "source": s.source,
         "error": finite(s.error),
         "op": s.op,
+        "result": KINDS[s.op].result if s.op in KINDS else None,
         "made": formula(s, dims),
         "notes": [[key, values] for key, values in notes(s, dims)],
         "put": template(s),

@@ -50,7 +50,7 @@ def products(m: Operands) -> str:
     return pairs[0] if len(pairs) == 1 else f"({' + '.join(pairs)})"
 
 
-ATTEND = OpKind("attend", lambda m: "pattern · v", product=True)
+ATTEND = OpKind("attend", lambda m: "pattern · v", product=True, result="attention")
 SCORES = OpKind(
     "scores",
     scores_text,
@@ -62,6 +62,7 @@ SCORES = OpKind(
         "tanh": lambda m: f"tanh({products(m)}{scaling(m.setting('scale'))} / {plain(m.setting('cap'))})",
         "distance": lambda m: by_distance(m).removeprefix(" + ").removeprefix(" "),
     },
+    result="scores",
 )
 
 INSIDE = "scores", "pattern"

@@ -33,16 +33,21 @@ def share_text(m: Operands) -> str:
     return mine + over + ("" if scale == 1 else f" · {plain(scale)}")
 
 
-CORRECT = OpKind("correct", lambda m: f"{m.x} + {m.weights[0]}")
+CORRECT = OpKind("correct", lambda m: f"{m.x} + {m.weights[0]}", result="corrected scores")
 EXPERT = "formula.expert"  # the key of a sentence
 TOP = OpKind(
-    "top", top_text, labels={"expert": top_text, "chosen": top_text}, template=lambda m: EXPERT if m.seen.dims.endswith(" A") else ""
+    "top",
+    top_text,
+    labels={"expert": top_text, "chosen": top_text},
+    template=lambda m: EXPERT if m.seen.dims.endswith(" A") else "",
+    result="choice",
 )
 SHARE = OpKind(
     "share",
     share_text,
     labels={"x": lambda m: f"{m.x}[{m.inputs[1]}]", "over": lambda m: "1/Σ_A", "scale": lambda m: plain(m.setting("scale"))},
     template=lambda m: "{x}" + " / {sum}" * bool(m.setting("normalised")) + " · {scale}" * (m.setting("scale", 1) != 1),
+    result="expert shares",
 )
 EXPERTS = OpKind(
     "experts",

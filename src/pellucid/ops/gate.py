@@ -49,7 +49,13 @@ CAP = OpKind(
     template=lambda m: f"{plain(m.setting('cap', 'cap'))} · tanh({{x}} / {plain(m.setting('cap', 'cap'))})",
 )
 TANH = OpKind("tanh", lambda m: f"tanh({m.x})", labels={"tanh": lambda m: f"tanh({m.x})"}, template=lambda m: "tanh({x})")
-SIGMOID = OpKind("sigmoid", lambda m: f"sigmoid({m.x})", labels={"sigmoid": lambda m: f"sigmoid({m.x})"}, template=lambda m: "sigmoid({x})")
+SIGMOID = OpKind(
+    "sigmoid",
+    lambda m: f"sigmoid({m.x})",
+    labels={"sigmoid": lambda m: f"sigmoid({m.x})"},
+    template=lambda m: "sigmoid({x})",
+    result="gates",
+)
 E_LABELS: dict[str, Label] = {"e": lambda m: f"e^({m.inputs[0]} − max)", "over": lambda m: "1/Σ e^…"}
 E_NUMBERS = "e^({x} − {top}) / Σ e^… = {e} / {sum}"
 SOFTMAX = OpKind(  # of attention too: over what is seen, and a sink beside it
@@ -57,6 +63,7 @@ SOFTMAX = OpKind(  # of attention too: over what is seen, and a sink beside it
     lambda m: f"softmax({m.inputs[0]}{masked(m)}{''.join(f', {w}' for w in m.weights)})",
     labels=E_LABELS,
     template=lambda m: E_NUMBERS,
+    result="shares",
 )
 
 

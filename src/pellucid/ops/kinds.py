@@ -8,7 +8,7 @@ Formulas, cells and counts read KINDS, and know no op by name.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pellucid.watching.watch import Seen
 
@@ -47,6 +47,10 @@ class Operands(Protocol):
 
 
 Label = Callable[[Operands], str]
+Result = Literal[
+    "embedding", "product", "sum", "rotation", "scores", "shares", "attention",
+    "gates", "corrected scores", "choice", "expert shares", "last row",
+]  # fmt: skip
 KINDS: dict[str, "OpKind"] = {}
 
 
@@ -56,6 +60,7 @@ class OpKind:
 
     formula: how its output is written; without one it is written name(operands).
     product: multiplies matrices or only copies rows; the outputs of all others are counted as elementwise work.
+    result: what its output is to a view, which knows no op by name either; None where no view asks.
     labels: how the factors and summands of a cell's terms are written, by their names.
     template: what a cell's numbers are put into, where their products do not read as the formula.
     """
@@ -65,6 +70,7 @@ class OpKind:
     product: bool = False
     labels: Mapping[str, Label] = field(default_factory=dict)
     template: Label | None = None
+    result: Result | None = None
 
     def __post_init__(self) -> None:
         if self.name in KINDS:

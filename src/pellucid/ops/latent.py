@@ -17,7 +17,7 @@ from pellucid.watching.meta import META
 from pellucid.watching.tap import as_reference, deferred, inside, note, recomputing, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
 
-ATTEND_LATENT = OpKind("attend latent", lambda m: "pattern · v", product=True)
+ATTEND_LATENT = OpKind("attend latent", lambda m: "pattern · v", product=True, result="attention")
 
 FORM: str | None = None  # a test sets "absorbed" or "expanded"; None lets the counts decide
 

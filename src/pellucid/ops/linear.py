@@ -26,13 +26,13 @@ def growth(m: Operands) -> str:
     return f"1 + {plain(m.setting('scale', 'scale'))} · ln(1 + ⌊(t + 1) / {m.setting('floor', 'floor')}⌋)"
 
 
-LINEAR = OpKind("linear", lambda m: f"{m.x} · {m.matrix}ᵀ{m.bias}", product=True, labels={"weight": lambda m: m.matrix})
+LINEAR = OpKind("linear", lambda m: f"{m.x} · {m.matrix}ᵀ{m.bias}", product=True, labels={"weight": lambda m: m.matrix}, result="product")
 ADAPTED = OpKind("adapted", lambda m: f"{m.x} · {m.weights[0]}ᵀ{m.bias}{''.join(f' + {a}' for a in m.additions)}")
 MERGED = OpKind("merged", product=True)
-EMBEDDING = OpKind("look", row, product=True, labels={"weight": row})
+EMBEDDING = OpKind("look", row, product=True, labels={"weight": row}, result="embedding")
 GATHER = OpKind("pick", lambda m: f"{m.x}[tₙ]", product=True)
 DEQUANTISED = OpKind("dequantised")
-ADD = OpKind("add", lambda m: " + ".join(m.inputs))
+ADD = OpKind("add", lambda m: " + ".join(m.inputs), result="sum")
 SCALED = OpKind("scaled", lambda m: m.x + scaling(m.setting("scale")))
 TEMPERED = OpKind("tempered", lambda m: f"{m.x} · ({growth(m)})", labels={"growth": growth})
 

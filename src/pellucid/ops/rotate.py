@@ -19,7 +19,7 @@ from pellucid.ops.precision import wide
 from pellucid.watching.tap import Settings, note
 from pellucid.watching.terms import Index, Terms
 
-ROTATE = OpKind("rotate", lambda m: f"RoPE({m.x})", labels={"turn": lambda m: "cos | sin"})
+ROTATE = OpKind("rotate", lambda m: f"RoPE({m.x})", labels={"turn": lambda m: "cos | sin"}, result="rotation")
 
 
 def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cpu", totals: Tensor | None = None) -> Tensor:

@@ -4,7 +4,7 @@ import type { Tensor } from "./types";
 
 let n = 0;
 const made = (path: string, ...inputs: string[]): Tensor =>
-  ({ n: n++, path, block: "", name: path, settings: {}, min: null, mean: null, max: null, dims: "B T D", shape: [1, 5, 8], dtype: "float32", step: 0, call: 0, source: "executed", error: null, op: "add", made: "", inputs, weights: [], bytes: 0, parameters: 0, flops: 0, rows: null, stats: null, kept: true, terms: true, notes: [], put: "" });
+  ({ n: n++, path, block: "", name: path, settings: {}, min: null, mean: null, max: null, dims: "B T D", shape: [1, 5, 8], dtype: "float32", step: 0, call: 0, source: "executed", error: null, op: "add", result: "sum", made: "", inputs, weights: [], bytes: 0, parameters: 0, flops: 0, rows: null, stats: null, kept: true, terms: true, notes: [], put: "" });
 const all = [made("embed"), ...[0, 1, 2].flatMap((i) => { const before = i === 0 ? "embed" : `layers.${i - 1}.out`; return [made(`layers.${i}.norm`, before), made(`layers.${i}.ffn`, `layers.${i}.norm`, "memory"), made(`layers.${i}.out`, before, `layers.${i}.ffn`)]; }), made("norm", "layers.2.out")];
 
 describe("lines between cards", () => {

@@ -9,7 +9,7 @@ export interface Hiding { mask: Mask; before: number } // before: the position o
 // Of a table by query and key of a part whose mask the run tells; else undefined.
 export function hiding(run: Run | null, t: Tensor): Hiding | undefined {
   const names = axes(t), mask = run?.masks[t.path.slice(0, t.path.lastIndexOf("."))];
-  if (!mask || !names.includes("T") || !names.includes("S") || (t.op !== "softmax" && t.op !== "scores")) return undefined;
+  if (!mask || !names.includes("T") || !names.includes("S") || (t.result !== "shares" && t.result !== "scores")) return undefined;
   return { mask, before: t.path.startsWith("encoder.") ? 0 : (run?.steps.find((s) => s.step === t.step)?.past ?? 0) };
 }
 

@@ -47,10 +47,10 @@ async function fetched(run: string, t: Tensor): Promise<Pictures> {
   return { grids: got.map(asGrid), level: k, of };
 }
 
-const SHARES = new Set(["softmax", "sigmoid", "share"]);
+const SHARES = new Set<Tensor["result"]>(["shares", "gates", "expert shares"]);
 
 // Probabilities and gates have their own map; everything else is signed.
-export const scheme = (t: Pick<Tensor, "op">): Scheme => (t.op !== null && SHARES.has(t.op) ? "share" : "signed");
+export const scheme = (t: Pick<Tensor, "result">): Scheme => (SHARES.has(t.result) ? "share" : "signed");
 
 // The end of the colour scale: 1 for probabilities, else the greatest magnitude of the whole tensor.
-export const limit = (t: Tensor): number => (t.op === "softmax" ? 1 : (t.stats?.absmax ?? 0));
+export const limit = (t: Tensor): number => (t.result === "shares" ? 1 : (t.stats?.absmax ?? 0));

@@ -12,26 +12,26 @@ import { makers, sources } from "./sources";
 import { axes, type Routing, type Tensor } from "./types";
 
 let n = 0;
-const tensor = (path: string, dims: string, shape: number[], op: string, inputs: string[]): Tensor =>
-  ({ n: n++, path, block: "", name: path, settings: {}, min: null, mean: null, max: null, dims, shape, dtype: "float32", step: 0, call: 0, source: "executed", error: null, op, made: "", notes: [], put: "", inputs, weights: [], bytes: 0, parameters: 0, flops: 0, rows: null, stats: null, kept: true, terms: true });
+const tensor = (path: string, dims: string, shape: number[], result: Tensor["result"], inputs: string[]): Tensor =>
+  ({ n: n++, path, block: "", name: path, settings: {}, min: null, mean: null, max: null, dims, shape, dtype: "float32", step: 0, call: 0, source: "executed", error: null, op: null, result, made: "", notes: [], put: "", inputs, weights: [], bytes: 0, parameters: 0, flops: 0, rows: null, stats: null, kept: true, terms: true });
 
 const run = [
-  tensor("embed", "B T D", [1, 5, 8], "look", []),
-  tensor("layers.0.attn_norm", "B T D", [1, 5, 8], "rms", ["embed"]),
-  tensor("layers.0.attn.q", "B T H K", [1, 5, 4, 2], "linear", ["layers.0.attn_norm"]),
-  tensor("layers.0.attn.k", "B T G K", [1, 5, 2, 2], "linear", ["layers.0.attn_norm"]),
-  tensor("layers.0.attn.v", "B T G K", [1, 5, 2, 2], "linear", ["layers.0.attn_norm"]),
+  tensor("embed", "B T D", [1, 5, 8], "embedding", []),
+  tensor("layers.0.attn_norm", "B T D", [1, 5, 8], null, ["embed"]),
+  tensor("layers.0.attn.q", "B T H K", [1, 5, 4, 2], "product", ["layers.0.attn_norm"]),
+  tensor("layers.0.attn.k", "B T G K", [1, 5, 2, 2], "product", ["layers.0.attn_norm"]),
+  tensor("layers.0.attn.v", "B T G K", [1, 5, 2, 2], "product", ["layers.0.attn_norm"]),
   tensor("layers.0.attn.scores", "B H T S", [1, 4, 5, 5], "scores", ["layers.0.attn.q", "layers.0.attn.k"]),
-  tensor("layers.0.attn.pattern", "B H T S", [1, 4, 5, 5], "softmax", ["layers.0.attn.scores"]),
-  tensor("layers.0.attn.z", "B T H K", [1, 5, 4, 2], "attend", ["layers.0.attn.q", "layers.0.attn.k", "layers.0.attn.v"]),
-  tensor("layers.0.attn", "B T D", [1, 5, 8], "linear", ["layers.0.attn.z"]),
-  tensor("layers.0.mid", "B T D", [1, 5, 8], "add", ["embed", "layers.0.attn"]),
-  tensor("layers.0.ffn_norm", "B T D", [1, 5, 8], "rms", ["layers.0.mid"]),
-  tensor("layers.0.ffn.up", "B T F", [1, 5, 16], "linear", ["layers.0.ffn_norm"]),
-  tensor("layers.0.ffn", "B T D", [1, 5, 8], "linear", ["layers.0.ffn.up"]),
-  tensor("layers.0.out", "B T D", [1, 5, 8], "add", ["layers.0.mid", "layers.0.ffn"]),
-  tensor("norm", "B T D", [1, 5, 8], "rms", ["layers.0.out"]),
-  tensor("logits", "B T V", [1, 5, 32], "linear", ["norm"]),
+  tensor("layers.0.attn.pattern", "B H T S", [1, 4, 5, 5], "shares", ["layers.0.attn.scores"]),
+  tensor("layers.0.attn.z", "B T H K", [1, 5, 4, 2], "attention", ["layers.0.attn.q", "layers.0.attn.k", "layers.0.attn.v"]),
+  tensor("layers.0.attn", "B T D", [1, 5, 8], "product", ["layers.0.attn.z"]),
+  tensor("layers.0.mid", "B T D", [1, 5, 8], "sum", ["embed", "layers.0.attn"]),
+  tensor("layers.0.ffn_norm", "B T D", [1, 5, 8], null, ["layers.0.mid"]),
+  tensor("layers.0.ffn.up", "B T F", [1, 5, 16], "product", ["layers.0.ffn_norm"]),
+  tensor("layers.0.ffn", "B T D", [1, 5, 8], "product", ["layers.0.ffn.up"]),
+  tensor("layers.0.out", "B T D", [1, 5, 8], "sum", ["layers.0.mid", "layers.0.ffn"]),
+  tensor("norm", "B T D", [1, 5, 8], null, ["layers.0.out"]),
+  tensor("logits", "B T V", [1, 5, 32], "product", ["norm"]),
 ];
 const by = (path: string): Tensor => run.find((t) => t.path === path) as Tensor;
 
@@ -45,12 +45,12 @@ describe("the river", () => {
   });
 
   it("keeps every tensor, once, whatever it is called", () => {
-    const odd = [...run.slice(0, 3), tensor("layers.0.novel.thing", "B T Z", [1, 5, 3], "unheard of", ["layers.0.attn.q"]), tensor("layers.0.novel", "B T D", [1, 5, 8], "fold", ["layers.0.novel.thing"]), ...run.slice(3)];
+    const odd = [...run.slice(0, 3), tensor("layers.0.novel.thing", "B T Z", [1, 5, 3], null, ["layers.0.attn.q"]), tensor("layers.0.novel", "B T D", [1, 5, 8], null, ["layers.0.novel.thing"]), ...run.slice(3)];
     expect(river(odd).flatMap((r) => [...r.stems, ...r.columns.flat()]).map((t) => t.path).sort()).toEqual(odd.map((t) => t.path).sort());
   });
 
   it("finds blocks of any stack", () => {
-    expect(blocks([tensor("encoder.layers.11.ffn.up", "B T F", [1, 1, 1], "linear", [])])[0]?.path).toBe("encoder.layers.11");
+    expect(blocks([tensor("encoder.layers.11.ffn.up", "B T F", [1, 1, 1], "product", [])])[0]?.path).toBe("encoder.layers.11");
     expect(split("decoder.layers.3.cross.q")).toEqual(["decoder.layers.3", "cross.q"]);
     expect(split("encoder.norm")).toEqual(["", "encoder.norm"]);
   });
@@ -74,7 +74,7 @@ describe("sources", () => {
 
 it("roles follow from paths and axes", () => {
   expect(run.map(role)).toEqual(["residual", "norm", "q", "k", "v", "attention", "attention", "attention", "attention", "residual", "norm", "ffn", "ffn", "residual", "norm", "residual"]);
-  expect(role({ path: "layers.1.ffn.router", dims: "B T E", op: "linear" })).toBe("router");
+  expect(role({ path: "layers.1.ffn.router", dims: "B T E", result: "product" })).toBe("router");
 });
 
 describe("columns of terms", () => {

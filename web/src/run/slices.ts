@@ -48,7 +48,7 @@ export function asTensor(model: string, w: Weight): Tensor {
   let i = known.findIndex((k) => k.model === model && k.path === w.path);
   if (i < 0) i = known.push({ model, path: w.path }) - 1;
   return {
-    n: -1 - i, path: w.path, block: "", name: w.path, settings: {}, min: null, mean: null, max: null, dims: w.dims ?? w.shape.map((_, a) => `(${a})`).join(" "), shape: w.shape, dtype: w.dtype, step: 0, call: 0, source: "executed", error: null, op: null, made: "", notes: [], put: "",
+    n: -1 - i, path: w.path, block: "", name: w.path, settings: {}, min: null, mean: null, max: null, dims: w.dims ?? w.shape.map((_, a) => `(${a})`).join(" "), shape: w.shape, dtype: w.dtype, step: 0, call: 0, source: "executed", error: null, op: null, result: null, made: "", notes: [], put: "",
     inputs: [], weights: [], bytes: 0, parameters: w.parameter ? w.count : 0, flops: null, rows: null, stats: null, kept: true, terms: false,
   };
 }

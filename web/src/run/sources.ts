@@ -6,7 +6,7 @@ export type Spot = (number | null)[];
 
 // What a tensor is drawn as made from. A fused attention is given q, k and v; what it adds up are the pattern's shares of v.
 export function makers(t: Tensor, tensors: readonly Tensor[]): string[] {
-  if (!t.op?.startsWith("attend")) return t.inputs;
+  if (t.result !== "attention") return t.inputs;
   const parent = t.path.slice(0, t.path.lastIndexOf(".") + 1);
   const inside = [`${parent}pattern`, `${parent}v`].filter((path) => tensors.some((s) => s.path === path));
   return inside.length === 2 ? inside : t.inputs;
@@ -19,14 +19,14 @@ export function sources(t: Tensor, cell: readonly number[], tensors: readonly Te
   paths.forEach((path, i) => {
     const input = tensors.findLast((s) => s.path === path && s.n < t.n);
     if (!input) return;
-    const names = axes(input), keys = t.op === "scores" && i >= paths.length / 2, attended = t.op?.startsWith("attend") ?? false;
+    const names = axes(input), keys = t.result === "scores" && i >= paths.length / 2, attended = t.result === "attention";
     spots.set(path, names.map((a, axis) => {
       const size = input.shape[axis] ?? 1;
       if (a === "G" || a === "H") return grouped(index("H") ?? index("G"), size, t.shape[own.indexOf(own.includes("H") ? "H" : "G")] ?? size);
       if (a === "T" && (keys || !own.includes("T")) && own.includes("S")) return index("S"); // a row of the cache, or of step 0 where it is the same
-      if (a === "T" && t.op === "last row") return size - 1; // what is drawn from are the last row's logits
+      if (a === "T" && t.result === "last row") return size - 1; // what is drawn from are the last row's logits
       if (a === "T" && attended && !names.includes("S")) return null;
-      if (axis === names.length - 1 && (t.op === "linear" || t.op === "rotate" || t.op === "softmax" || a === "S" && attended)) return null;
+      if (axis === names.length - 1 && (t.result === "product" || t.result === "rotation" || t.result === "shares" || a === "S" && attended)) return null;
       const at = index(a);
       if (a === "T" && at !== null && stored.has(path)) return before + at;
       return at !== null && at < size ? at : null;

@@ -42,10 +42,10 @@ export function stations(run: Run, piece: (t: Tensor, letter: string, i: number)
   const add = (says: Key, asks: Key, place: Partial<Place>, target: string, numbers: () => Numbers | Promise<Numbers>): void => { found.push({ says, asks, place, target, numbers: async () => numbers() }); };
   const tile = (t: Tensor): string => `.river [data-path="${CSS.escape(t.path)}"]`, opened = (t: Tensor): string => `aside[aria-label="${CSS.escape(visible(t.path))}"]`;
   const last = (t: Tensor): number => size(t, "T") - 1;
-  const embed = all.find((t) => t.op === "look" && axes(t).at(-1) === "D"), answer = run.steps[0]?.answers[0], logits = all.findLast((t) => t.path === "logits");
+  const embed = all.find((t) => t.result === "embedding" && axes(t).at(-1) === "D"), answer = run.steps[0]?.answers[0], logits = all.findLast((t) => t.path === "logits");
   const norm = own.find((t) => role(t) === "norm"), normed = all.find((t) => t.path === norm?.inputs[0]), query = own.find((t) => role(t) === "q" && axes(t).includes("H"));
-  const scores = own.find((t) => t.op === "scores"), pattern = own.find((t) => t.op === "softmax" && axes(t).includes("S")), mixed = own.find((t) => t.op?.startsWith("attend"));
-  const sum = own.find((t) => t.op === "add" && t.inputs.length === 2), parts = (sum?.inputs ?? []).map((path) => all.find((t) => t.path === path));
+  const scores = own.find((t) => t.result === "scores"), pattern = own.find((t) => t.result === "shares" && axes(t).includes("S")), mixed = own.find((t) => t.result === "attention");
+  const sum = own.find((t) => t.result === "sum" && t.inputs.length === 2), parts = (sum?.inputs ?? []).map((path) => all.find((t) => t.path === path));
   const neurons = own.findLast((t) => axes(t).at(-1) === "F" && axes(t).includes("T")), begins = all[all.findIndex((t) => t === own[0]) - 1], router = routers(all)[0];
 
   add("page.tour.ids", "page.tour.ids.do", {}, "section ol:has(.token)", () => ({ count: run.ids.length, piece: run.pieces.at(-1) ?? "", id: run.ids.at(-1) ?? 0 }));
@@ -85,7 +85,7 @@ export function stations(run: Run, piece: (t: Tensor, letter: string, i: number)
       return { ...best, hot: HOT, probability: percent(Math.exp(((x[answer.picked.id] ?? NaN) - top) / HOT) / sum) };
     });
   }
-  const late = end?.tensors.find((t) => t.op === "softmax" && axes(t).includes("S"));
+  const late = end?.tensors.find((t) => t.result === "shares" && axes(t).includes("S"));
   if (end && late) add("page.tour.heads", "page.tour.heads.do", { view: "attention", block: end.path }, "main .panes", async () => {
     const s = await strongest(run, late);
     return { block: end.path, count: size(late, "H"), head: s.H, token: piece(late, "T", s.T), seen: piece(late, "S", s.S), share: percent(s.share) };

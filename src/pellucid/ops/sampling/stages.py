@@ -28,7 +28,7 @@ from pellucid.ops.sampling.uniform import sibling, uniform
 from pellucid.watching.tap import here, note, tap
 from pellucid.watching.terms import Index, Terms
 
-LAST_ROW = OpKind("last row", lambda m: f"{m.x}[−1]")
+LAST_ROW = OpKind("last row", lambda m: f"{m.x}[−1]", result="last row")
 BIAS = OpKind("bias", lambda m: f"{m.x} + bias")
 REPETITION = OpKind(
     "repetition",
