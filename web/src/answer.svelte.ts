@@ -1,13 +1,13 @@
-// An answer that is read together with the question that it answers: as soon as another is asked there is none, however long the next one takes.
+// An answer under its question's key. A new key drops the old answer at once, even if the next one takes long.
 
 import { untrack } from "svelte";
 import { messageOf } from "./state.svelte";
 
-// key: what the answer depends on, all of it; within: the part of it under which an earlier answer may still stand, dimmed, until this one
-// comes; when: whether it is asked for now; ask: wanted tells whether it is still waited for.
+// key: everything the answer depends on; scope: the part of the key under which an earlier answer may still be shown, dimmed, until this
+// one comes; when: false asks nothing; ask: fetches it, and `wanted()` is false once another key has replaced this one.
 export interface Question<T> { key: string; scope?: string; when?: boolean; ask: (wanted: () => boolean) => Promise<T> }
 
-// value: of this question; shown: that, or what stands dimmed while waiting; fault: why there is no value.
+// value: of this key; shown: the value, or an earlier one of the same scope while waiting; fault: the error's message.
 export interface Answer<T> { readonly value: T | undefined; readonly shown: T | undefined; readonly waiting: boolean; readonly fault: string }
 
 export function answering<T>(question: () => Question<T>): Answer<T> {

@@ -1,4 +1,4 @@
-// The page's sentences, from the project's files of words. A key that either language lacks does not compile.
+// The page's sentences, from the project's files of messages. A key that either language lacks does not compile.
 
 import english from "../../src/pellucid/messages/en.json";
 import chinese from "../../src/pellucid/messages/zh.json";
@@ -13,7 +13,7 @@ export function say(key: Key, values: Record<string, string | number> = {}): str
   return WORDS[settings.language][key].replace(/\{(\w+)\}/g, (placeholder, name: string) => (name in values ? String(values[name]) : placeholder));
 }
 
-// What an axis letter means, "" for one that the legend lacks.
+// The meaning of an axis letter, "" for one that the legend lacks.
 export function axis(letters: string): string {
   return (letters.match(/[A-Z]/g) ?? []).map((l) => (WORDS[settings.language] as Record<string, string>)[`axis.${l}`] ?? "").filter(Boolean).join(letters.includes("(") ? " × " : " + ");
 }

@@ -1,4 +1,4 @@
-// What a person sets once and finds again: language, theme, whether colours go by the root of magnitudes, and where the tour was left. Language from ?lang=, then what was kept, then the browser.
+// Settings that outlive the page: language, theme, whether colours go by the root of magnitudes, the tour's station. The language comes from ?lang=, else the stored one, else the browser's.
 
 import { recorded } from "./run/recorded";
 

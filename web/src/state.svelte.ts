@@ -10,7 +10,7 @@ import { axes, type ModelEntry, type Run, type Tensor } from "./run/types";
 import { NOWHERE, read, written, type Place } from "./link";
 
 export const place: Place = $state({ ...NOWHERE });
-// What all views share: the run, what is being asked, and the cells that the pointed-at cell was made from. Answers are put in whole and
+// The state that all views share: the run, the request in progress, and the sources of the cell under the pointer. Answers are replaced and
 // never changed, so nothing watches their parts: a river reads them a hundred thousand times.
 class Now {
   run: Run | null = $state.raw(null);
@@ -23,9 +23,9 @@ class Now {
 }
 export const now = new Now();
 
-// What differs in these is a step back; the rest replaces the address where it stands.
-const IDS = "#0 1 2 3 4"; // what a model without a tokenizer is asked with
-const RERUN: (keyof Place)[] = ["model", "prompt", "steps", "sampling"]; // what another run is run for
+// A change of these adds an entry to the browser's history; any other replaces the current one.
+const IDS = "#0 1 2 3 4"; // the first prompt of a model without a tokenizer
+const RERUN: (keyof Place)[] = ["model", "prompt", "steps", "sampling"]; // a change of these needs another run
 const STATIONS: (keyof Place)[] = ["view", "model", "prompt", "tensor", "tour"];
 
 export function go(change: Partial<Place>): void {
@@ -37,13 +37,13 @@ export function go(change: Partial<Place>): void {
   else history.replaceState(null, "", address);
 }
 
-// What the server was opened with: a model, or a run that was recorded.
+// The model or recorded run that the server was opened with.
 let first: { model: string; run: Run | null } = { model: "", run: null };
 const promptOf = (run: Run): string => run.prompt ?? (run.ids.length > 0 ? `#${run.ids.join(" ")}` : "");
-// A recorded run is looked at as long as no other model is chosen; its own may not be here.
+// A recorded run is shown until another model is chosen; its own may not be loaded.
 const recording = (): Run | null => (place.model === (first.run?.model ?? first.model) ? first.run : null);
 
-// What a link leaves open, or what it names that is not here, is as it was opened.
+// Fields that a link lacks, and models that are not loaded, become those of the start.
 function settle(): void {
   const model = now.models.find((m) => m.name === place.model) ?? now.models.find((m) => m.name === (first.run?.model ?? first.model));
   place.model = model?.name ?? first.run?.model ?? "";
@@ -51,7 +51,7 @@ function settle(): void {
   place.prompt ||= run ? promptOf(run) : (model?.prompt ?? IDS);
 }
 
-// What the server says of the models, in the language that is chosen now.
+// Fetch the models' documents again, in the current language.
 export const refreshModels = (): Promise<void> => models().then((answer) => { now.models = answer.models; }, () => undefined);
 
 export async function open(): Promise<void> {
@@ -100,7 +100,7 @@ export async function run(): Promise<void> {
   }
 }
 
-// Whether the run that is shown is another than the one that was asked for, which was refused.
+// True if the shown run is not the requested one, which was refused.
 export const astray = (): boolean => now.fault !== "" && now.run !== null && (place.prompt !== promptOf(now.run) || place.model !== now.run.model);
 
 // Back to the run that is shown.
@@ -133,7 +133,7 @@ export async function load(steps: number): Promise<void> {
   }
 }
 
-// Look at a step; the tensors of a later one are fetched when it is first looked at.
+// Show a step; the tensors of a later one are fetched when it is first shown.
 export async function turn(step: number): Promise<void> {
   go({ step });
   await loadStep();

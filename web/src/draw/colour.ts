@@ -11,7 +11,7 @@ export const NAN: Rgb = [255, 0, 255];
 export const INFINITE: readonly [Rgb, Rgb] = [[0, 0, 0], [255, 200, 0]]; // below, above
 
 // Where a value lies on its scale, 0 to 1; limit: the greatest magnitude, which is the end of the scale. Signed values go by the root of
-// their magnitude where that is asked for: a residual stream has outliers beside which all else would be white.
+// their magnitude if `root` is set: a residual stream has outliers beside which all else would be white.
 export function place(x: number, limit: number, scheme: Scheme, root: boolean): number {
   const share = limit > 0 ? x / limit : 0, t = root && scheme === "signed" ? Math.sign(share) * Math.sqrt(Math.abs(share)) : share;
   return Math.min(1, Math.max(0, scheme === "signed" ? (t + 1) / 2 : t));

@@ -1,4 +1,4 @@
-// What a query may see, as one stretch of keys by positions: the same rule as the model's own (batch/mask.py), and how a picture leaves the rest out.
+// The keys that a query may see, as one range of positions: the same rule as the model's own (batch/mask.py). A picture clears the rest.
 
 import type { View } from "./heat";
 
@@ -16,7 +16,7 @@ export const sees = (s: Mask, q: number, k: number): boolean => { const [low, hi
 
 interface Box { x: number; y: number; width: number; height: number }
 
-// Take out of a picture what is not seen, and hatch it; first: the position of the first row's query.
+// Clear the masked cells of a picture, and hatch them; first: the position of the first row's query.
 export function veil(context: CanvasRenderingContext2D, box: Box, view: View, s: Mask, first: number, paint = true): void {
   const tall = box.height / view.rows, wide = box.width / view.columns, steps = tall >= 1 ? Math.ceil(view.rows) : Math.ceil(box.height);
   const hatch = paint ? hatched(context) : null, end = view.column + view.columns;

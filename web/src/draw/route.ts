@@ -1,11 +1,11 @@
-// The way of a line from one card to another: a curve where nothing stands between them, else along the gaps between cards.
+// The path of a line from one card to another: a curve if no card is between them, else along the gaps between cards.
 
 export interface Box { left: number; top: number; right: number; bottom: number }
 type Point = [x: number, y: number];
 
 const GAP = 9; // px beside and below cards where lines may run; cards stand farther apart
 const ROUND = 6; // px, the radius of a turn
-const STEPS = 16; // points of a curve that are looked at
+const STEPS = 16; // points of a curve that are tested
 
 const middle = (b: Box): number => (b.left + b.right) / 2;
 const inside = ([x, y]: Point, b: Box): boolean => x > b.left + 1 && x < b.right - 1 && y > b.top + 1 && y < b.bottom - 1;
@@ -44,7 +44,7 @@ const bezier = ([a, b, c, d]: readonly [Point, Point, Point, Point], t: number):
   return [mix(0), mix(1)];
 };
 
-// Where the row of cards ends that a card stands in: those beside it, and those beside them.
+// The bottom of a card's row: of the cards beside it, and those beside them.
 function foot(from: Box, others: readonly Box[]): number {
   let top = from.top, bottom = from.bottom;
   for (let grown = true; grown;) {

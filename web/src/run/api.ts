@@ -58,7 +58,7 @@ async function reason(answer: Response): Promise<string> {
   }
 }
 
-// What was answered, by what was asked: a page that is saved carries it.
+// Answers by request, for the saved file.
 export const answered = new Map<string, unknown>();
 const REMEMBERED = 2000;
 
@@ -72,7 +72,7 @@ async function json<T>(path: string, init?: RequestInit): Promise<T> {
 
 export const models = (): Promise<Models> => json("models");
 
-// What is asked with: a text, or for a model without a tokenizer whole numbers, as "#1 2 3".
+// A request's prompt: a text, or for a model without a tokenizer token ids, as "#1 2 3".
 const given = (prompt: string): object => (/^#\s*\d+([\s,]+\d+)*\s*$/.test(prompt) ? { ids: (prompt.match(/\d+/g) ?? []).map(Number) } : { prompt });
 
 // sampling: as a link holds it; "" takes the likeliest token.
@@ -100,14 +100,14 @@ export const measuring = async (): Promise<Measuring> => (await ask("bench")).js
 
 export const weights = async (model: string): Promise<Weight[]> => (await json<{ weights: Weight[] }>(`weights?${query({ model })}`)).weights;
 
-// The texts of a step's likeliest tokens, as many as the server tells, and of the one that these settings take.
+// Texts of a step's likeliest tokens, and of the one that these settings draw.
 export async function pieces(run: string, step: number, row: number, sampling: object, top = 1000): Promise<[number, string][]> {
   const body = JSON.stringify({ sampling, row, top });
   const answer = await json<{ rows: { id: number; piece: string }[] }>(`runs/${run}/steps/${step}/sample`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
   return answer.rows.map((r) => [r.id, r.piece]);
 }
 
-// Of a row, -1 the last: what the stream would say after each block, and what each part added to a token's logit.
+// For a row, -1 the last: the logit lens after each block, and each part's addition to a token's logit.
 const spot = (row: number, id: number): string => query({ ...(row < 0 ? {} : { row }), id });
 export const lens = (run: string, step: number, row: number, id: number): Promise<Lens> => json(`runs/${run}/steps/${step}/lens?${spot(row, id)}`);
 export const attribution = (run: string, step: number, row: number, id: number): Promise<Attribution> => json(`runs/${run}/steps/${step}/attribution?${spot(row, id)}`);
@@ -143,7 +143,7 @@ export async function terms(run: string, n: number, cell: readonly number[]): Pr
   throw new Refused(recorded.terms.told > 0 ? say("page.beyond", { told: recorded.terms.told, cells: recorded.terms.cells }) : say("page.untold"));
 }
 
-// What a tensor's values range over, where the run's document does not tell it, or a weight's.
+// The range of a tensor's values, if the run's document lacks it, or of a weight's.
 export const stats = async (run: string, n: number): Promise<Stats> => (await json<{ stats: Stats }>(`runs/${run}/tensors/${n}/stats`)).stats;
 export const weightStats = async (model: string, path: string): Promise<Stats> => (await json<{ stats: Stats }>(`weights/tensor/stats?${query({ model, path })}`)).stats;
 

@@ -1,4 +1,4 @@
-// What the server counts of a model: the document of `pellucid count --json`, as much of it as the page shows; and what it is asked with.
+// A model's bill: the fields of `pellucid count --json` that the page shows, and the settings of its request.
 
 // stage: over several devices, that whose devices do it.
 export interface Part { stage?: number; path: string; layers: number; flops: number; bytes: number; seconds: number; sets: string }
@@ -6,7 +6,7 @@ export interface Phase { seconds: number; tokens_per_second: number; parts: Part
 export interface Bounds { device: string; memory: number; weights: number; cache: number; fits: boolean; devices: number; largest_batch: number | null; longest_context: number | null; prefill: Phase; decode: Phase }
 export interface Textbook { formula: string; value: number; counted: number; because: Record<string, number> }
 export interface Derived { value: number; formula: string }
-// What a rank of one stage holds, and the bytes that it sends in a step of each phase, by what they are.
+// A rank of one stage: what it stores, and the bytes that it sends in a step of each phase, by kind.
 export interface Stage { layers: [number, number]; parameters: number; weights: number; cache: number; sent: Record<string, Record<string, Derived>> }
 export interface Pace extends Phase { stages: number[] }
 export interface Ranks { ranks: number; split: Split; stages: Stage[]; bounds?: { held: number; fits: boolean; largest_batch?: number | null; longest_context?: number | null; prefill?: Pace; decode?: Pace } }
@@ -36,7 +36,7 @@ export interface Catalog {
   situations: Situation[];
 }
 
-// A number with its formula, and those that it is made of.
+// A number with its formula.
 export interface Reason { path: string; value: number; formula: string }
 // A tensor of a model, those of equal layers once; layers: the numbers of the layers that have one each.
 export interface Counted { path: string; part: string; axes: string; shape: number[]; parameter: boolean; times: number; layers: number[] | null; active: number; count: number; bytes: number; formulas: { count: string; bytes: string } }
@@ -62,7 +62,7 @@ export const MOST = 6; // models side by side
 const NAME = /^[\w.-]{1,64}$/;
 const RANGE: Partial<Record<keyof Setting, [number, number]>> = { context: [1, 2 ** 24], batch: [1, 65_536], tp: [1, 4096], pp: [1, 4096], ep: [1, 4096], lora: [1, 65_536], shards: [1, 1 << 20] };
 
-// "context:4096 device:x beside:a,b"; what is as at first is left out.
+// "context:4096 device:x beside:a,b", without the defaults.
 export function written(s: Setting): string {
   const words = Object.entries(s).map(([key, value]) => [key, Array.isArray(value) ? value.join() : String(value), String(OFF[key as keyof Setting])] as const);
   return words.filter(([, value, off]) => value !== off).map(([key, value]) => `${key}:${value}`).join(" ");
@@ -89,10 +89,10 @@ export const settled = (s: Setting, own: string): Setting => ({ ...s, dtype: s.d
 
 export type Query = Record<string, string | number>;
 
-// In what the past is kept: as asked, or as the weights, where these are not too coarse for it.
+// The dtype of the KV cache: the set one, or the weights', unless that is too coarse for it.
 const pastOf = (s: Setting): string => s.cache || (s.dtype === "int4" || s.dtype === "mxfp4" ? "bfloat16" : s.dtype);
 
-// What a bill depends on.
+// The settings that a bill depends on.
 export const query = (s: Setting): Query => ({ batch: s.batch, dtype: s.dtype, cache: pastOf(s), ...(s.device ? { device: s.device } : {}), ...(s.context ? { context: s.context } : {}) });
 
 export const devices = (s: Split): number => s.pp * Math.max(s.tp, s.ep);
@@ -100,7 +100,7 @@ export const devices = (s: Split): number => s.pp * Math.max(s.tp, s.ep);
 // One device is counted as such, several by what each holds and does.
 export const ranks = (s: Setting): Query => (devices(s) > 1 ? { ranks: `tp=${s.tp},pp=${s.pp},ep=${s.ep}` } : {});
 
-// One device that has all of a model, told as several are.
+// One device with all of a model, in the form of several.
 export function alone({ bounds: b, layers, parameters }: Bill): Ranks | undefined {
   if (b.device === undefined || b.weights === undefined || b.cache === undefined || b.fits === undefined) return undefined;
   const stage: Stage = { layers: [0, layers], parameters: parameters.total, weights: b.weights, cache: b.cache, sent: {} };
@@ -120,5 +120,5 @@ export const viewed = (s: Setting): Query => ({
   ...(s.train ? { train: "true", ...(s.lora ? { lora: s.lora } : {}), ...(s.recompute ? { recompute: "true" } : {}), ...(s.shards > 1 ? { shards: s.shards } : {}) } : {}),
 });
 
-// A situation as a setting; what is beside it stays, where it asks nothing of that.
+// A situation as a setting; settings that it lacks stay.
 export const meant = ({ model, context, batch, dtype, cache, device, split }: Situation, s: Setting): Setting => ({ ...OFF, of: model, context, batch, dtype, cache, device, ...split, price: s.price, beside: s.beside, along: s.along, curve: s.curve });

@@ -1,4 +1,4 @@
-// What each attention keeps for later steps, from the tensors that ran: keys after rotation and values, or a latent and its rotary key.
+// The KV cache of each attention, from the tensors that ran: rotated keys and values, or a latent and its rotary key.
 
 import { split } from "./river";
 import { axes, together, type Step, type Tensor } from "./types";
@@ -25,7 +25,7 @@ export const size = (all: readonly Kept[], memory: boolean): number => all.filte
 
 export interface CacheStep { step: number; rows: number; before: number; bytes: number; total: number; flops: number | null; tensors: Tensor[] }
 
-// Step by step: how many rows are computed, how many are read from before, and what is kept after it.
+// Step by step: the rows that are computed, those read from the cache, and the bytes stored after it.
 export function cacheSteps(steps: readonly Pick<Step, "step" | "fed" | "past">[], of: Record<number, Tensor[]>): CacheStep[] {
   let total = 0;
   return steps.filter((s) => of[s.step]).map((s) => {

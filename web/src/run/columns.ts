@@ -29,7 +29,7 @@ export class Columns {
     return read;
   }
 
-  // Which row of which table tells of each cell of a tensor; "7.0.x\nweight" is the first table of tensor 7.
+  // The table and row of each cell of a tensor; "7.0.x\nweight" is the first table of tensor 7.
   private of(n: number): Map<number, { name: string; row: number }> {
     const known = this.cells.get(String(n));
     if (known) return known;
@@ -48,7 +48,7 @@ export class Columns {
     return this.values(pool === 0 ? "short" : "long").subarray(from, to);
   }
 
-  // What a cell is the sum of, where that was recorded.
+  // The terms of a cell, if they were recorded.
   terms(n: number, cell: number): Terms | undefined {
     const entry = this.of(n).get(cell);
     if (!entry) return undefined;

@@ -1,4 +1,4 @@
-// Changes of a run: which part of which tensor, and what is put there. A link may hold them, so what it says is checked.
+// Edits of a run: a part of a tensor, and the value put there. A link may hold them, so every field is checked.
 
 import type { Tensor } from "./types";
 
@@ -24,7 +24,7 @@ export function read(text: string): Edit[] {
   });
 }
 
-// As the server takes it; from: the run of the other prompt and its tensors.
+// The edit as the server's request; from: the run of the other prompt and its tensors.
 export function toRequest(e: Edit, from?: { run: string; tensors: readonly Tensor[] }): Record<string, unknown> {
   if (e.how !== "prompt") return { path: e.path, at: e.at, [e.how]: Number(e.value) };
   const n = from?.tensors.find((t) => t.path === e.path)?.n;

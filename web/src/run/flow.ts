@@ -3,7 +3,7 @@
 import { makers } from "./sources";
 import type { Tensor } from "./types";
 
-export interface Flow { from: string; to: string; folded: boolean } // folded: whether the line stands for tensors that are not drawn
+export interface Flow { from: string; to: string; folded: boolean } // folded: true if the line replaces tensors that are not drawn
 
 export function flows(tensors: readonly Tensor[], drawn: ReadonlySet<string>): Flow[] {
   const made = new Map(tensors.map((t) => [t.path, t])), ends = new Map<string, readonly string[]>();

@@ -1,4 +1,4 @@
-// What the mask hides of a table of queries and keys: the cells that are 0 because their query may not see their key.
+// The masked cells of scores or a pattern: 0 because their query may not see their key.
 
 import { sees, veil, type Mask } from "../draw/mask";
 import type { View } from "../draw/heat";
@@ -6,7 +6,7 @@ import { axes, type Run, type Tensor } from "./types";
 
 export interface Hiding { mask: Mask; before: number } // before: the position of the first row's query
 
-// Of a table by query and key of a part whose mask the run tells; else undefined.
+// The mask of a tensor by query and key, if the run's document has it; else undefined.
 export function hiding(run: Run | null, t: Tensor): Hiding | undefined {
   const names = axes(t), mask = run?.masks[t.path.slice(0, t.path.lastIndexOf("."))];
   if (!mask || !names.includes("T") || !names.includes("S") || (t.result !== "shares" && t.result !== "scores")) return undefined;

@@ -1,4 +1,4 @@
-// What the residual stream says of a token: after each block, and by what each part added to its logit.
+// The logit lens after each block, and each part's addition to a token's logit.
 
 import { split } from "./river";
 import type { Candidate } from "./types";
@@ -8,7 +8,7 @@ export interface Lens { id: number; layers: Layer[] }
 export interface Share { path: string; head: number | null; value: number }
 export interface Attribution { id: number; path: string; value: number; total: number; parts: Share[]; rest: Share[] }
 
-// Of one block: each attention with its heads, in order, and what is taken whole.
+// One block: each attention with its heads, in order, and the parts without heads.
 export interface Added { block: string; attentions: { path: string; heads: number[]; sum: number }[]; feed: Share[] }
 
 export function byBlock(parts: readonly Share[]): Added[] {

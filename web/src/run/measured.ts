@@ -1,4 +1,4 @@
-// What a measurement of a model on this machine tells: the document of `pellucid bench --json`, as much of it as the page shows.
+// A measurement of a model on this machine: the fields of `pellucid bench --json` that the page shows.
 
 export interface Beside { path: string; layers: number; seconds: number; bound: number; ratio: number | null; sets: string | null }
 export interface Timed { seconds: number; bound: number; ratio: number | null; error: number | null; tokens_per_second: number; runs: number; planned: boolean; eager: number; parts: Beside[] }

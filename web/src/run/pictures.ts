@@ -1,4 +1,4 @@
-// What a tile's small picture is drawn from: every head's matrix, whole where that is little, pooled by the server where it is much.
+// The data of a tile's small picture: every head's matrix, complete if it is small, else pooled by the server.
 
 import type { Scheme } from "../draw/colour";
 import type { Grid } from "../tensor/grid";
@@ -14,7 +14,7 @@ export interface Pictures { grids: Grid[]; level: number; of: number }
 
 export const large = (t: Tensor): boolean => t.shape.reduce((n, a) => n * a, 1) > WHOLE;
 
-// How a large tensor is asked for: each head's matrix as the server pools it.
+// The requests for a large tensor: each head's matrix as the server pools it.
 export function plan(t: Tensor): { level: number; at: string[] } {
   const { heads, rows, columns } = layout(axes(t)), of = heads < 0 ? 1 : (t.shape[heads] ?? 0);
   const at = (h: number): string => t.shape.map((_, i) => (i === rows || i === columns ? ":" : i === heads ? h : 0)).join();

@@ -1,4 +1,4 @@
-// A run that travels in a file: the server's answers and the tensors' bytes stand in the page itself, and no server is asked.
+// A run in a file: the server's answers and the tensors' bytes are in the page itself, and there is no server.
 
 import type { Values } from "../tensor/decode";
 import { parse, SIZES, type Stored } from "../tensor/safetensors";

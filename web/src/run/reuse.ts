@@ -1,4 +1,4 @@
-// What of a run's past serves another prompt: the engine's answer, and the rows of both runs beside each other.
+// The rows of a run's cache that serve another prompt: the engine's answer, and the rows of both runs beside each other.
 
 import { axes, type Tensor } from "./types";
 import { apart } from "./slices";

@@ -1,4 +1,4 @@
-// What a tensor is for, by its path and axes alone: one colour per role, everywhere. No family's name is known here.
+// A tensor's role, by its path and axes alone: one colour per role, everywhere. No family's name is known here.
 
 import { axes, type Tensor } from "./types";
 

@@ -1,4 +1,4 @@
-// What a block's router did, from the tensors it left: scores by expert (axis E), and the experts chosen with their shares (axis A).
+// A block's routing, from its tensors: scores by expert (axis E), and the chosen experts with their shares (axis A).
 
 import { split } from "./river";
 import { slice } from "./slices";
@@ -26,7 +26,7 @@ export async function routes(run: string, router: Router): Promise<Routes> {
   return { tokens, chosen: rows(chosen.values), shares: rows(share?.values) };
 }
 
-// How many tokens each expert was given.
+// The number of tokens of each expert.
 export function load({ chosen }: Routes, experts: number): number[] {
   const counts = Array<number>(experts).fill(0);
   for (const row of chosen) for (const e of row) if (counts[e] !== undefined) counts[e] += 1;

@@ -1,4 +1,4 @@
-// The page as one file: its script and style inline, told to the browser by their hashes, and the run's answers and bytes as inert JSON.
+// The page as one file: its script and style inline, allowed by their hashes, and the run's answers and bytes as inert JSON.
 
 import { settings } from "../settings.svelte";
 import { written, type Place } from "../link";

@@ -11,7 +11,7 @@ export interface Slice {
   shape: number[];
   at: string;
   level: number;
-  // SHA-256 of what was received, and what the server says of the unpooled slice
+  // SHA-256 of the received bytes, and the server's of the unpooled slice
   received: Promise<string>;
   source: string;
 }
@@ -41,7 +41,7 @@ function trim(): void {
   }
 }
 
-// A weight of a model stands beside the run's tensors under a number below 0; what "run" names is then the model.
+// A model's weight has a number below 0 among the run's tensors; "run" is then the model's name.
 const known: { model: string; path: string }[] = [];
 
 export function asTensor(model: string, w: Weight): Tensor {
@@ -70,7 +70,7 @@ async function cutOut(kept: Kept, at: string, level: number): Promise<Slice> {
   return { ...(level > 0 ? pooled(values, part.shape, level) : { values, shape: part.shape }), at, level, received: Promise.resolve(own), source };
 }
 
-// What another run's tensor has more than this one's, cell by cell.
+// Another run's tensor minus this one's, cell by cell.
 export async function apart(run: string, n: number, other: string, m: number, at: string, level: string): Promise<{ values: Values; shape: number[] }> {
   const { stored } = readTensor(await difference(run, n, other, m, at, level));
   return { values: decode(stored), shape: stored.shape };

@@ -4,7 +4,7 @@ import { axes, type Tensor } from "./types";
 
 export type Spot = (number | null)[];
 
-// What a tensor is drawn as made from. A fused attention is given q, k and v; what it adds up are the pattern's shares of v.
+// The tensors that one is drawn as made from. A fused attention reads q, k and v, but its sum is the pattern's shares of v.
 export function makers(t: Tensor, tensors: readonly Tensor[]): string[] {
   if (t.result !== "attention") return t.inputs;
   const parent = t.path.slice(0, t.path.lastIndexOf(".") + 1);
@@ -24,7 +24,7 @@ export function sources(t: Tensor, cell: readonly number[], tensors: readonly Te
       const size = input.shape[axis] ?? 1;
       if (a === "G" || a === "H") return grouped(index("H") ?? index("G"), size, t.shape[own.indexOf(own.includes("H") ? "H" : "G")] ?? size);
       if (a === "T" && (keys || !own.includes("T")) && own.includes("S")) return index("S"); // a row of the cache, or of step 0 where it is the same
-      if (a === "T" && t.result === "last row") return size - 1; // what is drawn from are the last row's logits
+      if (a === "T" && t.result === "last row") return size - 1; // sampling reads the last row's logits
       if (a === "T" && attended && !names.includes("S")) return null;
       if (axis === names.length - 1 && (t.result === "product" || t.result === "rotation" || t.result === "shares" || a === "S" && attended)) return null;
       const at = index(a);

@@ -1,4 +1,4 @@
-// What the server tells of a run; see the server's own description of its API.
+// The server's documents of a run; see the server's own description of its API.
 
 import type { AnswerDocument, CandidateDocument, RoutingDocument, RunDocument, RunStepDocument, StatsDocument, TensorDocument } from "./documents";
 
@@ -28,6 +28,6 @@ export interface Weight { path: string; dims: string | null; shape: number[]; dt
 // The axes of a tensor by its label: "B T K+R" has the axes B, T, K+R, a weight's "(H K) D" the axes (H K), D.
 export const axes = (t: { dims: string }): string[] => t.dims.match(/\((?:[^()]|\([^()]*\))*\)|\S+/g) ?? [];
 
-// What these tensors come to together; null where it is not known of any.
+// The sum over tensors; null if none has the number.
 export const together = (all: readonly Tensor[], what: "parameters" | "flops"): number | null =>
   all.every((t) => t[what] === null) ? null : all.reduce((n, t) => n + (t[what] ?? 0), 0);

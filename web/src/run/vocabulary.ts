@@ -1,4 +1,4 @@
-// The texts of token ids, as far as a run's own document tells them.
+// Texts of the token ids that a run's document has.
 
 import type { Run } from "./types";
 

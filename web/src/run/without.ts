@@ -1,4 +1,4 @@
-// What a logit is where a head or a part is switched off: the model runs again with zeros in its place, on the same tokens.
+// A logit with a head or a part switched off: the model runs again on the same tokens with zeros in its place.
 
 import { start, stats } from "./api";
 import type { Edit } from "./edits";
@@ -27,6 +27,6 @@ export async function without(run: Run, step: number, row: number, id: number, s
   const other = await start(run.model, `#${[...run.ids, ...run.new.slice(0, step)].join(" ")}`, 1, "", [toRequest(edit)]);
   const t = other.tensors.findLast((s) => s.path === scored);
   const value = t ? await cell(other.run, t, row, id) : NaN;
-  await stats(run.run, run.tensors[0]?.n ?? 0); // the server lets go of the run that was asked for longest ago: not this one
+  await stats(run.run, run.tensors[0]?.n ?? 0); // the server drops the run that was used longest ago: not this one
   return value;
 }

@@ -13,7 +13,7 @@ export const NAMES = Object.keys(RANGES) as (keyof Sampling)[];
 
 export const alike = (a: Sampling, b: Sampling): boolean => NAMES.every((n) => a[n] === b[n]);
 
-// "temperature:0.7 top_k:5"; what is off is left out, but a temperature of 1 is told, for "" is greedy: the likeliest token
+// "temperature:0.7 top_k:5", without what is off; a temperature of 1 is written, for "" is greedy: the likeliest token
 export const written = (s: Sampling): string => (alike(s, GREEDY) ? "" : NAMES.filter((n) => n === "temperature" || s[n] !== OFF[n]).map((n) => `${n}:${s[n]}`).join(" "));
 
 export function read(text: string): Sampling {

@@ -1,4 +1,4 @@
-// From logits to the next token, stage by stage over the whole vocabulary: the engine's sampler (ops/sample.py) once more, number by number.
+// From logits to the next token, stage by stage over the whole vocabulary: the engine's sampler (ops/sampling) once more, number by number.
 // Sums are float64, what the engine keeps as float32 is rounded to it here too, so that the same setting takes the same token.
 
 import { uniform } from "./uniform";
@@ -9,7 +9,7 @@ export interface Sampling {
 
 export const OFF: Sampling = { temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition: 1, presence: 0, frequency: 0, seed: 0 };
 
-// How a run is drawn that was told nothing.
+// The settings of a run without any.
 export const GREEDY: Sampling = { ...OFF, temperature: 0 };
 
 export interface History { prompt: readonly number[]; output: readonly number[] }

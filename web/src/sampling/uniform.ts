@@ -1,4 +1,4 @@
-// The number behind a draw, from a seed and a step alone: the engine's own (ops/uniform.py), SplitMix64 in whole numbers.
+// The number behind a draw, from a seed and a step alone: the engine's own (ops/sampling/uniform.py), SplitMix64 in whole numbers.
 
 const MASK = (1n << 64n) - 1n;
 

@@ -9,7 +9,7 @@ const SHOWN = 3; // summands that are written out before the rest is counted
 // How many of the summands are products of factors; those after them are added as they are.
 export const products = ({ added, summands }: Sum): number => summands.length - Object.keys(added).length;
 
-// Factors that are the same in every product stand outside of the brackets.
+// Factors that are the same in every product are written outside of the brackets.
 export function outside(sum: Sum): { inner: string[]; outer: string[] } {
   const names = Object.keys(sum.factors);
   const outer = products(sum) > 1 ? names.filter((n) => sum.factors[n]?.every((x) => x === sum.factors[n]?.[0])) : [];
@@ -23,7 +23,7 @@ export function symbols(sum: Sum): string {
   return joined([product, ...Object.keys(sum.added)]);
 }
 
-// As numbers; more: how the rest is told, given its count.
+// As numbers; more: the text for the rest, by its count.
 export function numbers(sum: Sum, more: (count: number) => string): string {
   const { inner, outer } = outside(sum), n = products(sum);
   const term = (i: number): string => inner.map((name) => number(sum.factors[name]?.[i])).join("·");

@@ -1,4 +1,4 @@
-// Numbers as people read them; the same rules as the command line's (draw/number.py), so that one value looks the same everywhere.
+// Numbers as people read them; the same rules as the command line's (documents/number.py), so that one value looks the same everywhere.
 
 const EXACT = 10; // significant digits that tell any two float32 apart, and one
 

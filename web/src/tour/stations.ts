@@ -1,4 +1,4 @@
-// The tour: places on the page, each with one sentence that says numbers of this very run, and one thing to do.
+// The tour: places on the page, each with one sentence that has numbers of this run, and one thing to do.
 // A station is found by axes and ops, so that a family that is added later has its tour at once; what a run lacks is left out.
 
 import type { Place } from "../link";
