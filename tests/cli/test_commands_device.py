@@ -110,11 +110,11 @@ def test_every_entry_is_shown(capsys: Captured) -> None:
 def test_mutants() -> None:
     """Numbers of a tensor that has none; a catalogue whose notes are kept from the reader."""
     model = load(MODEL, device="meta")
-    from pellucid.documents.run_view import Line, explain
+    from pellucid.documents.run_view import TensorView, explain
 
-    line = explain(model, PROMPT).steps[0].lines[0]
+    line = explain(model, PROMPT).steps[0].tensors[0]
     assert all(map(math.isnan, line.range))
-    with swapped(Line, "range", property(lambda self: (self.value.min().item(),) * 3)), pytest.raises(RuntimeError):
+    with swapped(TensorView, "range", property(lambda self: (self.value.min().item(),) * 3)), pytest.raises(RuntimeError):
         line.range  # noqa: B018
     document: Any = json.loads(json.dumps(structure.document(load("gpt2", device="meta"))))
     with swapped(structure, "entry_of", lambda name: None):

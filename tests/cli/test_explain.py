@@ -105,7 +105,7 @@ def test_lines_fit_and_numbers_are_the_values(explained: RunView, width: int, co
     text = plain(explained, width=width, colour=colour)
     assert max(map(cell_len, text.splitlines())) <= width
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
-    for line in explained.steps[0].lines:
+    for line in explained.steps[0].tensors:
         if line.block in ("", "layers.0") and line.seen.step == 0:
             row = next(r for r in text.splitlines() if re.match(rf"\s+{re.escape(line.name)} ", r))
             printed = row.split()[-3:]
@@ -123,7 +123,7 @@ def test_every_family(name: str) -> None:
     text = plain(view, width=160, everything=True)
     shown = set(re.findall(r"^ {6}(\S+)  ", text, re.M))
     assert {path for path, _ in model.module.named_parameters()} <= shown
-    for line in view.steps[0].lines:
+    for line in view.steps[0].tensors:
         assert line.made and "(past" not in line.made
         assert not re.search(r"^\w+ \w+\(", line.made), line.made
         assert all(re.search(rf"^ .*\b{x}  \S", text, re.M) for x in letters(line.seen.dims) if x != "B")
@@ -150,7 +150,7 @@ def test_cells_add_up(name: str) -> None:
     """Random cells of every tensor: the summands that are printed add up to the number that is printed."""
     view = explain(random_model(name), [5, 3, 60, 7], 1, terms=True)
     draw = torch.Generator().manual_seed(1)
-    for line in view.steps[0].lines:
+    for line in view.steps[0].tensors:
         at = [int(torch.randint(n, (), generator=draw)) for n in line.seen.shape]
         c = cell(view.trace, line.seen.path, ",".join(map(str, at)))
         assert c.value == float(line.seen.value[tuple(at)])

@@ -64,7 +64,7 @@ def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models
     tensors = [t for k in range(len(run["steps"])) for t in api.get(f"/api/runs/{run['run']}/steps/{k}", "step")["tensors"]]
     assert run["tensors"] == tensors[: len(run["tensors"])] and [t["n"] for t in tensors] == list(range(len(mine.trace)))
     dice = random.Random(name)
-    for t, s, line in zip(tensors, mine.trace, (x for m in mine.steps for x in m.lines), strict=True):
+    for t, s, line in zip(tensors, mine.trace, (x for m in mine.steps for x in m.tensors), strict=True):
         assert (t["path"], t["dims"], t["shape"], t["step"], t["call"]) == (s.path, s.dims, list(s.shape), s.step, s.call)
         assert (t["source"], t["error"], t["op"], t["made"]) == (s.source, s.error, s.op, line.made)
         assert (t["inputs"], t["weights"]) == (list(s.inputs), list(s.weights)) and (t["block"], t["name"]) == (line.block, line.name)
@@ -77,7 +77,7 @@ def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models
         assert raw(x) == raw(s.value[tuple(part)]) and x.shape == s.value[tuple(part)].shape
         assert about["sha256"] == hashlib.sha256(raw(x)).hexdigest() and (about["path"], about["level"]) == (s.path, "0")
     for step, moment in zip(run["steps"], mine.steps, strict=True):
-        assert (step["fed"], step["past"], step["count"]) == (moment.fed, moment.past, len(moment.lines))
+        assert (step["fed"], step["past"], step["count"]) == (moment.fed, moment.past, len(moment.tensors))
         assert [a["row"] for a in step["answers"]] == [a.row for a in moment.answers]
         for mine_, its in zip(moment.answers, step["answers"], strict=True):
             its_rows = [(c["id"], c["logit"], c["probability"]) for c in (its["picked"], *its["candidates"])]

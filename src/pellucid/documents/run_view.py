@@ -1,4 +1,4 @@
-"""A run step by step as lines: one line a tensor in the order in which it was made, with its value, what made it, and the answers."""
+"""A run viewed step by step: each tensor in the order in which it was made, with its value and formula, and the answers."""
 
 import re
 import sys
@@ -26,10 +26,10 @@ from pellucid.watching.watch import Seen
 
 
 @dataclass(frozen=True)
-class Line:
+class TensorView:
     """One tensor: where it lies, what made it from which weights, its values and what they range over.
 
-    own: of its weights, those that no earlier tensor of its step used, so that the lines of a block sum to the block.
+    own: of its weights, those that no earlier tensor of its step used, so that the tensors of a block sum to the block.
     """
 
     seen: Seen
@@ -55,8 +55,8 @@ class Line:
         low, high = (x.item() * 1 for x in (self.value.min(), self.value.max()))  # of a mask 0 and 1
         return low, float(self.value.double().mean()), high
 
-    def of_head(self, head: int, heads: int) -> "Line":
-        """The line of one query head, and of the key/value head that it reads; itself where it has no heads."""
+    def of_head(self, head: int, heads: int) -> "TensorView":
+        """Return the view of one query head, or of the key/value head that it reads; the tensor itself if it has no heads."""
         axes = self.dims.split()
         at = next((axes.index(a) for a in "HG" if a in axes), None)
         if at is None:
@@ -64,7 +64,7 @@ class Line:
         n = self.value.shape[at]
         index = head if axes[at] == "H" else head * n // heads
         dims = " ".join(a for i, a in enumerate(axes) if i != at)
-        return Line(self.seen, self.block, self.name, self.made, self.weights, self.value.select(at, index), dims, self.own)
+        return TensorView(self.seen, self.block, self.name, self.made, self.weights, self.value.select(at, index), dims, self.own)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class StepView:
 
     fed: list[int]
     past: int
-    lines: list[Line]
+    tensors: list[TensorView]
     answers: list[Answer]
 
 
@@ -101,7 +101,7 @@ class RunView:
 
     def blocks(self) -> list[str]:
         """The blocks of the first step, in order."""
-        return list(dict.fromkeys(line.block for line in self.steps[0].lines if line.block))
+        return list(dict.fromkeys(tensor.block for tensor in self.steps[0].tensors if tensor.block))
 
 
 def explain(model: Model, prompt: str | Sequence[int], steps: int = 1, best: int = 5, **how: Any) -> RunView:
@@ -128,16 +128,16 @@ def view_of(model: Model, recorded: Trace, best: int = 5) -> RunView:
     for k in range(recorded.steps):
         seen = recorded.seen[run.firsts[k] : run.firsts[k + 1]]
         own = by_first_use(seen, of)
-        lines = [
-            Line(s, *block(s.path), formula(s, dims), tuple(of[w] for w in s.weights), s.value, s.dims, first)
+        tensors = [
+            TensorView(s, *block(s.path), formula(s, dims), tuple(of[w] for w in s.weights), s.value, s.dims, first)
             for s, first in zip(seen, own, strict=True)
         ]
-        view.steps.append(StepView(*run.fed(k), lines, run.answers[k]))
+        view.steps.append(StepView(*run.fed(k), tensors, run.answers[k]))
     return view
 
 
 def folded(view: RunView, layers: Sequence[int] = (), everything: bool = False) -> set[str]:
-    """The blocks that one line stands for: those whose lines are named like an earlier block's, unless `layers` names them."""
+    """The blocks that one line stands for: those whose tensors are named like an earlier block's, unless `layers` names them."""
     blocks = view.blocks()
     numbers = {b: int(m[1]) for b in blocks if (m := re.search(r"layers\.(\d+)$", b))}
     if everything:
@@ -150,7 +150,7 @@ def folded(view: RunView, layers: Sequence[int] = (), everything: bool = False) 
     known: set[tuple[str, tuple[str, ...]]] = set()
     hidden = set()
     for b in blocks:
-        kind = b.rpartition("layers.")[0], tuple(line.name for line in view.steps[0].lines if line.block == b)
+        kind = b.rpartition("layers.")[0], tuple(tensor.name for tensor in view.steps[0].tensors if tensor.block == b)
         hidden |= {b} if kind in known else set()
         known.add(kind)
     return hidden

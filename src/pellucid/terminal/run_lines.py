@@ -15,7 +15,7 @@ from pellucid.counting.weights import Weight, legend, parameters
 from pellucid.documents.notation import notes, sentences
 from pellucid.documents.number import count, number, shape
 from pellucid.documents.run import blocks
-from pellucid.documents.run_view import Line, RunView, StepView, folded
+from pellucid.documents.run_view import RunView, StepView, TensorView, folded
 from pellucid.errors import UseError
 from pellucid.messages import say
 from pellucid.runs.answers import Answer, piece_of, tokenizer_of, visible
@@ -42,7 +42,7 @@ class Display:
     legend: bool = True
 
 
-Entry = tuple[list[Cell], Line] | Text  # a row of the table and the line whose picture it has, or a heading
+Entry = tuple[list[Cell], TensorView] | Text  # a row of the table and the line whose picture it has, or a heading
 
 
 def story(run: RunView, display: Display) -> list[Text]:
@@ -106,7 +106,7 @@ def named(run: RunView, id: int) -> str:
 def rows(run: RunView, step: StepView, hidden: set[str], display: Display) -> Iterator[Entry]:
     """The table's rows in order, blocks under headings, hidden blocks as the line of their output."""
     parameters = {b["path"]: b["parameters"] or 0 for b in blocks(run.run)}
-    for block, group in groupby(step.lines, key=lambda one: one.block):
+    for block, group in groupby(step.tensors, key=lambda one: one.block):
         lines = list(group)
         if block in hidden:
             summary = say("explain.tensors", count=len(lines))
@@ -123,12 +123,12 @@ def rows(run: RunView, step: StepView, hidden: set[str], display: Display) -> It
                 yield from (weight(w) for w in sources(one))
 
 
-def sources(one: Line) -> tuple[Weight, ...]:
+def sources(one: TensorView) -> tuple[Weight, ...]:
     """The weights to name beside a line: a weight that makes several tensors stands beside the first."""
     return one.own
 
 
-def entry(one: Line, display: Display, folded: str | None = None) -> Entry:
+def entry(one: TensorView, display: Display, folded: str | None = None) -> Entry:
     """A line's cells: name, axes, made by, weights, then least, mean, greatest."""
     name = one.seen.path if folded is not None else one.name
     own = [w for w in sources(one) if w.parameter]
@@ -140,7 +140,7 @@ def entry(one: Line, display: Display, folded: str | None = None) -> Entry:
     return [*cells, *(("",) * 3 if one.value.is_meta else map(number, one.range))], one
 
 
-def mark(one: Line) -> Text:
+def mark(one: TensorView) -> Text:
     """How a value came to be, where it is not the executed one: recomputed within so much, edited, of the reference."""
     s = one.seen
     if s.source == "recomputed":
@@ -185,7 +185,7 @@ def left(need: Sequence[int], width: int, gap: int) -> int:
     return width - sum(need) + need[2] - gap * len([n for n in need if n])
 
 
-def squeezed(made: Cell, one: Line, width: int) -> Cell:
+def squeezed(made: Cell, one: TensorView, width: int) -> Cell:
     """A formula without its spaces where it is too long, and cut before its mark where that does not help."""
     if measure(made) <= width or str(made) != one.made + mark(one).plain:
         return made
@@ -204,7 +204,7 @@ def column_titles() -> list[str]:
 def patterns(run: RunView, step: StepView, hidden: set[str], display: Display) -> list[Text]:
     """What one head of the unfolded blocks looks at: a table of shares, queries down, keys across."""
     out: list[Text] = []
-    for one in step.lines:
+    for one in step.tensors:
         if display.head is None or one.block in hidden or not one.name.endswith("pattern"):
             continue
         source = [visible(p) or str(p.id) for p in run.pieces]
@@ -251,13 +251,13 @@ def percent(x: float) -> str:
 def notation(run: RunView, hidden: set[str]) -> list[str]:
     """What the signs of the formulas that are shown mean, each once."""
     dims = {s.path: s.dims for s in run.trace}
-    shown = (one for one in run.steps[0].lines if one.block not in hidden)
+    shown = (one for one in run.steps[0].tensors if one.block not in hidden)
     return sentences([note for one in shown for note in notes(one.seen, dims, one.made)])
 
 
 def footer(run: RunView, display: Display, hidden: set[str]) -> Iterator[Text]:
     """What the letters and signs mean, and where to look next."""
-    used = legend([one.dims for m in run.steps for one in m.lines])
+    used = legend([one.dims for m in run.steps for one in m.tensors])
     body: list[list[Cell]] = [[Text(letter, TITLE), say(f"axis.{letter}")] for letter in used if letter != "B"]
     if display.width >= WIDE:
         half = -(-len(body) // 2)
@@ -268,7 +268,7 @@ def footer(run: RunView, display: Display, hidden: set[str]) -> Iterator[Text]:
     for sentence in notation(run, hidden):
         yield from prose(sentence, display.width, DIM, 3)
     closing = [say("explain.picture.colour" if display.colour else "explain.picture.shades")]
-    errors = [one.seen.error for m in run.steps for one in m.lines if one.seen.error is not None]
+    errors = [one.seen.error for m in run.steps for one in m.tensors if one.seen.error is not None]
     if errors:
         closing.append(say("explain.recomputed", largest=number(max(errors))))
     closing.append(say("explain.further"))
