@@ -15,7 +15,7 @@ from pellucid.counting.complexity import layers
 from pellucid.counting.ranks import Split, split_of
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents import count
-from pellucid.documents.count import bounds, document, over, view
+from pellucid.documents.count import bounds, document, over, scenario
 
 Captured = pytest.CaptureFixture[str]
 LARGE: dict[str, Any] = {"context": 131072, "batch": 8, "dtype": "fp8", "cache": "bfloat16", "device": "h200"}
@@ -57,7 +57,7 @@ def test_the_largest_batch_and_context_over_ranks_are_the_last_that_fit(split_te
 def test_one_devices_numbers_are_not_told_beside_those_of_several(capsys: Captured) -> None:
     """A price, a time and a verdict are there once, and are those of the ranks."""
     bill = pellucid.count("deepseek-v3", **LARGE)
-    bound = document(bill, view("h200", 3.5, ranks="tp=8"))
+    bound = document(bill, scenario("h200", 3.5, ranks="tp=8"))
     assert bound["bounds"] == {"device": "NVIDIA H200 SXM", "memory": 150109945856}
     price = bound["ranks"]["bounds"]["decode"]["price_of_a_million_tokens"]
     assert price == pytest.approx(ranks.pace(bill, Split(8), "decode", count.device_of(bill)).price(8, 3.5))  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def test_tokens_a_second_are_the_seconds() -> None:
 def test_frozen_weights_lie_as_they_are_stored(dtype: str) -> None:
     bill = pellucid.count("llama-3.1-8b", context=64, dtype=dtype)
     assert int(training(bill, Way(rank=16))["memory.weights"]) == int(bill["bytes.total"])
-    bound = document(bill, view(lora=16))
+    bound = document(bill, scenario(lora=16))
     assert not [note for note in bound["notes"] if dtype in note]
 
 
@@ -91,7 +91,7 @@ def test_frozen_weights_lie_as_they_are_stored(dtype: str) -> None:
 def test_weights_that_take_no_gradient_are_trained_plain_and_it_is_said(dtype: str, capsys: Captured) -> None:
     bill = pellucid.count("gpt2-small", context=64, dtype=dtype)
     assert int(training(bill)["memory.weights"]) == int(bill["bytes.dequantised"]) > int(bill["bytes.total"])
-    (note,) = document(bill, view(train=True))["notes"]
+    (note,) = document(bill, scenario(train=True))["notes"]
     assert dtype in note and "bfloat16" in note
     assert main(["count", "gpt2-small", "--context", "64", "--dtype", dtype, "--train"]) == 0
     assert " ".join(note.split()) in " ".join(capsys.readouterr().out.split())

@@ -19,7 +19,7 @@ from pellucid.counting.number import Number
 from pellucid.documents import count as bill_json
 from pellucid.documents import count_formulas, count_series
 from pellucid.documents.amount import scaled
-from pellucid.documents.count import document, view
+from pellucid.documents.count import document, scenario
 from pellucid.documents.run import run_document
 from pellucid.documents.run_view import explain
 from pellucid.messages import say
@@ -61,7 +61,7 @@ def flat(value: Any, path: str = "") -> Iterator[Pair]:
 
 def told_by(found: Bill, how: dict[str, Any]) -> Iterator[Pair]:
     """Paths and numbers of a bill in Python, as JSON, as the page has it, by the formulas, and by the reasons of its sums."""
-    asked = view(DEVICE, **how)
+    asked = scenario(DEVICE, **how)
     yield from ((path, n.value) for path, n in found.numbers.items())
     yield from flat(document(found, asked))
     page = count_formulas.count_document(found, asked)
@@ -152,7 +152,7 @@ def shown(name: str, forms: Iterable[str]) -> Iterator[Pair]:
     """Every row that `count` shows of a model in these forms, and beside another model, exact and rounded."""
     found = count(name, device=DEVICE, **MODELS[name])
     for form in forms:
-        yield from rows("\n".join(line.plain for line in drawing.drawn(found, 300, view(DEVICE, **VIEWS[form]))))
+        yield from rows("\n".join(line.plain for line in drawing.drawn(found, 300, scenario(DEVICE, **VIEWS[form]))))
     sheet = columns.compare([found, found], None)
     for label, *cells in csv.reader(io.StringIO(sheet.csv())):
         word, _, unit = label.partition(" [")
@@ -237,7 +237,7 @@ def test_weights_of_another_format_are_seen() -> None:
 
 def test_one_devices_numbers_beside_those_of_ranks_are_seen() -> None:
     """As they were: a price and times of one device in a run over several."""
-    with swapped(bill_json.View, "alone", True):
+    with swapped(bill_json.Scenario, "alone", True):
         assert "bounds.decode.price_of_a_million_tokens" in of_paths("deepseek-v3", "ranks")
 
 

@@ -57,7 +57,7 @@ def add(app: typer.Typer) -> None:
 
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
-        view = bill_json.view(device, price, train, lora, recompute, shards, ranks)
+        scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks)
         if table is not None:
             grid = tables.table(table, context, lambda: counted(table, **how))
             if screen.json:
@@ -69,7 +69,7 @@ def add(app: typer.Typer) -> None:
         if svg is not None:
             save(screen, bills, svg, picture)
         if screen.json:
-            documents = [bill_json.document(b, view) | ({} if why is None else {"why": bill_json.reasons(b, why)}) for b in bills]
+            documents = [bill_json.document(b, scenario) | ({} if why is None else {"why": bill_json.reasons(b, why)}) for b in bills]
             screen.document(documents[0] if len(documents) == 1 else documents)
         elif why is not None:
             for b in bills:
@@ -79,7 +79,7 @@ def add(app: typer.Typer) -> None:
         elif len(bills) > 1 or csv or markdown:
             show(screen, columns.compare(bills, price), csv, markdown)
         else:
-            screen.lines(drawing.drawn(bills[0], screen.width, view))
+            screen.lines(drawing.drawn(bills[0], screen.width, scenario))
 
 
 def show(screen: Screen, table: "Grid", csv: bool, markdown: bool) -> None:

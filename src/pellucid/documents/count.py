@@ -20,8 +20,8 @@ MOST = 2**20  # of a LoRA's rank, of shards
 
 
 @dataclass(frozen=True)
-class View:
-    """What of a bill is asked for beside the rest. hour: what the device costs an hour."""
+class Scenario:
+    """How a counted model is used. hour: price of the device for one.  way: of training.  split: over ranks."""
 
     hour: float | None = None
     way: Way | None = None
@@ -29,11 +29,11 @@ class View:
 
     @property
     def alone(self) -> bool:
-        """Whether one device does all of it."""
+        """True if one device does all of it."""
         return self.split is None or self.split.ranks == 1
 
 
-def view(
+def scenario(
     device: str | None = None,
     price: float | None = None,
     train: bool = False,
@@ -41,15 +41,15 @@ def view(
     recompute: bool = False,
     shards: int = 1,
     ranks: str | None = None,
-) -> View:
-    """What is asked for, refused by name where it cannot be. price: what a device costs an hour.  ranks: "tp=8,pp=2,ep=8"."""
+) -> Scenario:
+    """Return the scenario of these settings; a UseError for a wrong one. price: of the device for an hour.  ranks: "tp=8,pp=2,ep=8"."""
     for name, n in (("--lora", lora), ("--shards", shards)):
         if n is not None and not 1 <= n <= MOST:
             raise UseError("count.number", name=name, found=n, most=MOST)
     if price is not None and not (device and 0 <= price < 1e9):
         raise UseError("count.price.device", found=price)
     way = Way(lora, recompute, shards) if train or lora or recompute or shards > 1 else None
-    return View(price, way, None if ranks is None else split_of(ranks))
+    return Scenario(price, way, None if ranks is None else split_of(ranks))
 
 
 def device_of(bill: Bill) -> Device | None:
@@ -57,7 +57,7 @@ def device_of(bill: Bill) -> Device | None:
     return last_measured.device(bill.setting.device, moved(bill)) if bill.setting.device else None
 
 
-def document(bill: Bill, view: View = View()) -> dict[str, Any]:
+def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
     """The bill. Over ranks, what their device can do is told of them together, and not of one that would have it all."""
     s, device = bill.setting, device_of(bill)
     whole = {k: int(n) for k, n in bill.numbers.items() if k.startswith(("flops", "elements")) and k.count(".") == 1}
@@ -83,7 +83,7 @@ def document(bill: Bill, view: View = View()) -> dict[str, Any]:
             b.name: {"formula": b.closed.formula, "value": int(b.closed), "counted": b.counted, "because": dict(b.because)}
             for b in closed_forms(bill)
         },
-        "bounds": bounds(bill, view.hour) if view.alone or device is None else about(device),
+        "bounds": bounds(bill, scenario.hour) if scenario.alone or device is None else about(device),
         "notes": bill.notes,
     }
     if "bytes.dequantised" in bill:
@@ -93,11 +93,11 @@ def document(bill: Bill, view: View = View()) -> dict[str, Any]:
             {"kind": name, "bytes_per_token": int(b["cache.bytes_per_token"]), "bytes": int(b["cache.bytes"])}
             for name, b in list(other_kinds(bill))[1:]
         ]
-    if view.way is not None:
-        out["notes"] = [*bill.notes, *trained_in(bill, view.way)]
-        out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in training(bill, view.way).items()}
-    if view.split is not None:
-        out["ranks"] = over(bill, view.split, view.hour)
+    if scenario.way is not None:
+        out["notes"] = [*bill.notes, *trained_in(bill, scenario.way)]
+        out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in training(bill, scenario.way).items()}
+    if scenario.split is not None:
+        out["ranks"] = over(bill, scenario.split, scenario.hour)
     return out
 
 

@@ -8,24 +8,24 @@ from pellucid.counting.distinct import PLACE
 from pellucid.counting.fit import bytes_held, devices, price, seconds, tokens
 from pellucid.counting.number import Number, figure, total
 from pellucid.counting.ranks import Split, largest_batch, longest_context, most_held, pace, ranks
-from pellucid.documents.count import View, device_of, document
+from pellucid.documents.count import Scenario, device_of, document
 
 PHASES = ("prefill", "decode")
 
 
-def count_document(bill: Bill, view: View = View()) -> dict[str, Any]:  # noqa: B008
+def count_document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:  # noqa: B008
     """The bill as `pellucid count --json` prints it, with its numbers' formulas."""
-    return document(bill, view) | {"formulas": formulas(bill, view)}
+    return document(bill, scenario) | {"formulas": formulas(bill, scenario)}
 
 
-def formulas(bill: Bill, view: View = View()) -> dict[str, str]:  # noqa: B008
+def formulas(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, str]:  # noqa: B008
     """Symbols, numbers put in, and the value: "active − embed = 37,552,282,624 − 926,679,040 = 36,625,603,584"."""
     device = device_of(bill)
     out = {path: n.formula for path, n in bill.numbers.items() if not any(PLACE.fullmatch(rest) for rest in tails(path))}
-    if device is not None and view.alone:
-        out |= {f"bounds.{name}": text for name, text in bounds(bill, device, view.hour).items()}
-    if view.split is not None:
-        out |= {f"ranks.{name}": text for name, text in over(bill, view.split, device, view.hour).items()}
+    if device is not None and scenario.alone:
+        out |= {f"bounds.{name}": text for name, text in bounds(bill, device, scenario.hour).items()}
+    if scenario.split is not None:
+        out |= {f"ranks.{name}": text for name, text in over(bill, scenario.split, device, scenario.hour).items()}
     return out
 
 

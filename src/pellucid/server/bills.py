@@ -31,10 +31,10 @@ class Bills:
 
     def document(self, name: str, how: How, viewed: How) -> dict[str, Any]:
         """The bill as `pellucid count --json` prints it, with its numbers' formulas."""
-        view = bill_json.view(how.get("device"), **viewed)
+        scenario = bill_json.scenario(how.get("device"), **viewed)
 
         def made() -> dict[str, Any]:
-            return count_document(self.bill(name, how), view)
+            return count_document(self.bill(name, how), scenario)
 
         return self.kept(("document", name, *sorted(how.items()), *sorted(viewed.items())), made)
 

@@ -9,7 +9,7 @@ from pellucid.counting.bounds import parts
 from pellucid.counting.textbook import closed_forms
 from pellucid.counting.variants import other_kinds
 from pellucid.documents.amount import Amount, scaled
-from pellucid.documents.count import View, bounds, device_of
+from pellucid.documents.count import Scenario, bounds, device_of
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.ops.blocks import BITS
@@ -23,7 +23,7 @@ BOOKS = {"attention": "count.book.attention", "model": "count.book.model", "toke
 BECAUSE = {"scores": "count.because.scores", "idle": "count.because.idle"}
 
 
-def drawn(bill: Bill, width: int, view: View = View()) -> list[Text]:  # noqa: B008
+def drawn(bill: Bill, width: int, view: Scenario = Scenario()) -> list[Text]:  # noqa: B008
     """The lines of `count` for one model."""
     blocks = [parameters(bill), kv_cache(bill, width), work(bill), textbook(bill, width), limits(bill, view, width)]
     if view.way is not None:
@@ -134,7 +134,7 @@ def textbook(bill: Bill, width: int) -> list[Text]:
     return [Text(say("count.textbook"), "bold"), *out] if out else []
 
 
-def limits(bill: Bill, view: View, width: int) -> list[Text]:
+def limits(bill: Bill, view: Scenario, width: int) -> list[Text]:
     """The bounds on one device, part by part; what fits on it, and what it costs. Over ranks, `plans` tells them of all together."""
     device = device_of(bill)
     if device is None or not view.alone:

@@ -10,7 +10,7 @@ from pellucid.counting.bounds import parts
 from pellucid.counting.ranks import Split, ranks, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents.amount import Amount, scaled
-from pellucid.documents.count import View, device_of, over, trained_in
+from pellucid.documents.count import Scenario, device_of, over, trained_in
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal import bounds as drawing
@@ -71,7 +71,7 @@ def held_as(bill: Bill, way: Way, name: str) -> str:
     return say(MEMORY[name])
 
 
-def over_ranks(bill: Bill, view: View, split: Split, width: int) -> list[Text]:
+def over_ranks(bill: Bill, view: Scenario, split: Split, width: int) -> list[Text]:
     """What ranks hold, and what they send."""
     plan = spread(bill, split)
     out = [Text(say("count.over", ranks=split.ranks, tp=split.tp, pp=split.pp, ep=split.ep), "bold")]
@@ -89,7 +89,7 @@ def over_ranks(bill: Bill, view: View, split: Split, width: int) -> list[Text]:
     return out + over_device(bill, view, split, width) + prose(say("count.over.note"), width, "dim")
 
 
-def over_device(bill: Bill, view: View, split: Split, width: int) -> list[Text]:
+def over_device(bill: Bill, view: Scenario, split: Split, width: int) -> list[Text]:
     """Whether each rank's share fits on the bill's device, how fast they can be at best, part by part, and what that costs."""
     device, report = device_of(bill), over(bill, split, view.hour).get("bounds")
     if device is None or report is None:
