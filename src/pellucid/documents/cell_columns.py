@@ -25,7 +25,7 @@ SEPARATOR = "\n"  # of the names of a table's columns; a label has no line break
 Rows = list[tuple[int, ...]]  # a cell's flat place, and the number of each factor's column
 
 
-class Group:
+class CellGroup:
     """Cells of one tensor whose terms have the same names."""
 
     def __init__(self) -> None:
@@ -55,13 +55,13 @@ class Columns:
         short, long = map(torch.from_numpy, pools)
         return save(tensors | {"short": short, "long": long, "spans": torch.tensor(self.spans, dtype=torch.int32).view(-1, 3)})
 
-    def fill(self, records: Mapping[int, Seen]) -> dict[int, dict[tuple[str, ...], Group]]:
+    def fill(self, records: Mapping[int, Seen]) -> dict[int, dict[tuple[str, ...], CellGroup]]:
         """The cells of every record that the budget holds, by the records' numbers.
 
         Token by token, the last one first; among the tensors of one token the small ones first, each with an equal share of what is left.
         """
         self.dims = {s.path: s.dims for s in records.values()}
-        found: dict[int, dict[tuple[str, ...], Group]] = {}
+        found: dict[int, dict[tuple[str, ...], CellGroup]] = {}
         distances = {n: distance(s) for n, s in records.items() if s.terms is not None and s.value.numel()}
         for d in sorted(set().union(*(set(v.tolist()) for v in distances.values()))):
             if min(self.numbers, self.cells) <= 0:
@@ -72,7 +72,7 @@ class Columns:
                 self.take(records[n], spots, self.numbers // left, self.cells // left, found.setdefault(n, {}))
         return found
 
-    def take(self, seen: Seen, spots: Tensor, numbers: int, cells: int, groups: dict[tuple[str, ...], Group]) -> None:
+    def take(self, seen: Seen, spots: Tensor, numbers: int, cells: int, groups: dict[tuple[str, ...], CellGroup]) -> None:
         """Cells at these flat spots of a record, until its share of numbers or cells is used."""
         assert seen.terms is not None
         least, label, wanted = self.numbers - numbers, labels(seen, self.dims), needed(template(seen))
@@ -82,7 +82,7 @@ class Columns:
                 return
             terms = seen.terms(tuple(int(n) for n in np.unravel_index(spot, seen.shape)))
             named = columns_of(terms, label, wanted)
-            group = groups.setdefault(tuple(named), Group())
+            group = groups.setdefault(tuple(named), CellGroup())
             group.rows.append((spot, *map(self.column, named.values())))
             group.sums.append(terms.total())
             self.carried, self.cells = self.carried + 1, self.cells - 1
