@@ -34,7 +34,7 @@ from pellucid.bench.batch_load import first, mixed
 from pellucid.bench.machine_limits import Gauge, timed
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.requests import Request
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.transformer import Decoder
 
 HERE = Path(__file__).parent
@@ -51,7 +51,7 @@ class Small(Qwen2):
 
 
 def our_turn(model: Decoder, asked: Sequence[Request], rows: int) -> Turn:
-    engine = Engine.of(model, sum(-(-r.budget // PAGE) * PAGE for r in asked), Limits(rows, len(asked), len(asked)))
+    engine = Engine.of(model, sum(-(-r.budget // PAGE) * PAGE for r in asked), SchedulerLimits(rows, len(asked), len(asked)))
 
     def turn() -> tuple[float, Texts]:
         engine.storage.forget()
@@ -211,7 +211,7 @@ def watching(model: Decoder, count: int, known: int, pairs: int) -> dict[str, An
     out: dict[str, Any] = {"requests": count, "pairs": pairs}
 
     def began(watched: bool = False) -> Engine:
-        engine = Engine.of(model, tokens, Limits(2048, count, count), cached=False)
+        engine = Engine.of(model, tokens, SchedulerLimits(2048, count, count), cached=False)
         for r in asked:
             engine.submit(r)
         for _ in range(4):

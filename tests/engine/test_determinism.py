@@ -17,7 +17,7 @@ from pellucid.config import Buckets
 from pellucid.engine import determinism
 from pellucid.engine.engine import Engine, generate
 from pellucid.engine.requests import Request
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.ops import native
 from pellucid.ops.sampling.stages import logprobs
@@ -198,7 +198,7 @@ def test_scores_are_told_once() -> None:
     requests = [Request(tuple(range(i, i + 20)), 2, scored=True) for i in range(4)]
     want = [campaign.told(Engine.of(model, 40), [r])[0][0][1] for r in requests]
     for at in range(1, 30, 3):
-        engine = Engine.of(model, 200, Limits(7), 4)
+        engine = Engine.of(model, 200, SchedulerLimits(7), 4)
         engine.storage = Stingy(engine.storage, at)  # type: ignore[arg-type]
         for outputs, scores in zip(campaign.told(engine, requests), want, strict=True):
             assert torch.allclose(torch.tensor(outputs[0][1]), torch.tensor(scores), atol=1e-4) and len(scores) == 19

@@ -14,7 +14,7 @@ from pellucid.engine import scheduler
 from pellucid.engine.engine import Engine
 from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Request
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.watching.watch import watch
@@ -57,7 +57,7 @@ def texts(engine: Engine, requests: Sequence[Request]) -> list[list[int]]:
 
 
 def built(family: str, size: int, rows: int, cached: bool, tokens: int = 400, running: int = 64) -> Engine:
-    return Engine.of(model_of(family).module, tokens, Limits(rows, running), size, cached)
+    return Engine.of(model_of(family).module, tokens, SchedulerLimits(rows, running), size, cached)
 
 
 GRID = list(itertools.product(("gpt2", "gpt_oss", "deepseek_v3"), SIZES, range(1, 65) if FULL else CHUNKS, CACHED))
@@ -108,7 +108,7 @@ def test_few_pages() -> None:
     assert texts(engine, requests_of("gpt2")) == wanted("gpt2")
     with pytest.raises(UseError, match="24"):
         engine.submit(Request((1,) * 20, 5))
-    engine.limits = Limits(8, 64, 2)
+    engine.limits = SchedulerLimits(8, 64, 2)
     for _ in range(2):
         engine.submit(Request((1,), 5))
     with pytest.raises(UseError, match="2"):
@@ -118,7 +118,7 @@ def test_few_pages() -> None:
 def test_a_prompt_longer_than_its_windows_pages() -> None:
     """Layers with a window have pages for what they see, not for a whole prompt: it comes in all the same, chunk by chunk."""
     model, prompt = model_of("gpt_oss"), tuple(range(80))
-    engine = Engine.of(model.module, 100, Limits(1, 8), 1)
+    engine = Engine.of(model.module, 100, SchedulerLimits(1, 8), 1)
     assert min(group.count for group in engine.storage.pages.windowed) < len(prompt)  # type: ignore[attr-defined]
     engine.submit(Request(prompt, 2))
     outputs = [out for _ in range(120) for out in engine.step()]
@@ -164,7 +164,7 @@ def test_scores() -> None:
     ids = torch.tensor([TEXTS[4]])
     full = model.logprobs(ids)[0]
     for rows in (1, 3, 64):
-        engine = Engine.of(model.module, 100, Limits(rows), 4)
+        engine = Engine.of(model.module, 100, SchedulerLimits(rows), 4)
         for _ in range(2):  # a cache that skips rows would skip scores
             engine.submit(Request(tuple(TEXTS[4]), 2, logprobs=3, scored=True))
             first, second = list(engine.outputs())
@@ -302,7 +302,7 @@ def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
     requests = [Request(tuple(SHARED), NEW, n=2), *(Request(tuple(p), NEW) for p in TEXTS)]
 
     def right() -> bool:
-        simulation = Simulation.of(40, 2, Limits(16, 8), True)
+        simulation = Simulation.of(40, 2, SchedulerLimits(16, 8), True)
         try:
             for r in requests:
                 simulation.requests[simulation.engine.submit(r)] = r

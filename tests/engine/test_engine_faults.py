@@ -13,7 +13,7 @@ from campaigns.soak import Soak
 from pellucid.engine.engine import Engine, generate
 from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Output, Request
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.ops.sampling.settings import Sampling
 from simulate import Simulation
 from simulate_faults import ENOUGH, Fault, FaultySimulation, fault_at, simulate_with_faults
@@ -32,7 +32,7 @@ def short(step: int = -1, at: int = ENOUGH) -> tuple[FaultySimulation, list[int]
     """One short life, which meets a fork, a score, a page that is too few, a cancelling in the queue and one of a text that runs. In one
     step a fault; how many calls each step made.
     """
-    made = Simulation.of(15, 2, Limits(6, 4), True)
+    made = Simulation.of(15, 2, SchedulerLimits(6, 4), True)
     simulation, counts = FaultySimulation(made.pages, made.model, made.engine), list[int]()
     for request in ASKED:
         simulation.requests[simulation.engine.submit(request)] = request

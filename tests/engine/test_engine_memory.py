@@ -17,7 +17,7 @@ from pellucid.counting import Setting, counted
 from pellucid.engine.engine import Engine
 from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Request, Sequence
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from tiny import DEEPSEEK_V3, GPT2, LLAMA, MLP, D, V, ids, swapped, tiny
 
 REQUESTS, RUNNING = 1000, 16
@@ -47,7 +47,7 @@ def tensors() -> int:
 
 def growth(cached: bool) -> dict[str, int]:
     """What a thousand requests leave behind: tensors, bytes of Python's, and bytes of the process."""
-    engine = Engine.of(tiny("llama", torch.float32), 400, Limits(64, RUNNING), 4, cached)
+    engine = Engine.of(tiny("llama", torch.float32), 400, SchedulerLimits(64, RUNNING), 4, cached)
     tracemalloc.start()
     try:
         for n in range(1, RUNNING + 1):  # every plan is recorded, and the cache is full
@@ -116,7 +116,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 def measured(cfg: c.Config, dtype: str, tokens: int, size: int) -> int:
     """Bytes of the pages that a text holds in an engine while the step runs that stores its last token."""
-    engine = Engine.of(tiny(cfg, DTYPES[dtype]), 200, Limits(7), size, cached=False)
+    engine = Engine.of(tiny(cfg, DTYPES[dtype]), 200, SchedulerLimits(7), size, cached=False)
     inner, pages, bytes_by_length = engine.run, engine.storage.pages, dict[int, int]()  # type: ignore[attr-defined]
 
     def recorded(chunks: Any) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from campaigns.soak import Soak
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Output, Request
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from simulate import Simulation, random_request, text_alone
 from tiny import swapped
@@ -106,7 +106,7 @@ class Clients:
 
 def simulated(seed: int, waiting: int = 1000) -> Clients:
     """Askers beside a model whose kv_cache is its own tokens, over few pages."""
-    simulation = Simulation.of(40, 2, Limits(16, 8, waiting), True)
+    simulation = Simulation.of(40, 2, SchedulerLimits(16, 8, waiting), True)
     clients = Clients(simulation.engine, text_alone)
     return clients.run([lambda i=i: clients.ask(10 * seed + i, lambda draw: random_request(draw, 60)) for i in range(ASKERS)])  # type: ignore[misc]
 
@@ -133,7 +133,7 @@ def queue(patience: float, lock: Any = None) -> tuple[list[int], int]:
 
     Each looks how many wait, and goes on when all have looked, or after these seconds.
     """
-    engine, numbers, refused = Simulation.of(40, 2, Limits(16, 8, 5), True).engine, list[int](), list[int]()
+    engine, numbers, refused = Simulation.of(40, 2, SchedulerLimits(16, 8, 5), True).engine, list[int](), list[int]()
     engine.lock, all_looked = engine.lock if lock is None else lock, Barrier(8)
 
     def slow(self: Engine) -> int:
@@ -165,7 +165,7 @@ def test_places_of_the_queue_are_given_once() -> None:
 
 def test_closed_by_another_thread() -> None:
     """Running texts are cancelled, and no request comes after."""
-    simulation = Simulation.of(40, 2, Limits(16, 4), True)
+    simulation = Simulation.of(40, 2, SchedulerLimits(16, 4), True)
     clients = Clients(simulation.engine, text_alone)
 
     def ask() -> None:
@@ -186,7 +186,7 @@ def test_closed_by_another_thread() -> None:
 
 def test_a_number_that_is_not_known_yet() -> None:
     """A cancel before a request was submitted does not reach it."""
-    engine = Simulation.of(40, 2, Limits(16, 4), True).engine
+    engine = Simulation.of(40, 2, SchedulerLimits(16, 4), True).engine
     engine.cancel(0)
     engine.cancel(-1)
     number = engine.submit(Request((1, 2), 3))

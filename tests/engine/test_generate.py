@@ -16,7 +16,7 @@ from pellucid.batch.step import Step
 from pellucid.engine import engine as driving
 from pellucid.engine.engine import Engine, generate
 from pellucid.engine.requests import Request
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import PellucidError, UseError
 from pellucid.ops import native
 from pellucid.ops.sampling.settings import Sampling
@@ -260,7 +260,7 @@ def test_draws_follow_the_temperature() -> None:
     assert model.generate([PROMPTS[0]], 5, temperature=1e-4, seed=1, eos=None) == [loop(model, PROMPTS[0], 5)]
     n, hot = 3000, 4.0
     (request,) = model.requests([PROMPTS[0]], 1, Sampling(temperature=hot, seed=3), n=n)
-    engine = Engine.of(model.module, 64 * (n + 1), Limits(running=n), size=64)
+    engine = Engine.of(model.module, 64 * (n + 1), SchedulerLimits(running=n), size=64)
     engine.submit(request)
     drawn = torch.tensor([output.token.id for output in engine.outputs() if output.token])
     share = torch.bincount(drawn, minlength=V) / n

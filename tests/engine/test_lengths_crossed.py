@@ -20,7 +20,7 @@ from pellucid.batch.step import Step
 from pellucid.engine.engine import Engine
 from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Request, Sequence
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder
 from pellucid.ops import native
@@ -118,7 +118,7 @@ def test_the_first_token_is_the_forwards(case: tuple[Judge, Model, dict[int, lis
     assert {n: int(model(torch.tensor([prompt(n)]))[0, -1].argmax()) for n in LENGTHS} == {n: w[0] for n, w in want.items()}
 
 
-def batch(model: Model, pages: int, size: int, limits: Limits, cached: bool = True) -> tuple[dict[int, list[int]], int]:
+def batch(model: Model, pages: int, size: int, limits: SchedulerLimits, cached: bool = True) -> tuple[dict[int, list[int]], int]:
     """What an engine of few pages writes after prompts of all lengths, and how many rows it read."""
     module = cast(Decoder, model.module)
     engine = Engine.of(module, pages * size, limits, size, cached)
@@ -144,7 +144,7 @@ def batch(model: Model, pages: int, size: int, limits: Limits, cached: bool = Tr
 def test_few_pages_and_small_chunks(case: tuple[Judge, Model, dict[int, list[int]]], rows: int, cached: bool) -> None:
     """Texts are put off, before the bound and beyond it, and prompts and second readings are cut anywhere."""
     _, model, want = case
-    out, read = batch(model, 14, 4, Limits(rows, 5), cached)
+    out, read = batch(model, 14, 4, SchedulerLimits(rows, 5), cached)
     reopen = [n for n in LENGTHS if model.name == "phi3" and n <= ORIGINAL < n + NEW - 1]
     once = sum(n + NEW - 1 for n in LENGTHS) + ORIGINAL * len(reopen)
     assert out == want and (cached or rows == 2 or read > once)

@@ -21,7 +21,7 @@ from pellucid.api.model import Model, load, make, specimens
 from pellucid.documents.cell_columns import Columns, distance
 from pellucid.errors import TraceError
 from pellucid.html import frame
-from pellucid.html.recording import Limits, recording
+from pellucid.html.recording import RecordingLimits, recording
 from pellucid.html.shown import subject
 from pellucid.messages import phrases
 from pellucid.notebook import Shown
@@ -39,7 +39,7 @@ def life(specimen: Model) -> Trace:
     return pellucid.trace(specimen, PROMPT, terms=True)
 
 
-def carried(thing: Any, limits: Limits = saved_page.LIMITS) -> dict[str, Any]:
+def carried(thing: Any, limits: RecordingLimits = saved_page.LIMITS) -> dict[str, Any]:
     """What a page of a thing carries."""
     run, place = subject(thing)
     told = json.loads(json.dumps(recording(run, place, limits)))
@@ -118,11 +118,11 @@ def test_what_is_recorded_otherwise(specimen: Model, life: Trace, tmp_path: Path
 def test_what_does_not_fit_is_left_out_and_told(browser: Browser, life: Trace, specimen: Model, tmp_path: Path) -> None:
     """The largest tensors go first, then the last steps; the page says how many, and sends no request for them."""
     sizes = {str(n): s.value.nbytes for n, s in enumerate(life)}
-    told = carried(life, Limits(200_000, 0, 0))
+    told = carried(life, RecordingLimits(200_000, 0, 0))
     assert 0 < len(told["tensors"]) < len(life)
     assert max(sizes[n] for n in told["tensors"]) <= min(size for n, size in sizes.items() if n not in told["tensors"])
     assert told["left"] == {"tensors": len(life) - len(told["tensors"]), "of": len(life), "steps": 0, "limit": 200_000}
-    long = carried(pellucid.trace(specimen, PROMPT, 20, lambda logits: 5), Limits(1_500_000, 0, 0))
+    long = carried(pellucid.trace(specimen, PROMPT, 20, lambda logits: 5), RecordingLimits(1_500_000, 0, 0))
     steps = len(long["run"]["steps"])
     assert 1 < steps < 20 and long["left"]["steps"] == 20 - steps
     for limit in (10, 200_000, 400_000, 2_000_000):

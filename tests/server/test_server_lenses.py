@@ -15,7 +15,7 @@ from pellucid.config import Dynamic, Rope
 from pellucid.documents import rotary, run_difference
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.requests import Request
-from pellucid.engine.scheduler import Limits as Rows
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.ops import angles
 from pellucid.ops.sampling.stages import probabilities
 from pellucid.runs.limits import Limits
@@ -184,7 +184,7 @@ def test_what_of_a_cache_serves_is_what_an_engine_finds(api: Served, models: dic
         reused = reuse(api, run["run"], prompt=text)
         assert (reused["ids"], reused["same"]) == (model.ids(text), same)
         for page in reused["pages"]:
-            engine = Engine.of(model.module, 256, Rows(64, 1), page["size"])
+            engine = Engine.of(model.module, 256, SchedulerLimits(64, 1), page["size"])
             for ids in (run["ids"], reused["ids"]):
                 engine.submit(Request(tuple(ids), 1))
                 list(engine.outputs())

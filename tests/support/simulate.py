@@ -17,7 +17,7 @@ from pellucid.engine.engine import Engine
 from pellucid.engine.forward import wanted_rows
 from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Output, Request, Sequence, check
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, build
 from pellucid.ops.sampling.settings import Sampling
@@ -78,7 +78,7 @@ class Simulation:
     refused: int = 0
 
     @staticmethod
-    def of(count: int, size: int, limits: Limits, cached: bool) -> "Simulation":
+    def of(count: int, size: int, limits: SchedulerLimits, cached: bool) -> "Simulation":
         pages = PagedCache(count, size)
         model, module = ReadbackModel(pages), skeleton()
         memory = Memory(module, pages, cached)
@@ -167,7 +167,7 @@ def submit_some(draw: random.Random, simulation: Simulation) -> None:
 def run_simulation(draw: random.Random, steps: int = 60) -> Simulation:
     """Run a simulation of `steps` steps, and on until every request has ended."""
     size = draw.choice([1, 2, 3, 4, 16])
-    limits = Limits(draw.choice([1, 2, 5, 16, 64]), draw.choice([3, 4, 8]), draw.choice([2, 50]), draw.random() < 0.1)
+    limits = SchedulerLimits(draw.choice([1, 2, 5, 16, 64]), draw.choice([3, 4, 8]), draw.choice([2, 50]), draw.random() < 0.1)
     simulation = Simulation.of(-(-48 // size) + draw.randint(0, 20), size, limits, draw.random() < 0.7)
     for _ in range(steps):
         submit_some(draw, simulation)

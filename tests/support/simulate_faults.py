@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from simulate import Simulation, submit_some
 
 ENOUGH = 1 << 60
@@ -82,7 +82,7 @@ class FaultySimulation(Simulation):
 def small_simulation(draw: random.Random) -> FaultySimulation:
     """An engine with few pages."""
     size = draw.choice([1, 2, 3, 4, 16])
-    limits = Limits(draw.choice([1, 2, 5, 16, 64]), draw.choice([3, 4, 8]), draw.choice([2, 50]), draw.random() < 0.1)
+    limits = SchedulerLimits(draw.choice([1, 2, 5, 16, 64]), draw.choice([3, 4, 8]), draw.choice([2, 50]), draw.random() < 0.1)
     made = Simulation.of(-(-48 // size) + draw.randint(0, 20), size, limits, draw.random() < 0.7)
     return FaultySimulation(made.pages, made.model, made.engine)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pellucid.api.model import Model
 from pellucid.engine.engine import Engine
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Encoder, EncoderDecoder
 from pellucid.notebook import checked
@@ -41,7 +41,7 @@ def trace(
     if isinstance(model.module, Encoder):
         return trace_encoder(model, recorded, steps, how)
     (request,) = model.requests([ids], steps, stops=model.stops)
-    engine = Engine.of(model.module, request.budget, Limits(request.budget), cached=False, keep_all=True)
+    engine = Engine.of(model.module, request.budget, SchedulerLimits(request.budget), cached=False, keep_all=True)
     engine.diagnose = lambda sequence: "-"  # to find out is a forward of its own, which would be recorded too
     if choose is not None:
         engine.choose = lambda logits, *rest: choose(logits)

@@ -23,7 +23,7 @@ from pellucid.counting.distinct import PLACE
 from pellucid.engine.engine import Engine
 from pellucid.engine.forward import Forward
 from pellucid.engine.requests import Request
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.transformer import Decoder
 
 LEAST, MOST, SPENT = 3, 20, 2.0  # runs of a prefill, and the seconds after which no more begin
@@ -155,7 +155,7 @@ def prefill(model: Decoder, bill: Bill, clock: Clock = time.perf_counter) -> Tim
 def decode(model: Decoder, bill: Bill, new: int, clock: Clock = time.perf_counter) -> Timed:
     """Time single steps of an engine after the bill's context, each with a greedy choice."""
     request = Request(tuple(tokens(bill)), WARM + new)
-    engine = Engine.of(model, request.budget, Limits(request.budget), cached=False)
+    engine = Engine.of(model, request.budget, SchedulerLimits(request.budget), cached=False)
     assert isinstance(engine.run, Forward)
 
     def steps(watch: Stopwatch | None = None) -> list[float]:

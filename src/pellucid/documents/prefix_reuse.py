@@ -11,7 +11,7 @@ from pellucid.api.model import Model
 from pellucid.documents.lens import model_of
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.requests import Sequence
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import RequestError, UseError
 from pellucid.nn.transformer import Encoder
 from pellucid.runs.answers import piece_of, tokenizer_of, visible
@@ -43,7 +43,7 @@ def reused(model: Model, first: Tokens[int], second: Tokens[int], size: int) -> 
     """Rows that a prompt finds stored where another ran before it."""
     one, two = model.requests([first, second], 1)
     budget = max(one.budget, two.budget)
-    engine = Engine.of(model.module, 2 * budget + 2 * size, Limits(budget, 1), size)
+    engine = Engine.of(model.module, 2 * budget + 2 * size, SchedulerLimits(budget, 1), size)
     engine.submit(one)
     for output in engine.outputs():
         if output.error is not None:

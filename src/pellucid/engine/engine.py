@@ -37,7 +37,7 @@ from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward
 from pellucid.engine.memory import Memory, bounds, edited
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
-from pellucid.engine.scheduler import Limits, Queue, Storage, schedule
+from pellucid.engine.scheduler import Queue, SchedulerLimits, Storage, schedule
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.sampling.stages import choose, likeliest, logprobs, top
@@ -72,7 +72,7 @@ class Engine:
         self,
         run: Run,
         storage: Storage,
-        limits: Limits,
+        limits: SchedulerLimits,
         capacity: int,
         validate: Callable[[Request], None] = lambda request: None,
         diagnose: Callable[[Sequence], str] = lambda sequence: "-",
@@ -101,7 +101,7 @@ class Engine:
     def of(
         module: Decoder | EncoderDecoder,
         tokens: int,
-        limits: Limits | None = None,
+        limits: SchedulerLimits | None = None,
         size: int = PAGE,
         cached: bool = True,
         keep_all: bool = False,
@@ -116,7 +116,7 @@ class Engine:
         """
         if deterministic:
             require(module)
-        limits = replace(limits or Limits(), uncut=module.config.prefix)
+        limits = replace(limits or SchedulerLimits(), uncut=module.config.prefix)
         pages = pages_for(module, -(-tokens // size), limits, size, keep_all)
         engine = Engine(
             Forward(module, pages, keep_all, deterministic),
@@ -289,7 +289,7 @@ class Engine:
         self.emit(s, Output(s.number, s.index, token, ended, scores=scores))
 
 
-def pages_for(module: Decoder | EncoderDecoder, count: int, limits: Limits, size: int, keep_all: bool) -> PagedCache:
+def pages_for(module: Decoder | EncoderDecoder, count: int, limits: SchedulerLimits, size: int, keep_all: bool) -> PagedCache:
     """Make `count` pages of `size` rows, and fewer for layers with a window, which give theirs back as a text grows."""
     windows = {None} if keep_all else windows_of(module)
     short = {w: min(count, limits.running * most_pages(w, limits.rows, size)) for w in windows if w is not None}
@@ -321,7 +321,7 @@ def generate(
     if not requests:
         return
     tokens, texts = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests), sum(r.n for r in requests)
-    limits = Limits(max(ROWS, texts), texts, len(requests), module.config.prefix)
+    limits = SchedulerLimits(max(ROWS, texts), texts, len(requests), module.config.prefix)
     free = [] if free is None else free
     tokens = max(tokens, KEPT) if cached else tokens  # memory that is not written to takes no place
     engine = pop_idle(free, tokens, deterministic) or Engine.of(module, tokens, limits, deterministic=deterministic)

@@ -15,7 +15,7 @@ from pellucid.engine.requests import Sequence
 
 
 @dataclass(frozen=True)
-class Limits:
+class SchedulerLimits:
     """rows: of one step.  running: sequences at once.  waiting: requests in the queue.
 
     uncut: a prompt runs in one step, and no two share one.
@@ -69,7 +69,7 @@ class Queue:
     waiting: deque[Sequence] = field(default_factory=deque)
 
 
-def schedule(queue: Queue, storage: Storage, limits: Limits) -> dict[Sequence, int]:
+def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits) -> dict[Sequence, int]:
     """Choose the next step's rows, {sequence: rows}, and reserve their pages. Moves sequences between running and waiting."""
     chunks, left = dict[Sequence, int](), limits.rows
 
@@ -108,7 +108,7 @@ def schedule(queue: Queue, storage: Storage, limits: Limits) -> dict[Sequence, i
     return chunks
 
 
-def admit(queue: Queue, storage: Storage, limits: Limits, chunks: dict[Sequence, int]) -> None:
+def admit(queue: Queue, storage: Storage, limits: SchedulerLimits, chunks: dict[Sequence, int]) -> None:
     """Admit waiting sequences in order while the pages hold their tokens plus one.
 
     A lone sequence needs pages for its next chunk only: layers with a window give pages back from chunk to chunk.
@@ -134,6 +134,6 @@ def admit(queue: Queue, storage: Storage, limits: Limits, chunks: dict[Sequence,
         left -= rows
 
 
-def uncut(s: Sequence, limits: Limits) -> bool:
+def uncut(s: Sequence, limits: SchedulerLimits) -> bool:
     """True if the sequence's prompt must run in one step: its tokens attend to each other in both directions."""
     return limits.uncut and not s.request.scored

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request, check_ids
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
 from pellucid.ops.precision import wide
@@ -67,7 +67,7 @@ def bounds(module: Decoder | EncoderDecoder, window: int | None, stride: int | N
 
 def read(module: Decoder | EncoderDecoder, ids: Sequence[int], source: Sequence[int]) -> Tensor:
     """Compute the log-probabilities of ids[1:], a few rows at a time over pages."""
-    engine = Engine.of(module, len(ids), Limits(ROWS), cached=False)
+    engine = Engine.of(module, len(ids), SchedulerLimits(ROWS), cached=False)
     engine.submit(Request(tuple(ids), 0, scored=True, source=tuple(source) or None))
     (output,) = engine.outputs()
     if output.error is not None:

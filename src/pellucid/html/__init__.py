@@ -9,10 +9,10 @@ from pellucid.checkpoint.disk import replacing
 from pellucid.errors import TraceError
 from pellucid.html import frame
 from pellucid.html.file import written
-from pellucid.html.recording import Limits, recording
+from pellucid.html.recording import RecordingLimits, recording
 from pellucid.html.shown import Subject, subject, title
 
-LIMITS = Limits(bytes=64_000_000, numbers=2_000_000, cells=20_000)
+LIMITS = RecordingLimits(bytes=64_000_000, numbers=2_000_000, cells=20_000)
 
 
 def html(thing: Subject, most: int = LIMITS.bytes, cells: int = LIMITS.cells) -> str:
@@ -22,7 +22,7 @@ def html(thing: Subject, most: int = LIMITS.bytes, cells: int = LIMITS.cells) ->
     cells: whose terms it carries at most, where the trace was made with terms=True: the last token's first, in a tensor the greatest.
     """
     run, place = subject(thing)
-    return written(recording(run, place, Limits(most, LIMITS.numbers, cells)))
+    return written(recording(run, place, RecordingLimits(most, LIMITS.numbers, cells)))
 
 
 def save(thing: Subject, path: str | Path, **how: int) -> None:

@@ -4,10 +4,10 @@ The frame has an origin of its own (`sandbox` without allow-same-origin) and the
 """
 
 from pellucid.documents.run import run_document
-from pellucid.html.recording import Limits
+from pellucid.html.recording import RecordingLimits
 from pellucid.runs.kept_run import Run
 
-LIMITS = Limits(bytes=8_000_000, numbers=125_000, cells=2_000)  # a notebook keeps every output that it has shown
+LIMITS = RecordingLimits(bytes=8_000_000, numbers=125_000, cells=2_000)  # a notebook keeps every output that it has shown
 LINES = 40  # of the plain text
 HEIGHT = 680  # px
 # Viewers that drop frames drop styles too, so that the text shows there alone.

@@ -38,7 +38,7 @@ CELL = 64  # bytes that tell of a cell which columns it takes, and its sum
 
 
 @dataclass(frozen=True)
-class Limits:
+class RecordingLimits:
     """bytes: of all that is recorded.  numbers, cells: how many factors of terms, and of how many cells."""
 
     bytes: int
@@ -46,7 +46,7 @@ class Limits:
     cells: int
 
 
-def recording(run: Run, place: Place, limits: Limits) -> dict[str, Any]:
+def recording(run: Run, place: Place, limits: RecordingLimits) -> dict[str, Any]:
     """All that the page of a run shows. place: where it opens."""
     document = run_document(run)
     answers: dict[str, Any] = {"models": models(run), f"runs/{run.id}": document}

@@ -24,7 +24,7 @@ from pellucid import config as c
 from pellucid.bench.machine import cpu
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Output, Request
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.transformer import Decoder, build
 from pellucid.ops import native
 from tiny import tiny
@@ -63,7 +63,7 @@ def mixed(model: Decoder, requests: list[Request], draw: random.Random) -> list[
     """The same texts in one random batch, told in their own order."""
     size, running = draw.choice([1, 2, 5, 16, 64]), draw.choice([30, 64])
     tokens = draw.choice([100, 200, 2000])
-    engine = Engine.of(model, tokens, Limits(draw.randint(1, 64), running), size, cached=draw.random() < 0.5, deterministic=True)
+    engine = Engine.of(model, tokens, SchedulerLimits(draw.randint(1, 64), running), size, cached=draw.random() < 0.5, deterministic=True)
     order = draw.sample(range(len(requests)), len(requests))
     found = told(engine, [requests[i] for i in order], lambda: draw.choice([0, 1, 3, 20]))
     back = {at: i for i, at in enumerate(order)}
@@ -72,7 +72,7 @@ def mixed(model: Decoder, requests: list[Request], draw: random.Random) -> list[
 
 def alone(model: Decoder, requests: list[Request]) -> list[Told]:
     """Each text by itself, its prompt whole, nothing kept."""
-    engine = Engine.of(model, 200, Limits(200), 200, cached=False, deterministic=True)
+    engine = Engine.of(model, 200, SchedulerLimits(200), 200, cached=False, deterministic=True)
     return [told(engine, [r])[0] for r in requests]
 
 
@@ -121,7 +121,7 @@ def price(pairs: int, tell: Callable[[str], None] = lambda line: None) -> list[d
                 p.data = (p.data + (p.ndim == 1 and "norm" in name)).to(dtype)
             for load, texts in LOADS.items():
                 requests = [Request(tuple((i * 7919 + j * 104729) % 50257 for j in range(n)), new) for i, (n, new) in enumerate(texts)]
-                engines = {mode: Engine.of(model, 4096, Limits(512), cached=False, deterministic=mode) for mode in (False, True)}
+                engines = {mode: Engine.of(model, 4096, SchedulerLimits(512), cached=False, deterministic=mode) for mode in (False, True)}
                 seconds: dict[bool, list[float]] = {False: [], True: []}
                 for pair in range(pairs + 1):
                     for mode in (False, True) if pair % 2 else (True, False):

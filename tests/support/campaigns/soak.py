@@ -24,7 +24,7 @@ import torch
 
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Output, Request, Sequence
-from pellucid.engine.scheduler import Limits
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import choose
@@ -56,7 +56,7 @@ class Soak:
 
     def __post_init__(self) -> None:
         self.module = tiny(self.kind, KINDS[self.kind])
-        self.engine = Engine.of(self.module, TOKENS, Limits(rows=256, running=AT_ONCE, waiting=2 * AT_ONCE), size=4)
+        self.engine = Engine.of(self.module, TOKENS, SchedulerLimits(rows=256, running=AT_ONCE, waiting=2 * AT_ONCE), size=4)
         self.pool = [drawn(self.draw) for _ in range(DISTINCT)]
         self.texts: dict[tuple[int, int], list[int]] = {}
 
