@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearScaling:
     """Positions divided by one factor, arXiv 2306.15595."""
 
     factor: float
@@ -64,12 +64,17 @@ class Rope:
     width: int
     theta: float = 10_000.0
     interleaved: bool = False
-    scaling: Linear | Llama3 | Yarn | Dynamic | LongRope | None = None
+    scaling: LinearScaling | Llama3 | Yarn | Dynamic | LongRope | None = None
 
     @property
     def by_length(self) -> bool:
         """True if the angles depend on the length of the text."""
         return isinstance(self.scaling, Dynamic | LongRope)
+
+    @property
+    def scaling_name(self) -> str | None:
+        """The scaling's name in documents: "Linear", "Yarn". None without one."""
+        return None if self.scaling is None else type(self.scaling).__name__.removesuffix("Scaling")
 
 
 @dataclass(frozen=True)

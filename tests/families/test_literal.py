@@ -39,7 +39,7 @@ def as_data(cfg: c.Config) -> dict[str, Any]:
 
 def test_every_config_can_be_told() -> None:
     """All tiny ones, and one of every kind of rope: told and read again it is itself."""
-    ropes = (c.Linear(2), c.Llama3(8.0, 1.0, 4.0, 64), c.Yarn(4.0, 32), c.Dynamic(3.0, 32), c.LongRope((1.0, 2.0), (3.0, 4.0), 32))
+    ropes = (c.LinearScaling(2), c.Llama3(8.0, 1.0, 4.0, 64), c.Yarn(4.0, 32), c.Dynamic(3.0, 32), c.LongRope((1.0, 2.0), (3.0, 4.0), 32))
     turning = [c.Config(9, 8, (c.Layer(c.Attention(1, 1, 4, c.Rope(4, scaling=r)), c.Mlp(4)),)) for r in ropes]
     for cfg in (*tiny.FAMILIES.values(), *turning):
         assert literal(as_data(cfg), "there") == cfg

@@ -50,7 +50,7 @@ SAME_CLASS = {
 FACES = ("commands", "documents", "terminal")  # a face has the name of what it shows
 OF_AN_OP = ("nn", "ops", "ops/native")  # a part, the op that it calls and the op's kernel have one name
 # Not yet renamed: may only become fewer.
-CLASSES_LEFT = {"Linear"}
+CLASSES_LEFT: set[str] = set()
 STEMS_LEFT: set[str] = set()
 
 PERSONS = re.compile(

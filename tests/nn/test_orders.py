@@ -25,7 +25,7 @@ from pellucid.nn.transformer import Stack
 MLP = c.Mlp(48, "gelu_tanh")
 HALF = c.Attention(4, 2, 16, c.Rope(8, interleaved=True), bias=True)
 NEAR = c.Attention(4, 1, 16, c.Rope(16, 500.0), qk_norm=True, window=4, cap=5.0, scale=0.3)
-FAR = replace(NEAR, rope=c.Rope(16, 1e6, scaling=c.Linear(8.0)), window=None)
+FAR = replace(NEAR, rope=c.Rope(16, 1e6, scaling=c.LinearScaling(8.0)), window=None)
 
 SHAPES = {
     "gemma3": c.Config(

@@ -24,9 +24,9 @@ from tiny import GPT2, LLAMA, QWEN3, V, far, ids, law, serve, tiny, without
 
 rotate = importlib.import_module("pellucid.ops.rotate")  # the package names a function so
 WIDTH = 16
-SCALINGS: dict[str, c.Linear | c.Llama3 | c.Yarn | None] = {
+SCALINGS: dict[str, c.LinearScaling | c.Llama3 | c.Yarn | None] = {
     "plain": None,
-    "linear": c.Linear(4.0),
+    "linear": c.LinearScaling(4.0),
     "llama3": c.Llama3(8.0, 1.0, 4.0, 512),
     "yarn": c.Yarn(16.0, 256, amount=1.2),
     "yarn, not truncated": c.Yarn(32.0, 256, truncate=False),
@@ -50,7 +50,7 @@ def by_hand(pair: int, rope: c.Rope) -> float:
     match rope.scaling:
         case None:
             return w
-        case c.Linear(s):
+        case c.LinearScaling(s):
             return w / s
         case c.Llama3(s, low, high, original):
             wavelength = 2 * math.pi / w
@@ -105,7 +105,7 @@ def test_14_wavelengths() -> None:
     assert abs(w[0] - 2 * math.pi) < 1e-12 and abs(w[-1] - 54_410) < 1 and len(w) == 64
 
 
-@pytest.mark.parametrize("scaling", [c.Linear(1.0), c.Llama3(1.0, 1.0, 4.0, 512), c.Yarn(1.0, 256)])
+@pytest.mark.parametrize("scaling", [c.LinearScaling(1.0), c.Llama3(1.0, 1.0, 4.0, 512), c.Yarn(1.0, 256)])
 def test_14_factor_one_is_plain(scaling: Any) -> None:
     assert far(frequencies(c.Rope(WIDTH, 500.0, scaling=scaling), torch.float64), frequencies(c.Rope(WIDTH, 500.0), torch.float64)) < 1e-15
 

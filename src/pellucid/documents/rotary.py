@@ -31,9 +31,8 @@ def turns_document(run: Run, part: str, query: int, key: int, head: int, n: int,
     totals = torch.tensor([[q_total], [k_total]]) if rope.by_length else None
     speeds = frequencies(rope, torch.float64, totals=totals).expand(2, 1, -1)[:, 0].T.tolist()
     told = [written(c, f, (query, key), both) for c, f, both in zip(channels(rope), speeds, zip(*sides, strict=True), strict=True)]
-    scaling = None if rope.scaling is None else type(rope.scaling).__name__
     about = {"schema": SCHEMA, "run": run.id, "part": part, "head": head, "query": query, "key": key, "theta": rope.theta}
-    return about | {"scaling": scaling, "pairs": told, "total": sum(p["product"] for p in told)}
+    return about | {"scaling": rope.scaling_name, "pairs": told, "total": sum(p["product"] for p in told)}
 
 
 def rope_of(run: Run, part: str) -> Rope:

@@ -2,7 +2,7 @@
 
 import math
 
-from pellucid.config import Dynamic, Linear, Llama3, LongRope, Rope, Yarn
+from pellucid.config import Dynamic, LinearScaling, Llama3, LongRope, Rope, Yarn
 from pellucid.families.fields import Fields
 
 
@@ -56,8 +56,8 @@ def plain(scaling: Fields, hf: Fields, width: int) -> None:
     scaling.read |= {"factor"}
 
 
-def linear(scaling: Fields, hf: Fields, width: int) -> Linear:
-    return Linear(scaling.number("factor"))
+def linear(scaling: Fields, hf: Fields, width: int) -> LinearScaling:
+    return LinearScaling(scaling.number("factor"))
 
 
 def llama3(scaling: Fields, hf: Fields, width: int) -> Llama3:

@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from pellucid.config import Dynamic, Linear, Llama3, LongRope, Rope, Yarn
+from pellucid.config import Dynamic, LinearScaling, Llama3, LongRope, Rope, Yarn
 from pellucid.ops import native
 from pellucid.ops.kinds import OpKind
 from pellucid.ops.precision import wide
@@ -32,7 +32,7 @@ def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cp
     match rope.scaling:
         case None:
             return plain
-        case Linear(factor):
+        case LinearScaling(factor):
             return plain / factor
         case Llama3(factor, low, high, original):
             return llama3(plain, factor, low, high, original)
@@ -111,8 +111,10 @@ def angles(positions: Tensor, rope: Rope, dtype: torch.dtype, totals: Callable[[
 
 def settings_of(rope: Rope) -> Settings:
     """Return the numbers of rotary positions by name, then those of their scaling."""
-    scaling = {} if rope.scaling is None else {"scaling": type(rope.scaling).__name__.lower(), **asdict(rope.scaling)}
-    return {"theta": rope.theta, "width": rope.width} | scaling
+    settings: dict[str, object] = {"theta": rope.theta, "width": rope.width}
+    if rope.scaling is not None and rope.scaling_name is not None:
+        settings |= {"scaling": rope.scaling_name.lower(), **asdict(rope.scaling)}
+    return settings
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor], interleaved: bool, rope: Rope | None = None) -> Tensor:
