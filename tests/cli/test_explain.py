@@ -132,7 +132,7 @@ def test_every_family(name: str) -> None:
         assert max(map(cell_len, folded.splitlines())) <= width
         assert folded.count("\n") < text.count("\n")
     jsonschema.validate(run_document(view.run, view.trace.steps), schema("explain"))
-    assert [m.past for m in view.steps] == [0, 1 if model.config.encoder else 4]
+    assert [m.cached for m in view.steps] == [0, 1 if model.config.encoder else 4]
 
 
 def test_a_line_without_its_weight_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

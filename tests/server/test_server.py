@@ -77,7 +77,7 @@ def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models
         assert raw(x) == raw(s.value[tuple(part)]) and x.shape == s.value[tuple(part)].shape
         assert about["sha256"] == hashlib.sha256(raw(x)).hexdigest() and (about["path"], about["level"]) == (s.path, "0")
     for step, moment in zip(run["steps"], mine.steps, strict=True):
-        assert (step["fed"], step["past"], step["count"]) == (moment.fed, moment.past, len(moment.tensors))
+        assert (step["fed"], step["past"], step["count"]) == (moment.fed, moment.cached, len(moment.tensors))
         assert [a["row"] for a in step["answers"]] == [a.row for a in moment.answers]
         for mine_, its in zip(moment.answers, step["answers"], strict=True):
             its_rows = [(c["id"], c["logit"], c["probability"]) for c in (its["picked"], *its["candidates"])]

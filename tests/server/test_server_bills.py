@@ -49,8 +49,8 @@ def test_what_is_asked_beside_a_bill_is_the_commands(api: Served, name: str, how
     document = fetch_bill(api, name, how, viewed)
     formulas = judge(document.pop("formulas"), "formulas")
     bill = pellucid.count(name, **how)
-    view = count.view(how.get("device"), **viewed)
-    assert document == json.loads(json.dumps(count.document(bill, view)))
+    scenario = count.scenario(how.get("device"), **viewed)
+    assert document == json.loads(json.dumps(count.document(bill, scenario)))
     if "training" in document:
         way = Way(viewed.get("lora"), viewed.get("recompute", False), viewed.get("shards", 1))
         assert {k: v["value"] for k, v in document["training"].items()} == {k: int(n) for k, n in training(bill, way).items()}
@@ -80,7 +80,7 @@ def ends(document: dict[str, Any], formulas: dict[str, str]) -> list[str]:
 
 def test_formulas_of_ranks_see_another_number(monkeypatch: pytest.MonkeyPatch) -> None:
     bill, view = pellucid.count("gpt2-small", device="h100"), count.view("h100", 2.0, ranks="tp=2")
-    document = count.document(bill, view)
+    document = count.document(bill, scenario)
     assert ends(document, count_formulas.formulas(bill, view)) == []
     monkeypatch.setattr(count_formulas, "pace", lambda bill, split, phase, device: pace(bill, Split(), phase, device))
     assert "ranks.bounds.decode.tokens_per_second" in ends(document, count_formulas.formulas(bill, view))

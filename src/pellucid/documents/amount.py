@@ -7,7 +7,7 @@ UNITS = ("", "K", "M", "G", "T", "P", "E", "Z", "Y")
 
 @dataclass(frozen=True)
 class Amount:
-    """unit: "B", "FLOP", "s", or nothing, for a count that is shown whole."""
+    """A value with its unit: "B", "FLOP", "s", or "" for a count, which is written in full."""
 
     value: float
     unit: str = ""
@@ -19,7 +19,7 @@ class Amount:
 
 
 def scaled(x: float, unit: str = "") -> str:
-    """A large number in four figures with its unit: 70.27 KB."""
+    """Write a large number in four figures with its unit: 70.27 KB."""
     place = 0
     while abs(x) >= 999.95 and place < len(UNITS) - 1:
         x, place = x / 1000, place + 1
@@ -27,7 +27,7 @@ def scaled(x: float, unit: str = "") -> str:
 
 
 def seconds(x: float) -> str:
-    """1.2 ms, 340 µs."""
+    """Write `x` seconds in three figures: 1.2 ms, 340 µs."""
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if x >= size:
             return f"{x / size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""What `pellucid bench` has measured of a model, as JSON: its phases beside their bounds, verdicts null where the machine was busy."""
+"""The measurements of `pellucid bench` as JSON: the phases of a model beside their bounds, verdicts null if the machine was busy."""
 
 import statistics
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ Phases = Sequence[tuple[Timed, AgainstBound, list[AgainstBound]]]
 
 
 def document(bill: Bill, random: bool, phases: Phases, device: Device, served: Served, idle: Idle) -> dict[str, Any]:
-    """The same as JSON; verdicts are null where the machine was not idle."""
+    """Return the measured phases beside their bounds as JSON. Ratios are null if the machine was not idle."""
 
-    def told(x: AgainstBound) -> dict[str, Any]:
+    def bound_to_json(x: AgainstBound) -> dict[str, Any]:
         return {"seconds": x.seconds, "bound": x.bound, "ratio": x.ratio if idle.quiet else None}
 
     s = bill.setting
@@ -28,29 +28,29 @@ def document(bill: Bill, random: bool, phases: Phases, device: Device, served: S
         "setting": {"context": s.context, "dtype": s.weights, "random_weights": random},
         "idle": {"quiet": idle.quiet, "others": idle.others, "steadiness": idle.steadiness},
         "phases": {
-            timed.phase: told(whole)
+            timed.phase: bound_to_json(measured)
             | {
-                "error": whole.error if idle.quiet else None,
-                "tokens_per_second": tokens_per_second(bill, whole),
+                "error": measured.error if idle.quiet else None,
+                "tokens_per_second": tokens_per_second(bill, measured),
                 "runs": len(timed.full),
                 "planned": timed.planned,
                 "outside": timed.outside,
-                "share": bandwidth_share(bill, whole, device) if timed.phase == "decode" and idle.quiet else None,
+                "share": bandwidth_share(bill, measured, device) if timed.phase == "decode" and idle.quiet else None,
                 "eager": statistics.median(timed.eager),
-                "parts": [{"path": p.path, "layers": p.layers, **told(p), "sets": p.sets} for p in parts],
+                "parts": [{"path": p.path, "layers": p.layers, **bound_to_json(p), "sets": p.sets} for p in parts],
             }
-            for timed, whole, parts in phases
+            for timed, measured, parts in phases
         },
         **engine_document(served),
     }
 
 
 def engine_document(served: Served) -> dict[str, Any]:
-    """The same of the engine; what was not asked for is null."""
-    first, crowd, other = served.first, served.batch, served.against
+    """Return the engine's measurements as JSON. One that was not requested is null."""
+    first, batch, other = served.first, served.batch, served.against
     return {
         "first_token": None if first is None else asdict(first),
-        "crowd": None if crowd is None else {**asdict(crowd), "tokens_per_second": crowd.rate},
+        "crowd": None if batch is None else {**asdict(batch), "tokens_per_second": batch.rate},
         "against": None
         if other is None
         else {
@@ -58,7 +58,10 @@ def engine_document(served: Served) -> dict[str, Any]:
             "version": other.version,
             "new": other.new,
             "pairs": [
-                {side: {"seconds": whole, "after_first": after} for side, (whole, after) in zip(("ours", "theirs"), pair, strict=True)}
+                {
+                    side: {"seconds": seconds, "after_first": after_first}
+                    for side, (seconds, after_first) in zip(("ours", "theirs"), pair, strict=True)
+                }
                 for pair in zip(other.ours, other.theirs, strict=True)
             ],
             "ratio": other.ratio(1),
@@ -67,11 +70,11 @@ def engine_document(served: Served) -> dict[str, Any]:
     }
 
 
-def bandwidth_share(bill: Bill, whole: AgainstBound, device: Device) -> float:
-    """The bytes of a step over its time, as a part of what the memory gives."""
-    return moved(bill) / whole.seconds / device.bandwidth
+def bandwidth_share(bill: Bill, decode: AgainstBound, device: Device) -> float:
+    """Return the share of the device's bandwidth that a step of `decode` reaches."""
+    return moved(bill) / decode.seconds / device.bandwidth
 
 
-def tokens_per_second(bill: Bill, whole: AgainstBound) -> float:
-    """Tokens a second."""
-    return (bill.setting.context if whole.path == "prefill" else 1) / whole.seconds
+def tokens_per_second(bill: Bill, measured: AgainstBound) -> float:
+    """Return the tokens per second of the measured phase."""
+    return (bill.setting.context if measured.path == "prefill" else 1) / measured.seconds

@@ -35,12 +35,12 @@ class Cell:
 
     @property
     def total(self) -> float:
-        """The sum of the summands, in float64."""
+        """Return the sum of the summands, in float64."""
         return self.terms.total()
 
     @cached_property
     def rows(self) -> list[tuple[list[float], float]]:
-        """Every product with its factors, in order, and after them what is added, which has none."""
+        """Return each product with its factors, in order, then each added number with none."""
         columns = [f.tolist() for f in self.terms.factors.values()]
         products = zip(*columns, strict=True) if columns else ()
         factors = [*map(list, products), *([] for _ in self.terms.added)]
@@ -48,19 +48,19 @@ class Cell:
 
     @property
     def place(self) -> str:
-        """The index by its axes: "B 0, H 1, T 3, S 2"."""
+        """Return the index with its axes: "B 0, H 1, T 3, S 2"."""
         return ", ".join(f"{show(a)} {i}" for a, i in zip(parse(self.seen.dims), self.index, strict=True))
 
 
 def cell(run: Trace, path: str, index: str) -> Cell:
-    """The cell of a watched run; of a path seen in several steps, the first is taken. index: see `cell_of`."""
+    """Return the cell at `index` of the first record at `path`. index: see `cell_of`."""
     return cell_of(run.all(path)[0], index)
 
 
 def cell_of(seen: Seen, index: str) -> Cell:
-    """The cell of a record; index: "0,1,3,2", where the batch may be left out, and negative numbers count from the end.
+    """Return the cell of a record. index: "0,1,3,2"; the batch may be left out, and negative numbers count from the end.
 
-    The run must have been watched with terms=True.
+    Raises a UseError for an index outside of the tensor, and for a run that was watched without terms=True.
     """
     path = seen.path
     if not re.fullmatch(r"\s*-?\d+(\s*[, ]\s*-?\d+)*\s*", index):
@@ -80,7 +80,7 @@ def cell_of(seen: Seen, index: str) -> Cell:
 
 
 def shortened(count: int, ends: int) -> tuple[range, range]:
-    """Which summands are shown: the first and the last `ends`; all, where that leaves out no more than one."""
+    """Return the ranges of summands to show: the first and the last `ends`, or all if that leaves out at most one."""
     if count <= 2 * ends + 1:
         return range(count), range(0)
     return range(ends), range(count - ends, count)
@@ -103,7 +103,7 @@ class CellDocument(TypedDict):
 
 
 def document(c: Cell, dims: Mapping[str, str]) -> CellDocument:
-    """The cell as JSON. dims: of the run's records, by path."""
+    """Return the cell as JSON. dims: of the run's records, by path."""
     label, s = labels(c.seen, dims), c.seen
     return {
         "path": s.path,
@@ -121,11 +121,11 @@ def document(c: Cell, dims: Mapping[str, str]) -> CellDocument:
 
 
 def terms_document(run: Run, seen: Seen, index: str, limits: Limits) -> dict[str, Any]:
-    """The cell as JSON; of very many summands the first ones, with the sum of all."""
-    found = cell_of(seen, index)
+    """Return the cell at `index` as JSON, with at most `limits.summands` summands and the sum of all."""
+    c = cell_of(seen, index)
     dims = {s.path: s.dims for s in run.trace}
-    own, added = document(found, dims), len(found.terms.added)
-    most, products = max(limits.summands - added, 0), len(found.terms.summands) - added
+    own, added = document(c, dims), len(c.terms.added)
+    most, products = max(limits.summands - added, 0), len(c.terms.summands) - added
     own["factors"] = {name: column[:most] for name, column in own["factors"].items()}
     own["summands"] = [*own["summands"][: min(most, products)], *own["summands"][products:]]
     about = {"op": seen.op, "inputs": list(seen.inputs), "weights": list(seen.weights), "source": seen.source, "error": seen.error}

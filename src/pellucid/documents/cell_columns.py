@@ -1,7 +1,7 @@
-"""The terms of cells in few bytes: the columns that cells are sums of, each stored once, and for each cell which columns it takes.
+"""The terms of cells in few bytes: the columns whose products cells sum, each stored once, and for each cell the numbers of its columns.
 
-The row that meets 128 rows of a weight is one column, not 128. The page multiplies the columns again (web/src/run/columns.ts); the sum is
-told with the cell, so that it is the sum that the record gives.
+A row that is multiplied by 128 rows of a weight is one column, not 128. The page multiplies the columns again (web/src/run/columns.ts);
+each cell carries its sum, so that the page shows the sum of the record.
 """
 
 import base64
@@ -45,7 +45,7 @@ class Columns:
         self.lengths = [0, 0]
 
     def file(self, records: Mapping[int, Seen]) -> bytes:
-        """A safetensors file: the columns end to end, where each begins and ends, and of every tensor its cells by names of factors."""
+        """Return a safetensors file: the columns end to end, the span of each, and the cells of every tensor by names of factors."""
         tensors = {}
         for n, groups in self.fill(records).items():
             for i, (names, group) in enumerate(groups.items()):
@@ -56,12 +56,12 @@ class Columns:
         return save(tensors | {"short": short, "long": long, "spans": torch.tensor(self.spans, dtype=torch.int32).view(-1, 3)})
 
     def fill(self, records: Mapping[int, Seen]) -> dict[int, dict[tuple[str, ...], CellGroup]]:
-        """The cells of every record that the budget holds, by the records' numbers.
+        """Take cells of the records until the budget is used, and return them by the records' numbers.
 
-        Token by token, the last one first; among the tensors of one token the small ones first, each with an equal share of what is left.
+        Goes token by token, the last one first; among the tensors of one token the small ones first, each with an equal share of the rest.
         """
         self.dims = {s.path: s.dims for s in records.values()}
-        found: dict[int, dict[tuple[str, ...], CellGroup]] = {}
+        groups: dict[int, dict[tuple[str, ...], CellGroup]] = {}
         distances = {n: distance(s) for n, s in records.items() if s.terms is not None and s.value.numel()}
         for d in sorted(set().union(*(set(v.tolist()) for v in distances.values()))):
             if min(self.numbers, self.cells) <= 0:
@@ -69,11 +69,11 @@ class Columns:
             here = [(n, (v == d).nonzero().flatten()) for n, v in distances.items() if bool((v == d).any())]
             here.sort(key=lambda tensor: cost(records[tensor[0]], tensor[1]))
             for left, (n, spots) in zip(range(len(here), 0, -1), here, strict=True):
-                self.take(records[n], spots, self.numbers // left, self.cells // left, found.setdefault(n, {}))
-        return found
+                self.take(records[n], spots, self.numbers // left, self.cells // left, groups.setdefault(n, {}))
+        return groups
 
     def take(self, seen: Seen, spots: Tensor, numbers: int, cells: int, groups: dict[tuple[str, ...], CellGroup]) -> None:
-        """Cells at these flat spots of a record, until its share of numbers or cells is used."""
+        """Add the cells at `spots` of a record to `groups`, the greatest first, until its share of numbers or cells is used."""
         assert seen.terms is not None
         least, label, wanted = self.numbers - numbers, labels(seen, self.dims), needed(template(seen))
         order = spots[seen.value.flatten().cpu()[spots].double().argsort(descending=True, stable=True)]
@@ -88,10 +88,10 @@ class Columns:
             self.carried, self.cells = self.carried + 1, self.cells - 1
 
     def column(self, factor: Tensor) -> int:
-        """The number of a column, stored if it is new."""
+        """Return the number of a column. Stores it if it is new."""
         values = factor.contiguous().numpy()
         key = values.tobytes()
-        if (found := self.known.get(key)) is None:
+        if (number := self.known.get(key)) is None:
             with np.errstate(over="ignore"):
                 short = values.astype(np.float32)
             pool = int(not np.array_equal(short.astype(np.float64), values, equal_nan=True))
@@ -99,20 +99,20 @@ class Columns:
             self.spans.append((pool, self.lengths[pool], self.lengths[pool] + len(values)))
             self.lengths[pool] += len(values)
             self.numbers -= len(values)
-            found = self.known[key] = len(self.known)
-        return found
+            number = self.known[key] = len(self.known)
+        return number
 
 
 def columns_of(terms: Terms, label: Callable[[str], str], wanted: Sequence[str]) -> dict[str, Tensor]:
-    """The columns of a cell by the names that the page reads: factors, "+" what is added, "?" numbers that its template is filled with."""
-    found = {label(name): f for name, f in terms.factors.items()}
-    found |= {f"+{label(name)}": column(x) for name, x in terms.added.items()}
+    """Return the columns of a cell by the names that the page reads: factors, "+" added numbers, "?" numbers of its template."""
+    columns = {label(name): f for name, f in terms.factors.items()}
+    columns |= {f"+{label(name)}": column(x) for name, x in terms.added.items()}
     numbers = values(terms)
-    return found | {f"?{name}": column(numbers[name]) for name in wanted if name in numbers}
+    return columns | {f"?{name}": column(numbers[name]) for name in wanted if name in numbers}
 
 
 def distance(seen: Seen) -> Tensor:
-    """How many tokens before the last one each cell belongs to, flat; 0 where a tensor has no axis of tokens."""
+    """Return the distance of each cell's token to the last one, flat; zeros for a tensor without an axis of tokens."""
     axes = seen.dims.split()
     at = next((axes.index(a) for a in "TN" if a in axes), None)
     if at is None:
@@ -124,16 +124,16 @@ def distance(seen: Seen) -> Tensor:
 
 
 def cost(seen: Seen, spots: Tensor) -> int:
-    """About how many numbers the terms of these cells take."""
+    """Estimate how many numbers the terms of these cells take."""
     assert seen.terms is not None
     at = tuple(int(n) for n in np.unravel_index(int(spots[0]), seen.shape))
     return len(spots) * len(seen.terms(at).summands)
 
 
 def columns_document(run: Run, limits: Limits) -> dict[str, Any]:
-    """Tell the terms of the run's cells, columns and all, in base64. told: of how many cells; cells: how many there are.
+    """Return the terms of the run's cells in base64. told: number of cells with terms; cells: number of all.
 
-    What is computed again only when it is asked for has no terms here, as it has no values in a file.
+    A tensor that is computed only on request has no terms here, as it has no values in a file.
     """
     records = {n: s for n, s in enumerate(run.trace.seen) if kept(s)}
     columns = Columns(limits.told_numbers, limits.told_cells)

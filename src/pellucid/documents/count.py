@@ -53,14 +53,14 @@ def scenario(
 
 
 def device_of(bill: Bill) -> Device | None:
-    """The device that a bill is for."""
+    """Return the device of the bill's setting, None if it names none."""
     return last_measured.device(bill.setting.device, moved(bill)) if bill.setting.device else None
 
 
 def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
-    """The bill. Over ranks, what their device can do is told of them together, and not of one that would have it all."""
+    """Return the bill as JSON. Over ranks, bounds are those of all ranks together; a single device's are left out."""
     s, device = bill.setting, device_of(bill)
-    whole = {k: int(n) for k, n in bill.numbers.items() if k.startswith(("flops", "elements")) and k.count(".") == 1}
+    totals = {k: int(n) for k, n in bill.numbers.items() if k.startswith(("flops", "elements")) and k.count(".") == 1}
     out: dict[str, Any] = {
         "schema": SCHEMA,
         "model": bill.model,
@@ -77,8 +77,8 @@ def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
         },
         "bytes": {"total": int(bill["bytes.total"]), "by_part": {k: int(n) for k, n in bill.below("bytes.by_part")}},
         "cache": {k: int(n) for k, n in bill.below("cache") if "layers" not in k},
-        "flops": {k.removeprefix("flops."): v for k, v in whole.items() if k.startswith("flops")},
-        "elements": {k.removeprefix("elements."): v for k, v in whole.items() if k.startswith("elements")},
+        "flops": {k.removeprefix("flops."): v for k, v in totals.items() if k.startswith("flops")},
+        "elements": {k.removeprefix("elements."): v for k, v in totals.items() if k.startswith("elements")},
         "textbook": {
             b.name: {"formula": b.closed.formula, "value": int(b.closed), "counted": b.counted, "because": dict(b.because)}
             for b in closed_forms(bill)
@@ -102,13 +102,13 @@ def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
 
 
 def trained_in(bill: Bill, way: Way) -> list[str]:
-    """What is said of weights that cannot be trained as they are stored."""
+    """Return a note if the weights cannot be trained as they are stored."""
     sizes = {"dtype": bill.setting.weights, "plain": bill.setting.activations}
     return [say("count.train.dtype", **sizes)] if way.rank is None and "bytes.dequantised" in bill else []
 
 
 def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
-    """Seconds at best, what fits, and what it costs, on one of the bill's device; nothing without one."""
+    """Return the best times, what fits and its price on one device of the bill; an empty dict if the bill has none."""
     device = device_of(bill)
     if device is None:
         return {}
@@ -132,36 +132,36 @@ def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
 
 
 def about(device: Device) -> dict[str, Any]:
-    """A device, and what a program can have of its memory."""
+    """Return the name of `device` and the memory that a program can use."""
     return {"device": device.name, "memory": int(device.memory)}
 
 
 def written(p: Part) -> dict[str, Any]:
-    """A part's bound."""
+    """Return the bound of part `p` as JSON."""
     return {"path": p.path, "layers": p.times, "flops": p.flops, "bytes": p.moved, "seconds": p.seconds, "sets": p.sets}
 
 
 def over(bill: Bill, split: Split, hour: float | None = None) -> dict[str, Any]:
-    """What ranks hold and send; on the bill's device whether that fits, and how fast they can be at best, part by part."""
-    found, device = spread(bill, split), device_of(bill)
+    """Return the memory and traffic of each rank of `split`; with a device, whether they fit and the best times part by part."""
+    stages, device = spread(bill, split).stages, device_of(bill)
     out: dict[str, Any] = {
         "ranks": split.ranks,
         "split": {"tp": split.tp, "pp": split.pp, "ep": split.ep},
         "stages": [
             {"layers": list(s.layers), "parameters": s.parameters, "weights": s.weights, "cache": s.cache, "sent": sent_to_json(s.sent)}
-            for s in found.stages
+            for s in stages
         ],
     }
     if device is None:
         return out
-    most = max(s.weights + s.cache for s in found.stages)
+    most = max(s.weights + s.cache for s in stages)
     out["bounds"] = {"held": most, "fits": most <= device.memory}
     if "cache.bytes" in bill:
         out["bounds"] |= {
             "largest_batch": ranks.largest_batch(bill, split, device),
             "longest_context": ranks.longest_context(bill, split, device),
         }
-    for phase in found.stages[0].sent:
+    for phase in stages[0].sent:
         best = pace(bill, split, phase, device)
         out["bounds"][phase] = {"seconds": best.seconds, "stages": list(best.stages), "tokens_per_second": best.rate}
         out["bounds"][phase]["parts"] = [
@@ -173,12 +173,12 @@ def over(bill: Bill, split: Split, hour: float | None = None) -> dict[str, Any]:
 
 
 def sent_to_json(sent: dict[str, dict[str, Number]]) -> dict[str, Any]:
-    """Bytes that a rank sends, with their formulas."""
+    """Return the bytes that a rank sends, with their formulas, as JSON."""
     return {phase: {name: {"value": int(n), "formula": n.formula} for name, n in by.items()} for phase, by in sent.items()}
 
 
 def reasons(bill: Bill, path: str) -> list[dict[str, Any]]:
-    """A number with its formula, and then those that it is made of."""
+    """Return the number at `path` with its formula, then the numbers that its formula uses."""
     number = bill[path]
     paths = [path, *(p for p in number.of if p in bill)]
     return [{"path": p, "value": bill[p].value, "formula": bill[p].formula} for p in paths]

@@ -14,12 +14,12 @@ PHASES = ("prefill", "decode")
 
 
 def count_document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:  # noqa: B008
-    """The bill as `pellucid count --json` prints it, with its numbers' formulas."""
+    """Return the bill as `pellucid count --json` prints it, with the formulas of its numbers."""
     return document(bill, scenario) | {"formulas": formulas(bill, scenario)}
 
 
 def formulas(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, str]:  # noqa: B008
-    """Symbols, numbers put in, and the value: "active − embed = 37,552,282,624 − 926,679,040 = 36,625,603,584"."""
+    """Return each formula as symbols, numbers and value: "active − embed = 37,552,282,624 − 926,679,040 = 36,625,603,584"."""
     device = device_of(bill)
     out = {path: n.formula for path, n in bill.numbers.items() if not any(PLACE.fullmatch(rest) for rest in tails(path))}
     if device is not None and scenario.alone:
@@ -30,13 +30,13 @@ def formulas(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, str]:  # 
 
 
 def tails(path: str) -> list[str]:
-    """What follows each of its words."""
+    """Return the tails of a path: of "a.b.c" itself, "b.c" and "c"."""
     words = path.split(".")
     return [".".join(words[i:]) for i in range(len(words))]
 
 
 def bounds(bill: Bill, device: Device, hour: float | None) -> dict[str, str]:
-    """What fits, and the seconds of each phase: every part's products at the peak or its bytes at the bandwidth, whichever takes longer."""
+    """Return the formulas of what fits, and of each phase's seconds: per part the longer of products at peak and bytes at bandwidth."""
     s, weights, memory = bill.setting, int(bill["bytes.total"]), int(device.memory)
     cache = bytes_held(bill, s.context, s.batch) - weights
     need = devices(bill, device)
@@ -63,13 +63,13 @@ def bounds(bill: Bill, device: Device, hour: float | None) -> dict[str, str]:
 
 
 def fitting(weights: int, cache: int, memory: int) -> str:
-    """Whether these bytes are no more than a device has."""
+    """Compare weights and cache with a device's memory, in symbols and numbers."""
     sign = "≤" if weights + cache <= memory else ">"
     return f"weights + cache = {weights:,} + {cache:,} = {weights + cache:,} {sign} memory = {memory:,}"
 
 
 def over(bill: Bill, split: Split, device: Device | None, hour: float | None) -> dict[str, str]:
-    """What a rank of each stage holds; on a device, how fast all of them are at best, and what that costs."""
+    """Return the formulas of each stage's memory; with a device, those of the ranks' best times and price."""
     out = {"ranks": f"pp·max(tp, ep) = {split.pp}·max({split.tp}, {split.ep}) = {split.ranks}"}
     every = ranks(bill, split)
     for i, rank in enumerate(every):

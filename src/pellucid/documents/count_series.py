@@ -18,7 +18,7 @@ TOGETHER = 1 << 10  # requests
 
 
 def weights_to_json(bill: Bill) -> Iterator[dict[str, Any]]:
-    """The weights of a bill as JSON."""
+    """Yield the weights of a bill as JSON."""
     for c in bill.weights:
         place = PLACE.fullmatch(c.path)
         layers = list(bill.reduced.kind(place).numbers) if place is not None and c.times == multiplicity(bill, c.path) else None
@@ -32,7 +32,7 @@ def weights_to_json(bill: Bill) -> Iterator[dict[str, Any]]:
 
 
 def values(bill: Bill, what: str) -> list[Any]:
-    """What a setting goes over: powers of 2 up to what the model reaches, all formats, all devices."""
+    """Return the values of the setting `what`: powers of 2 up to the model's limit, all formats, or all devices."""
     if what == "dtype":
         return list(DTYPES)
     if what == "device":
@@ -44,7 +44,7 @@ def values(bill: Bill, what: str) -> list[Any]:
 
 
 def point(value: Any, bill: Bill, split: Split) -> dict[str, Any]:
-    """The numbers of `bill` that a curve draws, null where there is none. first, next: seconds at best, of all ranks of `split`."""
+    """Return the numbers of `bill` that a curve draws, null if it has none. first, next: best seconds of all ranks of `split`."""
     device = device_of(bill)
     out = {"at": value, "bytes": int(bill["bytes.total"]), "cache": int(bill["cache.bytes"]) if "cache.bytes" in bill else None}
     for phase in ("prefill", "decode"):

@@ -27,7 +27,7 @@ class Constraint:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """The rules that are set, as JSON Schema has them."""
+        """Return the rules that are set, as JSON Schema has them."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -43,7 +43,7 @@ Path = Annotated[str, Constraint(pattern=r"^[A-Za-z_][\w.]*$")]
 
 
 def parts(hint: Any) -> tuple[Any, dict[str, Any], str, bool]:
-    """The bare type of an annotation, its rules, its comment, and whether the field may be absent."""
+    """Return the bare type of an annotation, its rules, its comment, and True if the field may be absent."""
     rules, comment, absent = dict[str, Any](), "", False
     while get_origin(hint) in (Annotated, NotRequired):
         inner, *extras = get_args(hint)
@@ -61,12 +61,12 @@ def parts(hint: Any) -> tuple[Any, dict[str, Any], str, bool]:
 
 
 def fields(document: Any) -> dict[str, Any]:
-    """The annotations of a document's fields."""
+    """Return the annotations of a document's fields."""
     return get_type_hints(document, include_extras=True)
 
 
 def documents_in(hint: Any) -> Iterator[Any]:
-    """Every document that an annotation names, itself and those within."""
+    """Yield every document that an annotation names, itself and those within."""
     hint = parts(hint)[0]
     if is_typeddict(hint):
         yield hint
@@ -78,7 +78,7 @@ def documents_in(hint: Any) -> Iterator[Any]:
 
 
 def schema_of(hint: Any) -> dict[str, Any]:
-    """The JSON Schema of an annotation; a document is a reference into `$defs`."""
+    """Return the JSON Schema of an annotation; a document is a reference into `$defs`."""
     bare, rules, _, _ = parts(hint)
     arguments = get_args(bare)
     if is_typeddict(bare):
@@ -99,7 +99,7 @@ def schema_of(hint: Any) -> dict[str, Any]:
 
 
 def document_schema(document: Any) -> dict[str, Any]:
-    """The JSON Schema of a document's object; every field is required that is not NotRequired, and no other is allowed."""
+    """Return the JSON Schema of a document's object. Fields are required unless NotRequired, and no others are allowed."""
     own = fields(document)
     return {
         "type": "object",
@@ -115,13 +115,13 @@ def absent(document: Any, name: str, hint: Any) -> bool:
 
 
 def definitions(*documents: Any) -> dict[str, Any]:
-    """The `$defs` of these documents and of all within, by name."""
-    every = {found.__name__: found for document in documents for found in documents_in(document)}
+    """Return the `$defs` of these documents and of all within, by name."""
+    every = {inner.__name__: inner for document in documents for inner in documents_in(document)}
     return {name: document_schema(every[name]) for name in sorted(every)}
 
 
 def typescript_of(hint: Any) -> str:
-    """The TypeScript type of an annotation."""
+    """Return the TypeScript type of an annotation."""
     bare = parts(hint)[0]
     arguments = get_args(bare)
     if is_typeddict(bare):
@@ -143,7 +143,7 @@ def typescript_of(hint: Any) -> str:
 
 
 def interface(document: Any) -> str:
-    """A document as a TypeScript interface, its comments at the ends of lines."""
+    """Return a document as a TypeScript interface, its comments at the ends of lines."""
     lines = [f"export interface {document.__name__} {{"]
     for name, hint in fields(document).items():
         comment = parts(hint)[2]
@@ -153,6 +153,6 @@ def interface(document: Any) -> str:
 
 
 def interfaces(*documents: Any) -> str:
-    """The TypeScript interfaces of these documents and of all within, by name."""
-    every = {found.__name__: found for document in documents for found in documents_in(document)}
+    """Return the TypeScript interfaces of these documents and of all within, by name."""
+    every = {inner.__name__: inner for document in documents for inner in documents_in(document)}
     return "\n\n".join(interface(every[name]) for name in sorted(every))

@@ -1,7 +1,7 @@
-"""What made a tensor, in the field's notation: `attn_norm · W_qᵀ + b_q` from the record's op, inputs, weights and settings.
+"""The formula of a tensor in the field's notation: `attn_norm · W_qᵀ + b_q` from the record's op, inputs, weights and settings.
 
-A text is the whole of what its op computes: each name in it is an operand or a weight of the record, or is told by `notation`. Names are
-shortened to what is unambiguous within a block. Each op brings its own formula (ops/kinds.py); one without shows as op(inputs).
+A formula is complete: each name in it is an operand or a weight of the record, or is explained by `notation`. Names are shortened as far
+as they stay unambiguous within a block. Each op brings its own formula (ops/kinds.py); one without shows as op(inputs).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,17 +26,17 @@ class RecordOperands:
         self.weights = apart(seen.weights)
 
     def setting(self, name: str, missing: Any = None) -> Any:
-        """A number or name that the op was set to; a trace of an older version may lack it."""
+        """Return the op's setting `name`, or `missing`: a trace of an older version may lack it."""
         return self.seen.settings.get(name, missing)
 
     @property
     def x(self) -> str:
-        """The first operand, or the part of its channels that is meant; rows that come from the past have no other name."""
+        """Return the first operand, cut to the channels that are used; rows of the KV cache are named "past"."""
         return cut(self.inputs[0], self.last[0], last(self.seen.dims)) if self.inputs else "past"
 
     @property
     def biases(self) -> list[str]:
-        """The weights that are added."""
+        """Return the weights that are added."""
         return [w for w in self.weights[1:] if w.startswith("b_")]
 
     @property
@@ -45,35 +45,35 @@ class RecordOperands:
 
     @property
     def matrix(self) -> str:
-        """The weight of a product; one that adapters were added to is a sum, of one that grows keys and values the rows of either."""
+        """Return the weight of a product: with adapters a sum, of a latent's keys or values their rows of the shared weight."""
         low = [w for w in self.weights[1:] if not w.startswith("b_")]
         scales = self.setting("scales") or ["s"] * (len(low) // 2)
         added = [f"{plain(s)}·{b}·{a}" for s, a, b in zip(scales, low[::2], low[1::2], strict=True)]
-        whole = f"({' + '.join([self.weights[0], *added])})" if low else self.weights[0]
+        weight = f"({' + '.join([self.weights[0], *added])})" if low else self.weights[0]
         if not self.latent or not self.seen.dims.startswith("B S H"):
-            return whole
-        return whole + ("[:K]" if last(self.seen.dims) == ("K",) else "[K:]")
+            return weight
+        return weight + ("[:K]" if last(self.seen.dims) == ("K",) else "[K:]")
 
     @property
     def latent(self) -> bool:
-        """Whether this grew from a latent, by rows of one matrix that keys and values share."""
+        """True if the tensor was made from a latent, by the matrix whose rows keys and values share."""
         return self.seen.weights[0].endswith(".kv_b.weight")
 
     @property
     def additions(self) -> list[str]:
-        """What each adapter adds: its low-rank product times its scale."""
+        """Return the addition of each adapter: its low-rank product times its scale."""
         names = [name for path, name in zip(self.seen.inputs, self.inputs, strict=True) if path.endswith(".lora_b")]
         return [f"{plain(s)} · {name}" for s, name in zip(self.setting("scales") or ["s"] * len(names), names, strict=True)]
 
 
 def last(dims: str) -> tuple[str, ...]:
-    """The summands of the last axis: those of "B T H K+R" are K and R."""
+    """Return the summands of the last axis: ("K", "R") for "B T H K+R"."""
     axes = parse(dims)
     return axes[-1][0] if axes and len(axes[-1]) == 1 else ()
 
 
 def block(path: str) -> tuple[str, str]:
-    """The block that a path lies in and the rest: "layers.0.attn.q" -> ("layers.0", "attn.q"); "" outside of blocks."""
+    """Split a path into its block and the rest: "layers.0.attn.q" -> ("layers.0", "attn.q"); the block is "" outside of blocks."""
     words = path.split(".")
     if "layers" in words and (at := words.index("layers") + 2) < len(words):
         return ".".join(words[:at]), ".".join(words[at:])
@@ -81,22 +81,22 @@ def block(path: str) -> tuple[str, str]:
 
 
 def short(path: str, near: str) -> str:
-    """A path as it is written next to another: its last word within one block."""
+    """Shorten a path next to `near`: to its last word if both lie in one block."""
     mine, rest = block(path)
     return rest.rpartition(".")[2] if mine and mine == block(near)[0] else path
 
 
 def apart(paths: Sequence[str]) -> list[str]:
-    """Weights as they are written in formulas, each by as many words of its path as tell it from the others."""
+    """Return the symbols of weights, each with as many words of its path as tell it from the others."""
     for words in range(1, 1 + max((p.count(".") for p in paths), default=0)):
-        found = [symbol(p, words) for p in paths]
-        if len(set(found)) == len(set(paths)):
-            return found
+        symbols = [symbol(p, words) for p in paths]
+        if len(set(symbols)) == len(set(paths)):
+            return symbols
     return [symbol(p, 1) for p in paths]
 
 
 def symbol(path: str, words: int = 1) -> str:
-    """A weight as it is written in formulas: "layers.0.attn.q.weight" -> W_q, its bias b_q; by more words W_attn.q."""
+    """Return the symbol of a weight: "layers.0.attn.q.weight" -> W_q, its bias b_q; with two words W_attn.q."""
     owner, _, last = path.rpartition(".")
     if last in ("weight", "bias"):
         return f"{'W' if last == 'weight' else 'b'}_{'.'.join(owner.split('.')[-words:])}"
@@ -105,7 +105,7 @@ def symbol(path: str, words: int = 1) -> str:
 
 
 def formula(seen: Seen, dims: Mapping[str, str]) -> str:
-    """The formula of a record; dims: of the other records, by path."""
+    """Return the formula of a record. dims: of the other records, by path."""
     made, kind = RecordOperands(seen, dims), KINDS.get(seen.op or "tap")
     with suppress(*BROKEN):  # a file may name an unknown op, or too few operands
         if kind is not None and kind.formula is not None and (text := kind.formula(made)):

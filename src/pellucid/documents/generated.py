@@ -1,4 +1,4 @@
-"""The files that follow from the documents' definitions: JSON Schemas, and the page's TypeScript types.
+"""The files generated from the documents' definitions: JSON Schemas, and the page's TypeScript types.
 
 `python -m pellucid.documents.generated` writes them into a checkout; a test compares them.
 """
@@ -23,7 +23,7 @@ HEAD = "// Generated: python -m pellucid.documents.generated\n"
 
 
 def files(root: Path) -> dict[Path, str]:
-    """Write the text of each file, by its path in the checkout at `root`."""
+    """Return the text of each file by its path in the checkout at `root`."""
     schemas = root / "src" / "pellucid" / "schemas"
     api = schemas / "api.json"
     return {
@@ -34,12 +34,12 @@ def files(root: Path) -> dict[Path, str]:
 
 
 def explain_schema() -> dict[str, Any]:
-    """The schema of `explain --json`: the run document."""
+    """Return the schema of `explain --json`: the run document."""
     return {"$schema": DIALECT, "title": "pellucid explain --json", "$ref": "#/$defs/RunDocument", "$defs": definitions(RunDocument)}
 
 
 def api_schema(api: dict[str, Any]) -> dict[str, Any]:
-    """The API's schema with the definitions that are generated put in place; those written by hand stay."""
+    """Return the API's schema with the generated definitions put in place; those written by hand stay."""
     own = definitions(*NAMED.values())
     by_hand = {name: schema for name, schema in api["$defs"].items() if name not in NAMED and not name.endswith("Document")}
     references = {name: {"$ref": f"#/$defs/{document.__name__}"} for name, document in NAMED.items()}
@@ -47,7 +47,7 @@ def api_schema(api: dict[str, Any]) -> dict[str, Any]:
 
 
 def written(schema: dict[str, Any]) -> str:
-    """A schema as the text of its file."""
+    """Return a schema as the text of its file."""
     return json.dumps(schema, ensure_ascii=False, indent=2) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What a run's residual stream says of the next token: after each block by the logit lens, and head by head by direct attribution."""
+"""The next token read from a run's residual stream: after each block by the logit lens, and head by head by direct attribution."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,20 +21,20 @@ SCHEMA = 1
 
 
 def model_of(run: Run) -> Model:
-    """The model that the run came from."""
+    """Return the model of the run. A RequestError if only its tensors were opened."""
     if run.model is None:
         raise RequestError("server.alone", 400, "run", model=run.trace.model)
     return run.model
 
 
 def reader(run: Run, stop: Stop) -> Callable[[Seen], Tensor]:
-    """Finds the value of a record, computed again where it is not kept."""
+    """Return a function from a record to its value, which is computed again if it is not kept."""
     numbers = {id(s): n for n, s in enumerate(run.trace.seen)}
     return lambda s: whole(run, numbers[id(s)], stop).value
 
 
 def followed(run: Run, k: int, row: int, id: int | None) -> int:
-    """The token that is asked about: the one that was picked in this place, where none is named."""
+    """Return the token to follow: `id`, or without one the token picked at `row` of step `k`. A RequestError if there is neither."""
     vocab = model_of(run).config.vocab
     if id is not None:
         if id >= vocab:
@@ -46,39 +46,43 @@ def followed(run: Run, k: int, row: int, id: int | None) -> int:
     return picked[0]
 
 
-def rows(run: Run, k: int, row: int) -> None:
-    """Refuse a row that the step does not have."""
-    found = next((s.shape[1] for s in run.trace if s.step == k and s.path == "logits"), None)
-    if found is None:
+def check_row(run: Run, k: int, row: int) -> None:
+    """Raise a RequestError for a row that step `k` does not have."""
+    count = next((s.shape[1] for s in run.trace if s.step == k and s.path == "logits"), None)
+    if count is None:
         raise RequestError("server.logits", 400, "step", step=k)
-    if not -1 <= row < found:
-        raise RequestError("server.field", 400, "row", name="row", found=row, allowed=f"0..{found - 1}")
+    if not -1 <= row < count:
+        raise RequestError("server.field", 400, "row", name="row", found=row, allowed=f"0..{count - 1}")
 
 
 def lens_document(run: Run, k: int, row: int, id: int | None, top: int, stop: Stop) -> dict[str, Any]:
-    """The best candidates after each block, and where the followed token stands among all."""
+    """Return the best `top` candidates after each block, and the rank of the followed token among all."""
     model = model_of(run)
-    rows(run, k, row)
+    check_row(run, k, row)
     one, tokenizer = followed(run, k, row, id), tokenizer_of(model)
     layers = []
     for path, logits in lens(model, run.trace, k, row, reader(run, stop)):
         best = logits.argsort(descending=True, stable=True)
-        told = candidates(tokenizer, logits, [one, *best[:top].tolist()])
+        shown = candidates(tokenizer, logits, [one, *best[:top].tolist()])
         place = int((best == one).nonzero()[0, 0]) + 1
         layers.append(
-            {"path": path, "rank": place, "followed": candidate(run, told[0]), "candidates": [candidate(run, c) for c in told[1:]]}
+            {"path": path, "rank": place, "followed": candidate(run, shown[0]), "candidates": [candidate(run, c) for c in shown[1:]]}
         )
     return {"schema": SCHEMA, "run": run.id, "step": k, "row": row, "id": one, "layers": layers}
 
 
 def attribution_document(run: Run, k: int, row: int, id: int | None, stop: Stop) -> dict[str, Any]:
-    """What each head and each feed-forward part added to the followed token's logit, and what else did."""
+    """Return the contribution of each head and each feed-forward part to the followed token's logit, and all others."""
     model = model_of(run)
-    rows(run, k, row)
+    check_row(run, k, row)
     one = followed(run, k, row, id)
-    found: Attribution = attribution(model, run.trace, one, k, row, reader(run, stop))
-    told = {"schema": SCHEMA, "run": run.id, "step": k, "row": row, "id": one, "path": found.path, "value": finite(found.value)}
-    return told | {"total": finite(found.total), "parts": list(map(written, found.parts)), "rest": list(map(written, found.rest))}
+    attributed: Attribution = attribution(model, run.trace, one, k, row, reader(run, stop))
+    about = {"schema": SCHEMA, "run": run.id, "step": k, "row": row, "id": one, "path": attributed.path, "value": finite(attributed.value)}
+    return about | {
+        "total": finite(attributed.total),
+        "parts": list(map(written, attributed.parts)),
+        "rest": list(map(written, attributed.rest)),
+    }
 
 
 def written(s: Share) -> dict[str, Any]:

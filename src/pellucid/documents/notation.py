@@ -1,7 +1,7 @@
-"""What the signs of a formula mean: every name in it that is no operand and no weight, each with the numbers of the record at hand.
+"""The meaning of a formula's signs: every name in it that is no operand and no weight, each with the numbers of the record.
 
-`mid / rms(mid) · W_ffn_norm`: "rms(x): the root of the mean of x² over its row, plus 1e-06 under the root". The sentences are words; a
-note is the word's key and what it tells of.
+`mid / rms(mid) · W_ffn_norm`: "rms(x): the root of the mean of x² over its row, plus 1e-06 under the root". The sentences are messages; a
+note is the key of one and its values.
 """
 
 import re
@@ -19,24 +19,24 @@ Note = tuple[str, dict[str, str]]  # what follows "formula." in a word's key, an
 SHOWN = 8  # numbers of a list that are written out
 
 
-def listed(numbers: list[float]) -> str:
-    """The first numbers of a list, and whether there are more."""
+def first_of(numbers: list[float]) -> str:
+    """Write the first numbers of a list, and the count of all if there are more."""
     return ", ".join(map(plain, numbers[:SHOWN])) + (f", … ({len(numbers)})" if len(numbers) > SHOWN else "")
 
 
 def rope(s: Mapping[str, Any]) -> Iterator[Note]:
-    """How pairs turn: which channels they are, how fast, and how a scaling bends that."""
+    """Yield the notes of rotary positions: the pairs of channels, their base, and the numbers of a scaling."""
     if "theta" not in s:
         return
     yield f"rope.{s['pairs']}", {"width": str(s["width"]), "theta": plain(s["theta"])}
     if "scaling" in s:
         more = {k: v for k, v in s.items() if k not in ("pairs", "theta", "width", "scaling")}
-        told = ", ".join(f"{k} {listed(list(v)) if isinstance(v, list | tuple) else plain(v)}" for k, v in more.items())
-        yield "rope.scaling", {"name": s["scaling"], "numbers": told}
+        numbers = ", ".join(f"{k} {first_of(list(v)) if isinstance(v, list | tuple) else plain(v)}" for k, v in more.items())
+        yield "rope.scaling", {"name": s["scaling"], "numbers": numbers}
 
 
 def mask(s: Mapping[str, Any]) -> Iterator[Note]:
-    """Which keys a query sees."""
+    """Yield the note of a mask: the keys that a query may see."""
     seen = s.get("mask")
     if seen is None:
         yield "mask.other", {}
@@ -47,31 +47,31 @@ def mask(s: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def one(key: str, **values: str) -> Callable[[Mapping[str, Any]], Iterator[Note]]:
-    """A note with these settings, each as it is written: eps="eps" takes the setting of that name."""
+    """Return the function that yields one note with these settings: eps="eps" takes the setting of that name."""
 
     def note(s: Mapping[str, Any]) -> Iterator[Note]:
         if all(name in s for name in values.values()):
-            found = {name: s[of] for name, of in values.items()}
-            yield key, {name: listed(x) if isinstance(x, list) else plain(x) for name, x in found.items()}
+            settings = {name: s[of] for name, of in values.items()}
+            yield key, {name: first_of(x) if isinstance(x, list) else plain(x) for name, x in settings.items()}
 
     return note
 
 
 def buckets(s: Mapping[str, Any]) -> Iterator[Note]:
-    """T5's buckets, of distances both ways or back alone."""
+    """Yield the note of T5's buckets, of distances both ways or back alone."""
     if "buckets" in s:
         yield f"buckets.{'both' if s['both_ways'] else 'back'}", {"count": str(s["buckets"]), "reach": str(s["reach"])}
 
 
 def scale(s: Mapping[str, Any]) -> Iterator[Note]:
-    """A scale that is no plain root: beside the width of a key, how much more than 1/√width it is."""
+    """Yield the note of a scale that is not 1/√width: if the width of a key is set, with their ratio."""
     if "width" in s:
         yield "scale.more", {"scale": plain(s["scale"]), "more": number(s["scale"] * s["width"] ** 0.5), "width": str(s["width"])}
     elif "scale" in s:
         yield "scale", {"scale": plain(s["scale"])}
 
 
-# A sign, as it stands in a formula, and what is told of it; the first letter that is no part of a longer name.
+# A pattern that finds a sign in a formula, and the function that yields its notes; a letter alone is no part of a longer name.
 SIGNS: dict[str, Callable[[Mapping[str, Any]], Iterator[Note]]] = {
     r"μ|σ": one("deviation", eps="eps"),
     r"rms\(": one("rms", eps="eps"),
@@ -115,19 +115,19 @@ SIGNS: dict[str, Callable[[Mapping[str, Any]], Iterator[Note]]] = {
 
 
 def notes(seen: Seen, dims: Mapping[str, str], text: str | None = None) -> list[Note]:
-    """What is told of the signs of a record's formula, in the order of `SIGNS`."""
+    """Return the notes of the signs in a record's formula, in the order of `SIGNS`. text: another formula, in its place."""
     own = formula(seen, dims) if text is None else text
     bare = re.sub(r"[Wb]_[\w.]+", "", own)  # a weight's name is no sign
     for path in seen.inputs:
         bare = bare.replace(path, "")
-    found: list[Note] = []
-    for sign, told in SIGNS.items():
+    out: list[Note] = []
+    for sign, explain in SIGNS.items():
         if re.search(sign, bare):
             with suppress(*BROKEN):
-                found += told(seen.settings)
-    return found
+                out += explain(seen.settings)
+    return out
 
 
-def sentences(found: list[Note]) -> list[str]:
-    """Notes in the language at hand, each once."""
-    return list(dict.fromkeys(say(f"formula.{key}", **values) for key, values in found))
+def sentences(noted: list[Note]) -> list[str]:
+    """Return the notes as sentences in the current language, each once."""
+    return list(dict.fromkeys(say(f"formula.{key}", **values) for key, values in noted))

@@ -7,7 +7,7 @@ import math
 
 
 def number(x: float) -> str:
-    """Up to five figures in at most eight characters; whole numbers as they are."""
+    """Write `x` in up to five figures and at most eight characters; an int as it is."""
     if isinstance(x, int):
         return str(x)
     if not math.isfinite(x):
@@ -23,15 +23,15 @@ def number(x: float) -> str:
 
 
 def finite(x: float | None) -> float | None:
-    """x for JSON, which has neither NaN nor infinities: null in their place."""
+    """Return x for JSON: None for NaN and infinities, which it lacks."""
     return None if x is None or not math.isfinite(x) else x
 
 
 def count(n: int) -> str:
-    """A count with its thousands apart: 16,512."""
+    """Write a count with its thousands apart: 16,512."""
     return f"{n:,}"
 
 
 def shape(sizes: tuple[int, ...]) -> str:
-    """128×512."""
+    """Write a shape: 128×512, or 1 for a single number."""
     return "×".join(map(str, sizes)) or "1"

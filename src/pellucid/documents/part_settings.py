@@ -1,4 +1,4 @@
-"""What a run's parts were built to do, as far as no tensor tells it: what their queries may see, and how their routers choose."""
+"""Settings of a run's parts that no tensor shows: the masks of attentions, and the routing of mixtures of experts."""
 
 from typing import Annotated, Any, TypedDict
 
@@ -37,7 +37,7 @@ class RoutingDocument(TypedDict):
 
 
 def masks(run: Run) -> dict[str, MaskDocument]:
-    """The mask of each attention by its path; empty where the model is not at hand."""
+    """Return the mask of each attention by its path; an empty dict for a run without its model."""
     if run.loaded is None:
         return {}
     before = prefix(len(run.trace.ids)) if run.loaded.config.prefix else None
@@ -46,7 +46,7 @@ def masks(run: Run) -> dict[str, MaskDocument]:
 
 
 def mask(part: Any, step: Step) -> MaskDocument:
-    """The mask of `part` in `step`, as data."""
+    """Return the mask of `part` in `step`, as data."""
     band = part.mask(step).allowed
     assert isinstance(band, Band)
     return {
@@ -60,14 +60,14 @@ def mask(part: Any, step: Step) -> MaskDocument:
 
 
 def routings(run: Run) -> dict[str, RoutingDocument]:
-    """The routing of each mixture of experts by its path; empty where the model is not at hand."""
+    """Return the routing of each mixture of experts by its path; an empty dict for a run without its model."""
     if run.loaded is None:
         return {}
     return {path: routing(m) for path, m in run.loaded.module.named_modules() if isinstance(m, Moe)}
 
 
 def routing(m: Moe) -> RoutingDocument:
-    """The routing document of `m`."""
+    """Return the routing document of `m`."""
     spec = m.spec
     return {
         "experts": spec.experts,

@@ -1,6 +1,6 @@
-"""What of a run's past would serve another prompt: the engine's own answer, from a prefix cache that the run's prompt has filled.
+"""The cached rows of a run that another prompt would reuse: the engine's own answer, from a prefix cache that the run's prompt has filled.
 
-A page of rows serves only whole: with pages of one row every row that stands after the same tokens does, with pages of 64 whole pages.
+The engine reuses whole pages: with pages of one row all rows of the common prefix, with pages of 64 rows its full pages.
 """
 
 from collections.abc import Sequence as Tokens
@@ -23,7 +23,7 @@ SIZES = (1, PAGE)  # rows of a page
 
 
 def reuse_document(run: Run, ids: Tokens[int], stop: Stop) -> dict[str, Any]:
-    """The other prompt's tokens, how many of the first are the run's own, and how many rows the engine would read instead of computing."""
+    """Return the tokens `ids`, the length of the prefix they share with the run, and the rows that the engine would reuse by page size."""
     model = model_of(run)
     if isinstance(model.module, Encoder):
         raise RequestError("server.past", 400, "run", model=model.name)
@@ -35,12 +35,12 @@ def reuse_document(run: Run, ids: Tokens[int], stop: Stop) -> dict[str, Any]:
     for size in SIZES:
         stop.check()
         pages.append({"size": size, "reused": reused(model, run.trace.ids, ids, size)})
-    told = {"schema": SCHEMA, "run": run.id, "ids": list(ids), "pieces": [visible(piece_of(tokenizer, i)) for i in ids]}
-    return told | {"same": same, "pages": pages}
+    about = {"schema": SCHEMA, "run": run.id, "ids": list(ids), "pieces": [visible(piece_of(tokenizer, i)) for i in ids]}
+    return about | {"same": same, "pages": pages}
 
 
 def reused(model: Model, first: Tokens[int], second: Tokens[int], size: int) -> int:
-    """Rows that a prompt finds stored where another ran before it."""
+    """Return the number of rows of `second` that the engine finds stored after it ran `first`. size: rows of a page."""
     one, two = model.requests([first, second], 1)
     budget = max(one.budget, two.budget)
     engine = Engine.of(model.module, 2 * budget + 2 * size, SchedulerLimits(budget, 1), size)
@@ -50,6 +50,6 @@ def reused(model: Model, first: Tokens[int], second: Tokens[int], size: int) -> 
             raise output.error
     engine.validate(two)
     text = Sequence(1, 0, two, list(two.prompt))
-    found = engine.storage.open(text)
+    rows = engine.storage.open(text)
     engine.storage.close(text)
-    return found
+    return rows

@@ -40,7 +40,7 @@ class CandidateDocument(TypedDict):
 
 
 class AnswerDocument(TypedDict):
-    """What could stand in one place, and what does."""
+    """The candidates of one place, and the picked one."""
 
     row: Annotated[int, Constraint(minimum=-1), "of a blank; -1: after the last row"]
     picked: CandidateDocument
@@ -132,7 +132,7 @@ class StepDocument(TypedDict):
 
 
 def run_document(run: Run, steps: int = 1) -> RunDocument:
-    """The run with the tensors of its first `steps` steps; those of another are in its `step_document`."""
+    """Return the run with the tensors of its first `steps` steps; those of the others are in their `step_document`."""
     pieces, new = ([run.piece(i) for i in ids] for ids in (run.trace.ids, run.trace.new))
     request, tokenizer, steps_alone = run.request, run.tokenizer, [step(run, k) for k in range(run.trace.steps)]
     first: list[AnswerDocument] = steps_alone[0]["answers"] if steps_alone else []
@@ -171,7 +171,7 @@ def run_document(run: Run, steps: int = 1) -> RunDocument:
 
 
 def blocks(run: Run) -> list[BlockDocument]:
-    """The blocks of the first step in order, with their parameters. A table that layers share belongs to the first of them."""
+    """Return the blocks of the first step in order, with their parameters. A table that layers share belongs to the first of them."""
     paths = list(dict.fromkeys(block(s.path)[0] for s in run.trace.seen[: run.firsts[1]])) if run.trace.steps else []
     if run.loaded is None:
         return [{"path": path, "parameters": None} for path in paths if path]
@@ -182,9 +182,9 @@ def blocks(run: Run) -> list[BlockDocument]:
 
 
 def drawn(run: Run) -> SamplingDocument:
-    """Every setting with which the run's tokens were drawn; nothing where that is not known, as of a trace, or where none was drawn.
+    """Return the settings of sampling of the run's tokens; {} for a trace, whose settings are not known, and a run without new tokens.
 
-    An encoder fills its blanks with the likeliest whatever the request says.
+    An encoder fills its blanks with the likeliest tokens whatever the request says.
     """
     if run.request is None or not run.trace.new:
         return {}
@@ -194,18 +194,18 @@ def drawn(run: Run) -> SamplingDocument:
 
 
 def step_document(run: Run, k: int) -> StepDocument:
-    """The tensors of step `k`."""
+    """Return the tensors of step `k`."""
     return {"schema": SCHEMA, "run": run.id, "step": k, "tensors": tensors(run, k)}
 
 
 def step(run: Run, k: int) -> RunStepDocument:
-    """Step `k` without its tensors. An encoder has one answer for each blank, every other model one."""
-    fed, past = run.fed(k)
+    """Return step `k` without its tensors. An encoder has one answer for each blank, every other model one."""
+    fed, cached = run.fed(k)
     answers = [answer(run, a) for a in (run.answers[k] if k < len(run.answers) else [])]
     return {
         "step": k,
         "fed": fed,
-        "past": past,
+        "past": cached,
         "first": run.firsts[k],
         "count": run.firsts[k + 1] - run.firsts[k],
         "answers": answers,
@@ -215,12 +215,12 @@ def step(run: Run, k: int) -> RunStepDocument:
 
 
 def answer(run: Run, a: Answer) -> AnswerDocument:
-    """An answer's document."""
+    """Return the document of answer `a`."""
     return {"row": a.row, "picked": candidate(run, a.pick), "candidates": [candidate(run, c) for c in a.candidates]}
 
 
 def candidate(run: Run, c: Candidate) -> CandidateDocument:
-    """A candidate's document."""
+    """Return the document of candidate `c`."""
     own = run.token(c.id)
     text = own.text if own.raw else None
     return {"id": c.id, "text": text, "piece": visible(own), "logit": finite(c.logit), "probability": finite(c.probability)}

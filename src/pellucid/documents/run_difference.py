@@ -1,7 +1,7 @@
-"""Two runs, tensor by tensor: which numbers are no longer the same, and by how much.
+"""Two runs compared tensor by tensor: which tensors differ, and by how much.
 
-Equal measures do not make equal tensors, so the numbers themselves are compared. A tensor that is not kept is not computed for this: it is
-the same where what it was made from is, by the same model.
+Equal stats do not make equal tensors, so the numbers themselves are compared. A tensor that is not kept is not computed for this: it is
+the same if its inputs are the same and the model is.
 """
 
 from typing import Any
@@ -22,11 +22,11 @@ STRIP = 1 << 20  # numbers compared at a time
 
 
 def differences_document(run: Run, other: Run, stop: Stop) -> dict[str, Any]:
-    """Of each tensor of the first step that both runs have: whether it differs, and by how much at most, where that is known."""
+    """Return each tensor of the first step that both runs have: whether it differs, and its largest difference if both are kept."""
     theirs = {(s.path, s.call): (m, s) for m, s in enumerate(other.trace.seen[: other.firsts[1]])}
     alike = run.loaded is not None and run.loaded is other.loaded
     changed: dict[str, bool] = {}
-    told = []
+    tensors = []
     for n, s in enumerate(run.trace.seen[: run.firsts[1]]):
         if (s.path, s.call) not in theirs:
             continue
@@ -35,18 +35,18 @@ def differences_document(run: Run, other: Run, stop: Stop) -> dict[str, Any]:
         largest = gap(s.value, t.value) if s.shape == t.shape and kept(s) and kept(t) else None
         moved = largest != 0.0 if largest is not None else s.shape != t.shape or not alike or unlike(s, t, run, other, changed)
         changed[s.path] = changed.get(s.path, False) or moved
-        told.append({"n": n, "other": m, "path": s.path, "call": s.call, "changed": moved, "largest": finite(largest)})
-    return {"schema": SCHEMA, "run": run.id, "other": other.id, "tensors": told}
+        tensors.append({"n": n, "other": m, "path": s.path, "call": s.call, "changed": moved, "largest": finite(largest)})
+    return {"schema": SCHEMA, "run": run.id, "other": other.id, "tensors": tensors}
 
 
 def unlike(s: Seen, t: Seen, run: Run, other: Run, changed: dict[str, bool]) -> bool:
-    """Whether a tensor that is not at hand may differ: edited, or made from what differs."""
+    """True if a tensor that is not kept may differ: it is edited, or one of its inputs differs."""
     made = any(changed.get(path, True) for path in s.inputs) if s.inputs else run.trace.ids != other.trace.ids
     return made or "edited" in (s.source, t.source)
 
 
 def gap(a: Tensor, b: Tensor) -> float:
-    """The largest difference of a cell, in float64; NaN in one place of both is none, in one alone it is infinite."""
+    """Return the largest difference of a cell, in float64. NaN in both counts as equal, in one alone as infinite."""
     largest = 0.0
     for x, y in zip(a.reshape(-1).split(STRIP), b.reshape(-1).split(STRIP), strict=True):
         u, v = x.double(), y.double()
@@ -56,7 +56,7 @@ def gap(a: Tensor, b: Tensor) -> float:
 
 
 def difference(run: Run, n: int, other: Run, m: int, at: str | None, level: slices.Level, stop: Stop) -> bytes:
-    """The other run's tensor less this one's, where the parts have equal shapes: as the bytes of a safetensors file."""
+    """Return the other run's tensor less this one's as the bytes of a safetensors file. A RequestError if the parts' shapes differ."""
     s, t = run.seen(n), other.seen(m)
     parts = [slices.part_of(at, x.shape) for x in (s, t)]
     sizes = [slices.size_of(p, x.shape) for p, x in zip(parts, (s, t), strict=True)]

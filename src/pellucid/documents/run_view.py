@@ -27,7 +27,7 @@ from pellucid.watching.watch import Seen
 
 @dataclass(frozen=True)
 class TensorView:
-    """One tensor: where it lies, what made it from which weights, its values and what they range over.
+    """A tensor of a run: its place, formula, weights and values.
 
     own: of its weights, those that no earlier tensor of its step used, so that the tensors of a block sum to the block.
     """
@@ -43,13 +43,13 @@ class TensorView:
 
     @property
     def sizes(self) -> str:
-        """Its axes but the batch, with their sizes: "T 5, H 4, K 32"."""
+        """Return its axes but the batch, with their sizes: "T 5, H 4, K 32"."""
         named = zip((show(axis) for axis in parse(self.dims)), self.value.shape, strict=True)
         return ", ".join(f"{axis} {n}" for axis, n in named if axis != "B")
 
     @property
     def range(self) -> tuple[float, float, float]:
-        """Least, mean and greatest value; the mean is taken in float64."""
+        """Return the least, mean and greatest value; the mean is taken in float64."""
         if self.value.numel() == 0 or self.value.is_meta:
             return (float("nan"),) * 3
         low, high = (x.item() * 1 for x in (self.value.min(), self.value.max()))  # of a mask 0 and 1
@@ -69,10 +69,10 @@ class TensorView:
 
 @dataclass(frozen=True)
 class StepView:
-    """One step: the ids that were fed, rows in the KV cache before, its tensors, and its answers; an encoder has one for each blank."""
+    """A step of a run: its input ids, its tensors and its answers, of an encoder one for each blank."""
 
     fed: list[int]
-    past: int
+    cached: int  # rows in the KV cache before
     tensors: list[TensorView]
     answers: list[Answer]
 
@@ -91,16 +91,16 @@ class RunView:
 
     @property
     def pieces(self) -> list[Piece]:
-        """The pieces of the prompt."""
+        """Return the pieces of the prompt."""
         return [self.run.token(i) for i in self.trace.ids]
 
     @property
     def heads(self) -> int:
-        """Query heads, the same number in all blocks."""
+        """Return the number of query heads, the same in all blocks."""
         return self.model.config.layers[0].attn.heads
 
     def blocks(self) -> list[str]:
-        """The blocks of the first step, in order."""
+        """Return the blocks of the first step, in order."""
         return list(dict.fromkeys(tensor.block for tensor in self.steps[0].tensors if tensor.block))
 
 
@@ -137,7 +137,7 @@ def view_of(model: Model, recorded: Trace, best: int = 5) -> RunView:
 
 
 def folded(view: RunView, layers: Sequence[int] = (), everything: bool = False) -> set[str]:
-    """The blocks that one line stands for: those whose tensors are named like an earlier block's, unless `layers` names them."""
+    """Return the blocks to fold: those whose tensors are named like an earlier block's, or with `layers` all others."""
     blocks = view.blocks()
     numbers = {b: int(m[1]) for b in blocks if (m := re.search(r"layers\.(\d+)$", b))}
     if everything:

@@ -1,4 +1,4 @@
-"""What settings of sampling make of a row of logits, stage by stage, as JSON."""
+"""The stages of sampling applied to a row of logits, as JSON."""
 
 import math
 from typing import Any
@@ -14,18 +14,18 @@ SCHEMA = 1
 
 
 def sample_document(run: Run, k: int, row: int, logits: Tensor, given: dict[str, Any], most: int) -> dict[str, Any]:
-    """What these settings of sampling make of a row's logits [V], stage by stage, and the token that they pick; the model does not run.
+    """Apply the settings `given` to a row's logits [V], and return the stages and the picked token; the model does not run.
 
-    rows: the tokens that are likeliest at the end, with their number after every stage; null where a stage has cut them.
+    rows: the `most` likeliest tokens of the last stage, with their number after every stage; null if a stage has cut them.
     """
     sampling = Sampling.of(given)
     sampling.check(len(logits))
-    found = stages(logits, sampling, run.read, run.trace.new[:k])
-    last = found[-1][1]
+    by_stage = stages(logits, sampling, run.read, run.trace.new[:k])
+    last = by_stage[-1][1]
     best = last.argsort(descending=True, stable=True)[:most].tolist()
     picked = choose(logits, sampling, run.read, run.trace.new[:k])
     best = best if picked in best else [*best[:-1], picked]
-    shown = [(name, int((x > (0 if name == "probabilities" else -math.inf)).sum()), x[best].tolist()) for name, x in found]
+    shown = [(name, int((x > (0 if name == "probabilities" else -math.inf)).sum()), x[best].tolist()) for name, x in by_stage]
     columns = zip(*(values for _, _, values in shown), strict=True)
     return {
         "schema": SCHEMA,

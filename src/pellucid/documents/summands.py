@@ -1,4 +1,4 @@
-"""A cell's terms as people read them: factors and what is added by the names of their operands, and its numbers put into the formula.
+"""The terms of a cell as people read them: factors and added numbers by the names of their operands, and numbers put into the formula.
 
 scores     q · k · scale         (0.310·-1.200 + 0.500·0.200 + … ) / √32
 pattern    e^(3.139 − 3.139) / Σ e^… = 1.000 / 1.101
@@ -17,7 +17,7 @@ from pellucid.ops.kinds import KINDS, Label, plain, scale_label
 from pellucid.watching.terms import Terms
 from pellucid.watching.watch import Seen
 
-# What the terms of all ops alike are called; an op's own labels stand in its OpKind.
+# The labels of terms that all ops share; an op's own labels stand in its OpKind.
 LABELS: dict[str, Label] = {
     "x": lambda m: m.x,
     "y": lambda m: m.inputs[1],
@@ -31,12 +31,12 @@ HIDDEN = "formula.hidden"
 
 
 def labels(seen: Seen, dims: Mapping[str, str]) -> Callable[[str], str]:
-    """How people read the name that an op gave a factor or a summand: "weight" of a product is W_q."""
+    """Return the function that labels an op's factors and summands: "weight" of a product is W_q."""
     made, kind = RecordOperands(seen, dims), KINDS.get(seen.op or "")
 
     def label(name: str) -> str:
-        if (found := ADAPTED.fullmatch(name)) is not None:
-            return made.additions[int(found[1])]
+        if (match := ADAPTED.fullmatch(name)) is not None:
+            return made.additions[int(match[1])]
         write = (kind and kind.labels.get(name)) or LABELS.get(name)
         with suppress(*BROKEN):
             return name if write is None else write(made)
@@ -46,7 +46,7 @@ def labels(seen: Seen, dims: Mapping[str, str]) -> Callable[[str], str]:
 
 
 def template(seen: Seen) -> str:
-    """What a cell's numbers are put into; empty where its products say it all."""
+    """Return the template for the numbers of a record's cells; "" if its products say it all."""
     kind = KINDS.get(seen.op or "")
     with suppress(*BROKEN):
         return kind.template(RecordOperands(seen, {})) if kind is not None and kind.template is not None else ""
@@ -54,21 +54,21 @@ def template(seen: Seen) -> str:
 
 
 def needed(text: str) -> list[str]:
-    """The numbers that a template is filled with."""
+    """Return the names of the numbers that a template needs."""
     return ["expert", "score"] if text == EXPERT else re.findall(r"\{(\w+)\}", text)
 
 
 def values(terms: Terms) -> dict[str, float]:
-    """The numbers of a cell by the names of its op: factors of one row, what is added, and what they are of."""
+    """Return the numbers of a cell by the names of its op: factors of one row, added numbers, and what the terms are about."""
     return {name: float(f[0]) for name, f in terms.factors.items() if len(f) == 1} | terms.added | terms.about
 
 
 def put(text: str, numbers: Mapping[str, float]) -> str:
-    """A template with its numbers, as people read them."""
-    told = {name: number(x) for name, x in numbers.items()}
+    """Fill a template with its numbers, as people read them."""
+    texts = {name: number(x) for name, x in numbers.items()}
     if text == E_NUMBERS and numbers.get("x") == float("-inf"):
         return say(HIDDEN)
     if text == EXPERT:
-        return say("formula.expert", expert=plain(numbers["expert"]), score=told["score"])
-    written = re.sub(r"\{(\w+)\}", lambda found: told.get(found[1], "…"), text)
+        return say("formula.expert", expert=plain(numbers["expert"]), score=texts["score"])
+    written = re.sub(r"\{(\w+)\}", lambda match: texts.get(match[1], "…"), text)
     return written.replace("+ -", "− ").replace("− -", "+ ")

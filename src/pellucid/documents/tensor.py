@@ -1,4 +1,4 @@
-"""A tensor of a run as JSON, without its values: what it is, what made it, what that took, and what the values range over."""
+"""A tensor of a run as JSON, without its values: its place and shape, formula, costs and stats."""
 
 from math import prod
 from typing import Annotated, Any, Literal, TypedDict
@@ -18,7 +18,7 @@ SCHEMA = 1
 
 
 class StatsDocument(TypedDict):
-    """What the finite values of a tensor range over, in float64; null where there is none."""
+    """Stats of a tensor's finite values, in float64; null if there is none."""
 
     min: float | None
     max: float | None
@@ -68,15 +68,15 @@ class TensorDocument(TypedDict):
 
 
 def tensors(run: Run, k: int) -> list[TensorDocument]:
-    """The tensors of step `k` by their numbers within the run."""
-    found = range(run.firsts[k], run.firsts[k + 1])
-    dims, seen = {s.path: s.dims for s in run.trace.seen}, [run.trace.seen[n] for n in found]
+    """Return the documents of the tensors of step `k`."""
+    numbers = range(run.firsts[k], run.firsts[k + 1])
+    dims, seen = {s.path: s.dims for s in run.trace.seen}, [run.trace.seen[n] for n in numbers]
     first = by_first_use(seen, {} if run.loaded is None else run.loaded.weights)
-    return [tensor(run, n, s, dims, own) for n, s, own in zip(found, seen, first, strict=True)]
+    return [tensor(run, n, s, dims, own) for n, s, own in zip(numbers, seen, first, strict=True)]
 
 
 def tensor(run: Run, n: int, s: Seen, dims: dict[str, str], own: tuple[Weight, ...]) -> TensorDocument:
-    """The document of record `s`, number `n` of the run. own: of its weights, those that no earlier tensor of the step used."""
+    """Return the document of record `s`, number `n` of the run. own: of its weights, those that no earlier tensor of the step used."""
     count = prod(s.shape)
     place, name = block(s.path)
     little = kept(s) and count <= run.limits.measured
@@ -116,7 +116,10 @@ def tensor(run: Run, n: int, s: Seen, dims: dict[str, str], own: tuple[Weight, .
 
 
 def extremes(stats: Stats | None, floating: bool) -> tuple[float | None, float | None, float | None]:
-    """Least, mean and greatest of all values, not of the finite ones alone; null where that is no finite number. floating: of the dtype."""
+    """Return least, mean and greatest of all values, not only of the finite ones; None for one that is not finite.
+
+    floating: True for a dtype of floats; of others least and greatest are ints.
+    """
     if stats is None or stats.nan:
         return None, None, None
     low = None if stats.minus_inf else finite(stats.min)
@@ -128,13 +131,13 @@ def extremes(stats: Stats | None, floating: bool) -> tuple[float | None, float |
 
 
 def stats_document(run: Run, n: int, s: Seen, stats: Stats) -> dict[str, Any]:
-    """What the values of one tensor range over. s: its record with them, and with the difference that a recomputed one has."""
+    """Return the stats of tensor `n`. s: its record, with the error of a recomputed one."""
     own = stats_to_json(stats)
     return {"schema": SCHEMA, "run": run.id, "n": n, "path": s.path, "source": s.source, "error": finite(s.error), "stats": own}
 
 
 def stats_to_json(stats: Stats) -> StatsDocument:
-    """The stats as JSON; of no finite value at all, null."""
+    """Return the stats as JSON; null for those that need a finite value if there is none."""
     return {
         "min": finite(stats.min),
         "max": finite(stats.max),

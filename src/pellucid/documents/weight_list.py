@@ -8,6 +8,6 @@ SCHEMA = 1
 
 
 def weights_document(loaded: LoadedModel) -> dict[str, Any]:
-    """Every weight of a model."""
-    told = [{f: getattr(w, f) for f in ("path", "dims", "axes", "shape", "dtype", "count", "parameter")} for w in loaded.weights.values()]
-    return {"schema": SCHEMA, "model": loaded.name, "weights": told}
+    """Return every weight of a model as JSON."""
+    rows = [{f: getattr(w, f) for f in ("path", "dims", "axes", "shape", "dtype", "count", "parameter")} for w in loaded.weights.values()]
+    return {"schema": SCHEMA, "model": loaded.name, "weights": rows}

@@ -93,7 +93,7 @@ def pieces(run: RunView, display: Display) -> list[Text]:
 def fed(run: RunView, step: StepView, index: int) -> Text:
     """What a further step was given."""
     tokens = " ".join(named(run, i) for i in step.fed)
-    sentence = say("explain.fed", token=tokens, before=step.past, after=step.past + len(step.fed))
+    sentence = say("explain.fed", token=tokens, before=step.cached, after=step.cached + len(step.fed))
     return Text.assemble((say("explain.step", step=index), TITLE), ("  " + sentence, DIM))
 
 
