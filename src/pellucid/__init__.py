@@ -65,9 +65,9 @@ if not TYPE_CHECKING:  # to which every name would be public
         """Find a public name in its module when it is first asked for, so that `pellucid --help` need not import torch."""
         if name not in _HOMES:
             raise AttributeError(f"pellucid.{name}")
-        found = getattr(importlib.import_module(f"pellucid.{_HOMES[name]}"), name)
-        globals()[name] = found
-        return found
+        value = getattr(importlib.import_module(f"pellucid.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -77,7 +77,7 @@ def test_a_formula_opens_down_to_the_fields_of_the_config(tab: Tab) -> None:
 def test_split_price_and_training_are_counted(tab: Tab) -> None:
     how: dict[str, Any] = {"context": 2048, "batch": 4, "dtype": "bfloat16", "cache": "bfloat16", "device": "h100"}
     bill, split = pellucid.count("llama-3.1-8b", **how), Split(2, 2, 1)
-    told = json.loads(json.dumps(count.document(bill, count.view("h100", 2.5, True, 8, True, 2, "tp=2,pp=2"))))
+    told = json.loads(json.dumps(count.document(bill, count.scenario("h100", 2.5, True, 8, True, 2, "tp=2,pp=2"))))
     tab.go(view="budget", budget="of:llama-3.1-8b context:2048 batch:4 device:h100")
     said = phrases("en")
     tab.page.click("details:has([data-devices]) summary")
@@ -103,7 +103,7 @@ def test_split_price_and_training_are_counted(tab: Tab) -> None:
     tab.page.get_by_label(said["page.budget.tp"]).fill("1")
     tab.page.keyboard.press("Tab")
     one = tab.page.locator("td[data-number='bounds.decode.price_of_a_million_tokens']")
-    alone = count.document(bill, count.view("h100", 2.5))["bounds"]["decode"]["price_of_a_million_tokens"]
+    alone = count.document(bill, count.scenario("h100", 2.5))["bounds"]["decode"]["price_of_a_million_tokens"]
     expect(one).to_have_attribute("data-value", str(alone))
     way = training(bill, Way(8, True, 2))
     found = tab.page.eval_on_selector_all(

@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 from pellucid.errors import RequestError
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.server.app import build
-from pellucid.server.connections import Connection, Room
+from pellucid.server.connections import Connection, ConnectionPool
 from pellucid.server.guard import Guard
 from pellucid.server.listen import listening, taken
 from served import PAGE, PORT, TOKEN
@@ -113,7 +113,7 @@ class Scene:
     """A room of connections to an application behind the guard: /api/models answers when it is told to, / at once."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
-        self.clock, self.connections, self.state, self.answered = Clock(), Room(limits), ServerState(), asyncio.Event()
+        self.clock, self.connections, self.state, self.answered = Clock(), ConnectionPool(limits), ServerState(), asyncio.Event()
         guard = Guard(self.app, TOKEN, PORT, frozenset(PAGE), limits)
         self.config = uvicorn.Config(guard, lifespan="off", ws="none", log_level="critical", timeout_keep_alive=10**6)
 
@@ -356,8 +356,8 @@ def test_a_hundred_half_sent_requests() -> None:
 
 def test_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: connections counted alike, and no room kept. Then the hundred deny everybody."""
-    monkeypatch.setattr(Room, "strangers", lambda self: [])
-    monkeypatch.setattr(Room, "admit", counted)
+    monkeypatch.setattr(ConnectionPool, "strangers", lambda self: [])
+    monkeypatch.setattr(ConnectionPool, "admit", counted)
     with open_port(Limits(connections=64)) as at, contextlib.ExitStack() as end:
         half = [end.enter_context(socket.create_connection(("127.0.0.1", at), timeout=60)) for _ in range(100)]
         for s in half:
@@ -365,7 +365,7 @@ def test_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ask(at, "/api/nix") == b"HTTP/1.1 503 Service Unavailable"
 
 
-def counted(self: Room, connection: Connection) -> None:
+def counted(self: ConnectionPool, connection: Connection) -> None:
     """Every connection has a place, with or without the token, until none is left."""
     if len(self.inside) > self.limits.connections:
         raise RequestError("server.connections", 503, limit=self.limits.connections)

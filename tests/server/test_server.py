@@ -81,7 +81,7 @@ def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models
         assert [a["row"] for a in step["answers"]] == [a.row for a in moment.answers]
         for mine_, its in zip(moment.answers, step["answers"], strict=True):
             its_rows = [(c["id"], c["logit"], c["probability"]) for c in (its["picked"], *its["candidates"])]
-            assert its_rows == [(c.id, c.logit, c.probability) for c in (mine_.pick, *mine_.candidates)]
+            assert its_rows == [(c.id, c.logit, c.probability) for c in (mine_.picked, *mine_.candidates)]
 
 
 @pytest.mark.parametrize("name", specimens())
@@ -293,7 +293,7 @@ def test_an_edited_value_is_computed_again_as_it_was_edited(api: Served) -> None
     with served(limits=Limits(value=400)) as small:
         small.session.runs.put(api.session.runs[other])
         run = small.run("pellucid/capitals", CAPITAL, new=2, edits=edits)
-        small.session.runs.found.pop(other)
+        small.session.runs.by_id.pop(other)
         for k, path in itertools.product((0, 1), ("layers.0.out", "layers.1.mid", "layers.3.out")):
             n = next(n for n, s in enumerate(api.session.runs[full["run"]].trace) if (s.path, s.step) == (path, k))
             assert raw(small.tensor(run["run"], n)[0]) == raw(api.tensor(full["run"], n)[0])

@@ -79,11 +79,11 @@ def ends(document: dict[str, Any], formulas: dict[str, str]) -> list[str]:
 
 
 def test_formulas_of_ranks_see_another_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    bill, view = pellucid.count("gpt2-small", device="h100"), count.view("h100", 2.0, ranks="tp=2")
+    bill, scenario = pellucid.count("gpt2-small", device="h100"), count.scenario("h100", 2.0, ranks="tp=2")
     document = count.document(bill, scenario)
-    assert ends(document, count_formulas.formulas(bill, view)) == []
+    assert ends(document, count_formulas.formulas(bill, scenario)) == []
     monkeypatch.setattr(count_formulas, "pace", lambda bill, split, phase, device: pace(bill, Split(), phase, device))
-    assert "ranks.bounds.decode.tokens_per_second" in ends(document, count_formulas.formulas(bill, view))
+    assert "ranks.bounds.decode.tokens_per_second" in ends(document, count_formulas.formulas(bill, scenario))
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -188,4 +188,4 @@ def test_the_latest_bills_are_kept() -> None:
     with served(limits=Limits(bills=2)) as api:
         for context in (8, 9, 10):
             fetch_bill(api, "gpt2-small", {"context": context}, {})
-        assert [dict(k[3:])["context"] for k in api.session.bills.found] == [9, 10]
+        assert [dict(k[3:])["context"] for k in api.session.bills.answers] == [9, 10]

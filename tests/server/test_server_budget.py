@@ -20,7 +20,7 @@ from torch import nn
 
 from pellucid.ops.blocks import Blocks
 from pellucid.runs import memory_budget
-from pellucid.runs.execute import whole
+from pellucid.runs.execute import full_record
 from pellucid.runs.kept_run import Run, RunStore
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.memory_budget import Budget, held_by, weights_of
@@ -128,7 +128,7 @@ def test_every_tensor_of_a_run_is_found() -> None:
             before = blocks()
             run = api.session.runs[api.run(model, prompt, new=2)["run"]]
             n = next(n for n, s in enumerate(run.trace.seen) if s.later is not None)
-            whole(run, n, Stop(), terms=True)
+            full_record(run, n, Stop(), terms=True)
             mine = {**run.memory, **held_by(run.again.values(), run.apart)}
             assert set(blocks()) - set(before) <= mine.keys() and sum(mine.values()) == sum(
                 held_by([run.trace, run.again], run.apart).values()
@@ -174,9 +174,9 @@ def test_a_value_stays_while_there_is_room() -> None:
         with served(MODEL, Limits(tables=1, kept=kept)) as api:
             run = api.run(MODEL, [5, 6, 7] * 200)
             stored, first = api.session.runs[run["run"]], tables(api, run)[:4]
-            values = [whole(stored, n, Stop()) for n in first]
-            assert all((whole(stored, n, Stop()) is s) == same for n, s in zip(first, values, strict=True))
-            assert stored.id in api.session.runs.found and api.session.runs.budget.total <= max(kept, sum(stored.memory.values()))
+            values = [full_record(stored, n, Stop()) for n in first]
+            assert all((full_record(stored, n, Stop()) is s) == same for n, s in zip(first, values, strict=True))
+            assert stored.id in api.session.runs.by_id and api.session.runs.budget.total <= max(kept, sum(stored.memory.values()))
 
 
 def test_a_run_that_has_gone_keeps_nothing() -> None:
@@ -186,7 +186,7 @@ def test_a_run_that_has_gone_keeps_nothing() -> None:
         stored, n = api.session.runs[run["run"]], tables(api, run)[0]
         api.run(MODEL, [5, 6])
         before = api.session.runs.budget.total
-        assert whole(stored, n, Stop()).value.shape[-1] == 60 and not stored.again and api.session.runs.budget.total == before
+        assert full_record(stored, n, Stop()).value.shape[-1] == 60 and not stored.again and api.session.runs.budget.total == before
         assert len(api.session.runs) == 1
 
 

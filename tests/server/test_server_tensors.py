@@ -37,7 +37,7 @@ def models() -> dict[str, pellucid.Model]:
 
 def test_measures_are_the_tensors(api: Served) -> None:
     for t in api.run("pellucid/capitals-deepseek", CAPITAL)["tensors"]:
-        run = api.session.runs.found[next(reversed(api.session.runs.found))]
+        run = api.session.runs.by_id[next(reversed(api.session.runs.by_id))]
         wide, stats = run.trace.seen[t["n"]].value.double(), t["stats"]
         assert (stats["min"], stats["max"], stats["absmax"]) == (float(wide.min()), float(wide.max()), float(wide.abs().max()))
         assert stats["mean"] == pytest.approx(float(wide.mean()), rel=1e-12, abs=1e-13)
@@ -307,7 +307,7 @@ def test_a_trace_beside_its_model(folder: Path, tmp_path: Path) -> None:
     trace = pellucid.trace(model, "The capital")
     trace.model = "elsewhere"
     trace.save(tmp_path / "t")
-    with served(str(tmp_path / "t"), beside=str(folder)) as api:
+    with served(str(tmp_path / "t"), recorded_by=str(folder)) as api:
         first = api.get("/api/models", "models")
         run = api.get(f"/api/runs/{first['run']}", "run")
         assert first["current"] == run["model"] == str(folder)

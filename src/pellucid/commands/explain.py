@@ -51,13 +51,13 @@ def add(app: typer.Typer) -> None:
         view = explained(model, prompt, steps, best, terms=cell is not None, inside="reference" if reference else "beside")
         options.warn_beyond(screen, model, len(view.trace.ids) + view.trace.steps - 1)
         shown = run_lines.Display(screen.width, screen.colour, tuple(layer or ()), head, everything, not screen.quiet)
-        found = cell_of(view.trace, *cell) if cell is not None else None
+        selected = cell_of(view.trace, *cell) if cell is not None else None
         dims = {s.path: s.dims for s in view.trace}
-        lines = cell_lines.account(found, dims, shown.width, everything) if found is not None else run_lines.story(view, shown)
+        lines = cell_lines.account(selected, dims, shown.width, everything) if selected is not None else run_lines.story(view, shown)
         if screen.json:
-            whole = run_document(view.run, view.trace.steps)
-            if found is not None:
-                whole["cell"] = document(found, dims)
-            screen.document(whole)
+            data = run_document(view.run, view.trace.steps)
+            if selected is not None:
+                data["cell"] = document(selected, dims)
+            screen.document(data)
         else:
             screen.lines(lines)

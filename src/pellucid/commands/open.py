@@ -23,7 +23,7 @@ def add(app: typer.Typer) -> None:
     def open_(
         ctx: typer.Context,
         model: Annotated[str, typer.Argument(metavar="[MODEL|TRACE]", help=say("open.help.model"))] = SPECIMEN,
-        beside: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=say("open.help.beside"))] = None,
+        recorded_by: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=say("open.help.beside"))] = None,
         port: Annotated[int, options.integer("--port", say("open.help.port"))] = 0,
         no_browser: Annotated[bool, typer.Option("--no-browser", help=say("open.help.no_browser"))] = False,
         device: Annotated[str, typer.Option("--device", metavar="NAME", help=say("open.help.device"))] = "cpu",
@@ -45,7 +45,7 @@ def add(app: typer.Typer) -> None:
                 browse(address, end)
 
         with ExitStack() as end:
-            serve(port, model, ready, beside=beside, device=device, dtype=dtype, ignore_fields=tuple(ignore_field or ()))
+            serve(port, model, ready, recorded_by=recorded_by, device=device, dtype=dtype, ignore_fields=tuple(ignore_field or ()))
 
 
 def judge(name: str) -> None:

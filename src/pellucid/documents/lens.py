@@ -12,7 +12,7 @@ from pellucid.documents.number import finite
 from pellucid.documents.run import candidate
 from pellucid.errors import RequestError
 from pellucid.runs.answers import candidates, tokenizer_of
-from pellucid.runs.execute import whole
+from pellucid.runs.execute import full_record
 from pellucid.runs.kept_run import Run
 from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
@@ -30,7 +30,7 @@ def model_of(run: Run) -> Model:
 def reader(run: Run, stop: Stop) -> Callable[[Seen], Tensor]:
     """Return a function from a record to its value, which is computed again if it is not kept."""
     numbers = {id(s): n for n, s in enumerate(run.trace.seen)}
-    return lambda s: whole(run, numbers[id(s)], stop).value
+    return lambda s: full_record(run, numbers[id(s)], stop).value
 
 
 def followed(run: Run, k: int, row: int, id: int | None) -> int:
@@ -40,7 +40,7 @@ def followed(run: Run, k: int, row: int, id: int | None) -> int:
         if id >= vocab:
             raise RequestError("server.field", 400, "id", name="id", found=id, allowed=f"0..{vocab - 1}")
         return id
-    picked = [a.pick.id for a in (run.answers[k] if k < len(run.answers) else []) if a.row == row]
+    picked = [a.picked.id for a in (run.answers[k] if k < len(run.answers) else []) if a.row == row]
     if not picked:
         raise RequestError("server.field", 400, "id", name="id", found="-", allowed=f"0..{vocab - 1}")
     return picked[0]

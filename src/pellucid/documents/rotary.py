@@ -9,7 +9,7 @@ from pellucid.documents.cell import cell_of
 from pellucid.documents.lens import model_of
 from pellucid.errors import RequestError
 from pellucid.ops.rotate import frequencies
-from pellucid.runs.execute import whole
+from pellucid.runs.execute import full_record
 from pellucid.runs.kept_run import Run
 from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
@@ -56,7 +56,7 @@ def rotated(run: Run, part: str, at: int, asks: bool, last: int, stop: Stop) -> 
         if s.step <= last and s.op == "rotate" and s.path.rpartition(".")[0] == part and ("H" in s.dims.split()) == asks:
             before = run.fed(s.step)[1]
             if before <= at < before + s.shape[1]:
-                return whole(run, n, stop, terms=True), at - before, before + s.shape[1]
+                return full_record(run, n, stop, terms=True), at - before, before + s.shape[1]
     raise RequestError("server.turns", 404, "query" if asks else "key", path=f"{part}: {at}")
 
 

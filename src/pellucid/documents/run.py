@@ -216,7 +216,7 @@ def step(run: Run, k: int) -> RunStepDocument:
 
 def answer(run: Run, a: Answer) -> AnswerDocument:
     """Return the document of answer `a`."""
-    return {"row": a.row, "picked": candidate(run, a.pick), "candidates": [candidate(run, c) for c in a.candidates]}
+    return {"row": a.row, "picked": candidate(run, a.picked), "candidates": [candidate(run, c) for c in a.candidates]}
 
 
 def candidate(run: Run, c: Candidate) -> CandidateDocument:

@@ -12,7 +12,7 @@ from torch import Tensor
 from pellucid.documents.number import finite
 from pellucid.errors import RequestError
 from pellucid.runs import slices
-from pellucid.runs.execute import whole
+from pellucid.runs.execute import full_record
 from pellucid.runs.kept_run import Run, kept
 from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
@@ -64,6 +64,6 @@ def difference(run: Run, n: int, other: Run, m: int, at: str | None, level: slic
         raise RequestError("server.patch", 400, "m", path=s.path, found=sizes[1], allowed=sizes[0])
     wide = torch.float64 if torch.float64 in (s.dtype, t.dtype) else torch.float32
     slices.require(parts[0], s.shape, wide, level, run.limits)
-    before, after = (whole(r, i, stop).value[p].double() for r, i, p in ((run, n, parts[0]), (other, m, parts[1])))
+    before, after = (full_record(r, i, stop).value[p].double() for r, i, p in ((run, n, parts[0]), (other, m, parts[1])))
     apart = (after - before).to(wide)
     return slices.packed(apart, (slice(None),) * apart.ndim, level, s.path)

@@ -1,6 +1,6 @@
 """A run, a tensor or a model as the page in one HTML file, and in a notebook's cell.
 
-The page is the one that the server serves; what it would ask the server stands in the file, made by the same functions.
+The page is the one that the server serves; the server's answers to its requests stand in the file, made by the same functions.
 """
 
 from pathlib import Path
@@ -16,17 +16,17 @@ LIMITS = RecordingLimits(bytes=64_000_000, numbers=2_000_000, cells=20_000)
 
 
 def html(thing: Subject, most: int = LIMITS.bytes, cells: int = LIMITS.cells) -> str:
-    """The page of a trace, of a tensor, or of a model without values, as the text of one HTML file.
+    """Return the page of a trace, of a tensor, or of a model without values, as the text of one HTML file.
 
-    most: bytes that what is recorded may take; what does not fit is left out, the largest tensors first, and the page says so.
-    cells: whose terms it carries at most, where the trace was made with terms=True: the last token's first, in a tensor the greatest.
+    most: bytes of the recording; beyond it tensors are left out, the largest first, and the page says so.
+    cells: the most cells with terms, if the trace was made with terms=True: those of the last token first, in a tensor the greatest.
     """
     run, place = subject(thing)
     return written(recording(run, place, RecordingLimits(most, LIMITS.numbers, cells)))
 
 
 def save(thing: Subject, path: str | Path, **how: int) -> None:
-    """Write `html` to a file that its owner alone may read; whole, or not at all."""
+    """Write `html` to a file that only its owner may read, atomically."""
     text = html(thing, **how)
     with replacing(Path(path), TraceError) as part:
         part.touch(0o600)
@@ -34,6 +34,6 @@ def save(thing: Subject, path: str | Path, **how: int) -> None:
 
 
 def cell(thing: Subject) -> str:
-    """The page of a thing as a notebook's output."""
+    """Return the page of `thing` as a notebook's output."""
     run, place = subject(thing)
     return frame.framed(written(recording(run, place, frame.LIMITS)), frame.plain(title(thing), run))

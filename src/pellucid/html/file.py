@@ -1,6 +1,6 @@
-"""The page as one file: its script and style inline, told to the browser by their hashes, and what is recorded as inert JSON.
+"""The page as one file: its script and style inline, allowed by their hashes, and the recording as inert JSON.
 
-The same file, to the byte but for what is recorded, as the page's own "Save as HTML" writes (web/src/run/save.ts).
+Except for the recording it is byte for byte the file that the page's own "Save as HTML" writes (web/src/run/save.ts).
 """
 
 import base64
@@ -18,12 +18,12 @@ SIGNS = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
 
 @cache
 def built(name: str) -> str:
-    """A file of the built page."""
+    """Return the text of a file of the built page."""
     return (WEB / name).read_bytes().decode("utf-8")
 
 
 def written(recorded: dict[str, Any]) -> str:
-    """The file with this recorded; see `recording`."""
+    """Return the text of the file with this recording; see `recording`."""
     script, style, icon = closed(built("page.js")), built("page.css"), packed(built("icon.svg").encode())
     only = {"default-src": NONE, "script-src": f"'{digest(script)}'", "style-src": f"'{digest(style)}'", "img-src": "data:"}
     policy = "; ".join(f"{what} {where}" for what, where in (only | {"base-uri": NONE, "form-action": NONE}).items())
@@ -39,20 +39,20 @@ def written(recorded: dict[str, Any]) -> str:
 
 
 def digest(text: str) -> str:
-    """What a content security policy calls a script or style by."""
+    """Return the hash by which a content security policy names a script or style."""
     return "sha256-" + packed(hashlib.sha256(text.encode()).digest())
 
 
 def packed(content: bytes | memoryview) -> str:
-    """Bytes as text, in base64."""
+    """Return bytes as text, in base64."""
     return base64.b64encode(content).decode("ascii")
 
 
 def inert(content: Any) -> str:
-    """JSON in which no text can end the element that holds it."""
+    """Return JSON in which no text can end the element that holds it."""
     return json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(SIGNS)
 
 
 def closed(script: str) -> str:
-    """A script that holds no end of a script."""
+    """Escape the ends of scripts within a script."""
     return re.sub(r"</(script)", r"<\\/\1", script, flags=re.I).replace("<!--", "<\\!--")

@@ -16,18 +16,18 @@ LOOKS = f"width: 100%; height: {HEIGHT}px; border: 1px solid #8886; border-radiu
 
 
 def framed(page: str, plain: str) -> str:
-    """The output: a page's text within an attribute, and the plain text beside it."""
+    """Return the output: the page's text within an attribute, and the plain text beside it."""
     frame = f"""<iframe title="Pellucid" sandbox="allow-scripts" style="{LOOKS}" srcdoc='{quoted(page)}'></iframe>"""
     return f'<div class="pellucid">{HIDDEN}<pre>{quoted(plain).replace("<", "&lt;")}</pre>{frame}</div>'
 
 
 def quoted(text: str) -> str:
-    """A text that stands in an attribute between single quotes: most of what a page holds are double ones."""
+    """Escape a text for an attribute in single quotes: a page has mostly double ones."""
     return text.replace("&", "&amp;").replace("'", "&#39;")
 
 
 def plain(title: str, run: Run) -> str:
-    """What a run holds, a line for each tensor of its first step."""
+    """Return a run as plain text, a line for each tensor of its first step."""
     rows = [(t["path"], t["dims"], "×".join(map(str, t["shape"])), t["dtype"], t["made"]) for t in run_document(run)["tensors"]]
     width = [max((len(row[i]) for row in rows[:LINES]), default=0) for i in range(4)]
     lines = ["  ".join((*(text.ljust(n) for text, n in zip(row, width, strict=False)), row[4])).rstrip() for row in rows[:LINES]]

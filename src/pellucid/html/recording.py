@@ -1,7 +1,7 @@
-"""What a page in a file carries: the server's answers by what the page would ask, and the tensors' bytes, as much as a limit allows.
+"""The recording in a page's file: the server's answers by the page's requests, and the bytes of tensors, within a limit.
 
-First the documents, step by step, within half of the limit; then the tensors' values, the smallest first; then the terms of cells. What is
-left out is counted, for the page to say so.
+First the documents, step by step, within half of the limit; then the tensors' values, the smallest first; then the terms of cells. Steps
+and tensors that are left out are counted, for the page to say so.
 """
 
 from collections.abc import Mapping
@@ -34,12 +34,12 @@ TOP, FIRST = 1000, 5  # the pieces that the page asks for with an answer, and af
 ENTRY = 200  # bytes about a tensor's values: its name, its shape, its hash
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 COLUMN = 11  # bytes that a number of a column takes, in base64
-CELL = 64  # bytes that tell of a cell which columns it takes, and its sum
+CELL = 64  # bytes of a cell's column numbers and its sum
 
 
 @dataclass(frozen=True)
 class RecordingLimits:
-    """bytes: of all that is recorded.  numbers, cells: how many factors of terms, and of how many cells."""
+    """Limits of a recording. bytes: of all of it.  numbers: of factors in terms.  cells: with terms."""
 
     bytes: int
     numbers: int
@@ -47,7 +47,7 @@ class RecordingLimits:
 
 
 def recording(run: Run, place: Place, limits: RecordingLimits) -> dict[str, Any]:
-    """All that the page of a run shows. place: where it opens."""
+    """Return all that the page of a run shows. place: the view that it opens with."""
     document = run_document(run)
     answers: dict[str, Any] = {"models": models(run), f"runs/{run.id}": document}
     if run.model is not None and not document["values"]:
@@ -61,12 +61,12 @@ def recording(run: Run, place: Place, limits: RecordingLimits) -> dict[str, Any]
             break
         answers |= more
         used += size
-    told = {n: run.trace.seen[n] for n in range(run.firsts[len(document["steps"])]) if carries(run.trace.seen[n])}
-    carried = fitting(told, limits.bytes - used)
-    room = max(0, limits.bytes - used - sum(taken(s) for s in carried.values()))
-    columns = Columns(min(limits.numbers, room // 2 // COLUMN), min(limits.cells, room // 2 // CELL))
-    terms = {"bytes": packed(columns.file(carried)), "told": columns.carried, "cells": sum(s.value.numel() for s in told.values())}
-    left = {"tensors": len(told) - len(carried), "of": len(told), "steps": len(steps) - len(document["steps"]), "limit": limits.bytes}
+    records = {n: run.trace.seen[n] for n in range(run.firsts[len(document["steps"])]) if carries(run.trace.seen[n])}
+    carried = fitting(records, limits.bytes - used)
+    free = max(0, limits.bytes - used - sum(taken(s) for s in carried.values()))
+    columns = Columns(min(limits.numbers, free // 2 // COLUMN), min(limits.cells, free // 2 // CELL))
+    terms = {"bytes": packed(columns.file(carried)), "told": columns.carried, "cells": sum(s.value.numel() for s in records.values())}
+    left = {"tensors": len(records) - len(carried), "of": len(records), "steps": len(steps) - len(document["steps"]), "limit": limits.bytes}
     return {
         "schema": SCHEMA,
         "place": urlencode(place),
@@ -79,13 +79,13 @@ def recording(run: Run, place: Place, limits: RecordingLimits) -> dict[str, Any]
 
 
 def models(run: Run) -> dict[str, Any]:
-    """What the page may choose from: the one model; of a trace that only tells a name, the name."""
+    """Return the list of models: the run's own; for a trace without its model, an entry with the name."""
     row = {"name": run.trace.model, "prompt": run.trace.prompt, "weights": False} if run.loaded is None else run.loaded.row()
     return {"schema": SCHEMA, "current": row["name"], "run": run.id, "models": [row]}
 
 
 def counts(run: Run, model: Model) -> dict[str, Any]:
-    """What a model's budget is drawn from: its weights, its bill in its own format, and no other model or device to put beside it."""
+    """Return the answers for a model's budget: its weights, its bill in its own format, and a catalogue without other models or devices."""
     assert run.loaded is not None
     dtype = counted_dtype(model)
     cache = "bfloat16" if dtype == "int4" else dtype
@@ -97,58 +97,58 @@ def counts(run: Run, model: Model) -> dict[str, Any]:
     }
 
 
-def query(told: Mapping[str, object]) -> str:
-    """Parameters as a browser writes them, which escapes ~ and leaves *."""
-    return urlencode(told).replace("~", "%7E").replace("%2A", "*")
+def query(parameters: Mapping[str, object]) -> str:
+    """Write parameters as a browser does, which escapes ~ and leaves *."""
+    return urlencode(parameters).replace("~", "%7E").replace("%2A", "*")
 
 
 def samples(run: Run, step: RunStepDocument) -> dict[str, Any]:
-    """The pieces of the likeliest tokens at each answer of a step, where its logits are there."""
-    k, found = step["step"], dict[str, Any]()
+    """Return the likeliest tokens at each answer of a step; {} if its logits are not kept."""
+    k, answers = step["step"], dict[str, Any]()
     seen = run.trace.seen[run.firsts[k] : run.firsts[k + 1]]
     logits = next((s.value for s in seen if s.path == "logits" and kept(s)), None)
     if logits is None:
-        return found
+        return answers
     for row in (a["row"] for a in step["answers"]):
-        asked = {"sampling": {"temperature": 1}, "row": row, "top": TOP}
-        told = sample_document(run, k, row, logits[0, row].cpu(), sampling_of(asked), TOP)
-        found[f"runs/{run.id}/steps/{k}/sample {inert(asked)}"] = told
-    return found
+        body = {"sampling": {"temperature": 1}, "row": row, "top": TOP}
+        document = sample_document(run, k, row, logits[0, row].cpu(), sampling_of(body), TOP)
+        answers[f"runs/{run.id}/steps/{k}/sample {inert(body)}"] = document
+    return answers
 
 
 def lenses(run: Run, step: RunStepDocument) -> dict[str, Any]:
-    """What the stream says of each pick of a step after every block, and what each part added to it, where that can be told."""
-    found = dict[str, Any]()
+    """Return the lens and the attribution of each picked token of a step; {} for a trace without its model."""
+    answers = dict[str, Any]()
     for row, id in ((a["row"], a["picked"]["id"]) for a in step["answers"]):
         at, place = query({"id": id} if row < 0 else {"row": row, "id": id}), f"runs/{run.id}/steps/{step['step']}"
         with suppress(PellucidError):  # a trace without its model has neither
-            found[f"{place}/lens?{at}"] = lens_document(run, step["step"], row, id, FIRST, Stop())
+            answers[f"{place}/lens?{at}"] = lens_document(run, step["step"], row, id, FIRST, Stop())
         with suppress(PellucidError):
-            found[f"{place}/attribution?{at}"] = attribution_document(run, step["step"], row, id, Stop())
-    return found
+            answers[f"{place}/attribution?{at}"] = attribution_document(run, step["step"], row, id, Stop())
+    return answers
 
 
-def fitting(told: Mapping[int, Seen], room: int) -> dict[int, Seen]:
-    """The tensors whose values go into this many bytes, by their numbers: the smallest ones."""
+def fitting(records: Mapping[int, Seen], free: int) -> dict[int, Seen]:
+    """Return the smallest records, by number, whose values fit into `free` bytes together."""
     chosen = set()
-    for n in sorted(told, key=lambda n: (told[n].value.nbytes, n)):
-        if (room := room - taken(told[n])) < 0:
+    for n in sorted(records, key=lambda n: (records[n].value.nbytes, n)):
+        if (free := free - taken(records[n])) < 0:
             break
         chosen.add(n)
-    return {n: s for n, s in told.items() if n in chosen}
+    return {n: s for n, s in records.items() if n in chosen}
 
 
 def carries(seen: Seen) -> bool:
-    """Whether a record has values that a page can read."""
+    """True if a record has values that a page can read."""
     return kept(seen) and seen.value.dtype in NAMES
 
 
 def taken(seen: Seen) -> int:
-    """Bytes that a tensor's values take in a file."""
+    """Return the bytes that a tensor's values take in a file."""
     return -(-int(seen.value.nbytes) // 3) * 4 + ENTRY
 
 
 def values(seen: Seen) -> dict[str, Any]:
-    """A tensor's bytes, and their hash."""
+    """Return a tensor's bytes and their hash."""
     x = plain(seen.value)
     return {"dtype": NAMES[x.dtype], "shape": list(x.shape), "bytes": packed(raw(x)), "sha256": digest(x)}

@@ -1,6 +1,6 @@
-"""What a page is of: a trace, what a watch has recorded, one tensor, or a model; each as the run that the server would tell of.
+"""The subject of a page: a trace, a watch's records, one tensor, or a model; each as a run, as the server has it.
 
-A trace that ran in this process knows its model, which tells pieces, parameters and likeliest tokens; one from a folder knows its name.
+A trace that ran in this process has its model, and so pieces, parameters and likeliest tokens; one from a folder has only its name.
 """
 
 from collections.abc import Mapping
@@ -23,39 +23,39 @@ from pellucid.watching.watch import Records, Seen, Watch
 
 Subject = Records | Seen | Model
 Place = Mapping[str, str]
-ROWS = (0,) * 5  # what a model without a tokenizer is shown with; on shapes alone any ids do
+ROWS = (0,) * 5  # the ids of a model without a tokenizer; for shapes any will do
 DTYPES = ("float32", "bfloat16", "float16", "int8", "int4")  # that the page can count with
 
 
 def subject(thing: Subject) -> tuple[Run, Place]:
-    """The run that tells of a thing, and where the page opens: a trace at its life, a tensor at its tile, a model at what it holds."""
+    """Return the run of `thing`, and the view that the page opens with: of a tensor its tile, of a model its budget."""
     if isinstance(thing, Model):
         dtype = counted_dtype(thing)
         return of_model(thing), {"view": "budget"} | ({} if dtype == "bfloat16" else {"budget": f"dtype:{dtype}"})
     if isinstance(thing, Seen):
-        return Run(None, Trace(seen=[whole(replace(thing, step=0, call=0, request=None))])), {"tensor": thing.path}
+        return Run(None, Trace(seen=[tensor_only(replace(thing, step=0, call=0, request=None))])), {"tensor": thing.path}
     traced = thing if isinstance(thing, Trace) else Trace(type(thing.model).__name__ if isinstance(thing, Watch) else "", seen=thing.seen)
-    traced = replace(traced, seen=[whole(s) for s in traced])
-    loaded = held_by(traced.runner if isinstance(thing, Trace) else getattr(thing, "model", None), traced.model)
+    traced = replace(traced, seen=[tensor_only(s) for s in traced])
+    loaded = loaded_from(traced.runner if isinstance(thing, Trace) else getattr(thing, "model", None), traced.model)
     return recorded(loaded, traced, LIMITS), {}
 
 
 def title(thing: Subject) -> str:
-    """A thing in one line."""
+    """Describe `thing` in one line."""
     if isinstance(thing, Trace | Model):
         return repr(thing)
     return f"{type(thing).__name__}({thing.path!r})" if isinstance(thing, Seen) else f"{type(thing).__name__}({len(thing)})"
 
 
-def held_by(runner: object, name: str) -> LoadedModel | None:
-    """What ran: a model, or a module alone; None where it is not at hand."""
+def loaded_from(runner: object, name: str) -> LoadedModel | None:
+    """Return the model or module that ran, as a LoadedModel; None for anything else."""
     if isinstance(runner, Model):
         return LoadedModel(runner.name, runner.family.name, runner.module, runner)
     return LoadedModel(name, "", runner, None) if isinstance(runner, Decoder | EncoderDecoder) else None
 
 
 def of_model(model: Model) -> Run:
-    """A model's shapes, by one forward on meta of the example that its kind begins with."""
+    """Return a run with a model's shapes, by one forward on meta of its kind's example."""
     loaded = LoadedModel(model.name, model.family.name, meta_model(model.config, model.dtype), model)
     text = EXAMPLES[loaded.kind] if tokenizer_of(model) is not None else None
     rows = ROWS[: model.config.positions or len(ROWS)]
@@ -63,13 +63,13 @@ def of_model(model: Model) -> Run:
 
 
 def counted_dtype(model: Model) -> str:
-    """The format that a model's weights are counted in."""
-    found = model.quant or str(model.dtype).removeprefix("torch.")
-    return found if found in DTYPES else "bfloat16"
+    """Return the format that a model's weights are counted in."""
+    name = model.quant or str(model.dtype).removeprefix("torch.")
+    return name if name in DTYPES else "bfloat16"
 
 
-def whole(seen: Seen) -> Seen:
-    """The record; where `keep` has kept something else than the tensor, without it."""
+def tensor_only(seen: Seen) -> Seen:
+    """Return the record, without its value if a watch's `keep` stored something other than the tensor."""
     x = seen.value
     same = isinstance(x, Tensor) and tuple(x.shape) == tuple(seen.shape) and x.dtype == seen.dtype
     return seen if same else replace(seen, value=None, terms=None)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 LANGUAGES = ("en", "zh")
 LONGEST = 200  # characters kept of any one value
-MOST = 100  # values told of a list
+MOST = 100  # values written of a list
 
 _chosen: str | None = None
 _here: ContextVar[str | None] = ContextVar("language", default=None)  # of one request among several
@@ -29,7 +29,7 @@ def use(language: str | None) -> None:
 
 @contextmanager
 def speaking(language: str | None) -> Iterator[None]:
-    """Speak this language in here, whatever others speak; None changes nothing."""
+    """Speak this language within the block, in this context alone; None changes nothing."""
     outer = _here.set(language or _here.get())
     try:
         yield
@@ -38,28 +38,28 @@ def speaking(language: str | None) -> Iterator[None]:
 
 
 def language() -> str:
-    """The language in use: "en" or "zh"."""
+    """Return the language in use: "en" or "zh"."""
     if (chosen := _here.get() or _chosen) is not None:
         return chosen
-    asked = os.environ.get("PELLUCID_LANG") or os.environ.get("LANG", "")
-    return "zh" if asked.lower().startswith("zh") else "en"
+    locale = os.environ.get("PELLUCID_LANG") or os.environ.get("LANG", "")
+    return "zh" if locale.lower().startswith("zh") else "en"
 
 
 @cache
 def phrases(language: str) -> dict[str, str]:
-    """All sentences of one language, by key."""
+    """Return all sentences of one language, by key."""
     text = Path(__file__).with_name(f"{language}.json").read_text(encoding="utf-8")
-    found: dict[str, str] = json.loads(text)
-    return found
+    sentences: dict[str, str] = json.loads(text)
+    return sentences
 
 
 def say(key: str, **values: object) -> str:
-    """The sentence of this key, with the values put in."""
+    """Return the sentence of this key, with the values put in."""
     return phrases(language())[key].format(**{name: plain(value) for name, value in values.items()})
 
 
 class All(tuple[object, ...]):
-    """Values of which each is told, and cut for itself: a list is not cut in the middle of a name. between: what stands between them."""
+    """Values that are each written and cut on their own, so that no list ends in the middle of a name. between: the separator."""
 
     between: str
 
@@ -73,7 +73,7 @@ class All(tuple[object, ...]):
 
 
 def plain(value: object) -> str:
-    """A value as text that is safe to print: control characters escaped, at most 200 characters, of each where there are several."""
+    """Return a value as text that is safe to print: control characters escaped, and at most 200 characters, of an All for each value."""
     if isinstance(value, All):
         return str(value)
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))

@@ -28,27 +28,27 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Answer:
-    """What could stand in one place, and what does: after the last row, or in a blank, whose row is told."""
+    """The candidates of one place, and the picked one. row: of a blank; -1 for the place after the last row."""
 
     row: int
     candidates: list[Candidate]
-    pick: Candidate
+    picked: Candidate
 
 
-def answer(tokenizer: Tokenizer | None, logits: Tensor, row: int, pick: int, best: int) -> Answer:
-    """The best candidates by logits [V], and the one that was taken."""
+def answer(tokenizer: Tokenizer | None, logits: Tensor, row: int, token: int, best: int) -> Answer:
+    """Return the answer at `row`: the `best` likeliest candidates by logits [V], and the picked `token`."""
     order = torch.sort(logits, descending=True, stable=True)[1][:best].tolist()
-    return Answer(row, candidates(tokenizer, logits, order), candidates(tokenizer, logits, [pick])[0])
+    return Answer(row, candidates(tokenizer, logits, order), candidates(tokenizer, logits, [token])[0])
 
 
 def candidates(tokenizer: Tokenizer | None, logits: Tensor, ids: Sequence[int]) -> list[Candidate]:
-    """These ids as candidates, by logits [V]; their probabilities are of the whole vocabulary."""
+    """Return these ids as candidates by logits [V]. Probabilities are over the full vocabulary."""
     shares = probabilities(logits)
     return [Candidate(piece_of(tokenizer, i), logits[i].item(), shares[i].item()) for i in ids]
 
 
 def tokenizer_of(model: Model) -> Tokenizer | None:
-    """The model's tokenizer, None where its folder has none: ids are explained without."""
+    """Return the model's tokenizer, None if its folder has none."""
     try:
         return model.tokenizer
     except CheckpointError:
@@ -56,7 +56,7 @@ def tokenizer_of(model: Model) -> Tokenizer | None:
 
 
 def piece_of(tokenizer: Tokenizer | None, id: int) -> Piece:
-    """An id's piece; an id that no piece has is empty of bytes."""
+    """Return the piece of an id; one without bytes if the tokenizer has none."""
     if tokenizer is None:
         return Piece(id, "", b"", False)
     try:
@@ -66,7 +66,7 @@ def piece_of(tokenizer: Tokenizer | None, id: int) -> Piece:
 
 
 def visible(piece: Piece) -> str:
-    """A piece so that each of its bytes shows: a space as ·, bytes that are no text alone as <E4 B8>, control characters escaped."""
+    """Write a piece so that each of its bytes shows: a space as ·, incomplete UTF-8 as <E4 B8>, control characters escaped."""
     if not piece.raw:
         return ""
     try:

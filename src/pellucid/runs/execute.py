@@ -1,8 +1,8 @@
-"""Runs of models, kept until others need their place: a trace of a prompt with what could come next at every step.
+"""Runs of models: a trace of a prompt, with the candidates for the next token at every step.
 
-A value too large to keep is let go; asked for, it is computed again by the same run watched at its path alone. Many or large tables of
-scores are only listed; on request, one is computed by its op's reference from the inputs of the op: no model runs for it,
-and it waits for none.
+A value too large to keep is let go; on request it is computed again by the same run, watched at its path alone. Many or large tables of
+scores are only listed; on request one is computed by its op's reference from the inputs of the op, which needs no run of the model and no
+place in the queue.
 """
 
 import threading
@@ -36,7 +36,7 @@ TABLE = threading.Lock()  # one listed table is computed at a time, of all runs:
 
 
 class Keeping:
-    """A watch's `keep` that keeps values while there is room, and their stats beyond it."""
+    """A watch's `keep` that keeps values within the limits, and beyond them only their stats."""
 
     def __init__(self, stop: Stop, limits: Limits) -> None:
         self.stop, self.limits, self.size = stop, limits, 0
@@ -56,7 +56,7 @@ class Keeping:
 
 
 def run_prompt(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits, values: Callable[[str, int], Tensor]) -> Run:
-    """Run a prompt, watched; tables of scores are listed alone where they are large. values: another run's tensor, for patches."""
+    """Run a prompt, watched; large tables of scores are only listed. values: returns another run's tensor, for patches."""
     if loaded.model is None or not loaded.has_weights:
         return shapes(loaded, request, stop, limits)
     model = loaded.model
@@ -83,36 +83,36 @@ def run_prompt(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Lim
     forget(traced)
     run = Run(loaded, traced, answers, request, patches, limits)
     if isinstance(model.module, Encoder) and model.config.head:
-        logits = whole(run, next(n for n, s in enumerate(traced.seen) if s.path == "logits"), stop).value
+        logits = full_record(run, next(n for n, s in enumerate(traced.seen) if s.path == "logits"), stop).value
         rows = zip(traced.blanks, traced.new, strict=True)
         answers.append([answer(tokenizer, logits[0, row], row, new, limits.candidates) for row, new in rows])
     return run
 
 
 def recorded(loaded: LoadedModel | None, traced: Trace, limits: Limits, folder: object = None) -> Run:
-    """The run of a trace: what could come next at every step whose logits were recorded, and what did. folder: where it was read from."""
+    """Return the run of a trace, with an answer for every step whose logits were recorded. folder: of the trace, for the error."""
     if traced.steps > limits.steps:
         raise TraceError("trace.steps", folder=folder or traced.model, found=traced.steps, most=limits.steps)
     run = Run(loaded, traced, limits=limits)
-    found = {s.step: s.value for s in traced if s.path == "logits" and kept(s) and s.value.ndim == 3 and s.value.is_floating_point()}
+    logits = {s.step: s.value for s in traced if s.path == "logits" and kept(s) and s.value.ndim == 3 and s.value.is_floating_point()}
     for k in range(traced.steps):
         picks = zip(traced.blanks, traced.new, strict=False) if traced.blanks else ((-1, i) for i in traced.new[k : k + 1])
-        x = found[k][0] if k in found and len(found[k]) else torch.empty(0, 0)
-        fit = [(row, pick) for row, pick in picks if row < len(x) > 0 and pick < x.shape[1]]
-        run.answers.append([answer(run.tokenizer, x[row], row, pick, limits.candidates) for row, pick in fit])
+        x = logits[k][0] if k in logits and len(logits[k]) else torch.empty(0, 0)
+        fit = [(row, token) for row, token in picks if row < len(x) > 0 and token < x.shape[1]]
+        run.answers.append([answer(run.tokenizer, x[row], row, token, limits.candidates) for row, token in fit])
     return run
 
 
 def ids_of(model: Model, prompt: str | None, ids: Sequence[int] | None, limits: Limits) -> list[int]:
-    """The ids of `prompt`, or `ids` themselves. A RequestError if there are more than the limit, a UseError if there are none."""
+    """Return the ids of `prompt`, or `ids` themselves. A RequestError if there are more than the limit, a UseError if there are none."""
     if prompt is not None and len(prompt) > 32 * limits.tokens:
         raise RequestError("server.tokens", 400, "prompt", found=len(prompt), limit=limits.tokens)
-    found = list(ids) if ids is not None else model.ids(str(prompt))
-    if not found:
+    prompt_ids = list(ids) if ids is not None else model.ids(str(prompt))
+    if not prompt_ids:
         raise UseError("generate.empty", name="prompt")
-    if len(found) > limits.tokens:
-        raise RequestError("server.tokens", 400, "prompt", found=len(found), limit=limits.tokens)
-    return found
+    if len(prompt_ids) > limits.tokens:
+        raise RequestError("server.tokens", 400, "prompt", found=len(prompt_ids), limit=limits.tokens)
+    return prompt_ids
 
 
 def forget(traced: Trace) -> None:
@@ -144,7 +144,7 @@ def choosing(loaded: LoadedModel, request: RunRequest, ids: Sequence[int]) -> Ca
 
 
 def changes(request: RunRequest, patches: Mapping[Edit, Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
-    """The edits of `request` by path, from the first step on; see `watch`."""
+    """Return the edits of `request` by path, as functions for `watch`; they count steps from the first."""
     return {e.path: changing([x for x in request.edits if x.path == e.path], patches) for e in request.edits}
 
 
@@ -177,7 +177,7 @@ def changing(edits: Sequence[Edit], patches: Mapping[Edit, Tensor]) -> Callable[
 
 
 def check_number(number: float, name: str, dtype: torch.dtype) -> None:
-    """Refuse a number that this type does not hold: one beyond its largest, or a fraction among whole numbers."""
+    """Raise a RequestError for a number that `dtype` cannot hold: one beyond its range, or a fraction for integers."""
     if dtype.is_floating_point:
         most = torch.finfo(dtype).max
         if abs(number) > most:
@@ -189,7 +189,7 @@ def check_number(number: float, name: str, dtype: torch.dtype) -> None:
 
 
 def shapes(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits) -> Run:
-    """One forward on meta: every tensor's shape and products, and no number."""
+    """Run one forward on meta: the run has every tensor's shape and products, and no number."""
     if request.ids is None and loaded.model is None:
         raise RequestError("server.shapes", 400, "prompt", model=loaded.name)
     ids = list(request.ids) if request.ids is not None else loaded.model.ids(str(request.prompt)) if loaded.model is not None else []
@@ -204,8 +204,8 @@ def shapes(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits)
     return Run(loaded, Trace(loaded.name, request.prompt, ids, [], seen.seen), [], request, {}, limits)
 
 
-def whole(run: Run, n: int, stop: Stop, terms: bool = False) -> Seen:
-    """The record `n` with its value, and with its terms if `terms`. Computes it again if it is not kept. A RequestError if it has none."""
+def full_record(run: Run, n: int, stop: Stop, terms: bool = False) -> Seen:
+    """Return record `n` with its value, and its terms if `terms`. Computes it again if it is not kept. A RequestError if it has none."""
     s = run.seen(n)
     if isinstance(s.value, Tensor) and s.value.is_meta and s.later is None:
         raise RequestError("server.meta", 400, "n", path=s.path)
@@ -213,15 +213,15 @@ def whole(run: Run, n: int, stop: Stop, terms: bool = False) -> Seen:
         raise RequestError("page.given" if s.source == "edited" else "page.unsummed", 400, "n")
     if kept(s) and (not terms or s.terms is not None):
         return s
-    if (found := run.latest(n)) is not None:
-        return found
+    if (record := run.latest(n)) is not None:
+        return record
     if s.later is None:
         return run.renew(n, lambda: recomputed(run, s, stop))
     with TABLE:
-        return run.latest(n) or run.renew(n, lambda: listed(run, s))
+        return run.latest(n) or run.renew(n, lambda: score_table(run, s))
 
 
-def listed(run: Run, s: Seen) -> Seen:
+def score_table(run: Run, s: Seen) -> Seen:
     """Compute scores or a pattern from the inputs of their op. A RequestError if it is too large."""
     assert s.later is not None
     size = prod(s.shape) * s.dtype.itemsize
@@ -239,5 +239,5 @@ def recomputed(run: Run, s: Seen, stop: Stop) -> Seen:
         traced = trace(run.model, run.trace.ids, 1, **how)
     else:
         traced = trace(run.model, run.trace.ids, s.step + 1, choosing(run.loaded, run.request, run.trace.ids), **how)
-    (found,) = (r for r in traced if (r.step, r.call) == (s.step, s.call))
-    return found
+    (record,) = (r for r in traced if (r.step, r.call) == (s.step, s.call))
+    return record

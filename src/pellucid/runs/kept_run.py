@@ -1,4 +1,4 @@
-"""A run under its id: a trace of a prompt, what could come next at every step, and what was computed again since."""
+"""A run under its id: a trace of a prompt, the answers of its steps, and values that were computed again since."""
 
 import secrets
 from bisect import bisect_left
@@ -56,76 +56,76 @@ class Run:
 
     @cached_property
     def kind(self) -> str | None:
-        """The kind of the model; without one, as far as the trace shows it."""
+        """Return the kind of the model; without one the trace's, or None."""
         if self.loaded is not None:
             return self.loaded.kind
         return "encoder-decoder" if self.trace.starts is not None else "encoder" if self.trace.blanks else None
 
     @cached_property
     def read(self) -> list[int]:
-        """The ids that the first step read."""
+        """Return the ids that the first step read."""
         starts = self.trace.starts if self.loaded is None else self.loaded.config.starts
         return self.trace.ids if starts is None else [starts]
 
     def fed(self, k: int) -> tuple[list[int], int]:
-        """The ids of step `k`'s rows, and the rows in the KV cache before. A text that outgrows its cache is read again."""
-        told, end = [*self.read, *self.trace.new], len(self.read) + k
+        """Return the ids of step `k`'s rows, and the count of rows in the KV cache before. A text that outgrows its cache is read again."""
+        tokens, end = [*self.read, *self.trace.new], len(self.read) + k
         of = (
             s for s in self.trace.seen[self.firsts[k] : self.firsts[k + 1]] if "T" in s.dims.split() and not s.path.startswith("encoder.")
         )
         rows = next((s.shape[s.dims.split().index("T")] for s in of), 1) if k else end
-        return told[end - rows : end], end - rows
+        return tokens[end - rows : end], end - rows
 
     def token(self, id: int) -> Piece:
-        """The piece of an id: from the trace's file if it has one, else from the tokenizer."""
+        """Return the piece of an id: from the trace's file if it has one, else from the tokenizer."""
         raw = self.trace.pieces.get(id)
         return piece_of(self.tokenizer, id) if raw is None else Piece(id, raw.decode("utf-8", "replace"), raw, False)
 
     def piece(self, id: int) -> str:
-        """The piece of an id as it is shown."""
+        """Return the piece of an id as it is shown."""
         return visible(self.token(id))
 
     @cached_property
     def apart(self) -> frozenset[int]:
-        """Addresses of the model's weights, which the registry holds."""
+        """Return the addresses of the model's weights, which the registry holds."""
         return frozenset() if self.loaded is None else weights_of(self.loaded.module)
 
     @property
     def memory(self) -> dict[int, int]:
-        """Bytes by address that the run holds, without values computed again."""
+        """Return the bytes that the run holds, by address, without values computed again."""
         return held_by((self.trace.seen, self.patches, self.answers), self.apart)
 
     @cached_property
     def firsts(self) -> list[int]:
-        """The number of each step's first tensor, and last the number of all tensors."""
+        """Return the number of each step's first tensor, and last the number of all tensors."""
         steps = [s.step for s in self.trace]
         return [bisect_left(steps, k) for k in range(self.trace.steps)] + [len(steps)]
 
     def measure(self, n: int, value: Tensor) -> Stats:
-        """The stats of tensor `n`, taken once."""
+        """Return the stats of tensor `n`. Computes them once."""
         if n not in self.measures:
             self.measures[n] = stats_of(value)
         return self.measures[n]
 
     def latest(self, n: int) -> Seen | None:
-        """The record `n` if its value was computed again and is still kept, else None."""
+        """Return record `n` if its value was computed again and is still kept, else None."""
         if self.budget is not None:
             self.budget.use((self.id, n))
         return self.again.get(n)
 
     def renew(self, n: int, find: Callable[[], Seen]) -> Seen:
-        """Compute the record `n` again by `find`, and keep it while the budget has room."""
+        """Compute record `n` again by `find`, and keep it within the budget."""
         size = prod(self.trace.seen[n].shape) * self.trace.seen[n].dtype.itemsize
-        if self.budget is not None and size <= self.budget.limit:  # room first, so that both are never there
+        if self.budget is not None and size <= self.budget.limit:  # first, so that the old and the new are never there together
             self.budget.shrink(self.budget.limit - size, (self.id, n))
-        found = find()
+        record = find()
         if self.budget is not None:
-            self.again[n] = found
-            self.budget.put((self.id, n), held_by((found,), self.apart), lambda: self.again.pop(n, None))
-        return found
+            self.again[n] = record
+            self.budget.put((self.id, n), held_by((record,), self.apart), lambda: self.again.pop(n, None))
+        return record
 
     def seen(self, n: int) -> Seen:
-        """The record `n`. A RequestError if there is none."""
+        """Return record `n`. A RequestError if there is none."""
         if not 0 <= n < len(self.trace.seen):
             raise RequestError("server.tensor", 404, "n", found=n, last=len(self.trace.seen) - 1)
         return self.trace.seen[n]
@@ -148,30 +148,30 @@ class RunStore:
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.budget = limits, Budget(limits.kept)
-        self.found: OrderedDict[str, Run] = OrderedDict()
+        self.by_id: OrderedDict[str, Run] = OrderedDict()
 
     def put(self, run: Run) -> Run:
         """Keep a run and drop the least recently used. If it alone exceeds the budget its terms go, and are computed again on request."""
-        if run.id in self.found:
+        if run.id in self.by_id:
             return self[run.id]
         if sum((memory := run.memory).values()) > self.limits.kept:
             for s in run.trace.seen:
                 s.terms = None
             memory = run.memory
         with self.budget.lock:
-            self.found[run.id], run.budget = run, self.budget
-            self.budget.put((run.id, None), memory, lambda: self.found.pop(run.id, None))
-            while len(self.found) > self.limits.runs:
-                self.budget.drop((next(iter(self.found)), None))
+            self.by_id[run.id], run.budget = run, self.budget
+            self.budget.put((run.id, None), memory, lambda: self.by_id.pop(run.id, None))
+            while len(self.by_id) > self.limits.runs:
+                self.budget.drop((next(iter(self.by_id)), None))
         return run
 
     def __getitem__(self, id: str) -> Run:
         with self.budget.lock:
-            if id not in self.found:
+            if id not in self.by_id:
                 raise RequestError("server.run", 404, "run", found=id)
-            self.found.move_to_end(id)
+            self.by_id.move_to_end(id)
             self.budget.use((id, None))
-            return self.found[id]
+            return self.by_id[id]
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.by_id)

@@ -1,11 +1,11 @@
-"""Every limit of runs and of the server in one table: of one request, and of what is kept between requests."""
+"""Every limit of runs and of the server in one table: of one request, and of memory kept between requests."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes, counts and seconds."""
+    """The limits, in bytes, counts and seconds."""
 
     body: int = 1_000_000  # bytes of a request
     query: int = 4_000  # characters of an address' query

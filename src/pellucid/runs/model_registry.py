@@ -1,7 +1,6 @@
 """The models that the page may name: the one it was opened with, and the specimens. A name from the page is only ever looked up here.
 
-A model of the catalogue, and one of which there is only a config.json, is built on meta: its shapes and counts are told, and values need
-weights.
+A model of the catalogue, and one with only a config.json, is built on meta: it has shapes and counts, and no values.
 """
 
 import threading
@@ -35,7 +34,7 @@ EXAMPLES = {"decoder": EXAMPLE, "prefix": EXAMPLE, "encoder": f"{EXAMPLE} ___.",
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model in memory. model: with its tokenizer; None of a catalogue's entry, which has shapes alone.  measures: of its weights."""
+    """A model in memory. model: with its tokenizer; None of a catalogue's entry, which has only shapes.  measures: its weights' stats."""
 
     name: str
     family: str
@@ -59,27 +58,27 @@ class LoadedModel:
 
     @property
     def dtype(self) -> str:
-        """What it computes in."""
+        """Return the name of the dtype that it computes in."""
         return str(self.module.embed.weight.dtype if self.model is None else self.model.dtype).removeprefix("torch.")
 
     @cached_property
     def weights(self) -> dict[str, Weight]:
-        """Every weight by its path."""
+        """Return every weight by its path."""
         return {w.path: w for w in weights(self.module)}
 
     def tensor(self, path: str) -> torch.Tensor:
-        """A weight's values."""
-        found: Mapping[str, torch.Tensor] = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        if path not in found:
+        """Return the values of the weight at `path`. A RequestError if there is none."""
+        tensors: Mapping[str, torch.Tensor] = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        if path not in tensors:
             raise RequestError("server.weight", 404, "path", path=path, model=self.name)
-        return found[path].detach()
+        return tensors[path].detach()
 
     def row(self) -> dict[str, Any]:
-        """Its entry in the page's list."""
+        """Return its entry in the page's list."""
         parameters: list[nn.Parameter] = list(self.module.parameters())
-        told = {"name": self.name, "family": self.family, "kind": self.kind, "parameters": sum(p.numel() for p in parameters)}
+        entry = {"name": self.name, "family": self.family, "kind": self.kind, "parameters": sum(p.numel() for p in parameters)}
         can = self.model is not None and self.model._tokenizer is not None
-        return told | {
+        return entry | {
             "bytes": sum(p.nbytes for p in parameters),
             "dtype": name_of(self.module.embed.weight.dtype),
             "held": name_of(self.module.embed.weight.dtype) if self.model is None else self.model.precision_note,
@@ -93,7 +92,7 @@ class LoadedModel:
 
 
 class ModelRegistry:
-    """opened: what the command named, or None; how: `load`'s settings for it.  most: specimens held beside it."""
+    """The loaded models by name. opened: the command's own, or None; how: `load`'s settings for it.  most: specimens loaded beside it."""
 
     def __init__(self, opened: str | None, most: int, **how: Any) -> None:
         self.opened, self.most, self.how = opened, most, how
@@ -103,42 +102,42 @@ class ModelRegistry:
         self.lock = threading.Lock()
 
     def __getitem__(self, name: str) -> LoadedModel:
-        """The model of a name, loaded where it is not yet."""
+        """Return the model of a name, and load it if it is not loaded. The least recently used specimen beyond `most` is dropped."""
         self.require(name)
         with self.lock:
-            if (found := self.loaded.pop(name, None)) is None:
-                found = opened(name, **(self.how if name == self.opened else {}))
-            self.loaded[name] = found
+            if (loaded := self.loaded.pop(name, None)) is None:
+                loaded = opened(name, **(self.how if name == self.opened else {}))
+            self.loaded[name] = loaded
             others = [n for n in self.loaded if n not in (name, self.opened)]
             for n in others[: max(0, len(others) - self.most + 1)]:
                 del self.loaded[n]
-            return found
+            return loaded
 
     def require(self, name: str) -> None:
-        """Refuse a name that is not in the registry."""
+        """Raise a RequestError for a name that is not in the registry."""
         if name not in self.names:
             raise RequestError("server.model", 404, "model", found=name, known=", ".join(self.names))
 
     def list(self) -> list[dict[str, Any]]:
-        """Every model's entry; one that is not held is looked at without its weights."""
+        """Return the entry of every model. That of a model which is not loaded is made from its shapes."""
         for name in self.names:
             if name not in self.rows:
                 own = self.loaded.get(name)
                 self.rows[name] = (own.row(), None if own.model is None else own.model.precision) if own is not None else unread(name)
-        found = [self.rows[name] for name in self.names]
-        return [row | ({} if loaded is None else {"held": loaded.why}) for row, loaded in found]  # in the language of the request
+        rows = [self.rows[name] for name in self.names]
+        return [entry | ({} if chosen is None else {"held": chosen.why}) for entry, chosen in rows]  # in the language of the request
 
 
 def unread(name: str) -> tuple[dict[str, Any], Precision]:
-    """The entry of a model that is on no device yet: as it will be when it is loaded, found without its weights."""
+    """Return the entry that a model will have once it is loaded, and its precision, without reading weights."""
     shapes = load(name, device="meta")
     will = precision(None, shapes.precision.stored, shapes.num_parameters())
     cast(shapes.module, will.dtype)
     return LoadedModel(name, shapes.family.name, shapes.module, shapes).row() | {"weights": True, "device": "cpu"}, will
 
 
-def opened(name: str, progress: Callable[[int, int], None] = lambda done, whole: None, **how: Any) -> LoadedModel:
-    """The model of a name: the catalogue's where no folder is called so, a config.json's where that is all, else as `load` has it."""
+def opened(name: str, progress: Callable[[int, int], None] = lambda done, total: None, **how: Any) -> LoadedModel:
+    """Open the model of a name: of the catalogue if no folder has the name, from a config.json if that is all, else by `load`."""
     dtype = DTYPES.get(how.get("dtype") or "", torch.bfloat16)
     if not Path(name).exists() and catalog.find(catalog.models(), name) is not None:
         family, cfg = described(name)
@@ -150,7 +149,7 @@ def opened(name: str, progress: Callable[[int, int], None] = lambda done, whole:
 
 
 def shape(name: str, dtype: torch.dtype, ignore: Iterable[str]) -> LoadedModel:
-    """What a config.json describes, a folder's or a hub id's, without values; with a tokenizer where its folder has one."""
+    """Build the model of a folder's or hub id's config.json on meta, with a tokenizer if its folder has one."""
     values, file = config_of(name)
     kind, cfg = understand(values, file, ignore)
     tokenizer = load_tokenizer(name, cfg.vocab) if Path(name).is_dir() else None

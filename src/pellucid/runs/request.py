@@ -4,20 +4,17 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pellucid.errors import RequestError
 from pellucid.runs.limits import Limits
-
-if TYPE_CHECKING:
-    pass
 
 LARGEST = 2**53 - 1  # that a page can count to
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of one tensor: at these cells put a number, multiply by one, or take another run's values."""
+    """A change of one tensor's cells: to a number, by a factor, or to another run's values."""
 
     path: str
     at: str | None = None
@@ -76,19 +73,19 @@ def given_of(body: Mapping[str, Any], limits: Limits) -> tuple[str | None, tuple
 
 
 def sampling_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of sampling in a body, the ids of biases as numbers; the seed is 0 by default, so that a setting has one pick."""
+    """Read the settings of sampling from `body`, the ids of biases as ints. The seed is 0 by default, so that equal requests agree."""
     given = body.get("sampling") or {}
     if not isinstance(given, dict):
         raise wrong("sampling", described(given), "{}")
-    told = {"seed": 0} | {name: value for name, value in given.items() if value is not None}
-    biases = told.get("bias", {})
+    settings = {"seed": 0} | {name: value for name, value in given.items() if value is not None}
+    biases = settings.get("bias", {})
     if not isinstance(biases, dict) or not all(re.fullmatch("[0-9]{1,9}", id) for id in biases):
         raise wrong("sampling.bias", described(biases), '{"12": 1.5}')
-    return told | ({"bias": {int(id): value for id, value in biases.items()}} if biases else {})
+    return settings | ({"bias": {int(id): value for id, value in biases.items()}} if biases else {})
 
 
 def edit_of(given: Any, place: str) -> Edit:
-    """One change."""
+    """Read an edit from the JSON `given`. place: its name in errors."""
     if not isinstance(given, dict):
         raise wrong(place, described(given), "{}")
     known(given, ("path", "at", "to", "times", "from", "step"), f"{place}.")
@@ -111,36 +108,37 @@ def edit_of(given: Any, place: str) -> Edit:
     return Edit(path, at, None, None, text(other, "run", f"{place}.from."), n, source, step)
 
 
-def known(given: Mapping[str, Any], names: Collection[str], within: str) -> None:
-    """Refuse an unknown field."""
+def known(given: Mapping[str, Any], names: Collection[str], prefix: str) -> None:
+    """Raise a RequestError for a field that is not among `names`. prefix: of its name in the error."""
     for name in given:
         if name not in names:
-            raise RequestError("server.unknown", 400, within + name, name=within + name, known=", ".join(names))
+            raise RequestError("server.unknown", 400, prefix + name, name=prefix + name, known=", ".join(names))
 
 
-def text(given: Mapping[str, Any], name: str, within: str = "") -> str:
-    """A field that is a text."""
-    if not isinstance(found := given.get(name), str) or not found:
-        raise wrong(within + name, described(found), '"..."')
-    return found
+def text(given: Mapping[str, Any], name: str, prefix: str = "") -> str:
+    """Return a field that must be a text with at least one character."""
+    if not isinstance(value := given.get(name), str) or not value:
+        raise wrong(prefix + name, described(value), '"..."')
+    return value
 
 
-def number(given: Mapping[str, Any], name: str, kind: type, least: float, most: float, default: float, within: str = "") -> float:
-    """A field that is a number in a range; a truth value is none."""
-    found = given.get(name)
-    if found is None:
+def number(given: Mapping[str, Any], name: str, kind: type, least: float, most: float, default: float, prefix: str = "") -> float:
+    """Return a field that must be a number within `least` and `most`; True and False are none."""
+    value = given.get(name)
+    if value is None:
         return default
-    if type(found) not in ((int,) if kind is int else (int, float)) or not least <= found <= most:
-        raise wrong(within + name, found if type(found) in (int, float) else described(found), f"{least}..{most}")
-    return kind(found)  # type: ignore[no-any-return]
+    if type(value) not in ((int,) if kind is int else (int, float)) or not least <= value <= most:
+        raise wrong(prefix + name, value if type(value) in (int, float) else described(value), f"{least}..{most}")
+    return kind(value)  # type: ignore[no-any-return]
 
 
-def described(found: object) -> str:
+def described(value: object) -> str:
     """Describe a field's wrong value in a few characters."""
-    if isinstance(found, list | dict):
-        return f"{'[]' if isinstance(found, list) else '{}'} ({len(found)})"
-    return {None: "null", True: "true", False: "false"}.get(found, repr(found)) if isinstance(found, bool | None) else repr(found)
+    if isinstance(value, list | dict):
+        return f"{'[]' if isinstance(value, list) else '{}'} ({len(value)})"
+    return {None: "null", True: "true", False: "false"}.get(value, repr(value)) if isinstance(value, bool | None) else repr(value)
 
 
-def wrong(name: str, found: object, allowed: str) -> RequestError:
-    return RequestError("server.field", 400, name, name=name, found=found, allowed=allowed)
+def wrong(name: str, value: object, allowed: str) -> RequestError:
+    """Return the error for a wrong value of a field."""
+    return RequestError("server.field", 400, name, name=name, found=value, allowed=allowed)

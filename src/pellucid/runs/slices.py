@@ -1,4 +1,4 @@
-"""A tensor on its way to the page: the part that is asked for, as it is or pooled to fewer cells, in a safetensors file's bytes.
+"""Parts of tensors for the page: as they are or pooled to fewer cells, as the bytes of a safetensors file.
 
 at "0,:,2,0:64" takes what x[0, :, 2, 0:64] takes. Level "k" keeps of every 2^k x 2^k cells the one that is farthest from 0, with its
 sign: [[1, -7], [2, 3]] at level 1 is -7. Level "j,k" has a number for each of the two axes: rows 2^j times, columns 2^k times shorter.
@@ -21,7 +21,7 @@ DEEPEST = 30
 
 
 def part_of(at: str | None, shape: tuple[int, ...], name: str = "at") -> Part:
-    """The index that a text means, of a tensor of this shape; None takes all of it."""
+    """Parse `at` as an index into a tensor of this shape; None takes all of it. A RequestError if it does not fit."""
     if at is None:
         return (slice(None),) * len(shape)
     words = at.split(",") if at else []
@@ -29,43 +29,43 @@ def part_of(at: str | None, shape: tuple[int, ...], name: str = "at") -> Part:
         raise RequestError("server.axes", 400, name, name=name, found=len(words), allowed=len(shape))
     part: list[int | slice] = []
     for word, n in zip(words, shape, strict=True):
-        if not (found := re.fullmatch(r"([0-9]{1,15})|([0-9]{0,15}):([0-9]{0,15})", word)):
+        if not (match := re.fullmatch(r"([0-9]{1,15})|([0-9]{0,15}):([0-9]{0,15})", word)):
             raise RequestError("server.part", 400, name, name=name, found=word)
-        if found[1]:
-            low, high = int(found[1]), int(found[1]) + 1
+        if match[1]:
+            low, high = int(match[1]), int(match[1]) + 1
         else:
-            low, high = int(found[2] or 0), int(found[3]) if found[3] else n
+            low, high = int(match[2] or 0), int(match[3]) if match[3] else n
         if not 0 <= low < high <= n and not (low == high == n == 0):
             raise RequestError("server.outside", 400, name, name=name, found=word, size=n)
-        part.append(low if found[1] else slice(low, high))
+        part.append(low if match[1] else slice(low, high))
     return tuple(part)
 
 
 def written(part: Part, shape: tuple[int, ...]) -> str:
-    """A part in its one spelling."""
+    """Write a part in its canonical spelling."""
     return ",".join(str(p) if isinstance(p, int) else ":" if (p.start or 0) == 0 and p.stop in (None, n) else f"{p.start}:{p.stop}"
                     for p, n in zip(part, shape, strict=True))  # fmt: skip
 
 
 def size_of(part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the part."""
+    """Return the shape of the part."""
     return tuple(len(range(*p.indices(n))) for p, n in zip(part, shape, strict=True) if isinstance(p, slice))
 
 
 def level_of(text: str) -> Level:
-    """The level that a text means: "3" of both axes, "0,3" of each its own."""
-    if not (found := re.fullmatch(r"([0-9]{1,2})(?:,([0-9]{1,2}))?", text)) or max(map(int, found.groups("0"))) > DEEPEST:
+    """Parse a level: "3" for both axes, "0,3" for each its own. A RequestError for anything else."""
+    if not (match := re.fullmatch(r"([0-9]{1,2})(?:,([0-9]{1,2}))?", text)) or max(map(int, match.groups("0"))) > DEEPEST:
         raise RequestError("server.field", 400, "level", name="level", found=text, allowed=f"0..{DEEPEST} | 0..{DEEPEST},0..{DEEPEST}")
-    return int(found[1]), int(found[2] or found[1])
+    return int(match[1]), int(match[2] or match[1])
 
 
 def level_text(level: Level) -> str:
-    """A level in its one spelling."""
+    """Write a level in its canonical spelling."""
     return str(level[0]) if level[0] == level[1] else f"{level[0]},{level[1]}"
 
 
 def require(part: Part, shape: tuple[int, ...], dtype: torch.dtype, level: Level, limits: Limits) -> None:
-    """Refuse a part that is too large to be sent, or to be pooled; a level says how many times coarser it must be."""
+    """Raise a RequestError for a part that is too large to pool, or at this level too large to send."""
     size = size_of(part, shape)
     source = prod(size) * dtype.itemsize
     sent = prod(pooled_size(size, level)) * dtype.itemsize
@@ -74,13 +74,13 @@ def require(part: Part, shape: tuple[int, ...], dtype: torch.dtype, level: Level
 
 
 def pooled_size(size: tuple[int, ...], level: Level) -> tuple[int, ...]:
-    """The shape of a part at a level."""
+    """Return the shape of a part at a level."""
     own = (*[0] * len(size), *level)[-len(size) :] if size else ()
     return tuple(-(-n // (1 << k)) for n, k in zip(size, own, strict=True))
 
 
 def pooled(x: Tensor, level: Level) -> Tensor:
-    """x with its last two axes 2^level times shorter; a border block may be smaller, and a NaN in a block is what it shows."""
+    """Return x with its last two axes 2^level times shorter. A block at the border may be smaller; one with a NaN is NaN."""
     if level == (0, 0) or x.ndim == 0 or x.numel() == 0:
         return x
     if x.dtype == torch.bool:
@@ -99,22 +99,25 @@ def pooled(x: Tensor, level: Level) -> Tensor:
 
 
 def plain(x: Tensor) -> Tensor:
-    """The tensor's values apart from all others, one after another in memory."""
+    """Copy the values into memory of their own, contiguous."""
     return torch.empty(x.shape, dtype=x.dtype).copy_(x.detach())  # one number of a row is contiguous too, and keeps the row's stride
 
 
 def raw(x: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor."""
+    """Return the bytes of a contiguous tensor."""
     return x.reshape(-1).view(torch.uint8).numpy().data
 
 
 def digest(x: Tensor) -> str:
-    """SHA-256 of a contiguous tensor's bytes."""
+    """Return the SHA-256 of a contiguous tensor's bytes."""
     return hashlib.sha256(raw(x)).hexdigest()
 
 
 def packed(x: Tensor, part: Part, level: Level, path: str) -> bytes:
-    """The part of x as the bytes of a safetensors file with one tensor, "x"; its metadata tell what it is and the whole part's hash."""
-    whole = plain(x[part])
-    told = {"path": path, "at": written(part, tuple(x.shape)), "level": level_text(level), "sha256": digest(whole)}
-    return save({"x": pooled(whole, level).contiguous()}, told)
+    """Return the part of x, pooled, as the bytes of a safetensors file with one tensor, "x".
+
+    Its metadata hold path, part, level, and the hash of the part before pooling.
+    """
+    values = plain(x[part])
+    metadata = {"path": path, "at": written(part, tuple(x.shape)), "level": level_text(level), "sha256": digest(values)}
+    return save({"x": pooled(values, level).contiguous()}, metadata)

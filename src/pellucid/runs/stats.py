@@ -1,4 +1,4 @@
-"""What a tensor's values range over, in one pass that holds no second copy of them."""
+"""The stats of a tensor's values, in one pass that makes no second copy of them."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ STRIP = 1 << 16  # numbers that are widened at a time: 512 KB, which a core's ca
 
 @dataclass(frozen=True)
 class Stats:
-    """Of the finite values, in float64; beside them, how many are NaN or infinite. std is the population's."""
+    """Stats of the finite values, in float64, and the counts of the others. std is the population's."""
 
     min: float
     max: float
@@ -24,7 +24,7 @@ class Stats:
 
 
 def stats_of(x: Tensor) -> Stats:
-    """The measures of a tensor, strip by strip; spreads around two means are merged by Chan, Golub and LeVeque's rule."""
+    """Compute the stats of a tensor strip by strip; spreads around two means are merged by Chan, Golub and LeVeque's rule."""
     flat = x.detach().reshape(-1)
     low, high, mean, spread, count, nan, inf, minus_inf = math.inf, -math.inf, 0.0, 0.0, 0, 0, 0, 0
     for strip in flat.split(STRIP) if flat.numel() else ():

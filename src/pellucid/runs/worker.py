@@ -1,6 +1,6 @@
 """One thread in which models run, one run after another: requests wait in a queue, and one whose client has disconnected is dropped.
 
-A forward that has begun ends at its next tensor: what keeps the tensors asks whether it shall go on.
+A forward that has begun ends at its next tensor: the watch's `keep` checks the event.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Stop(threading.Event):
 
 
 class Worker:
-    """A thread and its queue. waiting: jobs in the queue at most, beside the one that runs."""
+    """A thread and its queue. waiting: the most jobs in the queue, beside the one that runs."""
 
     def __init__(self, waiting: int) -> None:
         self.most, self.waiting = waiting, 0
@@ -46,6 +46,7 @@ class Worker:
         self.thread.start()
 
     def work(self) -> None:
+        """Run jobs one after another until the queue yields None."""
         while (job := self.jobs.get()) is not None:
             run, stop, future = job
             if not future.set_running_or_notify_cancel():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def query(request: "Request", *names: str) -> dict[str, str]:
-    """The parameters of an address, each at most once; `lang` is everybody's."""
+    """Return the parameters of an address. A RequestError for one that is unknown or repeated; every route takes `lang`."""
     pairs = request.query_params.multi_items()
     for name, _ in pairs:
         if name not in (*names, "lang"):
@@ -21,27 +21,27 @@ def query(request: "Request", *names: str) -> dict[str, str]:
     return dict(pairs)
 
 
-def whole(given: str, name: str, most: int = LARGEST, least: int = 0) -> int:
-    """A whole number in an address."""
+def integer(given: str, name: str, most: int = LARGEST, least: int = 0) -> int:
+    """Parse a whole number. A RequestError if it is not within `least` and `most`."""
     if not re.fullmatch(r"[0-9]{1,16}", given) or not least <= int(given) <= most:
         raise wrong(name, given, f"{least}..{most}")
     return int(given)
 
 
 def real(given: str, name: str) -> float:
-    """A number in an address, 0 or more."""
+    """Parse a number of at least 0. A RequestError for anything else."""
     if not re.fullmatch(r"[0-9]{1,16}(\.[0-9]{1,16})?", given):
         raise wrong(name, given, "0, 0.5, 12 ..")
     return float(given)
 
 
 def truth(given: str, name: str) -> bool:
-    """A truth value in an address."""
+    """Parse true or false. A RequestError for anything else."""
     if given not in ("true", "false"):
         raise wrong(name, given, "true | false")
     return given == "true"
 
 
 def plain(given: str, name: str) -> str:
-    """A text in an address, whatever it says."""
+    """Return a text as it is."""
     return given

@@ -1,4 +1,4 @@
-"""The routes of the page and its API. What needs torch lies behind the session, which a thread sets up while the page already loads."""
+"""The routes of the page and its API. Handlers that need torch await the session, which a thread sets up while the page already loads."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,27 +19,29 @@ from pellucid.messages import speaking
 from pellucid.runs import request as request_body
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.worker import Stop, Worker
-from pellucid.server.address import plain, query, real, truth, whole
+from pellucid.server.address import integer, plain, query, real, truth
 from pellucid.server.faults import answer, error_response
 from pellucid.server.files import File, files, sent
 from pellucid.server.guard import Guard, language
 
 if TYPE_CHECKING:
+    from pellucid.runs.kept_run import Run
     from pellucid.server.session import Session
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
 COUNTED: Mapping[str, Callable[[str, str], Any]] = {
-    "context": whole, "batch": whole, "source": whole, "dtype": plain, "cache": plain, "device": plain, "attn": plain, "experts": plain,
+    "context": integer, "batch": integer, "source": integer, "dtype": plain, "cache": plain, "device": plain, "attn": plain,
+    "experts": plain,
 }  # fmt: skip
 VIEWED: Mapping[str, Callable[[str, str], Any]] = {
-    "price": real, "train": truth, "lora": whole, "recompute": truth, "shards": whole, "ranks": plain,
+    "price": real, "train": truth, "lora": integer, "recompute": truth, "shards": integer, "ranks": plain,
 }  # fmt: skip
 FOREVER = "private, max-age=31536000, immutable"  # a run's id is never given twice
 
 
 class Api:
-    """The handlers of one server. session: what they reach, once it is set up."""
+    """The handlers of one server. session: a future, as its model may still be loading."""
 
     def __init__(self, session: "Future[Session]", page: dict[str, File], limits: Limits) -> None:
         self.promised, self.page, self.limits = session, page, limits
@@ -53,7 +55,7 @@ class Api:
             *(route(path, self.file) for path in self.page),
             route("/api/models", self.models),
             route("/api/tokens", self.tokens, "POST"),
-            route("/api/runs", self.live, "POST"),
+            route("/api/runs", self.new_run, "POST"),
             route("/api/runs/{run}", self.run),
             route("/api/runs/{run}/steps/{step}", self.step),
             route("/api/runs/{run}/steps/{step}/sample", self.sample, "POST"),
@@ -91,7 +93,7 @@ class Api:
         return answer(await run_in_threadpool((await self.session()).models))
 
     async def body(self, request: Request) -> dict[str, Any]:
-        """The body's object."""
+        """Read the body as a JSON object. A RequestError if it does not arrive in time."""
         query(request)
         try:
             raw = await asyncio.wait_for(request.body(), self.limits.patience)
@@ -105,30 +107,30 @@ class Api:
         session = await self.session()
         return answer(await run_in_threadpool(session.tokens, request_body.text(body, "model"), request_body.text(body, "prompt")))
 
-    async def live(self, request: Request) -> Response:
+    async def new_run(self, request: Request) -> Response:
         given, session = request_body.run_of(await self.body(request), self.limits), await self.session()
         session.registry.require(given.model)
-        return answer(await self.worker.run(request, lambda stop: session.live(given, stop)))
+        return answer(await self.worker.run(request, lambda stop: session.new_run(given, stop)))
 
     async def run(self, request: Request) -> Response:
         from pellucid.documents.run import run_document
 
         query(request)
-        run = (await self.session()).runs[request.path_params["run"]]
+        run = run_at(await self.session(), request)
         return answer(await run_in_threadpool(run_document, run))
 
     async def step(self, request: Request) -> Response:
         from pellucid.documents.run import step_document
 
         query(request)
-        run = (await self.session()).runs[request.path_params["run"]]
-        return answer(await run_in_threadpool(step_document, run, whole(request.path_params["step"], "step", run.trace.steps - 1)))
+        run = run_at(await self.session(), request)
+        return answer(await run_in_threadpool(step_document, run, step_at(request, run)))
 
     async def sample(self, request: Request) -> Response:
         body, session = await self.body(request), await self.session()
         request_body.known(body, ("sampling", "row", "top"), "")
-        run = session.runs[request.path_params["run"]]
-        k, given = whole(request.path_params["step"], "step", run.trace.steps - 1), request_body.sampling_of(body)
+        run = run_at(session, request)
+        k, given = step_at(request, run), request_body.sampling_of(body)
         row = int(request_body.number(body, "row", int, -1, request_body.LARGEST, -1))
         most = int(request_body.number(body, "top", int, 1, self.limits.rows, self.limits.candidates))
         ready = session.ready(run, session.logits(run, k), False)
@@ -138,11 +140,8 @@ class Api:
         from pellucid.documents.lens import lens_document
 
         given, session = query(request, "row", "id", "top"), await self.session()
-        run = session.runs[request.path_params["run"]]
-        k, top = (
-            whole(request.path_params["step"], "step", run.trace.steps - 1),
-            whole(given.get("top", "5"), "top", self.limits.candidates),
-        )
+        run = run_at(session, request)
+        k, top = step_at(request, run), integer(given.get("top", "5"), "top", self.limits.candidates)
         row, id = optional(given, "row", -1), optional(given, "id", None)
         return answer(
             await self.worker.run(request, lambda stop: lens_document(run, k, row, id, top, stop)), headers={"cache-control": FOREVER}
@@ -152,8 +151,8 @@ class Api:
         from pellucid.documents.lens import attribution_document
 
         given, session = query(request, "row", "id"), await self.session()
-        run = session.runs[request.path_params["run"]]
-        k = whole(request.path_params["step"], "step", run.trace.steps - 1)
+        run = run_at(session, request)
+        k = step_at(request, run)
         row, id = optional(given, "row", -1), optional(given, "id", None)
         document = await self.worker.run(request, lambda stop: attribution_document(run, k, row, id, stop))
         return answer(document, headers={"cache-control": FOREVER})
@@ -162,9 +161,9 @@ class Api:
         from pellucid.documents.rotary import turns_document
 
         given, session = query(request, "part", "query", "key", "head", "step"), await self.session()
-        run = session.runs[request.path_params["run"]]
-        at, key, head = (whole(given.get(name, ""), name) for name in ("query", "key", "head"))
-        step = whole(given["step"], "step") if "step" in given else run.trace.steps - 1
+        run = run_at(session, request)
+        at, key, head = (integer(given.get(name, ""), name) for name in ("query", "key", "head"))
+        step = integer(given["step"], "step") if "step" in given else run.trace.steps - 1
         document = await self.worker.run(request, lambda stop: turns_document(run, given.get("part", ""), at, key, head, step, stop))
         return answer(document, headers={"cache-control": FOREVER})
 
@@ -173,7 +172,7 @@ class Api:
 
         query(request)
         session = await self.session()
-        run = session.runs[request.path_params["run"]]
+        run = run_at(session, request)
         return answer(await self.worker.run(request, lambda stop: columns_document(run, self.limits)), headers={"cache-control": FOREVER})
 
     async def reuse(self, request: Request) -> Response:
@@ -182,7 +181,7 @@ class Api:
         from pellucid.runs.execute import ids_of
 
         body, session = await self.body(request), await self.session()
-        run, (prompt, ids) = session.runs[request.path_params["run"]], request_body.prompt_of(body, self.limits)
+        run, (prompt, ids) = run_at(session, request), request_body.prompt_of(body, self.limits)
         return answer(
             await self.worker.run(request, lambda stop: reuse_document(run, ids_of(model_of(run), prompt, ids, self.limits), stop))
         )
@@ -191,7 +190,7 @@ class Api:
         from pellucid.documents.run_difference import differences_document
 
         given, session = query(request, "other"), await self.session()
-        run, other = session.runs[request.path_params["run"]], session.runs[given.get("other", "")]
+        run, other = run_at(session, request), session.runs[given.get("other", "")]
         return answer(await run_in_threadpool(differences_document, run, other, Stop()))
 
     async def difference(self, request: Request) -> Response:
@@ -199,8 +198,12 @@ class Api:
         from pellucid.runs.slices import level_of
 
         given, session = query(request, "other", "m", "at", "level"), await self.session()
-        run, n, other = session.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), session.runs[given.get("other", "")]
-        m, level = whole(given.get("m", ""), "m"), level_of(given.get("level", "0"))
+        run, n, other = (
+            run_at(session, request),
+            tensor_at(request),
+            session.runs[given.get("other", "")],
+        )
+        m, level = integer(given.get("m", ""), "m"), level_of(given.get("level", "0"))
         ready = session.ready(run, n, False) and session.ready(other, m, False)
         body = await self.computed(request, ready, lambda stop: difference(run, n, other, m, given.get("at"), level, stop))
         return Response(body, 200, {"cache-control": FOREVER}, "application/octet-stream")
@@ -209,7 +212,7 @@ class Api:
         from pellucid.runs.slices import level_of
 
         given, session = query(request, "at", "level"), await self.session()
-        run, n, level = session.runs[request.path_params["run"]], whole(request.path_params["n"], "n"), level_of(given.get("level", "0"))
+        run, n, level = run_at(session, request), tensor_at(request), level_of(given.get("level", "0"))
         tag = f'"{run.id[:16]}.{n}.{given.get("at", "")}.{level[0]},{level[1]}"'
         if tag in request.headers.get("if-none-match", ""):
             return Response(None, 304, {"etag": tag, "cache-control": FOREVER})
@@ -218,7 +221,7 @@ class Api:
 
     async def terms(self, request: Request) -> Response:
         given, session = query(request, "cell"), await self.session()
-        run, n = session.runs[request.path_params["run"]], whole(request.path_params["n"], "n")
+        run, n = run_at(session, request), tensor_at(request)
         document = await self.computed(
             request, session.ready(run, n, True), lambda stop: session.terms(run, n, given.get("cell", ""), stop)
         )
@@ -227,12 +230,12 @@ class Api:
     async def stats(self, request: Request) -> Response:
         query(request)
         session = await self.session()
-        run, n = session.runs[request.path_params["run"]], whole(request.path_params["n"], "n")
+        run, n = run_at(session, request), tensor_at(request)
         document = await self.computed(request, session.ready(run, n, False), lambda stop: session.stats(run, n, stop))
         return answer(document, headers={"cache-control": FOREVER})
 
     async def computed(self, request: Request, ready: bool, job: Callable[[Stop], T]) -> T:
-        """A job beside the others where it needs no model, else in its turn."""
+        """Run a job and return its result: at once if `ready`, since it needs no model, else in the worker's queue."""
         return await (run_in_threadpool(job, Stop()) if ready else self.worker.run(request, job))
 
     async def weights(self, request: Request) -> Response:
@@ -293,25 +296,40 @@ class Api:
         return answer((await self.session()).catalog())
 
 
+def run_at(session: "Session", request: Request) -> "Run":
+    """Return the run that the path names. A RequestError if it is not kept."""
+    return session.runs[request.path_params["run"]]
+
+
+def step_at(request: Request, run: "Run") -> int:
+    """Return the number of the step that the path names. A RequestError if `run` has none."""
+    return integer(request.path_params["step"], "step", run.trace.steps - 1)
+
+
+def tensor_at(request: Request) -> int:
+    """Return the number of the tensor that the path names."""
+    return integer(request.path_params["n"], "n")
+
+
 def taken(given: Mapping[str, str], names: Mapping[str, Callable[[str, str], Any]]) -> dict[str, Any]:
-    """The parameters of these names, each as what it is."""
+    """Parse those parameters of `given` that `names` lists."""
     return {name: parsed(given[name], name) for name, parsed in names.items() if name in given}
 
 
 def named(given: Mapping[str, str]) -> str:
-    """The model that an address names."""
+    """Return the model that an address names. A RequestError if it names none."""
     if not (name := given.get("model")):
         raise RequestError("server.field", 400, "model", name="model", found="-", allowed='"..."')
     return name
 
 
 def optional(given: Mapping[str, str], name: str, absent: Any) -> Any:
-    """A whole number in an address, where it is there."""
-    return absent if name not in given else whole(given[name], name)
+    """Parse a whole number in an address, or return `absent`."""
+    return absent if name not in given else integer(given[name], name)
 
 
 def spoken(handler: Handler) -> Handler:
-    """The handler in the language that the page asks for, its failures as JSON."""
+    """Wrap a handler: its language is the request's, and its failures are answered as JSON."""
 
     async def handle(request: Request) -> Response:
         with speaking(language(request.scope)):
@@ -326,7 +344,7 @@ def spoken(handler: Handler) -> Handler:
 
 
 async def unrouted(request: Request, fault: Exception) -> Response:
-    """A path or a method that does not exist."""
+    """Answer a path or a method that does not exist."""
     path, method = request.url.path, request.method
     missing = getattr(fault, "status_code", 404) != 405
     wrong = RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method)
@@ -336,8 +354,8 @@ async def unrouted(request: Request, fault: Exception) -> Response:
 def build(
     session: "Future[Session]", token: str, port: int, limits: Limits = LIMITS, page: dict[str, File] | None = None
 ) -> tuple[ASGIApp, Api]:
-    """The guarded application, and its handlers."""
-    found = files() if page is None else page
-    api = Api(session, found, limits)
+    """Return the guarded application, and its handlers."""
+    page_files = files() if page is None else page
+    api = Api(session, page_files, limits)
     app = Starlette(routes=api.routes(), exception_handlers={HTTPException: unrouted})
-    return Guard(app, token, port, frozenset(found), limits), api
+    return Guard(app, token, port, frozenset(page_files), limits), api

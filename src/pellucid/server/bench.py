@@ -1,7 +1,7 @@
-"""What `pellucid bench` measures, of a model that is open: its prefill and its decode steps on this machine, beside their bounds.
+"""`pellucid bench` for the page: an open model's prefill and decode steps on this machine, beside their bounds.
 
-One measurement goes at a time, in the thread in which models run, so that nothing else of ours runs beside it. Its clock is where it ends
-when the client has disconnected: whatever is timed asks the clock twice.
+One measurement runs at a time, in the worker's thread, so that no other run disturbs it. Its clock raises once the client has disconnected,
+which ends it: everything timed reads the clock twice.
 """
 
 import time
@@ -30,7 +30,7 @@ SCHEMA = 1
 
 
 class Bench:
-    """The measurement that goes on, and the newest one of every model."""
+    """The running measurement, and the latest one of every model."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -38,12 +38,12 @@ class Bench:
         self.latest: dict[str, dict[str, Any]] = {}
 
     def document(self) -> dict[str, Any]:
-        """How far the running one has come, and what the last ones found."""
+        """Return the progress of the running measurement and the latest results as JSON."""
         return {"schema": SCHEMA, "running": self.running, "latest": self.latest}
 
     @contextmanager
     def taken(self, name: str) -> Iterator[None]:
-        """Refuse a second one while one goes on."""
+        """Mark a measurement of the model `name` as running. A RequestError if one is running already."""
         if self.running is not None:
             raise RequestError("server.measuring", 429, "model", model=self.running["model"])
         self.running = {"model": name, "done": 0, "of": 1}
@@ -52,12 +52,13 @@ class Bench:
         finally:
             self.running = None
 
-    def tell(self, done: int, whole: int) -> None:
+    def progress(self, done: int, total: int) -> None:
+        """Note that `done` of `total` stages are done."""
         if self.running is not None:
-            self.running = self.running | {"done": done, "of": whole}
+            self.running = self.running | {"done": done, "of": total}
 
     def run(self, loaded: LoadedModel, context: int, new: int, stop: Stop) -> dict[str, Any]:
-        """A measurement. context: tokens read before, 0 for as many as are quick."""
+        """Measure a model and return the document. context: tokens of the prefill, 0 for the most that stay within the limit of work."""
         if not loaded.has_weights:
             raise RequestError("server.weightless", 400, "model", model=loaded.name)
         if (device := loaded.module.embed.weight.device.type) != "cpu":
@@ -70,7 +71,7 @@ class Bench:
 
         gauge, watchman = Gauge(torch.get_num_threads(), block_for(moved(bill)), clock), Watchman()
         writes = "flops.decode" in bill
-        stage = Stages(self.tell, 3 + writes)
+        stage = Stages(self.progress, 3 + writes)
         stage(gauge.measure)
         times = [stage(lambda: prefill(loaded.module, bill, clock))]
         times += [stage(lambda: decode(loaded.module, bill, new, clock))] if writes else []
@@ -81,7 +82,7 @@ class Bench:
         return self.latest[loaded.name]
 
     def bill(self, loaded: LoadedModel, context: int, new: int) -> Bill:
-        """The model's bill for the context, refused where one prefill is more than the limit allows."""
+        """Count the model for the context. A RequestError if one prefill exceeds the limit of work."""
         dtype = loaded.module.embed.weight.dtype
         spelled = str(dtype).removeprefix("torch.")
         quant = None if loaded.model is None else loaded.model.quant

@@ -1,4 +1,4 @@
-"""Bills for the page: a model counted, the reasons of one of its numbers, its tensors one by one, and its numbers along one setting."""
+"""Bills for the page: a counted model, the reasons of one number, its weights one by one, and its numbers along one setting."""
 
 import threading
 from collections import OrderedDict
@@ -23,14 +23,14 @@ How = dict[str, Any]
 
 
 class Bills:
-    """registry: the models that were opened; others are the catalogue's. The latest answers are kept."""
+    """A cache of bills. registry: the models that were opened; others are the catalogue's."""
 
     def __init__(self, registry: ModelRegistry, limits: Limits) -> None:
         self.registry, self.limits, self.lock = registry, limits, threading.Lock()
-        self.found: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
+        self.answers: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
 
     def document(self, name: str, how: How, viewed: How) -> dict[str, Any]:
-        """The bill as `pellucid count --json` prints it, with its numbers' formulas."""
+        """Return the bill as `pellucid count --json` prints it, with the formulas of its numbers."""
         scenario = bill_json.scenario(how.get("device"), **viewed)
 
         def made() -> dict[str, Any]:
@@ -39,7 +39,7 @@ class Bills:
         return self.kept(("document", name, *sorted(how.items()), *sorted(viewed.items())), made)
 
     def why(self, name: str, how: How, path: str) -> dict[str, Any]:
-        """A number with its formula, and those that it is made of, down to single tensors; as `--why` prints them."""
+        """Return the number at `path` with its formula, and the numbers that it uses, as `--why` prints them."""
 
         def made() -> dict[str, Any]:
             bill = self.bill(name, how)
@@ -48,7 +48,7 @@ class Bills:
         return self.kept(("why", name, path, *sorted(how.items())), made)
 
     def weights(self, name: str, how: How) -> dict[str, Any]:
-        """Every tensor, those of equal layers once. layers: the numbers of the layers that have one each, null of what has no layer."""
+        """Return every weight, those of equal layers once. layers: the numbers of these layers, null for a weight outside of layers."""
 
         def made() -> dict[str, Any]:
             bill = self.bill(name, how)
@@ -57,7 +57,7 @@ class Bills:
         return self.kept(("weights", name, *sorted(how.items())), made)
 
     def along(self, name: str, how: How, what: str, split: str | None = None) -> dict[str, Any]:
-        """Cache, products and seconds at best while one setting goes over its range and the others stay."""
+        """Return cache, products and best seconds for every value of the setting `what`; the others stay."""
         if what not in ALONG:
             raise RequestError("server.field", 400, "along", name="along", found=what, allowed=" | ".join(ALONG))
         over = Split() if split is None else split_of(split)
@@ -69,7 +69,7 @@ class Bills:
         return self.kept(("along", name, what, split, *sorted(how.items())), made)
 
     def bill(self, name: str, how: How) -> Bill:
-        """A model that was opened, or one of the catalogue."""
+        """Count a model that was opened, or one of the catalogue. A RequestError for another name."""
         if name not in self.registry.names and name not in catalog.models():
             raise RequestError("server.model", 404, "model", found=name, known=", ".join(self.registry.names))
         if (own := self.registry.loaded.get(name)) is not None:
@@ -77,15 +77,15 @@ class Bills:
         return count(name, **how)
 
     def kept(self, key: tuple[Any, ...], made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """An answer, made where it is not kept."""
+        """Return the answer kept under `key`, or make and keep it; the least recently used is dropped."""
         key = (language(), *key)
         with self.lock:
-            if key in self.found:
-                self.found.move_to_end(key)
-                return self.found[key]
+            if key in self.answers:
+                self.answers.move_to_end(key)
+                return self.answers[key]
         out = made()
         with self.lock:
-            self.found[key] = out
-            while len(self.found) > self.limits.bills:
-                self.found.popitem(last=False)
+            self.answers[key] = out
+            while len(self.answers) > self.limits.bills:
+                self.answers.popitem(last=False)
         return out

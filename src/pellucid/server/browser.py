@@ -1,6 +1,6 @@
-"""How the address reaches the browser: by a file that its owner alone can read and that leads there.
+"""The address handed to the browser by a file that only its owner can read and that redirects there.
 
-What a command is started with, everybody on the machine can list for as long as it runs, and the address holds the token.
+Every user of the machine can list the arguments of a running command, and the address holds the token.
 """
 
 import os
@@ -15,10 +15,10 @@ LASTS = 60.0  # seconds that a browser has to start
 
 
 def browse(address: str, end: ExitStack) -> None:
-    """Open the default browser at an address; what that needs on disk is gone after a minute, and at the end."""
+    """Open the default browser at an address. Its file is deleted after a minute, or when `end` closes."""
     with suppress(webbrowser.Error):
         webbrowser.get()
-        file = leading_to(address) if listed() else None
+        file = leading_to(address) if command_visible() else None
         if file is not None:
             gone = threading.Timer(LASTS, file.unlink, [True])
             gone.daemon = True
@@ -28,15 +28,19 @@ def browse(address: str, end: ExitStack) -> None:
         webbrowser.open(address if file is None else file.as_uri())
 
 
-def listed() -> bool:
-    """Whether a browser is started by a command here that others can list. One that BROWSER names may take no file, as those of remote
-    editors and of Windows beside this Linux do.
+def command_visible() -> bool:
+    """True if the browser is started by a command whose arguments other users can list, and takes a file.
+
+    A browser that BROWSER names may take none: those of remote editors, and of Windows beside this Linux, do not.
     """
     return sys.platform not in ("darwin", "win32") and not {"BROWSER", "WSL_DISTRO_NAME"} & os.environ.keys()
 
 
 def leading_to(address: str) -> Path | None:
-    """A page that goes on to the address, in the home folder: browsers in a sandbox read there, not in hidden or temporary folders."""
+    """Write a page that redirects to the address and return its path, None if no folder is writable.
+
+    It lies in the home folder: browsers in a sandbox read there, not in hidden or temporary folders.
+    """
     for folder in (Path(os.path.expanduser("~")), None):
         with suppress(OSError):
             handle, name = tempfile.mkstemp(".html", "pellucid-", folder)  # 0600

@@ -1,11 +1,11 @@
-"""Connections with a deadline at every stage. One without the token has little time and little room, and takes none from others.
+"""Connections with a deadline at every stage. Those without the token have short deadlines and few places, and take none from others.
 
     accept -- head -- body -- working -- answer -- idle -- head ...       closing
               10 s    20 s    (ours)     60 s      30 s    10 s           10 s
 
 A stage is read off the state of a connection, never noted, so that no path through HTTP's rules forgets to note it. It ends when the client
-has done its part; a byte now and then is not enough. Without the token the answer has 10 s too. Where too many such connections wait, the
-oldest is closed for the next.
+has done its part; a byte now and then is not enough. Without the token the answer has 10 s too. If too many such connections wait, a new
+one closes the oldest.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle, Transport
@@ -19,55 +19,55 @@ from pellucid.errors import RequestError
 from pellucid.runs.limits import Limits
 
 
-class Room:
+class ConnectionPool:
     """The connections of one server."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.inside = limits, list[Connection]()
 
     def strangers(self) -> list["Connection"]:
-        """Those that have not shown the token, nor are on their way out."""
+        """Return the connections that have not shown the token and are not closing."""
         return [c for c in self.inside if not c.known and not c.transport.is_closing()]
 
     def enter(self, connection: "Connection") -> None:
-        """Take a connection that was just accepted; where it is one stranger too many, the one that waits longest is cut off."""
+        """Add an accepted connection. If it is one stranger too many, abort the one that has waited longest."""
         self.inside.append(connection)
-        if len(found := self.strangers()) > self.limits.strangers:
-            min(found, key=lambda c: c.since).transport.abort()
+        if len(strangers := self.strangers()) > self.limits.strangers:
+            min(strangers, key=lambda c: c.since).transport.abort()
 
     def leave(self, connection: "Connection") -> None:
-        """Forget a connection that is closed."""
+        """Remove a closed connection."""
         if connection in self.inside:
             self.inside.remove(connection)
 
     def admit(self, connection: "Connection") -> None:
-        """Give a connection that has shown the token a place for good, if there is one."""
+        """Mark a connection as one that has shown the token. A RequestError if there are too many of them."""
         if not connection.known and sum(c.known for c in self.inside) >= self.limits.connections:
             raise RequestError("server.connections", 503, limit=self.limits.connections)
         connection.known = True
 
 
 class Connection(H11Protocol):
-    """One connection. known: it has shown the token.  since: when its stage began, by the loop's clock."""
+    """A connection with deadlines. known: it has shown the token.  since: start of its stage, by the loop's clock."""
 
     def __init__(
-        self, room: Room, config: Any, server_state: Any, app_state: dict[str, Any], _loop: AbstractEventLoop | None = None
+        self, pool: ConnectionPool, config: Any, server_state: Any, app_state: dict[str, Any], _loop: AbstractEventLoop | None = None
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.room, self.known, self.since, self.last = room, False, 0.0, ("head", 0)
+        self.pool, self.known, self.since, self.last = pool, False, 0.0, ("head", 0)
         self.timer: TimerHandle | None = None
-        self.period = min(1.0, room.limits.patience / 4)
+        self.period = min(1.0, pool.limits.patience / 4)
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.since = self.loop.time()
         self.timer = self.loop.call_later(self.period, self.tick)
-        self.room.enter(self)
+        self.pool.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.timer is not None:
             self.timer.cancel()
-        self.room.leave(self)
+        self.pool.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -76,7 +76,7 @@ class Connection(H11Protocol):
             self.scope["state"]["connection"] = self  # for the guard, which runs after this
 
     def stage(self) -> str:
-        """Whose turn it is, and for what."""
+        """Return the stage that the connection is in."""
         if self.transport.is_closing():
             return "closing"
         if self.transport.get_write_buffer_size():
@@ -88,8 +88,8 @@ class Connection(H11Protocol):
         return "head" if self.cycle is None or self.conn.trailing_data[0] else "idle"
 
     def allowed(self, stage: str) -> float:
-        """Seconds that a stage may last."""
-        limits = self.room.limits
+        """Return the seconds that a stage may last."""
+        limits = self.pool.limits
         if stage == "working":
             return inf
         if stage == "body":
@@ -97,7 +97,7 @@ class Connection(H11Protocol):
         return {"answer": limits.answer, "idle": limits.idle}.get(stage, limits.patience) if self.known else limits.patience
 
     def tick(self) -> None:
-        """Look whether the stage has lasted too long, every now and then; what is cut off is not waited for."""
+        """Abort the connection if its stage has lasted too long, else check again after `period` seconds."""
         now, stage = self.loop.time(), (self.stage(), id(self.cycle))
         if stage != self.last:
             self.last, self.since = stage, now

@@ -1,7 +1,7 @@
 """Errors as one shape of JSON: {"error": {"message", "type", "param", "code"}}, the message in the page's language.
 
-What a user can cause is a PellucidError and tells its line; anything else tells a reference, under which the log has the place, and no text
-of the user's.
+An error that a user can cause is a PellucidError, and its line is the message. Any other is answered with a reference, under which the log
+has its place and no text of the user's.
 """
 
 import json
@@ -18,7 +18,7 @@ from pellucid.messages import speaking
 
 
 def answer(table: Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON document; no text in it can be taken for markup."""
+    """Return a JSON response in which no text can be taken for markup."""
     text = json.dumps(table, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -26,7 +26,7 @@ def answer(table: Mapping[str, Any], status: int = 200, headers: dict[str, str] 
 
 
 def error_response(fault: Exception, language: str | None) -> Response:
-    """The answer to a request that failed."""
+    """Return the response to a failed request."""
     if not isinstance(fault, PellucidError):
         fault = unforeseen(fault)
     status, param = (fault.status, fault.param) if isinstance(fault, RequestError) else (400, None)
@@ -36,7 +36,7 @@ def error_response(fault: Exception, language: str | None) -> Response:
 
 
 def unforeseen(fault: Exception) -> RequestError:
-    """A failure of ours: logged by kind and place under a reference, without its message, which may hold what a user wrote."""
+    """Log an unexpected failure and return the error to answer. The log has its type and place, not its message: that may quote a user."""
     reference = secrets.token_hex(4)
     places = " < ".join(f"{f.filename}:{f.lineno}" for f in reversed(traceback.extract_tb(fault.__traceback__)[-6:]))
     print(f"pellucid: {reference} {type(fault).__name__} {places}", file=sys.stderr, flush=True)

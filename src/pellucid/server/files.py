@@ -1,4 +1,4 @@
-"""The page's own files, read once from the package: what is not among them does not exist, so no path from outside reaches the disk."""
+"""The page's own files, read once from the package. No other path is served, so none from outside reaches the disk."""
 
 import hashlib
 import re
@@ -26,7 +26,7 @@ HASHED = re.compile(r"/assets/[\w.-]+-[\w-]{8,}\.\w+")  # as vite names what it 
 
 @dataclass(frozen=True)
 class File:
-    """One file of the page, ready to be sent."""
+    """A file of the page, ready to be sent."""
 
     path: str
     content: bytes
@@ -38,20 +38,20 @@ class File:
 
     @property
     def keeping(self) -> str:
-        """How long a browser may use it unasked."""
+        """Return the cache-control header: a hashed file never changes."""
         return "public, max-age=31536000, immutable" if HASHED.fullmatch(self.path) else "no-cache"
 
 
 def files(folder: Path = WEB) -> dict[str, File]:
-    """The files of a built page by the paths of their addresses; "/" is index.html."""
-    found = sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink() and p.suffix in TYPES) if folder.is_dir() else []
-    table = {f"/{p.relative_to(folder).as_posix()}": p for p in found}
+    """Read the files of a built page, by the paths of their addresses; "/" is index.html."""
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink() and p.suffix in TYPES) if folder.is_dir() else []
+    table = {f"/{p.relative_to(folder).as_posix()}": p for p in paths}
     read = {path: File(path, p.read_bytes(), TYPES[p.suffix]) for path, p in table.items()}
     return read | ({"/": read["/index.html"]} if "/index.html" in read else {})
 
 
 def sent(file: File | None, request: Request) -> Response:
-    """A file, or that the browser has it already."""
+    """Return the response with a file, or 304 if the browser has it. A RequestError if `file` is None."""
     if file is None:
         raise RequestError("server.missing", 404, path=request.url.path)
     headers = {"etag": file.tag, "cache-control": file.keeping}

@@ -1,4 +1,4 @@
-"""The guard before every route: it admits this machine's own browser on this page, and a program that knows the token.
+"""The guard of every route: it admits this machine's own browser on this page, and a program that knows the token.
 
 A page of another site can make a browser send requests here (and, by a name that it points to 127.0.0.1, even read the answers); it cannot
 choose Host, Origin or Sec-Fetch-Site, and does not know the token. The token is no cookie: cookies of 127.0.0.1 go to every port of it.
@@ -36,7 +36,7 @@ METHODS = ("GET", "HEAD", "POST", "DELETE")
 
 
 class Guard:
-    """Stands before every route. free: the paths that need no token, which are the page's own files and hold nothing of a user's."""
+    """A check of every request before its route. free: paths that need no token, the page's own files, which hold nothing of a user's."""
 
     def __init__(self, app: ASGIApp, token: str, port: int, free: frozenset[str], limits: Limits) -> None:
         self.app, self.token, self.free, self.limits = app, token.encode(), free, limits
@@ -64,7 +64,7 @@ class Guard:
         try:
             self.check(scope)
             if (connection := scope.get("state", {}).get("connection")) is not None and scope["path"] not in self.free:
-                connection.room.admit(connection)
+                connection.pool.admit(connection)
             refused = False
             await self.app(scope, self.measured(receive), sealed)
         except Exception as fault:
@@ -73,14 +73,14 @@ class Guard:
             await faults.error_response(fault, language(scope))(scope, receive, sealed)
 
     def check(self, scope: Scope) -> None:
-        """Refuse what does not come from this page, or is of no kind that is answered here."""
-        found: dict[str, list[str]] = {}
+        """Raise a RequestError for a request that does not come from this page, or is of a kind that is not served."""
+        headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
-            found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
         for name in ("host", "origin", "authorization", "content-type", "content-length", "sec-fetch-site"):
-            if len(found.get(name, ())) > 1:
+            if len(headers.get(name, ())) > 1:
                 raise RequestError("server.twice", 400, name, name=name)
-        one = {name: values[0] for name, values in found.items()}
+        one = {name: values[0] for name, values in headers.items()}
         path, method = scope["path"], scope["method"]
         if one.get("host") not in self.hosts:
             raise RequestError("server.host", 403, "host", found=one.get("host", "-"), allowed=", ".join(sorted(self.hosts)))
@@ -106,12 +106,12 @@ class Guard:
             raise RequestError("server.encoding", 415, "content-encoding", found=one["content-encoding"])
 
     def knows(self, headers: Mapping[str, str]) -> bool:
-        """Whether the request carries the token; the comparison takes as long for every wrong one."""
+        """True if the request carries the token. The comparison takes the same time for every wrong one."""
         kind, _, given = headers.get("authorization", "").partition(" ")
         return hmac.compare_digest(given.encode(), self.token) and kind.lower() == "bearer"
 
     def measured(self, receive: Receive) -> Receive:
-        """The body as it arrives, until it is longer than a body may be."""
+        """Wrap `receive`: it raises a RequestError once the body exceeds the limit."""
         size = 0
 
         async def counted() -> Message:
@@ -126,6 +126,7 @@ class Guard:
 
 
 def language(scope: Scope) -> str | None:
-    """The language that the page asks for, `?lang=en` or `?lang=zh`; None leaves it to the command."""
-    asked = [part.removeprefix("lang=") for part in scope.get("query_string", b"").decode("latin-1").split("&") if part.startswith("lang=")]
-    return asked[0] if asked and asked[0] in LANGUAGES else None
+    """Return the language of the request, `?lang=en` or `?lang=zh`; None for the command's own."""
+    parameters = scope.get("query_string", b"").decode("latin-1").split("&")
+    languages = [part.removeprefix("lang=") for part in parameters if part.startswith("lang=")]
+    return languages[0] if languages and languages[0] in LANGUAGES else None

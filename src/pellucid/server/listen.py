@@ -1,4 +1,4 @@
-"""The port: taken before anything else is done, so that a busy one is told at once, and given back at once when Ctrl-C says so."""
+"""The port: bound before anything else, so that a busy one fails at once, and released as soon as Ctrl-C is pressed."""
 
 import secrets
 import signal
@@ -15,7 +15,7 @@ import uvicorn
 from pellucid.errors import UseError
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.server.app import build
-from pellucid.server.connections import Connection, Room
+from pellucid.server.connections import Connection, ConnectionPool
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -26,7 +26,7 @@ HOST = "127.0.0.1"
 
 
 def taken(port: int) -> socket.socket:
-    """A socket that listens on a port of this machine alone; 0 takes a free one."""
+    """Return a socket that listens on `port` of 127.0.0.1; 0 takes a free one. A UseError if the port is busy."""
     if not 0 <= port < 1 << 16:
         raise UseError("open.port", found=port)
     own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -41,9 +41,9 @@ def taken(port: int) -> socket.socket:
 
 
 def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: Limits = LIMITS, **how: Any) -> None:
-    """Serve the page until Ctrl-C. ready: is told the address, token and all, once the port answers.
+    """Serve the page until Ctrl-C. ready: called with the address, which holds the token, once the port answers.
 
-    opened, how: see `Session`. A model that cannot be opened ends the server, and is the error.
+    opened, how: see `Session`. Raises the error of a model that cannot be opened.
     """
     own, token, session = taken(port), secrets.token_urlsafe(32), Future["Session"]()
     at = int(own.getsockname()[1])
@@ -62,18 +62,19 @@ def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: L
 
 
 def listening(app: "ASGIApp", limits: Limits) -> uvicorn.Server:
-    """The server of an application, whose connections have deadlines; see connections.py."""
+    """Return the server of an application, whose connections have deadlines; see connections.py."""
     settings: Any = {
         "log_level": "critical", "access_log": False, "lifespan": "off", "timeout_graceful_shutdown": 1, "server_header": False,
-        "proxy_headers": False, "timeout_keep_alive": limits.idle, "ws": "none", "http": partial(Connection, Room(limits)),
+        "proxy_headers": False, "timeout_keep_alive": limits.idle, "ws": "none", "http": partial(Connection, ConnectionPool(limits)),
     }  # fmt: skip
     return uvicorn.Server(uvicorn.Config(app, **settings))
 
 
 @contextmanager
 def ended_by_hand(server: uvicorn.Server) -> Iterator[None]:
-    """Ctrl-C asks the server to end, from now on and not only once it listens. It raises nothing: an import that is cleaning up behind
-    itself, as uvicorn's are, would drop what is raised there, and the server would never hear of it.
+    """Let Ctrl-C end the server from now on, not only once it listens.
+
+    The handler raises nothing: an exception inside an import's cleanup, as uvicorn's imports have, would be dropped.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -90,7 +91,7 @@ def ended_by_hand(server: uvicorn.Server) -> Iterator[None]:
 
 
 def set_up(session: "Future[Session]", server: uvicorn.Server, opened: str | None, limits: Limits, how: dict[str, Any]) -> None:
-    """Import torch and open what was asked for."""
+    """Import torch, build the Session and set the future; end the server if that fails."""
     try:
         from pellucid.server.session import Session
 

@@ -1,4 +1,4 @@
-"""What the page's requests reach once torch is there: models, runs, and the thread in which they run."""
+"""The state of one server, built once torch is imported: models, runs, bills and measurements."""
 
 from pathlib import Path
 from typing import Any
@@ -28,80 +28,80 @@ SCHEMA = 1
 
 
 class Session:
-    """opened: a model's name or the folder of a trace; None opens the first specimen. how: `load`'s settings.
+    """The state of one server. opened: a model's name or the folder of a trace; None opens the first specimen.  how: `load`'s settings.
 
-    beside: the model that the trace was recorded from; a name that only the trace tells is followed to a specimen and nowhere else.
+    recorded_by: the model that the trace was recorded from. Without it a name in the trace is loaded only if it is a specimen's.
     """
 
-    def __init__(self, opened: str | None, limits: Limits, beside: str | None = None, **how: Any) -> None:
+    def __init__(self, opened: str | None, limits: Limits, recorded_by: str | None = None, **how: Any) -> None:
         self.limits, self.runs, self.opened = limits, RunStore(limits), opened
         folder = Path(opened) if opened is not None and (Path(opened) / INDEX).is_file() else None
         traced = None if folder is None else load_trace(folder)
-        if beside is not None and traced is None:
+        if recorded_by is not None and traced is None:
             raise UseError("open.beside", found=opened or "-")
         if traced is not None:
-            opened = beside or (traced.model if traced.model in specimens() else None)
+            opened = recorded_by or (traced.model if traced.model in specimens() else None)
             how = {"dtype": dtype_of(traced), "ignore_fields": how.get("ignore_fields", ())}  # as it ran, where the trace's values are
         self.registry = ModelRegistry(opened, limits.models, **how)
         self.first: Run | None = None  # of a trace that was opened
         self.bills, self.bench = Bills(self.registry, limits), Bench(limits)
         loaded = None if opened is None else self.registry[opened]
         if traced is not None:
-            traced.model = beside or traced.model
-            self.first = execute.recorded(alike(loaded, traced, beside is not None), traced, limits, folder)
+            traced.model = recorded_by or traced.model
+            self.first = execute.recorded(alike(loaded, traced, recorded_by is not None), traced, limits, folder)
 
     def models(self) -> dict[str, Any]:
-        """What the page may run, and what it shows first."""
+        """Return the models of the registry as JSON, and the model and run that the page shows first."""
         if self.first is not None:
             self.runs.put(self.first)
         rows = self.registry.list()
         current = self.registry.opened or rows[0]["name"]
         return {"schema": SCHEMA, "current": current, "run": self.first and self.first.id, "models": rows}
 
-    def live(self, request: RunRequest, stop: Stop) -> RunDocument:
-        """Run a prompt, keep the run, tell it."""
+    def new_run(self, request: RunRequest, stop: Stop) -> RunDocument:
+        """Run a prompt, keep the run and return its document."""
         run = execute.run_prompt(
-            self.registry[request.model], request, stop, self.limits, lambda id, n: execute.whole(self.runs[id], n, stop).value
+            self.registry[request.model], request, stop, self.limits, lambda id, n: execute.full_record(self.runs[id], n, stop).value
         )
         return run_document(self.runs.put(run))
 
     def ready(self, run: Run, n: int, terms: bool) -> bool:
-        """Whether a tensor can be told without running the model."""
+        """True if tensor `n`, with its terms if `terms`, needs no run of the model."""
         s = run.seen(n)
         return (kept(s) and (not terms or s.terms is not None)) or s.later is not None or n in run.again or run.request is None
 
     def part(self, run: Run, n: int, at: str | None, level: slices.Level, stop: Stop) -> bytes:
-        """A tensor's part in a safetensors file's bytes."""
+        """Return a part of tensor `n` as the bytes of a safetensors file."""
         s = run.seen(n)
         part = slices.part_of(at, s.shape)
         slices.require(part, s.shape, s.dtype, level, self.limits)
-        return slices.packed(execute.whole(run, n, stop).value, part, level, s.path)
+        return slices.packed(execute.full_record(run, n, stop).value, part, level, s.path)
 
     def terms(self, run: Run, n: int, index: str, stop: Stop) -> dict[str, Any]:
-        """A cell's terms."""
-        return terms_document(run, execute.whole(run, n, stop, terms=True), index, self.limits)
+        """Return the terms of the cell at `index` of tensor `n`."""
+        return terms_document(run, execute.full_record(run, n, stop, terms=True), index, self.limits)
 
     def stats(self, run: Run, n: int, stop: Stop) -> dict[str, Any]:
-        """A tensor's measures."""
-        seen = execute.whole(run, n, stop)
+        """Return the stats of tensor `n`."""
+        seen = execute.full_record(run, n, stop)
         return stats_document(run, n, seen, run.measure(n, seen.value))
 
     def logits(self, run: Run, k: int) -> int:
-        """The number of a step's logits."""
-        found = range(run.firsts[k], run.firsts[k + 1])
-        if (n := next((n for n in found if run.trace.seen[n].path == "logits"), None)) is None:
+        """Return the number of step `k`'s logits. A RequestError if it has none."""
+        numbers = range(run.firsts[k], run.firsts[k + 1])
+        if (n := next((n for n in numbers if run.trace.seen[n].path == "logits"), None)) is None:
             raise RequestError("server.logits", 400, "step", step=k)
         return n
 
     def sample(self, run: Run, k: int, row: int, given: dict[str, Any], most: int, stop: Stop) -> dict[str, Any]:
-        """What settings of sampling make of a row's logits; row -1 is the last."""
-        logits = execute.whole(run, self.logits(run, k), stop).value[0]
+        """Apply settings of sampling to a row's logits; row -1 is the last."""
+        logits = execute.full_record(run, self.logits(run, k), stop).value[0]
         if not -1 <= row < len(logits):
             raise RequestError("server.field", 400, "row", name="row", found=row, allowed=f"-1..{len(logits) - 1}")
         return sample_document(run, k, row, logits[row], given, most)
 
     def weight(self, name: str, path: str, at: str | None, level: slices.Level) -> bytes:
-        """A weight's part."""
+        """Return a part of the weight at `path` as the bytes of a safetensors file. A RequestError for a model without values."""
         loaded = self.registry[name]
         x = loaded.tensor(path)
         part = slices.part_of(at, tuple(x.shape))
@@ -111,7 +111,7 @@ class Session:
         return slices.packed(x, part, level, path)
 
     def weight_stats(self, name: str, path: str) -> dict[str, Any]:
-        """A weight's measures."""
+        """Return the stats of the weight at `path`. A RequestError for a model without values."""
         loaded = self.registry[name]
         x = loaded.tensor(path)
         if x.is_meta:
@@ -121,7 +121,7 @@ class Session:
         return {"schema": SCHEMA, "model": name, "path": path, "stats": stats_to_json(loaded.measures[path])}
 
     def tokens(self, name: str, text: str) -> dict[str, Any]:
-        """The ids and pieces of a text, for which nothing runs."""
+        """Return the ids and pieces of a text. A RequestError for a model without a tokenizer."""
         loaded = self.registry[name]
         if loaded.model is None or (tokenizer := tokenizer_of(loaded.model)) is None:
             raise RequestError("server.shapes", 400, "prompt", model=name)
@@ -129,19 +129,22 @@ class Session:
         return {"schema": SCHEMA, "model": name, "ids": ids, "pieces": [visible(p) for p in tokenizer.pieces(ids)]}
 
     def catalog(self) -> dict[str, Any]:
-        """Published models and devices, and situations of one on some: what can be counted, and on what."""
+        """Return the catalogue: published models, devices with this machine first, and situations of a model on devices."""
         models = [
             {"id": e["id"], "name": e["name"], "disclosed": "statements" not in e, "statements": e.get("statements")}
             | {"organisation": e["organisation"], "released": e["released"], "source": e["source"]}
             | {"published": {k: str(v) for k, v in (e.get("published") or {}).items()}, "notes": e.get("notes") or []}
             for e in catalog.models().values()
         ]
-        told = {"models": models, "devices": [*here(), *catalog.devices().values()], "situations": list(catalog.situations().values())}
-        return {"schema": SCHEMA, **told}
+        entries = {"models": models, "devices": [*here(), *catalog.devices().values()], "situations": list(catalog.situations().values())}
+        return {"schema": SCHEMA, **entries}
 
 
 def alike(loaded: LoadedModel | None, traced: Trace, request: bool) -> LoadedModel | None:
-    """A trace's model, if it can be that: one that was asked for must be, and one of the same name may be another."""
+    """Return `loaded` if it fits the shapes of the trace, else None.
+
+    request: True for a model that the command names. Raises a UseError if that has no weights or does not fit.
+    """
     if loaded is None:
         return None
     if request and not loaded.has_weights:
@@ -156,13 +159,13 @@ def alike(loaded: LoadedModel | None, traced: Trace, request: bool) -> LoadedMod
 
 
 def dtype_of(traced: Trace) -> str | None:
-    """The type that a trace's model ran in."""
-    found = (str(s.dtype).removeprefix("torch.") for s in traced if s.dtype.is_floating_point)
-    return next((name for name in found if name in DTYPES), None)
+    """Return the dtype that a trace's model ran in, None if no tensor of the trace tells."""
+    names = (str(s.dtype).removeprefix("torch.") for s in traced if s.dtype.is_floating_point)
+    return next((name for name in names if name in DTYPES), None)
 
 
 def here() -> list[dict[str, Any]]:
-    """This machine as a device, where `pellucid bench --limits` has measured it."""
+    """Return this machine as a device, in a list that is empty if `pellucid bench --limits` has not measured it."""
     try:
         own = measured.kept()
     except UseError:

@@ -238,7 +238,7 @@ def choice(run: RunView, answer: Answer, display: Display) -> list[Text]:
     title = say("explain.blank", row=answer.row, count=vocab) if blank else say("explain.candidates", count=vocab)
     out = [Text(" " + title, TITLE)]
     out += table([[Text(t, DIM) for t in titles], *body], columns)
-    values = {"token": visible(answer.pick.piece), "id": answer.pick.id, "probability": percent(answer.pick.probability)}
+    values = {"token": visible(answer.picked.piece), "id": answer.picked.id, "probability": percent(answer.picked.probability)}
     sentence = say("explain.fills", **values) if blank else say("explain.pick", **values)
     return [*out, Text(), Text.assemble((" → ", "green"), (sentence, TITLE))]
 

@@ -229,16 +229,16 @@ def visit_segments(segments: Sequence[Owner], names: tuple[str, ...], show: Call
     if not here.calls:
         return
 
-    def look() -> None:
+    def show_each() -> None:
         for segment in segments:
             with in_segment(segment):
                 if (mode := inside(*names)) is not None:
                     show(mode, segment)
 
     for w in here.watches:
-        w.remember(names, look)
+        w.remember(names, show_each)
     if inside(*names) is not None:
-        look()
+        show_each()
 
 
 def unwatched(f: Callable[[Any], Any], x: Any) -> Any:

@@ -162,8 +162,8 @@ class Watch(Records):
             return "reference"
         return ("list" if self.inside == "listed" else "read") if wanted else None
 
-    def remember(self, names: tuple[str, ...], look: Callable[[], None]) -> None:
-        """Do nothing: a forward is watched while it runs. A recorder of plans keeps `look` for later steps."""
+    def remember(self, names: tuple[str, ...], show: Callable[[], None]) -> None:
+        """Do nothing: a forward is watched while it runs. A recorder of plans keeps `show` for later steps."""
 
     def made(
         self, storage: torch.UntypedStorage, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops,
