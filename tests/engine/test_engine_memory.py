@@ -152,7 +152,7 @@ def test_bytes_of_the_cache_are_those_counted(name: str, dtype: str) -> None:
     ("name", "owner", "attribute", "value"),
     [
         ("windows", PagePool, "give_back", lambda self, request, length: None),
-        ("llama", PagedCache, "bytes_held", lambda self, r: sum(len(h) for h in self.groups[None].held.values())),
+        ("llama", PagedCache, "bytes_held", lambda self, r: sum(len(h) for h in self.groups[None].allocated.values())),
         ("deepseek_v3", PagedCache, "of", lambda self, part: PagePool(80, 1, None, 80)),
     ],
 )

@@ -102,7 +102,7 @@ def not_counted(self: PagePool, request: object, pages: Any, tokens: int) -> Non
 
 
 def never_freed(self: PagePool, request: object, length: int) -> None:
-    buffers, gone = self.held[request], max(0, self.oldest(length) - self.first[request])
+    buffers, gone = self.allocated[request], max(0, self.oldest(length) - self.first[request])
     del buffers[:gone]
     self.first[request] += gone
 
@@ -146,8 +146,8 @@ def past_windows(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
 
 def not_stored_yet(self: PrefixCache, request: Any, key: Any, tokens: Any) -> None:
     """Pages that are reserved, not filled."""
-    n, self.pages.length[request] = self.pages.length[request], sum(map(len, self.pages.held.values()))
-    self.pages.length[request] = min(len(self.pages.held[request]) * self.pages.size, len(tokens))
+    n, self.pages.length[request] = self.pages.length[request], sum(map(len, self.pages.allocated.values()))
+    self.pages.length[request] = min(len(self.pages.allocated[request]) * self.pages.size, len(tokens))
     kept(self, request, key, tokens)
     self.pages.length[request] = n
 

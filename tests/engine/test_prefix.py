@@ -256,7 +256,7 @@ def test_nothing_grows() -> None:
         cache.keep(i, i % 50, tokens)
         pages.release(i)
         assert sum(1 for n in below(cache.top) if n.pages) <= 8 and len(cache.top.children) <= 4
-    assert cache.sound() and not any((g.tables, g.held, g.first) != ({}, {}, {}) for g in pages.groups.values())
+    assert cache.sound() and not any((g.tables, g.allocated, g.first) != ({}, {}, {}) for g in pages.groups.values())
     assert not pages.length and not pages.together
     cache.forget("unknown")
     assert cache.top.children

@@ -153,7 +153,7 @@ def test_05_paged_is_contiguous() -> float:
 
 def freed_twice(self: PagedCache, request: object) -> None:
     """Pages that come back twice are given to two."""
-    self.free += self.held[request]
+    self.free += self.allocated[request]
     release(self, request)
 
 

@@ -104,7 +104,7 @@ def worst(ways: Any = ("reference", "sdpa", "pages", "op")) -> float:
 
 def upper_left(q: Tensor, k: Tensor, v: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:
     """is_causal for a cached chunk, which torch aligns to the upper left."""
-    plain = mask is causal and segment.whole
+    plain = mask is causal and segment.contiguous
     return sdpa(q, k[:, : q.shape[1]], v[:, : q.shape[1]], segment, mask, scale) if plain else sdpa(q, k, v, segment, mask, scale)
 
 

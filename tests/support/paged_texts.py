@@ -127,7 +127,7 @@ class World:
     def can_grow(self, name: int, tokens: int) -> bool:
         """Room is what the plain model says. What is freed for it is no more than is needed; without room nothing changes."""
         needs, fitted, before = self.needs(name, tokens), self.pages.fits(name, tokens), self.state()
-        could = tokens <= self.shape.longest and all(n <= g.count - len(set().union(*g.held.values())) for g, n in needs)
+        could = tokens <= self.shape.longest and all(n <= g.count - len(set().union(*g.allocated.values())) for g, n in needs)
         least, evicted = [max(n, len(g.free)) for g, n in needs], self.cache.evictions
         assert fitted == (could and least == [len(g.free) for g, _ in needs])
         assert self.cache.can_grow(name, tokens) == could
@@ -147,14 +147,14 @@ class World:
         """How many pages of each group the text lacks to grow to `tokens`: new ones, and its own for those that it would write into."""
         size, found = self.shape.size, []
         for group in self.pages.groups.values():
-            own, first = group.held[name], group.first[name]
-            others = group.kept.union(*(pages for other, pages in group.held.items() if other != name))
+            own, first = group.allocated[name], group.first[name]
+            others = group.kept.union(*(pages for other, pages in group.allocated.items() if other != name))
             written = [own[i - first] for i in range(self.texts[name].stored // size, first + len(own)) if i * size < tokens]
             found.append((group, sum(page in others for page in written) + max(0, -(-tokens // size) - first - len(own))))
         return found
 
     def state(self) -> object:
-        return [(list(g.free), list(g.references), {k: list(v) for k, v in g.held.items()}) for g in self.pages.groups.values()]
+        return [(list(g.free), list(g.references), {k: list(v) for k, v in g.allocated.items()}) for g in self.pages.groups.values()]
 
     def step(self, chunks: dict[int, int]) -> None:
         """One forward: every part stores, and reads back what each query may see, which must be its own text."""
@@ -171,14 +171,14 @@ class World:
                     continue
                 met = [(at[0], *(b[:, 0] for b in block)) for block, at in segment.paged.blocks()]
                 self.meets(part, s.before, s.end, told[s.request], *map(torch.cat, zip(*met, strict=True)))
-        held = {name: {r: len(g.held[name]) for r, g in self.pages.groups.items()} for name in chunks}
+        held = {name: {r: len(g.allocated[name]) for r, g in self.pages.groups.items()} for name in chunks}
         step.advance()
         for name, n in chunks.items():
             self.texts[name].stored += n
             for window, group in self.pages.groups.items():
                 if window is not None:
                     assert held[name][window] <= most_pages(window, n, self.shape.size)
-                    assert len(group.held[name]) <= most_pages(window, 0, self.shape.size) or window == 1
+                    assert len(group.allocated[name]) <= most_pages(window, 0, self.shape.size) or window == 1
 
     def meets(self, part: Part, before: int, end: int, told: list[int], at: Tensor, keys: Tensor, values: Tensor) -> None:
         """Positions without a gap up to the last, from the first that some query of this chunk sees; and at each the right rows."""
@@ -244,7 +244,7 @@ class World:
         for part, (keys, values) in self.pages.pools.items():
             group = self.pages.of(part)
             first, size = group.first[name] * group.size, group.size
-            at = [page * size + i for page in group.held[name] for i in range(size)][: max(0, text.stored - first)]
+            at = [page * size + i for page in group.allocated[name] for i in range(size)][: max(0, text.stored - first)]
             key, value = keys.flatten().tolist(), values.flatten().tolist()
             assert [key[i] for i in at] == told[first:] and [value[i] for i in at] == [2 * h for h in told[first:]]
 

@@ -1,1 +1,1 @@
-"""What one forward knows besides its tokens: positions and requests, the KV cache, and the mask."""
+"""The input of a forward besides its tokens: positions and requests, the KV cache, and the mask."""

@@ -1,4 +1,4 @@
-"""What earlier steps have stored of each request, and where it lies.
+"""The keys and values that earlier steps have stored of each request, in pages.
 
 A part stores through its Step and gets back a KVCache: a list of segments, one a request. A plain batch, packed documents, pages and the
 memory of an encoder are all segments, and an op reads each where it lies.
@@ -33,7 +33,7 @@ class Span:
 
     @property
     def end(self) -> int:
-        """The request's stored tokens once this step has run."""
+        """Return the request's stored tokens after this step."""
         return self.before + self.stop - self.start
 
 
@@ -62,7 +62,7 @@ class Segment:
     """One request's queries, and the keys and values that it has stored.
 
     rows: its slice of T.  q_at [B T], k_at [B S]: positions, -1 for padding.  read(): the stored tensors [B S ...].
-    whole: the keys stand at 0, 1, 2 ... without padding (under a window, from a later position on), and the queries are the last of them.
+    contiguous: the keys stand at 0, 1, 2 ... without padding (under a window, from a later one on), and the queries are the last of them.
     paged: where they lie, if in pages.  kept: the tensors of an encoder's memory without padding.
     """
 
@@ -73,11 +73,11 @@ class Segment:
         q_at: Tensor,
         k_at: Callable[[], Tensor],
         read: Callable[[], Stored],
-        whole: bool = False,
+        contiguous: bool = False,
         paged: Paged | None = None,
         kept: Stored = (),
     ) -> None:
-        self.request, self.rows, self.q_at, self.read, self.whole, self.paged = request, rows, q_at, read, whole, paged
+        self.request, self.rows, self.q_at, self.read, self.contiguous, self.paged = request, rows, q_at, read, contiguous, paged
         self._k_at, self.kept = k_at, kept
 
     @cached_property
@@ -125,7 +125,7 @@ class PagePool:
         self.references = [0] * count
         self.taken, self.clock = [0] * count, 0  # when each page was last allocated: rows read later are another request's
         self.tables: dict[object, Tensor] = {}  # of fixed length, so that a recorded plan may point to one
-        self.held: dict[object, list[int]] = {}  # the page numbers in a table,
+        self.allocated: dict[object, list[int]] = {}  # the page numbers in a table,
         self.first: dict[object, int] = {}  # from this place on: what came before was given back
         self.kept: set[int] = set()  # by a prefix cache
         self.idle = 0  # pages that only a prefix cache holds
@@ -150,33 +150,33 @@ class PagePool:
             self.free.append(page)
 
     def keep(self, page: int) -> None:
-        """Let the prefix cache hold a page that a request has filled."""
+        """Give the prefix cache a reference to a page that a request has filled."""
         assert self.references[page] and page not in self.kept
         self.take(page)
         self.kept.add(page)
 
     def drop(self, page: int) -> None:
-        """Let the prefix cache go of a page."""
+        """Release a page from the prefix cache."""
         self.idle -= self.references[page] == 1
         self.kept.remove(page)
         self.give(page)
 
     def open(self, request: object, pages: Sequence[int], tokens: int) -> None:
         """Open a request's table of `tokens` tokens whose last pages are `pages`."""
-        self.first[request], self.held[request] = -(-tokens // self.size) - len(pages), list(pages)
+        self.first[request], self.allocated[request] = -(-tokens // self.size) - len(pages), list(pages)
         self.tables[request] = torch.zeros(self.longest, dtype=torch.long)
         for i, page in enumerate(pages, self.first[request]):
             self.tables[request][i] = page
             self.take(page)
 
     def page(self, request: object, i: int) -> int | None:
-        """The i-th page of a text. None if it was given back."""
+        """Return the i-th page of a text, None if it was given back."""
         at = i - self.first[request]
-        return self.held[request][at] if at >= 0 else None
+        return self.allocated[request][at] if at >= 0 else None
 
     def put(self, request: object, i: int, page: int) -> None:
         """Put `page` in the i-th place of a table, or append it."""
-        pages, at = self.held[request], i - self.first[request]
+        pages, at = self.allocated[request], i - self.first[request]
         self.take(page)
         if at < len(pages):
             self.give(pages[at])
@@ -184,26 +184,26 @@ class PagePool:
         self.tables[request][i] = page
 
     def missing(self, request: object, length: int, tokens: int) -> tuple[list[int], int]:
-        """What a request lacks to write from `length` up to `tokens`: the places of shared pages to copy, and the count of new pages."""
-        pages, first, stop = self.held.get(request, []), self.first.get(request, 0), -(-tokens // self.size)
+        """Return what a write from `length` up to `tokens` needs: the places of shared pages to copy, and the count of new pages."""
+        pages, first, stop = self.allocated.get(request, []), self.first.get(request, 0), -(-tokens // self.size)
         have = first + len(pages)
         shared = [i for i in range(length // self.size, min(stop, have)) if self.references[pages[i - first]] > 1]
         return shared, max(0, stop - have)
 
     def oldest(self, length: int) -> int:
-        """The place of the first page that a query at position `length` may see."""
+        """Return the place of the first page that a query at position `length` may see."""
         return 0 if self.window is None else max(0, length + 1 - self.window) // self.size
 
     def give_back(self, request: object, length: int) -> None:
         """Give back the pages that no query from position `length` on sees. Their numbers stay in the table, in bounds and unread."""
-        pages, gone = self.held[request], self.oldest(length) - self.first[request]
+        pages, gone = self.allocated[request], self.oldest(length) - self.first[request]
         for page in pages[: max(0, gone)]:
             self.give(page)
         del pages[: max(0, gone)]
         self.first[request] += max(0, gone)
 
     def release(self, request: object) -> None:
-        for page in self.held.pop(request, []):
+        for page in self.allocated.pop(request, []):
             self.give(page)
         self.tables.pop(request, None)
         self.first.pop(request, None)
@@ -211,11 +211,11 @@ class PagePool:
     def clear(self) -> None:
         """Free every page, whatever state the tables are in; in place, since recorded plans point to them."""
         self.free[:], self.references[:], self.idle = range(self.count - 1, -1, -1), [0] * self.count, 0
-        for book in (self.tables, self.held, self.first, self.kept):
+        for book in (self.tables, self.allocated, self.first, self.kept):
             book.clear()
 
     def slots(self, request: object, start: int, stop: int) -> Tensor:
-        """The pool rows of a request's positions start ... stop - 1: LongTensor [stop - start]."""
+        """Return the pool rows of a request's positions start ... stop - 1: LongTensor [stop - start]."""
         at = torch.arange(start, stop)
         return self.tables[request][at // self.size] * self.size + at % self.size
 
@@ -223,7 +223,7 @@ class PagePool:
         """True if every reference is a table's or one of `kept`, and a page is free exactly if it has none."""
         kept = list(kept)
         counted = Counter(kept)
-        for request, pages in self.held.items():
+        for request, pages in self.allocated.items():
             counted.update(pages)
             if self.tables[request][self.first[request] :][: len(pages)].tolist() != pages:
                 return False
@@ -234,7 +234,7 @@ class PagePool:
             and free == {p for p in range(self.count) if not counted[p]}
             and sorted(self.kept) == sorted(kept)
             and self.idle == sum(counted[p] == 1 for p in kept)
-            and self.tables.keys() == self.held.keys() == self.first.keys()
+            and self.tables.keys() == self.allocated.keys() == self.first.keys()
         )
 
 
@@ -254,7 +254,7 @@ class PagedCache:
         self.windowed = [group for window, group in self.groups.items() if window is not None]
         self.count = sum(each.values())
         first = next(iter(self.groups.values()))
-        self.free, self.tables, self.held = first.free, first.tables, first.held  # all pages, in a model without windows
+        self.free, self.tables, self.allocated = first.free, first.tables, first.allocated  # all pages, in a model without windows
         self.length: dict[object, int] = {}
         self.together: dict[object, int] = {}  # the first tokens of a request that are read as one text, where the engine says so
         self.pools: dict[nn.Module, Stored] = {}
@@ -262,11 +262,11 @@ class PagedCache:
 
     @property
     def free_pages(self) -> int:
-        """The number of free pages."""
+        """Return the number of free pages."""
         return sum(len(group.free) for group in self.groups.values())
 
     def missing(self, request: object, tokens: int) -> list[tuple[PagePool, list[int], int]]:
-        """What `reserve` would do: for each pool that lacks pages, the places to copy and the count to add."""
+        """Return what `reserve` would do: for each pool that lacks pages, the places to copy and the count to add."""
         length = self.length.get(request, 0)
         lack = ((group, *group.missing(request, length, tokens)) for group in self.groups.values())
         return [(group, shared, new) for group, shared, new in lack if shared or new or tokens > self.longest]
@@ -292,13 +292,13 @@ class PagedCache:
         for group, shared, new in lack:
             if shared:
                 self.copy(group, request, shared)
-            have = group.first[request] + len(group.held[request])
+            have = group.first[request] + len(group.allocated[request])
             for i in range(have, have + new):
                 group.put(request, i, group.fresh())
 
     def copy(self, group: PagePool, request: object, places: Sequence[int]) -> None:
         """Replace the pages in these places of a request's table by copies of its own."""
-        old, new = [group.held[request][i - group.first[request]] for i in places], [group.fresh() for _ in places]
+        old, new = [group.allocated[request][i - group.first[request]] for i in places], [group.fresh() for _ in places]
         for part, pools in self.pools.items():
             if self.of(part) is group:
                 for pool in pools:
@@ -323,7 +323,7 @@ class PagedCache:
     def fork(self, request: object, new: object) -> None:
         """Start `new` with the stored tokens of `request`. Both share pages until one of them writes."""
         n = self.length[request]
-        pages = {r: group.held[request][: -(-n // self.size) - group.first[request]] for r, group in self.groups.items()}
+        pages = {r: group.allocated[request][: -(-n // self.size) - group.first[request]] for r, group in self.groups.items()}
         self.begin(new, pages, n)
         if request in self.together:
             self.together[new] = self.together[request]
@@ -341,8 +341,8 @@ class PagedCache:
             del self.memory[key]
 
     def holders(self) -> set[object]:
-        """Every request that any table knows."""
-        noted = (self.length, self.together, *(table for g in self.groups.values() for table in (g.tables, g.held, g.first)))
+        """Return every request that has a table."""
+        noted = (self.length, self.together, *(table for g in self.groups.values() for table in (g.tables, g.allocated, g.first)))
         return {request for table in noted for request in table} | {request for _, request in self.memory}
 
     def clear(self) -> None:
@@ -353,30 +353,30 @@ class PagedCache:
             book.clear()
 
     def of(self, part: nn.Module) -> PagePool:
-        """The page numbers of a part, by its `window`."""
+        """Return the pool of page numbers for a part, by its `window`."""
         return self.groups.get(getattr(part, "window", None)) or self.groups[None]
 
     def slots(self, request: object, start: int, stop: int) -> Tensor:
-        """The rows of these positions in the pools of parts without a window: LongTensor [stop - start]."""
+        """Return the rows of these positions in the pools of parts without a window: LongTensor [stop - start]."""
         return next(iter(self.groups.values())).slots(request, start, stop)
 
     def pool(self, part: nn.Module, like: Stored) -> Stored:
-        """The pools of a part, made at its first store: [pages * size, ...] for each tensor of `like` [B T ...]."""
+        """Return the pools of a part, made at its first store: [pages * size, ...] for each tensor of `like` [B T ...]."""
         if part not in self.pools:
             self.pools[part] = tuple(n.new_zeros(self.of(part).count * self.size, *n.shape[2:]) for n in like)
         return self.pools[part]
 
     def bytes_per_token(self) -> int:
-        """Bytes of one token of one request in all pools."""
+        """Return the bytes of one token of one request in all pools."""
         return sum(map(row_bytes, self.pools.values()))
 
     def bytes_held(self, request: object) -> int:
-        """Bytes of the request's pages in all pools, shared or not."""
-        return sum(len(self.of(part).held[request]) * self.size * row_bytes(pools) for part, pools in self.pools.items())
+        """Return the bytes of the request's pages in all pools, shared or not."""
+        return sum(len(self.of(part).allocated[request]) * self.size * row_bytes(pools) for part, pools in self.pools.items())
 
     def sound(self, kept: Mapping[int | None, Iterable[int]] | None = None) -> bool:
         """True if every page is accounted for. kept: {window: the pages that a prefix cache holds}."""
-        texts = all(g.oldest(n) >= g.first[r] and -(-n // g.size) <= g.first[r] + len(g.held[r]) for g, r, n in self._texts())
+        texts = all(g.oldest(n) >= g.first[r] and -(-n // g.size) <= g.first[r] + len(g.allocated[r]) for g, r, n in self._texts())
         return texts and all(group.sound((kept or {}).get(window, ())) for window, group in self.groups.items())
 
     def _texts(self) -> Iterator[tuple[PagePool, object, int]]:
@@ -384,15 +384,15 @@ class PagedCache:
 
 
 def row_bytes(pools: Stored) -> int:
-    """Bytes of one row of all of a part's pools."""
+    """Return the bytes of one row of all of a part's pools."""
     return sum(p[0].numel() * p.element_size() for p in pools)
 
 
 def windows_of(module: nn.Module) -> set[int | None]:
-    """The windows of a model's parts, in positions, a query's own included; None: no window."""
+    """Return the windows of a model's parts, in positions, a query's own included; None: no window."""
     return {part.window for part in module.modules() if hasattr(part, "window")}  # type: ignore[misc]
 
 
 def most_pages(window: int, rows: int, size: int) -> int:
-    """The most pages of `size` that a text holds under a window when `rows` are stored at once, wherever page edges fall."""
+    """Return the most pages of `size` that a text holds under a window when `rows` are stored at once, wherever page edges fall."""
     return (window - 1 + rows + size - 2) // size + 1

@@ -1,4 +1,4 @@
-"""What a query may see, and how much it is biased: two functions of positions, composed with `&`.
+"""The mask and the bias of attention scores: two functions of positions, composed with `&`.
 
     causal & window(4)                       # itself and the three before it
     replace(causal, bias=alibi(slopes))      # the same, and a slope by distance
@@ -41,8 +41,8 @@ class Band:
         seen = seen if self.window is None else seen & (q - k < self.window)
         return seen if self.chunk is None else seen & (q // self.chunk == k // self.chunk)
 
-    def told(self) -> str:
-        """The conditions under which a query at t sees a key at s, "s ≤ t and t − s < 4"; empty if it sees all."""
+    def conditions(self) -> str:
+        """Return the conditions under which a query at t sees a key at s, "s ≤ t and t − s < 4"; "" if it sees all."""
         limits = [f"s ≤ t or s < {self.until}" if self.until else "s ≤ t"] if self.causal else []
         limits += [] if self.window is None else [f"t − s < {self.window}"]
         limits += [] if self.chunk is None else [f"⌊s / {self.chunk}⌋ = ⌊t / {self.chunk}⌋"]
@@ -54,13 +54,13 @@ class Band:
         return Band(self.causal or other.causal, min(windows, default=None), other.chunk if self.chunk is None else self.chunk, until)
 
 
-def told(allowed: Allowed) -> str | None:
-    """The conditions of a Band as text. None for any other rule."""
-    return allowed.told() if isinstance(allowed, Band) else None
+def conditions_of(allowed: Allowed) -> str | None:
+    """Return the conditions of a Band as text, None for any other rule."""
+    return allowed.conditions() if isinstance(allowed, Band) else None
 
 
 def both(a: Allowed, b: Allowed) -> Allowed:
-    """The rule that allows what a and b allow: one Band if both are and their chunks agree."""
+    """Return the rule that allows the keys which both a and b allow: one Band if both are and their chunks agree."""
     if isinstance(a, Band) and isinstance(b, Band) and (a.chunk is None or b.chunk in (None, a.chunk)):
         return a & b
     return lambda q, k: a(q, k) & b(q, k)
@@ -68,7 +68,7 @@ def both(a: Allowed, b: Allowed) -> Allowed:
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """What queries may see and what their scores gain: allowed(q, k) and bias(q, k) of positions q [B 1 T 1] and k [B 1 1 S] -> [B H T S].
+    """A rule and a bias of scores: allowed(q, k) and bias(q, k) of positions q [B 1 T 1] and k [B 1 1 S] -> [B H T S].
 
     cap: a soft limit of scores.  sinks [H]: an extra key's score.  weights, inputs: the parameters and tensors that took part, for a watch.
     by_segment(mask, segment): the mask of one segment, where positions do not decide alone, as with an indexer's chosen keys.
@@ -83,12 +83,12 @@ class Mask:
     by_segment: "Callable[[Mask, Any], Mask] | None" = None
 
     def of(self, segment: Any) -> "Mask":
-        """The mask of one segment of the cache."""
+        """Return the mask of one segment of the cache."""
         return self if self.by_segment is None else self.by_segment(self, segment)
 
-    def told(self) -> Settings:
-        """The numbers of a bias that is plain data; empty for any other."""
-        return self.bias.told() if isinstance(self.bias, AlibiBias | RelativeBias) else {}
+    def settings(self) -> Settings:
+        """Return the numbers of a bias that is plain data, {} for any other."""
+        return self.bias.settings() if isinstance(self.bias, AlibiBias | RelativeBias) else {}
 
     def __and__(self, other: "Mask") -> "Mask":
         return replace(self, allowed=both(self.allowed, other.allowed))
@@ -130,7 +130,7 @@ PLAIN = Alibi()
 
 
 def slopes(heads: int) -> list[float]:
-    """ALiBi's slopes [H], arXiv 2108.12409: 2^(-8/n), 2^(-16/n), ... for n heads; between powers of two, every other one of the next.
+    """Return ALiBi's slopes [H], arXiv 2108.12409: 2^(-8/n), 2^(-16/n), ... for n heads; between powers of two, every other of the next.
 
     4 heads: 1/4, 1/16, 1/64, 1/256.
     """
@@ -152,19 +152,19 @@ class AlibiBias:
             return (steep.bfloat16() * k).double() * self.spec.scale
         return steep * -(q - k).abs() * self.spec.scale
 
-    def told(self) -> Settings:
-        """The slope of each head as it multiplies, and the scale of all."""
+    def settings(self) -> Settings:
+        """Return the slope of each head as it multiplies, and the scale of all."""
         slopes = self.slopes.bfloat16() if self.spec.rounded else self.slopes
         return {"slopes": slopes.double().tolist(), "slope_scale": self.spec.scale, "rounded": self.spec.rounded}
 
 
 def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> AlibiBias:
-    """The bias of slopes [H], scaled and rounded as `spec` says."""
+    """Return the bias of slopes [H], scaled and rounded as `spec` says."""
     return AlibiBias(torch.as_tensor(slopes, dtype=torch.float64, device="cpu"), spec)
 
 
 def bucket(distance: Tensor, count: int, max_distance: int, two_sided: bool) -> Tensor:
-    """T5's bucket of distance = k - q, arXiv 1910.10683: half are exact, the rest grow as the logarithm.
+    """Return T5's bucket of distance = k - q, arXiv 1910.10683: half are exact, the rest grow as the logarithm.
 
     The table was trained with float32 logarithms, so this integer is always taken from them (`log` of a long is float32).
     """
@@ -191,8 +191,8 @@ class RelativeBias:
         buckets = bucket(k - q, self.spec.count, self.spec.reach, self.spec.bidirectional)
         return F.embedding(buckets, self.table).movedim(-1, 1).squeeze(2)
 
-    def told(self) -> Settings:
-        """The number of buckets, and how distances fall into them."""
+    def settings(self) -> Settings:
+        """Return the number of buckets, and the settings that map distances to them."""
         return {"buckets": self.spec.count, "reach": self.spec.reach, "both_ways": self.spec.bidirectional}
 
 

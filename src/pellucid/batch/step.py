@@ -1,4 +1,4 @@
-"""What one forward knows besides its tokens: their positions, their requests, and the KV cache.
+"""The input of a forward besides its tokens: their positions, their requests, and the KV cache.
 
 A step flattens its requests to B = 1, T = all their rows. Every part works row by row; only an attend walks the spans:
 
@@ -20,7 +20,7 @@ from pellucid.errors import UseError
 
 @dataclass
 class Step:
-    """The knowledge of one forward. positions: LongTensor [B T], -1 for padding.
+    """The state of one forward. positions: LongTensor [B T], -1 for padding.
 
     spans: the rows of each request; empty for a plain batch.  pages: the KV cache that it stores to; None keeps nothing.
     source: the encoder's rows and the Step that made them, where a request is new.  mask: replaces the layers' own, for a prefix say.
@@ -40,7 +40,7 @@ class Step:
 
     @staticmethod
     def plain(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = None, types: Tensor | None = None) -> "Step":
-        """A batch of tokens [B T] at positions 0, 1, 2 ... Where padding [B T] is 0 the position is -1, and later ones do not count it."""
+        """Make the step of tokens [B T] at positions 0, 1, 2 ... Tokens whose padding [B T] is 0 get -1, and are not counted."""
         if padding is None:
             return Step(torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape), mask=mask, types=types)
         real = padding.bool()
@@ -48,7 +48,7 @@ class Step:
 
     @staticmethod
     def packed(lengths: list[int], device: torch.device | str = "cpu", names: Sequence[object] | None = None) -> "Step":
-        """Documents end to end in one row, each with positions of its own. names: their requests; 0, 1, 2 ... if None."""
+        """Make the step of documents end to end in one row, each with its own positions. names: their requests; 0, 1, 2 ... if None."""
         spans, start = [], 0
         for name, n in zip(range(len(lengths)) if names is None else names, lengths, strict=True):
             spans.append(Span(name, start, start + n))
@@ -118,7 +118,7 @@ class Step:
     def _page(self, group: PagePool, pools: Stored, s: Span) -> Segment:
         device, start = self.positions.device, group.first[s.request] * group.size
         once, key = self.once, (group, s.request, "slots")  # not self, which may hold the segment: a circle would keep the weights
-        numbers, clock = self.shared((group, s.request), lambda: (list(group.held[s.request]), group.clock))
+        numbers, clock = self.shared((group, s.request), lambda: (list(group.allocated[s.request]), group.clock))
 
         def slots() -> Tensor:
             at = torch.arange(s.end - start)
@@ -164,9 +164,9 @@ def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:
 def part_of(
     steps: tuple[Step, ...], sizes: Mapping[str, int], request: object, words: list[str], rows: Tensor | None
 ) -> tuple[tuple[Any, ...] | None, Tensor | None]:
-    """The index that cuts a request out of a tensor with the axes `words`, and the request's rows counted from 0.
+    """Return the index that cuts a request out of a tensor with the axes `words`, and the rows of the request counted from 0.
 
-    rows: for an axis N, the row of each.  None if the request has none of the tensor's rows, or nothing says which.
+    rows: for an axis N, the row of each.  None if the request has none of the tensor's rows, or its rows are unknown.
     """
     length = "T" if "T" in words or "S" not in words else "S"
     spans = spans_of(steps, length)

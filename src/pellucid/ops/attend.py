@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid.batch.kv_cache import KVCache, Paged, ScatteredRows, Segment
-from pellucid.batch.mask import Mask, causal, told
+from pellucid.batch.mask import Mask, causal, conditions_of
 from pellucid.ops import native
 from pellucid.ops.gate import SOFTMAX, bounded, part_of_row
 from pellucid.ops.kinds import Operands, OpKind, cut, plain, scaling
@@ -123,7 +123,7 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
         with as_reference():
             return attend_reference(q, segment, mask, scale, named)
     paged = segment.paged
-    if paged is None and segment.whole and not segment.kept and q.shape[1] <= native.most(0):
+    if paged is None and segment.contiguous and not segment.kept and q.shape[1] <= native.most(0):
         paged = one_page(segment)
     if paged is not None and native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
         z = native.attend(q, paged.pools, paged.table, segment.q_at, paged.size, scale, mask, paged.end)
@@ -186,7 +186,7 @@ def attend_reference(
     sink = None if mask.sinks is None else mask.sinks.to(w.dtype)[:, None, None]
     w = w if sink is None else torch.cat([w, sink.expand(*w.shape[:-1], 1)], -1)
     pattern = w.softmax(-1, dtype=wide(w.dtype)).to(q.dtype)[..., : k.shape[1]]
-    if not (segment.whole and mask is causal):  # there every row sees itself
+    if not (segment.contiguous and mask is causal):  # there every row sees itself
         pattern = pattern.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
 
     def pattern_cell(i: Index) -> Terms:
@@ -204,7 +204,7 @@ def tap_scores(
     biases = mask.weights[1:] if mask.sinks is not None else mask.weights
     cap = {} if mask.cap is None else {"cap": mask.cap}
     return tap(
-        note(scores, SCORES.name, named, biases, terms, settings=lambda: {"scale": scale, "width": width, **cap, **mask.told()}),
+        note(scores, SCORES.name, named, biases, terms, settings=lambda: {"scale": scale, "width": width, **cap, **mask.settings()}),
         "scores: B H T S",
     )
 
@@ -212,7 +212,7 @@ def tap_scores(
 def tap_pattern(pattern: Tensor, scores: Tensor, mask: Mask, terms: Callable[[Index], Terms] | None = None) -> Tensor:
     """What the softmax made of it [B H T S], by its name."""
     weights = () if mask.sinks is None else (mask.sinks,)
-    rule = "chosen" if mask.inputs else told(mask.allowed)
+    rule = "chosen" if mask.inputs else conditions_of(mask.allowed)
     return tap(note(pattern, SOFTMAX.name, (scores, *mask.inputs), weights, terms, settings=lambda: {"mask": rule}), "pattern: B H T S")
 
 
@@ -226,7 +226,7 @@ def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, segment: Segment, mask: Mask, s
     """torch's fused kernel. A sink is one more key with no content and no value, whose bias is the sink."""
     attn_mask = None
     # is_causal aligns upper-left: a cached chunk needs the mask
-    if not (segment.whole and mask is causal and q.shape[1] in (1, k.shape[1])):
+    if not (segment.contiguous and mask is causal and q.shape[1] in (1, k.shape[1])):
         allowed, bias = mask.materialize(segment.q_at, segment.k_at)
         attn_mask = allowed
         if bias is not None or mask.sinks is not None:

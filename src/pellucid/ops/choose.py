@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pellucid.batch.kv_cache import KVCache, Segment
-from pellucid.batch.mask import Mask, told
+from pellucid.batch.mask import Mask, conditions_of
 from pellucid.ops.experts import TOP
 from pellucid.ops.kinds import OpKind
 from pellucid.ops.precision import wide
@@ -50,6 +50,6 @@ def choose(q: Tensor, weights: Tensor, kv_cache: KVCache, mask: Mask, most: int)
             def kept(i: Index, scores: Tensor = scores, chosen: Tensor = chosen, allowed: Tensor = allowed) -> Terms:
                 return Terms(chosen=chosen[i].double()).of(score=scores[i], allowed=allowed.expand_as(scores)[i])
 
-            settings = partial(dict[str, Any], chosen=most, mask=told(mask.allowed))
+            settings = partial(dict[str, Any], chosen=most, mask=conditions_of(mask.allowed))
             out.append(tap(note(chosen, TOP.name, (scores,), (), kept, settings=settings), "chosen: B T S"))
     return out
