@@ -71,5 +71,5 @@ if not TYPE_CHECKING:  # to which every name would be public
 
 
 def __dir__() -> list[str]:
-    """The public names, for TAB; those not imported yet too."""
+    """Return the public names, for TAB; those not imported yet too."""
     return sorted({*__all__, "__version__"})

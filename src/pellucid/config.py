@@ -73,7 +73,7 @@ class Rope:
 
     @property
     def scaling_name(self) -> str | None:
-        """The scaling's name in documents: "Linear", "Yarn". None without one."""
+        """Return the scaling's name in documents: "Linear", "Yarn". None without one."""
         return None if self.scaling is None else type(self.scaling).__name__.removesuffix("Scaling")
 
 
@@ -184,12 +184,12 @@ class Attention(AttentionSpec):
 
     @property
     def kind(self) -> str:
-        """The name of the kind: MHA, MQA or GQA."""
+        """Return the name of the kind: MHA, MQA or GQA."""
         return "MHA" if self.kv_heads == self.heads else "MQA" if self.kv_heads == 1 else "GQA"
 
     @property
     def head_width(self) -> int | str:
-        """A head's width, as it is displayed."""
+        """Return a head's width, as it is displayed."""
         return self.width
 
     def on_rank(self, row: int, groups: int) -> int:
@@ -252,7 +252,7 @@ class Latent(AttentionSpec):
 
     @property
     def head_width(self) -> int | str:
-        """The widths of a key's content and rotary part, as they are displayed."""
+        """Return the widths of a key's content and rotary part, as they are displayed."""
         return f"{self.key}+{self.rope.width}"
 
     @property
@@ -261,11 +261,11 @@ class Latent(AttentionSpec):
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
-        """The most keys that a query sees, those that an indexer chose; there are no chunks."""
+        """Return the most keys that a query sees, those that an indexer chose; there are no chunks."""
         return None if self.index is None else self.index.chosen, None
 
     def without_index(self) -> Self:
-        """The indexer's own view: it scores every key, and chooses for the attention that looks after it."""
+        """Return this spec without its indexer: the mask of the indexer itself, which scores every key."""
         return replace(self, index=None)
 
     def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
@@ -325,7 +325,7 @@ class Moe:
 
     @property
     def active(self) -> Fraction:
-        """How much of the experts' weights works for one token."""
+        """Return the share of the experts' weights that one token uses."""
         return Fraction(self.chosen, self.experts)
 
 
@@ -376,6 +376,6 @@ class Config:
 
     @property
     def bidirectional(self) -> bool:
-        """Whether every token sees every other: of a model without an encoder beside it, the first layer tells."""
+        """True if every token sees every other, which the first layer of a model without a separate encoder decides."""
         first = self.layers[0].attn
         return self.encoder is None and not first.causal

@@ -1,4 +1,4 @@
-"""How a thing shows itself: as the page, in a notebook's cell or in one HTML file; a function, its settings.
+"""Objects that show themselves as the page, in a notebook's cell or in one HTML file, and functions that check their keywords.
 
 What draws the page stands floors above the things that it draws; the package puts it in here when it is imported.
 """
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Make a keyword that `function` does not have a SettingError that offers the nearest ones."""
+    """Wrap `function`: a keyword that it does not have is a SettingError with the nearest ones."""
     known = [n for n, p in inspect.signature(function).parameters.items() if n != "self" and p.kind is not p.VAR_KEYWORD]
     settings = frozenset(known)
 
@@ -30,17 +30,17 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
 
 class Shown:
-    """A thing that the page can show."""
+    """An object that the page can show."""
 
     _page: ClassVar[Callable[[], Any]]  # gives `pellucid.html`
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the page in a frame of its own, with as much as fits `saved.notebook.LIMITS`."""
+        """Return a notebook's output: the page in a frame, within the limits of `html.frame`."""
         return Shown._page().cell(self)  # type: ignore[no-any-return]
 
     @checked
     def save_html(self, path: str | Path, most: int | None = None, cells: int | None = None) -> None:
-        """Write the page with what it shows as one file, which opens without a network.
+        """Write the page as one file, which opens without a network.
 
         most: bytes that its tensors may take, 64 MB where None; the largest are left out first.  cells: whose terms it carries at most.
         """

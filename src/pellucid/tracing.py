@@ -66,11 +66,11 @@ class Trace(Records):
 
     @property
     def steps(self) -> int:
-        """The number of recorded forwards."""
+        """Return the number of recorded forwards."""
         return 1 + max((s.step for s in self.seen), default=-1)
 
     def last_logits(self, step: int = -1, row: int = -1) -> Tensor:
-        """The logits of one row of a step, [V]; the last of each if not said otherwise."""
+        """Return the logits [V] of one row of a step; by default the last row of the last step."""
         value: Tensor = self.all("logits")[step].value
         return value[-1, row]
 
@@ -85,7 +85,7 @@ class Trace(Records):
 
 
 def pieces_of(trace: Trace) -> dict[int, bytes]:
-    """The bytes of a run's ids and of the likeliest next ones, by the tokenizer of the model that ran; empty if it has none."""
+    """Return the bytes of a run's ids and of the likeliest next ones, by the tokenizer of the model that ran; {} if it has none."""
     try:
         tokenizer = trace.runner.tokenizer if trace.runner is not None else None
     except CheckpointError:
@@ -104,7 +104,7 @@ def pieces_of(trace: Trace) -> dict[int, bytes]:
 
 
 class Writer:
-    """Writes records to a folder, a step when the next one begins: the `to` of `watch`. Files are readable by their owner alone.
+    """A writer of records to a folder, a step when the next one begins: the `to` of `watch`. Files are readable by their owner alone.
 
     It holds one step in memory, however many there are.
     """
@@ -166,7 +166,7 @@ class Writer:
 
 
 def described(s: Seen) -> dict[str, Any]:
-    """A record without its tensor, as one JSON object."""
+    """Return a record without its tensor, as one JSON object."""
     rows = None if s.rows is None else s.rows.tolist()
     error = None if s.error is None else repr(s.error)
     more: dict[str, Any] = {"rows": rows, "request": name_of(s.request), "error": error, "inputs": s.inputs}
@@ -336,7 +336,7 @@ def watch(
 
 
 def module_of(model: Any) -> nn.Module:
-    """The module of a Model, or a module itself. A UseError for anything else, such as a model's name that was not loaded."""
+    """Return the module of a Model, or a module itself. A UseError for anything else, such as a model's name that was not loaded."""
     module = getattr(model, "module", model)
     if not isinstance(module, nn.Module):
         raise UseError("model.loaded", found=repr(model) if isinstance(model, str | Path) else type(model).__name__)
@@ -344,7 +344,7 @@ def module_of(model: Any) -> nn.Module:
 
 
 def fed(given: tuple[Tensor, ...], steps: tuple[Step, ...]) -> list[dict[str, Any]]:
-    """The ids that a forward was called with, as JSON: one entry a request or row of the batch, with the source's ids if it has one."""
+    """Return the ids that a forward was called with, as JSON: an entry for each request or row, with the source's ids if it has one."""
     *sources, tokens = (x.tolist() for x in given)
     spans = spans_of(steps, "T")
     if not spans:
@@ -358,5 +358,5 @@ def fed(given: tuple[Tensor, ...], steps: tuple[Step, ...]) -> list[dict[str, An
 
 
 def name_of(request: object) -> str | int | None:
-    """A request as JSON: a text, a number or None as it is, any other by its repr."""
+    """Return a request as JSON: a text, a number or None as it is, any other by its repr."""
     return request if isinstance(request, str | int | None) else repr(request)

@@ -49,7 +49,7 @@ def add(app: typer.Typer) -> None:
 
 
 def judge(name: str) -> None:
-    """Refuse what can never be opened, a name of nothing or a folder without a model, before an address is told."""
+    """Raise a UseError for a name or folder that cannot be opened, before the address is printed."""
     if not Path(name).exists() and "/" not in name and catalog.find(catalog.models(), name) is None:
         from pellucid.api.model import place
 

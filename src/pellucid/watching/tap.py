@@ -33,7 +33,7 @@ Settings = Mapping[str, Any]  # numbers and texts by name, as in JSON: a scale, 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How a tensor was made: the op, the paths of its operands and weights, and the op's settings."""
+    """The origin of a tensor: the op, the paths of its operands and weights, and the op's settings."""
 
     op: str
     inputs: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Made:
 
 @dataclass(slots=True)
 class Mark:
-    """What one watch knows of a storage, and so of its views: how it was made, and the path of the tap at each offset.
+    """A watch's record of a storage, shared by its views: how it was made, and the path of the tap at each offset.
 
     flops: of the op that made it; 0 once the first record has taken them.
     """
@@ -54,7 +54,7 @@ class Mark:
 
 
 class Weights:
-    """Finds the path of a parameter, or of one that a tensor is a view of, by its place in the storage."""
+    """The paths of parameters by their place in a storage, so that a view of one is found too."""
 
     def __init__(self, where: Mapping[nn.Module, list[str]]) -> None:
         self.paths: dict[Tensor, str] = {}
@@ -81,7 +81,7 @@ class Weights:
         return path if start <= w.storage_offset() < stop else None
 
     def names(self, w: Tensor) -> tuple[str, ...]:
-        """The same as a tuple; empty for a matrix made of several weights, whose names are on its mark."""
+        """Return the path as a tuple; empty for a matrix made of several weights, whose names are on its mark."""
         return () if (name := self.name(w)) is None else (name,)
 
 
@@ -147,7 +147,7 @@ def tap(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
 
 @lru_cache(64)
 def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """A function that says whether a path matches any of the patterns, and remembers its answers for later watches."""
+    """Return a function that is True for a path which matches any of the patterns. Its answers are cached for later watches."""
     fits = re.compile("|".join(map(translate, patterns)) or r"(?!)")
     return cache(lambda path: fits.match(path) is not None)
 
@@ -157,13 +157,13 @@ ENTRANCES = {"embed", "embed_norm", "positions", "scaled", "start", "typed", "wi
 
 
 def offered(path: str, known: Iterable[str], aliases: Mapping[str, tuple[str, ...]]) -> str:
-    """The paths to suggest for an unknown one: the nearest, or this model's name of the stream into the first block."""
+    """Return the paths to suggest for an unknown one: the nearest, or this model's name of the stream into the first block."""
     enters = aliases.get("layers.0.in", ()) if path in ENTRANCES else ()
     return ", ".join(("layers.0.in", *enters)) if enters else nearest(path, [*known, *aliases])
 
 
 def described(x: Tensor) -> tuple[tuple[int, ...], str, str]:
-    """The shape, dtype and device of x, which an edit must keep."""
+    """Return the shape, dtype and device of x, which an edit must keep, as text."""
     return tuple(x.shape), str(x.dtype).removeprefix("torch."), str(x.device)
 
 
@@ -192,7 +192,7 @@ def note(
 
 
 def terms_of(x: Tensor) -> Callable[[Index], Terms] | None:
-    """The function from an index of x to its terms, by the op whose output x is, or is a view of. None if no op gave any."""
+    """Return the function from an index of x to its terms, by the op that made x or its storage. None if no op gave any."""
     base, terms = here.terms.get(x.untyped_storage()._cdata, (None, None))
     if base is None or terms is None:
         return None
@@ -210,7 +210,7 @@ def terms_of(x: Tensor) -> Callable[[Index], Terms] | None:
 
 
 def indexed_terms(terms: Callable[[Index], Terms] | None, part: tuple[Any, ...]) -> Callable[[Index], Terms] | None:
-    """Terms for an indexed copy `x[part]`. Indexing breaks the storage link, so map its rows back to `x`'s."""
+    """Return terms for an indexed copy `x[part]`. Indexing breaks the storage link, so map its rows back to `x`'s."""
     if terms is None or not part:
         return None
     axis, rows, of_x = len(part) - 1, part[-1], terms
@@ -218,7 +218,7 @@ def indexed_terms(terms: Callable[[Index], Terms] | None, part: tuple[Any, ...])
 
 
 def inside(*names: str) -> str | None:
-    """What watches want of these tensors inside the running op: None, "list" (shapes), "read" (recompute), "reference" (replace the op)."""
+    """Return what watches want of tensors inside the running op: None, "list" (shapes), "read" (recompute), "reference" (replace op)."""
     if not here.calls:
         return None
     return max((w.inside_of(names) for w in here.watches), key=[None, "list", "read", "reference"].index)
@@ -252,7 +252,7 @@ def unwatched(f: Callable[[Any], Any], x: Any) -> Any:
 
 @contextmanager
 def seen_by(*watches: "Watch | Catch", calls: tuple[Call, ...] = ()) -> Iterator[None]:
-    """Only these watches record in here, as if these parts were running; terms are their own."""
+    """Let only these watches record within the block, as if these parts were running; its terms are separate."""
     outer = here.watches, here.calls, here.terms
     here.watches, here.calls, here.terms = watches, calls, {}  # type: ignore[assignment]
     try:
@@ -263,7 +263,7 @@ def seen_by(*watches: "Watch | Catch", calls: tuple[Call, ...] = ()) -> Iterator
 
 @contextmanager
 def recomputing() -> Iterator[Callable[[float | None], None]]:
-    """Mark taps in here as recomputed. Call the yielded function with the largest difference from the kernel's output."""
+    """Mark taps within the block as recomputed. Call the yielded function with the largest difference from the kernel's output."""
     marks: list[Seen] = []
     outer, here.marks = here.marks, marks
 
@@ -280,7 +280,7 @@ def recomputing() -> Iterator[Callable[[float | None], None]]:
 
 @dataclass
 class Catch:
-    """Stands in for a watch while a deferred reference runs: keeps one of its tensors, cut like its record, with its terms."""
+    """A stand-in for a watch while a deferred reference runs: keeps one of its tensors, cut like its record, with its terms."""
 
     name: str
     part: tuple[Any, ...]
@@ -322,7 +322,7 @@ class DeferredReference:
 
 @contextmanager
 def deferred(run: Callable[[], float | None]) -> Iterator[None]:
-    """Record taps in here, on meta, as shapes alone. `run` computes their values when a record's `later` is called."""
+    """Record taps within the block, on meta, as shapes alone. `run` computes their values when a record's `later` is called."""
     outer, here.reference, here.marks = (here.reference, here.marks), DeferredReference(run, here.calls[-1]), []
     try:
         with torch.no_grad():
@@ -333,7 +333,7 @@ def deferred(run: Callable[[], float | None]) -> Iterator[None]:
 
 @contextmanager
 def as_reference() -> Iterator[None]:
-    """Mark taps in here as the reference's, which runs in the kernel's place because a watch wants it."""
+    """Mark taps within the block as the reference's, which runs in the kernel's place because a watch wants it."""
     outer, here.source = here.source, "reference"
     try:
         yield
@@ -343,7 +343,7 @@ def as_reference() -> Iterator[None]:
 
 @contextmanager
 def in_segment(segment: Owner) -> Iterator[None]:
-    """Taps in here belong to one segment, whose sizes of T and S are its own."""
+    """Let taps within the block belong to one segment, whose sizes of T and S are its own."""
     if not here.calls:
         yield
         return
@@ -361,14 +361,14 @@ def in_segment(segment: Owner) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class RequestOwner:
-    """A Place that is a request alone."""
+    """An Owner that is a request alone."""
 
     request: object
 
 
 @contextmanager
 def after(model: nn.Module, path: str, request: object) -> Iterator[None]:
-    """Record taps in here under `path`: what is done with one request's rows after the forward, as in sampling."""
+    """Record taps within the block under `path`: work on one request's rows after the forward, such as sampling."""
     if not here.watches:
         yield
         return

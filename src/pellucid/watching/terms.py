@@ -34,19 +34,19 @@ class Terms:
 
     @property
     def summands(self) -> Tensor:
-        """The products, row by row, then the added numbers: float64 [n]."""
+        """Return the products, row by row, then the added numbers: float64 [n]."""
         products = column([])
         for n, f in enumerate(self.factors.values()):
             products = products * f if n else f
         return torch.cat([products, column([*self.added.values()])])
 
     def total(self) -> float:
-        """The sum of the summands: the value of the cell."""
+        """Return the sum of the summands: the value of the cell."""
         return float(self.summands.sum())
 
 
 def column(parts: Tensor | float | list[Any]) -> Tensor:
-    """Numbers and tensors end to end, as one float64 column."""
+    """Join numbers and tensors end to end, as one float64 column."""
     columns = parts if isinstance(parts, list) else [parts]
     none = torch.zeros(0, dtype=torch.float64)
     return torch.cat(

@@ -83,14 +83,14 @@ class Records(Shown):
         self.seen: list[Seen] = []
 
     def all(self, path: str) -> list[Seen]:
-        """Every record of this path. A TraceError with the nearest paths if there is none."""
+        """Return every record of this path. A TraceError with the nearest paths if there is none."""
         records = [s for s in self.seen if s.path in self.aliases.get(path, (path,))]
         if not records:
             raise TraceError("trace.unknown", path=path, near=offered(path, (s.path for s in self.seen), self.aliases))
         return records
 
     def __getitem__(self, path: str) -> Seen:
-        """The one record of this path. A TraceError if there are several."""
+        """Return the one record of this path. A TraceError if there are several."""
         records = self.all(path)
         if len(records) > 1:
             raise TraceError("trace.many", path=path, count=len(records))
@@ -106,7 +106,7 @@ class Records(Shown):
         return len(self.seen)
 
     def paths(self) -> list[str]:
-        """The recorded paths, each once, in order."""
+        """Return the recorded paths, each once, in order."""
         return list(dict.fromkeys(s.path for s in self.seen))
 
 
@@ -147,11 +147,11 @@ class Watch(Records):
         self.weights = Weights(self.where)
 
     def edits(self, path: str) -> str | None:
-        """The key of `edit` that matches this path. None if none does."""
+        """Return the key of `edit` that matches this path, None if none does."""
         return next((key for key in self.edit if fnmatch.fnmatchcase(path, key)), None)
 
     def inside_of(self, names: tuple[str, ...]) -> str | None:
-        """What this watch wants of these tensors inside the running op; see tap.inside."""
+        """Return what this watch wants of these tensors inside the running op; see tap.inside."""
         path = here.calls[-1].path.get(self)
         if path is None or (self.request is not None and here.segment is not None and here.segment.request not in (None, self.request)):
             return None
@@ -187,14 +187,14 @@ class Watch(Records):
         mark.made, mark.flops = Made(op, tuple(operands), tuple(parts), own), n
 
     def mark(self, storage: torch.UntypedStorage) -> Mark:
-        """This watch's mark on a storage, made if there is none."""
+        """Return this watch's mark on a storage. Makes one if there is none."""
         marks: dict[int, Mark] = storage.__dict__.setdefault("pellucid", {})
         if (mark := marks.get(self.serial)) is None:
             mark = marks[self.serial] = Mark()
         return mark
 
     def name_of(self, x: Tensor) -> str | None:
-        """The path of an operand: of the tap at its offset in the storage, else of the storage's last tap. None if it has none."""
+        """Return the path of an operand: of the tap at its offset in the storage, else of the storage's last tap. None if it has none."""
         mark: Mark | None = x.untyped_storage().__dict__.get("pellucid", {}).get(self.serial)
         if mark is None:
             return None
@@ -207,7 +207,7 @@ class Watch(Records):
         return spot
 
     def meet(self, x: Tensor, label: str) -> Spot | None:
-        """The running part's tap of this label; a ShapeError if x has other axes. None if the part is not of the watched model."""
+        """Return the running part's tap of this label, None if the part is not of the watched model. A ShapeError if x has other axes."""
         call = here.calls[-1]
         if (outer := call.path.get(self)) is None:
             return None
@@ -287,7 +287,7 @@ class Watch(Records):
         return x
 
     def cuts(self, x: Tensor, dims: str, rows: Tensor | None) -> list[Cut]:
-        """The parts of x to record: the watched request's, or one for each request of a flat batch, or all of x."""
+        """Return the parts of x to record: the watched request's, or one for each request of a flat batch, or all of x."""
         if self.request is not None:
             part, rows = self.mine(x, dims, rows)
             return [] if part is None else [(self.request, part, rows)]
@@ -300,7 +300,7 @@ class Watch(Records):
         return [(r, part, own) for r, part, own in parts if part is not None] or [(None, (), rows)]
 
     def mine(self, x: Tensor, dims: str, rows: Tensor | None, request: object = None) -> tuple[tuple[Any, ...] | None, Tensor | None]:
-        """The index of a request's part of x, the watched one's if None, and its rows from 0. () is all of x; None: no part of it."""
+        """Return the index of a request's rows in x, the watched one's if None, and its rows from 0. () is all of x; None: no rows."""
         request = self.request if request is None else request
         if here.segment is not None and here.segment.request is not None:
             return (() if here.segment.request == request else None), None
