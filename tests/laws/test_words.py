@@ -11,6 +11,7 @@ import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -116,9 +117,22 @@ def folder_of(root: Path, file: Path) -> str:
     return "/".join(parts[: min(depth, len(parts) - 1)])
 
 
+def is_document(node: ast.AST) -> TypeGuard[ast.ClassDef]:
+    """True for a class that derives from TypedDict."""
+    return isinstance(node, ast.ClassDef) and any(isinstance(base, ast.Name) and base.id == "TypedDict" for base in node.bases)
+
+
 def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the line and name of every function, class, parameter, variable, attribute and import that a module names."""
+    """Yield the line and name of every function, class, parameter, variable, attribute and import that a module names.
+
+    The fields of a TypedDict are left out: JSON on disk has their names.
+    """
+    fields = {
+        id(statement.target) for c in ast.walk(tree) if is_document(c) for statement in c.body if isinstance(statement, ast.AnnAssign)
+    }
     for node in ast.walk(tree):
+        if id(node) in fields:
+            continue
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):
@@ -228,6 +242,7 @@ MUTANTS: list[tuple[Callable[[Path], Iterator[Complaint]], str, str]] = [
     (old_names, "src/pellucid/nn/mlp.py", "def f(asked): ...\n"),
     (old_names, "src/pellucid/nn/mlp.py", "class Line: ...\n"),
     (old_names, "src/pellucid/nn/mlp.py", "class A:\n    held: int\n"),
+    (old_names, "src/pellucid/nn/mlp.py", "class A(TypedDict):\n    def told(self): ...\n"),
     (old_names, "src/pellucid/nn/mlp.py", "def f(self):\n    self.found = 1\n"),
     (old_names, "src/pellucid/nn/mlp.py", "from a import b as crowd\n"),
     (old_names, "src/pellucid/nn/mlp.py", "x = [y for told in z]\n"),
@@ -245,6 +260,7 @@ MUTANTS: list[tuple[Callable[[Path], Iterator[Complaint]], str, str]] = [
 ]
 SOUND: list[tuple[Callable[[Path], Iterator[Complaint]], str, str]] = [
     (old_names, "src/pellucid/nn/mlp.py", "held_out = say('x', found=1)\nfirst_found = row.told\n"),
+    (old_names, "src/pellucid/documents/run.py", "class A(TypedDict):\n    past: int\n"),
     (old_names, "web/src/view.ts", "const row = { told: 1, held: answer.held };\n"),
     (persons, "src/pellucid/nn/mlp.py", 'x = "nobody"  # the head, whose weight is tied\n'),
     (persons, "docs/python.md", "```\nwho\n```\nThe other head `he`.\n"),
