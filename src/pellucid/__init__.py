@@ -62,7 +62,7 @@ Shown._page = lambda: importlib.import_module("pellucid.html")
 if not TYPE_CHECKING:  # to which every name would be public
 
     def __getattr__(name: str) -> object:
-        """Find a public name in its module when it is first asked for, so that `pellucid --help` need not import torch."""
+        """Find a public name in its module at its first use, so that `pellucid --help` need not import torch."""
         if name not in _HOMES:
             raise AttributeError(f"pellucid.{name}")
         value = getattr(importlib.import_module(f"pellucid.{_HOMES[name]}"), name)

@@ -1,7 +1,7 @@
 """Every way the family varies, on one page. No torch here: a config is plain data, and prints as what it is.
 
 `None` means that the part is absent. `Config.layers` is a tuple of layers, so that dense-then-experts, sliding-then-full and hybrids
-are data. A variant is another part, chosen once, in a constructor. What others ask of a spec, it says itself.
+are data. A variant is another part, chosen once, in a constructor. A spec answers for itself: its window, its rows in the cache, its kind.
 """
 
 from collections.abc import Iterator
@@ -159,7 +159,7 @@ class AttentionSpec:
 
 @dataclass(frozen=True)
 class Attention(AttentionSpec):
-    """MHA where kv_heads equals heads, MQA where it is 1, GQA between (arXiv 1706.03762, 1911.02150, 2305.13245)."""
+    """Attention: MHA if kv_heads equals heads, MQA if it is 1, GQA between (arXiv 1706.03762, 1911.02150, 2305.13245)."""
 
     heads: int
     kv_heads: int
@@ -288,7 +288,7 @@ AnyAttention = Attention | Latent  # every kind of attention; nn/block.py has th
 
 @dataclass(frozen=True)
 class Mlp:
-    """act(gate) * up, or act(up) where there is no gate; then down."""
+    """A feed-forward part: act(gate) * up, or act(up) without a gate; then down."""
 
     width: int
     act: str = "silu"
@@ -345,7 +345,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole model. encoder is the stack that reads the source, where there is one."""
+    """A whole model. encoder: the stack that reads the source, None for a model without one."""
 
     vocab: int
     width: int
@@ -369,10 +369,10 @@ class Config:
     pooler: bool = False  # of each text's first row, one more product and tanh (BERT); beside the rows, which a call gives
     logit_cap: float | None = None  # a soft limit of the logits
     prefix: bool = False  # the prompt's tokens see each other both ways; what follows is causal
-    context: int | None = None  # tokens it was made for, where its files tell
+    context: int | None = None  # tokens it was made for, None if its files do not say
     starts: int | None = None  # the id that a decoder of an encoder-decoder begins with
     stops: tuple[int, ...] = ()  # ids that end a text
-    ignored: tuple[str, ...] = ()  # fields of config.json that were asked to be ignored
+    ignored: tuple[str, ...] = ()  # fields of config.json that the user had ignored
 
     @property
     def bidirectional(self) -> bool:

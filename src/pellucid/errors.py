@@ -6,7 +6,7 @@ PellucidError
 ├── CheckpointError   weights and their index: header, names, shapes, bytes
 ├── TokenizerError    tokenizer files, or text and ids that they cannot take
 ├── ShapeError        a tensor that does not fit the axes it is labelled with
-├── TraceError        a recorded trace, or a path asked of one
+├── TraceError        a recorded trace, or a path in one
 ├── RequestError      a request to the server
 └── TrainError        a recipe, its data, or a run that cannot go on
     └── StoppedError  a run that was stopped by a signal, with everything saved

@@ -1,6 +1,6 @@
 """Objects that show themselves as the page, in a notebook's cell or in one HTML file, and functions that check their keywords.
 
-What draws the page stands floors above the things that it draws; the package puts it in here when it is imported.
+The page's code lies on a floor above these objects, so the package sets `Shown._page` when it is imported.
 """
 
 import functools

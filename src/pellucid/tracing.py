@@ -59,7 +59,7 @@ class Trace(Records):
     fed: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     torn: list[str] = field(default_factory=list)  # what a damaged folder has lost
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
-    runner: Any = field(default=None, compare=False)  # the Model, where it ran in this process; a folder tells its name alone
+    runner: Any = field(default=None, compare=False)  # the Model, None for a trace from a folder, which has only its name
 
     def __repr__(self) -> str:
         return f"Trace({self.model!r}, {self.prompt!r}, {len(self.ids)} ids, {len(self.new)} new, {len(self.seen)} tensors)"

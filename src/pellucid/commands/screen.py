@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-PIPED = 132  # columns where there is no terminal and COLUMNS is not set
+PIPED = 132  # columns without a terminal if COLUMNS is not set
 PATIENCE = 0.5  # seconds that go by without progress on the screen
 
 

@@ -41,7 +41,7 @@ class Columns:
         self.dims: dict[str, str] = {}
         self.known: dict[bytes, int] = {}
         self.spans: list[tuple[int, int, int]] = []  # pool, begin, end
-        self.pools: tuple[list[Any], list[Any]] = ([], [])  # float32 where that is exact, and float64
+        self.pools: tuple[list[Any], list[Any]] = ([], [])  # float32 for columns that it holds exactly, and float64
         self.lengths = [0, 0]
 
     def file(self, records: Mapping[int, Seen]) -> bytes:
@@ -136,7 +136,7 @@ def columns_document(run: Run, limits: Limits) -> dict[str, Any]:
     A tensor that is computed only on request has no terms here, as it has no values in a file.
     """
     records = {n: s for n, s in enumerate(run.trace.seen) if kept(s)}
-    columns = Columns(limits.told_numbers, limits.told_cells)
+    columns = Columns(limits.column_numbers, limits.column_cells)
     file = columns.file({n: s for n, s in records.items() if s.terms is not None})
     cells = sum(s.value.numel() for s in records.values())
     carried = {"bytes": base64.b64encode(file).decode("ascii"), "told": columns.carried, "cells": cells}

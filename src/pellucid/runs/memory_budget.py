@@ -1,10 +1,10 @@
 """One budget for all memory that outlives a request: the values of runs, the closures of their terms and tables, values computed again.
 
     run a     values 130 MB, held by closures 63 MB            the least recently used goes first, a whole run
-    run a     pattern of layer 2, computed again 285 MB        or one value, which is computed again when it is asked for
+    run a     pattern of layer 2, computed again 285 MB        or one value, which is computed again on request
     run b     ...
 
-A tensor is found wherever it is held, in a record, a container or a closure, and each block of memory is counted once, however shared.
+Tensors are counted in records, containers and closures, and each block of memory once, however many share it.
 """
 
 import gc
@@ -75,7 +75,7 @@ def require(size: int, limits: Limits) -> None:
     """Raise a RequestError if computing `size` bytes exceeds the limit of work, or the free memory."""
     if size > limits.work:
         raise RequestError("server.work", 413, "prompt", size=size, limit=limits.work)
-    if size > limits.value and (free := free_memory()) is not None and size > free:  # the system is not asked for every little run
+    if size > limits.value and (free := free_memory()) is not None and size > free:  # reading /proc for every small run costs too much
         raise RequestError("server.memory", 503, "prompt", size=size, free=free)
 
 

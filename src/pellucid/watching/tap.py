@@ -105,7 +105,7 @@ class Spot:
 
 @dataclass(slots=True)
 class Call:
-    """One running part: its path in each watched model, the sizes of its axes, and its Steps, its caller's where it has none."""
+    """A running part: its path in each watched model, the sizes of its axes, and its Steps, or its caller's if it has none."""
 
     module: nn.Module
     path: "dict[Watch, str | None]"

@@ -51,7 +51,7 @@ _serial = itertools.count()
 
 @dataclass(eq=False)
 class Seen(Shown):
-    """One recorded tensor: its path, its axes, its value and how it was made."""
+    """A recorded tensor: its path, its axes, its value and how it was made."""
 
     path: str  # "layers.3.attn.q"
     dims: str  # "B T H K"
