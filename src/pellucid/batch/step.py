@@ -57,7 +57,7 @@ class Step:
 
     @staticmethod
     def paged(pages: PagedCache, chunks: Mapping[Any, int]) -> "Step":
-        """A flat batch of requests, {request: number of new rows}. Reserves their pages, so that a forward allocates nothing."""
+        """Make the step of a flat batch, {request: number of new rows}. Reserves their pages, so that a forward allocates nothing."""
         spans, at, start = [], [], 0
         for request, n in chunks.items():
             before = pages.length.get(request, 0)
@@ -69,11 +69,11 @@ class Step:
 
     @property
     def places(self) -> Tensor:
-        """Positions that may index a table: padding reads row 0, and its result is never read."""
+        """Return positions that may index a table: padding reads row 0, and its result is never read."""
         return self.positions.clamp(min=0) if self.padded else self.positions
 
     def totals(self) -> Tensor:
-        """The length of each row's text at the time when the row is read, [B T] or [B 1]: at least up to the row itself."""
+        """Return the length of each row's text when the row is read, [B T] or [B 1]: at least up to the row itself."""
         if not self.spans:
             return self.positions.amax(-1, keepdim=True) + 1
         together = self.pages.together if self.pages is not None else {}
@@ -88,7 +88,7 @@ class Step:
             self.pages.advance(s.request, s.end)
 
     def shared(self, key: object, make: Callable[[], Any]) -> Any:
-        """The value of `make()`, made once a step under `key`, so that all layers share it."""
+        """Return `make()`, called once a step under `key`, so that all layers share its value."""
         if key not in self.once:
             self.once[key] = make()
         return self.once[key]
@@ -135,7 +135,7 @@ class Step:
         return Segment(s.request, rows, self.positions[:, rows], lambda: torch.arange(start, s.end, device=device)[None], read, True, paged)
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
-        """Cross attention's keys and values, `make(the encoder's rows)`, [B S ...] each: made once for each request and kept."""
+        """Return cross attention's keys and values, `make(encoder rows)`, [B S ...] each: made once for each request and kept."""
         kept = self.kept if self.pages is None else self.pages.memory
         if self.source is not None:
             rows, step = self.source
@@ -153,7 +153,7 @@ class Step:
 
 
 def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:
-    """The spans along `length`: T, or S for an encoder's rows, whose step is the second one or came with the source."""
+    """Return the spans along `length`: T, or S for an encoder's rows, whose step is the second one or came with the source."""
     if not steps or length == "T":
         return steps[0].spans if steps else ()
     if len(steps) > 1:

@@ -79,7 +79,7 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """The columns of the terminal or of COLUMNS, else enough for a log."""
+        """Return the columns of the terminal or of COLUMNS, else enough for a log."""
         return self.console.width if self.console.is_terminal or "COLUMNS" in os.environ else PIPED
 
     def lines(self, lines: "Iterable[Text]") -> None:

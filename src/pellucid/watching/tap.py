@@ -225,7 +225,7 @@ def inside(*names: str) -> str | None:
 
 
 def visit_segments(segments: Sequence[Owner], names: tuple[str, ...], show: Callable[[str, Any], None]) -> None:
-    """A batched kernel has run. For each request whose watch wants any of `names`, call `show(mode, segment)`."""
+    """Call `show(mode, segment)` for each request whose watch wants any of `names`. A batched kernel has run."""
     if not here.calls:
         return
 
