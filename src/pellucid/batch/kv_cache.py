@@ -39,7 +39,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Paged:
-    """Where a segment lies in its part's pools: pages of `size` rows, numbered by `table`. A native kernel reads it by pointers alone.
+    """The place of a segment in its part's pools: pages of `size` rows, numbered by `table`. A native kernel reads it by pointers alone.
 
     start: its first position; the table's entries before it are stale, since those pages were given back.  end: after its last position.
     """

@@ -21,7 +21,7 @@ MOST = 2**20  # of a LoRA's rank, of shards
 
 @dataclass(frozen=True)
 class Scenario:
-    """How a counted model is used. hour: price of the device for one.  way: of training.  split: over ranks."""
+    """A use of the counted model. hour: the price of its device for an hour.  way: of training.  split: over ranks."""
 
     hour: float | None = None
     way: Way | None = None

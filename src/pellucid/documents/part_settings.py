@@ -14,7 +14,7 @@ Size = Annotated[int, Constraint(minimum=1)]
 
 
 class MaskDocument(TypedDict):
-    """Which keys the queries of one attention may see, by positions."""
+    """The mask of one attention, by positions."""
 
     causal: bool
     window: Annotated[Size | None, "the last positions that are seen; null: all"]
@@ -25,7 +25,7 @@ class MaskDocument(TypedDict):
 
 
 class RoutingDocument(TypedDict):
-    """How a mixture of experts chooses."""
+    """The routing of a mixture of experts."""
 
     experts: Count
     chosen: Annotated[Count, "experts of the best groups, for each token"]
