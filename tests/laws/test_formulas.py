@@ -210,7 +210,7 @@ def other(op: str, formula: Any) -> Mutant:
 ATTEND, GATE, NORM = (import_module(f"pellucid.ops.{name}") for name in ("attend", "gate", "norm"))
 
 MUTANTS: dict[str, tuple[str, str, Mutant]] = {
-    "a dropped ALiBi term": ("bloom", "plain", (AlibiBias, "told", lambda self: {})),
+    "a dropped ALiBi term": ("bloom", "plain", (AlibiBias, "settings", lambda self: {})),
     "ALiBi of another sign": ("bloom", "plain", (ATTEND, "by_distance", lambda m: " + m[h] · |t − s|")),
     "a dropped T5 bias": ("t5", "plain", (ATTEND, "by_distance", lambda m: "")),
     "a dropped bias": ("gpt2", "plain", (texts.RecordOperands, "bias", "")),
@@ -220,7 +220,7 @@ MUTANTS: dict[str, tuple[str, str, Mutant]] = {
     "no soft cap": ("gemma2", "plain", other("cap", lambda m: m.x)),
     "a weight that counts from 0": ("gemma", "plain", (NORM, "gain", lambda m: m.weights[0])),
     "no mask": ("gpt2", "plain", (GATE, "masked", lambda m: "")),
-    "a mask without its window": ("mistral", "plain", (Band, "told", lambda self: "s ≤ t")),
+    "a mask without its window": ("mistral", "plain", (Band, "conditions", lambda self: "s ≤ t")),
     "forgotten sinks": ("gpt_oss", "plain", other("softmax", lambda m: f"softmax({m.inputs[0]} + mask)")),
     "swapped gate and up": ("llama", "plain", swapped_inputs("gate")),
     "swapped query and key": ("qwen3", "plain", swapped_inputs("scores")),
