@@ -331,9 +331,9 @@ def test_mutants(name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch, tmp_pat
     else:
         monkeypatch.setattr(packing, name, wrong)
     if name == "both":
-        monkeypatch.setattr(blocks, "room", lambda *a, **k: tuple(t.zero_() for t in ROOM(*a, **k)))
+        monkeypatch.setattr(blocks, "allocate", lambda *a, **k: tuple(t.zero_() for t in ALLOCATE(*a, **k)))
     with pytest.raises((AssertionError, RuntimeError, NotImplementedError)):
         test_every_family_in_blocks("gpt2", "plain", "int8", tmp_path)
 
 
-ROOM = blocks.room
+ALLOCATE = blocks.allocate

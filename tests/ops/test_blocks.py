@@ -122,7 +122,7 @@ def test_whole_numbers_are_exact(form: str, kernels: str | None) -> None:
     x = torch.randint(-127, 128, (19, 200), generator=draw).float()
     x[:, ::32] = 127
     x[:, 192:] = -127
-    codes, scales = blocks.room((50, 200), form)
+    codes, scales = blocks.allocate((50, 200), form)
     low, high = (-128, 128) if form == "int8" else (0, 256)
     codes.copy_(torch.randint(low, high, codes.shape, generator=draw))
     codes[:5], codes[5:9] = low, high - 1

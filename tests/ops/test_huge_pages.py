@@ -126,7 +126,7 @@ def test_weights_that_are_loaded_lie_there(quant, monkeypatch):
     monkeypatch.setattr(huge_pages, "LEAST", 1 << 10)
     monkeypatch.setattr(huge_pages.Arena, "__init__", noted)
     model = pellucid.load("pellucid/capitals", quant=quant)
-    spans = [(b.whole.data_ptr(), b.whole.data_ptr() + b.whole.nbytes) for b in blocks]
+    spans = [(b.memory.data_ptr(), b.memory.data_ptr() + b.memory.nbytes) for b in blocks]
     large = [t for p in model.module.parameters() for t in ((p.codes, p.scales) if isinstance(p, Blocks) else (p,)) if t.nbytes >= 1 << 10]
     assert large and all(any(low <= t.data_ptr() < high for low, high in spans) for t in large)
 

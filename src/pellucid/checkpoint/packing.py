@@ -97,7 +97,7 @@ class Packing:
         packed = self.parts(disk)
         if len(packed) < len(disk) or not all(in_blocks(n, tuple(ours[n].shape)) for n in g.ours):
             raise CheckpointError("blocks.spared", file=file, name=packed[0].name)
-        pairs = [blocks.room(ours[n].shape, self.form, "meta") for n in g.ours]
+        pairs = [blocks.allocate(ours[n].shape, self.form, "meta") for n in g.ours]
         for entries, places in both(packed, pairs):
             for entry, place in zip(entries, g.layout.write(places), strict=True):
                 if entry.dtype != place.dtype:
@@ -107,7 +107,7 @@ class Packing:
 
     def read(self, model: nn.Module, disk: Sequence[str], g: TensorGroup, ours: Mapping[str, Tensor]) -> None:
         """Read a group's codes and scales from disk into the model."""
-        packed, pairs = self.parts(disk), [blocks.room(ours[n].shape, self.form) for n in g.ours]
+        packed, pairs = self.parts(disk), [blocks.allocate(ours[n].shape, self.form) for n in g.ours]
         for entries, places in both(packed, pairs):
             if g.layout.views:
                 for entry, place in zip(entries, g.layout.write(places), strict=True):

@@ -98,4 +98,4 @@ class InputWeightedMoe(Moe):
         order, token, ends = ops.sort(chosen, self.spec.experts, x)
         rows = tap(ops.gather(x, token), "routed: N D", token)
         rows = tap(ops.weighted(rows, share, order), "weighted: N D", token)
-        return ops.combine(self.run_experts(rows, token, ends), share, order, x, whole=True)
+        return ops.combine(self.run_experts(rows, token, ends), share, order, x, pre_weighted=True)

@@ -73,7 +73,7 @@ def attend(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
     named = (q, *kv_cache.new[:1])
     if inside(*INSIDE) != "reference" and fits_batched(q, kv_cache, mask):
         z = attend_batched(q, kv_cache, mask, scale)
-        visit_segments(kv_cache.segments, INSIDE, lambda asked, p: shown(asked, q[:, p.rows], z[:, p.rows], p, mask.of(p), scale, named))
+        visit_segments(kv_cache.segments, INSIDE, lambda mode, p: shown(mode, q[:, p.rows], z[:, p.rows], p, mask.of(p), scale, named))
     else:
         z = walk((q,), kv_cache, lambda p, cut: attend_one(cut[0], p, mask, scale, named))
 
@@ -118,8 +118,8 @@ def attend_batched(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Te
 def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> Tensor:
     """The choice of a twin, and what a watcher asked for. named: the operands that scores come from, as they were tapped."""
     mask = mask.of(segment)
-    asked = inside(*INSIDE)
-    if asked == "reference":
+    mode = inside(*INSIDE)
+    if mode == "reference":
         with as_reference():
             return attend_reference(q, segment, mask, scale, named)
     paged = segment.paged
@@ -136,17 +136,17 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
     else:
         k, v = segment.read()
         z = attend_sdpa(q, k, v, segment, mask, scale)
-    if asked is not None:
-        shown(asked, q, z, segment, mask, scale, named)
+    if mode is not None:
+        shown(mode, q, z, segment, mask, scale, named)
     return z
 
 
-def shown(asked: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
+def shown(mode: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
     """What lies within, beside the kernel's z: its tables, or their shapes."""
     reference = partial(attend_reference, q, segment, mask, scale, named)
-    if asked == "read":
-        with recomputing() as found:
-            found(gap(reference(), z))
+    if mode == "read":
+        with recomputing() as report:
+            report(gap(reference(), z))
     else:
         with deferred(lambda: gap(reference(), z)):
             outline(q, segment, mask, scale, q.shape[3], named)
@@ -178,8 +178,8 @@ def attend_reference(
     def score_terms(i: Index) -> Terms:
         b, h, t, s = i
         key = k[b, s, h // (q.shape[2] // groups)]
-        found = Terms(q=q[b, t, h], k=key, **({} if scale == 1 else {"scale": scale})) if mask.cap is None else bounded(raw[i], mask.cap)
-        return found.plus(distance=None if bias is None else bias.expand_as(scores)[i])
+        summands = Terms(q=q[b, t, h], k=key, **({} if scale == 1 else {"scale": scale})) if mask.cap is None else bounded(raw[i], mask.cap)
+        return summands.plus(distance=None if bias is None else bias.expand_as(scores)[i])
 
     scores = tap_scores(scores, named, mask, scale, q.shape[3], score_terms)
     w = torch.where(allowed, scores, float("-inf"))

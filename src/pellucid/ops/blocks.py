@@ -59,8 +59,8 @@ class Blocks(Tensor):
         return ["codes", "scales"], (self.shape[-1], self.dtype)
 
     @staticmethod
-    def __tensor_unflatten__(inner: Mapping[str, Tensor], told: tuple[int, torch.dtype], *_: object) -> "Blocks":
-        return Blocks(inner["codes"], inner["scales"], *told)
+    def __tensor_unflatten__(inner: Mapping[str, Tensor], width_and_dtype: tuple[int, torch.dtype], *_: object) -> "Blocks":
+        return Blocks(inner["codes"], inner["scales"], *width_and_dtype)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -105,7 +105,7 @@ def shapes(shape: Sequence[int], form: str) -> tuple[tuple[int, ...], tuple[int,
     return (*lead, -(-width * BITS[form] // 8)), (*lead, -(-width // BLOCK))
 
 
-def room(shape: Sequence[int], form: str, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+def allocate(shape: Sequence[int], form: str, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
     """Unset codes and scales of a weight of this shape."""
     codes, scales = shapes(shape, form)
     kind = torch.int8 if form == "int8" else torch.uint8
@@ -120,12 +120,12 @@ def size(shape: Sequence[int], form: str) -> int:
 
 def quantised(weight: Tensor, form: str, dtype: torch.dtype | None = None) -> Blocks:
     """weight [... in] in blocks, which compute in `dtype`, by default the weight's. The scale of a NaN or an infinity is not finite."""
-    codes, scales = room(weight.shape, form, weight.device)
+    codes, scales = allocate(weight.shape, form, weight.device)
     if weight.device.type != "meta":
         rows = [t.flatten(0, -2) for t in (weight.detach(), codes, scales)]
         for w, c, s in zip(*(t.split(max(1, STRIP // max(1, weight.shape[-1]))) for t in rows), strict=True):
-            for place, found in zip((c, s), rounded(w, form), strict=True):
-                place.copy_(found)
+            for target, part in zip((c, s), rounded(w, form), strict=True):
+                target.copy_(part)
     return Blocks(codes, scales, weight.shape[-1], dtype or weight.dtype)
 
 
@@ -157,8 +157,8 @@ def values(codes: Tensor, scales: Tensor, width: int, dtype: torch.dtype) -> Ten
         return out
     rows = [t.reshape(-1, t.shape[-1]) for t in (out, codes, scales)]
     for o, c, s in zip(*(t.split(max(1, STRIP // width)) for t in rows), strict=True):
-        whole = c if c.dtype is torch.int8 else torch.stack((c & 15, c >> 4), -1).flatten(-2)[:, :width].to(torch.int8) - 8
-        blocks = filled(whole.to(wide(dtype)), BLOCK).unflatten(-1, (-1, BLOCK))
+        integers = c if c.dtype is torch.int8 else torch.stack((c & 15, c >> 4), -1).flatten(-2)[:, :width].to(torch.int8) - 8
+        blocks = filled(integers.to(wide(dtype)), BLOCK).unflatten(-1, (-1, BLOCK))
         o.copy_((blocks * s.to(blocks.dtype)[..., None]).flatten(-2)[:, :width])
     return out
 

@@ -165,17 +165,17 @@ def weighted(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
     return note(y, WEIGHTED.name, (rows, share), (), lambda i: Terms(x=rows[i], share=share.flatten()[order[i[0]]].to(rows.dtype)))
 
 
-def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, whole: bool = False) -> Tensor:
+def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, pre_weighted: bool = False) -> Tensor:
     """Add sorted rows y [N D] up by token, each times its share [B T A] unless weighted already: [B T D], as like."""
     chosen = share.shape[-1]
     if native.fits_shares(y, share, order):
-        out = native.combine(y, None if whole else share, order, like)
+        out = native.combine(y, None if pre_weighted else share, order, like)
     else:
-        weighted = y if whole else y * share.flatten()[order, None].to(y.dtype)
+        weighted = y if pre_weighted else y * share.flatten()[order, None].to(y.dtype)
         out = torch.zeros_like(like.flatten(0, 1)).index_add(0, order // chosen, weighted).view_as(like)
 
     def terms(i: Index) -> Terms:
         at = (order // chosen == i[0] * like.shape[1] + i[1]).nonzero().flatten()
-        return Terms(x=y[at, i[2]], **({} if whole else {"share": share.flatten()[order[at]]}))
+        return Terms(x=y[at, i[2]], **({} if pre_weighted else {"share": share.flatten()[order[at]]}))
 
-    return note(out, COMBINE.name, (y,) if whole else (y, share), (), terms)
+    return note(out, COMBINE.name, (y,) if pre_weighted else (y, share), (), terms)

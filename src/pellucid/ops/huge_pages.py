@@ -31,18 +31,18 @@ class Arena:
     """Fresh private memory that begins at a huge page. It goes back to the system with the last tensor in it."""
 
     def __init__(self, size: int) -> None:
-        held = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapped = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with suppress(OSError):  # a system built without huge pages: the memory is as good, in small ones
-            held.madvise(ADVICE)
-        self.whole = torch.frombuffer(held, dtype=torch.uint8)
-        self.used = -self.whole.data_ptr() % PAGE
+            mapped.madvise(ADVICE)
+        self.memory = torch.frombuffer(mapped, dtype=torch.uint8)
+        self.used = -self.memory.data_ptr() % PAGE
         self.end = self.used + size
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """The next tensor; its storage is its own, and no longer than itself."""
         count, at = prod(shape), self.used
         self.used += -(-count * dtype.itemsize // LINE) * LINE
-        return torch.frombuffer(self.whole.numpy(), dtype=dtype, count=count, offset=at).view(tuple(shape))
+        return torch.frombuffer(self.memory.numpy(), dtype=dtype, count=count, offset=at).view(tuple(shape))
 
 
 lock = threading.Lock()

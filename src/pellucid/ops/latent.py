@@ -43,8 +43,8 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_
 
     ups, a = (up_k, up_v), kv_cache.batched
 
-    def fits(content: Tensor, turned: Tensor, pools: tuple[Tensor, ...], table: Tensor, at: Tensor, seen: Mask) -> bool:
-        return FORM != "expanded" and native.fits_latent(content, turned, pools, ups, table, at, seen)
+    def fits(content: Tensor, rotary: Tensor, pools: tuple[Tensor, ...], table: Tensor, at: Tensor, seen: Mask) -> bool:
+        return FORM != "expanded" and native.fits_latent(content, rotary, pools, ups, table, at, seen)
 
     def alone(segment: Segment, seen: Mask) -> bool:
         """Whether the kernel takes a segment: absorbed, over pages, and but one row unless it is to take any number."""
@@ -58,42 +58,42 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_
         return with_shared(grow(latent, up_k), shared), grow(latent, up_v)
 
     def one(segment: Segment, cut: tuple[Tensor, ...]) -> Tensor:
-        content, turned = cut
-        seen, asked, paged = mask.of(segment), inside(*INSIDE), segment.paged
-        if asked == "reference":
+        content, rotary = cut
+        seen, mode, paged = mask.of(segment), inside(*INSIDE), segment.paged
+        if mode == "reference":
             with as_reference():
-                return reference(segment, content, turned)
+                return reference(segment, content, rotary)
         if alone(segment, seen):
             assert paged is not None
-            z = native.attend_latent(content, turned, paged.pools, ups, paged.table, segment.q_at, paged.size, scale, seen)
+            z = native.attend_latent(content, rotary, paged.pools, ups, paged.table, segment.q_at, paged.size, scale, seen)
         elif form(q.shape, q_rot.shape, segment, up_v) == "absorbed":
             latent, shared = segment.read()
-            moved = torch.cat([torch.einsum("bthk,hkc->bthc", content, up_k), turned], -1)
+            moved = torch.cat([torch.einsum("bthk,hkc->bthc", content, up_k), rotary], -1)
             key = torch.cat([latent, shared], -1)[:, :, None]
             z = torch.einsum("bthc,hwc->bthw", attend_sdpa(moved, key, latent[:, :, None], segment, seen, scale), up_v)
         else:
             k, v = grown(segment)
-            z = attend_sdpa(torch.cat([content, turned], -1), k, v, segment, seen, scale)
-        if asked is not None:
-            shown(asked, segment, content, turned, z)
+            z = attend_sdpa(torch.cat([content, rotary], -1), k, v, segment, seen, scale)
+        if mode is not None:
+            shown(mode, segment, content, rotary, z)
         return z
 
-    def reference(segment: Segment, content: Tensor, turned: Tensor) -> Tensor:
-        return in_the_open(torch.cat([content, turned], -1), named, segment, up_k, up_v, mask.of(segment), scale)
+    def reference(segment: Segment, content: Tensor, rotary: Tensor) -> Tensor:
+        return in_the_open(torch.cat([content, rotary], -1), named, segment, up_k, up_v, mask.of(segment), scale)
 
-    def shown(asked: str, segment: Segment, content: Tensor, turned: Tensor, z: Tensor) -> None:
-        if asked == "read":
-            with recomputing() as found:
-                found(gap(reference(segment, content, turned), z))
+    def shown(mode: str, segment: Segment, content: Tensor, rotary: Tensor, z: Tensor) -> None:
+        if mode == "read":
+            with recomputing() as report:
+                report(gap(reference(segment, content, rotary), z))
         else:
-            with deferred(lambda: gap(reference(segment, content, turned), z)):
+            with deferred(lambda: gap(reference(segment, content, rotary), z)):
                 k, _ = tap_grown(segment.read()[0].to(META), up_k, up_v, named)
-                outline(content, segment, mask.of(segment), scale, content.shape[3] + turned.shape[3], (*named[:2], k, *named[3:]))
+                outline(content, segment, mask.of(segment), scale, content.shape[3] + rotary.shape[3], (*named[:2], k, *named[3:]))
 
     named = q, q_rot, *kv_cache.new
     if isinstance(a, PagedRows) and inside(*INSIDE) != "reference" and fits(q, q_rot, a.pools, a.tables, a.positions, mask):
         z = native.attend_latent(q, q_rot, a.pools, ups, a.tables, a.positions, a.size, scale, mask)
-        visit_segments(kv_cache.segments, INSIDE, lambda asked, p: shown(asked, p, q[:, p.rows], q_rot[:, p.rows], z[:, p.rows]))
+        visit_segments(kv_cache.segments, INSIDE, lambda mode, p: shown(mode, p, q[:, p.rows], q_rot[:, p.rows], z[:, p.rows]))
     else:
         z = walk((q, q_rot), kv_cache, one)
 

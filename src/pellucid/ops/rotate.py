@@ -124,8 +124,8 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor], interleaved: bool, rope: Rope
     """
     cos, sin = turn
     half = cos.shape[-1]
-    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
-    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    rotary, rest = x[..., : 2 * half], x[..., 2 * half :]
+    a, b = (rotary[..., 0::2], rotary[..., 1::2]) if interleaved else rotary.chunk(2, -1)
     if native.fits_rotate(x, cos, sin):
         y = native.rotate(x, cos, sin, interleaved)
     else:

@@ -63,7 +63,7 @@ class ThreadSettings(threading.local):
     recording: Recorder | None = None
 
 
-here = ThreadSettings()
+thread = ThreadSettings()
 
 
 class Library:
@@ -136,47 +136,47 @@ if (sentence := unfit()) is not None:
 
 def available() -> bool:
     """True if the kernels run in this thread."""
-    return lib is not None and not here.off
+    return lib is not None and not thread.off
 
 
 def instructions() -> str | None:
     """Return the instruction set of the kernels that run in this thread, one of make.FLAGS, or None."""
-    return lib.path.stem.removeprefix("kernels_") if lib is not None and not here.off else None
+    return lib.path.stem.removeprefix("kernels_") if lib is not None and not thread.off else None
 
 
 @contextmanager
 def off() -> Iterator[None]:
     """Run everything inside, in this thread, through torch."""
-    outer, here.off = here.off, True
+    outer, thread.off = thread.off, True
     try:
         yield
     finally:
-        here.off = outer
+        thread.off = outer
 
 
 @contextmanager
 def any_rows() -> Iterator[None]:
     """Let the kernels inside, in this thread, take any number of rows, so that a row has the bits that it has alone."""
-    outer, here.any_rows = here.any_rows, True
+    outer, thread.any_rows = thread.any_rows, True
     try:
         yield
     finally:
-        here.any_rows = outer
+        thread.any_rows = outer
 
 
 def most(rows: int) -> float:
     """Return how many rows the kernels take in this thread: `rows`, or any number inside any_rows()."""
-    return math.inf if here.any_rows else rows
+    return math.inf if thread.any_rows else rows
 
 
 def fresh(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Make a tensor to write to. Under a recording its memory belongs to the plan, and nothing else is written there."""
-    return torch.empty(shape, dtype=dtype) if here.recording is None else here.recording.fresh(shape, dtype)
+    return torch.empty(shape, dtype=dtype) if thread.recording is None else thread.recording.fresh(shape, dtype)
 
 
 def constant() -> AbstractContextManager[None]:
     """Pause an open recording: for tensors that are the same at every step, tables of the configuration."""
-    return nullcontext() if here.recording is None else here.recording.paused()
+    return nullcontext() if thread.recording is None else thread.recording.paused()
 
 
 threads: Callable[[], int] = torch.get_num_threads
@@ -190,6 +190,6 @@ def call(name: str, half: int, reads: tuple[Tensor, ...], writes: tuple[Tensor, 
     assert lib is not None
     op = lib.ops[name]
     line = op.line(half, words)
-    if here.recording is not None:
-        here.recording.add_call(op, line, reads, writes)
+    if thread.recording is not None:
+        thread.recording.add_call(op, line, reads, writes)
     lib.run(line, 1, threads())

@@ -57,13 +57,13 @@ class Sampling:
         object.__setattr__(self, "bias", dict(self.bias))  # the caller's own may change
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> "Sampling":
+    def of(cls, settings: Mapping[str, Any]) -> "Sampling":
         """Settings by name; one that there is not is an error that offers the nearest."""
         known = [f.name for f in fields(cls)]
-        if unknown := [name for name in told if name not in known]:
+        if unknown := [name for name in settings if name not in known]:
             near = difflib.get_close_matches(unknown[0], known, 3, 0.3) or known
             raise UseError("sampling.unknown", name=unknown[0], near=", ".join(near))
-        return cls(**told)
+        return cls(**settings)
 
     @property
     def greedy(self) -> bool:

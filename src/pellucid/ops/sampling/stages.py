@@ -97,8 +97,8 @@ class History:
     @cached_property
     def counts(self) -> tuple[Tensor, Tensor]:
         """The output's tokens, each once, and how often each came."""
-        found = Counter(self.output)
-        return tuple(torch.from_numpy(np.fromiter(n, int, len(found))) for n in (found.keys(), found.values()))  # type: ignore[return-value]
+        counter = Counter(self.output)
+        return tuple(torch.from_numpy(np.fromiter(n, int, len(counter))) for n in (counter.keys(), counter.values()))  # type: ignore[return-value]
 
     def ids(self) -> Tensor:
         """Every token of prompt and output; those of both twice."""
@@ -204,7 +204,7 @@ class Stage:
     seen: Tensor | None = None
 
     @property
-    def whole(self) -> Tensor:
+    def full_row(self) -> Tensor:
         """A number for each token of the vocabulary [V]: of those that were cut, -∞, or the probability 0."""
         if self.seen is not None:
             return self.seen
@@ -220,16 +220,16 @@ class Stage:
         """
         if not here.calls:
             return self
-        whole, old = self.whole, before.whole
+        full_row, old = self.full_row, before.full_row
 
         def terms(i: Index) -> Terms:
             if setting is None:
                 return part_of_row(old.double(), i[0])
-            return Terms().plus(x=old[i], cut=None if whole[i] == old[i] else whole[i])
+            return Terms().plus(x=old[i], cut=None if full_row[i] == old[i] else full_row[i])
 
-        made = note(whole, self.name, (old,), (), terms, settings=lambda: {} if setting is None else {self.name: setting})
-        found = tap(made, f"{self.name}: V")
-        return replace(self, seen=found) if found is made else Stage(self.name, found, None, self.vocab)
+        made = note(full_row, self.name, (old,), (), terms, settings=lambda: {} if setting is None else {self.name: setting})
+        tapped = tap(made, f"{self.name}: V")
+        return replace(self, seen=tapped) if tapped is made else Stage(self.name, tapped, None, self.vocab)
 
 
 def run(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
@@ -288,14 +288,14 @@ def choose(
         return top(at.values)
     assert s.seed is not None
     u = uniform(sibling(s.seed, index), len(output))
-    found = int(draw(at.values, u)) if here.calls else among(at.values, u, None if s.temperature == OFF["temperature"] else 0.0)
-    return found if at.ids is None else int(at.ids[found])
+    place = int(draw(at.values, u)) if here.calls else among(at.values, u, None if s.temperature == OFF["temperature"] else 0.0)
+    return place if at.ids is None else int(at.ids[place])
 
 
 def among(x: Tensor, u: float, top: float | None = None) -> int:
     """What a draw from the softmax of x [N] gives, without all of its probabilities where they are many. top: as of `drawn`."""
-    found = drawn(x, u, top)
-    return int(draw(x.double().softmax(0), u)) if found is None else found
+    place = drawn(x, u, top)
+    return int(draw(x.double().softmax(0), u)) if place is None else place
 
 
 def top(x: Tensor) -> int:
@@ -305,4 +305,4 @@ def top(x: Tensor) -> int:
 
 def stages(logits: Tensor, s: Sampling, prompt: Sequence[int] = (), output: Sequence[int] = ()) -> list[tuple[str, Tensor]]:
     """What `choose` does, stage by stage: "logits" and every stage that runs, each [V] with -∞ (of probabilities 0) for tokens cut."""
-    return [(stage.name, stage.whole.clone()) for stage in run(logits, s, History(prompt, output))]
+    return [(stage.name, stage.full_row.clone()) for stage in run(logits, s, History(prompt, output))]

@@ -59,9 +59,9 @@ def near(x: Tensor, share: float) -> Tensor:
 
 def nucleus(x: Tensor, p: float) -> Tensor:
     """Where the fewest of x [N] lie whose softmax comes to p together, the one that crosses it too, one at least (arXiv 1904.09751)."""
-    found = quick_nucleus(x, p)
-    if found is not None:
-        return found
+    places = quick_nucleus(x, p)
+    if places is not None:
+        return places
     values, top = x.numpy(), float(x.max())
     total = float((x.double() - top).exp_().sum())
     for size in (FEW, len(x)):  # mostly it is among the likeliest few
@@ -76,21 +76,21 @@ def nucleus(x: Tensor, p: float) -> Tensor:
 def quick_nucleus(x: Tensor, p: float) -> Tensor | None:
     """The same by sums over levels, of which the one where p is reached is looked at closely; None where they do not tell."""
     values = x.numpy()
-    top, best, before, whole = float(values.max()), values, 0.0, None
+    top, best, before, total = float(values.max()), values, 0.0, None
     if len(x) > FEW:
         if not native.fits_row(x):
             return None
         deep = min(log(len(x) / max(1 - p, 1e-9)) + 1, top - float(values.min()))  # what lies deeper comes to less than 1 - p
         rate = (LEVELS - 2) / max(deep, 1e-6 * (1 + abs(top)))
         sums = native.levels(x, top, LEVELS, rate).cumsum(0).numpy()
-        whole, level = sums[-1], int(sums.searchsorted(p * sums[-1]))
+        total, level = sums[-1], int(sums.searchsorted(p * sums[-1]))
         if level == LEVELS - 1:
             return None
         before, edge = sums[level - 1] if level else 0.0, 1e-6 * (deep + abs(top))  # more than rounding moves a number
         some = values[native.indices_between(x, top - (level + 1) / rate - edge, top - level / rate + edge).numpy()]
         best = some[native.level(some, top, rate) == level]
     best = np.sort(best)[::-1]
-    at = crossing(best - np.float64(top), p, before, whole)
+    at = crossing(best - np.float64(top), p, before, total)
     if at is None:
         return None
     least = float(best[at])
@@ -103,23 +103,23 @@ def drawn(x: Tensor, u: float, top: float | None = None) -> int | None:
     top: the largest of x, if it is known.
     """
     values = x.numpy()
-    top, start, before, whole = np.float64(values.max() if top is None else top), 0, 0.0, None
+    top, start, before, total = np.float64(values.max() if top is None else top), 0, 0.0, None
     if len(x) > FEW:
         if not native.fits_row(x):
             return None
         sums = native.masses(x, float(top), RUN).cumsum(0).numpy()
-        whole, run = sums[-1], int(sums.searchsorted(u * sums[-1]))
+        total, run = sums[-1], int(sums.searchsorted(u * sums[-1]))
         start, before = run * RUN, sums[run - 1] if run else 0.0
         values = values[start : start + RUN]
-    at = crossing(values - top, u, before, whole)
+    at = crossing(values - top, u, before, total)
     return None if at is None else start + at
 
 
-def crossing(down: np.ndarray, share: float, before: float, whole: float | None) -> int | None:
+def crossing(down: np.ndarray, share: float, before: float, total: float | None) -> int | None:
     """The first place up to which e^down sums, after what came before, to this share of the whole; None where it is not sure."""
     sums = before + np.exp(down).cumsum()
-    whole = sums[-1] if whole is None else whole
-    i = int(sums.searchsorted(share * whole))
-    if i == len(sums) or min(sums[i] - share * whole, share * whole - (sums[i - 1] if i else before)) <= SURE * whole:
+    total = sums[-1] if total is None else total
+    i = int(sums.searchsorted(share * total))
+    if i == len(sums) or min(sums[i] - share * total, share * total - (sums[i - 1] if i else before)) <= SURE * total:
         return None
     return i
