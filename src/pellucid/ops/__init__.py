@@ -1,4 +1,4 @@
-"""The mathematics: each op a plain tapped reference, the terms of its cells, its FLOPs, and fast twins behind a fit test."""
+"""The mathematics: each op has a tapped reference, the terms of its cells, its FLOPs, and fast twins behind a test of fit."""
 
 from pellucid.ops.attend import attend
 from pellucid.ops.choose import choose

@@ -1,7 +1,7 @@
-"""Attention: softmax(q·k / √K + what mask adds) · v, each request against its own cache.
+"""Attention: softmax(q·k / √K + the mask's biases) · v, each request against its own cache.
 
-The reference does every step in the open and taps inside. The twins give the same without the table of scores: torch's fused kernel,
-and one pass over the pages where they lie. Only this op chooses; while a watch reads the inside, the reference runs beside the twin.
+The reference makes every table and taps it. The twins give the same z without the table of scores: torch's fused kernel, and one pass
+over the pages in place. Only this op chooses between them; while a watch reads the tables, the reference runs beside the twin.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from pellucid.watching.terms import Index, Terms
 
 
 def by_distance(m: Operands) -> str:
-    """What distance alone adds to scores: ALiBi's slopes, T5's table of buckets, keys of distances."""
+    """Write the summands that depend on distance alone: ALiBi's slopes, T5's table of buckets, keys of distances."""
     out = ""
     if m.setting("slopes") is not None:
         times = scaling(m.setting("slope_scale", 1.0)).replace("scale", plain(m.setting("slope_scale", 1.0)))
@@ -37,13 +37,13 @@ def by_distance(m: Operands) -> str:
 
 
 def scores_text(m: Operands) -> str:
-    """q·kᵀ / √K, of two pairs in latent attention, within a soft bound where there is one, and what is added by distance."""
+    """Write q·kᵀ / √K, a sum of two products in latent attention, inside the soft cap if there is one, plus `by_distance`."""
     inner, bound = products(m) + scaling(m.setting("scale")), m.setting("cap")
     return (inner if bound is None else f"{plain(bound)} · tanh(({inner}) / {plain(bound)})") + by_distance(m)
 
 
 def products(m: Operands) -> str:
-    """The queries times the keys."""
+    """Write the queries times the keys, one product for each pair of inputs."""
     half = len(m.inputs) // 2
     named = zip(m.inputs[:half], m.last[:half], m.inputs[half:], m.last[half:], strict=True)
     pairs = [f"{cut(q, q_axis, k_axis)}·{k}ᵀ" for q, q_axis, k, k_axis in named]
@@ -69,7 +69,10 @@ INSIDE = "scores", "pattern"
 
 
 def attend(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
-    """q [B T H K] against each request's own keys and values -> z [B T H W]. FLOPs: 2·H·(K + W) for each pair of the full square."""
+    """Attend from q [B T H K] to each request's own keys and values. Returns z [B T H W].
+
+    FLOPs: 2·H·(K + W) for each pair of the full square.
+    """
     named = (q, *kv_cache.new[:1])
     if inside(*INSIDE) != "reference" and fits_batched(q, kv_cache, mask):
         z = attend_batched(q, kv_cache, mask, scale)
@@ -85,12 +88,12 @@ def attend(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
 
 
 def stored_rows(segment: Segment) -> int:
-    """S of a segment."""
+    """Return S, the number of keys of a segment."""
     return segment.paged.end - segment.paged.start if segment.paged is not None else segment.read()[0].shape[1]
 
 
 def walk(q: tuple[Tensor, ...], kv_cache: KVCache, one: Callable[[Segment, tuple[Tensor, ...]], Tensor]) -> Tensor:
-    """one(segment, its rows of every q), for each segment of the cache; side by side again along T."""
+    """Call `one(segment, rows)` for each segment of the cache, with its rows of every q. Returns the results joined along T."""
     z = []
     for segment in kv_cache.segments:
         with in_segment(segment):
@@ -99,7 +102,7 @@ def walk(q: tuple[Tensor, ...], kv_cache: KVCache, one: Callable[[Segment, tuple
 
 
 def fits_batched(q: Tensor, kv_cache: KVCache, mask: Mask) -> bool:
-    """Whether one native call serves all segments."""
+    """True if one native call can serve all segments."""
     a = kv_cache.batched
     if isinstance(a, ScatteredRows):
         return native.fits_cross_attend(q, a.like, mask)
@@ -107,7 +110,7 @@ def fits_batched(q: Tensor, kv_cache: KVCache, mask: Mask) -> bool:
 
 
 def attend_batched(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
-    """Rows of many requests in one call; each has the bits that it has alone."""
+    """Attend from the rows of many requests in one native call. Each row has the bits of a lone run."""
     a = kv_cache.batched
     assert a is not None
     if isinstance(a, ScatteredRows):
@@ -116,7 +119,10 @@ def attend_batched(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Te
 
 
 def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> Tensor:
-    """The choice of a twin, and what a watcher asked for. named: the operands that scores come from, as they were tapped."""
+    """Attend from one segment's rows by the fastest twin that fits, and tap the tables if a watch wants them.
+
+    named: the tapped operands of the scores.
+    """
     mask = mask.of(segment)
     mode = inside(*INSIDE)
     if mode == "reference":
@@ -142,7 +148,7 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
 
 
 def shown(mode: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
-    """What lies within, beside the kernel's z: its tables, or their shapes."""
+    """Tap the tables beside a kernel's z: their values if mode is "read", otherwise their shapes, with the values computed on demand."""
     reference = partial(attend_reference, q, segment, mask, scale, named)
     if mode == "read":
         with recomputing() as report:
@@ -153,20 +159,20 @@ def shown(mode: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: 
 
 
 def one_page(segment: Segment) -> Paged | None:
-    """The keys and values of a document as a page of their own, of one that stands alone."""
+    """Return a segment's keys and values as a single page, or None unless B is 1."""
     k, v = segment.read()
     return Paged((k[0], v[0]), torch.zeros(1, dtype=torch.long), k.shape[1], k.shape[1]) if k.shape[0] == 1 else None
 
 
 def gap(a: Tensor, b: Tensor) -> float | None:
-    """The largest difference; on meta there is none."""
+    """Return the largest |a - b|, None on meta."""
     return None if a.device.type == "meta" else float((a - b).abs().max())
 
 
 def attend_reference(
     q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...] = (), stored: tuple[Tensor, ...] | None = None
 ) -> Tensor:
-    """softmax(q k^T) v, every step in the open; stored: the keys and values, where they are not the segment's own."""
+    """Compute softmax(q k^T) v step by step, with taps. stored: the keys and values, if they are not the segment's own."""
     k, v = stored or segment.read()
     groups = k.shape[2]
     split = q.unflatten(2, (groups, -1))
@@ -186,7 +192,7 @@ def attend_reference(
     sink = None if mask.sinks is None else mask.sinks.to(w.dtype)[:, None, None]
     w = w if sink is None else torch.cat([w, sink.expand(*w.shape[:-1], 1)], -1)
     pattern = w.softmax(-1, dtype=wide(w.dtype)).to(q.dtype)[..., : k.shape[1]]
-    if not (segment.contiguous and mask is causal):  # there every row sees itself
+    if not (segment.contiguous and mask is causal):  # of a whole causal segment every row sees itself
         pattern = pattern.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
 
     def pattern_cell(i: Index) -> Terms:
@@ -200,7 +206,7 @@ def attend_reference(
 def tap_scores(
     scores: Tensor, named: tuple[Tensor, ...], mask: Mask, scale: float, width: int, terms: Callable[[Index], Terms] | None = None
 ) -> Tensor:
-    """The table [B H T S] by its name."""
+    """Note and tap the table of scores [B H T S]."""
     biases = mask.weights[1:] if mask.sinks is not None else mask.weights
     cap = {} if mask.cap is None else {"cap": mask.cap}
     return tap(
@@ -210,20 +216,20 @@ def tap_scores(
 
 
 def tap_pattern(pattern: Tensor, scores: Tensor, mask: Mask, terms: Callable[[Index], Terms] | None = None) -> Tensor:
-    """What the softmax made of it [B H T S], by its name."""
+    """Note and tap the softmax of the scores [B H T S]."""
     weights = () if mask.sinks is None else (mask.sinks,)
     rule = "chosen" if mask.inputs else conditions_of(mask.allowed)
     return tap(note(pattern, SOFTMAX.name, (scores, *mask.inputs), weights, terms, settings=lambda: {"mask": rule}), "pattern: B H T S")
 
 
 def outline(q: Tensor, segment: Segment, mask: Mask, scale: float, width: int, named: tuple[Tensor, ...]) -> None:
-    """The reference's tables as shapes alone."""
+    """Tap the reference's tables on meta: shapes without values."""
     table = q.new_empty((q.shape[0], q.shape[2], q.shape[1], stored_rows(segment)), device=META)
     tap_pattern(torch.empty_like(table), tap_scores(table, named, mask, scale, width), mask)
 
 
 def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:
-    """torch's fused kernel. A sink is one more key with no content and no value, whose bias is the sink."""
+    """Attend by torch's fused kernel. A sink becomes one more key of zeros, whose bias is the sink and whose value is 0."""
     attn_mask = None
     # is_causal aligns upper-left: a cached chunk needs the mask
     if not (segment.contiguous and mask is causal and q.shape[1] in (1, k.shape[1])):
@@ -249,9 +255,9 @@ def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, segment: Segment, mask: Mask, s
 
 
 def attend_pages(q: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:
-    """One pass over the pages where they lie, with a running maximum, sum and output (arXiv 1805.02867): nothing of the cache is copied.
+    """Attend in one pass over the pages, with a running maximum, sum and output (arXiv 1805.02867), without a copy of the cache.
 
-    A block whose scores are 1, 3 after one of 2: the old sum shrinks by exp(2 - 3), and the new terms join it.
+    If a block with scores 1, 3 follows one with 2, the old sum is multiplied by exp(2 - 3) before the new terms are added.
     """
     assert segment.paged is not None
     w = wide(q.dtype)
@@ -276,7 +282,10 @@ def attend_pages(q: Tensor, segment: Segment, mask: Mask, scale: float) -> Tenso
 def pattern_terms(
     q: Tensor, kv_cache: KVCache, mask: Mask, scale: float, read: Callable[[Segment], tuple[Tensor, ...]] = lambda p: p.read()
 ) -> Callable[[Index], Terms]:
-    """The terms of a cell of z are pattern times v, over S: found from z's own inputs, so that no kernel need keep a pattern."""
+    """Return a function from a cell of z to its terms, pattern times v over S.
+
+    It computes the pattern of that cell's row from q and the cache, since a kernel keeps none. read: a segment's keys and values.
+    """
 
     def terms(i: Index) -> Terms:
         b, t, h, w = i

@@ -3,8 +3,8 @@
     int8    scale = largest |w| / 127            codes -127 ... 127, a byte each
     int4    scale = the w of largest |w| / -8    codes -8 ... 7, two in a byte, the first in the low half, stored plus 8
 
-Both are llama.cpp's formats, q8_0 and q4_0, and round as it does. `Blocks` is a tensor of the whole shape, in the dtype it computes in,
-that torch's ops see dequantised; the ops here that have a kernel for it read codes and scales as they lie.
+Both are llama.cpp's formats, q8_0 and q4_0, and round as it does. `Blocks` is a tensor of the weight's shape, in the dtype that it
+computes in. Every op of torch gets it dequantised; an op with a kernel for blocks reads the codes and scales themselves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,10 @@ aten = torch.ops.aten
 
 
 class Blocks(Tensor):
-    """codes [... out in] int8, or [... out in/2] bytes of two; scales [... out in/32], rounded up where the last block is ragged."""
+    """A weight as codes [... out in] int8, or [... out in/2] bytes of two codes, and scales [... out in/32].
+
+    in/2 and in/32 are rounded up.
+    """
 
     codes: Tensor
     scales: Tensor
@@ -40,19 +43,20 @@ class Blocks(Tensor):
 
     @property
     def format(self) -> str:
-        """int8 or int4."""
+        """Name the format: "int8" or "int4"."""
         return "int8" if self.codes.dtype is torch.int8 else "int4"
 
     @property
     def bytes(self) -> int:
-        """Bytes in memory."""
+        """Count the bytes of codes and scales."""
         return self.codes.nbytes + self.scales.nbytes
 
     def plain(self, dtype: torch.dtype | None = None) -> Tensor:
-        """Its values, rounded once to a dtype, by default its own."""
+        """Dequantise, rounding once to `dtype`, by default its own."""
         return values(self.codes, self.scales, self.shape[-1], dtype or self.dtype)
 
     def like(self, codes: Tensor, scales: Tensor, dtype: torch.dtype | None = None) -> "Blocks":
+        """Make blocks of the same width from other codes and scales."""
         return Blocks(codes, scales, self.shape[-1], dtype or self.dtype)
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[int, torch.dtype]]:
@@ -66,7 +70,7 @@ class Blocks(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """What keeps the blocks is done on them; any other op reads the values, and none may write them."""
+        """Run an op. One that keeps the blocks runs on codes and scales, any other on the values; one that writes is a UseError."""
         how, first = dict(kwargs or {}), args[0] if args else None
         if func in KEPT and isinstance(first, Blocks):
             return first.like(*(func(t, *args[1:], **how) for t in (first.codes, first.scales)))
@@ -88,38 +92,41 @@ KEPT = (aten.detach.default, aten.clone.default, aten.alias.default)
 
 
 def written(argument: Any) -> bool:
-    """Whether an op writes to this argument of its schema."""
+    """True if an op writes to this argument of its schema."""
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
 def dense(x: Any) -> Any:
-    """x with its values in the open; anything but blocks, and lists of them, is itself."""
+    """Dequantise blocks, alone or in a list. Anything else is returned as it is."""
     if isinstance(x, list | tuple):
         return type(x)(map(dense, x))
     return x.plain() if isinstance(x, Blocks) else x
 
 
 def shapes(shape: Sequence[int], form: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of codes and of scales of a weight [... in]."""
+    """Return the shapes of the codes and the scales of a weight [... in] in format `form`."""
     *lead, width = shape
     return (*lead, -(-width * BITS[form] // 8)), (*lead, -(-width // BLOCK))
 
 
 def allocate(shape: Sequence[int], form: str, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Unset codes and scales of a weight of this shape."""
+    """Allocate codes and scales for a weight of this shape, without values."""
     codes, scales = shapes(shape, form)
     kind = torch.int8 if form == "int8" else torch.uint8
     return huge_pages.empty(codes, kind, device), huge_pages.empty(scales, SCALE, device)
 
 
 def size(shape: Sequence[int], form: str) -> int:
-    """Bytes of a weight of this shape."""
+    """Return the bytes of a weight of this shape in format `form`."""
     codes, scales = shapes(shape, form)
     return prod(codes) + prod(scales) * SCALE.itemsize
 
 
 def quantised(weight: Tensor, form: str, dtype: torch.dtype | None = None) -> Blocks:
-    """weight [... in] in blocks, which compute in `dtype`, by default the weight's. The scale of a NaN or an infinity is not finite."""
+    """Quantise weight [... in] to blocks that compute in `dtype`, by default the weight's.
+
+    The scale of a block with a NaN or an infinity is not finite.
+    """
     codes, scales = allocate(weight.shape, form, weight.device)
     if weight.device.type != "meta":
         rows = [t.flatten(0, -2) for t in (weight.detach(), codes, scales)]
@@ -130,14 +137,14 @@ def quantised(weight: Tensor, form: str, dtype: torch.dtype | None = None) -> Bl
 
 
 def same(a: Blocks, b: Blocks) -> bool:
-    """Whether codes and scales are equal; of shapes alone, whether those are."""
+    """True if codes and scales are equal; on meta, if the shapes are."""
     if a.device.type == "meta" or b.device.type == "meta":
         return a.shape == b.shape
     return torch.equal(a.codes, b.codes) and torch.equal(a.scales, b.scales)
 
 
 def rounded(rows: Tensor, form: str) -> tuple[Tensor, Tensor]:
-    """Codes and scales of rows [N in], the same for equal numbers in any dtype."""
+    """Round rows [N in] to codes and scales. Equal numbers in different dtypes give the same ones."""
     blocks = filled(rows.to(wide(SCALE)), BLOCK).unflatten(-1, (-1, BLOCK))
     largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
     scale = largest.abs() / 127 if form == "int8" else largest / -8
@@ -151,7 +158,7 @@ def rounded(rows: Tensor, form: str) -> tuple[Tensor, Tensor]:
 
 
 def values(codes: Tensor, scales: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """Codes times scales, in a dtype; exact in float32, whose 24 bits hold the 8 of a code and the 11 of a scale."""
+    """Multiply codes by scales, in `dtype`. Exact in float32, whose 24 bits hold the 8 of a code and the 11 of a scale."""
     out = torch.empty((*codes.shape[:-1], width), dtype=dtype, device=codes.device)
     if out.device.type == "meta" or not out.numel():
         return out
@@ -164,5 +171,5 @@ def values(codes: Tensor, scales: Tensor, width: int, dtype: torch.dtype) -> Ten
 
 
 def filled(rows: Tensor, size: int) -> Tensor:
-    """Rows [N n] with zeros up to a multiple of `size`."""
+    """Pad rows [N n] with zeros to a multiple of `size`."""
     return torch.nn.functional.pad(rows, (0, -rows.shape[-1] % size))

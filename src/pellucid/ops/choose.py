@@ -1,6 +1,6 @@
-"""Which keys attention will see: small heads score every key, and each row keeps the best (DeepSeek Sparse Attention, arXiv 2512.02556).
+"""The choice of a row's keys: small heads score every key, each row keeps the best (DeepSeek Sparse Attention, arXiv 2512.02556).
 
-In the open only, so it saves no work here: attention runs over all keys, and a mask leaves the chosen ones.
+There is only the reference, which saves no work: attention runs over all keys, and a mask leaves the chosen ones.
 """
 
 from functools import partial
@@ -25,9 +25,10 @@ INDEX = OpKind(
 
 
 def choose(q: Tensor, weights: Tensor, kv_cache: KVCache, mask: Mask, most: int) -> list[Tensor]:
-    """q [B T H K] and weights [B T H] against keys [B S K] -> for each segment, the keys seen [B T S]: at most `most` of those allowed.
+    """Choose at most `most` allowed keys for each row, from q [B T H K], weights [B T H] and keys [B S K].
 
-    A score is the sum over heads of weight · max(q · k, 0) / √(H·K); of equal ones the earlier key wins. FLOPs: 2·H·(K + 1) a pair.
+    Returns a bool tensor [B T S] for each segment. A score is the sum over heads of weight · max(q · k, 0) / √(H·K); of equal scores the
+    earlier key wins. FLOPs: 2·H·(K + 1) a pair.
     """
     w, scale = wide(q.dtype), (q.shape[2] * q.shape[3]) ** -0.5
     out = []

@@ -1,4 +1,4 @@
-"""Scores that distance adds: one more key, of how far back a key lies, which each query meets too (Transformer-XL, arXiv 1901.02860)."""
+"""Scores by distance: each query is multiplied by a key that depends only on the distance (Transformer-XL, arXiv 1901.02860)."""
 
 import torch
 from torch import Tensor
@@ -12,9 +12,10 @@ DISTANCES = OpKind("distances")
 
 
 def distances(q: Tensor, weight: Tensor, length: int) -> Tensor:
-    """q [B T H K] times the keys of distances 0 ... length - 1, which are weight [(H K) D] times their sinusoids -> [B H T length].
+    """Multiply q [B T H K] by the keys of distances 0 ... length - 1. Returns [B H T length].
 
-    FLOPs: 2·H·K·(D + length) a row: the keys of distances that earlier steps met are theirs, and do not change.
+    The keys are weight [(H K) D] times the distances' sinusoids. FLOPs: 2·H·K·(D + length) a row; the keys of distances that earlier
+    steps used are counted there, and do not change.
     """
     waves = sinusoids(torch.arange(length, device=q.device)[None], weight.shape[1], q.dtype)[0]
     keys = F.linear(waves, weight).unflatten(-1, (q.shape[2], -1))

@@ -1,6 +1,6 @@
-"""Experts: rows sorted by expert meet each expert's matrix once, and come back to their tokens times their share.
+"""Experts: rows are sorted by expert, each expert's matrix is read once, and the outputs are summed by token, times their shares.
 
-No shape depends on the data: N = tokens × experts chosen, whichever these are.
+No shape depends on the data: N = tokens × experts chosen.
 """
 
 from itertools import pairwise
@@ -20,14 +20,14 @@ from pellucid.watching.terms import Index, Terms
 
 
 def top_text(m: Operands) -> str:
-    """The experts of the highest scores, of those in the best groups where there are groups; or the keys of the highest scores."""
+    """Write the choice of the highest scores, from the best groups if there are groups. For experts, and for keys."""
     few, groups = m.setting("chosen", m.seen.shape[-1]), m.setting("groups")
     of = f"best({m.x}, {m.setting('groups_chosen')}, {groups}, {m.setting('group_best')})" if groups else m.x
     return f"top({of}{masked(m)}, {few})"
 
 
 def share_text(m: Operands) -> str:
-    """The affinities of the chosen, over their sum where they are to sum to the scale."""
+    """Write the affinities of the chosen experts, over their sum if they are normalised, times the scale."""
     mine, scale = f"{m.x}[{m.inputs[1]}]", m.setting("scale", 1)
     over = f" / (Σ_A {mine} + 1e-20)" if m.setting("normalised") else ""
     return mine + over + ("" if scale == 1 else f" · {plain(scale)}")
@@ -58,11 +58,11 @@ EXPERTS = OpKind(
 WEIGHTED = OpKind("weighted", lambda m: f"{m.inputs[1]} · {m.inputs[0]}", labels={"share": lambda m: m.inputs[1]})
 COMBINE = OpKind("combine", lambda m: f"Σ_A {' · '.join(reversed(m.inputs))}", labels={"share": lambda m: m.inputs[1]})
 
-LEAST = 1e-20  # a sum of affinities that are all 0 divides nothing by 0
+LEAST = 1e-20  # added to a sum of affinities, so that 0 / 0 is 0
 
 
 def corrected(x: Tensor, by: Tensor) -> Tensor:
-    """Scores [B T E] plus a correction of each expert [E]."""
+    """Add a correction of each expert [E] to scores [B T E]."""
     y = native.correct(x, by) if native.fits_scores(x, by) else x + by
     return note(y, CORRECT.name, (x,), (by,), lambda i: Terms().plus(x=x[i], weight=by[i[-1]]))
 
@@ -119,7 +119,10 @@ def sort(chosen: Tensor, experts: int, x: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def grouped(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
-    """rows [N in], sorted by expert, times weight [E out in]; rows before ends[0] are expert 0's. bias [E out]. FLOPs: 2·N·in·out."""
+    """Multiply rows [N in], sorted by expert, by their experts' weight [E out in], and add bias [E out]. Returns [N out].
+
+    ends [E]: the end of each expert's rows; those before ends[0] are expert 0's. FLOPs: 2·N·in·out.
+    """
     if native.fits_experts(rows, weight, ends, bias):
         y = native.experts(rows, weight, ends, bias)
     elif isinstance(weight, Blocks) and native.fits_experts_blocks(rows, weight, ends, bias):
@@ -137,16 +140,18 @@ def grouped(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = No
 
 
 def grouped_reference(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
-    """One expert after another; any dtype. On meta, one takes all rows: the same shape, and the same is kept for a backward."""
+    """Multiply by one expert after another, in any dtype. On meta expert 0 takes all rows, which has the same shapes and saved tensors."""
     if rows.device.type == "meta":
         return F.linear(rows, weight[0], None if bias is None else bias[0])
     cuts = [0, *ends.tolist()]
-    met = [(e, rows[a:b]) for e, (a, b) in enumerate(pairwise(cuts)) if a < b] or [(0, rows)]  # the others' weights are not read
+    met = [(e, rows[a:b]) for e, (a, b) in enumerate(pairwise(cuts)) if a < b] or [(0, rows)]  # an expert without rows is not read
     return torch.cat([times(part, weight[e], None if bias is None else bias[e]) for e, part in met])
 
 
 def fits_grouped_mm(rows: Tensor, weight: Tensor) -> bool:
-    """torch 2.13 on a CPU takes no float64, and only rows of a multiple of 16 bytes; no gradient there, and no graph of float32."""
+    """True if F.grouped_mm takes these. torch 2.13 on a CPU needs rows of a multiple of 16 bytes, no float64, no gradient, and while it
+    compiles no float32.
+    """
     narrow = torch.bfloat16
     return (
         rows.device.type != "meta"
@@ -159,14 +164,14 @@ def fits_grouped_mm(rows: Tensor, weight: Tensor) -> bool:
 
 
 def weighted(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
-    """Sorted rows [N D], each times its share [B T A], before its expert reads it."""
+    """Multiply sorted rows [N D] by their shares [B T A], ahead of the experts."""
     fast = native.fits_shares(rows, share, order)
     y = native.weigh(rows, share, order) if fast else rows * share.flatten()[order, None].to(rows.dtype)
     return note(y, WEIGHTED.name, (rows, share), (), lambda i: Terms(x=rows[i], share=share.flatten()[order[i[0]]].to(rows.dtype)))
 
 
 def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, pre_weighted: bool = False) -> Tensor:
-    """Add sorted rows y [N D] up by token, each times its share [B T A] unless weighted already: [B T D], as like."""
+    """Sum sorted rows y [N D] by token, each times its share [B T A] unless `pre_weighted`. Returns [B T D], the shape of `like`."""
     chosen = share.shape[-1]
     if native.fits_shares(y, share, order):
         out = native.combine(y, None if pre_weighted else share, order, like)

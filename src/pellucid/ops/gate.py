@@ -14,11 +14,12 @@ from pellucid.watching.terms import Index, Terms
 
 
 def act_text(m: Operands) -> str:
-    """The activation of the first operand."""
+    """Write the activation of the first operand."""
     return f"{m.setting('act', 'act')}({m.inputs[0]})"
 
 
 def gate_text(m: Operands) -> str:
+    """Write the activation of the first operand times the second one."""
     if m.setting("act") == "clamped":
         g, up = m.inputs
         return f"min({g}, 7) · sigmoid(1.702 · min({g}, 7)) · (clamp({up}, −7, 7) + 1)"
@@ -26,6 +27,7 @@ def gate_text(m: Operands) -> str:
 
 
 def gate_numbers(m: Operands) -> str:
+    """Write the template of a gate's numbers; "clamped" reads as its formula and needs none."""
     return "" if m.setting("act") == "clamped" else m.setting("act", "act") + "({x}) · {up} = {act} · {up}"
 
 
@@ -58,7 +60,7 @@ SIGMOID = OpKind(
 )
 E_LABELS: dict[str, Label] = {"e": lambda m: f"e^({m.inputs[0]} − max)", "over": lambda m: "1/Σ e^…"}
 E_NUMBERS = "e^({x} − {top}) / Σ e^… = {e} / {sum}"
-SOFTMAX = OpKind(  # of attention too: over what is seen, and a sink beside it
+SOFTMAX = OpKind(  # attention's pattern too: over the visible keys, and a sink
     "softmax",
     lambda m: f"softmax({m.inputs[0]}{masked(m)}{''.join(f', {w}' for w in m.weights)})",
     labels=E_LABELS,
@@ -68,7 +70,7 @@ SOFTMAX = OpKind(  # of attention too: over what is seen, and a sink beside it
 
 
 def gelu_bloom(x: Tensor) -> Tensor:
-    """BLOOM's GELU by tanh: √(2/π) has eight digits, which float64 sees."""
+    """Compute BLOOM's GELU by tanh, whose √(2/π) has eight digits: float64 shows the difference."""
     return x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1.0 + 0.044715 * x * x)))
 
 
@@ -82,13 +84,13 @@ ACTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def clamped(g: Tensor) -> Tensor:
-    """gpt-oss's activation of a gate: x · sigmoid(1.702 x), x at most 7."""
+    """Compute gpt-oss's activation of a gate: x · sigmoid(1.702 x), x at most 7."""
     g = g.clamp(max=7.0)
     return g * torch.sigmoid(g * 1.702)
 
 
 def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
-    """act(g) · up; act(g) alone where there is no up; "clamped" is gpt-oss's pair, whose up lies in -7 ... 7 and gains 1."""
+    """Compute act(g) · up, or act(g) if `up` is None. Under "clamped", gpt-oss's pair, up is clamped to -7 ... 7 and gains 1."""
     if act == "clamped":
         assert up is not None
         y = native.gate(g, up, act) if native.fits_gate(g, up, act) else clamped(g) * (up.clamp(-7.0, 7.0) + 1)
@@ -106,7 +108,7 @@ def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
 
 
 def gated(x: Tensor, gate: Tensor) -> Tensor:
-    """x [B T D] times the sigmoid of gate [B T 1]."""
+    """Multiply x [B T D] by the sigmoid of gate [B T 1]."""
     y = native.gated(x, gate) if native.fits_gated(x, gate) else x * torch.sigmoid(gate)
 
     def terms(i: Index) -> Terms:
@@ -117,35 +119,35 @@ def gated(x: Tensor, gate: Tensor) -> Tensor:
 
 
 def capped(x: Tensor, cap: float) -> Tensor:
-    """cap · tanh(x / cap): nearly x where x is small, never beyond cap (Gemma 2, arXiv 2408.00118)."""
+    """Compute cap · tanh(x / cap): near x for a small x, never beyond `cap` (Gemma 2, arXiv 2408.00118)."""
     y = native.capped(x, cap) if native.fits_each(x) else cap * torch.tanh(x / cap)
     return note(y, CAP.name, (x,), (), lambda i: bounded(x[i], cap), settings=lambda: {"cap": cap})
 
 
 def bounded(x: Tensor, cap: float) -> Terms:
-    """A number below a soft bound."""
+    """Return the terms of a cell of `capped`."""
     return Terms(cap=cap, tanh=torch.tanh(x.double() / cap)).of(x=x)
 
 
 def tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent of every number."""
+    """Compute the hyperbolic tangent of each number."""
     return note(x.tanh(), TANH.name, (x,), (), lambda i: Terms(tanh=x[i].double().tanh()).of(x=x[i]))
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + e^-x) of every number."""
+    """Compute 1 / (1 + e^-x) of each number."""
     y = native.sigmoid(x) if native.fits_scores(x) else x.sigmoid()
     return note(y, SIGMOID.name, (x,), (), lambda i: Terms(sigmoid=x[i].double().sigmoid()).of(x=x[i]))
 
 
 def softmax(x: Tensor) -> Tensor:
-    """e^x of every row over its sum."""
+    """Compute e^x over the sum of its row's e^x."""
     y = native.softmax(x) if native.fits_scores(x) else x.softmax(-1)
     return note(y, SOFTMAX.name, (x,), (), lambda i: part_of_row(x[i[:-1]].double(), i[-1]))
 
 
 def part_of_row(row: Tensor, at: int) -> Terms:
-    """A cell of a softmax: e^(x - the row's largest) over the sum of such. What a mask hides is -inf, and its part 0."""
+    """Return the terms of cell `at` of a softmax: e^(x - the row's largest) over their sum. A masked cell is -inf, its part 0."""
     top = row.max().clamp(min=torch.finfo(row.dtype).min)
     e = (row - top).exp()
     total = e.sum().clamp(min=torch.finfo(e.dtype).tiny)

@@ -1,8 +1,8 @@
-"""Memory for weights in pages of 2 MiB where the system has them, so that reading a weight seldom asks where it lies; and a heap that
-is not handed back to the system, and cleared by it, at every layer.
+"""Memory for weights in pages of 2 MiB if the system has them, which saves most address translations; and a heap that the allocator
+does not return to the system, to be cleared, at every layer.
 
-A processor keeps the addresses of some 1,500 pages at hand. Of 4 KiB each these are 6 MB, and a decode step reads every weight once:
-on a Cascade Lake it reads 22 GB/s of them in small pages and 27 in huge ones.
+A processor caches the addresses of some 1,500 pages: 6 MB in pages of 4 KiB. A decode step reads every weight once: a Cascade Lake
+reads 22 GB/s of them in small pages and 27 in huge ones.
 
     a block     | q | k | v | gate      | up        | ...    matrices stand one after another; a large one has an arena of its own
 """
@@ -20,15 +20,15 @@ PAGE = 2 << 20  # bytes
 ARENA = 16 * PAGE
 LEAST = 64 << 10  # bytes of a tensor that is worth it
 LINE = 64  # bytes of a line of the processor's cache
-# glibc hands back what is free at the heap's end, beyond twice the largest piece that was ever freed by itself: 32 MiB at most, and
-# this is one. Reading 512 tokens of Qwen2.5-0.5B otherwise faults 150,000 times, a tenth of its time.
+# glibc returns free memory at the heap's end beyond twice the largest piece ever freed by itself, 32 MiB at most: this line frees such
+# a piece. Without it a prefill of 512 tokens of Qwen2.5-0.5B faults 150,000 times, a tenth of its time.
 torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
 
 ADVICE: int = getattr(mmap, "MADV_HUGEPAGE", 0)  # Linux has it
 
 
 class Arena:
-    """Fresh private memory that begins at a huge page. It goes back to the system with the last tensor in it."""
+    """Private memory that begins at a huge page, returned to the system with the last tensor in it."""
 
     def __init__(self, size: int) -> None:
         mapped = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -39,18 +39,18 @@ class Arena:
         self.end = self.used + size
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """The next tensor; its storage is its own, and no longer than itself."""
+        """Return the block's next tensor. Its storage is its own, and ends with it."""
         count, at = prod(shape), self.used
         self.used += -(-count * dtype.itemsize // LINE) * LINE
         return torch.frombuffer(self.memory.numpy(), dtype=dtype, count=count, offset=at).view(tuple(shape))
 
 
 lock = threading.Lock()
-last: list[Arena] = []  # the arena that has room for more, if any
+last: list[Arena] = []  # the arena that is not full, if there is one
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """`torch.empty`, for what is read over and over."""
+    """Allocate like `torch.empty`, in huge pages if the tensor is large and on a CPU. For memory that is read at every step."""
     size = prod(shape) * dtype.itemsize
     if not ADVICE or size < LEAST or torch.device(device).type != "cpu":
         return torch.empty(tuple(shape), dtype=dtype, device=device)

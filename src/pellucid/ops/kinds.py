@@ -1,4 +1,4 @@
-"""What an op is to its readers: the name that a record keeps, its formula, and whether it is a product. Each op defines its own.
+"""Kinds of ops: the name that a record keeps, its formula, and whether it is a product. Each op defines its own kind.
 
     LINEAR = OpKind("linear", lambda m: f"{m.x} · {m.matrix}ᵀ{m.bias}", product=True)
     note(y, LINEAR.name, (x,), (weight, bias), ...)          # beside it, in the op
@@ -24,26 +24,26 @@ class Operands(Protocol):
 
     @property
     def x(self) -> str:
-        """The first input."""
+        """Return the first input."""
 
     @property
     def biases(self) -> list[str]:
-        """The weights that are added."""
+        """Return the weights that are added."""
 
     @property
     def bias(self) -> str:
-        """The biases as summands: " + b_q"."""
+        """Write the biases as summands: " + b_q"."""
 
     @property
     def matrix(self) -> str:
-        """The weight of a product, with what adapters added to it."""
+        """Write the weight of a product, with the sums of merged adapters."""
 
     @property
     def additions(self) -> list[str]:
-        """What each adapter adds to the output."""
+        """Write the summand of each adapter."""
 
     def setting(self, name: str, missing: Any = None) -> Any:
-        """A number or name that the op was set to."""
+        """Return a setting of the op by name, `missing` if it has none."""
 
 
 Label = Callable[[Operands], str]
@@ -56,13 +56,13 @@ KINDS: dict[str, "OpKind"] = {}
 
 @dataclass(frozen=True)
 class OpKind:
-    """One kind of op; a second one of the same name is a ValueError.
+    """One kind of op. A second one of the same name is a ValueError.
 
-    formula: how its output is written; without one it is written name(operands).
-    product: multiplies matrices or only copies rows; the outputs of all others are counted as elementwise work.
+    formula: writes its output; without one the output is written name(operands).
+    product: True if it multiplies matrices or only copies rows; the outputs of all others are counted as elementwise work.
     result: what its output is to a view, which knows no op by name either; None where no view asks.
-    labels: how the factors and summands of a cell's terms are written, by their names.
-    template: what a cell's numbers are put into, where their products do not read as the formula.
+    labels: write the factors and summands of a cell's terms, by their names.
+    template: writes the text that takes a cell's numbers, if their products do not read as the formula.
     """
 
     name: str
@@ -89,7 +89,7 @@ def plain(x: float | str) -> str:
 
 
 def scaling(scale: float | None) -> str:
-    """Write how a product is scaled: " / √32" or " · √32" where the number is that, nothing for 1, else " · scale"."""
+    """Write the factor of a product: " / √32" or " · √32" for the root of a whole number, nothing for 1, else " · scale"."""
     if scale is None:
         return " · scale"
     if scale == 1:
@@ -102,21 +102,21 @@ def scaling(scale: float | None) -> str:
 
 
 def cut(name: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
-    """Write an operand whose last axis is a sum, of which one summand is used: "q[:K]", "q[K:]"."""
+    """Write an operand of which only the summand `want` of the last axis `have` is used: "q[:K]", "q[K:]"."""
     if len(have) != 2 or len(want) != 1 or want[0] not in have:
         return name
     return f"{name}[:{have[0]}]" if want[0] == have[0] else f"{name}[{have[0]}:]"
 
 
 def masked(m: Operands) -> str:
-    """Write the mask, where there is one that hides anything."""
+    """Write " + mask" if there is a mask that hides anything."""
     return " + mask" if m.setting("mask", "") != "" else ""
 
 
 def scale_label(m: Operands) -> str:
-    """Write a scale as the formula does: 1/√32, √32, or by its name."""
+    """Write a scale as a factor: 1/√32, √32, or its name."""
     text = scaling(m.setting("scale"))
     return f"1/{text.removeprefix(' / ')}" if text.startswith(" / ") else text.removeprefix(" · ")
 
 
-EDIT = OpKind("edit", lambda m: "edit")  # what a watch has put in an op's place
+EDIT = OpKind("edit", lambda m: "edit")  # a value that a watch has put in place of an op's output

@@ -1,7 +1,8 @@
 """Attention over a latent cache (MLA, arXiv 2405.04434), in two forms of one mathematics.
 
-Expanded grows keys and values from the latent; absorbed moves up_k to the query's side and up_v to the output's, and reads the latent
-alone. One token over 4,096 absorbs, a prompt of 4,096 expands: the op counts the products of both and takes the fewer.
+The expanded form multiplies the latent by up_k and up_v to get keys and values. The absorbed form multiplies the query by up_k and the
+output by up_v, and reads the latent alone. One token over 4,096 absorbs, a prompt of 4,096 expands: the op takes the form with fewer
+multiply-adds.
 """
 
 import torch
@@ -25,21 +26,24 @@ INSIDE = "k", "v", "scores", "pattern"
 
 
 def products(t: int, s: int, h: int, k: int, r: int, w: int, c: int) -> tuple[int, int]:
-    """Multiply-adds of (absorbed, expanded) for T rows over S, by the legend's letters."""
+    """Return the multiply-adds of the (absorbed, expanded) form for T rows over S keys; the parameters are the legend's letters."""
     return t * h * c * (k + w) + t * s * h * (c + r + c), s * h * c * (k + w) + t * s * h * (k + r + w)
 
 
 def grow(latent: Tensor, up: Tensor, named: Tensor | None = None) -> Tensor:
-    """latent [B S C] times up [H . C] -> [B S H .]: the product that kv_b's weight would make, if it were called.
+    """Multiply latent [B S C] by up [H . C], a half of kv_b's weight. Returns [B S H .].
 
-    named: the latent as it was tapped, where this one was read from pages.
+    named: the tapped latent, if `latent` was read from pages.
     """
     y = torch.einsum("bsc,hkc->bshk", latent, up.to(latent.device))
     return note(y, LINEAR.name, (latent if named is None else named,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
 
 
 def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float) -> Tensor:
-    """q [B T H K] and q_rot [B T H R] over a cache of (latent [B S C], shared key [B S R]); up_k [H K C], up_v [H W C] -> z [B T H W]."""
+    """Attend from q [B T H K] and q_rot [B T H R] to a cache of latents [B S C] and shared keys [B S R]. Returns z [B T H W].
+
+    up_k: [H K C].  up_v: [H W C].
+    """
 
     ups, a = (up_k, up_v), kv_cache.batched
 
@@ -47,7 +51,7 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_
         return FORM != "expanded" and native.fits_latent(content, rotary, pools, ups, table, at, seen)
 
     def alone(segment: Segment, seen: Mask) -> bool:
-        """Whether the kernel takes a segment: absorbed, over pages, and but one row unless it is to take any number."""
+        """True if the absorbed kernel takes this segment: it has pages and one row, or any number of rows inside any_rows()."""
         p = segment.paged
         if p is None or segment.q_at.shape[1] > native.most(1):
             return False
@@ -109,28 +113,28 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_
 
 
 def widths(q: torch.Size, q_rot: torch.Size, up_v: Tensor) -> tuple[int, int, int, int, int]:
-    """H, K, R, W, C."""
+    """Return (H, K, R, W, C)."""
     return q[2], q[3], q_rot[3], up_v.shape[1], up_v.shape[2]
 
 
 def form(q: torch.Size, q_rot: torch.Size, segment: Segment, up_v: Tensor) -> str:
-    """The form with fewer products for this segment."""
+    """Return the name of the form with fewer multiply-adds for this segment."""
     absorbed, expanded = products(segment.q_at.shape[1], stored_rows(segment), *widths(q, q_rot, up_v))
     return FORM or ("absorbed" if absorbed < expanded else "expanded")
 
 
 def with_shared(k: Tensor, shared: Tensor) -> Tensor:
-    """The rotary key [B S R] that all heads share, behind each head's own k [B S H K]."""
+    """Append the rotary key [B S R] that all heads share to each head's own k [B S H K]. Returns [B S H (K R)]."""
     return torch.cat([k, shared[:, :, None].expand(*k.shape[:3], -1)], -1)
 
 
 def tap_grown(latent: Tensor, up_k: Tensor, up_v: Tensor, named: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """The grown keys and values by their names."""
+    """Expand the latent to keys [B S H K] and values [B S H W], and tap both."""
     return tap(grow(latent, up_k, named[2]), "k: B S H K"), tap(grow(latent, up_v, named[2]), "v: B S H W")
 
 
 def in_the_open(q: Tensor, named: tuple[Tensor, ...], segment: Segment, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float) -> Tensor:
-    """The reference: expanded, with the grown keys and values tapped."""
+    """Attend by the reference in the expanded form, with keys and values tapped."""
     latent, shared = segment.read()
     k, v = tap_grown(latent, up_k, up_v, named)
     return attend_reference(q, segment, mask, scale, (*named[:2], k, *named[3:]), (with_shared(k, shared), v))

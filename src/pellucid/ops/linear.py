@@ -1,6 +1,6 @@
-"""Products of rows and weights, rows of tables, sums: what a transformer does most.
+"""Products of rows and weights, rows of tables, sums, scales.
 
-Weights stay [out, in]. The terms of a product's cell are its row times the weight's row, and the bias.
+Weights are [out in]. The terms of a product's cell are its row times the weight's row, and the bias.
 """
 
 from torch import Tensor
@@ -16,13 +16,14 @@ from pellucid.watching.terms import Index, Terms
 
 
 def row(m: Operands) -> str:
-    """A row of a table: by id, by type, by position and how far the table's first one is from 0."""
+    """Write a row of a table: by id, by type, or by position plus the rows that are skipped."""
     skip = m.setting("skip", 0)
     index = {"positions": "t", "types": "type"}.get(m.name, "id")
     return f"{m.weights[0]}[{index} + {skip}]" if skip else f"{m.weights[0]}[{index}]"
 
 
 def growth(m: Operands) -> str:
+    """Write the factor of `scale_by_position`."""
     return f"1 + {plain(m.setting('scale', 'scale'))} · ln(1 + ⌊(t + 1) / {m.setting('floor', 'floor')}⌋)"
 
 
@@ -38,12 +39,12 @@ TEMPERED = OpKind("tempered", lambda m: f"{m.x} · ({growth(m)})", labels={"grow
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [... in] times weight [out in], plus bias [out]. FLOPs: 2·rows·in·out."""
+    """Multiply x [... in] by weight [out in], and add bias [out]. Returns [... out]. FLOPs: 2·rows·in·out."""
     return product(times(x, weight, bias), x, weight, bias)
 
 
 def times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product by the twin that fits."""
+    """Multiply by the fastest twin that fits."""
     if native.fits_linear(x, weight, bias):
         return native.linear(x, weight, bias)
     if isinstance(weight, Blocks) and native.fits_linear_blocks(x, weight, bias):
@@ -52,7 +53,7 @@ def times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same in float32 at least: rounding the router's logits would change a choice of experts."""
+    """Multiply as `linear` does, into float32 at least: rounding the router's logits would change a choice of experts."""
     if native.fits_linear(x, weight, bias):
         return product(native.linear_wide(x, weight, bias), x, weight, bias)
     w = wide(x.dtype)
@@ -60,7 +61,7 @@ def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def product(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """y, with the note of what it is the product of."""
+    """Note that y is x times weight plus bias. Returns y."""
 
     def terms(i: Index) -> Terms:
         return Terms(x=x[i[:-1]], weight=weight[i[-1]]).plus(bias=None if bias is None else bias[i[-1]])
@@ -69,7 +70,7 @@ def product(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
 
 
 def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: list[tuple[Tensor, float]]) -> Tensor:
-    """y = x Wᵀ + b, plus additions [... out] times their scales."""
+    """Add the adapters' outputs [... out], times their scales, to y = x Wᵀ + b."""
     z = y
     for a, scale in added:
         z = native.add(z, native.scaled(a, scale)) if native.fits_add(z, a) else z + a * scale
@@ -82,7 +83,7 @@ def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: li
 
 
 def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
-    """weight [out in] plus, of each (a [L in], b [out L], scale), scale·b·a. FLOPs: 2·out·L·in each."""
+    """Add scale·b·a of each low-rank pair (a [L in], b [out L], scale) to weight [out in]. FLOPs: 2·out·L·in each."""
     w = wide(weight.dtype)
     total = weight.to(w)
     for a, b, scale in low:
@@ -100,13 +101,13 @@ def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
 
 
 def embedding(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
-    """Rows of table [rows width] by ids [...], after the first `skip`: [... width]."""
+    """Look up the rows of table [rows width] at ids [...] + skip. Returns [... width]."""
     y = rows(ids, table, skip)
     return note(y, EMBEDDING.name, (), (table,), lambda i: Terms(weight=table[ids[i[:-1]] + skip, i[-1]]), settings=lambda: {"skip": skip})
 
 
 def rows(ids: Tensor, table: Tensor, skip: int) -> Tensor:
-    """The rows by the twin that fits."""
+    """Look up rows by the fastest twin that fits."""
     if native.fits_embedding(ids, table):
         return native.embedding(ids, table, skip)
     ids = ids + skip if skip else ids
@@ -116,24 +117,24 @@ def rows(ids: Tensor, table: Tensor, skip: int) -> Tensor:
 
 
 def dense_weight(weight: Tensor) -> Tensor:
-    """A weight [out in] for an op that reads it as it is: its values, where it lies in blocks."""
+    """Return a weight [out in] dequantised, for an op that cannot read blocks; any other weight as it is."""
     return note(weight.plain(), DEQUANTISED.name, (), (weight,)) if isinstance(weight, Blocks) else weight
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
-    """x + y, of one shape."""
+    """Add x and y, of one shape."""
     z = native.add(x, y) if native.fits_add(x, y) else x + y
     return note(z, ADD.name, (x, y), (), lambda i: Terms().plus(x=x[i], y=y[i]))
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:
-    """x times a number of the configuration."""
+    """Multiply x by a number of the configuration."""
     y = native.scaled(x, factor) if native.fits_each(x) else (x * factor).to(x.dtype)
     return note(y, SCALED.name, (x,), (), lambda i: Terms(x=x[i], scale=factor), settings=lambda: {"scale": factor})
 
 
 def scale_by_position(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
-    """Queries [B T H K] that grow with their positions [B T]."""
+    """Multiply queries [B T H K] by 1 + scale · ln(1 + ⌊(t + 1) / floor⌋), t of places [B T]."""
 
     def growth() -> Tensor:
         return 1 + spec.scale * ((places + 1) // spec.floor).to(wide(x.dtype)).log1p()[..., None, None]
@@ -148,7 +149,7 @@ def scale_by_position(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
 
 
 def gather(x: Tensor, token: Tensor) -> Tensor:
-    """Rows of x [B T D], flattened, in the order of token [N]: [N D]."""
+    """Copy the rows of x [B T D], flattened, at token [N]. Returns [N D]."""
     rows = x.flatten(0, 1)
     y = native.embedding(token, rows) if native.fits_sort(token, x) else rows[token]
     return note(y, GATHER.name, (x,), (), lambda i: Terms(x=x.flatten(0, 1)[token[i[0]], i[1]]))

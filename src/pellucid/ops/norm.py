@@ -1,4 +1,4 @@
-"""Norms: a row over its root mean square (arXiv 1910.07467), or less its mean over its deviation (arXiv 1607.06450), times a weight."""
+"""Norms: a row divided by its root mean square (arXiv 1910.07467), or centred and divided by its deviation (arXiv 1607.06450)."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from pellucid.watching.terms import Index, Terms
 
 
 def gain(m: Operands) -> str:
-    """What a norm's weight multiplies by."""
+    """Write the factor of a norm's weight."""
     return f"(1 + {m.weights[0]})" if m.setting("offset") else m.weights[0]
 
 
@@ -30,7 +30,7 @@ LAYER_NORM = OpKind(
 
 
 def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """x [... D] / sqrt(mean(x²) + eps) · weight. The quotient is rounded to x's dtype before the weight multiplies it, as in Llama."""
+    """Compute x [... D] / sqrt(mean(x²) + eps) · weight. As in Llama, the quotient is rounded to x's dtype before the weight's product."""
     if native.fits_norm(x, weight):
         y = native.norm(x, weight, None, eps, centred=False)
     else:
@@ -45,13 +45,13 @@ def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def over_rms(x: Tensor, i: Index, eps: float, gain: dict[str, Tensor]) -> Terms:
-    """A cell of x over its row's root mean square, times a gain."""
+    """Return the terms of cell i: x over its row's root mean square, times a gain."""
     size = (x[i[:-1]].double().pow(2).mean() + eps).sqrt()
     return Terms(x=x[i], over=1.0 / size, **gain).of(rms=size)
 
 
 def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [... D] / sqrt(mean(x²) + eps) · (1 + weight), rounded to x's dtype once, at the end, as in Gemma."""
+    """Compute x [... D] / sqrt(mean(x²) + eps) · (1 + weight), rounded to x's dtype once, at the end, as in Gemma."""
     if native.fits_norm(x, weight):
         y = native.norm(x, weight, None, eps, centred=False, offset=True)
     else:
@@ -65,7 +65,7 @@ def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def layer(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """(x [... D] - mean) / sqrt(variance + eps) · weight + bias."""
+    """Compute (x [... D] - mean) / sqrt(variance + eps) · weight + bias."""
     if native.fits_norm(x, weight, bias):
         y = native.norm(x, weight, bias, eps, centred=True)
     else:

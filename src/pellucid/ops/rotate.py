@@ -23,9 +23,9 @@ ROTATE = OpKind("rotate", lambda m: f"RoPE({m.x})", labels={"turn": lambda m: "c
 
 
 def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cpu", totals: Tensor | None = None) -> Tensor:
-    """Radians a token for each pair, [R/2], as the model's scaling bends them.
+    """Return the radians a token for each pair, [R/2], after the model's scaling.
 
-    totals: the length of the whole text of each row, [B T]; where the scaling depends on it, frequencies are [B T R/2].
+    totals: the text's length for each row, [B T]. For a scaling that depends on it the result is [B T R/2].
     """
     at = torch.arange(0, rope.width, 2, device=device, dtype=dtype) / rope.width
     plain = 1.0 / rope.theta**at
@@ -50,14 +50,14 @@ def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cp
 
 
 def llama3(plain: Tensor, factor: float, low: float, high: float, original: int) -> Tensor:
-    """Pairs that turn fewer than `low` times in the original context slow down by factor, those above `high` stay, others between."""
+    """Divide by `factor` the pairs that turn fewer than `low` times in the original context, keep those above `high`, blend the others."""
     turns = original * plain / (2 * math.pi)
     part = ((turns - low) / max(high - low, 1e-30)).clamp(0, 1)  # Llama 4 Scout has no pairs between
     return plain * part + plain / factor * (1 - part)
 
 
 def blend(plain: Tensor, rope: Rope, yarn: Yarn) -> Tensor:
-    """YaRN: the pairs between `fast` and `slow` turns within the original context pass linearly from kept to divided."""
+    """Scale by YaRN: keep the pairs above `fast` turns in the original context, divide those below `slow`, blend the others linearly."""
 
     def pair(turns: float) -> float:
         return rope.width * math.log(yarn.original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
@@ -73,20 +73,20 @@ def blend(plain: Tensor, rope: Rope, yarn: Yarn) -> Tensor:
 
 @cache
 def kept(rope: Rope) -> Tensor:
-    """The frequencies where a native kernel reads them: float64, computed once a process."""
+    """Return the frequencies in float64 for a native kernel, computed once a process."""
     with native.constant():
         return frequencies(rope, torch.float64)
 
 
 @cache
 def lists(rope: Rope, original: int) -> Tensor:
-    """The frequencies of short texts and of long ones, [2, R/2]."""
+    """Return the frequencies of short texts and of long ones, [2 R/2]."""
     with native.constant():
         return frequencies(rope, torch.float64, totals=torch.tensor([[original, original + 1]]))[0].contiguous()
 
 
 def row_frequencies(rope: Rope, totals: Tensor) -> Tensor:
-    """The frequencies of each row, [N R/2], by the length of its whole text."""
+    """Return each row's frequencies [N R/2], or [R/2] if no row's depend on its text's length, from totals [B T]."""
     match rope.scaling:
         case Dynamic(factor, original):
             return native.bend(totals, None, rope.width // 2, original, rope.theta, factor)
@@ -96,9 +96,9 @@ def row_frequencies(rope: Rope, totals: Tensor) -> Tensor:
 
 
 def angles(positions: Tensor, rope: Rope, dtype: torch.dtype, totals: Callable[[], Tensor] | None = None) -> tuple[Tensor, Tensor]:
-    """cos and sin of every pair at positions [B T]: [B T 1 R/2] each, in dtype.
+    """Compute cos and sin of every pair at positions [B T]. Returns two of [B T 1 R/2] in `dtype`.
 
-    totals: gives the length of each row's whole text [B T], for the scalings that bend by it.
+    totals: returns the text's length for each row [B T]; called for the scalings that depend on it.
     """
     amount = rope.scaling.amount if isinstance(rope.scaling, Yarn | LongRope) else 1.0
     lengths = totals() if totals and rope.by_length else None
@@ -118,9 +118,9 @@ def settings_of(rope: Rope) -> Settings:
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor], interleaved: bool, rope: Rope | None = None) -> Tensor:
-    """Turn the pairs of the first R channels of x [B T . K] by (cos, sin) [B T 1 R/2]; what follows them stays.
+    """Turn the pairs of the first R channels of x [B T . K] by (cos, sin) [B T 1 R/2]. The other channels stay.
 
-    rope: what the angles were made from, for a record of this.
+    rope: the source of the angles, for the record.
     """
     cos, sin = turn
     half = cos.shape[-1]

@@ -13,9 +13,9 @@ SINUSOID = OpKind("sinusoid", lambda m: "float32(sincos(t))", labels={"wave": la
 
 
 def sinusoids(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """positions [B T] -> [B T width]: the sines of all pairs, then their cosines (Marian's order; the paper puts them side by side).
+    """Compute sines and cosines of positions [B T]. Returns [B T width]: all sines, then all cosines, as in Marian (the paper alternates).
 
-    The values are those of a float32 table, which every model of this kind was trained with.
+    The values are rounded to float32, as in the table that models of this kind are trained with.
     """
 
     def terms(i: Index) -> Terms:

@@ -1,7 +1,7 @@
-"""Attention's fast twins on a CPU: rows into pages, and a few queries over the pages where they lie.
+"""Attention's fast twins on a CPU: storing rows in pages, and attending from a few rows to keys and values in pages.
 
-A table is [pages], of the one request that all rows belong to, or [rows pages], one for each row's own. A mask fits if it is plain data:
-a causal band, a slope, a cap, sinks.
+A table of pages is [pages] if all rows belong to one request, otherwise [rows pages]. A mask fits if it is plain data: a causal band,
+a slope, a cap, sinks.
 """
 
 from functools import cache
@@ -19,7 +19,7 @@ UNTURNED = Alibi()
 
 
 def row_stride(table: Tensor) -> int:
-    """Return how far apart the tables of two rows are, 0 where all rows share one."""
+    """Return the distance between the tables of two rows, 0 if all rows share one."""
     return table.shape[1] if table.ndim == 2 else 0
 
 
@@ -28,7 +28,7 @@ def fits_store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor) -> boo
 
 
 def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) -> None:
-    """Rows of x [B T ...] to their places in pool [rows of all pages, ...]: position p at row table[p // size] * size + p % size."""
+    """Write the rows of x [B T ...] to pool [rows of all pages, ...]: position p to row table[p // size] * size + p % size."""
     call(
         "store", HALF[x.dtype], (x, table, positions), (pool,), x=x.data_ptr(), pool=pool.data_ptr(), table=table.data_ptr(),
         positions=positions.data_ptr(), rows=positions.numel(), width=pool[0].numel(), size=size, pages=row_stride(table),
@@ -36,7 +36,7 @@ def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) 
 
 
 def fits_mask(mask: Mask, end: int | None = None) -> bool:
-    """Whether a kernel can be told what is seen. Ahead of itself a row sees only where it is known where the keys end."""
+    """True if a kernel can apply this mask. A mask that lets a row see later keys fits only if `end`, the number of keys, is known."""
     band = mask.allowed
     if not isinstance(band, Band) or (ahead(band) and (end is None or band.chunk is not None)):
         return False
@@ -44,13 +44,13 @@ def fits_mask(mask: Mask, end: int | None = None) -> bool:
 
 
 def ahead(band: Band) -> bool:
-    """Whether some row sees what comes after it."""
+    """True if some row sees keys after its own position."""
     return not band.causal or band.until > 0
 
 
 @cache
 def around(spec: Buckets) -> Tensor:
-    """The bucket of a key `reach` tokens ahead, and so on to `reach` tokens back; beyond, it stays."""
+    """Return the buckets of keys from `reach` tokens ahead to `reach` tokens back. Beyond that the bucket stays the same."""
     with constant():
         return bucket(-torch.arange(-spec.reach, spec.reach + 1), spec.count, spec.reach, spec.bidirectional)
 
@@ -64,7 +64,7 @@ def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: 
 def attend(
     q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, mask: Mask, end: int = 0
 ) -> Tensor:
-    """q [1 T H K] at positions [1 T] against keys [rows G K] and values [rows G W] in pages, up to `end`: [1 T H W]."""
+    """Attend from q [1 T H K] at positions [1 T] to keys [rows G K] and values [rows G W] in pages, up to `end`. Returns [1 T H W]."""
     (k, v), (_, rows, heads, key) = pools, q.shape
     groups, value = v.shape[1:]
     z = fresh((1, rows, heads, value), q.dtype)
@@ -88,7 +88,7 @@ def attend(
 def fits_latent(
     q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, mask: Mask
 ) -> bool:
-    """q and the two halves of kv_b's matrix may be slices, whose last axis lies in one piece."""
+    """True if the kernel takes these. q and `ups`, the halves of kv_b's weight, may be slices whose last axis is contiguous."""
     if not (fits_mask(mask) and mask.bias is None and mask.sinks is None and mask.cap is None and q.shape[0] == 1 and few(q)):
         return False
     even = len(pools) == 2 and pools[0].ndim == 2 and all(t.stride()[:2] == (ups[0].stride(0), pools[0].shape[1]) for t in ups)
@@ -99,7 +99,10 @@ def attend_latent(
     q: Tensor, q_rot: Tensor, pools: tuple[Tensor, ...], ups: tuple[Tensor, Tensor], table: Tensor, positions: Tensor, size: int,
     scale: float, mask: Mask,
 ) -> Tensor:  # fmt: skip
-    """q [1 T H K] and q_rot [1 T H R] against latents [rows C] and shared keys [rows R] in pages; ups [H K C], [H W C]: [1 T H W]."""
+    """Attend from q [1 T H K] and q_rot [1 T H R] to latents [rows C] and shared keys [rows R] in pages. Returns [1 T H W].
+
+    ups: up_k [H K C] and up_v [H W C].
+    """
     (up_k, up_v), (latent, shared), (_, rows, heads, key), band = ups, pools, q.shape, mask.allowed
     assert isinstance(band, Band)
     value, width = up_v.shape[1:]
@@ -118,7 +121,7 @@ WHOLE = Band()
 
 
 def fits_cross_attend(q: Tensor, like: Stored, mask: Mask) -> bool:
-    """Whether keys and values [1 S G .] of this kind, all of which are seen, have a kernel."""
+    """True if the kernel takes q and keys and values [1 S G .] like these, under a mask that hides none of them."""
     sees_all = mask.allowed == WHOLE and mask.bias is None and mask.sinks is None and mask.cap is None and mask.by_segment is None
     return (
         sees_all
@@ -133,12 +136,15 @@ def fits_cross_attend(q: Tensor, like: Stored, mask: Mask) -> bool:
 
 
 def kv_address(stored: Stored) -> list[int]:
-    """A row of places: the address of keys [1 S G K], of values [1 S G W], and S."""
+    """Return a row of `places`: the address of keys [1 S G K], the address of values [1 S G W], and S."""
     return [stored[0].data_ptr(), stored[1].data_ptr(), stored[0].shape[1]]
 
 
 def cross_attend(q: Tensor, like: Stored, places: Tensor, scale: float) -> Tensor:
-    """q [1 T H K], each row against the keys and values that its row of places [T 3] tells, of the widths of like: [1 T H W]."""
+    """Attend from each row of q [1 T H K] to the keys and values at its row of places [T 3]. Returns [1 T H W].
+
+    like: keys and values of the same widths.
+    """
     (_, rows, heads, key), (groups, value) = q.shape, like[1].shape[2:]
     z = fresh((1, rows, heads, value), q.dtype)
     call(

@@ -1,6 +1,6 @@
-"""Fast twins for a draw from one row over a whole vocabulary: float32 logits [N], whose sums are taken in float64.
+"""Fast twins for a draw from the logits of a vocabulary: float32 [N], summed in float64.
 
-A sum of `masses` is exact to 1e-12 of itself, so a choice made with a margin is the same in any arithmetic.
+A sum of `masses` has a relative error below 1e-12, so a choice with a larger margin is the same in any arithmetic.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from pellucid.ops.native.library import call
 from pellucid.ops.native.twins import fits
 from pellucid.ops.precision import wide
 
-SHARE = 1 << 14  # numbers that one thread sums up in a go
+SHARE = 1 << 14  # numbers in a piece of work
 
 
 def fits_row(x: Tensor) -> bool:
@@ -19,14 +19,14 @@ def fits_row(x: Tensor) -> bool:
 
 
 def cooled(x: Tensor, top: float, by: float) -> Tensor:
-    """(x - top) / by, each rounded."""
+    """Compute (x - top) / by, rounding the difference and the quotient."""
     y = torch.empty_like(x)
     call("cool", 0, (x,), (y,), x=x.data_ptr(), y=y.data_ptr(), n=len(x), top=top, by=by)
     return y
 
 
 def indices_between(x: Tensor, low: float, high: float) -> Tensor:
-    """Where those of x [N] lie that are no less than low and no more than high, in order; both as float32 holds them."""
+    """Return the indices of the numbers of x [N] from low to high, both included and rounded to float32."""
     to, count = torch.empty(len(x), dtype=torch.long), torch.empty(1, dtype=torch.long)
     call(
         "indices_between", 0, (x,), (to, count),
@@ -43,12 +43,12 @@ def masses(x: Tensor, top: float, size: int) -> Tensor:
 
 
 def levels(x: Tensor, top: float, count: int, rate: float) -> Tensor:
-    """The sum of e^(x - top) over each level of x [N], `rate` of them to a unit: float64 [count]. The last holds all that lies lower."""
+    """Sum e^(x - top) over each level of x [N], 1 / rate high, from top down: float64 [count]. The last level takes all lower numbers."""
     y = torch.empty((-(-len(x) // SHARE), count), dtype=torch.float64)
     call("masses", 0, (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), n=len(x), size=SHARE, levels=count, top=top, rate=rate)
     return y.sum(0)
 
 
 def level(values: np.ndarray, top: float, rate: float) -> np.ndarray:
-    """The level of each, as the kernel finds it."""
+    """Return the level of each number, with the kernel's arithmetic."""
     return ((np.float32(top) - values) * np.float32(rate)).astype(np.int32)

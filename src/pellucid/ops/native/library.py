@@ -1,10 +1,10 @@
 """The compiled kernels: loading them, and calling one.
 
-A call is an op and its 64-bit words, `op, count, after, pointers and numbers ...`; walk.h says how a list of them runs. The library
-itself names the words of each kernel (KERNELS in kernels.cpp, FIELDS in each struct), and `call` takes them by these names.
+A call is an op and its 64-bit words, `op, count, after, pointers and numbers ...`; walk.h says how a list of calls runs. The library
+describes the words of each kernel (KERNELS in kernels.cpp, FIELDS in each struct), and `call` takes them by these names.
 
-Loading never compiles. Where there is nothing to load, `available()` is False and every op runs through torch. A checkout whose kernels
-are missing or stale warns on stderr, since it does not run what its sources say.
+Loading never compiles. If no kernels are built, `available()` is False and every op runs through torch. A checkout whose kernels are
+missing or stale warns on stderr, since it does not run its own sources.
 """
 
 import ctypes
@@ -29,9 +29,10 @@ HALF = {torch.float32: 0, torch.bfloat16: 1}
 
 
 class Op:
-    """One kernel as its library describes it. fields: the names of its words.
+    """One kernel, from its library's description.
 
-    code: its number in the library, plus 1 for bf16.  letters: of `struct`, q for an integer or a pointer, d for a double.
+    code: its number in the library, to which bf16 adds 1.  letters: `struct`'s, q for an integer or a pointer, d for a double.
+    fields: the names of its words.
     """
 
     def __init__(self, name: str, code: int, letters: str, fields: Sequence[str]) -> None:
@@ -48,7 +49,7 @@ class Op:
 
 
 class Recorder(Protocol):
-    """An open recording (plan.Recording): it makes output tensors, and notes every call."""
+    """An open recording (plan.Recording), which makes output tensors and records calls."""
 
     def paused(self) -> AbstractContextManager[None]: ...
     def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor: ...
@@ -56,7 +57,7 @@ class Recorder(Protocol):
 
 
 class ThreadSettings(threading.local):
-    """The settings of this thread."""
+    """The kernels' settings in one thread."""
 
     off: bool = False
     any_rows: bool = False
@@ -67,7 +68,7 @@ thread = ThreadSettings()
 
 
 class Library:
-    """A loaded set of kernels. ctypes lets other threads of Python run during a call, and a call shares nothing with another.
+    """A loaded set of kernels. Threads may call it at the same time: ctypes releases the GIL, and calls share no memory.
 
     Raises OSError for a file that is no library, or is built from other sources.
     """
@@ -115,8 +116,10 @@ def best() -> Library | None:
 
 
 def unfit(folder: Path = HERE) -> str | None:
-    """Say that a checkout's kernels in `folder` are stale or missing. None if each library for this machine is built from the sources
-    beside it, or there is none and no compiler; and None in an installed wheel.
+    """Return a warning if a checkout's kernels in `folder` are stale or missing.
+
+    None if each library for this machine is built from the sources beside it, if there is neither a library nor a compiler, and in an
+    installed wheel.
     """
     if folder.parents[2].name != "src" or not (folder.parents[3] / "hatch_build.py").is_file():
         return None
@@ -156,7 +159,7 @@ def off() -> Iterator[None]:
 
 @contextmanager
 def any_rows() -> Iterator[None]:
-    """Let the kernels inside, in this thread, take any number of rows, so that a row has the bits that it has alone."""
+    """Let the kernels inside, in this thread, take any number of rows, so that each row has the bits of a lone run."""
     outer, thread.any_rows = thread.any_rows, True
     try:
         yield
@@ -165,17 +168,17 @@ def any_rows() -> Iterator[None]:
 
 
 def most(rows: int) -> float:
-    """Return how many rows the kernels take in this thread: `rows`, or any number inside any_rows()."""
+    """Return the most rows that the kernels take in this thread: `rows`, or infinity inside any_rows()."""
     return math.inf if thread.any_rows else rows
 
 
 def fresh(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Make a tensor to write to. Under a recording its memory belongs to the plan, and nothing else is written there."""
+    """Allocate an output tensor. Under a recording its memory belongs to the plan and holds this output alone."""
     return torch.empty(shape, dtype=dtype) if thread.recording is None else thread.recording.fresh(shape, dtype)
 
 
 def constant() -> AbstractContextManager[None]:
-    """Pause an open recording: for tensors that are the same at every step, tables of the configuration."""
+    """Pause an open recording while torch makes a tensor that is the same at every step, such as a table of the configuration."""
     return nullcontext() if thread.recording is None else thread.recording.paused()
 
 
@@ -183,9 +186,9 @@ threads: Callable[[], int] = torch.get_num_threads
 
 
 def call(name: str, half: int, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], /, **words: float) -> None:
-    """Run one kernel now, with torch's number of threads, and add it to an open recording.
+    """Run one kernel now, with torch's number of threads, and add the call to an open recording.
 
-    half: 0 for float32, 1 for bfloat16.  reads, writes: the tensors behind its pointers.  words: its fields, by their names in the struct.
+    half: 0 for float32, 1 for bfloat16.  reads, writes: the tensors behind its pointers.  words: the struct's fields by name.
     """
     assert lib is not None
     op = lib.ops[name]

@@ -1,8 +1,9 @@
 """`python src/pellucid/ops/native/make.py`: compile the kernels next to their sources.
 
 One library for AVX2, one for AVX-512, one for AVX-512 with sums of bytes (VNNI), from the same sources.
-The standard library only: the wheel's build hook runs this file before anything is installed. OpenMP is compiled in but not linked;
-its symbol is found in the runtime that torch has loaded. A library carries the digest of its sources, and is not used with others.
+It imports the standard library only, since the wheel's build hook runs it before anything is installed. OpenMP is compiled in but not
+linked; its symbol is found in the runtime that torch has loaded. A library holds the digest of its sources, and is not loaded beside
+others.
 """
 
 import hashlib
@@ -22,20 +23,20 @@ COMMON = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-m
 
 
 def digest(sources: Path = HERE) -> str:
-    """Name the state of the sources: a library made from others has other structures."""
+    """Return the digest of the sources. A library built from others may have other structs."""
     parts = [p.read_bytes() for p in sorted(sources.iterdir()) if p.suffix in (".h", ".cpp")]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def compiler() -> str | None:
-    """Return the C++ compiler, None where it cannot make these kernels: they need Linux on x86-64."""
+    """Return the C++ compiler. None if there is none, or this is not Linux on x86-64."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return None
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
 def build(into: Path = HERE) -> list[Path]:
-    """Write kernels_avx2.so and the others to a folder. Returns those that compiled; none without a compiler."""
+    """Compile kernels_avx2.so and the others into a folder. Returns the libraries that compiled, none without a compiler."""
     cxx, made = compiler(), list[Path]()
     if cxx is None:
         return made
@@ -47,7 +48,7 @@ def build(into: Path = HERE) -> list[Path]:
             [cxx, "-shared", str(part), "-o", f"{part}.so"],
         )
         if all(subprocess.run(step, check=False).returncode == 0 for step in steps):
-            os.replace(f"{part}.so", out)  # a process that has the old one open keeps it whole
+            os.replace(f"{part}.so", out)  # atomic: a process that has the old one open keeps it
             made.append(out)
         part.unlink(missing_ok=True)
     return made

@@ -1,12 +1,12 @@
-"""A step's native calls, recorded while the ordinary forward runs once, and replayed by one C call.
+"""Plans: a step's native calls, recorded during one ordinary forward, and replayed by one C call.
 
     with record() as recording:
         logits = model(token, step)
     plan = recording.plan()
     plan.replay()                    # writes the same tensor, `logits`, from the data now behind the pointers
 
-All that changes from step to step lies behind a pointer: the token, the position, the table of pages. A call waits for the last call
-before it that wrote memory it reads or writes, or read memory it writes. A plan owns every tensor that it points to.
+Everything that changes from step to step is behind a pointer: the token, the position, the table of pages. A call waits for the last
+earlier call that wrote memory it reads or writes, or read memory it writes. A plan owns the memory behind its pointers.
 """
 
 import ctypes
@@ -26,16 +26,16 @@ from pellucid.ops.native import library
 from pellucid.ops.native.library import Op
 
 Range = tuple[int, int]  # addresses, the second one past the end
-AFTER = 16  # where the words of a call say how many calls it waits for
+AFTER = 16  # the byte of the words of a call say how many calls it waits for
 
 
 class Unplannable(UseError):  # noqa: N818
-    """A forward that touches data outside the native calls, and so cannot be replayed by them."""
+    """A forward that touches data outside the native calls, so that a replay would leave work out."""
 
 
 @dataclass(frozen=True)
 class PlannedCall:
-    """One call of a plan; `after` counts the calls before it that must be done."""
+    """One call of a plan. after: the number of leading calls that must be done before it starts."""
 
     op: Op
     words: bytes
@@ -55,12 +55,12 @@ def overlap(a: Sequence[Range], b: Sequence[Range]) -> bool:
 
 
 def conflict(first: PlannedCall, second: PlannedCall) -> bool:
-    """True if the order of the two matters."""
+    """True if one of two calls writes memory that the other reads or writes."""
     return overlap(first.writes, (*second.reads, *second.writes)) or overlap(first.reads, second.writes)
 
 
 def wire(calls: list[PlannedCall]) -> list[PlannedCall]:
-    """Set `after` of each call: it waits for the last one before it that it conflicts with, and so for all before that."""
+    """Set `after` of each call: it waits for the last one call that it conflicts with, and so for all before that."""
     wired: list[PlannedCall] = []
     for i, call in enumerate(calls):
         after = next((j + 1 for j in range(i - 1, -1, -1) if conflict(calls[j], call)), 0)
@@ -69,7 +69,7 @@ def wire(calls: list[PlannedCall]) -> list[PlannedCall]:
 
 
 class Plan:
-    """A recorded step. Valid while its weights and modules stay: drop it when they are replaced."""
+    """A recorded step, valid until one of its weights or modules is replaced."""
 
     def __init__(self, calls: list[PlannedCall], alive: list[torch.UntypedStorage]) -> None:
         self.calls, self.alive = wire(calls), alive
@@ -81,13 +81,13 @@ class Plan:
         self.address = ctypes.addressof(self.words)
 
     def replay(self) -> None:
-        """Run the step again on the data that now lies behind its pointers."""
+        """Run the step again on the data now behind its pointers."""
         assert library.lib is not None
         library.lib.run(self.address, len(self.calls), library.threads())
 
 
 class Recording:
-    """An open recording: the calls so far, and the memory that they point to."""
+    """An open recording: its calls so far, and the memory behind their pointers."""
 
     def __init__(self) -> None:
         self.calls: list[PlannedCall] = []
@@ -96,6 +96,7 @@ class Recording:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
+        """Let torch touch data inside."""
         outer, self.off = self.off, True
         try:
             yield
@@ -103,7 +104,7 @@ class Recording:
             self.off = outer
 
     def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Make an output tensor with memory of its own: nothing is reused in a step, so a call waits for true dependencies only."""
+        """Allocate an output tensor. A step reuses no memory, so a call waits for true dependencies only."""
         with self.paused():
             return torch.empty(shape, dtype=dtype)
 
@@ -119,7 +120,7 @@ DTYPES = torch.ops.aten.promote_types.default  # of two dtypes a third
 
 
 class TorchOpGuard(TorchDispatchMode):
-    """Raises for every torch op that touches data: a replay would leave it out. Views pass, since they touch none."""
+    """A mode that raises Unplannable for every torch op that touches data, since a replay would leave it out. Views touch none."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -138,7 +139,7 @@ class TorchOpGuard(TorchDispatchMode):
 
 
 class Values(TorchFunctionMode):
-    """Raises for a function that takes values out of a tensor without an op: a replay would not see them change."""
+    """A mode that raises Unplannable for a function that reads values without an op, since a replay would keep the old values."""
 
     refused = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.item, Tensor.__dlpack__)
 
@@ -156,7 +157,7 @@ class Values(TorchFunctionMode):
 
 @contextmanager
 def record() -> Iterator[Recording]:
-    """Record every native call of this thread. Raises Unplannable for a torch op that touches data, and for a thread without kernels."""
+    """Record every native call of this thread. Raises Unplannable for a torch op that touches data, and if there are no kernels."""
     if not library.available():
         raise Unplannable("plan.unavailable")
     outer, recording = library.thread.recording, Recording()

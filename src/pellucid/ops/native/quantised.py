@@ -1,7 +1,7 @@
-"""Fast twins for weights in blocks (ops/blocks.py): any number of rows, for a whole number meets another faster than a float its like.
+"""Fast twins for weights in blocks (ops/blocks.py), for any number of rows: products of int8 are faster than torch's of floats.
 
-Rows of x are rounded to int8 in blocks of 32 as well, each by at most largest |x| of its block / 254; so y is x times the weight's values
-within the sum over blocks of that times the sum of their |w|. A row has the same bits alone and among many.
+Rows of x are rounded to int8 in blocks of 32 too, with an error of at most e = largest |x| / 254 of the block. So y differs from x times
+the weight's values by at most the sum over blocks of e · Σ|w|. A row has the same bits alone and among many.
 """
 
 import torch
@@ -11,11 +11,11 @@ from pellucid.ops.blocks import Blocks
 from pellucid.ops.native.library import HALF, call, fresh, most
 from pellucid.ops.native.twins import ROUTED, ROWS, address, count, fits, numbers
 
-BLOCK = 64  # rows of x that meet the weight on one of its ways from memory
+BLOCK = 64  # rows of x in a call: the weight is read once for each
 
 
 def fits_blocks(weight: Tensor, dtype: torch.dtype, axes: int = 2) -> bool:
-    """True if weight is in blocks in this machine's memory, has `axes` axes, and computes in a dtype that the kernels know."""
+    """True if weight is in blocks on a CPU, has `axes` axes, and computes in `dtype`, one that the kernels know."""
     if type(weight) is not Blocks or weight.ndim != axes or weight.dtype is not dtype or dtype not in HALF:
         return False
     return all(type(t) is Tensor and t.is_cpu and t.is_contiguous() for t in (weight.codes, weight.scales)) and weight.numel() > 0
@@ -26,7 +26,7 @@ def fits_linear_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def linear_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
-    """x [... in] times weight [out in], plus bias [out]."""
+    """Multiply x [... in] by weight [out in], and add bias [out]. Returns [... out]."""
     n, k = weight.shape
     codes, scales = weight.codes, weight.scales
     y = fresh((*x.shape[:-1], n), x.dtype)
@@ -41,13 +41,16 @@ def linear_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
 
 
 def fits_experts_blocks(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> bool:
-    """Whether rows are as few as decoding brings; of more, each expert meets its own as any matrix does, and they have the same bits."""
+    """True for up to ROUTED rows. More go through `linear_blocks` expert by expert, with the same bits."""
     some = 0 < rows.shape[0] <= ROUTED and ends.dtype is torch.int32 and ends.is_contiguous()
     return some and fits_blocks(weight, rows.dtype, 3) and fits(rows, bias)
 
 
 def experts_blocks(rows: Tensor, weight: Blocks, ends: Tensor, bias: Tensor | None) -> Tensor:
-    """rows [N in], sorted by expert, times weight [E out in], plus bias [E out]: [N out]. An expert without rows is not read."""
+    """Multiply rows [N in], sorted by expert, by weight [E out in], and add bias [E out]. Returns [N out].
+
+    An expert without rows is not read.
+    """
     E, n, k = weight.shape
     codes, scales, y = weight.codes, weight.scales, fresh((rows.shape[0], n), rows.dtype)
     reads = tuple(t for t in (rows, codes, scales, ends, bias) if t is not None)
@@ -63,7 +66,7 @@ def fits_embedding_blocks(ids: Tensor, table: Tensor) -> bool:
 
 
 def embedding_blocks(ids: Tensor, table: Blocks) -> Tensor:
-    """Rows of table [rows width] by ids [...], as values: [... width]. An id outside the table gives NaN."""
+    """Look up and dequantise the rows of table [rows width] at ids [...]. Returns [... width]. An id outside the table gives NaN."""
     y = fresh((*ids.shape, table.shape[1]), table.dtype)
     codes, scales = table.codes, table.scales
     call(

@@ -1,6 +1,6 @@
-"""The fast twins of experts on a CPU, for a few tokens: router scores, the choice of experts, and the products of the chosen.
+"""The experts' fast twins on a CPU, for a few tokens: router scores, the choice of experts, and their products.
 
-Scores and shares are float32, as the reference takes them for both dtypes of the kernels. N rows are tokens times experts chosen.
+Scores and shares are float32, as in the reference for both dtypes of the kernels. N is tokens times experts chosen.
 """
 
 import torch
@@ -12,26 +12,29 @@ from pellucid.ops.precision import wide
 
 
 def fits_scores(*x: Tensor) -> bool:
-    """Whether these are float32 scores of a few tokens."""
+    """True if these are float32 scores of a few tokens."""
     return few(x[0]) and x[0].dtype is wide(torch.bfloat16) and fits(*x)
 
 
 def softmax(x: Tensor) -> Tensor:
-    """Softmax of rows [... E]."""
+    """Compute the softmax of rows [... E]."""
     y = fresh(tuple(x.shape), x.dtype)
     call("softmax", 0, (x,), (y,), x=x.data_ptr(), y=y.data_ptr(), rows=count(x), width=x.shape[-1])
     return y
 
 
 def correct(x: Tensor, by: Tensor) -> Tensor:
-    """Rows x [... E] plus by [E]."""
+    """Add by [E] to rows x [... E]."""
     y = fresh(tuple(x.shape), x.dtype)
     call("correct", 0, (x, by), (y,), x=x.data_ptr(), by=by.data_ptr(), y=y.data_ptr(), rows=count(x), width=x.shape[-1])
     return y
 
 
 def best(x: Tensor, chosen: int, groups: int, groups_chosen: int, few: int) -> Tensor:
-    """Numbers of the largest of each row [... E], in falling order, of the best groups alone: LongTensor [... A]."""
+    """Return the indices of the `chosen` largest of each row [... E] in its best groups, in falling order: LongTensor [... A].
+
+    groups_chosen: the number of best groups.  few: a group ranks by the sum of its `few` largest.
+    """
     y = fresh((*x.shape[:-1], chosen), torch.int64)
     call(
         "best", 0, (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), rows=count(x), width=x.shape[-1], chosen=chosen, groups=groups,
@@ -41,7 +44,7 @@ def best(x: Tensor, chosen: int, groups: int, groups_chosen: int, few: int) -> T
 
 
 def shares(x: Tensor, chosen: Tensor, normalised: bool, scale: float) -> Tensor:
-    """Scores [B T E] of the chosen [B T A], over their sum where normalised, times scale: [B T A]."""
+    """Take the scores [B T E] of the chosen [B T A], over their sum if `normalised`, times scale. Returns [B T A]."""
     y = fresh(tuple(chosen.shape), x.dtype)
     call(
         "shares", 0, (x, chosen), (y,), x=x.data_ptr(), chosen=chosen.data_ptr(), y=y.data_ptr(), rows=count(x), width=x.shape[-1],
@@ -55,7 +58,7 @@ def fits_sort(chosen: Tensor, x: Tensor) -> bool:
 
 
 def sort(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Choices [B T A] by expert -> (which choice each of N rows is, the row that it reads, where each expert's rows end [E])."""
+    """Sort choices [B T A] by expert. Returns each row's choice [N], the token that it reads [N], each expert's end [E]."""
     n = chosen.numel()
     order, token, ends = fresh((n,), torch.int64), fresh((n,), torch.int64), fresh((experts,), torch.int32)
     call(
@@ -71,7 +74,7 @@ def fits_experts(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None
 
 
 def experts(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> Tensor:
-    """rows [N in], sorted by expert, times weight [E out in], plus bias [E out]: [N out]."""
+    """Multiply rows [N in], sorted by expert, by weight [E out in], and add bias [E out]. Returns [N out]."""
     E, n, k = weight.shape
     y = fresh((rows.shape[0], n), rows.dtype)
     reads = tuple(t for t in (rows, weight, ends, bias) if t is not None)
@@ -87,7 +90,7 @@ def fits_shares(rows: Tensor, share: Tensor, order: Tensor) -> bool:
 
 
 def weigh(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
-    """Sorted rows [N D], each times its share [B T A]."""
+    """Multiply sorted rows [N D] by their shares [B T A]."""
     y = fresh(tuple(rows.shape), rows.dtype)
     call(
         "weigh", HALF[rows.dtype], (rows, share, order), (y,), x=rows.data_ptr(), share=share.data_ptr(), order=order.data_ptr(),
@@ -97,7 +100,7 @@ def weigh(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
 
 
 def combine(rows: Tensor, share: Tensor | None, order: Tensor, like: Tensor) -> Tensor:
-    """Sorted rows [N D] back to their tokens, times their shares [B T A] where there are any, and summed: as like [B T D]."""
+    """Sum sorted rows [N D] by token, times their shares [B T A] unless None. Returns [B T D], the shape of `like`."""
     y, tokens = fresh(tuple(like.shape), rows.dtype), count(like)
     reads = tuple(t for t in (rows, share, order) if t is not None)
     call(

@@ -1,7 +1,7 @@
-"""The ops' fast twins on a CPU, for rows in float32 or bfloat16: `fits_x(...)` says whether `x(...)` may stand in.
+"""The ops' fast twins on a CPU, for rows in float32 or bfloat16: `fits_x(...)` is True if `x(...)` may replace the reference.
 
-Activations have the dtype of the weights; sums are taken in float32 and rounded once. A row has the same bits whatever rows stand
-beside it. Nothing here computes gradients.
+Activations have the dtype of the weights; sums are taken in float32 and rounded once. A row has the same bits in any batch. Nothing
+here computes gradients.
 """
 
 import torch
@@ -11,8 +11,8 @@ from pellucid.ops.native import library
 from pellucid.ops.native.library import HALF, available, call, fresh, most
 from pellucid.ops.precision import wide
 
-ROWS = 16  # more are torch's, which multiplies many rows as fast; but see library.any_rows
-ROUTED = ROWS * ROWS  # rows that tokens and the experts they have chosen may make
+ROWS = 16  # torch multiplies more rows as fast; but see library.any_rows
+ROUTED = ROWS * ROWS  # the most rows of tokens times experts chosen
 BF16_IS_FAST = torch.cpu._is_avx512_bf16_supported()  # without, torch multiplies bf16 at a tenth of the speed of float32
 ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3, "clamped": 4}
 SCALED, CAPPED, SIGMOID = 5, 6, 7
@@ -21,7 +21,7 @@ PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor h
 
 
 def fits(*tensors: Tensor | None) -> bool:
-    """Whether all are plain tensors in this machine's memory, laid out row after row, of one dtype that the kernels know."""
+    """True if all are plain contiguous tensors on a CPU, without gradients, of one dtype that the kernels know."""
     if not available() or torch.compiler.is_compiling():
         return False
     grad, dtype = torch.is_grad_enabled(), None
@@ -40,34 +40,35 @@ def fits(*tensors: Tensor | None) -> bool:
 
 
 def slices(*tensors: Tensor) -> bool:
-    """The same of tensors that may be parts of greater ones, each last axis in one piece."""
+    """True as for `fits`, for tensors that may be slices: only the last axis must be contiguous."""
     grad, dtype = torch.is_grad_enabled(), tensors[0].dtype
     plain = all(type(t) in PLAIN and t.is_cpu and t.dtype is dtype and not (grad and t.requires_grad) for t in tensors)
     return plain and dtype in HALF and fits() and all(t.stride(-1) == 1 for t in tensors)
 
 
 def numbers(*tensors: Tensor) -> bool:
-    """Whether these are plain contiguous int64 tensors in memory."""
+    """True if these are plain contiguous int64 tensors on a CPU."""
     return all(type(t) in PLAIN and t.is_cpu and t.dtype is torch.int64 and t.is_contiguous() for t in tensors)
 
 
 def few(x: Tensor) -> bool:
-    """Whether x [B T ...] holds no more rows than the kernels take, and one."""
+    """True if x [B T ...] has at least one row and no more than the kernels take."""
     n = x.shape[0] * x.shape[1] if x.ndim > 2 else x.shape[0] if x.ndim == 2 else 1
     return 0 < n <= most(ROWS) and x.numel() > 0
 
 
 def taken(x: Tensor) -> bool:
-    """Whether the kernels take x [B T ...]: few rows, or any number of them in bf16 where torch is slow at it."""
+    """True if the kernels take x [B T ...]: few rows, or any number of them in bf16 on a machine where torch's bf16 is slow."""
     return few(x) or (x.dtype is torch.bfloat16 and not BF16_IS_FAST and x.numel() > 0)
 
 
 def count(x: Tensor) -> int:
-    """Rows of x, whatever leads to its last axis."""
+    """Count the rows of x, the product of all axes but the last."""
     return x.numel() // x.shape[-1]
 
 
 def address(t: Tensor | None) -> int:
+    """Return the address of a tensor's data, 0 for None."""
     return 0 if t is None else t.data_ptr()
 
 
@@ -76,17 +77,17 @@ def fits_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [... in] times weight [out in], plus bias [out]."""
+    """Multiply x [... in] by weight [out in], and add bias [out]. Returns [... out]."""
     return product("linear", x, weight, bias, x.dtype)
 
 
 def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The same, not rounded back to bf16."""
+    """Multiply as `linear` does, without rounding to bf16. Returns float32."""
     return product("linear_wide", x, weight, bias, wide(x.dtype))
 
 
 def product(kernel: str, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """x [... in] times weight [out in], plus bias [out], in dtype."""
+    """Multiply x [... in] by weight [out in], and add bias [out], by a kernel. Returns [... out] in `dtype`."""
     n, k = weight.shape
     y = fresh((*x.shape[:-1], n), dtype)
     rows, half, also = count(x), HALF[x.dtype], () if bias is None else (bias,)
@@ -99,7 +100,7 @@ def product(kernel: str, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: 
 
 
 def pack(x: Tensor) -> Tensor:
-    """Rows of x [... in] as the product of many rows reads them."""
+    """Pack the rows of x [... in] for the kernel of many rows."""
     assert library.lib is not None
     rows, k = count(x), x.shape[-1]
     y = fresh((library.lib.packed(rows, k),), wide(x.dtype))
@@ -112,7 +113,7 @@ def fits_embedding(ids: Tensor, table: Tensor) -> bool:
 
 
 def embedding(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
-    """Rows of table [rows width] by ids [...], after the first `skip`: [... width]. An id outside the table gives NaN."""
+    """Look up the rows of table [rows width] at ids [...] + skip. Returns [... width]. An id outside the table gives NaN."""
     y = fresh((*ids.shape, table.shape[1]), table.dtype)
     rows, width = table.shape
     first = table.data_ptr() + skip * width * table.element_size()
@@ -129,7 +130,7 @@ def fits_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> b
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, centred: bool, offset: bool = False) -> Tensor:
-    """RMSNorm of x [... D]; LayerNorm where centred. offset: the weight counts from 1, and nothing is rounded before it."""
+    """Compute the RMSNorm of x [... D], or the LayerNorm if `centred`. offset: multiply by 1 + weight, and round at the end only."""
     y = fresh(tuple(x.shape), x.dtype)
     reads = tuple(t for t in (x, weight, bias) if t is not None)
     call(
@@ -144,7 +145,7 @@ def fits_add(x: Tensor, y: Tensor) -> bool:
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
-    """x + y, of one shape."""
+    """Add x and y, of one shape."""
     z = fresh(tuple(x.shape), x.dtype)
     call("add", HALF[x.dtype], (x, y), (z,), x=x.data_ptr(), y=y.data_ptr(), z=z.data_ptr(), n=x.numel())
     return z
@@ -156,12 +157,12 @@ def fits_gate(g: Tensor, up: Tensor | None, act: str) -> bool:
 
 
 def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
-    """act(g) · up; act(g) where there is no up."""
+    """Compute act(g) · up, or act(g) if `up` is None."""
     return each(g, up, ACTS[act])
 
 
 def each(g: Tensor, up: Tensor | None, act: int, amount: float = 0.0) -> Tensor:
-    """What a function of numbers makes of each, by its number in rows.h."""
+    """Apply function number `act` of rows.h to each number of g, with its parameter `amount`, and multiply by `up` unless None."""
     y = fresh(tuple(g.shape), g.dtype)
     reads = (g,) if up is None else (g, up)
     call("gate", HALF[g.dtype], reads, (y,), g=g.data_ptr(), up=address(up), y=y.data_ptr(), n=g.numel(), act=act, amount=amount)
@@ -173,17 +174,17 @@ def fits_each(x: Tensor) -> bool:
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:
-    """x · factor."""
+    """Multiply x by a number."""
     return each(x, None, SCALED, factor)
 
 
 def capped(x: Tensor, cap: float) -> Tensor:
-    """cap · tanh(x / cap)."""
+    """Compute cap · tanh(x / cap)."""
     return each(x, None, CAPPED, cap)
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + e^-x)."""
+    """Compute 1 / (1 + e^-x)."""
     return each(x, None, SIGMOID)
 
 
@@ -192,7 +193,7 @@ def fits_gated(x: Tensor, gate: Tensor) -> bool:
 
 
 def gated(x: Tensor, gate: Tensor) -> Tensor:
-    """x [B T D] times the sigmoid of gate [B T 1]."""
+    """Multiply x [B T D] by the sigmoid of gate [B T 1]."""
     y, rows = fresh(tuple(x.shape), x.dtype), gate.numel()
     call(
         "times", HALF[x.dtype], (x, gate), (y,), x=x.data_ptr(), gate=gate.data_ptr(), positions=0, y=y.data_ptr(), rows=rows,
@@ -206,7 +207,7 @@ def fits_scale_by_position(x: Tensor, positions: Tensor) -> bool:
 
 
 def scale_by_position(x: Tensor, positions: Tensor, floor: int, amount: float) -> Tensor:
-    """x [B T H K] times 1 + amount · ln(1 + ⌊(p + 1) / floor⌋), p of positions [B T]."""
+    """Multiply x [B T H K] by 1 + amount · ln(1 + ⌊(p + 1) / floor⌋), p of positions [B T]."""
     y, rows = fresh(tuple(x.shape), x.dtype), positions.numel()
     call(
         "times", HALF[x.dtype], (x, positions), (y,), x=x.data_ptr(), gate=0, positions=positions.data_ptr(), y=y.data_ptr(), rows=rows,
@@ -220,9 +221,9 @@ def fits_angles(positions: Tensor, dtype: torch.dtype) -> bool:
 
 
 def angles(positions: Tensor, frequencies: Tensor, amount: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin of positions [B T] times frequencies [R/2], or each row's own [N R/2], times amount: [B T 1 R/2] each, in dtype.
+    """Compute cos and sin of positions [B T] times frequencies, times amount. Returns two of [B T 1 R/2] in `dtype`.
 
-    Frequencies are float64 or float32.
+    frequencies: [R/2], or each row's own [N R/2]; float64 or float32.
     """
     half = frequencies.shape[-1]
     shape = (*positions.shape, 1, half)
@@ -236,9 +237,9 @@ def angles(positions: Tensor, frequencies: Tensor, amount: float, dtype: torch.d
 
 
 def bend(totals: Tensor, lists: Tensor | None, half: int, original: int, theta: float, factor: float) -> Tensor:
-    """Frequencies [N R/2] in float64 of rows whose whole texts have totals [B T] tokens.
+    """Compute the frequencies [N R/2], float64, of rows in texts of totals [B T] tokens.
 
-    lists [2 R/2]: those of texts up to `original`, and of longer ones; without lists the base grows, as of Dynamic.
+    lists [2 R/2]: the frequencies of texts up to `original`, and of longer ones. Without lists the base grows, as in config.Dynamic.
     """
     y = fresh((totals.numel(), half), torch.float64)
     reads = (totals,) if lists is None else (totals, lists)
@@ -250,7 +251,7 @@ def bend(totals: Tensor, lists: Tensor | None, half: int, original: int, theta: 
 
 
 def waves(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """Sinusoids of positions [B T]: [B T width]."""
+    """Compute the sinusoids of positions [B T]. Returns [B T width]."""
     y = fresh((*positions.shape, width), dtype)
     call("waves", HALF[dtype], (positions,), (y,), positions=positions.data_ptr(), y=y.data_ptr(), rows=positions.numel(), width=width)
     return y
@@ -262,7 +263,7 @@ def fits_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """Turn the pairs of the first R channels of x [B T H K] by cos and sin [B T 1 R/2]; what follows them stays."""
+    """Turn the pairs of the first R channels of x [B T H K] by cos and sin [B T 1 R/2]. The other channels stay."""
     y = fresh(tuple(x.shape), x.dtype)
     B, T, H, K = x.shape
     call(
@@ -277,14 +278,14 @@ def fits_argmax(x: Tensor) -> bool:
 
 
 def argmax(x: Tensor) -> Tensor:
-    """The lowest index of the largest value of each row of x [... V]: LongTensor [...]. A NaN is larger than all."""
+    """Return the lowest index of the largest value of each row of x [... V]: LongTensor [...]. A NaN is larger than all."""
     y = fresh(tuple(x.shape[:-1]), torch.int64)
     call("argmax", HALF[x.dtype], (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), rows=count(x), width=x.shape[-1])
     return y
 
 
 def stream(block: Tensor) -> None:
-    """Read a tensor from end to end and do nothing with it, to know what the memory gives."""
+    """Read a tensor from end to end, to measure the memory's bandwidth."""
     unread = torch.empty(1)
     size = block.numel() * block.element_size()
     call("stream", 0, (block,), (unread,), block=block.data_ptr(), bytes=size, to=unread.data_ptr())

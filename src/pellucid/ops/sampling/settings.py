@@ -1,4 +1,4 @@
-"""The settings of sampling: what each may be, and where it does nothing."""
+"""The settings of sampling: their bounds, and the values at which they are off."""
 
 import difflib
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from pellucid.errors import UseError
 
-# What is allowed. OpenAI's own bounds (2, 1, -2 to 2, -100 to 100) lie within.
+# The bounds of each number. OpenAI's (2, 1, -2 to 2, -100 to 100) are narrower.
 LIMITS: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 1000.0), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0), "repetition": (0.01, 100.0), "presence": (-100.0, 100.0),
     "frequency": (-100.0, 100.0), "bias": (-1000.0, 1000.0),
 }  # fmt: skip
 WHOLE: dict[str, tuple[int, int]] = {"top_k": (0, 2**31 - 1), "seed": (-(2**63), 2**64 - 1)}
-# Where a setting does nothing, so that its stage does not run.
+# The value at which a setting is off, so that its stage does not run.
 OFF: dict[str, Any] = {
     "bias": {}, "repetition": 1.0, "presence": 0.0, "frequency": 0.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0,
 }  # fmt: skip
@@ -25,12 +25,14 @@ OFF: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen from logits; by default the likeliest. The stages and their order: ops/sampling/stages.py.
+    """The settings of the choice of a token from logits; by default the likeliest token. The stages are in ops/sampling/stages.py.
 
-    temperature: 0 takes the likeliest.  top_k: how many of the likeliest, 0 all.  top_p: the likeliest that come to this share together.
-    min_p: those of at least this share of the likeliest one's.  repetition: divides logits of tokens in prompt and output, 1 none.
-    presence, frequency: taken from logits of tokens in the output, once, or for each time.  bias: added to logits, by token id.
-    seed: of the draws; a negative one counts from 2^64 down. A setting that is no such number is a UseError.
+    temperature: 0 takes the likeliest token.  top_k: keep this many of the likeliest, 0 all.
+    top_p: keep the fewest likeliest tokens whose probabilities sum to it.  min_p: keep tokens of at least this share of the largest.
+    repetition: divides the positive logits of tokens in the prompt or the output and multiplies the others; 1 is off.
+    presence: subtracted from the logits of tokens in the output.  frequency: the same, times the token's count.
+    bias: added to logits, by token id.  seed: of the draws; a negative one counts from 2^64 down.
+    Raises UseError for a setting that is not such a number.
     """
 
     temperature: float = 0.0
@@ -58,7 +60,7 @@ class Sampling:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Sampling":
-        """Settings by name; one that there is not is an error that offers the nearest."""
+        """Make settings from a mapping. An unknown name is a UseError that offers the nearest names."""
         known = [f.name for f in fields(cls)]
         if unknown := [name for name in settings if name not in known]:
             near = difflib.get_close_matches(unknown[0], known, 3, 0.3) or known
@@ -67,27 +69,27 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether it takes the likeliest token and draws none."""
+        """True if temperature is 0: the likeliest token is taken, without a draw."""
         return self.temperature == 0
 
     @cached_property
     def plain(self) -> bool:
-        """Whether it takes the likeliest token of the logits as they are."""
+        """True if the likeliest token of the unchanged logits is taken."""
         return self.greedy and all(getattr(self, name) == OFF[name] for name in ("bias", "repetition", "presence", "frequency"))
 
     @cached_property
     def biases(self) -> tuple[Tensor, Tensor]:
-        """The ids that have a bias, and the biases: float64."""
+        """Return the ids that have a bias, and the biases in float64."""
         return torch.tensor(list(self.bias)), torch.tensor(list(self.bias.values()), dtype=torch.float64)
 
     def check(self, vocab: int) -> None:
-        """Refuse a bias on a token that the vocabulary does not hold."""
+        """Raise UseError for a bias on an id outside a vocabulary of `vocab` tokens."""
         if wrong := [id for id in self.bias if not 0 <= id < vocab]:
             raise UseError("sampling.id", id=wrong[0], last=vocab - 1)
 
 
 def check_number(name: str, value: object, kind: str) -> None:
-    """A finite number within its limits; True is none."""
+    """Raise UseError unless `value` is a number within LIMITS[kind]. A bool is no number."""
     least, most = LIMITS[kind]
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise UseError("sampling.number", field=name, found=repr(value), least=least, most=most)

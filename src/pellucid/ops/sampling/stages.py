@@ -2,9 +2,9 @@
 
     bias -> repetition -> presence -> frequency | -> temperature -> top_k -> top_p -> min_p -> probabilities -> draw
 
-Temperature 0 takes the largest after the stages before the bar. The order is transformers' (its processors, then its warpers), with vLLM's
-two penalties of the output, which are OpenAI's. vLLM cuts by min-p before top-k and top-p, llama.cpp puts the temperature last, so that a
-hot draw keeps to what a cool one would have kept; ours cuts what is drawn from: top_p 0.9 is nine tenths of the very chances of the draw.
+Temperature 0 takes the largest after the stages before the bar. The order is transformers' (its processors, then its warpers), with
+OpenAI's two penalties of the output, as in vLLM. vLLM applies min-p before top-k and top-p; llama.cpp applies the temperature last, so
+that a hot draw keeps the tokens of a cool one. Here the cuts apply to the distribution of the draw: top_p 0.9 keeps 0.9 of it.
 """
 
 from collections import Counter, deque
@@ -60,9 +60,9 @@ COLDEST = 1e-30  # a colder temperature would overflow float32, and would choose
 
 
 def probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Softmax of logits [... V] over the whole vocabulary, in float32 at least.
+    """Compute the softmax of logits [... V] / temperature, in float32 at least.
 
-    Temperature 0 puts all on the largest, the first of equals.
+    Temperature 0 gives 1 to the largest, the first of ties.
     """
     w = logits.to(wide(logits.dtype))
     if temperature == 0:
@@ -71,17 +71,17 @@ def probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def scaled(x: Tensor, temperature: float) -> Tensor:
-    """(x - its largest) / temperature over the last axis: the same chances as x / temperature, and no overflow."""
+    """Compute (x - its largest) / temperature over the last axis: the same probabilities as x / temperature, without overflow."""
     return (x - x.amax(-1, keepdim=True)) / max(temperature, COLDEST)
 
 
 def logprobs(logits: Tensor) -> Tensor:
-    """Log of the softmax of logits [... V], in float32 at least: of the model's own distribution, before any stage."""
+    """Compute the log of the softmax of logits [... V], in float32 at least: the model's distribution before any stage."""
     return logits.to(wide(logits.dtype)).log_softmax(-1)
 
 
 def likeliest(logprobs: Tensor, count: int) -> tuple[tuple[int, float], ...]:
-    """The tokens of the `count` largest of logprobs [V], each with its own, from the largest down; of equals the lower id first."""
+    """Return the `count` largest of logprobs [V] as (id, logprob), from the largest down; of ties the lower id first."""
     at = largest(logprobs.cpu(), count)
     values, order = logprobs.cpu()[at].sort(descending=True, stable=True)
     return tuple(zip(at[order].tolist(), values.tolist(), strict=True))
@@ -89,25 +89,25 @@ def likeliest(logprobs: Tensor, count: int) -> tuple[tuple[int, float], ...]:
 
 @dataclass(frozen=True)
 class History:
-    """What a request has read and written so far: its penalties count it."""
+    """The tokens of a request's prompt and output so far, for its penalties."""
 
     prompt: Sequence[int] = ()
     output: Sequence[int] = ()
 
     @cached_property
     def counts(self) -> tuple[Tensor, Tensor]:
-        """The output's tokens, each once, and how often each came."""
+        """Return the output's distinct tokens, and the count of each."""
         counter = Counter(self.output)
         return tuple(torch.from_numpy(np.fromiter(n, int, len(counter))) for n in (counter.keys(), counter.values()))  # type: ignore[return-value]
 
     def ids(self) -> Tensor:
-        """Every token of prompt and output; those of both twice."""
+        """Return the distinct tokens of the prompt, then those of the output."""
         return torch.from_numpy(np.concatenate([distinct(Same(tuple(self.prompt))), self.counts[0].numpy()]))
 
 
 @dataclass(frozen=True, eq=False)
 class Same:
-    """A prompt that is equal to itself alone: to compare thousands of tokens at each step takes longer than to draw."""
+    """A prompt as a key that compares by identity: comparing thousands of tokens at each step takes longer than the draw."""
 
     prompt: tuple[int, ...]
 
@@ -120,17 +120,17 @@ class Same:
 
 @lru_cache(64)
 def distinct(same: Same) -> np.ndarray:
-    """A prompt's tokens, each once: the same at every step of its request."""
+    """Return a prompt's distinct tokens, sorted, cached for the steps of its request."""
     return np.array(sorted(set(same.prompt)), dtype=int)
 
 
 def own(x: Tensor) -> Tensor:
-    """x to be written to: itself, which `run` has made; under a watch, which may keep it, a copy."""
+    """Return x for writing: itself, since `run` has made it; a copy under a watch, which may keep x."""
     return x.clone() if here.calls else x
 
 
 def bias(x: Tensor, s: Sampling, history: History) -> Tensor:
-    """x + the bias of each token that has one."""
+    """Add the bias of each token that has one to x [V]."""
     ids, values = s.biases
     terms = lambda i: Terms().plus(x=x[i], bias=s.bias.get(i[0], 0.0))  # noqa: E731
     y = own(x).index_add_(0, ids, values.to(x.dtype))
@@ -138,7 +138,10 @@ def bias(x: Tensor, s: Sampling, history: History) -> Tensor:
 
 
 def repetition(x: Tensor, s: Sampling, history: History) -> Tensor:
-    """Of tokens in the prompt or the output: x / r where x is positive, x · r where not (CTRL, arXiv 1909.05858, as all peers mend it)."""
+    """Divide the positive logits of tokens in the prompt or the output by r, and multiply the others by r.
+
+    CTRL (arXiv 1909.05858) divides all of them, which raises negative ones; every library corrects it so.
+    """
     ids, r, out = history.ids().numpy(), s.repetition, own(x)
     some = out.numpy()[ids]
     out.numpy()[ids] = np.where(some > 0, some / r, some * r)
@@ -150,7 +153,7 @@ def repetition(x: Tensor, s: Sampling, history: History) -> Tensor:
 
 
 def presence(x: Tensor, s: Sampling, history: History) -> Tensor:
-    """Of tokens in the output: x - presence."""
+    """Subtract `presence` from the logits of tokens in the output."""
     ids, out = history.counts[0].numpy(), own(x)
     out.numpy()[ids] -= s.presence
     terms = lambda i: Terms().plus(x=x[i], presence=-s.presence * (i[0] in history.output))  # noqa: E731
@@ -158,7 +161,7 @@ def presence(x: Tensor, s: Sampling, history: History) -> Tensor:
 
 
 def frequency(x: Tensor, s: Sampling, history: History) -> Tensor:
-    """x - frequency · how often the output has the token."""
+    """Subtract `frequency` times the token's count in the output from x [V]."""
     (ids, counts), out = history.counts, own(x)
     out.numpy()[ids.numpy()] -= s.frequency * counts.to(x.dtype).numpy()
 
@@ -170,7 +173,7 @@ def frequency(x: Tensor, s: Sampling, history: History) -> Tensor:
 
 
 def temperature(x: Tensor, s: Sampling, history: History) -> Tensor:
-    """(x - its largest) / temperature."""
+    """Compute (x - its largest) / temperature."""
     top, t = float(x.numpy().max()) if here.calls else finite(x), max(s.temperature, COLDEST)
     y = native.cooled(x, top, t) if native.fits_row(x) else scaled(x, t)
     terms = lambda i: Terms(gap=x[i].double() - top, over=1 / t).of(x=x[i], top=top)  # noqa: E731
@@ -178,7 +181,7 @@ def temperature(x: Tensor, s: Sampling, history: History) -> Tensor:
 
 
 def finite(x: Tensor) -> float:
-    """The largest of x [N], from which there is something to draw."""
+    """Return the largest of x [N]. Raises UseError unless it is finite, since there is nothing to draw then."""
     if not isfinite(top := float(x.numpy().max())):
         raise UseError("sampling.none", found=top)
     return top
@@ -192,9 +195,9 @@ CUTS: dict[str, Callable[[Tensor, float], Tensor]] = {"top_k": lambda x, k: larg
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a stage left: a number for each token that may still be chosen, in order of id. ids: which tokens, None for all of them.
+    """A stage's output: a number for each token that is still allowed, in order of id. ids: of these tokens, None for all.
 
-    The numbers are those of the next stage as soon as it is asked for. seen: the whole as a watcher knows it.
+    The next stage may overwrite `values`. seen: the full row as a watch recorded it.
     """
 
     name: str
@@ -205,7 +208,7 @@ class Stage:
 
     @property
     def full_row(self) -> Tensor:
-        """A number for each token of the vocabulary [V]: of those that were cut, -∞, or the probability 0."""
+        """Return a number for each token of the vocabulary [V]; for a cut token -∞, or the probability 0."""
         if self.seen is not None:
             return self.seen
         if self.ids is None:
@@ -214,9 +217,9 @@ class Stage:
         return self.values.new_full((self.vocab,), none).index_copy(0, self.ids, self.values)
 
     def watched(self, before: "Stage", setting: float | None = None) -> "Stage":
-        """Tap this stage over the whole vocabulary while watched; the next stage goes on from what an edit returns.
+        """Tap this stage's full row under a watch. Returns the stage, with the row of an edit if there was one.
 
-        setting: how much is kept, of a stage that cuts.
+        setting: the bound of a stage that cuts.
         """
         if not here.calls:
             return self
@@ -233,7 +236,7 @@ class Stage:
 
 
 def run(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
-    """Logits [V], and every stage that these settings switch on, in order; the last leaves probabilities, but at temperature 0."""
+    """Yield logits [V] and every stage that is on, in order. The last is "probabilities", except at temperature 0."""
     for at in left(logits, s, history):
         yield at
     if not s.greedy:
@@ -241,9 +244,9 @@ def run(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
 
 
 def left(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
-    """The stages before the probabilities."""
+    """Yield the stages before the probabilities."""
     changed = any(getattr(s, name) != OFF[name] for name in ("bias", "repetition", "presence", "frequency"))
-    x = logits.to("cpu", wide(logits.dtype), copy=bool(here.calls) or changed)  # a tensor that the model has not made
+    x = logits.to("cpu", wide(logits.dtype), copy=bool(here.calls) or changed)  # not the model's own tensor
     x = tap(note(x, LAST_ROW.name, (logits,), (), lambda i: Terms(x=logits[i])), "logits: V")
     yield (at := Stage("logits", x, None, len(x)))
     for name, change in CHANGES.items():
@@ -251,7 +254,7 @@ def left(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
             yield (at := Stage(name, tap(change(at.values, s, history), f"{name}: V"), None, at.vocab))
     if s.greedy:
         return
-    if here.calls or at.name != "temperature":  # which has looked for itself
+    if here.calls or at.name != "temperature":  # `temperature` has checked already
         finite(at.values)
     for name, cut in CUTS.items():
         if (setting := getattr(s, name)) != OFF[name]:
@@ -262,8 +265,9 @@ def left(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
 
 
 def draw(probabilities: Tensor, u: Tensor | float) -> Tensor:
-    """The first of probabilities [N] up to which they sum to more than u · all: never one that is 0. float64; u may be a tensor [draws].
+    """Return the first index at which the running sum of probabilities [N], in float64, exceeds u times their sum.
 
+    Its probability is never 0. Raises UseError if the sum is 0 or NaN. u: a number in [0, 1), or a tensor [draws].
     probabilities [0.5, 0.0, 0.5] and u of 0.49, 0.5, 0.99 give 0, 2, 2.
     """
     sums = probabilities.cpu().double().cumsum(0)
@@ -275,10 +279,10 @@ def draw(probabilities: Tensor, u: Tensor | float) -> Tensor:
 def choose(
     logits: Tensor, s: Sampling, prompt: Sequence[int] = (), output: Sequence[int] = (), index: int = 0, best: int | None = None
 ) -> int:
-    """The token after logits [V] of a request that has read `prompt` and written `output`, as its `index`-th text.
+    """Choose the token after logits [V] for text number `index` of a request with this prompt and output.
 
-    A draw follows from these and the seed alone. Logits may be -∞; to draw where all are, or from NaN, is a UseError,
-    but temperature 0 does not look. best: the index of the largest logit, if it is known.
+    A draw depends on these and the seed alone. Logits may be -∞; a draw from -∞ alone, or from NaN, is a UseError, which temperature 0
+    does not check. best: the index of the largest logit, if known.
     """
     if best is not None and s.plain and not here.calls:
         return best
@@ -293,16 +297,16 @@ def choose(
 
 
 def among(x: Tensor, u: float, top: float | None = None) -> int:
-    """What a draw from the softmax of x [N] gives, without all of its probabilities where they are many. top: as of `drawn`."""
+    """Return the index of a draw from the softmax of x [N], by partial sums if they are sure. top: the largest of x, if known."""
     place = drawn(x, u, top)
     return int(draw(x.double().softmax(0), u)) if place is None else place
 
 
 def top(x: Tensor) -> int:
-    """Where the largest of x [V] lies, the first of equals."""
+    """Return the index of the largest of x [V], the first of ties."""
     return int(native.argmax(x) if native.fits_argmax(x) else x.argmax())
 
 
 def stages(logits: Tensor, s: Sampling, prompt: Sequence[int] = (), output: Sequence[int] = ()) -> list[tuple[str, Tensor]]:
-    """What `choose` does, stage by stage: "logits" and every stage that runs, each [V] with -∞ (of probabilities 0) for tokens cut."""
+    """Return `choose`'s stages as (name, row [V]): "logits" and every stage that runs. A cut token has -∞, or the probability 0."""
     return [(stage.name, stage.full_row.clone()) for stage in run(logits, s, History(prompt, output))]

@@ -1,8 +1,8 @@
-"""Which of a row of numbers may be drawn, and which of them is: the k largest, the nucleus, those near the best, the one behind a draw.
+"""Truncation of a row of logits to the k largest, the nucleus, or those near the best; and the index of a draw.
 
-A vocabulary is long and those that matter are few, so they are looked for first, below a bound that leaves none of them out. What is
-found by sums goes by sums that are quicker than torch's and not the same to the last bit: where the next boundary is further off than
-SURE both say the same, and where it is not, None is said, and torch's sums decide.
+Few numbers of a long vocabulary matter, so a bound below all of them selects candidates first. Sums are taken by runs or levels, faster
+than torch's and different in the last bits. If the next boundary is further away than SURE, both give the same index; otherwise the
+quick function returns None, and torch's sums decide.
 """
 
 from math import inf, log
@@ -13,22 +13,22 @@ from torch import Tensor
 
 from pellucid.ops import native
 
-FEW = 2048  # numbers that are met one by one
-HEIGHTS = (64, 8)  # of the columns whose largest numbers bound the k largest of all
-RUN = 512  # numbers that are summed up at a time
+FEW = 2048  # numbers up to which plain numpy is fast enough
+HEIGHTS = (64, 8)  # of the columns whose maxima bound the k largest of all
+RUN = 512  # numbers in one sum
 LEVELS = 512
-SURE = 1e-9  # of the whole; torch's sums are within 1e-10 of these
+SURE = 1e-9  # of the total; torch's sums differ by less than 1e-10
 
 
 def above(x: Tensor, least: float) -> Tensor:
-    """Where those of x [N] lie that are no less than this, as x holds it; in order."""
+    """Return the indices of the numbers of x [N] that are at least `least`, rounded to x's dtype."""
     if len(x) > FEW and native.fits_row(x):
         return native.indices_between(x, least, inf)
     return torch.from_numpy(np.flatnonzero(x.numpy() >= least))
 
 
 def spared(x: Tensor, kept: Tensor, least: float, surplus: int) -> Tensor:
-    """What is kept but for the last few of those that equal the least."""
+    """Return `kept` without its last `surplus` ties at `least`."""
     if not surplus:
         return kept
     equal = native.indices_between(x, least, least).numpy() if len(x) > FEW and native.fits_row(x) else np.flatnonzero(x.numpy() == least)
@@ -36,7 +36,7 @@ def spared(x: Tensor, kept: Tensor, least: float, surplus: int) -> Tensor:
 
 
 def largest(x: Tensor, k: int) -> Tensor:
-    """Where the k largest of x [N] lie, in order; of equals the earlier. All where k is no less than N."""
+    """Return the indices of the k largest of x [N], in order of index; of ties the earlier. All of them if k is at least N."""
     if k >= len(x):
         return torch.arange(len(x))
     if k == 0:
@@ -53,18 +53,18 @@ def largest(x: Tensor, k: int) -> Tensor:
 
 
 def near(x: Tensor, share: float) -> Tensor:
-    """Where those of x [N] lie whose softmax is at least this share of the largest (min-p, arXiv 2407.01082)."""
+    """Return the indices of x [N] whose softmax is at least `share` of the largest one (min-p, arXiv 2407.01082)."""
     return above(x, float(x.numpy().max()) + log(share))
 
 
 def nucleus(x: Tensor, p: float) -> Tensor:
-    """Where the fewest of x [N] lie whose softmax comes to p together, the one that crosses it too, one at least (arXiv 1904.09751)."""
+    """Return the indices of the fewest numbers of x [N] whose softmax sums to at least p; at least one (top-p, arXiv 1904.09751)."""
     places = quick_nucleus(x, p)
     if places is not None:
         return places
     values, top = x.numpy(), float(x.max())
     total = float((x.double() - top).exp_().sum())
-    for size in (FEW, len(x)):  # mostly it is among the likeliest few
+    for size in (FEW, len(x)):  # the nucleus mostly lies within the FEW largest
         best = torch.from_numpy(np.sort(values if size >= len(x) else np.partition(values, -size)[-size:])).flip(0)
         mass = (best.double() - top).exp_().cumsum(0)
         if (k := 1 + int(torch.searchsorted(mass, p * total))) <= len(best):
@@ -74,19 +74,19 @@ def nucleus(x: Tensor, p: float) -> Tensor:
 
 
 def quick_nucleus(x: Tensor, p: float) -> Tensor | None:
-    """The same by sums over levels, of which the one where p is reached is looked at closely; None where they do not tell."""
+    """Find the nucleus by sums over levels, then within the level that crosses p. None if a sum is too near p to be sure."""
     values = x.numpy()
     top, best, before, total = float(values.max()), values, 0.0, None
     if len(x) > FEW:
         if not native.fits_row(x):
             return None
-        deep = min(log(len(x) / max(1 - p, 1e-9)) + 1, top - float(values.min()))  # what lies deeper comes to less than 1 - p
+        deep = min(log(len(x) / max(1 - p, 1e-9)) + 1, top - float(values.min()))  # all deeper numbers sum to less than 1 - p
         rate = (LEVELS - 2) / max(deep, 1e-6 * (1 + abs(top)))
         sums = native.levels(x, top, LEVELS, rate).cumsum(0).numpy()
         total, level = sums[-1], int(sums.searchsorted(p * sums[-1]))
         if level == LEVELS - 1:
             return None
-        before, edge = sums[level - 1] if level else 0.0, 1e-6 * (deep + abs(top))  # more than rounding moves a number
+        before, edge = sums[level - 1] if level else 0.0, 1e-6 * (deep + abs(top))  # more than a rounding error
         some = values[native.indices_between(x, top - (level + 1) / rate - edge, top - level / rate + edge).numpy()]
         best = some[native.level(some, top, rate) == level]
     best = np.sort(best)[::-1]
@@ -98,9 +98,9 @@ def quick_nucleus(x: Tensor, p: float) -> Tensor | None:
 
 
 def drawn(x: Tensor, u: float, top: float | None = None) -> int | None:
-    """The first place of x [N] up to which its softmax sums to more than u; None where sums over runs of it do not tell.
+    """Return the first index of x [N] at which the running sum of its softmax exceeds u. None if a sum is too near u to be sure.
 
-    top: the largest of x, if it is known.
+    top: the largest of x, if known.
     """
     values = x.numpy()
     top, start, before, total = np.float64(values.max() if top is None else top), 0, 0.0, None
@@ -116,7 +116,10 @@ def drawn(x: Tensor, u: float, top: float | None = None) -> int | None:
 
 
 def crossing(down: np.ndarray, share: float, before: float, total: float | None) -> int | None:
-    """The first place up to which e^down sums, after what came before, to this share of the whole; None where it is not sure."""
+    """Return the first index at which `before` plus the running sum of e^down exceeds share · total. None if a sum is too near it.
+
+    total: by default the last sum.
+    """
     sums = before + np.exp(down).cumsum()
     total = sums[-1] if total is None else total
     i = int(sums.searchsorted(share * total))
