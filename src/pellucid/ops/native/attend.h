@@ -1,13 +1,12 @@
-// Keys and values in pages, and attention of a few rows over them where they lie.
+// Keys and values in pages, and attention from a few rows to them in place.
 //
-// A request's position p lies in the pool's row table[p / size] * size + p % size. Row r of a call has the table at
-// table + r * pages: rows of one request share theirs, pages being 0. The row at position p sees one stretch of positions up to p
-// or, where that is farther, before `until`, and other
-// positions are not read. All that grows with the text is behind pointers, so that a recorded call serves every later step.
+// Position p of a request is the pool's row table[p / size] * size + p % size. Row r of a call has its table at table + r * pages; pages
+// is 0 if all rows share one request's table. The row at position p sees one range of positions, up to p or, if that is larger, up to
+// until - 1, and reads no others. Everything that grows with the text is behind pointers, so that a recorded call serves later steps.
 #pragma once
 #include "walk.h"
 
-// ---- store: rows of x to their places in a pool [rows of all pages, width]
+// ---- store: write the rows of x to a pool [rows of all pages, width], each at its position's row
 template <class T>
 struct Store {
   const T* x;
@@ -29,11 +28,11 @@ static void store_rows(const Store<T>& a, Work& work) {
   }
 }
 
-// ---- attend: softmax(q k^T scale + the mask's biases) v, one head of one row at a time
+// ---- attend: softmax(q k^T scale + the mask's biases) v, up to TOGETHER heads of one row at a time
 //
-// window, chunk: 0 where there is none.  cap: a soft limit of scores, or 0.  sinks [heads]: one more key without a value.
-// slopes [heads]: a bias of -slope * distance * steep; where rounded, of slope * key's position in bf16.
-// learned [buckets heads]: a bias by distance, whose bucket is buckets[distance], -reach to reach, beyond which it stays.
+// window, chunk: 0 for none.  cap: the soft cap of scores, or 0.  sinks [heads]: the score of one more key without a value.
+// slopes [heads]: a bias of -slope * distance * steep; if rounded, of slope * key's position, in bf16.
+// learned [buckets heads]: a bias by distance, in row buckets[distance], the distance clamped to -reach ... reach.
 template <class T>
 struct Attend {
   const T *q, *k, *v;
@@ -46,22 +45,22 @@ struct Attend {
   i64 rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach;
   double scale, cap, steep;
   FIELDS(q, k, v, table, positions, z, sinks, slopes, learned, buckets, rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach, scale, cap, steep)
-  i64 first(i64 p) const {  // the first position that p sees
+  i64 first(i64 p) const {  // the first position visible from p
     i64 from = window && p >= window ? p - window + 1 : 0;
     return chunk && p / chunk * chunk > from ? p / chunk * chunk : from;
   }
-  i64 seen(i64 p) const { return (until > p + 1 ? until : p + 1) - first(p); }  // how many, from there on
+  i64 seen(i64 p) const { return (until > p + 1 ? until : p + 1) - first(p); }  // the number of visible positions
 };
 
-// Eight sums of eight lanes each, all in the same order.
+// Sum eight vectors, each to one lane of the result, all in the same order.
 static inline __m256 eight(const V* a) {
   __m256 p = _mm256_hadd_ps(_mm256_hadd_ps(fold(a[0]), fold(a[1])), _mm256_hadd_ps(fold(a[2]), fold(a[3])));
   __m256 q = _mm256_hadd_ps(_mm256_hadd_ps(fold(a[4]), fold(a[5])), _mm256_hadd_ps(fold(a[6]), fold(a[7])));
   return _mm256_add_ps(_mm256_permute2f128_ps(p, q, 0x20), _mm256_permute2f128_ps(p, q, 0x31));
 }
 
-// Heads of a group that meet a key at once, and how many keys ahead one is prefetched: no processor guesses where the next page lies. 16
-// texts of 200 tokens at Qwen2.5-0.5B's shape went from 8 to 5 ms a step; either alone gained nothing.
+// TOGETHER: heads of a group that use a loaded key at once.  SOON: the key this far ahead is prefetched, since no processor predicts the
+// address of the next page. With 16 texts of 200 tokens at Qwen2.5-0.5B's shape a step went from 8 to 5 ms; either alone gained nothing.
 constexpr int TOGETHER = LANES == 16 ? 4 : 2;
 constexpr i64 SOON = 16;
 template <class T>
@@ -69,9 +68,9 @@ template <class T>
   for (i64 i = 0; i < n; i += 64 / (i64)sizeof(T)) _mm_prefetch((const char*)(p + i), _MM_HINT_T0);
 }
 
-// scores[h * room + t] = q[h] . key t for H heads and t in [0, seen); `at` says where each key begins. room: a multiple of 8.
+// Set scores[h * pitch + t] to scale * q[h] . key t for H heads and t in [0, seen). at: each key's offset in k. pitch: a multiple of 8.
 template <class T, int H = 1>
-static void score(const T* k, const float* q, const i64* at, i64 seen, i64 width, float scale, float* scores, i64 room = 0) {
+static void score(const T* k, const float* q, const i64* at, i64 seen, i64 width, float scale, float* scores, i64 pitch = 0) {
   constexpr int KEYS = 8 / H;
   for (i64 t = 0; t < seen; t += KEYS) {
     V sum[8], a, b;
@@ -99,25 +98,25 @@ static void score(const T* k, const float* q, const i64* at, i64 seen, i64 width
       float cells[8];
       _mm256_storeu_ps(cells, scaled);
       for (int j = 0; j < KEYS; j++)
-        for (int h = 0; h < H; h++) scores[h * room + t + j] = cells[j * H + h];
+        for (int h = 0; h < H; h++) scores[h * pitch + t + j] = cells[j * H + h];
     }
   }
 }
 
-// Scores become e^(score - top) in place; the sum of them and of the sink is returned. There is room up to a multiple of LANES.
+// Replace scores by e^(score - top), and return their sum with the sink's. The buffer extends to a multiple of LANES.
 static float soften(float* scores, i64 seen, float sink = -INFINITY) {
-  const i64 room = (seen + LANES - 1) / LANES * LANES;
-  for (i64 t = seen; t < room; t++) scores[t] = -INFINITY;
+  const i64 end = (seen + LANES - 1) / LANES * LANES;
+  for (i64 t = seen; t < end; t++) scores[t] = -INFINITY;
   V top = load(scores), sum = set(0.f);
-  for (i64 t = LANES; t < room; t += LANES) top = max(top, load(scores + t));
+  for (i64 t = LANES; t < end; t += LANES) top = max(top, load(scores + t));
   const V high = max(set(largest(top)), set(sink));
-  for (i64 t = 0; t < room; t += LANES) store(scores + t, exponent(load(scores + t) - high));
-  for (i64 t = seen; t < room; t++) scores[t] = 0.f;
-  for (i64 t = 0; t < room; t += LANES) sum = sum + load(scores + t);
+  for (i64 t = 0; t < end; t += LANES) store(scores + t, exponent(load(scores + t) - high));
+  for (i64 t = seen; t < end; t++) scores[t] = 0.f;
+  for (i64 t = 0; t < end; t += LANES) sum = sum + load(scores + t);
   return sink == -INFINITY ? total(sum) : total(sum) + total(exponent(set(sink) - high)) / LANES;
 }
 
-// Changes the scores of keys `from`, from + 1 ... at position p: the soft limit, then the slope of head h.
+// Apply the soft cap and head h's biases to the scores of the row at position p with keys from, from + 1 ...
 template <class T>
 static void add_bias(const Attend<T>& a, i64 h, i64 p, i64 from, i64 seen, float* scores) {
   const V cap = set((float)a.cap);
@@ -135,16 +134,17 @@ static void add_bias(const Attend<T>& a, i64 h, i64 p, i64 from, i64 seen, float
   }
 }
 
-// Floats in the order of `arrange`: a sum of pairs is so as it stands.
+// Floats in the order of `arrange`, which is the order of a sum of pairs: `unpair` stores both halves unchanged.
 struct Arranged {
   float* at;
   Arranged operator+(i64 i) const { return {at + i}; }
 };
 static inline void unpair(Arranged z, V a, V b, i64) { store(z.at, a), store(z.at + LANES, b); }
 
-// z[h] = sum of p[h * room + t] * value t, times norm[h], over M pairs of vectors (the last one of `last` numbers); z[h] are `stride`.
+// Set z[h] to norm[h] * sum over t of p[h * pitch + t] * value t, over M pairs of vectors, the last of `last` numbers. at: each value's
+// offset in v. stride: from z[h] to z[h + 1].
 template <class T, int M, int H, class Z>
-static void gather(const T* v, const float* p, i64 room, const i64* at, i64 seen, const float* norm, Z z, i64 stride, i64 last) {
+static void gather(const T* v, const float* p, i64 pitch, const i64* at, i64 seen, const float* norm, Z z, i64 stride, i64 last) {
   V even[H][M], odd[H][M], a, b;
   for (int h = 0; h < H; h++)
     for (int m = 0; m < M; m++) even[h][m] = odd[h][m] = set(0.f);
@@ -155,7 +155,7 @@ static void gather(const T* v, const float* p, i64 room, const i64* at, i64 seen
       if (m < M - 1) pair(value + m * PAIR, a, b);
       else pair(value + m * PAIR, a, b, last);
       for (int h = 0; h < H; h++) {
-        const V share = set(p[h * room + t]);
+        const V share = set(p[h * pitch + t]);
         even[h][m] = fma(share, a, even[h][m]), odd[h][m] = fma(share, b, odd[h][m]);
       }
     }
@@ -164,15 +164,15 @@ static void gather(const T* v, const float* p, i64 room, const i64* at, i64 seen
     for (int m = 0; m < M; m++) unpair(z + (h * stride + m * PAIR), even[h][m] * set(norm[h]), odd[h][m] * set(norm[h]), m < M - 1 ? PAIR : last);
 }
 
-// The same for values of any width, as many pairs of vectors at once as there are registers for.
+// Do the same for values of any width, with as many pairs of vectors at once as the registers hold.
 template <class T, int H = 1, class Z>
-static void sum_up(const T* v, const float* p, i64 room, const i64* at, i64 seen, const float* norm, Z z, i64 stride, i64 width) {
+static void sum_up(const T* v, const float* p, i64 pitch, const i64* at, i64 seen, const float* norm, Z z, i64 stride, i64 width) {
   constexpr int MOST = H == 1 ? 4 : 2;
   for (i64 i = 0; i < width; i += MOST * PAIR) {
     const i64 left = width - i;
     const auto some = [&](auto m) {
       constexpr int M = decltype(m)::value;
-      gather<T, M, H>(v + i, p, room, at, seen, norm, z + i, stride, left < M * PAIR ? left - (M - 1) * PAIR : PAIR);
+      gather<T, M, H>(v + i, p, pitch, at, seen, norm, z + i, stride, left < M * PAIR ? left - (M - 1) * PAIR : PAIR);
     };
     if constexpr (MOST == 4) {
       if (left > 3 * PAIR) some(std::integral_constant<int, 4>{});
@@ -185,18 +185,18 @@ static void sum_up(const T* v, const float* p, i64 room, const i64* at, i64 seen
   }
 }
 
-// Heads h to h + H of row r, over the keys and values at these places. q, scores: room for all of them.
+// Attend from heads h ... h + H - 1 of row r to the keys and values at these offsets. q, scores: buffers for H heads.
 template <class T, int H>
-static void attend_to(const Attend<T>& a, i64 r, i64 h, i64 from, i64 seen, i64 room, const i64* keys, const i64* values, float* q, float* scores) {
+static void attend_to(const Attend<T>& a, i64 r, i64 h, i64 from, i64 seen, i64 pitch, const i64* keys, const i64* values, float* q, float* scores) {
   const i64 at = r * a.heads + h;
   float norm[H];
   for (int j = 0; j < H; j++) arrange(a.q + (at + j) * a.key, q + j * padded(a.key), a.key);
-  score<T, H>(a.k, q, keys, seen, a.key, (float)a.scale, scores, room);
+  score<T, H>(a.k, q, keys, seen, a.key, (float)a.scale, scores, pitch);
   for (int j = 0; j < H; j++) {
-    add_bias(a, h + j, a.positions[r], from, seen, scores + j * room);
-    norm[j] = 1.f / soften(scores + j * room, seen, a.sinks ? get(a.sinks + h + j) : -INFINITY);
+    add_bias(a, h + j, a.positions[r], from, seen, scores + j * pitch);
+    norm[j] = 1.f / soften(scores + j * pitch, seen, a.sinks ? get(a.sinks + h + j) : -INFINITY);
   }
-  sum_up<T, H>(a.v, scores, room, values, seen, norm, a.z + at * a.value, a.value, a.value);
+  sum_up<T, H>(a.v, scores, pitch, values, seen, norm, a.z + at * a.value, a.value, a.value);
 }
 
 template <class T>
@@ -207,29 +207,29 @@ template <class T>
 static void attend(const Attend<T>& a, Work& work) {
   const i64 shared = a.heads / a.groups, parts = (shared + TOGETHER - 1) / TOGETHER, jobs = a.groups * parts;
   for (i64 job; (job = work.next()) >= 0;) {
-    // a text's rows meet a group's keys one after another, while they are near
+    // the rows of one text use a group's keys one after another, while these are in the cache
     const i64 r = a.pages ? job / jobs : job % a.rows, which = a.pages ? job % jobs : job / a.rows;
     const i64 g = which / parts, part = which % parts, h = g * shared + part * shared / parts, count = g * shared + (part + 1) * shared / parts - h;
     const i64 p = a.positions[r], *table = a.table + r * a.pages;
-    if (p < 0) {  // a row that may see nothing gives 0
+    if (p < 0) {  // a row that sees no keys gives 0
       std::memset(a.z + (r * a.heads + h) * a.value, 0, count * a.value * sizeof(T));
       continue;
     }
-    const i64 from = a.first(p), seen = a.seen(p), room = (seen + 15) / 16 * 16;
-    float* q = scratch(TOGETHER * (padded(a.key) + room) + 4 * room);
+    const i64 from = a.first(p), seen = a.seen(p), pitch = (seen + 15) / 16 * 16;
+    float* q = scratch(TOGETHER * (padded(a.key) + pitch) + 4 * pitch);
     float* scores = q + TOGETHER * padded(a.key);
-    i64 *keys = (i64*)(scores + TOGETHER * room), *values = keys + room;
+    i64 *keys = (i64*)(scores + TOGETHER * pitch), *values = keys + pitch;
     for (i64 t = 0, page = from / a.size, slot = from % a.size; t < seen; t++) {
       const i64 row = (table[page] * a.size + slot) * a.groups + g;
       keys[t] = row * a.key, values[t] = row * a.value;
       if (++slot == a.size) slot = 0, page++;
     }
-    fixed<TOGETHER>(count, [&](auto heads) { attend_to<T, heads>(a, r, h, from, seen, room, keys, values, q, scores); });
+    fixed<TOGETHER>(count, [&](auto heads) { attend_to<T, heads>(a, r, h, from, seen, pitch, keys, values, q, scores); });
   }
 }
 
-// ---- cross_attend: softmax(q k^T scale) v over keys and values that lie each row's own way: places [rows 3] are the address of its keys
-// [S groups key], of its values [S groups value], and S
+// ---- cross_attend: softmax(q k^T scale) v over each row's own keys and values: places [rows 3] are the address of its keys
+// [S groups key], the address of its values [S groups value], and S
 template <class T>
 struct CrossAttend {
   const T* q;
@@ -248,15 +248,15 @@ static void cross_attend(const CrossAttend<T>& a, Work& work) {
   for (i64 job; (job = work.next()) >= 0;) {
     const i64 r = a.step ? job / a.heads : job % a.rows, h = a.step ? job % a.heads : job / a.rows, at = r * a.heads + h;
     const i64 g = h / (a.heads / a.groups), *place = a.places + r * a.step;
-    const i64 seen = place[2], room = (seen + 15) / 16 * 16;
+    const i64 seen = place[2], pitch = (seen + 15) / 16 * 16;
     T* z = a.z + at * a.value;
     if (seen < 1) {
       std::memset(z, 0, a.value * sizeof(T));
       continue;
     }
-    float* q = scratch(padded(a.key) + 5 * room);
+    float* q = scratch(padded(a.key) + 5 * pitch);
     float* scores = q + padded(a.key);
-    i64 *keys = (i64*)(scores + room), *values = keys + room;
+    i64 *keys = (i64*)(scores + pitch), *values = keys + pitch;
     for (i64 t = 0; t < seen; t++) keys[t] = (t * a.groups + g) * a.key, values[t] = (t * a.groups + g) * a.value;
     arrange(a.q + at * a.key, q, a.key);
     score((const T*)place[0], q, keys, seen, a.key, (float)a.scale, scores);

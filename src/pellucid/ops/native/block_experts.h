@@ -1,7 +1,7 @@
-// Experts whose weights are in blocks: the choice of experts.h, the products of blocks.h.
+// Experts with weights in blocks: rows sorted as in experts.h, products as in blocks.h.
 //
-// The one idea: a piece is a stretch of columns of every expert, so the weight of each chosen one is read once, and no other's at all.
-// Rows are rounded once, before their experts meet them, and have the bits that they have in any company.
+// The one idea: a piece is a range of columns of every expert, so the weight of each chosen expert is read once, and no other's at all.
+// Rows of x are rounded once, before all products. A row has the same bits in any batch.
 #pragma once
 #include "blocks.h"
 #include "experts.h"

@@ -1,8 +1,8 @@
 // Products and rows of weights in blocks of 32 with a half-precision scale each: int8, or int4 with two in a byte, the first one low.
 //
-// The one idea: x is rounded to int8 with a scale for each of its blocks too, so that a block's product is one sum of whole numbers,
-// exact, and only sums times two scales meet in float, in one order set by k alone: a row has the same bits alone and among many.
-// |x - rounded x| is at most half its block's scale, largest |x| / 254. A block of x that is not finite has no scale, and gives NaN.
+// The one idea: x is rounded to int8 with a scale for each of its blocks too. So a block's product is an exact sum of integers, and only
+// these sums, times two scales, are added in float, in an order set by k alone: a row has the same bits alone and among many.
+// |x - rounded x| is at most half its block's scale, largest |x| / 254. A block of x that is not finite has the scale NaN.
 #pragma once
 #include "linear.h"
 
@@ -22,7 +22,7 @@ static inline I minus(I a, I b) { return _mm512_sub_epi32(a, b); }
 static inline I bytes8(i8 b) { return _mm512_set1_epi8(b); }
 static inline I magnitude(I bytes) { return _mm512_abs_epi8(bytes); }
 static inline I signed_as(I x, I w) { return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), no_bits(), x); }
-// sum + the products of four neighbours, of bytes without a sign and bytes with one; pairs of products must fit in 16 bits
+// Add to each lane of sum the products of its four unsigned bytes u and signed bytes s. Sums of two products must fit in 16 bits.
 static inline I dots(I sum, I u, I s) {
 #if defined(__AVX512VNNI__)
   return _mm512_dpbusd_epi32(sum, u, s);
@@ -50,7 +50,7 @@ static inline I dots(I sum, I u, I s) { return plus(sum, _mm256_madd_epi16(_mm25
 constexpr int BLOCK_TILE = 4;
 #endif
 
-constexpr i64 GROUP = 32, REGISTER = 4 * LANES;  // numbers that share a scale; bytes
+constexpr i64 GROUP = 32, REGISTER = 4 * LANES;  // GROUP: numbers with one scale.  REGISTER: its bytes
 static inline I some_bytes(const u8* p, i64 n) {
   if (n >= REGISTER) return load_bits(p);
   u8 some[REGISTER] = {};
@@ -61,41 +61,41 @@ static inline float half(u16 h) { return _cvtsh_ss(h); }
 
 // ---- x in blocks
 
-// Codes of 32 numbers, and the scale that they need.
+// Round 32 numbers to codes. Returns their scale.
 static inline float round_block(const float* x, i8* codes) {
-  __m256i most = _mm256_setzero_si256(), whole[4];
-  for (int i = 0; i < 4; i++)  // as bits: a NaN is larger than an infinity, and that than all numbers
+  __m256i most = _mm256_setzero_si256(), integers[4];
+  for (int i = 0; i < 4; i++)  // compared as bits: a NaN is larger than an infinity, an infinity larger than all numbers
     most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_loadu_si256((const __m256i*)(x + 8 * i)), _mm256_set1_epi32(0x7fffffff)));
   alignas(32) int each[8], top = 0;
   _mm256_store_si256((__m256i*)each, most);
   for (int bits : each) top = bits > top ? bits : top;
   float largest;
   std::memcpy(&largest, &top, 4);
-  if (!(largest > 1e-35f && largest < INFINITY)) {  // the inverse of a smaller one is infinite
+  if (!(largest > 1e-35f && largest < INFINITY)) {  // 127 / a smaller one is infinite
     std::memset(codes, 0, GROUP);
     return largest <= 1e-35f ? 0.f : NAN;
   }
   const __m256 inverse = _mm256_set1_ps(127.f / largest);
-  for (int i = 0; i < 4; i++) whole[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inverse));
-  const __m256i low = _mm256_packs_epi32(whole[0], whole[1]), high = _mm256_packs_epi32(whole[2], whole[3]);
-  const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);  // packing goes by halves of a register
+  for (int i = 0; i < 4; i++) integers[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inverse));
+  const __m256i low = _mm256_packs_epi32(integers[0], integers[1]), high = _mm256_packs_epi32(integers[2], integers[3]);
+  const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);  // the pack instructions work on halves of a register
   _mm256_storeu_si256((__m256i*)codes, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
   return largest / 127.f;
 }
 
-// The rows of x as `product` meets them. A register of int8 weights meets REGISTER codes; one of int4 meets those of its low halves,
-// those of its high halves, and -8 times their sums by fours, for a stored int4 is 8 too large.
+// Rows of x rounded for `product`. A register of int8 weights is multiplied by REGISTER codes. One of int4 weights is multiplied by the
+// codes of its low halves and those of its high halves, starting from -8 times their sums by fours, since a stored int4 is 8 too large.
 template <int BITS>
 struct Rounded {
-  static constexpr i64 STRIDE = BITS == 8 ? REGISTER : 3 * REGISTER, HELD = REGISTER * 8 / BITS;  // bytes, and weights, of a register
+  static constexpr i64 STRIDE = BITS == 8 ? REGISTER : 3 * REGISTER, WEIGHTS = REGISTER * 8 / BITS;  // STRIDE: bytes of x for a register of weights.  WEIGHTS: their number
   i64 k, rows, blocks, registers, stride;  // stride: bytes of a row
-  i8* room;
+  i8* buffer;
   Rounded(i64 k, i64 rows) : k(k), rows(rows) {
-    blocks = parts(k, GROUP), registers = parts(k, HELD);
+    blocks = parts(k, GROUP), registers = parts(k, WEIGHTS);
     stride = registers * STRIDE + (blocks + 2 * LANES) / LANES * REGISTER;
-    room = (i8*)scratch(rows * stride / 4 + 1);
+    buffer = (i8*)scratch(rows * stride / 4 + 1);
   }
-  i8* codes(i64 r) const { return room + r * stride; }
+  i8* codes(i64 r) const { return buffer + r * stride; }
   float* scales(i64 r) const { return (float*)(codes(r) + registers * STRIDE); }
   template <class T>
   void fill(i64 r, const T* x) {
@@ -108,7 +108,7 @@ struct Rounded {
       scales(r)[b] = round_block(f, c);
       if constexpr (BITS == 8) std::memcpy(to + b * GROUP, c, GROUP);
       else {
-        i8* place = to + b * GROUP / HELD * STRIDE + b * GROUP % HELD / 2;
+        i8* place = to + b * GROUP / WEIGHTS * STRIDE + b * GROUP % WEIGHTS / 2;
         for (int i = 0; i < GROUP / 2; i++) place[i] = c[2 * i], place[REGISTER + i] = c[2 * i + 1];
       }
     }
@@ -126,22 +126,22 @@ static inline I product(I w, const i8* x) {
   return dots(dots(start, both(w, low), load_bits(x)), both(right(w, 4), low), load_bits(x + REGISTER));
 }
 
-// One row of w against R rows of x, LANES blocks of it at a time.
+// Multiply one row of w by R rows of x from `row` on, LANES blocks at a time.
 template <int BITS, int R>
 static inline void dot(const u8* w, const u16* scales, const Rounded<BITS>& x, i64 row, float* out) {
-  constexpr int MANY = (int)(LANES * GROUP / Rounded<BITS>::HELD), EACH = LANES / MANY;  // registers of LANES blocks, and blocks of one
+  constexpr int MANY = (int)(LANES * GROUP / Rounded<BITS>::WEIGHTS), EACH = LANES / MANY;  // MANY: registers of LANES blocks.  EACH: blocks of a register
   const i64 bytes = (x.k * BITS + 7) / 8;
   V sum[R], scale[R];
   for (int r = 0; r < R; r++) sum[r] = set(0.f);
   for (i64 b = 0, at = 0; b < x.blocks; b += LANES) {
     const V own = halves(scales + b, x.blocks - b);
     for (int r = 0; r < R; r++) scale[r] = own * load(x.scales(row + r) + b);
-    I from = right(lanes(), BITS == 8 ? 3 : 2);  // the block of each sum: eight of a block's are int8's, four int4's
+    I from = right(lanes(), BITS == 8 ? 3 : 2);  // the block of each lane's sum: int8 has eight sums a block, int4 four
     for (int v = 0; v < MANY && at * REGISTER < bytes; v++, at++) {
       ahead(w + at * REGISTER);
-      const I held = some_bytes(w + at * REGISTER, bytes - at * REGISTER);
+      const I packed = some_bytes(w + at * REGISTER, bytes - at * REGISTER);
       for (int r = 0; r < R; r++)
-        sum[r] = fma(floats(product<BITS>(held, x.codes(row + r) + at * Rounded<BITS>::STRIDE)), spread(scale[r], from), sum[r]);
+        sum[r] = fma(floats(product<BITS>(packed, x.codes(row + r) + at * Rounded<BITS>::STRIDE)), spread(scale[r], from), sum[r]);
       from = plus(from, ints(EACH));
     }
   }
@@ -168,7 +168,7 @@ static void block_tile(const BlockLinear<T>& a, const Rounded<BITS>& x, i64 row,
     for (int r = 0; r < R; r++) put(a.y + (row + r) * a.n + j, a.bias ? out[r] + get(a.bias + j) : out[r]);
   }
 }
-// Columns `from` to `to` of the rows from `row` on, tile by tile.
+// Compute columns [from, to) of the rows from `row` on, tile by tile.
 template <int BITS, class T>
 static void block_tiles(const BlockLinear<T>& a, const Rounded<BITS>& x, i64 row, i64 from, i64 to) {
   for (; row < a.rows; row += BLOCK_TILE)
@@ -191,7 +191,7 @@ static void block_linear(const BlockLinear<T>& a, Work& work) {
   }
 }
 
-// ---- rows of a table by number, as values. A number outside the table gives NaN.
+// ---- embedding: dequantise the rows of a table at ids. An id outside the table gives NaN.
 template <class T>
 struct BlockEmbedding {
   const u8* table;
@@ -214,8 +214,8 @@ static void block_embedding(const BlockEmbedding<T>& a, Work& work) {
     for (i64 i = 0; i < a.width; i++) {
       float f = NAN;
       if (known) {
-        const u8 held = a.table[id * bytes + i * BITS / 8];
-        f = half(a.scales[id * blocks + i / GROUP]) * (float)(BITS == 8 ? (i8)held : (held >> 4 * (i & 1) & 15) - 8);
+        const u8 code = a.table[id * bytes + i * BITS / 8];
+        f = half(a.scales[id * blocks + i / GROUP]) * (float)(BITS == 8 ? (i8)code : (code >> 4 * (i & 1) & 15) - 8);
       }
       put(a.y + r * a.width + i, f);
     }

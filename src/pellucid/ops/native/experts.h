@@ -1,12 +1,12 @@
-// Experts for a few rows: scores, the choice of the few best, rows sorted by expert, their products, and the way back.
+// Experts for a few rows: scores, the choice of the best, sorting rows by expert, their products, and the sums by token.
 //
-// The one idea: which experts run is data, and no shape is. Rows sorted by expert lie one after another, `ends` says where each
-// expert's end, and a piece of a product is a stretch of columns of every expert: each chosen expert's weight is read once.
+// The one idea: the choice of experts is data, and no shape depends on it. Rows sorted by expert are contiguous, `ends` is the end of each
+// expert's rows, and a piece of a product is a range of columns of every expert: each chosen expert's weight is read once.
 #pragma once
 #include "many.h"
 #include "rows.h"
 
-// ---- softmax of rows of scores
+// ---- softmax: the softmax of each row of scores
 struct Softmax {
   const float* x;
   float* y;
@@ -29,7 +29,7 @@ static void softmax(const Softmax& a, Work& work) {
   }
 }
 
-// ---- correct: rows plus one row of corrections
+// ---- correct: add one row of corrections to each row
 struct Correct {
   const float *x, *by;
   float* y;
@@ -42,16 +42,16 @@ static void correct(const Correct& a, Work& work) {
     steps(0, a.width, [&](i64 i, i64 n) { store(a.y + r * a.width + i, load(a.x + r * a.width + i, n) + load(a.by + i, n), n); });
 }
 
-// ---- best: of each row of scores the numbers of the `chosen` largest, in falling order, of equals the lower; a NaN is largest.
+// ---- best: the indices of the `chosen` largest scores of each row, in falling order; of ties the lower first. A NaN is largest.
 //
-// Where there are groups, only those of the best groups take part; a group is as good as the sum of its `few` best.
+// With several groups, only scores of the `groups_chosen` best groups are candidates; a group ranks by the sum of its `few` best.
 struct Best {
   const float* x;
   i64* to;
   i64 rows, width, chosen, groups, groups_chosen, few;
   FIELDS(x, to, rows, width, chosen, groups, groups_chosen, few)
 };
-// The place of the largest of x [n] that is not taken yet, which is then taken.
+// Return the index of the largest of x [n] that is not taken yet, and mark it as taken.
 static i64 take(const float* x, char* taken, i64 n) {
   i64 at = -1;
   for (i64 i = 0; i < n; i++)
@@ -80,7 +80,7 @@ static void best(const Best& a, Work& work) {
   }
 }
 
-// ---- shares: the scores of the chosen, over their sum where normalised, times scale
+// ---- shares: the scores of the chosen, over their sum if normalised, times scale
 struct Shares {
   const float* x;
   const i64* chosen;
@@ -100,7 +100,7 @@ static void shares(const Shares& a, Work& work) {
   }
 }
 
-// ---- sort: choices [rows chosen] in the order of their experts, equals as they stood; the row of each, and where each expert's end
+// ---- sort: the stable order of choices [rows count] by expert, the token of each, and the end of each expert's
 struct Sort {
   const i64* chosen;
   i64 *order, *token;
@@ -114,13 +114,13 @@ static void sort(const Sort& a, Work& work) {
   std::memset(a.ends, 0, a.experts * sizeof(int32_t));
   for (i64 i = 0; i < a.rows * a.count; i++) a.ends[a.chosen[i]]++;
   for (i64 e = 0, at = 0; e < a.experts; e++) at += a.ends[e], a.ends[e] = (int32_t)at - a.ends[e];
-  for (i64 i = 0; i < a.rows * a.count; i++) {  // each end begins where its expert's rows do, and moves on with them
+  for (i64 i = 0; i < a.rows * a.count; i++) {  // each end starts at its expert's first row, and advances with every row
     const i64 at = a.ends[a.chosen[i]]++;
     a.order[at] = i, a.token[at] = i / a.count;
   }
 }
 
-// ---- experts: rows [rows k], sorted, each times its expert's weight [n k] of [experts n k], plus its bias [n] of [experts n]
+// ---- experts: multiply sorted rows [rows k] by their experts' weights [experts n k], and add their biases [experts n]
 template <class T>
 struct Experts {
   const T *w, *x;
@@ -129,7 +129,7 @@ struct Experts {
   const int32_t* ends;
   i64 rows, experts, n, k;
   FIELDS(w, x, y, bias, ends, rows, experts, n, k)
-  i64 chunk() const {  // columns in a piece, of every expert: as much as a piece of a plain product, shared by those that may run
+  i64 chunk() const {  // columns of every expert in a piece: the size of a plain product's piece, divided by the experts that may run
     const i64 row = k * (i64)sizeof(T) * (rows < experts ? rows : experts), most = parts(n, 8), many = (256 << 10) / row / 8 * 8;
     if (rows > FEW) return 4 * PANEL;
     return many < 8 ? 8 : many > most ? (most + 7) / 8 * 8 : many;
@@ -155,7 +155,7 @@ static void experts(const Experts<T>& a, Work& work) {
     }
 }
 
-// ---- weigh: sorted rows, each times its share
+// ---- weigh: multiply sorted rows by their shares
 template <class T>
 struct Weigh {
   const T* x;
@@ -178,7 +178,7 @@ static void weigh(const Weigh<T>& a, Work& work) {
   });
 }
 
-// ---- combine: each token's rows, times their shares where there are any, summed in the order of their experts
+// ---- combine: sum each token's rows, times their shares unless null, in the order of their experts
 template <class T>
 struct Combine {
   const T* x;
@@ -195,11 +195,11 @@ static i64 combine_pieces(const Combine<T>& a) {
 template <class T>
 static void combine(const Combine<T>& a, Work& work) {
   const i64 across = parts(a.width, GRAIN), n = a.rows * a.count;
-  i64 *places = (i64*)scratch(2 * (n + a.rows)), *found = places + n;  // where each token's rows are, in rising order
-  std::memset(found, 0, a.rows * sizeof(i64));
+  i64 *places = (i64*)scratch(2 * (n + a.rows)), *filled = places + n;  // places: each token's rows, in rising order.  filled: their number so far
+  std::memset(filled, 0, a.rows * sizeof(i64));
   for (i64 j = 0; j < n; j++) {
     const i64 t = a.order[j] / a.count;
-    places[t * a.count + found[t]++] = j;
+    places[t * a.count + filled[t]++] = j;
   }
   for (i64 p; (p = work.next()) >= 0;) {
     const i64 t = p / across, from = p % across * GRAIN, to = from + GRAIN < a.width ? from + GRAIN : a.width;

@@ -1,15 +1,15 @@
-// The kernels of a step, and `run`, which walks a list of calls with all threads.
+// The kernels of a step, and `run`, which runs a list of calls on all threads.
 //
 // Compiled for each instruction set of make.py. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
-// has already loaded, so that a process has one pool of threads. An op's number is its place in KERNELS times two, plus one for bf16.
+// has already loaded, so that a process has one pool of threads. An op's number is its index in KERNELS times two, plus one for bf16.
 #include "attend.h"
 #include "block_experts.h"
 #include "latent.h"
 #include "many.h"
 #include "sample.h"
 
-// Every kernel by the name that Python calls it by, and its functions: KERNEL(name, function for float, function for bf16). ONE has no
-// dtype of its own, BOTH is a template over it, OF a template under another name. A kernel f comes with f_pieces.
+// Every kernel by its name in Python, and its functions: KERNEL(name, functions for float, functions for bf16). ONE has no dtype, BOTH is
+// a template over it, OF a template under another name, WIDE writes float, BITS is for weights in blocks. Each f has an f_pieces.
 #define ONE(name) KERNEL(name, (name##_pieces, name), (name##_pieces, name))
 #define BOTH(name) OF(name, name)
 #define OF(name, f) KERNEL(name, (f##_pieces<float>, f<float>), (f##_pieces<u16>, f<u16>))
@@ -29,7 +29,7 @@ static const Op ops[] = {KERNELS};
 #define KERNEL(name, plain, half) #name,
 static const char* const names[] = {KERNELS};
 
-// A line a kernel: its name, the letters of its fields, their names.
+// Describe the kernels, a line each: name, letters of the fields, names of the fields.
 static std::string described() {
   std::string lines;
   for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) lines += std::string(names[i]) + " " + ops[2 * i].letters + " " + ops[2 * i].field_names + "\n";
@@ -43,7 +43,7 @@ EXPORT const char* kernels() {
   static const std::string lines = described();
   return lines.c_str();
 }
-// The number of floats that `pack` writes for `rows` rows of k.
+// Return the number of floats that `pack` writes for `rows` rows of k.
 EXPORT i64 packed(i64 rows, i64 k) { return parts(rows, HIGH) * woven(k, HIGH); }
 EXPORT void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
 }

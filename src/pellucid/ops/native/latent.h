@@ -1,8 +1,8 @@
-// Attention over a latent past, absorbed (MLA, arXiv 2405.04434): a head's query goes through up_k to meet the latents where they lie in
-// pages, and what it gathers of them goes through up_v. All heads share one rotary key.
+// Attention over cached latents in the absorbed form (MLA, arXiv 2405.04434): a head's query is multiplied by up_k, attends to the latents
+// in pages, and the weighted sum of latents is multiplied by up_v. All heads share one rotary key.
 //
-// A few heads of a few rows at a time, in float from end to end: a latent that is read serves all the heads, which share it, and a head's
-// matrices serve the rows, one after another, while they are near.
+// A piece is a few heads of a few rows, in float from end to end. A latent is loaded once for these heads, and a head's matrices serve
+// the rows one after another, while they are in the cache.
 #pragma once
 #include "attend.h"
 #include "linear.h"
@@ -15,29 +15,29 @@ struct Latent {
   i64 rows, heads, key, rotary, value, width, size, pages, window, chunk, row_step, head_step, up_step;
   double scale;
   FIELDS(q, q_rot, latent, shared, up_k, up_v, table, positions, z, rows, heads, key, rotary, value, width, size, pages, window, chunk, row_step, head_step, up_step, scale)
-  i64 near() const {  // rows that meet a head's matrices one after another: eight, or fewer where that leaves few pieces
+  i64 near() const {  // rows in a piece: eight, or fewer if that would leave few pieces
     const i64 rows_a_piece = rows * parts(heads, TOGETHER) / 64;
     return rows_a_piece < 1 ? 1 : rows_a_piece > 8 ? 8 : rows_a_piece;
   }
 };
 
-// What H heads of row r gather of the latents, for their queries moved to them and rotated by their positions.
+// Set gathered to the weighted sums of latents for H heads of row r. moved: queries times up_k.  rotated: their rotary parts.
 template <class T, int H>
-static void gather_latents(const Latent<T>& a, i64 r, const float* moved, const float* rotated, float* gathered, float* room) {
-  Attend<T> sight{};
-  sight.window = a.window, sight.chunk = a.chunk;
-  const i64 p = a.positions[r], *table = a.table + r * a.pages, from = sight.first(p), seen = p + 1 - from, size = parts(seen, 16) * 16;
-  float *scores = room, *beside = scores + H * size, norm[H];
-  i64 *rows = (i64*)(beside + H * size), *keys = rows + size;
+static void gather_latents(const Latent<T>& a, i64 r, const float* moved, const float* rotated, float* gathered, float* space) {
+  Attend<T> mask{};
+  mask.window = a.window, mask.chunk = a.chunk;
+  const i64 p = a.positions[r], *table = a.table + r * a.pages, from = mask.first(p), seen = p + 1 - from, size = parts(seen, 16) * 16;
+  float *scores = space, *rotary_scores = scores + H * size, norm[H];
+  i64 *rows = (i64*)(rotary_scores + H * size), *keys = rows + size;
   for (i64 t = 0, page = from / a.size, slot = from % a.size; t < seen; t++) {
     const i64 row = table[page] * a.size + slot;
     rows[t] = row * a.width, keys[t] = row * a.rotary;
     if (++slot == a.size) slot = 0, page++;
   }
   score<T, H>(a.latent, moved, rows, seen, a.width, (float)a.scale, scores, size);
-  score<T, H>(a.shared, rotated, keys, seen, a.rotary, (float)a.scale, beside, size);
+  score<T, H>(a.shared, rotated, keys, seen, a.rotary, (float)a.scale, rotary_scores, size);
   for (int h = 0; h < H; h++) {
-    for (i64 t = h * size; t < h * size + seen; t++) scores[t] += beside[t];
+    for (i64 t = h * size; t < h * size + seen; t++) scores[t] += rotary_scores[t];
     norm[h] = 1.f / soften(scores + h * size, seen);
   }
   sum_up<T, H>(a.latent, scores, size, rows, seen, norm, Arranged{gathered}, padded(a.width), a.width);
@@ -58,8 +58,8 @@ static void latent(const Latent<T>& a, Work& work) {
     float* moved = scratch(near * heads * 2 * wide + heads * narrow + parts(a.key, 2) * 2 * 3 + (2 * heads + 4) * (longest + 16));
     float *gathered = moved + near * heads * wide, *rotated = gathered + near * heads * wide, *q = rotated + heads * narrow;
     i64* steps = (i64*)(q + parts(a.key, 2) * 2);
-    float* room = (float*)(steps + a.key);
-    const auto each = [&](auto f) {  // f(row, head, where its latent stands); a row that may see nothing gives 0
+    float* space = (float*)(steps + a.key);
+    const auto each = [&](auto f) {  // f(row, head, offset of its latent) for rows that see a key; the others give 0
       for (i64 h = 0; h < heads; h++)
         for (i64 r = first; r < last; r++)
           if (a.positions[r] >= 0) f(r, head + h, ((r - first) * heads + h) * wide);
@@ -75,7 +75,7 @@ static void latent(const Latent<T>& a, Work& work) {
       if (a.positions[r] < 0) continue;
       for (i64 h = 0; h < heads; h++) arrange(a.q_rot + (r * a.heads + head + h) * a.rotary, rotated + h * narrow, a.rotary);
       const i64 at = (r - first) * heads * wide;
-      fixed<TOGETHER>(heads, [&](auto count) { gather_latents<T, count>(a, r, moved + at, rotated, gathered + at, room); });
+      fixed<TOGETHER>(heads, [&](auto count) { gather_latents<T, count>(a, r, moved + at, rotated, gathered + at, space); });
     }
     each([&](i64 r, i64 h, i64 at) {
       T* z = a.z + (r * a.heads + h) * a.value;

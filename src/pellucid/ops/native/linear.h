@@ -1,12 +1,11 @@
 // y[r, n] = x[r, :] . w[n, :] + bias[n] for a few rows.
 //
-// The one idea: with few rows the weight's way from memory is the whole cost, so its rows are read one after another, each from memory
-// once, and prefetched. A cell's sum has one order, set by k alone: a row has the same bits alone, among
-// sixteen, and among the many of many.h.
+// The one idea: with few rows the cost is reading the weight from memory, so its rows are read in order, each once, and prefetched.
+// The order of a cell's sum is set by k alone: a row has the same bits alone, among sixteen, and in many.h.
 #pragma once
 #include "walk.h"
 
-// Rows of w in a piece: 256 KiB where there are many, and a few pieces for each thread where there are not. row: bytes of one.
+// Return the rows of w in a piece: 256 KiB of a large weight, less of a small one, to have pieces for every thread. row: bytes of a row.
 static inline i64 rows_a_chunk(i64 n, i64 row) {
   i64 bytes = n * row / 32;
   bytes = bytes < (16 << 10) ? 16 << 10 : bytes > (256 << 10) ? 256 << 10 : bytes;
@@ -24,21 +23,21 @@ struct Linear {
   i64 chunk() const;
 };
 
-// A tile is BESIDE rows of w times up to TILE rows of x; its accumulators stay in registers. A single row of x takes one
+// A tile is W_ROWS rows of w times up to TILE rows of x; its accumulators stay in registers. A single row of x takes one
 // row of w at a time: on a Zen 3 core two cost a third of the bandwidth (18 GB/s became 12), and on a Cascade Lake they gain nothing.
-// There 16 rows went from 145 to 178 GFLOP/s once a vector of x was loaded once for both.
-constexpr int TILE = 6, BESIDE = LANES == 16 ? 2 : 1;
-constexpr i64 SPAN = 1024;  // of k, at most: what a tile needs of x stays in the first cache
-// Of w, at most: these rows and the next ones stay in the second cache while all tiles meet these.
+// There 16 rows went from 145 to 178 GFLOP/s by loading a vector of x once for both.
+constexpr int TILE = 6, W_ROWS = LANES == 16 ? 2 : 1;
+constexpr i64 SPAN = 1024;  // the most numbers of k in a block: a tile's part of x stays in the first cache
+// The most rows and bytes of w in a block: this block and the next stay in the second cache while all tiles use this one.
 constexpr i64 NEAR = 64, NEAR_BYTES = (LANES == 16 ? 96 : 512) << 10;
-// Rows of w in a piece that several tiles meet, where there are many: what they need of x comes anew for each piece.
+// Return the rows of w in a piece. With several tiles it has more rows, since every piece reads x again.
 template <class T, class Y>
 i64 Linear<T, Y>::chunk() const {
   const i64 many = rows_a_chunk(n, k * (i64)sizeof(T)), most = n / 512 * 8;
   return rows <= TILE || many >= 32 ? many : most > 32 ? 32 : most > many ? most : many;
 }
 
-// Accumulators of a cell: with lanes enough one, else one for the even numbers of each PAIR and one for the odd ones.
+// Accumulators of a cell: one with 16 lanes, otherwise one for the even numbers of each PAIR and one for the odd ones.
 constexpr int SUMS = LANES == 16 ? 1 : 2;
 static inline V joined(const V* sums) { return SUMS == 1 ? sums[0] : sums[0] + sums[1]; }
 
@@ -50,22 +49,22 @@ template <class T>
     if constexpr (sizeof(T) == 4) _mm_prefetch((const char*)w + 64, _MM_HINT_T1);
   } else if constexpr (sizeof(T) == 2) _mm_prefetch((const char*)w, _MM_HINT_T0);
 }
-// Prefetch the numbers that come soon in this row. On Cascade Lake one row of bf16 went from 19.3 to 22.1 GB/s, four from 15.5 to 20, one of int4
-// from 18.3 to 21.2; bf16 on a Zen 3 core from 16.6 to 19.2, where float lost a tenth.
+// Prefetch further along this row. On Cascade Lake one row of bf16 went from 19.3 to 22.1 GB/s, four from 15.5 to 20, one of int4 from 18.3
+// to 21.2; on a Zen 3 core bf16 went from 16.6 to 19.2, and float lost a tenth.
 template <class T>
 [[gnu::always_inline]] static inline void ahead(const T* w) {
   prefetch(w + (LANES == 16 ? 4096 : 1024) / sizeof(T));
 }
-// Where several tiles meet the same block of w, the first would wait for memory and the others leave it idle. So each prefetches its share of
-// the next block, at an even pace: a core waits for twelve lines at most, and a burst of them stops it. 16 rows on two Cascade Lake
-// cores: 190 -> 260 GFLOP/s at k = 896, 160 -> 232 at 4,864. It prefetches in two rows by turns, or along one where rows
-// lie end to end, which the processor's own prefetching helps along.
+// A tile's share of the next block of w, to prefetch. With several tiles on one block, the first would wait for memory and the others leave
+// it idle, so each prefetches a share at an even pace: a core has at most twelve lines in flight, and a burst stalls it. 16 rows on two
+// Cascade Lake cores: 190 -> 260 GFLOP/s at k = 896, 160 -> 232 at 4,864. It alternates between two rows, or follows one if the block's rows
+// are contiguous, where the processor prefetches too.
 template <class T>
 struct Share {
   const T* at = nullptr;
-  i64 stride = 0, turn = 0, pace = 0;  // numbers from row to row of w, from one place to the other, and from step to step
+  i64 stride = 0, turn = 0, pace = 0;  // stride: from row to row of w.  turn: from the first row to the other.  pace: from step to step
   Share() = default;
-  Share(const T* block, i64 count, i64 span, i64 k, i64 t, i64 tiles) : stride(k), turn(k), pace(parts(PAIR * BESIDE, tiles)) {
+  Share(const T* block, i64 count, i64 span, i64 k, i64 t, i64 tiles) : stride(k), turn(k), pace(parts(PAIR * W_ROWS, tiles)) {
     at = block + t * (span < k ? span : count * k) / tiles;
     if (span == k) stride = k / tiles, turn = pace, pace *= 2;
   }
@@ -76,7 +75,7 @@ struct Share {
   }
 };
 
-// A block of w: `count` rows, k apart, of each a part of `span` numbers, which may begin the row, end it, or both.
+// A block of w: `span` numbers of each of `count` rows, k apart. begins, ends: whether these are the first, the last of the row.
 template <class T>
 struct Block {
   const T* w;
@@ -84,21 +83,21 @@ struct Block {
   bool begins, ends;
 };
 
-// The first row of tile t of `rows`: sixteen are 5 + 5 + 6.
+// Return the first row of tile t of `rows`: sixteen are 5 + 5 + 6.
 static inline i64 first(i64 t, i64 rows) { return t * rows / parts(rows, TILE); }
 
-// x [rows k] as tiles meet it, in this thread's scratch: of each tile a PAIR of every row, then the next. Behind it is room for `held`.
+// Arrange x [rows k] for tiles in this thread's scratch: a PAIR of each row of a tile, then the next PAIR. Space for `partial` follows.
 template <class T>
 static inline float* arranged(const T* x, i64 rows, i64 k) {
-  float* room = scratch(rows * (padded(k) + NEAR * LANES * SUMS));
+  float* to = scratch(rows * (padded(k) + NEAR * LANES * SUMS));
   for (i64 t = 0; t < parts(rows, TILE); t++) {
     const i64 from = first(t, rows), count = first(t + 1, rows) - from;
-    for (i64 r = 0; r < count; r++) arrange(x + (from + r) * k, room + from * padded(k) + r * PAIR, k, count * PAIR);
+    for (i64 r = 0; r < count; r++) arrange(x + (from + r) * k, to + from * padded(k) + r * PAIR, k, count * PAIR);
   }
-  return room;
+  return to;
 }
 
-// k numbers of J rows of w, `stride` from one to the next, times those of R rows of x, which stand arranged: cell (r, j) is r * J + j.
+// Add to sums the products of J rows of w, `stride` apart, and R arranged rows of x, over k numbers. Cell (r, j) is r * J + j.
 template <class T, int J, int R, bool SHARED = false>
 [[gnu::always_inline]] static inline void dot(const T* w, i64 stride, const float* x, i64 k, V* sums, Share<T> share = {}) {
   const auto step = [&](const T* const* w, i64 i, const float* x) __attribute__((always_inline)) {
@@ -139,12 +138,12 @@ template <class T, int J, int R, bool SHARED = false>
   }
 }
 
-// out[r][j], the sums of R rows of x with a block's rows of w. Sums on their way from block to block wait in `held`.
+// Set out[r][j] to the product of row r of x and row j of a block. Between blocks of one row the sums are kept in `partial`.
 template <class T, int J, int R, bool SHARED>
-static void sums(const Block<T>& b, const float* x, V* held, float (*out)[NEAR], const Share<T>& share) {
+static void sums(const Block<T>& b, const float* x, V* partial, float (*out)[NEAR], const Share<T>& share) {
   constexpr int CELLS = J * R;
   for (i64 j = 0; j + J <= b.count; j += J) {
-    V cells[CELLS * SUMS], *waiting = held + j * R * SUMS;
+    V cells[CELLS * SUMS], *waiting = partial + j * R * SUMS;
 #pragma GCC unroll 12
     for (int c = 0; c < CELLS * SUMS; c++) cells[c] = b.begins ? set(0.f) : waiting[c];
     dot<T, J, R, SHARED>(b.w + j * b.k, b.k, x, b.span, cells, share + j);
@@ -163,15 +162,15 @@ static void sums(const Block<T>& b, const float* x, V* held, float (*out)[NEAR],
   if constexpr (J > 1)
     if (const i64 done = b.count / J * J; done < b.count) {
       const Block<T> rest{b.w + done * b.k, b.count - done, b.span, b.k, b.begins, b.ends};
-      sums<T, 1, R, false>(rest, x, held + done * R * SUMS, (float(*)[NEAR])(out[0] + done), share);
+      sums<T, 1, R, false>(rest, x, partial + done * R * SUMS, (float(*)[NEAR])(out[0] + done), share);
     }
 }
 
-// Rows `row` and after, as many as R, of columns from `from` on.
+// Write R rows of y from `row` on, in a block's columns from `from` on.
 template <class T, int R, bool SHARED, class Y>
-static void tile(const Linear<T, Y>& a, const Block<T>& b, const Share<T>& share, const float* x, V* held, i64 row, i64 from) {
+static void tile(const Linear<T, Y>& a, const Block<T>& b, const Share<T>& share, const float* x, V* partial, i64 row, i64 from) {
   float out[R][NEAR];
-  sums<T, R == 1 ? 1 : BESIDE, R, SHARED>(b, x, held, out, share);
+  sums<T, R == 1 ? 1 : W_ROWS, R, SHARED>(b, x, partial, out, share);
   for (int r = 0; r < R && b.ends; r++)
     steps(0, b.count, [&](i64 j, i64 n) {
       const V sum = load(out[r] + j, n);
@@ -179,14 +178,14 @@ static void tile(const Linear<T, Y>& a, const Block<T>& b, const Share<T>& share
     });
 }
 
-// Columns `from` to `to` of all rows, which stand arranged at x. Where one tile has all rows, each row of w is read at one go; where
-// several share them, block by block, and columns from `then` on are what this thread meets after.
+// Compute columns [from, to) of all rows, arranged at x. One tile reads each row of w from end to end; several tiles read w block by
+// block. then: the first column of this thread's next piece, to prefetch.
 template <class T, class Y>
 static void product(const Linear<T, Y>& a, float* x, i64 from, i64 to, i64 then) {
   const i64 tiles = parts(a.rows, TILE), width = padded(a.k), span = tiles > 1 ? padded(parts(a.k, parts(a.k, SPAN))) : width;
   const i64 many = NEAR_BYTES / (span * (i64)sizeof(T)), most = tiles == 1 || many > NEAR ? NEAR : many;
-  const i64 near = parts(to - from, parts(to - from, most) * 2) * 2;  // blocks of one size: each prefetches as many rows as it has
-  V* held = (V*)(x + a.rows * width);
+  const i64 near = parts(to - from, parts(to - from, most) * 2) * 2;  // blocks of one size, since each prefetches as many rows as it has
+  V* partial = (V*)(x + a.rows * width);
   for (i64 j = from; j < to; j += near)
     for (i64 i = 0; i < a.k; i += span) {
       const bool ends = i + span >= a.k;
@@ -196,10 +195,10 @@ static void product(const Linear<T, Y>& a, float* x, i64 from, i64 to, i64 then)
         const i64 row = first(t, a.rows), rows = first(t + 1, a.rows) - row;
         const Block<T> block{a.w + j * a.k + i, end - j, size, a.k, !i, ends};
         const Share<T> share(next, end - j, size, a.k, t, tiles);
-        const float* beside = x + row * width + i * rows;
+        const float* tile_x = x + row * width + i * rows;
         fixed<TILE>(rows, [&](auto some) {
-          if (tiles == 1) tile<T, some, false>(a, block, share, beside, held, row, j);
-          else tile<T, some, LANES == 16>(a, block, share, beside, held + row * near * SUMS, row, j);
+          if (tiles == 1) tile<T, some, false>(a, block, share, tile_x, partial, row, j);
+          else tile<T, some, LANES == 16>(a, block, share, tile_x, partial + row * near * SUMS, row, j);
         });
       }
     }

@@ -1,10 +1,10 @@
-// The same product for many rows: prompts, and crowds.
+// The product of linear.h for many rows: prompts, and large batches.
 //
-// The one idea: `dot` keeps a partial sum of a cell in each lane, and adds them up as a tree at the end. Here the lanes are cells
-// instead: one partial sum after another is taken of a whole tile, and joins the tree where it stands there. Each number loaded serves
-// a tile, and every cell is rounded as if it were alone.
+// The one idea: `dot` has a partial sum of one cell in each lane, and adds them as a tree at the end. Here the lanes are cells: the same
+// partial sums, the leaves, are computed one after another for a tile of cells, and added in the same tree. Each loaded number serves a
+// tile, and a cell has the bits that `dot` gives it.
 //
-//     lanes 0 to 3                     (l0 + l2) + (l1 + l3)                                a leaf's place: its lane's bits reversed
+//     lanes 0 to 3                     (l0 + l2) + (l1 + l3)                                a leaf's index: its lane's bits reversed
 //     even and odd ones apart (SUMS)   ((e0 + o0) + (e2 + o2)) + ((e1 + o1) + (e3 + o3))    twice that
 #pragma once
 #include "linear.h"
@@ -22,11 +22,11 @@ static inline i64 leaf(i64 lane, i64 odd) {
   return SUMS * to + odd;
 }
 
-// Floats from one leaf to the next, `stride` of them for each of its numbers. The odd sixteen: leaves must not share a cache set.
+// Return the floats from one leaf to the next, `stride` for each of its numbers. The 16 more keep leaves out of one cache set.
 static inline i64 leaf_size(i64 k, i64 stride) { return padded(k) / LEAVES * stride + 16; }
 static inline i64 woven(i64 k, i64 stride) { return LEAVES * leaf_size(k, stride); }
 
-// Eight vectors of eight, to[j * stride + i] = v[i][j].
+// Transpose eight vectors of eight: to[at[j] + i] = v[i][j].
 static inline void transpose(const __m256* v, float* to, const i64* at) {
   __m256 a[8], b[8];
   for (int i = 0; i < 8; i += 2) a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]), a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
@@ -48,7 +48,7 @@ static inline void halves(V v, __m256* out) {
 #endif
 }
 
-// Eight rows of k numbers, those from `rows` on zeros, as floats leaf by leaf: of each pair of vectors eight numbers, then `stride` on.
+// Write eight rows of k numbers as floats, leaf by leaf: a number of each row, then `stride` on. Rows from `rows` on are zeros.
 template <class T>
 static void weave(const T* x, i64 rows, i64 k, i64 stride, float* to) {
   const i64 size = leaf_size(k, stride);
@@ -65,7 +65,7 @@ static void weave(const T* x, i64 rows, i64 k, i64 stride, float* to) {
   }
 }
 
-// ---- pack: rows of x, eight at a time
+// ---- pack: weave the rows of x, eight at a time
 template <class T>
 struct Pack {
   const T* x;
@@ -82,12 +82,12 @@ static void pack(const Pack<T>& a, Work& work) {
   for (i64 p; (p = work.next()) >= 0;) weave(a.x + p * HIGH * a.k, a.rows - p * HIGH, a.k, HIGH, a.to + p * woven(a.k, HIGH));
 }
 
-// A tile on its way: what waits at each level of the tree for its right neighbour, and at the top the sums themselves.
+// A tile's tree: at each level the left sums that wait for the right ones, at the top the results.
 struct Tile {
   V left[DEPTH + 1][HIGH][WIDE];
 };
 
-// One more leaf of a tile, the l-th, of x and w leaf by leaf.
+// Compute leaf l of a tile from woven x and w, and add it to the tree.
 static inline void grow(const float* x, const float* w, i64 steps, i64 l, Tile& tile) {
   V acc[HIGH][WIDE];
   for (int r = 0; r < HIGH; r++)
@@ -109,28 +109,28 @@ static inline void grow(const float* x, const float* w, i64 steps, i64 l, Tile& 
     for (int c = 0; c < WIDE; c++) tile.left[level][r][c] = acc[r][c];
 }
 
-// How a panel of weights goes through all rows: whole, or in parts that each fit the second cache, while of all tiles those levels wait
-// that a part's leaves do not fill (at k = 4864, 97 GFLOP/s became 118).
+// The plan of a panel of weights over all rows: at once, or in parts that each fit the second cache. Between parts the levels of each
+// tile's tree above a part's leaves are stored (at k = 4864, 97 GFLOP/s became 118).
 struct Course {
-  i64 parts = 1, tiles, waiting = 1, floats;  // waiting: levels, the highest ones
+  i64 parts = 1, tiles, waiting = 1, floats;  // waiting: stored levels, the highest ones
   Course(i64 rows, i64 k) : tiles(::parts(rows, HIGH)) {
     for (; parts < LEAVES && woven(k, PANEL) * 4 / parts > (640 << 10); parts *= 2) waiting++;
     floats = woven(k, PANEL) + (parts > 1 ? tiles : 0) * waiting * HIGH * PANEL;
   }
 };
 
-// Columns of one panel from j on, for all rows, which lie packed at x; room for the panel's weights and the tiles.
+// Compute one panel, the columns from j on, of all rows, packed at x. space: a buffer for the panel's weights and the stored levels.
 template <class T, class Y>
-static void panel(const Linear<T, Y>& a, const float* x, i64 j, const Course& course, float* room) {
+static void panel(const Linear<T, Y>& a, const float* x, i64 j, const Course& course, float* space) {
   const i64 columns = a.n - j < PANEL ? a.n - j : PANEL, steps = padded(a.k) / LEAVES;
   Tile tile;
-  float *waiting = room + woven(a.k, PANEL), *levels = (float*)tile.left[DEPTH + 1 - course.waiting];
+  float *waiting = space + woven(a.k, PANEL), *levels = (float*)tile.left[DEPTH + 1 - course.waiting];
   const i64 size = course.waiting * HIGH * PANEL;
-  for (i64 c = 0; c < PANEL; c += 8) weave(a.w + (j + c) * a.k, columns - c, a.k, PANEL, room + c);
+  for (i64 c = 0; c < PANEL; c += 8) weave(a.w + (j + c) * a.k, columns - c, a.k, PANEL, space + c);
   for (i64 part = 1; part <= course.parts; part++)
     for (i64 t = 0; t < course.tiles; t++) {
       if (part > 1) std::memcpy(levels, waiting + t * size, size * sizeof(float));
-      for (i64 l = LEAVES / course.parts * (part - 1); l < LEAVES / course.parts * part; l++) grow(x + t * woven(a.k, HIGH), room, steps, l, tile);
+      for (i64 l = LEAVES / course.parts * (part - 1); l < LEAVES / course.parts * part; l++) grow(x + t * woven(a.k, HIGH), space, steps, l, tile);
       if (part < course.parts) std::memcpy(waiting + t * size, levels, size * sizeof(float));
       for (i64 r = 0; r < HIGH && t * HIGH + r < a.rows && part == course.parts; r++)
         for (i64 c = 0; c * LANES < columns; c++) {
@@ -141,16 +141,16 @@ static void panel(const Linear<T, Y>& a, const float* x, i64 j, const Course& co
     }
 }
 
-// Columns `from` to `to` of all rows of x, which this thread packs for itself.
+// Compute columns [from, to) of all rows of x, which this thread packs first.
 template <class T, class Y>
 static void panels(const Linear<T, Y>& a, const T* x, i64 from, i64 to) {
   const Course course(a.rows, a.k);
-  float *packed = scratch(course.tiles * woven(a.k, HIGH) + course.floats), *room = packed + course.tiles * woven(a.k, HIGH);
+  float *packed = scratch(course.tiles * woven(a.k, HIGH) + course.floats), *space = packed + course.tiles * woven(a.k, HIGH);
   for (i64 t = 0; t < course.tiles; t++) weave(x + t * HIGH * a.k, a.rows - t * HIGH, a.k, HIGH, packed + t * woven(a.k, HIGH));
-  for (i64 j = from; j < to; j += PANEL) panel(a, packed, j, course, room);
+  for (i64 j = from; j < to; j += PANEL) panel(a, packed, j, course, space);
 }
 
-// ---- many: Linear, whose x is what pack has made
+// ---- many: a Linear whose x is the output of pack
 template <class T, class Y = T>
 static i64 many_pieces(const Linear<T, Y>& a) {
   return parts(a.n, PANEL);
@@ -158,6 +158,6 @@ static i64 many_pieces(const Linear<T, Y>& a) {
 template <class T, class Y = T>
 static void many(const Linear<T, Y>& a, Work& work) {
   const Course course(a.rows, a.k);
-  float* room = scratch(course.floats);
-  for (i64 p; (p = work.next()) >= 0;) panel(a, (const float*)a.x, p * PANEL, course, room);
+  float* space = scratch(course.floats);
+  for (i64 p; (p = work.next()) >= 0;) panel(a, (const float*)a.x, p * PANEL, course, space);
 }

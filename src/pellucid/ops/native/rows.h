@@ -1,14 +1,14 @@
 // The small ops of a step: embedding, norm, add, gate, times, angles, rotate, argmax.
 //
-// The one idea: each is cut by rows, or by runs of GRAIN numbers, so large that one thread's share is worth a ticket. What is
-// rounded to bf16 on the way is rounded as in training, and a comment says where.
+// The one idea: each is cut by rows, or by runs of GRAIN numbers, large enough to be worth taking a piece. Intermediate values are rounded
+// to bf16 where training rounds them; a comment says where.
 #pragma once
 #include "walk.h"
 
 constexpr i64 GRAIN = 1024;
 static inline i64 rows_a_piece(i64 width) { return width >= GRAIN ? 1 : GRAIN / (width < 1 ? 1 : width); }
 
-// f(row) for the rows of one piece after another.
+// Call f(row) for the rows of one piece after another.
 template <class F>
 static inline void each_row(Work& work, i64 rows, i64 width, F f) {
   const i64 size = rows_a_piece(width);
@@ -16,7 +16,7 @@ static inline void each_row(Work& work, i64 rows, i64 width, F f) {
     for (i64 r = p * size; r < rows && r < (p + 1) * size; r++) f(r);
 }
 
-// ---- embedding: rows of a table by number. A number outside the table gives NaN, never other memory.
+// ---- embedding: the rows of a table at ids. An id outside the table gives NaN, never other memory.
 template <class T>
 struct Embedding {
   const T* table;
@@ -39,7 +39,7 @@ static void embedding(const Embedding<T>& a, Work& work) {
   });
 }
 
-// ---- norm: LayerNorm where centred (arXiv 1607.06450), RMSNorm otherwise (arXiv 1910.07467), whose weight may count from 1 or be none
+// ---- norm: LayerNorm if centred (arXiv 1607.06450), otherwise RMSNorm (arXiv 1910.07467), times weight, 1 + weight if offset, or nothing
 template <class T>
 struct Norm {
   const T* x;
@@ -65,13 +65,13 @@ static void norm(const Norm<T>& a, Work& work) {
       steps(0, a.width, [&](i64 i, i64 n) { sum = sum + load(x + i, n); });
       mean = total(sum) / (float)a.width;
     }
-    const i64 whole = a.width / LANES * LANES;
-    steps(0, whole, [&](i64 i, i64) {
+    const i64 full = a.width / LANES * LANES;
+    steps(0, full, [&](i64 i, i64) {
       V d = load(x + i) - set(mean);
       square = fma(d, d, square);
     });
     float squares = total(square);
-    for (i64 i = whole; i < a.width; i++) squares += (get(x + i) - mean) * (get(x + i) - mean);
+    for (i64 i = full; i < a.width; i++) squares += (get(x + i) - mean) * (get(x + i) - mean);
     const V scale = set(1.f / std::sqrt(squares / (float)a.width + (float)a.eps));
     steps(0, a.width, [&](i64 i, i64 n) {
       V v = (load(x + i, n) - set(mean)) * scale;
@@ -100,7 +100,7 @@ static void add(const Add<T>& a, Work& work) {
     steps(p * GRAIN, p * GRAIN + GRAIN < a.n ? p * GRAIN + GRAIN : a.n, [&](i64 i, i64 n) { store(a.z + i, load(a.x + i, n) + load(a.y + i, n), n); });
 }
 
-// ---- gate: act(g) * up, or act(g) where up is null; amount is the number of those acts that take one
+// ---- gate: act(g) * up, or act(g) if up is null. amount: the parameter of the acts that have one
 template <class T>
 struct Gate {
   const T *g, *up;
@@ -151,7 +151,7 @@ static void gate(const Gate<T>& a, Work& work) {
       });
 }
 
-// ---- times: each row times a number of its own: the sigmoid of gate [rows], or 1 + amount * ln(1 + (position + 1) / floor)
+// ---- times: multiply each row by a factor: the sigmoid of gate [rows], or 1 + amount * ln(1 + (position + 1) / floor)
 template <class T>
 struct Times {
   const T *x, *gate;
@@ -186,7 +186,7 @@ struct Angles {
   const i64* positions;
   const void* frequencies;
   T *cos, *sin;
-  i64 rows, half, single, stride;  // from one row's frequencies to the next one's, 0 where they share them
+  i64 rows, half, single, stride;  // stride: from one row's frequencies to the next row's, 0 if all share them
   double amount;
   FIELDS(positions, frequencies, cos, sin, rows, half, single, stride, amount)
 };
@@ -204,8 +204,8 @@ static void angles(const Angles<T>& a, Work& work) {
     }
 }
 
-// ---- bend: frequencies by how long each row's whole text is: the first of two lists up to `original`; or, without lists, a base that
-// grows with what is longer
+// ---- bend: the frequencies of each row by its text's length: the first of two lists up to `original`, then the second; or, without lists,
+// those of a base that grows with the length
 struct Bend {
   const i64* totals;
   const double* lists;
@@ -226,7 +226,7 @@ static void bend(const Bend& a, Work& work) {
   }
 }
 
-// ---- waves: the sines of positions over 10000^(2 i / width), then their cosines, as a float32 table holds them
+// ---- waves: the sines of positions over 10000^(2 i / width), then their cosines, rounded to float32
 template <class T>
 struct Waves {
   const i64* positions;
@@ -283,7 +283,7 @@ static void rotate(const Rotate<T>& a, Work& work) {
   });
 }
 
-// ---- argmax: of each row the lowest index of its largest value; a NaN is larger than all
+// ---- argmax: the lowest index of each row's largest value. A NaN is larger than all
 template <class T>
 struct Argmax {
   const T* x;
@@ -301,17 +301,17 @@ static void argmax(const Argmax<T>& a, Work& work) {
     const T* x = a.x + r * a.width;
     V bad = set(0.f);
     float high = -INFINITY;
-    i64 at = 0;  // where the first run begins that has the largest
+    i64 at = 0;  // the start of the first run with the largest
     for (i64 from = 0; from < a.width; from += GRAIN) {
-      const i64 to = from + GRAIN < a.width ? from + GRAIN : a.width, whole = from + (to - from) / LANES * LANES;
+      const i64 to = from + GRAIN < a.width ? from + GRAIN : a.width, full = from + (to - from) / LANES * LANES;
       V top = set(-INFINITY);
-      for (i64 i = from; i < whole; i += LANES) {
+      for (i64 i = from; i < full; i += LANES) {
         V v = load(x + i);
         top = max(v, top), bad = bad + v * set(0.f);  // infinity * 0 is NaN too: only a reason to look closer
       }
-      float found = largest(top);
-      for (i64 i = whole; i < to; i++) found = get(x + i) > found ? get(x + i) : found, bad = bad + set(get(x + i) * 0.f);
-      if (found > high) high = found, at = from;
+      float peak = largest(top);
+      for (i64 i = full; i < to; i++) peak = get(x + i) > peak ? get(x + i) : peak, bad = bad + set(get(x + i) * 0.f);
+      if (peak > high) high = peak, at = from;
     }
     bool nan = any_nan(bad);
     if (nan) {
@@ -325,7 +325,7 @@ static void argmax(const Argmax<T>& a, Work& work) {
   }
 }
 
-// ---- stream: read memory and do nothing with it, to know what a machine gives
+// ---- stream: read memory, to measure its bandwidth
 struct Stream {
   const char* block;
   i64 bytes;
@@ -341,5 +341,5 @@ static void stream(const Stream& a, Work& work) {
       for (int j = 0; j < 4; j++) sum[j] = either(sum[j], load_bits(a.block + p * BLOCK + i + j * (i64)sizeof(I)));
   float out[LANES];
   store(out, as_float(either(either(sum[0], sum[1]), either(sum[2], sum[3]))));
-  if (out[0] == 1.2345f) *a.to = out[1];  // so that the reading is not left out
+  if (out[0] == 1.2345f) *a.to = out[1];  // else the compiler would remove the loads
 }

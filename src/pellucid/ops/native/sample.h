@@ -1,7 +1,7 @@
-// A draw from a whole vocabulary: logits over a temperature, which of them lie between two numbers, and e to them summed in parts.
+// Passes over a vocabulary's logits for a draw: division by a temperature, the indices between two bounds, sums of e^x by parts.
 //
-// The one idea: every pass reads the row once and writes little, and its sums are in double, so that a caller with a bound on their
-// error knows every choice that follows from them. e^x is right to 1e-13 of itself.
+// The one idea: every pass reads the row once and writes little. Sums are in double, so that a caller with a bound on their error knows
+// if a choice is sure. e^x has a relative error below 1e-13.
 #pragma once
 #include "rows.h"
 
@@ -21,11 +21,11 @@ static inline void cut(int* p, V v) { _mm512_storeu_si512(p, _mm512_cvttps_epi32
 static inline unsigned inside(V v, V low, V high) {
   return _mm512_cmp_ps_mask(v, low, _CMP_GE_OQ) & _mm512_cmp_ps_mask(v, high, _CMP_LE_OQ);
 }
-static inline void places(i64* to, i64 i, unsigned bits) {  // those of i, i + 1 ... whose bits are set; what follows them is written to
+static inline void places(i64* to, i64 i, unsigned bits) {  // write those of i, i + 1 ... whose bits are set; up to 16 numbers are overwritten
   const __m512i from = _mm512_set1_epi64(i), all = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const __m512i found = _mm512_maskz_compress_epi32(bits, all);
-  _mm512_storeu_si512(to, _mm512_add_epi64(from, _mm512_cvtepi32_epi64(_mm512_castsi512_si256(found))));
-  _mm512_storeu_si512(to + 8, _mm512_add_epi64(from, _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(found, 1))));
+  const __m512i chosen = _mm512_maskz_compress_epi32(bits, all);
+  _mm512_storeu_si512(to, _mm512_add_epi64(from, _mm512_cvtepi32_epi64(_mm512_castsi512_si256(chosen))));
+  _mm512_storeu_si512(to + 8, _mm512_add_epi64(from, _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(chosen, 1))));
 }
 #else
 using D = __m256d;
@@ -64,7 +64,7 @@ static void cool(const Cool& a, Work& work) {
     steps(p * SHARE, p * SHARE + SHARE < a.n ? p * SHARE + SHARE : a.n, [&](i64 i, i64 n) { store(a.y + i, (load(a.x + i, n) - top) / by, n); });
 }
 
-// ---- indices_between: the places of those x that lie from low to high, in order, and how many
+// ---- indices_between: the indices of the numbers in [low, high], in order, and their count
 struct IndicesBetween {
   const float* x;
   i64 *to, *count, n;
@@ -75,19 +75,19 @@ static i64 indices_between_pieces(const IndicesBetween&) { return 1; }
 static void indices_between(const IndicesBetween& a, Work& work) {
   if (work.next() < 0) return;
   const V low = set((float)a.low), high = set((float)a.high);
-  i64 found = 0;
+  i64 written = 0;
   steps(0, a.n, [&](i64 i, i64 n) {
     unsigned bits = inside(load(a.x + i, n), low, high) & ((1u << n) - 1);
     if (!bits) return;
-    if (n == LANES) places(a.to + found, i, bits), found += __builtin_popcount(bits);
+    if (n == LANES) places(a.to + written, i, bits), written += __builtin_popcount(bits);
     else
-      for (; bits; bits &= bits - 1) a.to[found++] = i + __builtin_ctz(bits);
+      for (; bits; bits &= bits - 1) a.to[written++] = i + __builtin_ctz(bits);
   });
-  *a.count = found;
+  *a.count = written;
 }
 
-// ---- masses: the sum of e^(x - top) over each run of `size` numbers; or, where there are levels, over each level of each run: level l
-// holds those that lie l to l + 1 steps below top, `rate` of which are a unit; the last one all that lie lower
+// ---- masses: the sum of e^(x - top) over each run of `size` numbers; or, with levels, over each level of each run. Level l has the
+// numbers that lie l / rate to (l + 1) / rate below top, the last level also all lower ones
 struct Masses {
   const float* x;
   double* to;
@@ -95,7 +95,7 @@ struct Masses {
   double top, rate;
   FIELDS(x, to, n, size, levels, top, rate)
 };
-static inline D exponent(D x) {  // of x up to 0; below -700, e^-700
+static inline D exponent(D x) {  // e^x for x <= 0; below -700, e^-700
   x = most(x, twice(-700));
   const D n = nearest(x * twice(1.4426950408889634)), r = fma(n, twice(-1.9082149292705877e-10), fma(n, twice(-0.6931471803691238), x));
   D p = twice(1.0 / 39916800);

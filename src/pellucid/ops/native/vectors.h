@@ -1,7 +1,7 @@
-// Vectors of 8 (AVX2) or 16 (AVX-512) floats, and the two types that lie in memory: float, and bf16 as its 16 bits.
+// Vectors of 8 (AVX2) or 16 (AVX-512) floats, and the two types in memory: float, and bf16 as its 16 bits.
 //
-// The one idea: everything is computed in float and rounded once, to nearest even, on its way back to memory. Products meet sums
-// only through `fma`, and the compiler may not contract others (-ffp-contract=off), so a sum has one order wherever it is inlined.
+// The one idea: everything is computed in float and rounded once, to nearest even, when it is stored. Products are added only by `fma`,
+// and the compiler may not contract others (-ffp-contract=off), so a sum has the same bits wherever it is inlined.
 #pragma once
 #include <immintrin.h>
 
@@ -90,13 +90,13 @@ static inline float total(V a) {
   h = _mm_add_ps(h, _mm_movehl_ps(h, h));
   return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
 }
-// The totals of N vectors, each added up as `total` does: lane l has that of v[l]. Two go together at every step.
+// Return the totals of N vectors, lane l that of v[l], with the additions of `total`. Every step adds two vectors.
 template <int N>
 [[gnu::always_inline]] static inline V totals(const V* v) {
   static_assert(N <= LANES);
   V u[LANES];
 #pragma GCC unroll 16
-  for (int i = 0; i < LANES; i++) {  // the shuffles below deal them out by fours
+  for (int i = 0; i < LANES; i++) {  // the order in which the shuffles below end
     const int lane = 4 * (i % (LANES / 4)) + i / (LANES / 4);
     u[i] = v[lane < N ? lane : 0];
   }
@@ -126,7 +126,7 @@ static inline float largest(V a) {
 
 // ---- to and from bf16
 
-// The bits of v rounded to bf16, in the lower half of each lane. 1 + 2^-8 lies between two and goes to the even one, 1.
+// Round v to bf16, in the lower half of each lane. 1 + 2^-8 is halfway between two numbers and becomes the even one, 1.
 static inline I rounded(V v) {
   I bits = as_bits(v);
   return pick_nan(v, ints(0x7fc0), down16(plus(plus(bits, ints(0x7fff)), both(down16(bits), ints(1)))));
@@ -151,10 +151,10 @@ static inline float near16(float f) {  // f rounded to bf16
   put(&bits, f);
   return get(&bits);
 }
-static inline V as(V v, const float*) { return v; }  // v as it would come back from memory
+static inline V as(V v, const float*) { return v; }  // v after a store and a load
 static inline V as(V v, const u16*) { return as_float(up16(rounded(v))); }
 
-// n of a vector's lanes; the others are 0, and are not stored.
+// Load or store n lanes of a vector. The others are 0, and are not stored.
 template <class T>
 static inline V load(const T* p, i64 n) {
   if (n >= LANES) return load(p);
@@ -170,7 +170,7 @@ static inline void store(T* p, V v, i64 n) {
   std::memcpy(p, some, n * sizeof(T));
 }
 
-// f(i, lanes) over [from, to), whole vectors first.
+// Call f(i, lanes) over [from, to): full vectors, then the rest.
 template <class F>
 static inline void steps(i64 from, i64 to, F f) {
   i64 i = from;
@@ -178,7 +178,7 @@ static inline void steps(i64 from, i64 to, F f) {
   if (i < to) f(i, to - i);
 }
 
-// ---- pairs: 2 * LANES numbers by one load where they are bf16, the even ones in a and the odd ones in b; halves where they are float
+// ---- pairs: 2 * LANES numbers. Of bf16 one load gives the even ones in a and the odd ones in b; of float a and b are the two halves
 
 constexpr i64 PAIR = 2 * LANES;
 static inline void pair(const float* p, V& a, V& b) { a = load(p), b = load(p + LANES); }
@@ -202,7 +202,7 @@ static inline void unpair(T* p, V a, V b, i64 n) {
   unpair(some, a, b);
   std::memcpy(p, some, n * sizeof(T));
 }
-// f of n, from 1 to MOST, as a number that a template can take.
+// Call f with n, from 1 to MOST, as a compile-time constant.
 template <int MOST, class F>
 static inline void fixed(i64 n, F f) {
   if (n == MOST) f(std::integral_constant<int, MOST>{});
@@ -211,7 +211,7 @@ static inline void fixed(i64 n, F f) {
 static inline i64 parts(i64 n, i64 size) { return (n + size - 1) / size; }
 static inline i64 padded(i64 n) { return parts(n, PAIR) * PAIR; }
 
-// x [n] as floats in the order in which `pair` meets its partner, filled up with zeros to padded(n); `stride` from one PAIR to the next.
+// Write x [n] as floats in the order of `pair`, with zeros up to padded(n). stride: from one PAIR to the next.
 template <class T>
 static inline void arrange(const T* x, float* to, i64 n, i64 stride = PAIR) {
   for (i64 i = 0; i < n; i += PAIR, to += stride) {
@@ -223,7 +223,7 @@ static inline void arrange(const T* x, float* to, i64 n, i64 stride = PAIR) {
 
 // ---- functions
 
-// e^x within about 2 units in the last place; a NaN stays one.
+// e^x to about 2 units in the last place; a NaN stays one.
 static inline V exponent(V x) {
   x = max(set(-87.f), min(set(88.f), x));
   V n = nearest(x * set(1.44269504f)), r = fma(n, set(2.12194440e-4f), fma(n, set(-0.693359375f), x)), p = set(1.9875691500e-4f);

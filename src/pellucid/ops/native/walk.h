@@ -1,10 +1,10 @@
-// A call is a few 64-bit words; a list of calls is walked by all threads at once.
+// A call is a few 64-bit words; all threads walk a list of calls at once.
 //
-//     op | words that follow | after | pointers and numbers ...
+//     op | number of words that follow | after | pointers and numbers ...
 //
-// The one idea: a call is cut into pieces that no thread owns. Every thread walks the whole list and takes pieces while there are any;
-// before a call it waits until the first `after` calls of the list are done. So a thread that the system has suspended
-// holds up the others only while it has a piece in hand; the pieces it had not begun are done by threads that run.
+// The one idea: a call is cut into pieces that no thread owns. Every thread walks the list and takes pieces while there are any; before a
+// call it waits until the first `after` calls of the list are done. So a thread that the system has suspended delays the others only by
+// the piece it has begun; running threads take the rest.
 #pragma once
 #include <linux/futex.h>
 #include <sys/mman.h>
@@ -29,33 +29,33 @@ struct alignas(64) Call {
 
 struct Work {
   Call& call;
-  int mine = 0;  // pieces this thread has finished or has in hand
-  i64 next() {   // the number of a piece that no thread has taken, or -1
+  int mine = 0;  // pieces that this thread has taken
+  i64 next() {   // take a piece: its number, or -1 if none is left
     int i = call.taken.load(std::memory_order_relaxed) < call.pieces ? call.taken.fetch_add(1, std::memory_order_relaxed) : (int)call.pieces;
     return i < call.pieces ? (++mine, i) : -1;
   }
   bool idle() const { return call.taken.load(std::memory_order_relaxed) >= call.pieces; }
 };
 
-// Memory of this thread alone, in whole cache lines; much of it in huge pages (a panel of weights at k = 4864: 160 -> 170 GFLOP/s).
+// Return this thread's own buffer, of full cache lines; a large one is in huge pages (a panel of weights at k = 4864: 160 -> 170 GFLOP/s).
 static inline float* scratch(i64 floats) {
   static thread_local struct Scratch {
     void* at = nullptr;
     i64 size = 0;
     ~Scratch() { std::free(at); }
-  } room;
+  } buffer;
   constexpr i64 PAGE = 2 << 20;
-  if (room.size < floats * 4) {  // what grows a little at every step is not given new room at each
-    const i64 bytes = floats * 4 > 2 * room.size ? floats * 4 : 2 * room.size, line = bytes < PAGE / 4 ? 64 : PAGE;
-    std::free(room.at);
-    room.size = parts(bytes, line) * line, room.at = std::aligned_alloc(line, room.size);
-    if (line == PAGE) madvise(room.at, room.size, MADV_HUGEPAGE);  // where the system has none, small ones serve
+  if (buffer.size < floats * 4) {  // doubled, so that a buffer that grows a little at every step is seldom replaced
+    const i64 bytes = floats * 4 > 2 * buffer.size ? floats * 4 : 2 * buffer.size, line = bytes < PAGE / 4 ? 64 : PAGE;
+    std::free(buffer.at);
+    buffer.size = parts(bytes, line) * line, buffer.at = std::aligned_alloc(line, buffer.size);
+    if (line == PAGE) madvise(buffer.at, buffer.size, MADV_HUGEPAGE);  // a hint: without huge pages the memory is in small ones
   }
-  return (float*)room.at;
+  return (float*)buffer.at;
 }
 
-// A kernel's words are a struct of 8-byte fields, and FIELDS names them in their order. Python reads the names and kinds from here (see
-// kernels.cpp) and passes each word by its name, so that the order stands in the struct alone.
+// A kernel's words are a struct of 8-byte fields, and FIELDS names them in their order. Python reads the names and types from here (see
+// kernels.cpp) and passes each word by its name, so that the order is written in the struct alone.
 #define FIELDS(...)                                       \
   static constexpr const char* field_names = #__VA_ARGS__; \
   constexpr auto fields() const { return std::tie(__VA_ARGS__); }
@@ -65,14 +65,14 @@ constexpr bool rising(const S& s, std::index_sequence<I...>) {
   const auto t = s.fields();
   return (((const void*)&std::get<I>(t) < (const void*)&std::get<I + 1>(t)) && ...);
 }
-// Whether FIELDS names every field of S, in order.
+// True if FIELDS names every field of S, in order.
 template <class S>
 constexpr bool in_order() {
   const S s{};
   constexpr size_t n = std::tuple_size<decltype(s.fields())>::value;
   return sizeof(S) == 8 * n && rising(s, std::make_index_sequence<n - 1>{});
 }
-// A letter of Python's struct module for each field: d for a double, q for an integer or a pointer.
+// Return a field's letter in Python's struct module: d for a double, q for an integer or a pointer.
 template <class F>
 constexpr char letter() {
   static_assert(std::is_same_v<F, double> || std::is_same_v<F, i64> || std::is_pointer_v<F>, "a field is an i64, a double or a pointer");
@@ -84,14 +84,14 @@ static std::string letters(const std::tuple<const F&...>&) {
 }
 
 struct Op {
-  i64 (*pieces)(const i64*);  // into how many a call may be cut
+  i64 (*pieces)(const i64*);  // the number of pieces of a call
   void (*work)(const i64*, Work&);
   const char* field_names;
   std::string letters;
 };
 template <class S>
 S words_of(void (*)(const S&, Work&));
-// The entry of a kernel in the table, from its two functions of one struct.
+// Make a kernel's entry in the table from its two functions of one struct.
 template <auto PIECES, auto WORK>
 static Op op() {
   using S = decltype(words_of(WORK));
@@ -100,7 +100,7 @@ static Op op() {
           S::field_names, letters(S{}.fields())};
 }
 
-// Spin for some 50 us, then sleep: an idle core is the one to which the system moves a thread that waits elsewhere for its turn.
+// Wait until a call is done: spin for some 50 us, then sleep, which frees the core for a thread that the system has not scheduled.
 static inline void wait(Call& c) {
   for (int spins = 0; spins < 2000; spins++) {
     if (c.done.load(std::memory_order_acquire) >= c.pieces) return;
@@ -112,7 +112,7 @@ static inline void wait(Call& c) {
 }
 
 static inline void walk(Call* calls, i64 count, const Op* ops) {
-  i64 over = 0;  // this many calls are known to be done
+  i64 over = 0;  // the first `over` calls are known to be done
   for (i64 i = 0; i < count; i++) {
     Call& c = calls[i];
     for (; over < c.after; over++) wait(calls[over]);
@@ -123,7 +123,7 @@ static inline void walk(Call* calls, i64 count, const Op* ops) {
   }
 }
 
-// Each caller has its own calls, so two threads of Python may run two lists at once.
+// Run a list. The calls are this caller's own, so two threads of Python may run two lists at once.
 static inline void run_list(const i64* words, i64 count, int threads, const Op* ops) {
   std::unique_ptr<Call[]> calls(new Call[count]);
   i64 most = 0;
