@@ -130,7 +130,7 @@ def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, fol
         "share_of_bound": rate["pellucid"]["decode"] / bound,
         "bound_over_peer": {name: bound / r["decode"] for name, r in rate.items() if name != "pellucid"},
         "seconds_outside_kernels": outside(engine, plan, ids, new) if plan else None,
-        "calls_in_plan": len(plan.lines) if plan else 0,
+        "calls_in_plan": len(plan.calls) if plan else 0,
         "first_tokens_alike": {name: agree(texts["pellucid"], text) for name, text in texts.items() if name != "pellucid"},
         "llama_cpp_missing": missing,
     }

@@ -103,7 +103,7 @@ def test_a_limit_is_the_best_of_all_that_was_seen(quick: Path) -> None:
 def test_small_blocks_are_read_over_and_over(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_limits, "A_RUN", 8 << 20)
     for off in (False, True):
-        monkeypatch.setattr(native.library.thread, "off", off)  # type: ignore[attr-defined]
+        monkeypatch.setattr(native.library.here, "off", off)  # type: ignore[attr-defined]
         assert machine_limits.reading(torch.ones(1 << 18), Ticking(0.0, 1.0)) == 8 << 20
         assert machine_limits.reading(torch.ones(4 << 20), Ticking(0.0, 1.0)) == 16 << 20
 

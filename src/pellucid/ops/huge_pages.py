@@ -39,7 +39,7 @@ class Arena:
         self.end = self.used + size
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return the block's next tensor. Its storage is its own, and ends with it."""
+        """Return the next tensor. Its storage is its own, and ends with it."""
         count, at = prod(shape), self.used
         self.used += -(-count * dtype.itemsize // LINE) * LINE
         return torch.frombuffer(self.memory.numpy(), dtype=dtype, count=count, offset=at).view(tuple(shape))

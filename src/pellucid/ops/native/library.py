@@ -64,7 +64,7 @@ class ThreadSettings(threading.local):
     recording: Recorder | None = None
 
 
-thread = ThreadSettings()
+here = ThreadSettings()
 
 
 class Library:
@@ -139,47 +139,47 @@ if (sentence := unfit()) is not None:
 
 def available() -> bool:
     """True if the kernels run in this thread."""
-    return lib is not None and not thread.off
+    return lib is not None and not here.off
 
 
 def instructions() -> str | None:
     """Return the instruction set of the kernels that run in this thread, one of make.FLAGS, or None."""
-    return lib.path.stem.removeprefix("kernels_") if lib is not None and not thread.off else None
+    return lib.path.stem.removeprefix("kernels_") if lib is not None and not here.off else None
 
 
 @contextmanager
 def off() -> Iterator[None]:
     """Run everything inside, in this thread, through torch."""
-    outer, thread.off = thread.off, True
+    outer, here.off = here.off, True
     try:
         yield
     finally:
-        thread.off = outer
+        here.off = outer
 
 
 @contextmanager
 def any_rows() -> Iterator[None]:
     """Let the kernels inside, in this thread, take any number of rows, so that each row has the bits of a lone run."""
-    outer, thread.any_rows = thread.any_rows, True
+    outer, here.any_rows = here.any_rows, True
     try:
         yield
     finally:
-        thread.any_rows = outer
+        here.any_rows = outer
 
 
 def most(rows: int) -> float:
     """Return the most rows that the kernels take in this thread: `rows`, or infinity inside any_rows()."""
-    return math.inf if thread.any_rows else rows
+    return math.inf if here.any_rows else rows
 
 
 def fresh(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Allocate an output tensor. Under a recording its memory belongs to the plan and holds this output alone."""
-    return torch.empty(shape, dtype=dtype) if thread.recording is None else thread.recording.fresh(shape, dtype)
+    return torch.empty(shape, dtype=dtype) if here.recording is None else here.recording.fresh(shape, dtype)
 
 
 def constant() -> AbstractContextManager[None]:
     """Pause an open recording while torch makes a tensor that is the same at every step, such as a table of the configuration."""
-    return nullcontext() if thread.recording is None else thread.recording.paused()
+    return nullcontext() if here.recording is None else here.recording.paused()
 
 
 threads: Callable[[], int] = torch.get_num_threads
@@ -193,6 +193,6 @@ def call(name: str, half: int, reads: tuple[Tensor, ...], writes: tuple[Tensor, 
     assert lib is not None
     op = lib.ops[name]
     line = op.line(half, words)
-    if thread.recording is not None:
-        thread.recording.add_call(op, line, reads, writes)
+    if here.recording is not None:
+        here.recording.add_call(op, line, reads, writes)
     lib.run(line, 1, threads())

@@ -160,12 +160,12 @@ def record() -> Iterator[Recording]:
     """Record every native call of this thread. Raises Unplannable for a torch op that touches data, and if there are no kernels."""
     if not library.available():
         raise Unplannable("plan.unavailable")
-    outer, recording = library.thread.recording, Recording()
-    library.thread.recording = recording
+    outer, recording = library.here.recording, Recording()
+    library.here.recording = recording
     try:
         with ExitStack() as modes:
             modes.enter_context(Values(recording))
             modes.enter_context(TorchOpGuard(recording))
             yield recording
     finally:
-        library.thread.recording = outer
+        library.here.recording = outer
