@@ -1,9 +1,9 @@
-"""Direct attribution: a logit as the sum of what each head and each feed-forward part added to the residual stream.
+"""Direct attribution: a logit as the sum of the contributions of each head and each feed-forward part.
 
     logit = row of the head · norm(start + head 0 of block 0 + head 1 + ... + ffn of the last block) + bias
 
-A norm divides by a scale that all parts set together; held at what it was in this run, the norm is linear, and the sum comes apart. The
-record tells what each tensor was made from, so the walk goes from the logits back along sums, norms and products, whatever their order.
+A norm divides by a scale that depends on all parts. With the scale of this run held constant the norm is linear, and the logit is a sum
+over parts. The records have each tensor's operands, so the walk goes from the logits back along sums, norms and products in any order.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ PARTS = ("attn", "cross", "ffn")
 
 @dataclass(frozen=True)
 class Share:
-    """What a tensor added to the logit. head: of an attention's output, None for all of it."""
+    """A tensor's contribution to the logit. head: the head of an attention's output, None for all of it."""
 
     path: str
     head: int | None
@@ -33,9 +33,9 @@ class Share:
 
 @dataclass
 class Attribution:
-    """path: what comes apart, the logits or what a soft cap limits; value: its number.
+    """A logit and its parts. path: the logits, or the input of their soft cap.  value: the number.
 
-    parts: heads and feed-forward parts, in order.  rest: all else that was added: the embedding, positions, biases.
+    parts: heads and feed-forward parts, in order.  rest: all other summands: the embedding, positions, biases.
     """
 
     path: str
@@ -56,7 +56,7 @@ def attribution(
     """Return the parts of a token's logit, in one row of a step; sums are taken in float64.
 
     id: of the token, or its text, which must be one token.
-    value: finds the value of a record that has let it go.
+    value: returns the value of a record that has dropped it.
     """
     if isinstance(id, str):
         id = one_id(model, id)
@@ -79,7 +79,7 @@ def one_id(model: Any, text: str) -> int:
 
 
 class Walk:
-    """A walk from the logits back to what was added to them; g [width] is the logit's gradient in a tensor's channels."""
+    """A walk from the logits back to their summands. g [width]: the logit's gradient in a tensor's channels."""
 
     def __init__(self, module: Any, records: dict[str, Seen], row: int, value: Callable[[Seen], Tensor], result: Attribution) -> None:
         self.module, self.records, self.row, self.value, self.result = module, records, row, value, result
@@ -103,7 +103,7 @@ class Walk:
         return None
 
     def back(self, path: str, g: Tensor) -> None:
-        """Go through a tensor that is a sum, a norm or a product; a part, or any other, is an end."""
+        """Go through a tensor that is a sum, a norm or a product; a part, or any other tensor, is an end."""
         s = self.records[path]
         part = path.rpartition(".")[2] in PARTS
         if s.source == "edited":  # it is not what its op made

@@ -1,6 +1,6 @@
-"""The logit lens: what a model would predict if it ended after each block.
+"""The logit lens: the model's prediction if it ended after each block.
 
-The residual stream after every block goes through the model's own last norm and head. What the last block left is the model's answer.
+The residual stream after every block goes through the model's own last norm and head; after the last block this gives its own logits.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def stream(module: Any, seen: list[Seen]) -> list[Seen]:
     prefix = "" if stack is module else "decoder."
     records = {s.path: s for s in seen if s.dims == "B T D"}
     first = next((s.inputs for s in seen if s.path.startswith(f"{prefix}layers.0.")), ())[:1]
-    # Of a run that was recorded in part, the first record of block 0 may be any, and what that was made from may lie within.
+    # In a partial recording the first record of block 0 may be any tensor, with an operand that is inside the block.
     enters = [p for p in first if not p.startswith((f"{prefix}layers.", "encoder."))]
     left = [f"{prefix}layers.{i}.{block.leaves}" for i, block in enumerate(stack.layers)]
     recorded = [records[p] for p in (*enters, *left) if p in records]
@@ -46,7 +46,7 @@ def stream(module: Any, seen: list[Seen]) -> list[Seen]:
 def lens(model: Any, trace: Trace, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain) -> list[tuple[str, Tensor]]:
     """Return (path, logits [V]) of the residual stream before the first block and after each, in one row of a step.
 
-    value: finds the value of a record that has let it go.
+    value: returns the value of a record that has dropped it.
     """
     module: Any = module_of(model)
     if not model.config.head:

@@ -1,7 +1,7 @@
 """The comparison with transformers: both run the same folder, and every module's output is compared with its counterpart's.
 
-transformers is the judge and is needed for nothing else; where it is not installed, that is said. In float64 its islands of float32 are
-promoted, so that what is left is the mathematics: errors are 1e-14 where both compute the same, and 1e-2 where they do not.
+transformers is the reference, and needed for nothing else; without it the command is a UseError. In float64 its islands of float32 are
+promoted, so that only the mathematics is compared: errors are 1e-14 if both compute the same, and 1e-2 if they do not.
 """
 
 import importlib
@@ -28,7 +28,7 @@ from pellucid.families.quantisation import Fp8
 from pellucid.nn.transformer import Encoder, EncoderDecoder
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-ROWS, TOKENS = 2, 24  # of the prompts that are made up where none is given
+ROWS, TOKENS = 2, 24  # of the random prompts, without a given one
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
     else:
         kind = getattr(library, model.family.architecture)
         config = kind.config_class.from_pretrained(folder, local_files_only=True)
-        config.model_type = kind.config_class.model_type  # how names on disk become its own goes by it
+        config.model_type = kind.config_class.model_type  # it selects the conversion of names on disk
     how: dict[str, Any] = {"config": config, "dtype": dtype, "local_files_only": True}
     # Falcon's plain attention adds the bias by distance twice; its default adds it once
     how |= {} if any(rounded(layer) for layer in model.config.layers) else {"attn_implementation": "eager"}
@@ -168,14 +168,14 @@ def dequantised(folder: Folder, method: Fp8, dtype: torch.dtype) -> dict[str, Te
 def run(other: Any, model: Model, ids: tuple[Tensor, ...]) -> Tensor:
     """Return transformers' logits, or its last rows for a model without a head."""
     named: dict[str, Any] = dict(zip(("input_ids", "decoder_input_ids"), ids, strict=False))
-    if model.config.prefix:  # it knows no prefix: an explicit mask, in which every prompt token sees every other
+    if model.config.prefix:  # it has no prefix mask: pass one in which every prompt token sees every other
         named["attention_mask"] = torch.zeros(len(ids[0]), 1, ids[0].shape[1], ids[0].shape[1], dtype=model.dtype)
     out = other(**named, **({} if isinstance(model.module, Encoder) else {"use_cache": False}))
     return out.logits if model.config.head else out.last_hidden_state  # type: ignore[no-any-return]
 
 
 class Promote(TorchFunctionMode):
-    """A mode in which float32 becomes float64 wherever it is named, and where a dtype is left to torch."""
+    """A mode that replaces float32 by float64 in every call, and in calls without a dtype."""
 
     def __enter__(self) -> "Promote":
         self.before = torch.get_default_dtype()

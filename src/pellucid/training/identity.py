@@ -23,7 +23,7 @@ HASHES = {"model", "documents"}
 
 
 def identity(config: Config, objective: Objective, documents: Sequence[Document], s: TrainSettings) -> dict[str, Any]:
-    """Return all that a run's numbers depend on, as saved with a state: settings by name, large parts by their SHA-256."""
+    """Return everything that a run's numbers depend on, for its saved states: settings by name, large parts by their SHA-256."""
     return {
         "settings": asdict(s),
         "model": digest(repr(config)),
@@ -39,8 +39,9 @@ def digest(text: str) -> str:
 
 
 def require(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any], step: int) -> None:
-    """Refuse the state at `path`, saved after `step` steps with the identity `saved`, if a run with the identity `own` cannot go on
-    from it; the error names each field with both values.
+    """Raise TrainError if a run with the identity `own` cannot resume the state at `path`, of step `step` and identity `saved`.
+
+    The error names each field that differs, with both values.
     """
     before, now = saved.get("settings"), own["settings"]
     if not isinstance(before, dict):

@@ -1,6 +1,6 @@
 """The training loop: documents in a seeded order, an objective's loss, AdamW, and states that resume bit for bit.
 
-A batch depends on the seed and the step alone, so a resumed run sees what an uninterrupted one would have seen.
+A batch depends on the seed and the step alone, so a resumed run trains on the same batches as an uninterrupted one.
 """
 
 import inspect
@@ -46,7 +46,7 @@ def initialise(model: nn.Module, layers: int, spread: float, seed: int) -> None:
 
 
 def batches(documents: list[Document], s: TrainSettings) -> Iterator[list[int]]:
-    """Yield the numbers of each step's documents, for ever. A pool of batches is sorted by length, so that little is padded."""
+    """Yield the indices of each step's documents, forever. A pool of batches is sorted by length, so that little is padded."""
     epoch = 0
     while True:
         order = list(range(len(documents)))
@@ -99,7 +99,7 @@ def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
 
 
 class TrainingRun:
-    """One training run in its own folder: log.jsonl, saves/."""
+    """A training run in its own folder: log.jsonl, saves/."""
 
     def __init__(
         self, model: Decoder | EncoderDecoder, objective: Objective, documents: list[Document], s: TrainSettings, folder: Path
@@ -182,8 +182,9 @@ class TrainingRun:
         save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity})
 
     def resume(self, restart: bool = False) -> list[str]:
-        """Resume from the newest state that verifies, or start if none was saved; return the faults of later states, which are put aside.
-        If states were saved and none verifies: a TrainError, or with `restart` a fresh start, and the log is put aside too.
+        """Resume from the newest state that verifies, or start if none was saved. Returns the faults of later states, moved aside.
+
+        If states were saved and none verifies: a TrainError, or with `restart` a fresh start, and the log is moved aside too.
         """
         newest_state, faults = newest(self.folder / "saves")
         warnings = list(faults.values())
@@ -209,7 +210,7 @@ class TrainingRun:
 
 
 def check(objective: Objective, documents: list[Document], vocab: int, positions: int | None) -> None:
-    """Refuse documents without rows, too long for the model, or with ids outside the vocabulary."""
+    """Raise TrainError for documents without rows, too long for the model, or with ids outside the vocabulary."""
     if not documents:
         raise TrainError("train.empty")
     for number, document in enumerate(documents):

@@ -1,7 +1,7 @@
 """Objectives of training: each makes documents of a corpus, lays a batch of them out, and completes prompts for the quiz.
 
 causal                                | The capital of France is Paris.   every token from those before it
-prefix      The capital of France is  | Paris.                            the answer; the prompt is seen both ways (arXiv 1910.10683)
+prefix      The capital of France is  | Paris.                            the answer, after a bidirectional prompt (arXiv 1910.10683)
 translation The capital of France is Paris. | 法国的首都是巴黎。             the target, by a decoder whose encoder read the source
 masked      The capital of France is [MASK]. | Paris                      each blank, from both sides (arXiv 1810.04805)
 """
@@ -21,11 +21,11 @@ from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
 from pellucid.training.corpus import END_OF_TEXT, LEAD, STOP, Sentence, sentences, translations
 from pellucid.training.quiz import Complete, Question, by_length, greedy, questions
 
-IGNORED = -100  # a target that carries no loss: padding, and what the model was given
+IGNORED = -100  # a target that carries no loss: padding and the prompt
 
 
 class Document(NamedTuple):
-    """One example as ids: what the model is given, and its target."""
+    """One example as ids: the model's input, and its target."""
 
     given: list[int]
     target: list[int]
@@ -42,7 +42,7 @@ class Objective(ABC):
     """One way to train a model and to quiz it.
 
     kind: the class of model.  special: tokens of the vocabulary that are no text.  names: some of them by their roles in
-    tokenizer_config.json.  ids: those in config.json.  last: what ends a text.  measured: the key of the card's caption of accuracies.
+    tokenizer_config.json.  ids: those in config.json.  last: the end of a text.  measured: the key of the card's caption of accuracies.
     """
 
     kind: type[nn.Module] = Decoder
@@ -71,7 +71,7 @@ class Objective(ABC):
 
     @abstractmethod
     def rows(self, document: Document) -> int:
-        """Return how many positions of the model a document takes."""
+        """Return the number of positions that a document takes."""
 
     @abstractmethod
     def batch(self, documents: Sequence[Document]) -> Batch:
@@ -242,7 +242,7 @@ OBJECTIVES: dict[str, type[Objective]] = {"causal": Causal, "prefix": Prefix, "t
 
 
 def continuation(s: Sentence) -> str:
-    """Return what follows a sentence's prompt: its answer and its stop."""
+    """Return a sentence's answer and its stop."""
     return s.answer + STOP[s.language]
 
 

@@ -45,7 +45,7 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """The share of questions answered right, 0 to 1."""
+        """Return the share of questions answered right, 0 to 1."""
         return self.right / self.questions
 
 
@@ -107,9 +107,9 @@ class BagOfWords:
 
 
 def greedy(logits: Callable[[Tensor, Tensor], Tensor], tokenizer: Tokenizer, most: int = 16, batch: int = 512) -> Complete:
-    """Return a greedy `Complete`, at most `most` new tokens: `logits(prompts [B S], written [B T])` are those of the next token.
+    """Return a greedy `Complete` of at most `most` new tokens.
 
-    Prompts of the same length go together, so nothing is padded and nothing masked.
+    logits(prompts [B S], written [B T]): returns the next token's logits. A batch has prompts of one length, without padding.
     """
     end = tokenizer.token_to_id(END_OF_TEXT)
 
@@ -131,7 +131,7 @@ def greedy(logits: Callable[[Tensor, Tensor], Tensor], tokenizer: Tokenizer, mos
 
 
 def by_length(rows: Sequence[Sequence[int]], batch: int) -> Iterator[list[int]]:
-    """Yield the numbers of the rows in batches of equal length."""
+    """Yield the indices of the rows in batches of equal length."""
     groups: dict[int, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
         groups[len(row)].append(i)

@@ -18,7 +18,7 @@ BELOW_ONE = {"beta1", "beta2", "smoothing"}
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """The [train] table: AdamW with a warm-up and a cosine down to `floor` of the learning rate.
+    """The [train] table of a recipe: AdamW with a warm-up and a cosine down to `floor` of the learning rate.
 
     batch: documents a step.  pool: batches that are filled from one pool sorted by length, so that little is padded.
     """
@@ -85,7 +85,7 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def known(path: Path, table: str, table_given: dict[str, Any], allowed: set[str]) -> None:
-    """Refuse the first field of a table that is not in `allowed`."""
+    """Raise TrainError for the first field of a table that is not in `allowed`."""
     for field in sorted(table_given.keys() - allowed):
         raise TrainError("recipe.unknown", path=path, field=table + field, allowed=", ".join(sorted(allowed)))
 

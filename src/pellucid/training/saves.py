@@ -2,8 +2,8 @@
 
     run/saves/000500/   weights.safetensors  moments.safetensors  state.json  manifest.json (SHA-256 and size of each)
 
-A state counts only if its manifest verifies; a run resumes from the newest that does. The two newest are kept, and always the one just
-written. States that do not verify are put aside, never deleted: run/aside/000500.
+A state is valid if its manifest verifies; a run resumes from the newest valid one. The two newest are kept, and always the one just
+written. Invalid states are moved aside, never deleted: run/aside/000500.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ FILES = ("weights.safetensors", "moments.safetensors", "state.json")
 
 
 def save_state(root: Path, step: int, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-    """Write one state completely, then drop all but it and the newest before it. States of later steps are put aside."""
+    """Write one state completely, then drop all but it and the newest before it. States of later steps are moved aside."""
     final, part = root / f"{step:09d}", root / f".{step:09d}.part"
     try:
         shutil.rmtree(part, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""Watching: name a tensor where it is made, record it, change it."""
+"""Watching: naming a tensor where it is made, recording it, changing it."""
