@@ -1,8 +1,8 @@
-"""Whether a row has the same bits in any batch: checked for a model before an engine promises it.
+"""The check that a model's rows have the same bits in any batch, before an engine promises it.
 
-The model's own layers, the first of each kind, read a few short texts together, alone and in small chunks. A torch op on the way that
-computes numbers, and does not only move them, is a reason to refuse: the order of its sums may depend on the number of rows. Then
-every logit must be the same, bit for bit.
+The model's own layers, the first of each kind, read a few short texts together, alone and in small chunks. A torch op that computes
+numbers, and does not only move them, is an obstacle: the order of its sums may depend on the number of rows. Then every logit must be the
+same, bit for bit.
 """
 
 import copy
@@ -23,8 +23,8 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder, Stack
 from pellucid.ops import native
 from pellucid.watching.tap import seen_by
 
-LENGTHS, NEW = (21, 9, 14), 3  # tokens of the texts that are read; together more rows than the kernels of few rows take
-MIXES = ((64, True, 16), (64, False, 5), (3, True, 4))  # rows a step of a text, whether all at once, rows a page
+LENGTHS, NEW = (21, 9, 14), 3  # tokens of the texts; together more rows than the kernels of few rows take
+MIXES = ((64, True, 16), (64, False, 5), (3, True, 4))  # rows a step of a text, True for all at once, rows a page
 # Ops that move numbers, or round each by itself.
 MOVES = {"_to_copy", "cat", "clone", "copy_", "embedding", "empty", "empty_strided", "gather", "index", "index_copy_", "index_select",
          "lift_fresh", "mul", "neg", "new_zeros", "relu", "stack", "zeros"}  # fmt: skip
@@ -32,7 +32,7 @@ PASSED: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()  # the state 
 
 
 def require(module: Decoder | EncoderDecoder) -> None:
-    """Raise UseError for a model, dtype or machine whose rows would have other bits in other batches; the error names the obstacle."""
+    """Raise UseError, which names the obstacle, if a row's bits may depend on its batch with this model, dtype or machine."""
     state = module.edition, native.instructions(), next(module.parameters()).dtype, next(module.parameters()).device
     if PASSED.get(module) == state:
         return
@@ -49,7 +49,7 @@ def reason(module: Decoder | EncoderDecoder) -> str | None:
     with seen_by(), torch.no_grad():
         texts = list(prompts(module))
         try:
-            read(short, texts, *MIXES[0])  # makes the tables that are made once a process
+            read(short, texts, *MIXES[0])  # fills the caches of a process first
             with Numbers():
                 first, *others = [read(short, texts, *mix) for mix in MIXES]
         except NumbersError as error:
@@ -63,11 +63,11 @@ class NumbersError(UseError):
 
 
 class Numbers(TorchDispatchMode):
-    """Raises NumbersError for every torch op that computes floating point numbers; integers and truth values have no rounding."""
+    """A mode that raises NumbersError for every torch op that computes floating point numbers; other dtypes have no rounding."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch's compiler is imported, for a second
+        return False  # True would import torch's compiler, for a second
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -110,7 +110,7 @@ def cut(stack: Any, layers: tuple[object, ...]) -> Any:
 
 
 def prompts(module: Decoder | EncoderDecoder) -> Iterator[Request]:
-    """Yield a few requests with different tokens. A prefix model's are not scored, since a scored text is read without its prefix."""
+    """Yield a few requests with different tokens. A prefix model's are not scored, since a scored text has no prefix."""
     vocab, most = module.config.vocab, (module.config.positions or 2**20) - NEW
 
     def ids(n: int) -> tuple[int, ...]:

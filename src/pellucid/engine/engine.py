@@ -14,11 +14,11 @@ One step does four things, in `advance`:
 
 Storage, forward and random numbers are passed in, so that a simulation (tests/support/simulate.py) runs the same steps.
 
-Threads: any thread may call submit, cancel and close. They only note what was asked, under a lock that is held for that moment alone;
-the next step acts on it. One thread at a time may step, and everything else belongs to it.
+Threads: any thread may call submit, cancel and close. They only record the request, under a lock held for that moment alone; the next
+step acts on it. One thread at a time may step, and everything else belongs to it.
 
-Failures: a step may raise at any call (a watcher fails, memory ends, Ctrl-C). The next step returns the outputs that the failed one had
-emitted, and begins every running sequence again from its tokens; a text does not depend on how often it was begun.
+Failures: a step may raise at any call (a watch fails, memory ends, Ctrl-C). The next step returns the outputs that the failed one had
+emitted, and begins every running sequence again from its tokens; a text does not depend on the number of restarts.
 """
 
 from collections import deque
@@ -46,8 +46,8 @@ from pellucid.watching.tap import after
 from pellucid.watching.watch import Watch, watch
 
 PAGE = 64  # rows
-ROWS = 2048  # of one step of `generate`, where no other request waits
-KEPT = 4096  # tokens: `generate` keeps engines up to this capacity, with the plans that they have recorded
+ROWS = 2048  # of one step of `generate`, which has no other requests
+KEPT = 4096  # tokens: `generate` keeps engines up to this capacity, with their recorded plans
 Run = Callable[[Mapping[Sequence, int]], dict[Sequence, Tensor]]
 
 
@@ -61,9 +61,9 @@ class Emitted:
 
 
 class Engine:
-    """Requests in, outputs out, one step after another.
+    """A queue of requests over a model, advanced step by step.
 
-    capacity: the most tokens that one text may come to.
+    capacity: the most tokens of one text, its prompt included.
     validate: raises for a request that the model cannot answer.
     diagnose: names the first tensor that is not finite, for a sequence whose logits are not.
     """
@@ -107,12 +107,12 @@ class Engine:
         keep_all: bool = False,
         deterministic: bool = False,
     ) -> "Engine":
-        """Make an engine over pages of its own, of `size` rows, which hold `tokens` tokens in all.
+        """Make an engine with its own pages of `size` rows, for `tokens` tokens in all.
 
         cached: keep the pages of ended texts as a prefix cache.
         keep_all: compute the logits of all rows and give no page back, for a watch that reads them later.
-        deterministic: a text has the same log-probabilities, bit for bit, alone and in any batch, however its prompt is cut and whatever
-        the cache holds. Raises UseError, which names the obstacle, where the machine or the model cannot keep that.
+        deterministic: a text has the same log-probabilities, bit for bit, in any batch, with any chunks of its prompt and any cache.
+        Raises UseError, which names the obstacle, if the machine or the model does not allow that.
         """
         if deterministic:
             require(module)
@@ -131,7 +131,7 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """The requests that have not begun, or must begin again."""
+        """Count the requests that have not begun, or must begin again."""
         return len(self.queue.waiting) + len(self.arrived)
 
     @property
@@ -158,7 +158,7 @@ class Engine:
         return number
 
     def cancel(self, number: int) -> None:
-        """End a request with the next step, wherever it is. Does nothing for one that has ended, or was never submitted."""
+        """End a request with the next step. Does nothing for one that has ended, or was never submitted."""
         with self.lock:
             if number < self.count:
                 self.cancelled.add(number)
@@ -205,7 +205,7 @@ class Engine:
         self.unfinished = False
 
     def receive(self) -> None:
-        """Take over what other threads asked for since the last step: submitted sequences join the queue, cancelled ones end."""
+        """Apply the calls of other threads since the last step: submitted sequences join the queue, cancelled ones end."""
         if self.unfinished:
             self.recover()
         self.unfinished = True
@@ -215,12 +215,12 @@ class Engine:
             self.arrived = []
         for s in [s for s in (*self.queue.running, *self.queue.waiting) if s.number in cancelled]:
             self.emit(s, *(Output(s.number, i, ended="cancelled") for i in range(s.index, s.index + s.siblings + 1)))
-        with self.lock:  # only now: a step that fails before leaves all of them to the next
+        with self.lock:  # last, so that a step that fails earlier leaves all of them to the next
             self.cancelled = {n for n in self.cancelled if n not in cancelled}
         self.unfinished = False
 
     def recover(self) -> None:
-        """Repair what a failed step left: its outputs hold, and every sequence that has not ended waits to begin again."""
+        """Repair the state after a failed step: keep its outputs, and let every sequence that has not ended wait to begin again."""
         ended = set[Sequence]()
         for e in self.emitted:
             append_token(e)
@@ -233,7 +233,7 @@ class Engine:
         self.unfinished = False
 
     def emit(self, s: Sequence, *outputs: Output) -> None:
-        """Note outputs of a sequence, all at once, then append their tokens and end it if one says so. `recover` redoes what fails here."""
+        """Emit outputs of a sequence, all at once, then append their tokens, and end it if one is its end. `recover` redoes this."""
         length = len(s.tokens) + sum(out.token is not None and out.ended != "error" for out in outputs)
         emitted = [Emitted(s, out, length) for out in outputs]
         self.emitted += emitted
@@ -251,12 +251,12 @@ class Engine:
             self.queue.waiting.remove(s)
 
     def process_logits(self, s: Sequence, rows: int, logits: Tensor) -> None:
-        """Advance a sequence by the rows that ran: collect its prompt's scores, and sample where its newest row was among them."""
+        """Advance a sequence by the `rows` that ran: collect its prompt's scores, and sample if its newest row was among them."""
         if s.request.scored and not s.written:
             following = s.request.prompt[s.stored + 1 : s.stored + rows + 1]
             s.scores += logprobs(logits)[range(len(following)), following].tolist()
         s.stored += rows
-        if not s.written:  # after each chunk: a layer with a window keeps only the pages that it still sees
+        if not s.written:  # after each chunk: a layer with a window gives back pages that it no longer sees
             self.storage.keep(s)
         if s.pending:
             return
@@ -264,7 +264,7 @@ class Engine:
             self.sample(each, logits[-1])
 
     def fork_siblings(self, s: Sequence) -> list[Sequence]:
-        """Begin the other n - 1 texts of a request, whose prompt the first has stored: all of them, or none where that fails."""
+        """Begin the other n - 1 texts of a request after the first has stored the prompt: all of them, or on failure none."""
         siblings = [replace(s, index=i, tokens=list(s.tokens), siblings=0) for i in range(1, s.siblings + 1)]
         for sibling in siblings:
             self.storage.fork(s, sibling)
@@ -273,7 +273,7 @@ class Engine:
         return siblings
 
     def sample(self, s: Sequence, logits: Tensor) -> None:
-        """Sample the next token of a sequence from its logits [V], and emit it; an error where they are not finite."""
+        """Sample the next token of a sequence from its logits [V], and emit it, or an error if they are not finite."""
         request, scores = s.request, tuple(s.scores) if not s.written else ()
         best, s.best = top(logits) if s.best is None else s.best, None
         if not isfinite(largest := float(logits[best])):  # a NaN is larger than all
@@ -312,9 +312,9 @@ def generate(
 ) -> Iterator[Output]:
     """Yield the outputs of these requests, numbered from 0, from an engine of their own.
 
-    free: engines that no call uses; one that fits is taken from there, and small ones are put back, for the plans that they have recorded.
-    cached: keep what is stored for the next call that says so, as each turn of a chat begins with all before it. By default it is
-    forgotten, since a weight may be changed between two calls.
+    free: idle engines; one that fits is taken, and a small one is put back, to keep its recorded plans.
+    cached: keep the stored rows for the next cached call, since each turn of a chat begins with all turns before it. By default they are
+    dropped, since a weight may change between two calls.
     """
     for i, request in enumerate(requests):
         check(module, request, f"[{i}]")
@@ -323,7 +323,7 @@ def generate(
     tokens, texts = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests), sum(r.n for r in requests)
     limits = SchedulerLimits(max(ROWS, texts), texts, len(requests), module.config.prefix)
     free = [] if free is None else free
-    tokens = max(tokens, KEPT) if cached else tokens  # memory that is not written to takes no place
+    tokens = max(tokens, KEPT) if cached else tokens  # untouched memory is not resident
     engine = pop_idle(free, tokens, deterministic) or Engine.of(module, tokens, limits, deterministic=deterministic)
     engine.count, engine.limits = 0, limits
     if not cached:
@@ -334,7 +334,7 @@ def generate(
             if output.error is not None:
                 raise output.error
             yield output
-    finally:  # also where the caller stops early
+    finally:  # also if the caller stops early
         for number in numbers:
             engine.cancel(number)
         engine.receive()
@@ -355,13 +355,13 @@ def pop_idle(free: list[Engine], tokens: int, deterministic: bool) -> Engine | N
 
 
 def with_logprobs(logits: Tensor, id: int, count: int) -> Token:
-    """Return a token with its log-probability, and the `count` likeliest ones."""
+    """Return a token with its log-probability, and the `count` likeliest tokens with theirs."""
     of = logprobs(logits)
     return Token(id, float(of[id]), likeliest(of, count))
 
 
 def first_nonfinite(module: Decoder | EncoderDecoder, ids: list[int], source: tuple[int, ...] | None = None) -> str:
-    """Run the model once more over these ids; return the path of the first tensor that holds NaN or an infinity, "-" if none does."""
+    """Run the model once more on these ids. Returns the path of the first tensor with a NaN or an infinity, "-" if there is none."""
     inputs = [torch.tensor([list(t)], device=next(module.parameters()).device) for t in (source, ids) if t is not None]
     with torch.no_grad(), watch(module, keep=lambda x: bool(x.isfinite().all())) as seen:
         module(*inputs)

@@ -1,6 +1,6 @@
-"""One forward for all rows of a step: sequences end to end in one row of tokens, each against its own pages.
+"""The forward of a step: the rows of all sequences end to end, each against its own pages.
 
-Where every sequence decodes, the step is a replayed plan, if the model has one (see plans.py).
+If every sequence decodes, the step is a replayed plan, if the model has one (see plans.py).
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,9 @@ from pellucid.ops import native
 
 
 class Forward:
-    """{sequence: new rows} -> {sequence: logits [rows V]}: of its last row where that is its newest token, of all rows where it is scored.
+    """A function from {sequence: number of new rows} to {sequence: logits [rows V]}.
+
+    A sequence gets the logits of its newest token, if that is among its rows; a scored one those of all its rows.
 
     all_logits: the model computes the logits of every row, for a watch.
     deterministic: a row has the same bits in any batch.
@@ -35,7 +37,7 @@ class Forward:
             return self.rows(chunks)
 
     def rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
-        """Compute the logits, by a plan where every sequence decodes, else by the model's forward."""
+        """Compute the logits, by a plan if every sequence decodes, otherwise by the model's forward."""
         if not self.all_logits and all(s.pending == 1 and s.written and self.has_memory(s) for s in chunks):
             logits = self.plans.step({s.key: s.tokens[-1] for s in chunks})
             for s, best in zip(chunks, self.plans.best.tolist(), strict=True):
@@ -54,7 +56,7 @@ class Forward:
         return {s: out[0, span.stop - rows : span.stop] for (s, rows), span in zip(wanted.items(), step.spans, strict=True)}
 
     def logits(self, tokens: Tensor, step: Step, sequences: list[Sequence]) -> Tensor:
-        """Run the model's own forward of these rows, and the encoder for sources that have no memory yet."""
+        """Run the model's forward on these rows, and its encoder on sources that have no memory yet."""
         if isinstance(self.module, Decoder):
             if self.module.config.prefix and (fresh := [s for s in sequences if not s.stored and not s.request.scored]):
                 step.mask = prefix(len(fresh[0].request.prompt))  # it hides nothing from a row that only decodes
@@ -66,7 +68,7 @@ class Forward:
         return self.module(self.row([i for t in sources.values() for i in t]), tokens, step, source)  # type: ignore[no-any-return]
 
     def has_memory(self, s: Sequence) -> bool:
-        """True if the memory of the sequence's source is there, or it has no source. Preemption drops it, whatever the pages keep."""
+        """True if the sequence has no source, or the memory of its source is stored. Preemption drops it, even if pages are kept."""
         return s.request.source is None or any(key == s.key for _, key in self.pages.memory)
 
     def row(self, tokens: list[int]) -> Tensor:
@@ -74,7 +76,7 @@ class Forward:
 
 
 def wanted_rows(s: Sequence, rows: int) -> int:
-    """Return how many rows of a chunk, the last ones, need logits."""
+    """Return the number of a chunk's rows, from its end, that need logits."""
     if s.request.scored and not s.written:
         return rows
     return int(rows == s.pending)

@@ -2,9 +2,9 @@
 
 Stored rows serve another sequence that begins with the same tokens, if everything else that they depend on is the same: `root`.
 
-Rotary frequencies may depend on a text's length. A prompt counts as one text, and each new row sees the text as long as it is by then:
+Rotary frequencies may depend on a text's length. A prompt counts as one text, and each new row has the length of the text up to it:
 
-    Dynamic    a stored row keeps the frequencies it was rotated by; only new rows take those of the longer text
+    Dynamic    a stored row keeps its frequencies; only new rows take those of the longer text
     LongRope   a text that outgrows the original context is computed again from its start, with the factors of long texts
 """
 
@@ -22,24 +22,24 @@ from pellucid.watching.tap import here
 class Memory:
     """The pages of a model's texts; implements scheduler.Storage.
 
-    cached: keep the pages of ended texts until others need the room.
-    keep_outgrown: keep the rows that a text has outgrown, for a watch that reads them later.
+    cached: keep the pages of ended texts until other texts need them.
+    keep_outgrown: keep a text's rows when it outgrows a bound, for a watch that reads them later.
     """
 
     def __init__(self, module: Decoder | EncoderDecoder, pages: PagedCache, cached: bool = True, keep_outgrown: bool = False) -> None:
         self.module, self.pages, self.keep_outgrown = module, pages, keep_outgrown
-        self.cache = PrefixCache(pages) if cached and not module.config.prefix else None  # a prefix sees what comes after it
+        self.cache = PrefixCache(pages) if cached and not module.config.prefix else None  # a row of a prefix depends on later tokens
         self.dynamic = sorted({s.original for s in scalings(module) if isinstance(s, Dynamic)})
         self.bounds = bounds(module)
 
     def root(self, sequence: Sequence) -> Hashable:
-        """Return all that a stored row depends on besides its token and those before it: weights, source, rotary frequencies."""
+        """Return everything that a stored row depends on, besides its token and earlier ones: weights, source, rotary frequencies."""
         place, together = addresses(map(memory, self.module.parameters())), self.together(sequence)
         frequencies = *(max(together, original) for original in self.dynamic), *(together > bound for bound in self.bounds)
         return self.module.edition, place, sequence.request.source, frequencies
 
     def together(self, sequence: Sequence) -> int:
-        """Return how many first tokens count as one text: the prompt, and all up to the first beyond a bound."""
+        """Return the number of first tokens that count as one text: the prompt, and all up to the first beyond a bound."""
         return max(len(sequence.request.prompt), *(bound + 1 for bound in self.bounds if len(sequence.tokens) > bound), 0)
 
     def outgrown(self, sequence: Sequence) -> bool:
@@ -54,7 +54,7 @@ class Memory:
     def open(self, sequence: Sequence) -> int:
         key, stored = sequence.key, 0
         if self.cache is not None:
-            sequence.root = self.root(sequence)  # now: a text begun under old weights is not kept under new ones
+            sequence.root = self.root(sequence)  # set here: a text begun under old weights is not kept under new ones
             if not sequence.request.scored and not edited():
                 stored = self.cache.start(key, sequence.root, sequence.tokens)
         self.pages.together[key] = self.together(sequence)
@@ -83,7 +83,7 @@ class Memory:
             self.cache.forget()
 
     def recover(self) -> None:
-        """Take back all pages of all sequences, after a step that failed at any call. Clears the cache too where its counts are off."""
+        """Take back all pages of all sequences, after a step that failed at any call. Clears the cache too if its counts are wrong."""
         try:
             for key in self.pages.holders():
                 self.pages.release(key)

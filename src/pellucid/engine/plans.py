@@ -1,15 +1,15 @@
-"""Decode steps as replayed plans: one new row of each of a few requests, by repeating the native calls that the forward once made.
+"""Decode steps as replayed plans: one new row of each of a few requests, by repeating the native calls of one forward.
 
-A plan works as a CUDA graph does: recorded once for a number of rows n, it reads its inputs from buffers that stay where they are.
+A plan works as a CUDA graph does: recorded once for a number of rows n, it reads its inputs from buffers at fixed addresses.
 
     tokens    [1 n]     17    5  803        a plan points to these and to nothing of any request, so it serves any n of them
     positions [1 n]     40    7  511
     lengths   [1 n]         41    8  512    the length of each text, this row included
     tables    [n pages]                     each request's table of pages, copied in before each step
-    memories  [n parts 3]                   where each cross-attention's memory of a request lies
+    memories  [n parts 3]                   the address of each cross-attention's memory of a request
 
-A plan is only ever a recording of the forward, so both give the same bits, to a watch too (see replay_trace.py). A model with an op that
-has no kernel, a hooked or edited step, more rows than the kernels take, or a machine without kernels runs the forward itself.
+A plan is a recording of the forward, so both give the same bits, to a watch too (see replay_trace.py). The forward itself runs if an op
+has no kernel, the step is hooked or edited, the kernels do not take the number of rows, or there are none.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, ValuesView
@@ -33,7 +33,7 @@ from pellucid.watching.tap import here, seen_by
 
 @dataclass
 class DecodeStep(Step):
-    """The step of one new row of each request, whose positions and tables of pages lie in a plan's buffers."""
+    """The step of one new row of each request, with its positions and tables of pages in a plan's buffers."""
 
     tables: Mapping[PagePool, Tensor] = field(default_factory=dict)
     lengths: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
@@ -55,7 +55,7 @@ class DecodeStep(Step):
         return kv_cache
 
     def set_spans(self, spans: tuple[Span, ...]) -> None:
-        """Make this the step of other requests, or a later one of the same: every KVCache that it returned shows theirs."""
+        """Make this the step of other requests, or a later step of the same: set the segments of every KVCache that it returned."""
         self.spans, self.once = spans, {}
         for kv_cache, group, pools in self.kv_caches:
             kv_cache.segments[:] = [self._page(group, pools, s) for s in spans]
@@ -72,7 +72,7 @@ class StepBuffers:
 
     recorder: the taps of the plan, if a watch was open when it was recorded.
     step: the step that was recorded.
-    refused: why the model's step cannot be a plan, None while it may.
+    refused: the reason why the model's step cannot be a plan, None if there is none.
     """
 
     def __init__(self, n: int, pages: PagedCache, cross_attention: int) -> None:
@@ -87,7 +87,7 @@ class StepBuffers:
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
     def set(self, feed: Mapping[Hashable, int], positions: list[int], together: Mapping[object, int]) -> None:
-        """Fill the buffers, one row a token of feed. Of each table only as much as the longest request uses."""
+        """Fill the buffers, one row a token of feed. Each table is filled as far as the longest request needs."""
         self.tokens.numpy()[0] = list(feed.values())  # numpy writes a few numbers in a sixth of torch's time
         self.positions.numpy()[0] = positions
         self.lengths.numpy()[0] = [max(together.get(r, 0), at + 1) for r, at in zip(feed, positions, strict=True)]
@@ -110,7 +110,7 @@ class Plans:
         self.buffers: dict[int, StepBuffers] = {}
         self.best = torch.empty(0)
         self.dicts: list[ValuesView[Any]] = []  # of every module: its parameters, buffers and modules
-        self.members: list[Any] = []  # what these held; kept alive, so that no new object takes the address of an old one
+        self.members: list[Any] = []  # their values at the recording; kept alive, so that no new object takes the address of an old one
         self.tensors: list[Tensor] = []
         self.cross_attention: tuple[nn.Module, ...] = ()
         self.kv_addresses: dict[Hashable, tuple[Stored, Tensor]] = {}
@@ -137,7 +137,7 @@ class Plans:
         return logits
 
     def plannable(self, buffers: StepBuffers) -> bool:
-        """True if a plan may stand for the step: no module has a hook, and every open watch can be served from a replay."""
+        """True if a plan may replace the step: no module has a hook, and every open watch can be served from a replay."""
         if not self.planned or not native.available() or buffers.refused or any(self.hooks):
             return False
         if buffers.recorder is None:
@@ -158,7 +158,7 @@ class Plans:
         return buffers.logits, buffers.best
 
     def buffers_for(self, n: int) -> StepBuffers:
-        """Return the buffers of n rows. Drops all buffers and plans if the model or the pools are no longer what was recorded."""
+        """Return the buffers of n rows. Drops all buffers and plans if the model or the pools have changed since the recording."""
         members = list(chain.from_iterable(self.dicts))
         if self.state() != self.recorded_state or len(members) != len(self.members) or not all(map(is_, members, self.members)):
             self.buffers, modules = {}, list(self.model.modules())
@@ -174,7 +174,7 @@ class Plans:
         return self.buffers[n]
 
     def memory_addresses(self, request: Hashable) -> Tensor:
-        """Return where each cross-attention's memory of a request lies, [parts 3]."""
+        """Return the address of each cross-attention's memory of a request, [parts 3]."""
         memory = self.pages.memory
         first = memory[self.cross_attention[0], request][0]
         known, rows = self.kv_addresses.get(request, (None, torch.empty(0)))
@@ -185,7 +185,7 @@ class Plans:
         return rows
 
     def state(self) -> tuple[object, ...]:
-        """Return what a plan depends on: the model's edition, and the addresses of its weights and the pools."""
+        """Return everything that a plan depends on: the model's edition, and the addresses of its weights and the pools."""
         return self.model.edition, self.pages.count, addresses(chain(self.tensors, *self.pages.pools.values()))
 
     def step_of(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> DecodeStep:
@@ -201,7 +201,7 @@ class Plans:
         )
 
     def forward(self, buffers: StepBuffers, step: DecodeStep) -> tuple[Tensor, Tensor]:
-        """Run the model: logits [n V], and the likeliest token of each row [n]."""
+        """Run the model. Returns logits [n V], and the likeliest token of each row [n]."""
         with torch.no_grad():
             inputs = (buffers.tokens, step) if isinstance(self.model, Decoder) else (None, buffers.tokens, step)
             logits = self.model(*inputs)
@@ -211,7 +211,7 @@ class Plans:
     def record(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> None:
         """Run the step once under a recorder. Stores the plan, or the reason why it cannot be recorded.
 
-        Where a watch is open, a TapRecorder takes its place, and `planned_step` emits to the watch what it recorded.
+        If a watch is open, a TapRecorder takes its place, and `planned_step` emits the recorded tensors to the watch.
         """
         recorders, step = [TapRecorder(self.model)] if here.watches else [], self.step_of(buffers, spans)
         try:
@@ -238,5 +238,5 @@ def addresses(tensors: Iterable[Tensor]) -> tuple[int, ...]:
 
 
 def memory(t: Tensor) -> Tensor:
-    """Return the tensor whose data a plan reads: of Blocks the codes; its scales come and go with them."""
+    """Return the tensor whose data a plan reads: of Blocks the codes, which are replaced only together with the scales."""
     return t.codes if isinstance(t, Blocks) else t

@@ -1,10 +1,10 @@
-"""The prefix cache: pages of texts that were read before, for texts that begin alike.
+"""The prefix cache: pages of earlier texts, for later texts with the same beginning.
 
     (model, settings)  -  "The capital of "  -  "France is Paris."        a node is one page, found by its exact tokens
                                              -  "Italy is Rome. "
 
-A radix tree: every edge is one page of tokens, and each key (what stored rows depend on besides tokens) has a root of its own. A page that
-no request holds is evicted when its place is needed, the least recently used first. Using a page also uses all pages before it, a moment
+A radix tree: every edge is one page of tokens, and each key (all that stored rows depend on besides tokens) has its own root. A page that
+no request holds is evicted when its memory is needed, the least recently used first. Using a page also uses all pages before it, a moment
 later, so that ends are evicted before beginnings.
 """
 
@@ -23,7 +23,7 @@ def edge(tokens: Sequence[int]) -> Hashable:
 
 
 class Node:
-    """One page of a text, and the pages after it. pages: its number in each group, by window, as far as the tree holds it."""
+    """One page of a text, and the pages after it. pages: its number in each group that still has it, by window."""
 
     __slots__ = ("above", "children", "edge", "pages")
 
@@ -42,7 +42,7 @@ class PrefixCache:
         self.looked = self.hits = self.evictions = 0
 
     def start(self, request: object, key: Hashable, tokens: Sequence[int]) -> int:
-        """Begin the request on the longest stored beginning. Returns its length: whole pages, and at least one token is left to compute."""
+        """Begin the request on the longest stored beginning. Returns its length: full pages, with at least one token left to compute."""
         path = self.find(key, tokens)
         n = len(path) * self.pages.size
         self.looked, self.hits = self.looked + len(tokens), self.hits + n
@@ -51,7 +51,7 @@ class PrefixCache:
         return n
 
     def find(self, key: Hashable, tokens: Sequence[int]) -> list[Node]:
-        """Return the longest path along these tokens after which every group holds all keys that the next query sees."""
+        """Return the longest path along these tokens after which every group has all keys that the next query sees."""
         size, groups = self.pages.size, self.pages.groups.items()
         node, path, best, unbroken = self.top.children.get(key), list[Node](), 0, dict.fromkeys(self.pages.groups, 0)
         for i in range((len(tokens) - 1) // size):
@@ -65,7 +65,7 @@ class PrefixCache:
         return path[:best]
 
     def keep(self, request: object, key: Hashable, tokens: Sequence[int]) -> None:
-        """Add the whole pages of these tokens that the request has stored. Where the tree has an equal page, the request uses that one."""
+        """Add the request's full pages of these tokens. If the tree has an equal page, the request uses that one."""
         size, length = self.pages.size, self.pages.length[request]
         path, node = list[Node](), self.top
         for name in (key, *(edge(tokens[i : i + size]) for i in range(0, min(len(tokens), length) // size * size, size))):
@@ -78,7 +78,7 @@ class PrefixCache:
         self.prune(node)
 
     def share(self, node: Node, group: PagePool, request: object, i: int, own: int | None, recent: OrderedDict[Node, None]) -> None:
-        """Hold one page of the request in the node of its tokens, or point the request to the page that is there."""
+        """Add one page of the request to the node of its tokens, or point the request to the node's page."""
         kept = node.pages.get(group.window)
         if own is None or own == kept:
             return
@@ -121,26 +121,26 @@ class PrefixCache:
             self.prune(node)
 
     def forget(self, *keys: Hashable) -> None:
-        """Drop all that is stored under these keys; without any, everything."""
+        """Drop all pages under these keys; without keys, all pages."""
         for key in keys or list(self.top.children):
             if key in self.top.children:
                 self.cut(self.top.children[key])
 
     def clear(self) -> None:
-        """Begin anew with an empty tree, whatever state this one is in; the pages are cleared by their owner."""
+        """Replace the tree by an empty one, in any state. The PagedCache clears the pages."""
         self.top = Node()
         for recent in self.recent.values():
             recent.clear()
 
     def cut(self, node: Node) -> int:
-        """Remove a node and all after it. Returns how many pages the tree has released."""
+        """Remove a node and all after it. Returns the number of released pages."""
         lost = sum(self.lose(n, list(n.pages)) for n in below(node))
         node.children.clear()
         self.prune(node)
         return lost
 
     def lose(self, node: Node, windows: Iterable[Window]) -> int:
-        """Release pages of a node. Returns how many."""
+        """Release a node's pages in these windows. Returns their number."""
         lost = [(self.pages.groups[window], node.pages.pop(window)) for window in windows]
         for group, page in lost:
             group.drop(page)
@@ -148,7 +148,7 @@ class PrefixCache:
         return len(lost)
 
     def prune(self, node: Node) -> None:
-        """Remove a node that has no pages and nothing after it, then the one before it if the same is true of that."""
+        """Remove a node without pages and without successors, then its predecessor if that has none either."""
         while node.above is not None and not node.pages and not node.children:
             del node.above.children[node.edge]
             node = node.above
@@ -176,7 +176,7 @@ def below(node: Node) -> Iterator[Node]:
 
 
 def above(node: Node) -> Iterator[Node]:
-    """Yield a node and those before it, as far as they hold pages."""
+    """Yield a node and those before it, up to the first without pages."""
     while node.above is not None and node.pages:
         yield node
         node = node.above

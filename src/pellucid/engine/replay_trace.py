@@ -3,7 +3,7 @@
     recorded, once      layers.3.attn.q [1 16 14 64]  ->  an event: its path, and where it lies
     replayed, watched   row 5 of it, copied           ->  a record, as if the forward had run
 
-Each output of a plan has memory of its own, so after every replay the same tensors hold the step's values. The inside of an op is
+Each output of a plan has its own memory, so after every replay the same tensors hold the step's values. The inside of an op is
 recomputed from this step's kv_cache, by the function that the op gave the recorder. Nothing of the model runs again.
 """
 
@@ -21,7 +21,7 @@ from pellucid.watching.watch import Cut, Watch
 if TYPE_CHECKING:
     from pellucid.engine.plans import DecodeStep
 
-Cuts = dict[str, list[Cut]]  # which part of a tensor belongs to which request, by its axes: see Watch.cuts
+Cuts = dict[str, list[Cut]]  # the requests' parts of a tensor, by its axes: see Watch.cuts
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TapEvent:
         return callable(self.flops)
 
     def emit(self, w: Watch, cuts: Cuts) -> None:
-        """Record the watched request's part of the tensor: a copy, since the next replay overwrites it. cuts: those of the step so far."""
+        """Record a copy of the watched request's part, since the next replay overwrites it. cuts: those of the step so far."""
         if self.rows is not None or self.spot.dims not in cuts:
             rows = None if self.rows is None else self.rows.clone()
             cuts[self.spot.dims] = w.cuts(self.x, self.spot.dims, rows)
@@ -57,7 +57,7 @@ class TapEvent:
 
 @dataclass(frozen=True)
 class InsideOp:
-    """The inside of an op. show: recomputes it and taps it, under `paths`."""
+    """The inside of an op. show: recomputes it and taps it under `paths`."""
 
     call: Call
     paths: tuple[str, ...]
@@ -69,7 +69,7 @@ class InsideOp:
 
 
 class TapRecorder(Watch):
-    """The watch of a step that is being recorded: it keeps events, and emits them to a real watch after each replay."""
+    """A watch of a plan's recording, which keeps events and emits them to a real watch after each replay."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
@@ -77,7 +77,7 @@ class TapRecorder(Watch):
         self.counts: dict[int, Callable[[], int]] = {}  # by storage; an attention's FLOPs depend on the length of its kv_cache
 
     def inside_of(self, names: tuple[str, ...]) -> None:
-        """None, so that the kernel runs without its reference."""
+        """Return None, so that the kernel runs without its reference."""
 
     def remember(self, names: tuple[str, ...], show: Callable[[], None]) -> None:
         if (path := here.calls[-1].path[self]) is not None:
@@ -85,7 +85,7 @@ class TapRecorder(Watch):
 
     @property
     def inner_paths(self) -> Iterator[str]:
-        """The paths of tensors inside ops."""
+        """Yield the paths of tensors inside ops."""
         return (path for e in self.events if isinstance(e, InsideOp) for path in e.paths)
 
     def call(self) -> Call:
@@ -101,7 +101,7 @@ class TapRecorder(Watch):
             self.counts[storage._cdata] = flops
 
     def cuts(self, x: Tensor, dims: str, rows: Tensor | None) -> list[Cut]:
-        """One cut for all requests; a request's rows are known only when a step is emitted."""
+        """Return one cut for all requests; a request's rows are known only when a step is emitted."""
         return [(None, (), rows)]
 
     def record(
@@ -117,7 +117,7 @@ class TapRecorder(Watch):
         return w.inside == "beside" or not any(map(w.wants, self.inner_paths))
 
     def emit(self, w: Watch, step: "DecodeStep", spans: tuple[Span, ...], logits: Tensor, tokens: Tensor) -> None:
-        """Record the step that was just replayed for these spans and tokens, as this watch would have seen it."""
+        """Emit the step just replayed for these spans and tokens to a watch, with the records of a forward."""
         cuts: Cuts = {}
         events = [e for e in self.events if any(map(w.wants, e.paths))]
         if any(e.needs_past for e in events):
@@ -134,7 +134,7 @@ class TapRecorder(Watch):
                     e.emit(w, cuts)
         finally:
             w.serial = own
-        marks = logits.untyped_storage().__dict__["pellucid"]  # for what is sampled from them
+        marks = logits.untyped_storage().__dict__["pellucid"]  # for the records of sampling
         for serial in set(marks) - {self.serial, *(other.serial for other in here.watches)}:
             del marks[serial]
         w.mark(logits.untyped_storage()).names |= marks[self.serial].names

@@ -1,6 +1,6 @@
-"""What the engine is asked, what it answers, and how far each text has come.
+"""Requests, their outputs, and the state of each text.
 
-A request is one prompt and n texts that go on from it; each text is a Sequence of its own once the prompt is stored.
+A request is one prompt and n texts that continue it; each text is a Sequence of its own after the prompt is stored.
 """
 
 from collections.abc import Hashable
@@ -18,10 +18,10 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt, and how it continues.
+    """One prompt, and the settings of its continuation.
 
     new: the most new tokens.  stops: tokens that end a text, each its last.  n: texts; each samples by its own index.
-    logprobs: how many likeliest tokens to return beside each new token's log-probability; None returns neither.
+    logprobs: the number of likeliest tokens to return with each new token's log-probability; None returns neither.
     scored: return the log-probabilities of the prompt.  source: an encoder's tokens.
     """
 
@@ -36,13 +36,13 @@ class Request:
 
     @property
     def budget(self) -> int:
-        """The most tokens that one of its texts comes to."""
+        """Return the most tokens of one of its texts."""
         return len(self.prompt) + self.new
 
 
 @dataclass(frozen=True)
 class Token:
-    """A new token; where the request has `logprobs`, its log-probability by the model's own distribution, and the likeliest ones."""
+    """A new token; if the request has `logprobs`, with its log-probability in the model's own distribution and the likeliest tokens."""
 
     id: int
     logprob: float | None = None
@@ -63,7 +63,7 @@ class Output:
 
 @dataclass(eq=False)
 class Sequence:
-    """One text on its way. stored: rows that its pages hold; the next steps compute the rest."""
+    """One text of a request. stored: rows in its pages; the next steps compute the rest."""
 
     number: int  # of its request, in the order of arrival
     index: int
@@ -71,24 +71,24 @@ class Sequence:
     tokens: list[int]
     stored: int = 0
     siblings: int = 0  # texts that begin when this one's prompt is stored
-    root: Hashable = None  # what its stored rows depend on besides its tokens: the prefix cache's key
+    root: Hashable = None  # everything that its stored rows depend on besides tokens: the prefix cache's key
     edited: bool = False  # by a watch, so that its pages never enter the prefix cache
     scores: list[float] = field(default_factory=list)
-    best: int | None = None  # the likeliest token of the last step, where a plan has computed it
+    best: int | None = None  # the likeliest token of the last step, if a plan has computed it
 
     @cached_property
     def key(self) -> int | str:
-        """Its name in the pages, and for a watch."""
+        """Return its name in the pages, and for a watch."""
         return name(self.number, self.index)
 
     @property
     def written(self) -> int:
-        """The number of new tokens so far."""
+        """Return the number of new tokens so far."""
         return len(self.tokens) - len(self.request.prompt)
 
     @property
     def pending(self) -> int:
-        """Rows not stored yet; 1 where it decodes."""
+        """Return the number of rows not stored yet; 1 while it decodes."""
         return len(self.tokens) - self.stored
 
 
@@ -100,7 +100,7 @@ def name(number: int, index: int) -> int | str:
 def check(module: Decoder | EncoderDecoder, request: Request, place: str = "") -> None:
     """Raise UseError for a request that no forward can answer: ids outside the vocabulary, no prompt, more tokens than positions.
 
-    place: which of several requests, "[3]".
+    place: the request's place in a list, for the error: "[3]".
     """
     if isinstance(module, Encoder):
         raise UseError("generate.encoder")
@@ -128,7 +128,7 @@ def is_integer(value: object, least: int) -> bool:
 
 
 def check_ids(ids: Tokens[int], vocab: int) -> None:
-    """Raise UseError unless every id lies in the vocabulary."""
+    """Raise UseError unless every id is in the vocabulary."""
     for i in ids:
         number = type(i) is int or isinstance(i, SupportsIndex)  # isinstance of a protocol takes 20 µs
         if not number or not 0 <= i.__index__() < vocab:

@@ -1,4 +1,4 @@
-"""Which rows of which sequences the next step runs: a function of the queue, and of what the pages have room for.
+"""The scheduler: the rows of the next step, as a function of the queue and the free pages.
 
 a step of 8 rows     a: 1   b: 1   c: 1     decoding sequences first, a row each
                      d: 3                   then the rest of prompts, oldest first
@@ -28,10 +28,10 @@ class SchedulerLimits:
 
 
 class Storage(Protocol):
-    """Where rows are kept (see memory.Memory; a simulation brings its own)."""
+    """The storage of rows (memory.Memory; a simulation has its own)."""
 
     def open(self, sequence: Sequence) -> int:
-        """Begin a sequence. Returns how many of its rows are stored already."""
+        """Begin a sequence. Returns the number of its rows that are stored already."""
 
     def can_grow(self, key: Hashable, tokens: int) -> bool:
         """True if the sequence can grow to `tokens`. Evicts unreferenced cache pages if that makes it fit."""
@@ -43,19 +43,19 @@ class Storage(Protocol):
         """Begin `sibling` on the pages of `sequence`."""
 
     def keep(self, sequence: Sequence) -> None:
-        """Offer what the sequence has stored to later ones."""
+        """Offer the sequence's stored rows to later ones."""
 
     def close(self, sequence: Sequence) -> None:
         """Give back all pages of the sequence."""
 
     def outgrown(self, sequence: Sequence) -> bool:
-        """True if a running sequence has become too long for the rows that it stored."""
+        """True if a running sequence has become too long for its stored rows."""
 
     def reopen(self, sequence: Sequence) -> int:
-        """Begin an outgrown sequence again. Returns how many of its rows are stored already."""
+        """Begin an outgrown sequence again. Returns the number of its rows that are stored already."""
 
     def forget(self) -> None:
-        """Drop all that ended sequences have left."""
+        """Drop all rows of ended sequences."""
 
     def recover(self) -> None:
         """Take back all pages of all sequences, after a step that failed at any call."""
@@ -63,7 +63,7 @@ class Storage(Protocol):
 
 @dataclass
 class Queue:
-    """running: oldest first.  waiting: next first."""
+    """The running sequences, oldest first, and the waiting ones, next first."""
 
     running: list[Sequence] = field(default_factory=list)
     waiting: deque[Sequence] = field(default_factory=deque)
@@ -80,12 +80,12 @@ def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits) -> dict[Se
         left += chunks.pop(last, 0)
         storage.close(last)
         last.stored, last.scores = 0, []
-        queue.waiting.appendleft(last)  # before it leaves the other: if the step fails between, it is in one of them
+        queue.waiting.appendleft(last)  # before it leaves the other queue: if the step fails between, it is in one of them
         queue.running.pop()
         return last
 
     def add(s: Sequence, rows: int) -> None:
-        """Add rows of a running sequence to the step, and preempt younger ones until its pages fit, or itself."""
+        """Add rows of a running sequence to the step. Preempts younger sequences until its pages fit, at last the sequence itself."""
         nonlocal left
         while not storage.can_grow(s.key, s.stored + rows):
             if preempt() is s:

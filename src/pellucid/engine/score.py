@@ -1,6 +1,6 @@
-"""How likely a text is: the log-probability of each of its tokens after those before it.
+"""Scores of a text: the log-probability of each token after those before it.
 
-A text longer than the model's window is read in windows that overlap, so that each token is still predicted from many:
+A text longer than the model's window is read in windows that overlap, so that each token is predicted from many:
 
     window 8, stride 6    0 1 2 3 4 5 6 7
                                       6 7 8 9 ...     8 and 9 are predicted from 6 and 7 on
@@ -25,9 +25,9 @@ WINDOW = 2048  # of a model that names no length of its own
 def score(
     module: Decoder | EncoderDecoder, ids: Sequence[int], window: int | None = None, stride: int | None = None, source: Sequence[int] = ()
 ) -> Tensor:
-    """Return the log-probability of every token but the first, [len(ids) - 1], in float32 at least; of every token after a source.
+    """Return the log-probability of every token but the first, [len(ids) - 1], in float32 at least; with a source, of every token.
 
-    window: tokens that are read together, by default as many as the model was made for.  stride: new ones in each, by default half.
+    window: tokens read together, by default the model's own length.  stride: new ones in each window, by default half.
     Raises UseError for ids outside the vocabulary, too few or too many of them, and a window or stride that does not fit.
     """
     window, stride = bounds(module, window, stride)
@@ -53,7 +53,7 @@ def score(
 
 
 def bounds(module: Decoder | EncoderDecoder, window: int | None, stride: int | None) -> tuple[int, int]:
-    """Return window and stride with their defaults. Raises UseError for those that do not fit the model."""
+    """Return window and stride, with defaults for None. Raises UseError if they do not fit the model."""
     cfg = module.config
     most = cfg.positions or cfg.context or WINDOW
     window = min(most, WINDOW) if window is None else window

@@ -1,8 +1,8 @@
-"""Streaming the text of one request: never half a character, and nothing of a stop string.
+"""The stream of one request's text: never half a character, and nothing of a stop string.
 
     stops "ab", "bcd"     tokens "xa" "c" "b" "cz" "ya" "b"     shown "x" "ac" "" "bcz" "y" ""
 
-The first complete stop string ends the text; of several that end there, the longest. So the cut does not depend on where tokens part.
+The first complete stop string ends the text; of several that end there, the longest. So the cut does not depend on the tokens' bounds.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ MOST, LONGEST = 16, 256  # stop strings of a request, and characters of one
 class Text:
     """The text of a stream of tokens, up to the first stop string.
 
-    shown: all that was returned so far.  stop: the stop string that ended the text, None while none did.
+    shown: the text returned so far.  stop: the stop string that ended the text, None if none did.
     """
 
     def __init__(self, stream: Stream, stops: Sequence[str] = ()) -> None:
@@ -39,7 +39,7 @@ class Text:
         return out + rest
 
     def release(self, piece: str) -> str:
-        """Add text. Returns all before a stop string, or all before the beginning of a possible one."""
+        """Add text. Returns the text before a stop string, or before the beginning of a possible one."""
         text = self.withheld + piece
         met = [(at + len(stop), at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]
         if met:
