@@ -62,7 +62,7 @@ class Segment:
     """One request's queries, and its stored keys and values.
 
     rows: its slice of T.  q_at [B T], k_at [B S]: positions, -1 for padding.  read(): the stored tensors [B S ...].
-    contiguous: True if the keys are at 0, 1, 2 ... without padding (under a window, from a later one on), and the queries the last of them.
+    contiguous: True if the keys are at 0, 1, 2 ... without padding (under a window, from a later one on), and the queries at the last.
     paged: their pages, if any.  kept: the tensors of an encoder's memory without padding.
     """
 

@@ -192,7 +192,7 @@ def attend_reference(
     sink = None if mask.sinks is None else mask.sinks.to(w.dtype)[:, None, None]
     w = w if sink is None else torch.cat([w, sink.expand(*w.shape[:-1], 1)], -1)
     pattern = w.softmax(-1, dtype=wide(w.dtype)).to(q.dtype)[..., : k.shape[1]]
-    if not (segment.contiguous and mask is causal):  # of a whole causal segment every row sees itself
+    if not (segment.contiguous and mask is causal):  # of a contiguous causal segment every row sees itself
         pattern = pattern.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
 
     def pattern_cell(i: Index) -> Terms:
