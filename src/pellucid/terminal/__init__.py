@@ -1,1 +1,1 @@
-"""A life, a cell, a structure as data, and as lines of a terminal. What is data knows nothing of how it is drawn."""
+"""Documents as lines of a terminal and as SVG pictures: runs, cells, structures, counts, benches."""

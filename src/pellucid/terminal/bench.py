@@ -1,4 +1,4 @@
-"""What `pellucid bench` has measured, as lines of a terminal and as JSON: the machine's limits, a model's phases beside their bounds."""
+"""The measurements of `pellucid bench` as lines of a terminal: the machine's limits, a model's phases beside their bounds."""
 
 import statistics
 from pathlib import Path
@@ -23,7 +23,7 @@ SETS = {"compute": "count.compute", "bandwidth": "count.bandwidth", None: "bench
 
 
 def limits(machine: MachineLimits) -> list[Text]:
-    """The machine, and each rate with the best and the median of its runs."""
+    """Write the machine, and each rate with the best and the median of its runs."""
     rows = headed(say("bench.rate"), say("bench.best"), say("bench.median"))
     for threads, rate in machine.read.items():
         rows.append(
@@ -37,11 +37,12 @@ def limits(machine: MachineLimits) -> list[Text]:
 
 
 def kept(file: Path) -> list[Text]:
+    """Write the file that keeps the limits."""
     return [Text(" " + say("bench.kept", file=file), "dim")]
 
 
 def drawn(bill: Bill, random: bool, phases: Phases, device: Device, served: Served, idle: Idle, width: int) -> list[Text]:
-    """A model's phases, part by part. On a machine that was not idle, times without a verdict."""
+    """Write a model's phases, part by part. If the machine was not idle, times without a comparison with the bounds."""
     s = bill.setting
     setting = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
     about = f"  {bill.family} · {say('explain.layers', count=len(bill.config.layers))} · {setting}"
@@ -75,7 +76,7 @@ def drawn(bill: Bill, random: bool, phases: Phases, device: Device, served: Serv
 
 
 def disturbed(idle: Idle) -> str:
-    """Why there is no verdict."""
+    """Write the reason why times are not compared: other processes' load and the steadiness of the runs."""
     others = "-" if idle.others is None else f"{100 * idle.others:.0f}%"
     return say("bench.disturbed", others=others, steadiness=f"{100 * idle.steadiness:.0f}%")
 
@@ -99,4 +100,5 @@ def engine(served: Served) -> list[str]:
 
 
 def ratio(x: AgainstBound, idle: Idle) -> str:
+    """Write the ratio of a time to its bound, "-" without one or if the machine was not idle."""
     return "-" if x.ratio is None or not idle.quiet else f"{x.ratio:.2f}"

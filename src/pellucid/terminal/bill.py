@@ -37,6 +37,7 @@ def drawn(bill: Bill, width: int, view: Scenario = Scenario()) -> list[Text]:  #
 
 
 def head(bill: Bill, width: int) -> Iterator[Text]:
+    """Yield the model and the setting in a line, then the bill's notes."""
     s = bill.setting
     setting = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
     reads = f"{len(bill.config.encoder)}+" if bill.config.encoder else ""
@@ -47,7 +48,7 @@ def head(bill: Bill, width: int) -> Iterator[Text]:
 
 
 def parameters(bill: Bill) -> list[Text]:
-    """By part, each with its share; and the bytes of all."""
+    """Write the parameters by part with their shares, their sum, and its bytes."""
     every = int(bill["parameters.total"])
     rows = headed(say("count.head.part"), say("count.head.number"), say("count.head.share"), say("count.head.formula"))
     rows += [
@@ -69,13 +70,13 @@ def parameters(bill: Bill) -> list[Text]:
 
 
 def dequantised(bill: Bill) -> str:
-    """What the bytes of plain numbers are: what pellucid itself holds of a format that it does not multiply in, else what it would."""
+    """Name the row of dequantised bytes: real ones for a format without kernels, hypothetical ones otherwise."""
     plain = bill.setting.activations
     return say("count.dequantised.were", dtype=plain) if bill.setting.weights in BITS else say("count.dequantised", dtype=plain)
 
 
 def short(symbols: str, most: int = 60) -> str:
-    """A sum's first summands."""
+    """Cut a sum after its first summands, to about `most` characters."""
     if len(symbols) <= most:
         return symbols
     cut = symbols.rfind(" + ", 0, most)
@@ -83,7 +84,7 @@ def short(symbols: str, most: int = 60) -> str:
 
 
 def kv_cache(bill: Bill, width: int) -> list[Text]:
-    """The bytes of the cache, a token's and a batch's; and what they would be with each other kind of attention."""
+    """Write the bytes of the cache, a token's and a batch's, and the same for each other kind of attention."""
     if "cache.bytes" not in bill:
         return []
     a_token, s = bill["cache.bytes_per_token"], bill.setting
@@ -113,7 +114,7 @@ def kv_cache(bill: Bill, width: int) -> list[Text]:
 
 
 def work(bill: Bill) -> list[Text]:
-    """The products of both phases."""
+    """Write the products of both phases."""
     rows = headed(say("count.head.phase"), say("count.head.amount"), say("count.head.what"))
     for phase in PHASES:
         if f"flops.{phase}" in bill:
@@ -124,7 +125,7 @@ def work(bill: Bill) -> list[Text]:
 
 
 def textbook(bill: Bill, width: int) -> list[Text]:
-    """The formulas of textbooks beside the counted numbers, with every summand of the difference."""
+    """Write the formulas of textbooks beside the counted numbers, with every summand of the difference."""
     out = []
     for b in closed_forms(bill):
         closed = f"{b.closed.symbols} = {count(int(b.closed))}"

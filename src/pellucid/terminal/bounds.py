@@ -14,7 +14,7 @@ COLUMNS = [Column(), Column(">", style="dim"), *[Column(">")] * 5, Column(style=
 
 
 def phase(title: str, rows_of: Sequence[Part], width: int) -> list[Text]:
-    """A phase's title, and a row for each of its parts with their shares of the time."""
+    """Write a phase's title, and a row for each of its parts with their shares of the time."""
     total = sum(p.seconds for p in rows_of)
     rows = headed(
         say("count.head.part"), say("count.head.layers"), say("count.head.products"), say("count.head.moved"),
@@ -28,17 +28,17 @@ def phase(title: str, rows_of: Sequence[Part], width: int) -> list[Text]:
 
 
 def headed(*titles: str) -> list[list[Cell]]:
-    """The heading of a table's columns, as its first row."""
+    """Return the titles of a table's columns as its first row."""
     return [[Text(title, "dim") for title in titles]]
 
 
 def sources(device: Device, width: int) -> list[Text]:
-    """Where a device's numbers come from."""
+    """Write the sources of a device's numbers."""
     sentences = [f"{say('count.sources')} {device.source}"]
     sentences += [f"{say('count.sources.memory')} {device.memory_source}"] if device.memory_source else []
     return [line for sentence in sentences for line in prose(sentence, width, "dim")]
 
 
 def priced(title: str, price: float | None, hour: float | None) -> str:
-    """A phase's title, with what a million tokens cost where an hour's price is known."""
+    """Return a phase's title, with the price of a million tokens if the price of an hour is known."""
     return title if hour is None else say("count.price", bound=title, price=f"{price:.4g}", hour=f"{hour:g}")

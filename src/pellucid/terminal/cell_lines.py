@@ -1,4 +1,4 @@
-"""A cell's terms as lines of a terminal: its factors and summands, the sum, and the number that the model holds."""
+"""A cell's terms as lines of a terminal: its factors and summands, their sum, and the model's own number."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ ENDS = 6  # summands shown at each end
 
 
 def account(c: Cell, dims: Mapping[str, str], width: int, everything: bool = False) -> list[Text]:
-    """The lines of `explain --cell`; dims: of the run's records, by path."""
+    """Write the lines of `explain --cell`. dims: the axes of the run's records, by path."""
     made, label = formula(c.seen, dims), labels(c.seen, dims)
     names = [label(name) for name in c.terms.factors]
     first, last = shortened(products := len(c.rows) - len(c.terms.added), products if everything else ENDS)
@@ -43,7 +43,7 @@ def account(c: Cell, dims: Mapping[str, str], width: int, everything: bool = Fal
 
 
 def written(c: Cell, i: int) -> list[str]:
-    """A summand's row: its number, its factors with signs between, its product."""
+    """Write a summand's row: its index, its factors with signs between, its product."""
     factors, summand = c.rows[i]
     cells = [str(i)]
     for n, f in enumerate(factors):
@@ -52,7 +52,7 @@ def written(c: Cell, i: int) -> list[str]:
 
 
 def chain(c: Cell, first: list[int], last: list[int]) -> str:
-    """The sum on one line: 0.31 - 1.20 + … + 0.02 = 2.41."""
+    """Write the sum on one line: 0.31 - 1.20 + … + 0.02 = 2.41."""
     shown = [*first, *last]
     numbers = [number(c.rows[i][1]) for i in shown[:3]] + (["…"] if len(c.rows) > 6 else [])
     numbers += [number(c.rows[i][1]) for i in shown[3:][-3:]]
@@ -61,5 +61,5 @@ def chain(c: Cell, first: list[int], last: list[int]) -> str:
 
 
 def precise(x: float) -> str:
-    """Enough figures to tell a float32 from its neighbour."""
+    """Write a number with nine figures, which tell a float32 from its neighbours."""
     return f"{x:.9g}"

@@ -1,4 +1,4 @@
-"""Several models side by side: a column each, what they are and what they take, row by row."""
+"""Several models side by side: a column each, with their shape, sizes and bounds by row."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from pellucid.terminal.grid import Cell, Grid
 
 
 def compare(bills: Sequence[Bill], hour: float | None = None) -> Grid:
-    """A sheet of bills."""
+    """Make a grid with a column for each bill. hour: the price of a device's hour."""
     limits = [bounds(b, hour) for b in bills]
     rows = [[name, *cells] for name, cells in [*shape(bills), *sizes(bills), *times(limits, hour)] if any(c is not None for c in cells)]
     return Grid("", ["", *(b.model for b in bills)], rows, list(dict.fromkeys(f"{b.model}: {note}" for b in bills for note in b.notes)))
@@ -25,7 +25,7 @@ Rows = Iterable[tuple[str, list[Cell]]]
 
 
 def shape(bills: Sequence[Bill]) -> Rows:
-    """What each model is."""
+    """Yield the rows of the models' shapes."""
 
     def each(name: str, f: Callable[[Config], Cell]) -> tuple[str, list[Cell]]:
         return name, [f(b.config) for b in bills]
@@ -44,29 +44,29 @@ def shape(bills: Sequence[Bill]) -> Rows:
 
 
 def several(values: Iterable[Any]) -> Cell:
-    """One value, or all that there are."""
+    """Return the one distinct value, or the list of them as text; None if there are none."""
     distinct = list(dict.fromkeys(values))
     return distinct[0] if len(distinct) == 1 else ", ".join(map(str, distinct)) or None
 
 
 def window(layer: Layer) -> int | None:
-    """How many tokens a layer sees, None where it sees all."""
+    """Return the number of tokens that a layer sees, None for all."""
     return layer.attn.window or layer.attn.chunk
 
 
 def experts(layer: Layer) -> str:
-    """256, 8 chosen."""
+    """Write a layer's experts: "256, 8 chosen"."""
     return say("count.row.chosen", experts=layer.ffn.experts, chosen=layer.ffn.chosen)
 
 
 def bytes_in(dtype: str) -> str:
-    """What the bytes of weights in a format are: pellucid multiplies in some as they lie on disk, and dequantises the others."""
+    """Name the row of a format's bytes: as stored, for a format that is dequantised on loading, or as in memory."""
     stored = dtype in FORMATS and dtype not in BITS
     return say("count.bytes.stored", dtype=dtype) if stored else say("count.bytes", dtype=dtype)
 
 
 def sizes(bills: Sequence[Bill]) -> Rows:
-    """What each model takes."""
+    """Yield the rows of the models' parameters, bytes and FLOPs."""
 
     def each(name: str, path: str, unit: str = "") -> tuple[str, list[Cell]]:
         return name, [Amount(int(b[path]), unit) if path in b else None for b in bills]
@@ -83,7 +83,7 @@ def sizes(bills: Sequence[Bill]) -> Rows:
 
 
 def times(limits: Sequence[dict[str, Any]], hour: float | None) -> Rows:
-    """The bounds of each on its device."""
+    """Yield the rows of the models' bounds on their devices."""
     if not any(limits):
         return
     yield say("count.row.device"), [report["device"] for report in limits]

@@ -1,4 +1,4 @@
-"""A table that can be read in a terminal, put into a spreadsheet, or into a text: one set of cells, three ways out, and JSON."""
+"""A grid of cells, written as lines of a terminal, CSV, Markdown, or JSON."""
 
 import csv
 import io
@@ -11,12 +11,12 @@ from rich.text import Text
 from pellucid.documents.amount import Amount
 from pellucid.terminal.table import Column, clipped, measure, prose, table
 
-Cell = str | int | Amount | None  # None: there is no such thing
+Cell = str | int | Amount | None  # None: not applicable
 
 
 @dataclass(frozen=True)
 class Grid:
-    """header: one name a column. rows: as long as the header. notes: sentences below."""
+    """A table. header: one name a column.  rows: as long as the header.  notes: sentences below."""
 
     title: str
     header: Sequence[str]
@@ -24,7 +24,7 @@ class Grid:
     notes: Sequence[str] = ()
 
     def lines(self, width: int) -> list[Text]:
-        """For a terminal; columns that find no place stand below, beside the first one again."""
+        """Write the grid for a terminal. Columns that do not fit are in blocks below, each with the first column again."""
         out = [Text(self.title, "bold")] if self.title else []
         cells: list[list[Text | str]] = [[Text(name, "dim") for name in self.header]]
         cells += [[shown(c) for c in row] for row in self.rows]
@@ -38,7 +38,7 @@ class Grid:
         return out
 
     def blocks(self, cells: Sequence[Sequence[Text | str]], width: int) -> Iterator[list[int]]:
-        """Columns that stand side by side."""
+        """Yield the columns of each block that fits `width`."""
         sizes = [max(measure(row[i]) for row in cells) for i in range(len(self.header))]
         block, used = [0], sizes[0] + 1
         for i, size in enumerate(sizes[1:], 1):
@@ -50,7 +50,7 @@ class Grid:
         yield block
 
     def csv(self) -> str:
-        """With whole numbers, not rounded; a row of amounts names its unit in its first cell."""
+        """Write the grid as CSV, with exact numbers. A row of amounts has its unit in its first cell."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.header)
@@ -61,17 +61,17 @@ class Grid:
         return out.getvalue()
 
     def markdown(self) -> str:
-        """A table of Markdown, and the notes below it."""
+        """Write the grid as a table of Markdown, with the notes below it."""
         rows = [list(self.header), ["---"] * len(self.header), *([shown(c) for c in row] for row in self.rows)]
         lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
         return "\n".join([*lines, *(f"\n{note}" for note in self.notes)]) + "\n"
 
     def document(self, name: str) -> dict[str, Any]:
-        """As JSON."""
+        """Return the grid as JSON."""
         rows = [[c.value if isinstance(c, Amount) else c for c in row] for row in self.rows]
         return {"schema": 1, "table": name, "header": list(self.header), "rows": rows, "notes": list(self.notes)}
 
 
 def shown(cell: Cell) -> str:
-    """A cell as people read it."""
+    """Write a cell with separators and units, "–" for None."""
     return "–" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)

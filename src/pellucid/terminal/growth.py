@@ -1,4 +1,4 @@
-"""How the cache grows with the context, a line for each model: straight for full attention, flat where windows stop growing."""
+"""The growth of the cache with the context, a line for each model: straight for full attention, flat for windows."""
 
 from collections.abc import Sequence
 from math import log2
@@ -13,7 +13,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 540.0, 90.0, 190.0, 50.0, 50.0
 
 
 def growth(bills: Sequence[Bill]) -> str:
-    """The picture: tokens across by powers of 2, bytes up by powers of 2."""
+    """Draw the picture: tokens across by powers of 2, bytes up by powers of 2."""
     most = max(131_072, *(b.setting.context for b in bills))
     reaches = (b.config.positions or most for b in bills)
     least = max(0, min(7, *(int(log2(n)) - 1 for n in reaches)))  # so that a short table of positions has two points too
@@ -46,7 +46,7 @@ def growth(bills: Sequence[Bill]) -> str:
 
 
 def apart(heights: Sequence[float], least: float = 14.0) -> list[float]:
-    """Heights that are never closer than a line of text, each as near as that leaves it, from the top on."""
+    """Move heights down, from the top on, until no two are closer than `least`, a line of text."""
     out, free = list(heights), float("-inf")
     for i in sorted(range(len(out)), key=out.__getitem__):
         out[i] = max(out[i], free)
@@ -55,5 +55,5 @@ def apart(heights: Sequence[float], least: float = 14.0) -> list[float]:
 
 
 def kv_cache(bill: Bill, context: int) -> int:
-    """Bytes that a batch of this context leaves in every layer."""
+    """Return the bytes of the cache of a batch with this context, over all layers."""
     return bytes_held(bill, context, bill.setting.batch) - int(bill["bytes.total"])

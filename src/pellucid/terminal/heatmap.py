@@ -1,4 +1,4 @@
-"""What one head looks at, as a table of shares in percent: queries down, keys across, each row adds up to 100."""
+"""One head's attention as a table of shares in percent: queries down, keys across, each row adds up to 100."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ CELL = 6  # characters of a share with its space
 
 
 def heat(share: Tensor, queries: Sequence[str], keys: Sequence[str], width: int, colour: bool) -> list[Text]:
-    """share [T S], each row's weights; what a row may not see stays empty, and of too many keys the last are shown."""
+    """Draw share [T S]. A hidden key's cell stays empty; of more keys than fit, the last are shown."""
     label = min(max(map(measure, queries), default=0), max(8, width // 5))
     fits = max(1, (width - label - 3) // CELL)
     start = max(0, len(keys) - fits)

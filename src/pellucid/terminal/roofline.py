@@ -13,7 +13,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1200.0, 560.0, 100.0, 330.0, 60.0, 50.
 
 
 def roofline(bill: Bill, device: Device) -> str:
-    """The picture: each part stands on the roof, at the rate that it can reach at most."""
+    """Draw the picture: each part is a point on the roof, at the highest rate that it can reach."""
     points_of = {
         phase: [p for p in parts(bill, phase, device) if p.flops and p.moved] for phase in ("prefill", "decode") if f"flops.{phase}" in bill
     }
@@ -53,5 +53,5 @@ def roofline(bill: Bill, device: Device) -> str:
 
 
 def rate(p: Part) -> float:
-    """FLOP a second at the bound."""
+    """Return a part's FLOP a second at its bound."""
     return p.flops / p.seconds

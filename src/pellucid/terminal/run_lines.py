@@ -1,6 +1,6 @@
-"""A run as lines of a terminal: the pieces, a line a tensor, the candidates, the pick, and a legend of what was shown.
+"""A run as lines of a terminal: the pieces, a line a tensor, the candidates, the choice, and a legend.
 
-The table is laid out once for all its lines, from what they hold and how wide the terminal is; at 80 columns a formula may end in "…".
+The table is laid out once for all its lines, from their cells and the terminal's width; at 80 columns a formula may end in "…".
 """
 
 import re
@@ -23,16 +23,16 @@ from pellucid.terminal.heatmap import heat
 from pellucid.terminal.sparkline import bar, strip
 from pellucid.terminal.table import Cell, Column, clipped, cut, line, measure, prose, table, widths
 
-NARROW = 100  # columns from which on there are two spaces between cells
-WIDE = 118  # and from which on weights have a column of their own
+NARROW = 100  # columns of a terminal from which on there are two spaces between cells
+WIDE = 118  # columns from which on weights have a column of their own
 STRIP = (8, 32)  # least and greatest width of a picture
-PIECES = (12, 4)  # of a long prompt, the first and last pieces that are shown
+PIECES = (12, 4)  # shown pieces at the start and the end of a long prompt
 TITLE, DIM, NAME, MARK = "bold", "dim", "cyan", "yellow"
 
 
 @dataclass(frozen=True)
 class Display:
-    """What is asked for: how wide, whether in colour, which layers and head, whether nothing is folded, whether a legend ends it."""
+    """The settings of `explain`'s lines. layers: to unfold.  head: to show.  everything: True folds nothing.  legend: at the end."""
 
     width: int = 80
     colour: bool = False
@@ -46,7 +46,7 @@ Entry = tuple[list[Cell], TensorView] | Text  # a row of the table and the line 
 
 
 def story(run: RunView, display: Display) -> list[Text]:
-    """All lines of `explain`."""
+    """Write all lines of `explain`. Raises UseError for a head that the model does not have."""
     if display.head is not None and not 0 <= display.head < run.heads:
         raise UseError("explain.head", found=display.head, last=run.heads - 1)
     hidden = folded(run, display.layers or ((0,) if display.head is not None else ()), display.everything)
@@ -67,7 +67,7 @@ def story(run: RunView, display: Display) -> list[Text]:
 
 
 def header(run: RunView, width: int) -> Iterator[Text]:
-    """The model in a line, with what it computes in and why; the reason has a line of its own where the first has no room."""
+    """Yield the model in a line, with its dtype and the reason for it, in a second line if the first would be too long."""
     m = run.model
     facts = [m.family.name, say("explain.layers", count=len(m.config.layers)), say("explain.parameters", count=count(m.num_parameters()))]
     full, brief = (
@@ -79,7 +79,7 @@ def header(run: RunView, width: int) -> Iterator[Text]:
 
 
 def pieces(run: RunView, display: Display) -> list[Text]:
-    """The prompt's pieces: position, piece, id, bytes."""
+    """Write the prompt's pieces: position, piece, id, bytes."""
     titles = [say("explain.position"), say("explain.piece"), say("explain.id"), say("explain.bytes")]
     columns = [Column(">", style=DIM), Column(most=max(20, display.width // 3), style=NAME), Column(">"), Column(style=DIM)]
     every = [[str(i), visible(p), str(p.id), p.raw.hex(" ")] for i, p in enumerate(run.pieces)]
@@ -91,20 +91,20 @@ def pieces(run: RunView, display: Display) -> list[Text]:
 
 
 def fed(run: RunView, step: StepView, index: int) -> Text:
-    """What a further step was given."""
+    """Write the tokens fed to a later step."""
     tokens = " ".join(named(run, i) for i in step.fed)
     sentence = say("explain.fed", token=tokens, before=step.cached, after=step.cached + len(step.fed))
     return Text.assemble((say("explain.step", step=index), TITLE), ("  " + sentence, DIM))
 
 
 def named(run: RunView, id: int) -> str:
-    """A token by its piece and id."""
+    """Write a token as its piece and id."""
     text = visible(piece_of(tokenizer_of(run.model), id))
     return f"{text} ({id})" if text else f"({id})"
 
 
 def rows(run: RunView, step: StepView, hidden: set[str], display: Display) -> Iterator[Entry]:
-    """The table's rows in order, blocks under headings, hidden blocks as the line of their output."""
+    """Yield the table's rows in order, blocks under headings, folded blocks as the line of their output."""
     parameters = {b["path"]: b["parameters"] or 0 for b in blocks(run.run)}
     for block, group in groupby(step.tensors, key=lambda one: one.block):
         lines = list(group)
@@ -149,12 +149,12 @@ def mark(one: TensorView) -> Text:
 
 
 def weight(w: Weight) -> Text:
-    """A weight's own line, of an unfolded run."""
+    """Write a weight's own line, for `everything`."""
     return Text.assemble((f"      {w.path}", NAME), (f"  {w.axes}  = {count(w.count)}  {w.dtype}", DIM))
 
 
 def laid(entries: Sequence[Entry], display: Display) -> list[Text]:
-    """The table: everything at its own width, formulas and pictures in what is left."""
+    """Lay out the table: every column at its own width, formulas and pictures in the remaining width."""
     wide, gap = display.width >= WIDE, 2 if display.width >= NARROW else 1
     titles: list[Cell] = [Text(t, DIM) for t in column_titles()]
     body = [e[0] for e in entries if not isinstance(e, Text)]
@@ -181,7 +181,7 @@ def laid(entries: Sequence[Entry], display: Display) -> list[Text]:
 
 
 def left(need: Sequence[int], width: int, gap: int) -> int:
-    """What the other columns leave for formulas and pictures."""
+    """Return the width that the other columns leave for formulas and pictures."""
     return width - sum(need) + need[2] - gap * len([n for n in need if n])
 
 
@@ -194,7 +194,7 @@ def squeezed(made: Cell, one: TensorView, width: int) -> Cell:
 
 
 def column_titles() -> list[str]:
-    """What stands above the table."""
+    """Return the titles of the table's columns."""
     return [
         " " + say("explain.tensor"), say("explain.axes"), say("explain.made"), say("explain.weights"),
         say("explain.picture"), say("explain.min"), say("explain.mean"), say("explain.max"),
@@ -202,7 +202,7 @@ def column_titles() -> list[str]:
 
 
 def patterns(run: RunView, step: StepView, hidden: set[str], display: Display) -> list[Text]:
-    """What one head of the unfolded blocks looks at: a table of shares, queries down, keys across."""
+    """Draw one head's attention in each unfolded block: a table of shares, queries down, keys across."""
     out: list[Text] = []
     for one in step.tensors:
         if display.head is None or one.block in hidden or not one.name.endswith("pattern"):
@@ -218,7 +218,7 @@ def patterns(run: RunView, step: StepView, hidden: set[str], display: Display) -
 
 
 def verdict(run: RunView, step: StepView, display: Display) -> Iterator[Text]:
-    """What may come next, or stand in each blank; a model without either says so."""
+    """Yield the candidates for the next token, or for each blank, or a sentence for a model with neither."""
     if run.model.device.type == "meta":
         yield from prose(say("explain.shapes"), display.width, DIM)
     elif not step.answers:
@@ -229,7 +229,7 @@ def verdict(run: RunView, step: StepView, display: Display) -> Iterator[Text]:
 
 
 def choice(run: RunView, answer: Answer, display: Display) -> list[Text]:
-    """The candidates with their probabilities, and the pick."""
+    """Write the candidates with their probabilities, and the chosen one."""
     titles = [say("explain.piece"), say("explain.id"), say("explain.logit"), say("explain.probability"), ""]
     columns = [Column(most=display.width // 3, style=NAME), Column(">"), Column(">"), Column(">"), Column(style="green")]
     most = max(8, min(40, display.width - 48))
@@ -244,19 +244,19 @@ def choice(run: RunView, answer: Answer, display: Display) -> list[Text]:
 
 
 def percent(x: float) -> str:
-    """A probability: 98.21%, 0.0123%."""
+    """Write a probability: 98.21%, 0.0123%."""
     return f"{number(100 * x)}%"
 
 
 def notation(run: RunView, hidden: set[str]) -> list[str]:
-    """What the signs of the formulas that are shown mean, each once."""
+    """Explain the signs of the shown formulas, each once."""
     dims = {s.path: s.dims for s in run.trace}
     shown = (one for one in run.steps[0].tensors if one.block not in hidden)
     return sentences([note for one in shown for note in notes(one.seen, dims, one.made)])
 
 
 def footer(run: RunView, display: Display, hidden: set[str]) -> Iterator[Text]:
-    """What the letters and signs mean, and where to look next."""
+    """Yield the legend: the axes' letters, the formulas' signs, and further commands."""
     used = legend([one.dims for m in run.steps for one in m.tensors])
     body: list[list[Cell]] = [[Text(letter, TITLE), say(f"axis.{letter}")] for letter in used if letter != "B"]
     if display.width >= WIDE:

@@ -1,6 +1,6 @@
 """A row of numbers as a small picture: the first token above, the last below, each cell the largest magnitude of its range.
 
-With colour a cell is blue below 0, white at 0, red above; without, ' ░▒▓█' tell the magnitudes of the last token.
+With colour a cell is blue below 0, white at 0, red above; without colour ' ░▒▓█' show the magnitudes of the last token.
 """
 
 from itertools import pairwise
@@ -16,7 +16,7 @@ ROWS = "TNS"  # the axes whose first and last row are shown, by preference
 
 
 def ends(value: Tensor, dims: str) -> tuple[Tensor, Tensor]:
-    """The first and the last token's numbers, flat; of a tensor without tokens, all twice."""
+    """Return the first and the last token's numbers, flat; for a tensor without tokens, all numbers twice."""
     axes = dims.split()
     at = next((axes.index(letter) for letter in ROWS if letter in axes[:-1]), None)
     if at is None:
@@ -25,7 +25,7 @@ def ends(value: Tensor, dims: str) -> tuple[Tensor, Tensor]:
 
 
 def cells(row: Tensor, width: int) -> list[float]:
-    """row [n] in width cells, each the number of largest magnitude in its range; fewer numbers than cells repeat.
+    """Reduce row [n] to `width` cells, each the number of largest magnitude in its range. Fewer numbers than cells repeat.
 
     cells([1, -3, 2, 0], 2) is [-3, 2]
     """
@@ -39,7 +39,7 @@ def cells(row: Tensor, width: int) -> list[float]:
 
 
 def strip(value: Tensor, dims: str, width: int, colour: bool) -> Text:
-    """The picture of a tensor, `width` characters wide; of one on meta, blank."""
+    """Draw a tensor, `width` characters wide; on meta, blank."""
     if value.is_meta:
         return Text(" " * width)
     above, below = (cells(row, width) for row in ends(value, dims))
@@ -53,19 +53,19 @@ def strip(value: Tensor, dims: str, width: int, colour: bool) -> Text:
 
 
 def shade(x: float, top: float) -> str:
-    """One of five shades by |x| / top; only 0 and what is a twentieth of it is blank."""
+    """Return one of five shades by |x| / top; below a twentieth it is blank."""
     part = abs(x) / top if top else 0.0
     return SHADES[0 if part < 0.05 else 1 + min(3, int(part * 4))]
 
 
 def tint(x: float, top: float) -> Color:
-    """The colour of x between -top and top."""
+    """Return the colour of x between -top and top."""
     part = min(1.0, abs(x) / top) if top else 0.0
     end = RED if x > 0 else BLUE
     return Color.from_rgb(*(round(w + (e - w) * part) for w, e in zip(WHITE, end, strict=True)))
 
 
 def bar(part: float, width: int) -> str:
-    """A bar of eighths: bar(0.5, 4) is two full blocks."""
+    """Draw a bar in eighths: bar(0.5, 4) is two full blocks."""
     eighths = round(max(0.0, min(1.0, part)) * width * 8)
     return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")

@@ -1,6 +1,6 @@
-"""What a model is made of: its configuration, its weights with their axes and shapes, and how many numbers each part holds.
+"""The structure of a model: its configuration, its weights with their axes and shapes, and the parameters of each part.
 
-Blocks that are alike are one entry with how often they come; only shapes are needed, so a model on meta will do.
+Equal blocks are one entry with their count. Only shapes are needed, so a model on meta will do.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """Weights that belong together: a block and those like it, or what stands outside of blocks. paths: of its blocks."""
+    """The weights of a block and of those equal to it, or weights outside of blocks. paths: of its blocks."""
 
     paths: list[str]
     weights: list[Weight]
 
     @property
     def count(self) -> int:
-        """Parameters of one of its blocks."""
+        """Count the parameters of one block."""
         return sum(w.count for w in self.weights if w.parameter)
 
 
@@ -50,7 +50,7 @@ def groups(model: Model, everything: bool = False) -> list[WeightGroup]:
 
 
 def order(model: Model) -> Any:
-    """Weights in the order in which a token meets them: tables, blocks, the last norm, the head."""
+    """Return a sort key that orders weights by their use in a forward: tables, blocks, the last norm, the head."""
     stacks = ["embed", "positions", "encoder.layers", "encoder", "layers", "decoder.layers", "decoder", "norm", "head"]
     blocks = list(dict.fromkeys(block(w.path)[0] for w in weights(model.module)))
 
@@ -64,7 +64,7 @@ def order(model: Model) -> Any:
 
 
 def tied(model: Model) -> dict[str, str]:
-    """Paths that name a weight a second time, and the first path of each."""
+    """Return the paths that name a weight a second time, and the first path of each."""
     names: dict[int, str] = {}
     again: dict[str, str] = {}
     for path, p in model.module.named_parameters(remove_duplicate=False):
@@ -81,11 +81,11 @@ PUBLIC = (
     "source",
     "published",
     "notes",
-)  # what the catalogue tells of a model, besides its shape
+)  # the catalogue's fields of a model, besides its shape
 
 
 def document(model: Model) -> dict[str, Any]:
-    """The structure as JSON."""
+    """Return the structure as JSON."""
     entry = entry_of(model.name)
     return {
         "schema": SCHEMA,
@@ -104,7 +104,7 @@ def document(model: Model) -> dict[str, Any]:
 
 
 def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
-    """The structure as lines of a terminal."""
+    """Write the structure as lines of a terminal. everything: each block by itself, neutral fields too."""
     facts = [model.family.name, say("explain.layers", count=len(model.config.layers))]
     facts += [say("explain.parameters", count=count(model.num_parameters())), str(model.dtype).removeprefix("torch.")]
     out = [Text.assemble((model.name, "bold"), ("  " + " · ".join(facts), "dim")), Text()]
@@ -136,14 +136,14 @@ def heading(g: WeightGroup) -> Text:
 
 
 def row(w: Weight, inner: bool) -> list[Cell]:
-    """A weight's cells. What is no parameter, a buffer, has no count."""
+    """Return a weight's cells. A buffer has no count."""
     name = f"  {block(w.path)[1]}" if inner else w.path
     axes = "" if w.dims is None else w.dims
     return [name, axes, shape(w.shape), count(w.count) if w.parameter else Text(say("show.buffer"), "dim")]
 
 
 def sources(model: Model) -> Iterator[str]:
-    """The catalogue's lines on a model of this name: its makers, the source of its configuration, their statements."""
+    """Yield the catalogue's sentences on a model of this name: its makers, the source of its configuration, their statements."""
     if (entry := entry_of(model.name)) is None:
         return
     yield say("show.published", **{name: entry[name] for name in ("name", "organisation", "released", "source")})
@@ -153,7 +153,7 @@ def sources(model: Model) -> Iterator[str]:
 
 
 def settings(model: Model, everything: bool = False) -> Iterator[str]:
-    """The configuration, plainly: whole-model fields on a line, then each run of like layers. everything: neutral fields too."""
+    """Yield the configuration: the model's own fields on a line, then each run of equal layers. everything: neutral fields too."""
     config = model.config
     yield fields(config, ("layers", "encoder", "ignored"), everything)
     own = "layers" if config.encoder is None else "decoder.layers"
@@ -171,7 +171,7 @@ def settings(model: Model, everything: bool = False) -> Iterator[str]:
 
 
 def fields(spec: Any, leave: tuple[str, ...] = (), everything: bool = False) -> str:
-    """A dataclass's fields as "name value"; nested ones in brackets. Neutral ones are left out unless `everything` is asked for."""
+    """Write a dataclass's fields as "name value", nested ones in brackets. leave: fields to omit.  everything: neutral ones too."""
     shown = []
     for name, field in spec.__dataclass_fields__.items():
         if everything and name not in leave:
@@ -192,5 +192,5 @@ def fields(spec: Any, leave: tuple[str, ...] = (), everything: bool = False) -> 
 
 
 def plain(value: object) -> str:
-    """A field's value."""
+    """Write a field's value."""
     return f"{value:g}" if isinstance(value, float) else str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -1,6 +1,6 @@
-"""Columns of text that line up at any width, in any script: widths are of terminal cells, and Chinese characters have two.
+"""Columns of text, aligned at any width in any script: widths are in terminal cells, of which a Chinese character has two.
 
-A cell that is too long ends in "…"; nothing is ever wrapped.
+A cell that is too long ends in "…"; only prose is wrapped.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Cell = Text | str
 
 @dataclass(frozen=True)
 class Column:
-    """How a column is set: "<" to the left, ">" to the right; at most `most` cells wide; in this style."""
+    """The setting of a column. side: "<" for left, ">" for right.  most: its greatest width."""
 
     side: str = "<"
     most: int = 10_000
@@ -23,12 +23,12 @@ class Column:
 
 
 def text(cell: Cell, style: str = "") -> Text:
-    """A cell as rich text."""
+    """Return a cell as rich text."""
     return cell.copy() if isinstance(cell, Text) else Text(cell, style)
 
 
 def cut(cell: Cell, width: int, style: str = "") -> Text:
-    """A cell of at most this width."""
+    """Cut a cell to at most this width."""
     t = text(cell, style)
     if t.cell_len > width:
         t.truncate(width, overflow="ellipsis" if width > 1 else "crop")
@@ -36,25 +36,25 @@ def cut(cell: Cell, width: int, style: str = "") -> Text:
 
 
 def fitted(cell: Cell, width: int, side: str = "<", style: str = "") -> Text:
-    """A cell cut or filled to exactly this width."""
+    """Cut or fill a cell to exactly this width."""
     t = cut(cell, width, style)
     gap = Text(" " * (width - t.cell_len))
     return gap + t if side == ">" else t + gap
 
 
 def widths(rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> list[int]:
-    """The width that each column needs, within its bound."""
+    """Return the width that each column needs, within its bound."""
     needed = [max((measure(row[i]) for row in rows if i < len(row)), default=0) for i in range(len(columns))]
     return [min(n, c.most) for n, c in zip(needed, columns, strict=True)]
 
 
 def measure(cell: Cell) -> int:
-    """How many cells of a terminal a text takes."""
+    """Return the number of terminal cells that a text takes."""
     return cell.cell_len if isinstance(cell, Text) else cell_len(cell)
 
 
 def line(row: Sequence[Cell], columns: Sequence[Column], sizes: Sequence[int], gap: int, indent: int = 0) -> Text:
-    """One row; columns of width 0 leave no gap; spaces at the end are cut."""
+    """Write one row. A column of width 0 leaves no gap; trailing spaces are removed."""
     out = Text(" " * indent)
     first = True
     for cell, column, width in zip(row, columns, sizes, strict=True):
@@ -67,18 +67,18 @@ def line(row: Sequence[Cell], columns: Sequence[Column], sizes: Sequence[int], g
 
 
 def table(rows: Sequence[Sequence[Cell]], columns: Sequence[Column], gap: int = 2, indent: int = 1) -> list[Text]:
-    """Rows as lines."""
+    """Write rows as lines, with columns as wide as they need."""
     sizes = widths(rows, columns)
     return [line(row, columns, sizes, gap, indent) for row in rows]
 
 
 def clipped(lines: Sequence[Text], width: int) -> list[Text]:
-    """Lines of at most this many cells."""
+    """Cut lines to at most `width` cells."""
     return [cut(one, width) for one in lines]
 
 
 def prose(sentence: str, width: int, style: str = "", indent: int = 1) -> list[Text]:
-    """A sentence in lines of at most this many cells, broken between words, or between characters where there are no spaces."""
+    """Wrap a sentence to lines of at most `width` cells, between words, or between characters in a script without spaces."""
     out = []
     for one in Text(sentence, style).wrap(Console(width=width), max(8, width - indent)):
         one.rstrip()

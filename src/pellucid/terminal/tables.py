@@ -23,7 +23,10 @@ KINDS = {
 
 
 def table(name: str, n: int | None, bill: Callable[[], Bill]) -> Grid:
-    """A table by its name: configurations, gpt2, complexity for n tokens, or of a model block by block, whose bill is made when needed."""
+    """Make a table by its name: "configurations", "gpt2", "complexity" for n tokens, or a model's, from `bill()`, block by block.
+
+    Raises UseError with near names for an unknown one.
+    """
     own = {"configurations": configurations, "gpt2": gpt2, "complexity": lambda: complexity(n or 512, 512)}
     if name in own:
         return own[name]()
@@ -37,7 +40,7 @@ def table(name: str, n: int | None, bill: Callable[[], Bill]) -> Grid:
 
 
 def parameters(name: str) -> Bill:
-    """A model's parameters alone."""
+    """Return the bill of a model's parameters alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         family, cfg = described(name)
@@ -45,7 +48,7 @@ def parameters(name: str) -> Bill:
 
 
 def configurations() -> Grid:
-    """Every model of the catalogue; those whose makers disclosed nothing, with what they stated and what is merely reported."""
+    """Make the table of every model of the catalogue. Undisclosed ones have their makers' statements and reports as notes."""
     header = [
         say("count.table.model"), say("count.table.released"), say("count.row.attention"), say("count.row.layers"), say("count.row.width"),
         say("count.row.heads"), say("count.row.kv_heads"), say("count.row.head_width"), say("count.row.ffn"), say("count.row.experts"),
@@ -60,7 +63,7 @@ def configurations() -> Grid:
 
 
 def configuration(entry: dict[str, Any]) -> list[Cell]:
-    """A row of the table; a model of no family here has its published count alone."""
+    """Return an entry's cells. A model of an unsupported family has its published count alone."""
     nothing: list[Cell] = [None] * 9
     if "statements" in entry:
         return [*nothing, say("count.table.undisclosed"), None, None]
@@ -75,7 +78,7 @@ def configuration(entry: dict[str, Any]) -> list[Cell]:
 
 
 def row(cfg: Config) -> list[Cell]:
-    """What a model is."""
+    """Return the cells of a model's shape."""
     sparse = [one.ffn for one in cfg.layers if one.ffn.experts]
     return [
         kinds(cfg),
@@ -91,11 +94,11 @@ def row(cfg: Config) -> list[Cell]:
 
 
 def blocks(bill: Bill) -> Grid:
-    """A model block by block: every part of every kind of layer, of one and of all of them."""
+    """Make the table of a model block by block: every part of every kind of layer, in one layer and in all of them."""
     parts: dict[tuple[str, str, int], int] = {}
     for c in bill.weights:
         if c.weight.parameter:
-            key = where(bill, c.path), c.part, c.times  # a table that all layers share is there once
+            key = where(bill, c.path), c.part, c.times  # a table that all layers share is counted once
             parts[key] = parts.get(key, 0) + c.weight.count
     rows: list[list[Cell]] = [[place, part, times, n, times * n] for (place, part, times), n in parts.items()]
     rows.append([say("count.total"), "", None, None, int(bill["parameters.total"])])
@@ -111,7 +114,7 @@ def blocks(bill: Bill) -> Grid:
 
 
 def where(bill: Bill, path: str) -> str:
-    """The layers that a path stands for, "layers.3-60", or nothing outside of layers."""
+    """Write the layers of a path, "layers.3-60"; "" outside of layers."""
     place = PLACE.fullmatch(path)
     if place is None:
         return ""
@@ -151,7 +154,7 @@ def gpt2() -> Grid:
 
 
 def complexity(n: int, d: int) -> Grid:
-    """Kinds of layers for n tokens of width d."""
+    """Make the table that compares kinds of layers for n tokens of width d."""
     counted = [say("count.table.work"), say("count.table.steps"), say("count.table.path")]
     header = [say("count.table.layer"), *(name for of in counted for name in (of, say("count.table.here", of=of, n=n)))]
     rows: list[list[Cell]] = [

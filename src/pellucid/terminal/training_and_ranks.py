@@ -1,4 +1,4 @@
-"""Training and several devices, as lines of a terminal: what each takes, with its formula."""
+"""Training and several devices as lines of a terminal: memory, FLOPs and traffic with their formulas."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,18 +36,18 @@ COLUMNS = [Column(), Column(">"), Column(style="dim")]
 
 
 def phase_of(phase: str) -> str:
-    """A phase, as people call it."""
+    """Return a phase's name in the user's language."""
     return say(PHASES[phase])
 
 
 def row(name: str, n: Number, unit: str) -> list[Cell]:
-    """A name, an amount, its formula."""
+    """Return a row: a name, an amount, its formula."""
     amount = f"{n.value:,}" if n.value < 0 else scaled(n.value, unit)
     return [name, amount, " = ".join(x for x in (n.symbols, n.filled) if x)]
 
 
 def trained(bill: Bill, way: Way, width: int) -> list[Text]:
-    """One step of training."""
+    """Write the memory and FLOPs of one training step."""
     cost = training(bill, way)
     s = bill.setting
     out = [Text(say("count.train", context=count(s.context), batch=count(s.batch)), "bold")]
@@ -63,7 +63,7 @@ def trained(bill: Bill, way: Way, width: int) -> list[Text]:
 
 
 def held_as(bill: Bill, way: Way, name: str) -> str:
-    """What a line of memory is: weights that are frozen lie as they are stored."""
+    """Name a row of memory: frozen weights by their stored format, others by `MEMORY`."""
     if name == "weights" and way.rank is not None:
         return say("count.train.frozen", dtype=bill.setting.weights)
     if name == "weights" and "bytes.dequantised" in bill:
@@ -114,19 +114,19 @@ def over_device(bill: Bill, view: Scenario, split: Split, width: int) -> list[Te
 
 
 def largest(bill: Bill, report: Mapping[str, Any], width: int) -> list[Text]:
-    """The largest batch and the longest context, each where the other stays."""
+    """Write the largest batch at this context, and the longest context at this batch."""
     batch, context = (any_of(report[name]) for name in ("largest_batch", "longest_context"))
     at, of = count(bill.setting.context), count(bill.setting.batch)
     return prose(say("count.largest", batch=batch, context=context, at=at, of=of), width)
 
 
 def any_of(n: int | None) -> str:
-    """A largest number, or that there is none."""
+    """Write a limit, or the word for none."""
     return say("count.any") if n is None else count(n)
 
 
 def between(bill: Bill, bounds: tuple[int, int]) -> dict[str, str]:
-    """A stage's first and last layer, as they are called."""
+    """Return the names of a stage's first and last layer."""
     reads = bill.config.encoder
     names = [f"encoder.{i}" for i in range(len(reads))] if reads else []
     names += [f"decoder.{i}" if reads else str(i) for i in range(len(bill.config.layers))]

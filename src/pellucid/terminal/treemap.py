@@ -12,7 +12,7 @@ Rect = tuple[float, float, float, float]
 
 
 def treemap(bill: Bill) -> str:
-    """The picture of one model."""
+    """Draw one model's parameters."""
     names = list(dict.fromkeys(c.part for c in bill.weights))
     areas: dict[tuple[str, str], int] = {}
     for c in bill.weights:
@@ -36,7 +36,7 @@ def treemap(bill: Bill) -> str:
 
 
 def squarified(values: Sequence[float], frame: Rect) -> Iterator[Rect]:
-    """Rectangles with these areas, in proportion, that fill the whole one; values from the largest on."""
+    """Yield rectangles that fill `frame`, with areas in proportion to `values`, which fall."""
     x, y, w, h = frame
     unit = w * h / sum(values)
     left = [v * unit for v in values]
@@ -56,6 +56,6 @@ def squarified(values: Sequence[float], frame: Rect) -> Iterator[Rect]:
 
 
 def worst(areas: Sequence[float], side: float) -> float:
-    """The longest shape among areas in one row along a side: its longer edge over its shorter."""
+    """Return the worst aspect ratio of areas in one row along a side: longer edge over shorter."""
     deep = sum(areas) / side
     return max(max(deep * deep / a, a / (deep * deep)) for a in areas)
