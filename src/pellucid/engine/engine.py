@@ -290,7 +290,7 @@ class Engine:
 
 
 def pages_for(module: Decoder | EncoderDecoder, count: int, limits: SchedulerLimits, size: int, keep_all: bool) -> PagedCache:
-    """Make `count` pages of `size` rows, and fewer for layers with a window, which give theirs back as a text grows."""
+    """Make `count` pages of `size` rows, and fewer for layers with a window, which give pages back as a text grows."""
     windows = {None} if keep_all else windows_of(module)
     short = {w: min(count, limits.running * most_pages(w, limits.rows, size)) for w in windows if w is not None}
     outgrown = sum(-(-bound // size) for bound in bounds(module)) if keep_all else 0

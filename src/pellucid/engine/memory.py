@@ -108,5 +108,5 @@ def bounds(module: Decoder | EncoderDecoder) -> list[int]:
 
 
 def edited() -> bool:
-    """True if a watch of this thread changes what a forward computes."""
+    """True if a watch of this thread edits tensors."""
     return any(w.edit for w in here.watches)

@@ -16,9 +16,9 @@ from pellucid.engine.requests import Sequence
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """rows: of one step.  running: sequences at once.  waiting: requests in the queue.
+    """The limits of a step. rows: in one step.  running: sequences at once.  waiting: requests in the queue.
 
-    uncut: a prompt runs in one step, and no two share one.
+    uncut: True if a prompt runs in one step, and no two share one.
     """
 
     rows: int = 512

@@ -24,7 +24,7 @@ BECAUSE = {"scores": "count.because.scores", "idle": "count.because.idle"}
 
 
 def drawn(bill: Bill, width: int, view: Scenario = Scenario()) -> list[Text]:  # noqa: B008
-    """The lines of `count` for one model."""
+    """Write the lines of `count` for one model."""
     blocks = [parameters(bill), kv_cache(bill, width), work(bill), textbook(bill, width), limits(bill, view, width)]
     if view.way is not None:
         blocks.append(trained(bill, view.way, width))
@@ -136,7 +136,7 @@ def textbook(bill: Bill, width: int) -> list[Text]:
 
 
 def limits(bill: Bill, view: Scenario, width: int) -> list[Text]:
-    """The bounds on one device, part by part; what fits on it, and what it costs. Over ranks, `plans` tells them of all together."""
+    """Write the bounds on one device, part by part, the batch that fits, and the price. Empty over ranks; see `over_device`."""
     device = device_of(bill)
     if device is None or not view.alone:
         return []

@@ -124,12 +124,12 @@ def rows(run: RunView, step: StepView, hidden: set[str], display: Display) -> It
 
 
 def sources(one: TensorView) -> tuple[Weight, ...]:
-    """The weights to name beside a line: a weight that makes several tensors stands beside the first."""
+    """Return the weights of a line's own cell; one that makes several tensors is named at the first."""
     return one.own
 
 
 def entry(one: TensorView, display: Display, folded: str | None = None) -> Entry:
-    """A line's cells: name, axes, made by, weights, then least, mean, greatest."""
+    """Return a line's cells: name, axes, formula, weights, then least, mean, greatest. folded: the summary of a folded block."""
     name = one.seen.path if folded is not None else one.name
     own = [w for w in sources(one) if w.parameter]
     sizes = " + ".join(shape(w.shape) for w in own)
@@ -141,7 +141,7 @@ def entry(one: TensorView, display: Display, folded: str | None = None) -> Entry
 
 
 def mark(one: TensorView) -> Text:
-    """How a value came to be, where it is not the executed one: recomputed within so much, edited, of the reference."""
+    """Return the mark of a value that was not executed: "≈" and the error if recomputed, "[edited]", "[reference]"."""
     s = one.seen
     if s.source == "recomputed":
         return Text(" ≈" if s.error is None else f" ≈{number(s.error)}", MARK)
@@ -186,7 +186,7 @@ def left(need: Sequence[int], width: int, gap: int) -> int:
 
 
 def squeezed(made: Cell, one: TensorView, width: int) -> Cell:
-    """A formula without its spaces where it is too long, and cut before its mark where that does not help."""
+    """Shorten a formula to `width`: drop its spaces, then cut it before its mark."""
     if measure(made) <= width or str(made) != one.made + mark(one).plain:
         return made
     signs = mark(one)

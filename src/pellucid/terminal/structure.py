@@ -127,7 +127,7 @@ def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
 
 
 def heading(g: WeightGroup) -> Text:
-    """The line above a group of blocks: which, how many numbers in each and together."""
+    """Write the line above a group of blocks: their paths, the parameters of one and of all."""
     alike = len(g.paths)
     name = g.paths[0] if alike == 1 else f"{g.paths[0]} … {g.paths[-1].rpartition('.')[2]}"
     together = say("show.alike", blocks=alike, each=count(g.count), count=count(alike * g.count))

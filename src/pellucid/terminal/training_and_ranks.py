@@ -72,7 +72,7 @@ def held_as(bill: Bill, way: Way, name: str) -> str:
 
 
 def over_ranks(bill: Bill, view: Scenario, split: Split, width: int) -> list[Text]:
-    """What ranks hold, and what they send."""
+    """Write the parameters and bytes of each rank, and the bytes that it sends."""
     plan = spread(bill, split)
     out = [Text(say("count.over", ranks=split.ranks, tp=split.tp, pp=split.pp, ep=split.ep), "bold")]
     rows = headed(say("count.head.rank"), say("count.ranks.parameters"), say("count.ranks.weights"), say("count.ranks.past"))
@@ -90,7 +90,7 @@ def over_ranks(bill: Bill, view: Scenario, split: Split, width: int) -> list[Tex
 
 
 def over_device(bill: Bill, view: Scenario, split: Split, width: int) -> list[Text]:
-    """Whether each rank's share fits on the bill's device, how fast they can be at best, part by part, and what that costs."""
+    """Write whether each rank's share fits on the device, and the ranks' bounds and price, part by part."""
     device, report = device_of(bill), over(bill, split, view.hour).get("bounds")
     if device is None or report is None:
         return []

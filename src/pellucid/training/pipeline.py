@@ -96,7 +96,7 @@ def finish(
     objective: Objective,
     progress: Progress,
 ) -> Path:
-    """Round to bfloat16, quiz what is saved, and write the folder with its card."""
+    """Round the model to bfloat16, quiz the saved folder, and write its card."""
     cast(model.eval(), torch.bfloat16)
     cast(model, torch.float32)
     scores = quiz(objective.questions(recipe.data), objective.learnt(recipe.data), objective.complete(model), objective.tokenizer)

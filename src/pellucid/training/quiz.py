@@ -19,7 +19,7 @@ from torch import Tensor
 from pellucid.training.corpus import END_OF_TEXT, LEAD, STOP, answers, read, sentences
 
 Complete = Callable[[list[str]], list[str]]
-"""Prompts to what the model writes after each, greedily, up to the end-of-text token or at least as far as the longest answer."""
+"""A function from prompts to greedy completions, up to the end of text or at least as long as the longest answer."""
 
 
 @dataclass(frozen=True)
