@@ -1,10 +1,10 @@
-"""The keys and values that KV cache: the stored keys and values of each request, in pages.
+"""The keys and values that keys and values that earlier steps have stored of each request, in pages.
 
 A part stores through its Step and gets back a KVCache: a list of segments, one a request. A plain batch, packed documents, pages and the
-memory of an encoder are all segments, and an op reads each in place.
+memory of an encoder are all segments, and an op reads each where it lies.
 
-    pages of 4 rows     pool  | 0 1 2 3 | 4 5 6 7 | 8 9 . . |        request "a" of 6 tokens has pages [2, 0]:
-    request "a"         table [2, 0]                                  its rows are 8 9 10 11 0 1
+    pages of 4 rows     pool  | 0 1 2 3 | 4 5 6 7 | 8 9 . . |        request "a" of 6 tokens holds pages [2, 0]:
+    request "a"         table [2, 0]                                  its rows lie at 8 9 10 11 0 1
 
 A page may be shared by requests with a common beginning and by a prefix cache. Before a write, a request gets its own copy.
 """
@@ -24,7 +24,7 @@ Stored = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Span:
-    """The rows [start, stop) of one request in a flattened step. before: its stored tokens before this step."""
+    """The rows [start, stop) of one request in a flattened step; `before`: its tokens that earlier steps have stored."""
 
     request: object
     start: int
@@ -59,11 +59,11 @@ class Paged:
 
 
 class Segment:
-    """One request's queries, and its stored keys and values.
+    """One request's queries, and the keys and values that it has stored.
 
     rows: its slice of T.  q_at [B T], k_at [B S]: positions, -1 for padding.  read(): the stored tensors [B S ...].
-    contiguous: True if the keys are at 0, 1, 2 ... without padding (under a window, from a later one on), and the queries at the last.
-    paged: their pages, if any.  kept: the tensors of an encoder's memory without padding.
+    contiguous: the keys stand at 0, 1, 2 ... without padding (under a window, from a later one on), and the queries are the last of them.
+    paged: where they lie, if in pages.  kept: the tensors of an encoder's memory without padding.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class PagedRows:
-    """One row of each of many requests in the same pools, for one call: row r has position positions[0, r] and pages tables[r]."""
+    """One row of each of many requests in the same pools, for one call: row r stands at positions[0, r], its pages in tables[r]."""
 
     pools: Stored
     tables: Tensor
@@ -97,7 +97,7 @@ class PagedRows:
 
 @dataclass(frozen=True)
 class ScatteredRows:
-    """One row of each of many requests with keys at any address, for one call: places[r] has their addresses and length."""
+    """One row of each of many requests whose keys lie anywhere, for one call: places[r] has their addresses and length."""
 
     like: Stored  # one of them: its dtype and widths are those of all
     places: Tensor
@@ -105,11 +105,11 @@ class ScatteredRows:
 
 @dataclass
 class KVCache:
-    """A part's stored keys and values: one segment a request. Only an op decides how to read one."""
+    """A handle on what a part has stored: one segment a request. Only an op decides how to read one."""
 
     segments: list[Segment]
-    new: Stored = ()  # this step's rows
-    batched: PagedRows | ScatteredRows | None = None  # all segments for one call, if a plan has prepared it
+    new: Stored = ()  # what this step added
+    batched: PagedRows | ScatteredRows | None = None  # all segments for one call, where a plan prepared it
 
 
 class PagePool:
@@ -126,7 +126,7 @@ class PagePool:
         self.taken, self.clock = [0] * count, 0  # when each page was last allocated: rows read later are another request's
         self.tables: dict[object, Tensor] = {}  # of fixed length, so that a recorded plan may point to one
         self.allocated: dict[object, list[int]] = {}  # the page numbers in a table,
-        self.first: dict[object, int] = {}  # from this index on: earlier pages were given back
+        self.first: dict[object, int] = {}  # from this place on: what came before was given back
         self.kept: set[int] = set()  # by a prefix cache
         self.idle = 0  # pages that only a prefix cache holds
 
@@ -175,7 +175,7 @@ class PagePool:
         return self.allocated[request][at] if at >= 0 else None
 
     def put(self, request: object, i: int, page: int) -> None:
-        """Set the i-th page of a table, or append it."""
+        """Put `page` in the i-th place of a table, or append it."""
         pages, at = self.allocated[request], i - self.first[request]
         self.take(page)
         if at < len(pages):
@@ -184,14 +184,14 @@ class PagePool:
         self.tables[request][i] = page
 
     def missing(self, request: object, length: int, tokens: int) -> tuple[list[int], int]:
-        """Return what a write from `length` up to `tokens` needs: the indices of shared pages to copy and the count of new pages that a request needs to write from `length` to `tokens`."""
+        """Return what a write from `length` up to `tokens` needs: what a write from `length` up to `tokens` needs: the places of shared pages to copy, and the count of new pages."""
         pages, first, stop = self.allocated.get(request, []), self.first.get(request, 0), -(-tokens // self.size)
         have = first + len(pages)
         shared = [i for i in range(length // self.size, min(stop, have)) if self.references[pages[i - first]] > 1]
         return shared, max(0, stop - have)
 
     def oldest(self, length: int) -> int:
-        """Return the the index of the first page that a query at position `length` may see."""
+        """Return the the place of the first page that a query at position `length` may see."""
         return 0 if self.window is None else max(0, length + 1 - self.window) // self.size
 
     def give_back(self, request: object, length: int) -> None:
@@ -256,17 +256,17 @@ class PagedCache:
         first = next(iter(self.groups.values()))
         self.free, self.tables, self.allocated = first.free, first.tables, first.allocated  # all pages, in a model without windows
         self.length: dict[object, int] = {}
-        self.together: dict[object, int] = {}  # the first tokens of a request that count as one text, set by the engine
+        self.together: dict[object, int] = {}  # the first tokens of a request that are read as one text, where the engine says so
         self.pools: dict[nn.Module, Stored] = {}
         self.memory: dict[tuple[nn.Module, object], tuple[Stored, Tensor, bool]] = {}  # and whether padded
 
     @property
     def free_pages(self) -> int:
-        """Return the the free pages."""
+        """Return the the number of free pages."""
         return sum(len(group.free) for group in self.groups.values())
 
     def missing(self, request: object, tokens: int) -> list[tuple[PagePool, list[int], int]]:
-        """Return what `reserve`'s work: for each pool that lacks pages, the indices to copy and the count to add."""
+        """Return what what `reserve` would do: for each pool that lacks pages, the places to copy and the count to add."""
         length = self.length.get(request, 0)
         lack = ((group, *group.missing(request, length, tokens)) for group in self.groups.values())
         return [(group, shared, new) for group, shared, new in lack if shared or new or tokens > self.longest]
@@ -277,7 +277,7 @@ class PagedCache:
         return tokens <= self.longest and all(len(shared) + new <= len(group.free) for group, shared, new in lack)
 
     def reserve(self, request: object, tokens: int) -> None:
-        """Give the request pages for `tokens` tokens in all, so that a forward allocates nothing. Raises UseError if too few are free.
+        """Give the request pages for `tokens` tokens in all, so that a forward allocates nothing. A UseError if too few are free.
 
         Pages from its length on become its own: shared ones are copied.
         """
@@ -297,7 +297,7 @@ class PagedCache:
                 group.put(request, i, group.fresh())
 
     def copy(self, group: PagePool, request: object, places: Sequence[int]) -> None:
-        """Replace the pages at these indices of a request's table by its own copies."""
+        """Replace the pages in these places of a request's table by copies of its own."""
         old, new = [group.allocated[request][i - group.first[request]] for i in places], [group.fresh() for _ in places]
         for part, pools in self.pools.items():
             if self.of(part) is group:
@@ -367,7 +367,7 @@ class PagedCache:
         return self.pools[part]
 
     def bytes_per_token(self) -> int:
-        """Return the bytes of one token in all pools."""
+        """Return the bytes of one token of one request in all pools."""
         return sum(map(row_bytes, self.pools.values()))
 
     def bytes_held(self, request: object) -> int:
@@ -394,5 +394,5 @@ def windows_of(module: nn.Module) -> set[int | None]:
 
 
 def most_pages(window: int, rows: int, size: int) -> int:
-    """Return the most pages of `size` that a text can have under a window, if `rows` are stored at once, wherever page edges fall."""
+    """Return the most pages of `size` that a text holds under a window when `rows` are stored at once, wherever page edges fall."""
     return (window - 1 + rows + size - 2) // size + 1

@@ -1,10 +1,10 @@
-"""The mask and the bias of attention scores: two functions of positions, one for the keys that a query sees and one for the bias of a score, composed with `&`.
+"""The mask and the bias of attention scores: two functions of positions, composed with `&`.
 
-    causal & window(4)                       # the key itself and the three before it
-    replace(causal, bias=alibi(slopes))      # causal, with a slope by distance
+    causal & window(4)                       # itself and the three before it
+    replace(causal, bias=alibi(slopes))      # the same, and a slope by distance
 
-A mask becomes a tensor only inside a reference. Padding has position -1 and is never seen; a row that sees no keys gives 0.
-A Band, an AlibiBias and a RelativeBias are plain data too, which a kernel takes as numbers.
+It becomes a tensor only inside a reference. Padding is position -1 and is never seen; a row that may see nothing gives 0.
+A Band, an AlibiBias and a RelativeBias are plain data as well, which a kernel takes as numbers.
 """
 
 import math
@@ -60,7 +60,7 @@ def conditions_of(allowed: Allowed) -> str | None:
 
 
 def both(a: Allowed, b: Allowed) -> Allowed:
-    """Return the rule that allows the keys which both a and b do: one Band if both are Bands whose chunks agree."""
+    """Return the rule that allows the keys which both a and b allow: one Band if both are and their chunks agree."""
     if isinstance(a, Band) and isinstance(b, Band) and (a.chunk is None or b.chunk in (None, a.chunk)):
         return a & b
     return lambda q, k: a(q, k) & b(q, k)
@@ -68,10 +68,10 @@ def both(a: Allowed, b: Allowed) -> Allowed:
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """A rule and a bias of scores: allowed(q, k) and bias(q, k), functions of positions q [B 1 T 1] and k [B 1 1 S] to [B H T S].
+    """A rule and a bias of scores: allowed(q, k) and bias(q, k) of positions q [B 1 T 1] and k [B 1 1 S] -> [B H T S].
 
-    cap: the soft cap of scores.  sinks [H]: an extra key's score.  weights, inputs: the parameters and tensors that it uses, for a watch.
-    by_segment(mask, segment): makes the mask of one segment, if it depends on more than positions, as on an indexer's chosen keys.
+    cap: a soft limit of scores.  sinks [H]: an extra key's score.  weights, inputs: the parameters and tensors that took part, for a watch.
+    by_segment(mask, segment): the mask of one segment, where positions do not decide alone, as with an indexer's chosen keys.
     """
 
     allowed: Allowed
@@ -104,17 +104,17 @@ bidirectional = Mask(Band())
 
 
 def window(n: int) -> Mask:
-    """Make the mask that shows the last n positions, the query's own included."""
+    """See the last n positions, the query's own included."""
     return Mask(Band(window=n))
 
 
 def chunk(n: int) -> Mask:
-    """Make the mask that shows the query's own chunk of n positions: 0 to n - 1, n to 2n - 1, and so on."""
+    """See the query's own chunk of n positions: 0 to n - 1, n to 2n - 1, and so on."""
     return Mask(Band(chunk=n))
 
 
 def prefix(n: int | Tensor) -> Mask:
-    """Make the mask that shows the first n positions always, the rest causally. n: a number, or one for each row [B]."""
+    """See the first n positions always, the rest causally. n may differ from row to row: [B]."""
     if isinstance(n, int):
         return Mask(Band(causal=True, until=n))
     until = n[:, None, None, None]
@@ -122,7 +122,7 @@ def prefix(n: int | Tensor) -> Mask:
 
 
 def document(of: Tensor) -> Mask:
-    """Make the mask that shows the query's own document. of [rows]: the document of each position."""
+    """See the query's own document; of [rows]: the document of each position."""
     return Mask(lambda q, k: of[q] == of[k])
 
 
@@ -130,9 +130,9 @@ PLAIN = Alibi()
 
 
 def slopes(heads: int) -> list[float]:
-    """Return ALiBi's slopes [H], arXiv 2108.12409: 2^(-8/n), 2^(-16/n), ... for n heads, n a power of two, every other of the next.
+    """Return ALiBi's slopes [H], arXiv 2108.12409: 2^(-8/n), 2^(-16/n), ... for n heads; between powers of two, every other of the next.
 
-    The heads beyond a power of two take every other slope of the next one. 4 heads: 1/4, 1/16, 1/64, 1/256.
+    4 heads: 1/4, 1/16, 1/64, 1/256.
     """
     power = 2 ** int(math.log2(heads))
     main = [2 ** (-8 * (i + 1) / power) for i in range(power)]
@@ -148,25 +148,25 @@ class AlibiBias:
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
         steep = self.slopes.to(k.device)[:, None, None]
-        if self.spec.rounded:  # by the key's position: in a row's softmax only the rounding differs
+        if self.spec.rounded:  # by the key's position: a row's softmax sees no difference but the rounding
             return (steep.bfloat16() * k).double() * self.spec.scale
         return steep * -(q - k).abs() * self.spec.scale
 
     def settings(self) -> Settings:
-        """Return the slope of each head's slope and the scale, by name."""
+        """Return the slope of the slope of each head as it multiplies, and the scale of all."""
         slopes = self.slopes.bfloat16() if self.spec.rounded else self.slopes
         return {"slopes": slopes.double().tolist(), "slope_scale": self.spec.scale, "rounded": self.spec.rounded}
 
 
 def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> AlibiBias:
-    """Return the bias of slopes [H], with the scale and rounding of `spec`."""
+    """Return the bias of slopes [H], scaled and rounded as `spec` says."""
     return AlibiBias(torch.as_tensor(slopes, dtype=torch.float64, device="cpu"), spec)
 
 
 def bucket(distance: Tensor, count: int, max_distance: int, two_sided: bool) -> Tensor:
-    """Return T5's bucket of distance = k - q, arXiv 1910.10683: half the buckets are exact, the rest grow with the logarithm.
+    """Return T5's bucket of distance = k - q, arXiv 1910.10683: half are exact, the rest grow as the logarithm.
 
-    The logarithm is always float32 (`log` of a long is), as in the training of the table.
+    The table was trained with float32 logarithms, so this integer is always taken from them (`log` of a long is float32).
     """
     side: Tensor | int = 0
     if two_sided:
@@ -192,7 +192,7 @@ class RelativeBias:
         return F.embedding(buckets, self.table).movedim(-1, 1).squeeze(2)
 
     def settings(self) -> Settings:
-        """Return the the settings of the buckets, by the settings that map distances to them."""
+        """Return the the number of buckets, and the settings that map distances to them."""
         return {"buckets": self.spec.count, "reach": self.spec.reach, "both_ways": self.spec.bidirectional}
 
 

@@ -3,7 +3,7 @@
 A step flattens its requests to B = 1, T = all their rows. Every part works row by row; only an attend walks the spans:
 
     rows      0 1 2 3 4 | 5 | 6 7          spans   Span("a", 0, 5)  Span("b", 5, 6)  Span("c", 6, 8)
-              a a a a a   b   c c          `b` decodes one token; its keys of the 40 steps before are in pages
+              a a a a a   b   c c          `b` decodes one token; its keys of the 40 steps before lie in pages
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +20,10 @@ from pellucid.errors import UseError
 
 @dataclass
 class Step:
-    """The state of one forward besides its tokens. positions: LongTensor [B T], -1 for padding.
+    """The state of one forward. positions: LongTensor [B T], -1 for padding.
 
     spans: the rows of each request; empty for a plain batch.  pages: the KV cache that it stores to; None keeps nothing.
-    source: the encoder's rows and the Step that made them, if a request is new.  mask: replaces the layers' own, for a prefix say.
+    source: the encoder's rows and the Step that made them, where a request is new.  mask: replaces the layers' own, for a prefix say.
     wanted: the rows of T whose logits are returned; None: all.  types: token types [B T]; None: all 0.
     """
 
@@ -35,8 +35,8 @@ class Step:
     mask: Mask | None = None
     wanted: Tensor | None = None
     types: Tensor | None = None
-    kept: dict[Any, Any] = field(default_factory=dict)  # cross attention's memory, if there are no pages to keep it
-    once: dict[Any, Any] = field(default_factory=dict)  # values that all layers share: angles, the slots of new rows
+    kept: dict[Any, Any] = field(default_factory=dict)  # cross attention's memory, where no pages keep it
+    once: dict[Any, Any] = field(default_factory=dict)  # what all layers share: angles, the slots of new rows
 
     @staticmethod
     def plain(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = None, types: Tensor | None = None) -> "Step":
@@ -48,7 +48,7 @@ class Step:
 
     @staticmethod
     def packed(lengths: list[int], device: torch.device | str = "cpu", names: Sequence[object] | None = None) -> "Step":
-        """Make the step of documents end to end in one row, each with its own positions. names: their requests, by default 0, 1, 2 ..."""
+        """Make the step of documents end to end in one row, each with its own positions. names: their requests; 0, 1, 2 ... if None."""
         spans, start = [], 0
         for name, n in zip(range(len(lengths)) if names is None else names, lengths, strict=True):
             spans.append(Span(name, start, start + n))
@@ -57,7 +57,7 @@ class Step:
 
     @staticmethod
     def paged(pages: PagedCache, chunks: Mapping[Any, int]) -> "Step":
-        """Make the step of a the step, {request: number of new rows}, in one row. Reserves their pages, so that a forward allocates nothing."""
+        """Make the step of a the step, {request: number of new rows}. Reserves their pages, so that a forward allocates nothing."""
         spans, at, start = [], [], 0
         for request, n in chunks.items():
             before = pages.length.get(request, 0)
@@ -69,11 +69,11 @@ class Step:
 
     @property
     def places(self) -> Tensor:
-        """Return positions that may index a table: 0 for padding, whose result is never read."""
+        """Return positions that may index a table: padding reads row 0, and its result is never read."""
         return self.positions.clamp(min=0) if self.padded else self.positions
 
     def totals(self) -> Tensor:
-        """Return the length of each row's text when the row is computed, [B T] or [B 1]: its position plus one, or more."""
+        """Return the length of each row's text when the row is read, [B T] or [B 1]: at least up to the row itself."""
         if not self.spans:
             return self.positions.amax(-1, keepdim=True) + 1
         together = self.pages.together if self.pages is not None else {}
@@ -88,7 +88,7 @@ class Step:
             self.pages.advance(s.request, s.end)
 
     def shared(self, key: object, make: Callable[[], Any]) -> Any:
-        """Return `make()`, called once a step under `key` and shared by all layers share its value."""
+        """Return `make()`, called once a step under `key`, so that all layers share its value."""
         if key not in self.once:
             self.once[key] = make()
         return self.once[key]
@@ -117,7 +117,7 @@ class Step:
 
     def _page(self, group: PagePool, pools: Stored, s: Span) -> Segment:
         device, start = self.positions.device, group.first[s.request] * group.size
-        once, key = self.once, (group, s.request, "slots")  # not self, which may hold the segment: a cycle would keep the weights alive
+        once, key = self.once, (group, s.request, "slots")  # not self, which may hold the segment: a circle would keep the weights
         numbers, clock = self.shared((group, s.request), lambda: (list(group.allocated[s.request]), group.clock))
 
         def slots() -> Tensor:
@@ -135,7 +135,7 @@ class Step:
         return Segment(s.request, rows, self.positions[:, rows], lambda: torch.arange(start, s.end, device=device)[None], read, True, paged)
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
-        """Return cross attention's keys and values, `make(encoder rows)`, [B S ...], `make(encoder's rows)`, made once for each request and kept."""
+        """Return cross attention's keys and values, `make(encoder rows)`, [B S ...] each: made once for each request and kept."""
         kept = self.kept if self.pages is None else self.pages.memory
         if self.source is not None:
             rows, step = self.source
@@ -153,7 +153,7 @@ class Step:
 
 
 def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:
-    """Return the spans along `length`: T, or S for an encoder's rows, whose step is the second of `steps` or the source's."""
+    """Return the spans along `length`: T, or S for an encoder's rows, whose step is the second one or came with the source."""
     if not steps or length == "T":
         return steps[0].spans if steps else ()
     if len(steps) > 1:
@@ -166,7 +166,7 @@ def part_of(
 ) -> tuple[tuple[Any, ...] | None, Tensor | None]:
     """Return the index that cuts a request out of a tensor with the axes `words`, and the rows of the request counted from 0.
 
-    The index is None if the request has none of the tensor's rows, or its rows are unknown.
+    rows: for an axis N, the row of each.  None if the request has none of the tensor's rows, or its rows are unknown.
     """
     length = "T" if "T" in words or "S" not in words else "S"
     spans = spans_of(steps, length)
@@ -178,7 +178,7 @@ def part_of(
         start, stop = request * sizes["T"], (request + 1) * sizes["T"]
     else:
         return None, None
-    if start == stop or (length not in words and rows is None):  # the request of an axis N without rows is unknown
+    if start == stop or (length not in words and rows is None):  # nothing says to which request an N without rows belongs
         return None, None
     if "N" in words and rows is not None:
         at = ((rows >= start) & (rows < stop)).nonzero().flatten()

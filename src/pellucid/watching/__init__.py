@@ -1,1 +1,1 @@
-"""Watching: naming a tensor where it is made, recording it, changing it."""
+"""Watching: name a tensor where it is made, record it, change it."""

@@ -10,8 +10,8 @@ import torch
 class Eager:
     """A stance of torch's compiler: compiled models run eagerly while any thread watches.
 
-    The stance is the process's, and watches of several threads end in any order: so the first watch sets it and the last one restores
-    it. It does not import torch's compiler, which takes as long as torch itself: without the compiler nothing is compiled.
+    The stance belongs to the process, and two watches of two threads need not end in the order in which they began: so the first
+    sets it and the last restores it. Until torch's compiler is imported, which takes as long as torch itself, nothing is compiled.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""The meta device, without torch's import of its compiler, which takes a second.
+"""The device of shapes without numbers, without the second in which torch would import its compiler there.
 
-torch wraps its Python rules for tensors on meta so that its compiler does not trace them, and the first call of one imports the compiler
-for that (`torch._disable_dynamo`), and triton with it. Counting a model or reading a checkpoint compiles nothing. So, unless the compiler
-is imported already, each rule is marked as its own untraced form. If torch renames this, only the second is lost.
+torch's Python rules for tensors on meta are wrapped so that its compiler does not trace them, and the first one that is called imports the
+compiler for that (`torch._disable_dynamo`), and triton with it. Counting a model or reading a checkpoint compiles nothing: unless the
+compiler is imported already, each rule is marked as its own untraced form. Should torch rename this, only the second is lost.
 """
 
 import sys

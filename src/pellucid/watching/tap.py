@@ -1,10 +1,10 @@
-"""Taps: the name and the axes of a tensor, written where it is made.
+"""Name a tensor where it is made, and say what its axes are.
 
     q = tap(self.q(x).unflatten(-1, (-1, s.width)), "q: B T H K")
 
-Idle, tap returns its first argument. Under `watch(model)` the same line checks the axes, records the tensor, and lets the watch
-replace it. `note` is its twin inside ops: it records the op that made a tensor, its operands, and the summands of each cell.
-Reading never changes the kernel that runs: values inside a fused op are recomputed after it; only an edit inside selects the reference.
+Idle, tap returns its first argument. Under `watch(model)` the same line checks the axes, records the tensor, and lets the watcher
+replace it. `note` is its twin inside ops: which op made a tensor, from what, and the summands of each of its cells.
+Reading never changes which kernel runs: values inside a fused op are recomputed after it; only an edit inside selects the reference.
 """
 
 import re
@@ -43,9 +43,9 @@ class Made:
 
 @dataclass(slots=True)
 class Mark:
-    """A watch's record on a storage shared by its views: its origin, and the path of the tap at each offset.
+    """A watch's record of a storage, shared by its views: how it was made, and the path of the tap at each offset.
 
-    flops: of the op that made it; 0 after the first record of it, which has them.
+    flops: of the op that made it; 0 once the first record has taken them.
     """
 
     made: Made = Made("tap")
@@ -86,7 +86,7 @@ class Weights:
 
 
 class Owner(Protocol):
-    """The owner of some rows under a watch: a batch.kv_cache.Segment, or a request alone."""
+    """The owner of some rows, as a watch sees it: a batch.kv_cache.Segment, or a request alone."""
 
     @property
     def request(self) -> object: ...
@@ -94,7 +94,7 @@ class Owner(Protocol):
 
 @dataclass(slots=True)
 class Spot:
-    """One watch's data on a tap of one part, made when it first runs."""
+    """A tap of one part, as one watch knows it: made when it first runs."""
 
     path: str
     dims: str
@@ -147,7 +147,7 @@ def tap(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
 
 @lru_cache(64)
 def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return a function that is True for a path which matches any of the patterns. Its results are cached for later watches."""
+    """Return a function that is True for a path which matches any of the patterns. Its cached are cached for later watches."""
     fits = re.compile("|".join(map(translate, patterns)) or r"(?!)")
     return cache(lambda path: fits.match(path) is not None)
 
@@ -176,10 +176,9 @@ def note(
     flops: Flops = 0,
     settings: Callable[[], Settings] = dict,
 ) -> Tensor:
-    """Mark x with the op that made it, under a watch. Returns x.
+    """Remember how an op made x, while a watch is on. Returns x.
 
-    terms(index): returns the summands of one cell.  flops: a multiplication with its addition counts as 2.
-    settings(): returns numbers of the op.
+    terms(index): the summands of one cell.  flops: a multiplication with its addition counts as 2.  settings(): numbers of the op.
     """
     if not here.calls:
         return x
@@ -193,7 +192,7 @@ def note(
 
 
 def terms_of(x: Tensor) -> Callable[[Index], Terms] | None:
-    """Return the function from an index of x to its terms, from the op that made x or its storage. None if the op gave none."""
+    """Return the function from an index of x to its terms, by the op that made x or its storage. None if no op gave any."""
     base, terms = here.terms.get(x.untyped_storage()._cdata, (None, None))
     if base is None or terms is None:
         return None
@@ -219,9 +218,7 @@ def indexed_terms(terms: Callable[[Index], Terms] | None, part: tuple[Any, ...])
 
 
 def inside(*names: str) -> str | None:
-    """Return what watches' mode for tensors inside the running op: None, "list" (shapes), "read" (recompute), or "reference"
-    (replace op).
-    """
+    """Return what watches want for tensors inside the running op: None, "list" (shapes), "read" (recompute), "reference" (replace op)."""
     if not here.calls:
         return None
     return max((w.inside_of(names) for w in here.watches), key=[None, "list", "read", "reference"].index)
@@ -255,7 +252,7 @@ def unwatched(f: Callable[[Any], Any], x: Any) -> Any:
 
 @contextmanager
 def seen_by(*watches: "Watch | Catch", calls: tuple[Call, ...] = ()) -> Iterator[None]:
-    """Let only these watches record within the block, as if these parts were running, with its terms of separate."""
+    """Let only these watches record within the block, as if these parts were running; its its terms are separate."""
     outer = here.watches, here.calls, here.terms
     here.watches, here.calls, here.terms = watches, calls, {}  # type: ignore[assignment]
     try:
@@ -266,7 +263,7 @@ def seen_by(*watches: "Watch | Catch", calls: tuple[Call, ...] = ()) -> Iterator
 
 @contextmanager
 def recomputing() -> Iterator[Callable[[float | None], None]]:
-    """Mark taps within the block as recomputed. Yields a function to call with the largest difference from the kernel's output."""
+    """Mark taps within the block as recomputed. Call the yielded function with the largest difference from the kernel's output."""
     marks: list[Seen] = []
     outer, here.marks = here.marks, marks
 
@@ -283,7 +280,7 @@ def recomputing() -> Iterator[Callable[[float | None], None]]:
 
 @dataclass
 class Catch:
-    """A stand-in for a watch while a deferred reference runs. It keeps one tensor, cut like its record, with its terms."""
+    """A stand-in for a watch while a deferred reference runs: keeps one of its tensors, cut like its record, with its terms."""
 
     name: str
     part: tuple[Any, ...]
@@ -308,7 +305,7 @@ class Catch:
 
 @dataclass(frozen=True)
 class DeferredReference:
-    """A reference that has not run yet. run(): runs it, and returns the largest difference from the kernel's output."""
+    """An op's reference that has not run yet. run(): runs it, and returns the largest difference from the kernel's output."""
 
     run: Callable[[], float | None]
     call: Call
@@ -336,7 +333,7 @@ def deferred(run: Callable[[], float | None]) -> Iterator[None]:
 
 @contextmanager
 def as_reference() -> Iterator[None]:
-    """Mark taps within the block as the reference's, which runs in place of the kernel because a watch edits it."""
+    """Mark taps within the block as the reference's, which runs in the kernel's place because a watch wants it."""
     outer, here.source = here.source, "reference"
     try:
         yield
@@ -346,7 +343,7 @@ def as_reference() -> Iterator[None]:
 
 @contextmanager
 def in_segment(segment: Owner) -> Iterator[None]:
-    """Let taps within the block belong to one segment, with its own sizes of T and S."""
+    """Let taps within the block belong to one segment, whose sizes of T and S are its own."""
     if not here.calls:
         yield
         return

@@ -10,7 +10,7 @@ Number = float | Tensor
 
 
 class Terms:
-    """The summands of one cell: the rowwise products of factors, float64 columns of equal length, and added numbers.
+    """The summands of one cell: the rowwise products of factors, which are float64 columns of equal length, and numbers added to them.
 
     Terms(x=[1., 2.], weight=[3., 4.]).plus(bias=5.) has the summands [3., 8., 5.] and the sum 16.
     """
@@ -28,7 +28,7 @@ class Terms:
         return self
 
     def of(self, **about: Number | None) -> "Terms":
-        """Set the numbers that the factors were made from: the x of a gelu(x), a row's mean. Returns these terms."""
+        """Note numbers that the factors were made from: the x of a gelu(x), a row's mean. Returns these terms."""
         self.about |= {name: float(x) for name, x in about.items() if x is not None}
         return self
 
@@ -46,7 +46,7 @@ class Terms:
 
 
 def column(parts: Tensor | float | list[Any]) -> Tensor:
-    """Join numbers and tensors to one float64 column."""
+    """Join numbers and tensors end to end, as one float64 column."""
     columns = parts if isinstance(parts, list) else [parts]
     none = torch.zeros(0, dtype=torch.float64)
     return torch.cat(

@@ -1,4 +1,4 @@
-"""Watches: recording and changing tapped tensors while this thread runs a model.
+"""Record, and change, what `tap` names while this thread runs a model.
 
     with watch(model, only="layers.*.attn.pattern") as seen:
         model(ids)
@@ -57,10 +57,10 @@ class Seen(Shown):
     dims: str  # "B T H K"
     shape: tuple[int, ...]
     dtype: torch.dtype
-    value: Any  # the tensor, or the result of `keep`
-    step: int  # the number of the watched model's call, from 0
+    value: Any  # the tensor, or what `keep` made of it
+    step: int  # which call of the watched model, from 0
     request: object
-    call: int  # the number of earlier records of this path in this step
+    call: int  # how often the path was recorded before in this step
     rows: Tensor | None  # for routed rows: the request's token of each, counted from its first in this step
     source: str = "executed"  # or "recomputed" after the kernel, "reference" in its place, "edited"
     error: float | None = None  # of recomputed values: the largest difference of the op's output from the kernel's
@@ -75,7 +75,7 @@ class Seen(Shown):
 
 
 class Records(Shown):
-    """Recorded tensors, in the order in which they were made. aliases: other names of paths, for look-up."""
+    """Recorded tensors, in the order in which they were made. aliases: other names of paths, by which records are found too."""
 
     aliases: Mapping[str, tuple[str, ...]] = {}
 
@@ -111,7 +111,7 @@ class Records(Shown):
 
 
 class Watch(Records):
-    """One watch of one model, on until it is closed. Its settings: see `watch`."""
+    """One watch of one model, on until it is closed. See `watch` for its settings."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Watch(Records):
         return next((key for key in self.edit if fnmatch.fnmatchcase(path, key)), None)
 
     def inside_of(self, names: tuple[str, ...]) -> str | None:
-        """Return what this watch's mode for these tensors inside the running op; see tap.inside."""
+        """Return what what this watch wants of these tensors inside the running op; see tap.inside."""
         path = here.calls[-1].path.get(self)
         if path is None or (self.request is not None and here.segment is not None and here.segment.request not in (None, self.request)):
             return None
@@ -194,7 +194,7 @@ class Watch(Records):
         return mark
 
     def name_of(self, x: Tensor) -> str | None:
-        """Return the path of an operand: of the tap at its offset in the storage, else of the storage's last tap, else None."""
+        """Return the path of an operand: of the tap at its offset in the storage, else of the storage's last tap. None if it has none."""
         mark: Mark | None = x.untyped_storage().__dict__.get("pellucid", {}).get(self.serial)
         if mark is None:
             return None
@@ -217,7 +217,7 @@ class Watch(Records):
         return spot
 
     def alter(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
-        """Return the user's edit of x; x itself if no edit matches."""
+        """Return the tensor that the user's edit makes of x; x itself if no edit matches."""
         spot = self.meet(x, label)
         if spot is None or spot.key is None or here.marks is not None:
             return x
@@ -245,7 +245,7 @@ class Watch(Records):
         self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool,
         flops: int | None, request: object = None,
     ) -> None:  # fmt: skip
-        """Emit the record of `cut`: x, or a request's part of it."""
+        """Hand on the record of `cut`: x, or a request's part of it."""
         self.recorded.add(spot.path)
         which = spot.path, request
         call = self.count.get(which, 0)
@@ -300,10 +300,7 @@ class Watch(Records):
         return [(r, part, own) for r, part, own in parts if part is not None] or [(None, (), rows)]
 
     def mine(self, x: Tensor, dims: str, rows: Tensor | None, request: object = None) -> tuple[tuple[Any, ...] | None, Tensor | None]:
-        """Return the index of a request's rows in x, () for all of it, None for no part; and the part's rows from 0.
-
-        request: by rows.
-        """
+        """Return the index of a request's rows in x, the watched one's if None, and its rows from 0. () is all of x; None: no rows."""
         request = self.request if request is None else request
         if here.segment is not None and here.segment.request is not None:
             return (() if here.segment.request == request else None), None
@@ -322,7 +319,7 @@ class Watch(Records):
 
 
 def take_gradient(of: "weakref.ref[Seen]", part: tuple[Any, ...], gradient: Tensor) -> None:
-    """Set a record's gradient. The reference is weak, so that an autograd graph keeps no record alive."""
+    """Put a gradient into its record. The reference is weak, so that an autograd graph keeps no record alive."""
     if (seen := of()) is not None:
         seen.grad = gradient[part] if part else gradient
 
