@@ -1,6 +1,6 @@
-"""Measured beside the bound: arithmetic under a clock that is made up, what is timed and what is counted, what is kept, what is refused.
+"""`bench` measures this machine and a model beside its bound: rates, timed parts, ratios, stored limits, refusals.
 
-No time is asserted: the clock of these tests goes on by a given number of seconds whenever it is read.
+No time is asserted: the clock of these tests advances by a given number of seconds at each reading.
 """
 
 import json
@@ -44,7 +44,7 @@ T5 = {
 
 
 class Ticking:
-    """A clock that goes on by these seconds, in turn, whenever it is read."""
+    """A clock that advances by the given seconds, in turn, at each reading."""
 
     def __init__(self, *steps: float) -> None:
         self.now, self.steps, self.reads = 0.0, steps, 0
@@ -57,7 +57,7 @@ class Ticking:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Small products and few runs, of which a verdict is told whatever else this machine does; and a cache of its own."""
+    """Make measurements small, the verdict independent of other processes, and the cache a folder of the test."""
     monkeypatch.setattr(idle, "MOST", 1.0)
     monkeypatch.setattr(idle, "LEAST", 0.0)
     monkeypatch.setattr(machine_limits, "SHAPES", ((2, 16, 16), (2, 16, 32)))
@@ -77,7 +77,7 @@ def bill_of(family: str, context: int = 9) -> Bill:
 
 
 def test_rates_are_amounts_over_seconds(quick: Path) -> None:
-    """Of runs of 1, 2 and 4 seconds the best is an amount a second, the median half of it; of two shapes the larger is the better."""
+    """The best rate is of the shortest run and the median of the middle one; of two shapes the larger is faster."""
     clock = Ticking(0.0, 1.0, 0.0, 2.0, 0.0, 4.0)
     limits = Gauge(1, 5 << 20, clock).measure(3).limits
     assert limits.block == 5 << 20 and limits.read == {1: Rate((5 << 20) / 2, 5 << 20)}
@@ -88,7 +88,7 @@ def test_rates_are_amounts_over_seconds(quick: Path) -> None:
 
 
 def test_a_limit_is_the_best_of_all_that_was_seen(quick: Path) -> None:
-    """Measured again, it does not fall; and one thread may read faster than two."""
+    """A second measurement never lowers a limit, and one thread may read faster than two."""
     gauge = Gauge(1, clock=Ticking(0.0, 2.0)).measure(2)
     slow = gauge.limits.read[1].best
     gauge.clock = Ticking(0.0, 1.0)
@@ -126,7 +126,7 @@ def test_threads_are_put_back() -> None:
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_every_bounded_part_is_timed(family: str) -> None:
-    """By a clock that ticks once a reading, a part takes as many seconds as it has modules: a norm and what it feeds, in each layer."""
+    """With a clock that ticks once a reading, a part takes one second for each of its modules: in each layer a norm and what it feeds."""
     bill, model = bill_of(family), tiny(family, torch.float32)
     for phase in (timing.prefill(model, bill, Ticking(1.0)), timing.decode(model, bill, 1, Ticking(1.0))):
         bounds = {p.path: p for p in parts(bill, phase.phase, DEVICE)}
@@ -138,7 +138,7 @@ def test_every_bounded_part_is_timed(family: str) -> None:
 
 
 def test_what_is_timed_is_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefill makes logits of every row, as the bill has it; no timed step is shorter than the bill's context, and two are not timed."""
+    """Prefill makes logits of every row, no timed step is shorter than the bill's context, and two steps are not timed."""
     bill, model = bill_of("gpt2"), tiny("gpt2", torch.float32)
     seen: list[int] = []
     with torch.no_grad():
@@ -183,14 +183,14 @@ def test_ratios_are_measured_over_bound() -> None:
 
 
 def test_a_step_reads_its_weights_and_its_cache() -> None:
-    """The block to measure with is as large as that: tied, the embedding is read once, as the head; positions are not read."""
+    """The measured block has the size of one step's reads: a tied embedding counts once, positions do not count."""
     bill = bill_of("gpt2")
     weights = sum(p.numel() for n, p in tiny("gpt2").named_parameters() if n != "positions.weight")
     assert moved(bill) == 4 * weights + (9 + 1) * 2 * 2 * 4 * 8 * 4
 
 
 def test_random_weights() -> None:
-    """Made on the spot, the same each time: norms of 1, no two rows alike, a tied head that is the embedding; and finite logits."""
+    """Random weights are the same each time: norms of 1, no two rows alike, a tied head; and the logits are finite."""
     for hf in (GPT2, {**GPT2, "n_embd": 1024, "vocab_size": 2001}):
         _, cfg = understand(hf)
         a, b = (benched_model.random_weights("x", cfg, torch.bfloat16) for _ in range(2))
@@ -206,7 +206,7 @@ def test_random_weights() -> None:
 
 
 def test_limits_are_kept(quick: Path, capsys: Captured) -> None:
-    """For the user alone, whole or not at all; and they are a device."""
+    """Measured limits are written in one piece, readable by the user alone, and read back as a device."""
     _, document = judged(capsys, "bench", "--limits")
     file = Path(document["file"])
     assert file == quick / "cache" / "pellucid" / "limits.json" and [f.name for f in file.parent.iterdir()] == ["limits.json"]
@@ -227,7 +227,7 @@ def test_limits_are_kept(quick: Path, capsys: Captured) -> None:
      '{"product": {"float32": {"median": 1, "best": 0}}, ...}', '{"product": {"int8": {"median": 1, "best": 1}}, ...}'],
 )  # fmt: skip
 def test_damaged_measurements(text: str, quick: Path) -> None:
-    """One line that names the file, whatever is in it."""
+    """Whatever the file contains, the error is one line that names it."""
     one = MachineLimits("cpu", 0, 1, 1, {1: Rate(1.0, 1.0)}, {"float32": Rate(1.0, 1.0)}, "2", None, "now")
     file = last_measured.keep(one)
     assert last_measured.kept() == one
@@ -257,7 +257,7 @@ def test_nothing_kept(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def consistent(document: dict[str, Any]) -> None:
-    """Whether every ratio is of the numbers beside it, and no number is of another phase."""
+    """Return True if every ratio is of the numbers beside it and no number is of another phase."""
     for phase in document["phases"].values():
         assert phase["ratio"] == phase["seconds"] / phase["bound"] and phase["error"] == phase["bound"] / phase["seconds"] - 1
         assert phase["bound"] == pytest.approx(sum(p["bound"] for p in phase["parts"]))
@@ -278,7 +278,7 @@ def test_a_model_with_weights(folder: Path, quick: Path, capsys: Captured) -> No
 
 
 def test_a_model_without(quick: Path, capsys: Captured) -> None:
-    """A config.json or its folder; an encoder has one phase."""
+    """A config.json or its folder is enough; an encoder has one phase."""
     (quick / "config.json").write_text(json.dumps(GPT2))
     for place in (quick, quick / "config.json"):
         _, document = judged(capsys, "bench", place, "--new", 2, "--context", 5, "--threads", 1)
@@ -320,7 +320,7 @@ def test_wrong_use(given: list[str], named: str, folder: Path, quick: Path, caps
 
 
 def test_more_than_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that does not fit is refused before its memory is taken."""
+    """A model that does not fit is refused before its memory is allocated."""
     monkeypatch.setattr(nn.Module, "to_empty", lambda *_, **__: pytest.fail("its memory was taken"))
     _, cfg = understand({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 1 << 17, "intermediate_size": 1 << 18, **HEADS})
     with pytest.raises(UseError.__mro__[1], match="GB"):

@@ -1,4 +1,6 @@
-"""What bench measures through the engine: the first token, a crowd, another library in turns. No time is asserted: clocks are made up."""
+"""What `bench` measures through the engine: the first token, a full batch, other libraries in turns. Clocks are made up, no time is
+asserted.
+"""
 
 import importlib.util
 import json
@@ -35,7 +37,7 @@ def test_shares_come_to_the_whole(total: int) -> None:
 
 
 def test_a_crowd_is_all_at_once() -> None:
-    """Every request ends with all its tokens, in the timed turn too, which finds no prefix that the first one left; useful are new ones."""
+    """Every request ends with all its tokens; the timed turn finds no prefix of the first one, and only new tokens count."""
     model, steps = tiny("gpt2", torch.float32), list[int]()
     honest = Engine.advance
     progress: list[tuple[int, int]] = []
@@ -53,7 +55,7 @@ def test_a_crowd_is_all_at_once() -> None:
 
 
 def test_the_first_token_cold_and_warm() -> None:
-    """Warm, whole pages before the last tokens are known; cold, none. The last tokens are new each time."""
+    """Warm, the whole pages before the last tokens are cached; cold, nothing is. The last tokens are new each time."""
     model, read = tiny("llama", torch.float32), list[int]()
     hook = model.embed.register_forward_hook(lambda m, x, y: read.append(y.shape[1]))
     first = batch_load.first(model, 2 * PAGE + 30, Ticking(1.0), runs=3)
@@ -64,7 +66,7 @@ def test_the_first_token_cold_and_warm() -> None:
 
 
 def test_outside_is_a_step_without_its_plan() -> None:
-    """Steps and replays by a clock whose ticks tell them apart."""
+    """The time outside a plan is a step's seconds without its replay's, by a clock whose ticks tell them apart."""
     if not native.available():
         assert timing.decode(tiny("gpt2", torch.float32), bill_of("gpt2"), 3).outside is None
         return
@@ -85,7 +87,7 @@ def test_outside_is_a_step_without_its_plan() -> None:
 
 
 def test_pairs_alternate() -> None:
-    """The first of each only warms up; every other pair begins with the other; ratios are of pairs."""
+    """The first turn of each library is not counted, the order changes with every pair, and ratios are of pairs."""
     order: list[str] = []
 
     def turn(name: str, seconds: Iterator[float]) -> peers.Turn:
@@ -102,7 +104,7 @@ def test_pairs_alternate() -> None:
 
 
 def test_both_write_the_same_tokens(folder: Path) -> None:
-    """Of a folder's weights, transformers and we; whatever its own generation settings."""
+    """Transformers and Pellucid write the same tokens from a folder's weights, whatever its generation settings."""
     from pellucid.api.model import load
 
     model = load(folder, dtype="float32")

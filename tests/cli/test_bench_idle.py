@@ -1,6 +1,6 @@
 """A verdict needs an idle machine, and a bound the read rate for its number of bytes: `bench` and `count` use the same one.
 
-No time is asserted: rates and the system's books are made up.
+No time is asserted: rates and the system's processor times are made up.
 """
 
 from dataclasses import replace
@@ -43,7 +43,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MachineLimits:
 
 @pytest.mark.parametrize("name", ["pellucid/capitals", "gpt2-small"])
 def test_count_and_bench_have_one_bound(name: str, measured: MachineLimits) -> None:
-    """A step that reads a few MB is bound by what a cache gives, in both; a measurement of one size alone would be beaten by the step."""
+    """A step of a few MB is bound by the cache's rate in both commands; the rate of one large block would be too slow."""
     bill = pellucid.count(name, context=32, device="cpu")
     block = block_for(moved(bill))
     here = MachineLimits("made up", 8 << 30, 2, block, {2: Rate(RATES[block], RATES[block])}, FAST, "2", None, "now")  # as `bench` measures
@@ -60,7 +60,7 @@ MB = 1 << 20
 
 @pytest.mark.parametrize(("reads", "block"), [(10, MB), (MB, MB), (4 * MB - 1, MB), (5 * MB, 4 * MB), (1e12, 256 * MB)])
 def test_a_bound_takes_the_largest_block_that_is_filled(reads: float, block: int, measured: MachineLimits) -> None:
-    """A smaller block is read faster, so what is between two stays a bound; and the source says which one it was."""
+    """Between two measured blocks the rate of the smaller one holds, which keeps it a bound; the source names the block."""
     device = last_measured.device("cpu", reads)
     assert device is not None and block_for(reads) == block
     assert device.bandwidth == RATES[block] and f"{block >> 20} MiB" in device.source
@@ -68,7 +68,7 @@ def test_a_bound_takes_the_largest_block_that_is_filled(reads: float, block: int
 
 
 def test_every_size_is_measured() -> None:
-    """With all threads that are asked for; the best of each is kept."""
+    """Every block size is measured with all threads that are asked for, and the best rate of each is stored."""
     limits = Gauge(2, 4 << 20, Ticking(0.0, 1.0), blocks=(1 << 20, 4 << 20)).measure(2).limits
     assert sorted(limits.blocks) == [1 << 20, 4 << 20] and limits.blocks[4 << 20] == limits.read[1].best == limits.read[2].best
     assert limits.reading(1 << 20).bandwidth == limits.blocks[1 << 20] == machine_limits.A_RUN
@@ -78,7 +78,7 @@ def test_every_size_is_measured() -> None:
 
 
 def books(monkeypatch: pytest.MonkeyPatch, *seen: tuple[float, float] | None, own: float = 0.0) -> Watchman:
-    """The system's books at the beginning and at the end, and this process's own seconds between."""
+    """Replace the system's processor times at the beginning and at the end, and this process's own seconds."""
     rows, clock = iter(seen), iter((0.0, own))
     monkeypatch.setattr(idle, "used", lambda: next(rows))
     monkeypatch.setattr(idle, "time", SimpleNamespace(process_time=lambda: next(clock)))
@@ -91,7 +91,7 @@ def books(monkeypatch: pytest.MonkeyPatch, *seen: tuple[float, float] | None, ow
      ((3.0, 40.0), 10.0, 0.0, True)],
 )  # fmt: skip
 def test_what_others_took(end: Any, own: float, others: float | None, quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the processors did beside this process; nothing is known where the system has no books."""
+    """Other processes are charged with the busy time that is not ours; without processor times their share is None."""
     idle = books(monkeypatch, (0.0, 0.0), end, own=own).verdict(MADE)
     assert idle.others == others and idle.quiet == quiet and idle.steadiness == 0.9
 
@@ -101,7 +101,7 @@ def test_unsteady_rates_are_no_ground() -> None:
 
 
 def test_the_books_of_the_processors_that_are_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Busy is all but idle and waiting; other processors, and the sum line, are not ours."""
+    """All but idle and waiting counts as busy; other processors and the sum line are left out."""
     table = tmp_path / "stat"
     ours = "cpu0 100 0 50 300 50 0 0 0 0 0\ncpu1 200 0 100 100 0 0 0 0 7 0\n"
     table.write_text(f"cpu  9 9 9 9 9 9 9 9 0 0\n{ours}cpu2 5 5 5 5 5 5 5 5 5 5\nintr 1\n")
@@ -114,7 +114,7 @@ def test_the_books_of_the_processors_that_are_ours(monkeypatch: pytest.MonkeyPat
 
 
 def shown(idle: Idle, first: First | None = None) -> tuple[str, dict[str, Any]]:
-    """What the terminal and JSON tell of a made-up measurement."""
+    """Return the terminal's text and the JSON document of a made-up measurement."""
     bill = counted(DECODERS["gpt2"], "m", "gpt2", Setting(9, 1, None, "float32", "float32", "float32"))
     device = Device("made up", 1e9, 100e6, {"float32": 1e9}, "a source")
     timed = Timed("decode", [4.0], [5.0], {"layers.0.attn": 2.0, "head": 3.0})
@@ -124,7 +124,7 @@ def shown(idle: Idle, first: First | None = None) -> tuple[str, dict[str, Any]]:
 
 
 def test_a_verdict_is_withheld_where_the_machine_was_not_idle() -> None:
-    """Times and bounds stand; ratios, shares and what a prediction is off by do not."""
+    """On a busy machine times and bounds are shown; ratios, shares and the error of a prediction are not."""
     text, document = shown(Idle(0.0, 0.9))
     phase = document["phases"]["decode"]
     assert phase["ratio"] == 4.0 / phase["bound"] and None not in (phase["error"], phase["share"]) and "no verdict" not in text

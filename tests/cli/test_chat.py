@@ -24,7 +24,7 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def chatty(folder: Path, tmp_path: Path) -> Path:
-    """The small model, with a chat template."""
+    """Return the folder of a small model with a chat template."""
     shutil.copytree(folder, tmp_path / "m")
     (tmp_path / "m" / "chat_template.jinja").write_text(SOURCE)
     return tmp_path / "m"

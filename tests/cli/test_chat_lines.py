@@ -1,4 +1,4 @@
-"""What is typed into a chat besides messages, and what its template goes by besides them: /help and its like, Ctrl-C, dates and draws."""
+"""Lines of a chat that are no messages (/help and its like), and what its template depends on besides them: dates and draws."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ DRAWS = (
 
 
 def type_lines(capsys: Captured, monkeypatch: pytest.MonkeyPatch, folder: Path | str, *lines: str) -> tuple[int, list[dict[str, Any]], str]:
-    """A chat of these lines: the exit code, the replies' documents, stderr."""
+    """Return a chat's exit code, the documents of its replies and stderr, after these lines are typed."""
     at_a_terminal(monkeypatch, lines)
     capsys.readouterr()
     code = main(["run", str(folder), "--max-new-tokens", "2", "--json"])
@@ -31,7 +31,7 @@ def type_lines(capsys: Captured, monkeypatch: pytest.MonkeyPatch, folder: Path |
 
 
 def test_lines_for_the_chat_itself(chatty: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of them reaches the model; two slashes and a path do."""
+    """Commands of the chat do not reach the model; a line of two slashes or a path does."""
     code, replies, err = type_lines(
         capsys, monkeypatch, chatty, "/help", "The cat", "/hlep me", "/reset", "//help", "/reset", "/usr/bin", "/exit", "never"
     )
@@ -68,7 +68,7 @@ def test_ctrl_c_at_the_prompt_ends_the_line(chatty: Path, capsys: Captured, monk
 
 
 def test_what_a_template_draws_is_recorded(chatty: Path, capsys: Captured) -> None:
-    """By the seed that is told the same prompt comes again, in another process too; without a draw there is none to tell."""
+    """The recorded seed gives the same prompt again; without a draw no seed is recorded."""
     assert document(capsys, "run", chatty, "The cat", "--chat", "--max-new-tokens", 1)["template_seed"] is None
     (chatty / "chat_template.jinja").write_text(DRAWS)
     model = pellucid.load(chatty)
@@ -83,7 +83,7 @@ def test_what_a_template_draws_is_recorded(chatty: Path, capsys: Captured) -> No
 
 
 def test_turns_share_their_draws(chatty: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that each begins with all before it; the mutant draws anew for every turn."""
+    """All turns of a chat draw by one seed, so that each begins with all before it; the mutant draws anew for every turn."""
     (chatty / "chat_template.jinja").write_text(DRAWS)
 
     def shared() -> bool:
@@ -97,7 +97,7 @@ def test_turns_share_their_draws(chatty: Path, capsys: Captured, monkeypatch: py
 
 
 def test_a_template_may_draw_from_nothing() -> None:
-    """As Jinja has it: nothing, in a prompt too."""
+    """A draw from an empty list is empty, in a prompt too, as Jinja has it."""
     assert Template("{{ [] | random }}x", "t").render([{"role": "user", "content": "y"}]).text == "x"
     drawn = {Template(DRAWS, "t").render([{"role": "user", "content": "y"}], seed=seed).text for seed in range(40)}
     assert len(drawn) == 8 and Template(DRAWS, "t").render([{"role": "user", "content": "y"}], seed=3).seed == 3
@@ -108,7 +108,7 @@ LONG = "The capital of France is Paris. " * 20
 
 @pytest.mark.parametrize("name", ["capitals-llama", "capitals-deepseek"])
 def test_a_text_beyond_what_a_model_was_made_for(name: str, capsys: Captured, tmp_path: Path) -> None:
-    """It is read, and one line on stderr says so."""
+    """A text longer than the model's positions is read, and one line on stderr says so."""
     (tmp_path / "t.txt").write_text(LONG)
     lines: Iterable[list[object]] = [
         ["run", f"pellucid/{name}", LONG, "--max-new-tokens", 1],
@@ -129,7 +129,7 @@ def test_a_text_that_grows_beyond_it(capsys: Captured) -> None:
 
 
 def test_where_a_trace_is_saved(tmp_path: Path, capsys: Captured) -> None:
-    """What is there is called what it is: a trace, a folder of other files, a file; an empty folder will do."""
+    """An error names what occupies the place: a trace, a folder of other files, a file; an empty folder is used."""
     command = ["trace", "pellucid/capitals", "The", "--only", "logits", "--save"]
     (tmp_path / "empty").mkdir()
     assert run(capsys, *command, tmp_path / "empty")[0] == 0

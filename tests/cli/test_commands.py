@@ -1,4 +1,4 @@
-"""The other commands, and what all have in common: exit codes, one line for each error, JSON that its schema judges, both languages."""
+"""Exit codes, one line for each error, JSON that its schema accepts and both languages, for all commands."""
 
 import io
 import json
@@ -27,7 +27,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def run(capsys: Captured, *given: object) -> tuple[int, str, str]:
-    """What a command line gives: its exit code, stdout, stderr."""
+    """Return a command line's exit code, stdout and stderr."""
     capsys.readouterr()
     code = main([str(word) for word in given])
     out, err = capsys.readouterr()
@@ -35,7 +35,7 @@ def run(capsys: Captured, *given: object) -> tuple[int, str, str]:
 
 
 def judged(capsys: Captured, *given: object) -> tuple[int, dict[str, Any]]:
-    """The JSON of a command line, which is one line that its schema takes."""
+    """Return a command line's exit code and its JSON, one line that its schema accepts."""
     code, out, _ = run(capsys, *given, "--json")
     assert out.count("\n") == 1
     document: dict[str, Any] = json.loads(out)
@@ -48,7 +48,7 @@ def judged(capsys: Captured, *given: object) -> tuple[int, dict[str, Any]]:
 
 
 def wrong(capsys: Captured, *given: object) -> str:
-    """The one line of a wrong use, which exits 2 and prints nothing else."""
+    """Return the one line of a wrong use, which exits with 2 and prints nothing else."""
     code, out, err = run(capsys, *given)
     assert (code, out) == (2, "")
     assert re.fullmatch(r"pellucid: [^\n]+\n", err), err
@@ -73,7 +73,7 @@ def test_help(language: str, capsys: Captured) -> None:
 
 
 def imported(*lines: str, of: tuple[str, ...]) -> list[str]:
-    """Which of these modules are loaded by these commands in a process of their own."""
+    """Return which of these modules the commands load in a process of their own."""
     code = "import sys, contextlib\nfrom pellucid.commands import main\n"
     code += "".join(f"with contextlib.suppress(SystemExit): main({line.split()})\n" for line in lines)
     code += f"print(*[m for m in {of} if m in sys.modules], file=sys.stderr)"
@@ -83,12 +83,12 @@ def imported(*lines: str, of: tuple[str, ...]) -> list[str]:
 
 
 def test_help_is_quick_to_import() -> None:
-    """Neither torch nor rich is loaded by help, version or a wrong use."""
+    """Help, version and a wrong use load neither torch nor rich."""
     assert imported("--help", "explain --help", "nix", of=("torch", "rich", "numpy")) == []
 
 
 def test_nothing_is_compiled() -> None:
-    """Counting, explaining and running do without torch's compiler, a second to import; on meta torch itself would fetch it."""
+    """Counting, explaining and running do not import torch's compiler, which takes a second; on meta torch itself would."""
     compiler = ("torch", "torch._dynamo", "triton")
     assert imported("count gpt2 deepseek-v3", "explain Hello", "run pellucid/capitals Hello --max-new-tokens 2", of=compiler) == ["torch"]
     code = "import torch, sys; a = torch.empty(2, device='meta'); a + a; print('torch._dynamo' in sys.modules)"
@@ -158,7 +158,7 @@ def test_run_streams_what_the_model_generates(folder: Path, capsys: Captured) ->
 
 
 def test_run_reads_stdin(folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe is one prompt; a terminal gives one a line until Ctrl-D."""
+    """A pipe is one prompt; at a terminal each line is one, until Ctrl-D."""
     _, continuation, _ = run(capsys, "run", folder, "The capital", "--max-new-tokens", 4)
     monkeypatch.setattr(sys, "stdin", io.StringIO("The capital\n"))
     assert run(capsys, "run", folder, "--max-new-tokens", 4)[:2] == (0, continuation)
@@ -179,7 +179,7 @@ def test_run_reads_stdin(folder: Path, capsys: Captured, monkeypatch: pytest.Mon
 
 
 def test_trace_and_diff(folder: Path, tmp_path: Path, capsys: Captured) -> None:
-    """A trace on disk is the trace of the API; diff names the first tensor that differs, its cell and both values."""
+    """A saved trace equals the API's; diff names the first tensor that differs, its cell and both values."""
     a, b, c, part = (tmp_path / name for name in ("a", "b", "c", "part"))
     code, document = judged(capsys, "trace", folder, "The capital", "--save", a, "--steps", 2)
     assert (code, document["steps"]) == (0, 2)
@@ -215,7 +215,7 @@ def test_trace_and_diff(folder: Path, tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_show_reads_no_weights(folder: Path, tmp_path: Path, capsys: Captured) -> None:
-    """The sum of what is shown is the model's own count, and a file whose bytes are gone but its header shows the same."""
+    """The shown parameters add up to the model's count, and a file reduced to its header shows the same."""
     model = pellucid.load(folder)
     code, document = judged(capsys, "show", folder)
     assert (code, document["parameters"]) == (0, model.num_parameters())
@@ -256,7 +256,7 @@ def test_env(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_train_calls_the_recipe(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings reach the run, progress goes to stderr, the folder to stdout."""
+    """Settings reach the run, progress is written to stderr and the folder to stdout."""
     import pellucid.training
 
     def made(path: Path, out: Path | None, resume: bool, threads: int | None, progress: Any, restart: bool) -> Path:
@@ -293,7 +293,7 @@ def test_language_comes_back(capsys: Captured, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_warnings_are_lines(folder: Path, tmp_path: Path, capsys: Captured) -> None:
-    """A warning of ours is one plain line on stderr, and -q leaves it out."""
+    """A warning is one plain line on stderr, and -q leaves it out."""
     import shutil
 
     shutil.copytree(folder, tmp_path / "m")

@@ -1,4 +1,4 @@
-"""Where a model runs, and models of which only the configuration is here: --device on each command, catalogue names, shapes alone."""
+"""The devices of each command, and models of which only the configuration is here: catalogue names, shapes without weights."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def lines(tmp_path: Path, text: Path) -> dict[str, list[str]]:
-    """A short use of each command that takes a device."""
+    """Return a short use of each command that takes a device."""
     return {
         "run": ["run", MODEL, PROMPT, "--max-new-tokens", "2"],
         "score": ["score", MODEL, str(text)],
@@ -39,7 +39,7 @@ def lines(tmp_path: Path, text: Path) -> dict[str, list[str]]:
 
 
 def test_a_device_is_named(tmp_path: Path, text: Path, capsys: Captured) -> None:
-    """cpu is what runs without; one that is not there is one line, before a weight is read; meta computes nothing."""
+    """The default is cpu; a missing device is one line of error before any weight is read; meta computes nothing."""
     for name, line in lines(tmp_path, text).items():
         assert "cuda:99" in wrong(capsys, *line, "--device", "cuda:99"), name
         assert run(capsys, *line, "--device", "cpu")[0] == 0, name
@@ -52,7 +52,7 @@ def test_a_device_is_named(tmp_path: Path, text: Path, capsys: Captured) -> None
 
 
 def test_explain_tells_shapes_of_a_model_on_meta(capsys: Captured) -> None:
-    """The same lines as with numbers, in every kind of model, without a value and without a next token."""
+    """On meta the lines are those of a real run, in every kind of model, without values and without a next token."""
     for name in ("capitals", "capitals-t5", "capitals-bert", "capitals-deepseek", "capitals-prefix"):
         command = ["explain", f"pellucid/{name}", PROMPT + (" ___" if name == "capitals-bert" else ""), "--dtype", "float32"]
         _, real = judged(capsys, *command)
@@ -71,7 +71,7 @@ def test_explain_tells_shapes_of_a_model_on_meta(capsys: Captured) -> None:
 
 
 def test_a_catalogue_name_is_a_model_on_meta(capsys: Captured) -> None:
-    """DeepSeek-V3: each block's number is the count's own, and every field of its configuration is there."""
+    """DeepSeek-V3's parameters are the count's own, and every field of its configuration is shown."""
     _, document = judged(capsys, "explain", "deepseek-v3", "1,2,3", "--ids", "--device", "meta")
     assert document["parameters"] == 671_026_404_352 and document["tokens"][0] == {"id": 1, "text": "", "bytes": ""}
     out = run(capsys, "show", "deepseek-v3")[1]
@@ -91,7 +91,7 @@ def test_a_catalogue_name_is_a_model_on_meta(capsys: Captured) -> None:
 
 
 def test_every_entry_is_shown(capsys: Captured) -> None:
-    """All of the catalogue that is disclosed: its parameters as `count` has them, its source, and with --all every field by name."""
+    """Every disclosed entry shows its source and, with --all, every field by name; its parameters equal `count`'s."""
     for name, entry in catalog.models().items():
         if "statements" in entry:
             continue
@@ -108,7 +108,7 @@ def test_every_entry_is_shown(capsys: Captured) -> None:
 
 
 def test_mutants() -> None:
-    """Numbers of a tensor that has none; a catalogue whose notes are kept from the reader."""
+    """Numbers of a tensor without values fail, and a catalogue whose notes are left out is seen."""
     model = load(MODEL, device="meta")
     from pellucid.documents.run_view import TensorView, explain
 

@@ -1,4 +1,4 @@
-"""`explain`: what it prints is what the Python API gives, for every family, at every width, in both languages."""
+"""`explain` prints what the Python API gives, for every family, at every width, in both languages."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def explained(specimen: Model) -> RunView:
 
 
 def random_model(name: str) -> Model:
-    """A tiny random model of a family, without a tokenizer."""
+    """Return a tiny random model of a family, without a tokenizer."""
     module = tiny(name, torch.float32)
     if module.config.encoder is not None:
         module.config = replace(module.config, starts=0)
@@ -51,7 +51,7 @@ def plain(view: RunView, **how: Any) -> str:
 
 
 def run(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """What a command prints: its exit code, stdout, stderr."""
+    """Return a command's exit code, stdout and stderr."""
     code = main(list(words))
     out, err = capsys.readouterr()
     return code, out, err
@@ -63,7 +63,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def unlike(document: dict[str, Any], model: Model, steps: int) -> list[str]:
-    """Where a document of `explain --json` differs from the public API."""
+    """Return where a document of `explain --json` differs from the public API."""
     run = pellucid.trace(model, document["prompt"], steps)
     wrong = [] if document["new"] == run.new and document["next"]["id"] == run.new[0] else ["new"]
     wrong += [] if [t["id"] for t in document["tokens"]] == model.tokenizer.encode(document["prompt"]) else ["tokens"]
@@ -117,7 +117,7 @@ def test_lines_fit_and_numbers_are_the_values(explained: RunView, width: int, co
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family(name: str) -> None:
-    """Every parameter is named when all is unfolded, letters are explained, formulas are written, and no line is too long."""
+    """Unfolded, every parameter is named, letters are explained and formulas are written; no line is too long."""
     model = random_model(name)
     view = explain(model, [5, 3, 60, 7], 2)
     text = plain(view, width=160, everything=True)
@@ -136,7 +136,7 @@ def test_every_family(name: str) -> None:
 
 
 def test_a_line_without_its_weight_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant of the test above: a story that names only the first weight of a line."""
+    """The mutant of the test above names only the first weight of a line."""
     model = random_model("gpt2")
     view = explain(model, [5, 3], 1)
     sources = run_lines.sources
@@ -147,7 +147,7 @@ def test_a_line_without_its_weight_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_cells_add_up(name: str) -> None:
-    """Random cells of every tensor: the summands that are printed add up to the number that is printed."""
+    """For a random cell of every tensor the printed summands add up to the printed number."""
     view = explain(random_model(name), [5, 3, 60, 7], 1, terms=True)
     draw = torch.Generator().manual_seed(1)
     for line in view.steps[0].tensors:
@@ -162,7 +162,7 @@ def test_cells_add_up(name: str) -> None:
 
 
 def test_a_cell_in_the_terminal(explained: RunView, capsys: pytest.CaptureFixture[str]) -> None:
-    """The batch may be left out, negative numbers count from the end, and the middle's sum is what its summands add up to."""
+    """A cell may omit the batch and count from the end, and the line for the middle gives the sum of its summands."""
     path = "layers.0.attn.scores"
     code, out, _ = run("explain", PROMPT, "--cell", path, "1,-1,3", capsys=capsys)
     c = cell(explained.trace, path, "0,1,4,3")
@@ -180,7 +180,7 @@ def test_a_cell_in_the_terminal(explained: RunView, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_chinese(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """All words are Chinese, lines of wide characters fit, and English comes back with the next command."""
+    """With --lang zh all words are Chinese and lines of wide characters fit; the next command is English again."""
     monkeypatch.setenv("COLUMNS", str(width))
     code, out, _ = run("explain", "法国的首都是", "--lang", "zh", "--head", "1", capsys=capsys)
     assert code == 0
@@ -194,7 +194,7 @@ def test_chinese(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def test_folding(explained: RunView) -> None:
-    """Blocks like an earlier one are a line each, a layer asked for is unfolded, a head shows its own rows and its pattern."""
+    """A block like an earlier one is one line, a requested layer is unfolded, and a head shows its own rows and pattern."""
     assert folded(explained) == {"layers.1", "layers.2", "layers.3"}
     assert folded(explained, [2]) == {"layers.0", "layers.1", "layers.3"}
     assert folded(explained, everything=True) == set()
@@ -227,7 +227,7 @@ def test_recomputed_values_say_so(explained: RunView, specimen: Model) -> None:
 
 
 def test_numbers_that_are_none() -> None:
-    """NaN and infinities are drawn as such, are null in JSON, and do not disturb the picture."""
+    """NaN and infinities are drawn as such, are null in JSON, and do not disturb the other numbers."""
     model = random_model("gpt2")
     view = explain(model, [5, 3], 1, edit={"layers.1.out": lambda x: x * float("nan"), "layers.0.ffn": lambda x: x - float("inf")})
     text = plain(view, width=160)
@@ -239,7 +239,7 @@ def test_numbers_that_are_none() -> None:
 
 
 def test_formulas() -> None:
-    """The scale is the part's own, a sum of channels names the summand, an unknown op shows its operands."""
+    """A formula has the part's own scale, names the summand of a sum of channels, and shows the operands of an unknown op."""
     latent = {s.path: s for s in explain(random_model("deepseek_v3"), [5, 3], 1).trace}
     dims = {p: s.dims for p, s in latent.items()}
     assert formula(latent["layers.0.attn.scores"], dims) == "(q[:K]·kᵀ + q_rot·k_sharedᵀ) / √24"

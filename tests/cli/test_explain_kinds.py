@@ -1,4 +1,4 @@
-"""`explain` of every kind of model: blanks filled, both sides of a translation, a prompt that sees itself both ways."""
+"""`explain` for every kind of model: filled blanks, both sides of a translation, a prompt whose tokens see all of it."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
 
 @pytest.mark.parametrize("name", specimens())
 def test_every_specimen_is_explained_to_its_end(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same numbers as the API's, to Paris, in English and Chinese."""
+    """The document has the API's numbers, and both languages end in Paris."""
     prompt = PROMPTS.get(name, CAPITAL)
     document = explained(capsys, name, prompt)
     model = pellucid.load(name, dtype="float32")
@@ -44,7 +44,7 @@ def test_every_specimen_is_explained_to_its_end(name: str, capsys: pytest.Captur
 
 
 def test_blanks(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each blank has its row, its candidates, its pick; what the model gives there is what a forward gives."""
+    """Each blank has its row, its candidates and its token, and they are those of a forward."""
     name = "pellucid/capitals-bert"
     model = pellucid.load(name, dtype="float32")
     document = explained(capsys, name, f"{CAPITAL} ___.")
@@ -64,7 +64,7 @@ def test_blanks(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_prompt_that_sees_itself() -> None:
-    """Every token of the prompt looks at every other; what follows is causal; asked for nothing, `model(ids)` takes all for a prompt."""
+    """Tokens of the prompt attend to all of it, later ones causally; without `prefix`, `model(ids)` takes all ids for the prompt."""
     model = pellucid.load("pellucid/capitals-prefix", dtype="float32")
     trace = pellucid.trace(model, CAPITAL, steps=2)
     first, later = (s.value[0] for s in trace.all("layers.0.attn.pattern"))

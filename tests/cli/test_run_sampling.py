@@ -1,4 +1,4 @@
-"""How `pellucid run` draws: its options over what generation_config.json asks for, stop strings, and draws that can be repeated."""
+"""`pellucid run` samples by its options over generation_config.json, ends at stop strings, and repeats draws by their seed."""
 
 import io
 import json
@@ -31,7 +31,7 @@ def model(folder: Path, tmp_path: Path) -> Path:
 
 
 def run(capsys: Captured, *given: object) -> tuple[int, str, str]:
-    """The exit code, stdout, and what stderr notes but for the line that every run begins with: what the model computes in."""
+    """Return the exit code, stdout and the notes of stderr without the first line, which names the device and dtype."""
     capsys.readouterr()
     code = main([str(word) for word in given])
     out, err = capsys.readouterr()
@@ -39,7 +39,7 @@ def run(capsys: Captured, *given: object) -> tuple[int, str, str]:
 
 
 def drawn(capsys: Captured, model: Path, *given: object) -> tuple[dict[str, Any], str]:
-    """The document of a run, and what was noted beside it."""
+    """Return the document of a run and its notes on stderr."""
     code, out, err = run(capsys, "run", model, "The cat", "--max-new-tokens", 12, "--json", *given)
     assert code == 0, err
     document: dict[str, Any] = json.loads(out)
@@ -48,12 +48,12 @@ def drawn(capsys: Captured, model: Path, *given: object) -> tuple[dict[str, Any]
 
 
 def words_of(settings: dict[str, Any]) -> list[object]:
-    """Settings as options."""
+    """Return settings as options of a command line."""
     return [word for name, value in settings.items() for word in ("--" + name.replace("_", "-"), value)]
 
 
 def test_every_option_reaches_the_draw(model: Path, capsys: Captured) -> None:
-    """The document tells what was asked, the API gives the same tokens, and every setting by itself changes them."""
+    """The document holds the options, the API gives the same tokens for them, and each setting alone changes the tokens."""
     document, err = drawn(capsys, model, *words_of(OPTIONS))
     assert (document["sampling"], err) == (OPTIONS, "")
     loaded = pellucid.load(model)
@@ -74,7 +74,7 @@ def test_a_draw_without_a_seed_tells_the_one_it_took(model: Path, capsys: Captur
 
 
 def test_what_generation_config_asks_for(model: Path, capsys: Captured) -> None:
-    """Its draws hold with do_sample alone, its repetition penalty always; an option goes before it, and a note tells what it decides."""
+    """Its sampling needs do_sample, its repetition penalty always holds; options override it, and a note names what it decides."""
     likeliest, _ = drawn(capsys, model)
     file = model / "generation_config.json"
     file.write_text(json.dumps({**FILE, "do_sample": False, "repetition_penalty": 1.0}))
@@ -131,7 +131,7 @@ def test_a_setting_that_changes_nothing_is_told(model: Path, capsys: Captured) -
 
 
 def test_stop_strings(model: Path, capsys: Captured) -> None:
-    """Cut before it, also where tokens part within it; generation ends there, and the document tells which it was."""
+    """The text is cut before a stop string, also one that crosses tokens; generation ends there, and the document names the string."""
     uncut, _ = drawn(capsys, model, "--max-new-tokens", 40)
     text, tokenizer = uncut["text"], pellucid.load(model).tokenizer
     at, stop = next((i, text[i : i + 3]) for i in range(4, len(text) - 3) if "\ufffd" not in text[i : i + 3])
@@ -147,7 +147,7 @@ def test_stop_strings(model: Path, capsys: Captured) -> None:
 
 
 def test_replies_of_a_chat_draw_by_numbers_of_their_own(model: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first by the seed that was given, the next by seeds made from it, told beside them."""
+    """The first reply has the given seed, the next have seeds derived from it, each recorded in its document."""
     lines = iter(["The cat"] * 3)
 
     def typed(prompt: str) -> str:
@@ -169,7 +169,7 @@ def test_replies_of_a_chat_draw_by_numbers_of_their_own(model: Path, capsys: Cap
 
 
 def test_an_end_before_the_number_that_was_asked_for_is_said(capsys: Captured, model: Path) -> None:
-    """By a text or a token; without a number, or where as many came, nothing is said."""
+    """A note names an end by a stop string or token before the requested number; otherwise there is none."""
     uncut, err = drawn(capsys, model)
     stop = uncut["text"][4:7]
     assert err == "" or "12" not in err

@@ -1,4 +1,4 @@
-"""`pellucid tokenize`: the library judges ids and texts; a tokenizer alone will do, and no weight is read."""
+"""`pellucid tokenize` gives the library's ids and texts, from a tokenizer alone, without reading a weight."""
 
 import io
 import json
@@ -23,7 +23,7 @@ __all__ = ["hub"]
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Path:
-    """A folder with a tokenizer and nothing else."""
+    """Return a folder with a tokenizer and nothing else."""
     folder = tmp_path / "alone"
     folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -32,7 +32,7 @@ def alone(tmp_path: Path) -> Path:
 
 
 def test_ids_pieces_and_bytes(alone: Path, capsys: Captured) -> None:
-    """By a name, a folder, a file: what the library makes of a text, and the bytes are the text's."""
+    """A name, a folder and a file give the library's ids and pieces, and their bytes are the text's."""
     library = tokenizers.Tokenizer.from_file(str(alone / "tokenizer.json"))
     library.encode_special_tokens = True
     for text in TEXTS:
@@ -73,7 +73,7 @@ def test_special_tokens_are_added_or_not(tmp_path: Path, capsys: Captured) -> No
 
 
 def test_a_padded_table(alone: Path, capsys: Captured) -> None:
-    """The rows that config.json tells are ids too; they write nothing."""
+    """Ids of rows that only config.json counts are accepted, and write nothing."""
     size = Tokenizer.from_file(alone / "tokenizer.json").size
     assert str(size) in wrong(capsys, "tokenize", alone, "--ids", f"5 {size}")
     (alone / "config.json").write_text(json.dumps({"model_type": "another", "vocab_size": size + 8}))

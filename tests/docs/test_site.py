@@ -1,4 +1,4 @@
-"""The site of the docs: what is generated holds all of its source, and the site builds strictly without a network."""
+"""The docs' site: generated pages hold all of their source, and the site builds strictly without a network."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ PAGES = generate.pages()
 
 
 def test_every_public_name_has_a_page() -> None:
-    """With its docstring's first sentence and each of its parameters."""
+    """A public name's page has its docstring's first sentence and each of its parameters."""
     for name in pellucid.__all__:
         page = PAGES[f"python/{name}.md"]
         sentence = re.sub(r"\s+", " ", (getattr(pellucid, name).__doc__ or "").strip().partition("\n\n")[0])
@@ -53,7 +53,7 @@ def test_a_new_field_is_shown() -> None:
 
 
 def built(root: Path, out: Path) -> "subprocess.CompletedProcess[str]":
-    """Build the site of a project into a folder, with a proxy that answers nothing in the network's place."""
+    """Build a project's site into a folder, behind a proxy that refuses every connection."""
     env = {"PATH": "", "PYTHONPATH": ":".join(sys.path), "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(root / "mkdocs.yml"), "-d", str(out)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)

@@ -1,4 +1,4 @@
-"""Every command and every line of Python in the docs and the READMEs has run; docs/python.md has a test of its own."""
+"""Every command and every line of Python in the docs and the READMEs runs; docs/python.md has a test of its own."""
 
 import os
 import re
@@ -27,7 +27,7 @@ READ = {"", "text", "js", "diff", "cpp", "json", "svelte", "ts"}  # pictures, an
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, the file it is, and its text."""
+    """A fenced block: its language, its file's name, and its text."""
 
     language: str
     title: str
@@ -35,19 +35,19 @@ class Block:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """The fenced blocks of a page."""
+    """Return the fenced blocks of a page."""
     for fence in re.finditer(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', page, re.M | re.S):
         yield Block(fence[1], fence[2] or "", fence[3])
 
 
 def commands(text: str) -> list[str]:
-    """The commands of a block for a shell, without comments."""
+    """Return the commands of a shell block, without comments."""
     lines = [re.sub(r"(^|  +)#.*", "", line).strip() for line in text.splitlines()]
     return [part.strip() for line in lines if line for part in line.split("&&")]
 
 
 def steps() -> set[str]:
-    """The commands that CI runs, and those that make a target or an environment."""
+    """Return the commands that CI runs and those that make a target or an environment."""
     ran = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     of_ci = {" ".join(shlex.split(line)) for line in re.findall(r"^ *(?:run|check) ([^#\n]+)", ran, re.M)}
     own = {"pytest tests/ops"}  # a part of what CI runs
@@ -60,7 +60,7 @@ OUTSIDE = {"pip install torch --index-url https://download.pytorch.org/whl/cpu"}
 
 
 def unrun(command: str) -> str | None:
-    """Run a command of the package; None where it ends well, or is what CI runs."""
+    """Run a command of the package and return its fault; None if it succeeds or CI runs it."""
     words = shlex.split(command)
     if words[:2] == ["pellucid", "open"]:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "BROWSER": "false"}
@@ -78,7 +78,7 @@ def unrun(command: str) -> str | None:
 
 
 def untold(page: str) -> list[str]:
-    """What of a page does not run, or gives another value; its blocks run in their order."""
+    """Run a page's blocks in order and return those that fail or give another value."""
     out: list[str] = []
     names: dict[str, Any] = {}
     for block in blocks(page):
@@ -96,7 +96,7 @@ def untold(page: str) -> list[str]:
 
 @pytest.fixture
 def reader_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as a reader has it: a corpus, with two of its countries, and a checkpoint."""
+    """Make the folder that the docs assume: a corpus of two countries, and a checkpoint."""
     monkeypatch.chdir(tmp_path)
     corpus_of(tmp_path / "recipes" / "capitals", "France", "Japan")
     pellucid.load("pellucid/capitals").save(tmp_path / "path" / "to" / "a" / "huggingface" / "folder")

@@ -1,4 +1,4 @@
-"""The commands of contributors are the same wherever they stand: .ci/run, the public workflow, the task file, CONTRIBUTING.md."""
+"""The commands for contributors agree in .ci/run, the public workflow, the Makefile and CONTRIBUTING.md."""
 
 import re
 import subprocess
@@ -17,24 +17,24 @@ OWN = "sudo apt-get"  # what a runner lacks
 
 
 def read(name: str) -> str:
-    """The text of a file of the project."""
+    """Return the text of a file of the project."""
     return (ROOT / name).read_text(encoding="utf-8")
 
 
 def steps_of_script(text: str) -> list[str]:
-    """The commands after the environment is made, without those that only say what runs."""
+    """Return the commands of .ci/run after the environment is made, without those that only print."""
     commands = re.findall(r"^ *(?:run|check) +([^\n#]*[^\n# ])", text, re.M)
     return [c for c in commands if not c.startswith(('"$python"', "apt-get", "python -c"))]
 
 
 def steps_of_workflow(text: str) -> list[str]:
-    """The commands of a workflow's first job."""
+    """Return the commands of a workflow's first job."""
     steps = next(iter(yaml.safe_load(text)["jobs"].values()))["steps"]
     return [step["run"] for step in steps if "run" in step and not step["run"].startswith(OWN)]
 
 
 def recipes(text: str) -> dict[str, list[str]]:
-    """The commands of each target of a Makefile."""
+    """Return the commands of each target of a Makefile."""
     by_target: dict[str, list[str]] = {}
     for name, block in re.findall(r"^([a-z]+):.*\n((?:\t.*\n)+)", text, re.M):
         by_target[name] = [line.strip() for line in block.splitlines()]
@@ -42,7 +42,7 @@ def recipes(text: str) -> dict[str, list[str]]:
 
 
 def astray(makefile: str, guide: str, script: str) -> Iterator[str]:
-    """Targets that are missing or unexplained, and commands of checks that CI does not run."""
+    """Return targets that are missing or unexplained, and commands of checks that CI does not run."""
     made = recipes(makefile)
     yield from (f"no target {name}" for name in TASKS if name not in made)
     named = re.findall(r"^\| `make ([a-z]+)` \|", guide, re.M)

@@ -1,6 +1,6 @@
-"""Each page of docs/contributing/ is walked from its own text: its files are written into a copy of the project, and its commands are run.
+"""Each page of docs/contributing/ is followed from its own text: its files are written into a copy of the project, its commands are run.
 
-A fenced block with a title is a file. A `diff` changes one: each hunk, apart by a line of `@@`, must be found exactly once.
+A fenced block with a title is a file. A `diff` changes one: each hunk, separated by a line of `@@`, must occur exactly once.
 """
 
 import os
@@ -24,7 +24,7 @@ LINKED = {"specimens"}  # large, and changed by no page
 
 
 def copied(root: Path) -> Path:
-    """A copy of the package and its tests that may be changed."""
+    """Return a copy of the package and its tests that may be changed."""
 
     def copy(folder: str, names: list[str]) -> set[str]:
         return {n for n in names if n == "__pycache__" or (Path(folder).name == "pellucid" and n in LINKED)}
@@ -45,7 +45,7 @@ def copied(root: Path) -> Path:
 
 
 def changed(text: str, diff: str) -> str:
-    """The text with the hunks of a diff applied. ValueError where a hunk's own lines are not there exactly once."""
+    """Return the text with a diff's hunks applied. ValueError if a hunk's lines do not occur exactly once."""
     for hunk in re.split(r"^@@.*\n", diff, flags=re.M):
         lines = hunk.splitlines(keepends=True)
         before = "".join(line[1:] for line in lines if line[0] in " -")
@@ -57,7 +57,7 @@ def changed(text: str, diff: str) -> str:
 
 
 def files(page: str) -> dict[str, list[Block]]:
-    """The blocks of each file that a page names."""
+    """Return the blocks of each file that a page names."""
     by_file: dict[str, list[Block]] = {}
     for block in blocks(page):
         if block.title:
@@ -66,7 +66,7 @@ def files(page: str) -> dict[str, list[Block]]:
 
 
 def apply(page: str, root: Path, without: str = "") -> None:
-    """Write the page's files, all but one."""
+    """Write the page's files, except one."""
     for name, parts in files(page).items():
         for block in parts if name != without else ():
             path = root / name
@@ -76,7 +76,7 @@ def apply(page: str, root: Path, without: str = "") -> None:
 
 
 def failures(page: str, root: Path) -> Iterator[str]:
-    """The commands of a page that fail in a project."""
+    """Run a page's commands in a project and return those that fail."""
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(root / "src"), *sys.path])}
     for command in (c for b in blocks(page) if b.language == "sh" for c in commands(b.text)):
         words = shlex.split(command)

@@ -1,4 +1,4 @@
-"""Deterministic mode: the same bits alone and in any batch; the refused models, and why; and the mutants that it must see."""
+"""Deterministic mode gives the same bits alone and in any batch, refuses other models with a reason, and sees its mutants."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def _no_grad() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("k", [*WIDTHS, 5000])
 def test_a_row_of_a_product_among_many(dtype: torch.dtype, k: int) -> None:
-    """Its bits are those that it has alone, whatever the edges of tiles and panels."""
+    """A row of a product has the bits that it has alone, at any edge of tiles and panels."""
     for n in (1, 7, 48, 61, 300) if k < 1000 else (50,):
         x, w, b = rand(64, k, dtype=dtype), rand(n, k, dtype=dtype, seed=1), rand(n, dtype=dtype, seed=2)
         single = torch.cat([native.linear(x[i : i + 1], w, b) for i in range(64)])
@@ -56,7 +56,7 @@ def test_a_row_of_a_product_among_many(dtype: torch.dtype, k: int) -> None:
 @needs_kernels
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_experts_of_many_rows(dtype: torch.dtype) -> None:
-    """Rows of an expert that has many, few or none; the order of rows; and each token's sum."""
+    """An expert's rows have the bits that they have alone, for many, few or no rows and any order, and so has each token's sum."""
     draw = torch.Generator().manual_seed(0)
     chosen = torch.stack([torch.randperm(7, generator=draw)[:3] for _ in range(60)])[None]
     chosen = torch.where((chosen == 5) & (torch.arange(60)[None, :, None] > 4), 6, chosen)
@@ -81,7 +81,7 @@ def test_experts_of_many_rows(dtype: torch.dtype) -> None:
 @needs_kernels
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_what_a_row_meets_does_not_go_by_its_neighbours(dtype: torch.dtype) -> None:
-    """Norms, gates, scores, log-probabilities: 1 to 64 rows together, in the kernels and in the one torch op that the engine needs."""
+    """Norms, gates, scores and log-probabilities of 1 to 64 rows do not depend on the other rows."""
     x, up, w = rand(1, 64, 37, dtype=dtype, scale=3), rand(1, 64, 37, dtype=dtype, seed=1), rand(37, dtype=dtype, seed=2)
     scores = x.to(torch.promote_types(dtype, torch.float32))
     each: list[Callable[[slice], Tensor]] = [
@@ -133,7 +133,7 @@ def test_documents_and_rows_that_see_ahead(name: str, dtype: torch.dtype) -> Non
 @needs_kernels
 @pytest.mark.parametrize(("family", "quirk"), DECODED)
 def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
-    """Refused is what makes numbers outside the kernels: what the table of plans names."""
+    """A family is refused if it computes outside the kernels, as the table of plans says."""
     for dtype in DTYPES if quirk == "plain" else DTYPES[:1]:
         why = determinism.reason(tiny(config(family, quirk), dtype, std=0.2))
         refused = REFUSED.get((family, quirk), REFUSED.get(family))
@@ -144,7 +144,7 @@ def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
 @needs_kernels
 @pytest.mark.parametrize(("family", "dtype"), campaign.CASES, ids=str)
 def test_alone_and_in_crowds(family: str, dtype: torch.dtype) -> None:
-    """Prompts and new tokens, their log-probabilities and the likeliest beside them: the same numbers, to the last bit."""
+    """Tokens, log-probabilities and likeliest tokens are the same alone and in any batch, to the last bit."""
     draw, model = random.Random(f"{family}"), tiny(family, dtype)
     requests = [campaign.asked(draw) for _ in range(10)]
     lone = campaign.alone(model, requests)
@@ -174,7 +174,7 @@ def test_refused_with_the_reason() -> None:
 
 @needs_kernels
 def test_generate_keeps_its_modes_apart() -> None:
-    """An engine of one mode does not serve the other; the mode ends with its forward."""
+    """An engine of one mode does not serve the other, and the mode ends with its forward."""
     model, free = tiny("llama", torch.float32), list[Engine]()
     requests = [Request(tuple(range(n, 3 * n)), 4) for n in (3, 20, 30)]
     for mode in (False, True, True, False):
@@ -193,7 +193,7 @@ def test_the_self_test_is_unseen_and_asked_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_scores_are_told_once() -> None:
-    """Of a text that is preempted in its prompt too, whose rows are computed again."""
+    """A text that is preempted in its prompt emits its scores once, though its rows are computed again."""
     model = tiny("llama", torch.float32)
     requests = [Request(tuple(range(i, i + 20)), 2, scored=True) for i in range(4)]
     want = [campaign.told(Engine.of(model, 40), [r])[0][0][1] for r in requests]
@@ -205,12 +205,12 @@ def test_scores_are_told_once() -> None:
 
 
 def of_few(fits: Callable[..., bool], at: int = 0, axis: int = -2) -> Callable[..., bool]:
-    """A twin for up to 16 rows, as in normal mode."""
+    """Return a check that accepts up to 16 rows only, as in normal mode."""
     return lambda *given: bool(given[at].shape[axis] <= 16 and fits(*given))
 
 
 def by_many(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A product that sums in another order where there are more than 16 rows."""
+    """Return a product that sums in another order above 16 rows."""
 
     def made(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if native.twins_count(x) <= 16:  # type: ignore[attr-defined]
@@ -221,7 +221,7 @@ def by_many(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def split(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Attention that takes the keys before this chunk and the chunk's own apart, and joins the two."""
+    """Return an attention that joins the keys before this chunk with the chunk's own."""
 
     def made(q: Tensor, pools: Any, table: Tensor, at: Tensor, size: int, scale: float, mask: Mask, end: int = 0) -> Tensor:
         if table.ndim == 2 or q.shape[1] == 1:
@@ -241,7 +241,7 @@ def split(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def unstable(combine: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Experts summed in an order that goes by how many tokens there are."""
+    """Return a combine whose order of sums depends on the number of tokens."""
 
     def made(rows: Tensor, share: Tensor | None, order: Tensor, like: Tensor) -> Tensor:
         return combine(rows, share, order, like) if like.shape[1] % 2 else combine(rows.flip(0), share, order.flip(0), like)
@@ -264,7 +264,7 @@ MUTANTS: list[tuple[str, str, Callable[..., Any]]] = [
 @needs_kernels
 @pytest.mark.parametrize(("family", "name", "wrong"), MUTANTS, ids=[f"{m[1]}" for m in MUTANTS])
 def test_mutants_are_seen(family: str, name: str, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the self-test, and by the comparison of texts itself."""
+    """The self-test and the comparison of texts each see the mutant."""
     monkeypatch.setattr(native, "twins_count", lambda x: x.numel() // x.shape[-1], raising=False)
     monkeypatch.setattr(native, name, wrong(getattr(native, name)))
     model, draw = tiny(family, torch.float32), random.Random(3)
@@ -276,7 +276,7 @@ def test_mutants_are_seen(family: str, name: str, wrong: Callable[..., Any], mon
 
 
 def test_torch_s_products_are_why() -> None:
-    """Where torch multiplies, a row's bits may go by its neighbours: the mode is not for nothing."""
+    """Torch's products may give a row other bits among other rows, so the mode is needed."""
     x, w = rand(64, 96, dtype=torch.float32), rand(80, 96, dtype=torch.float32, seed=1)
     single = torch.cat([F.linear(x[i : i + 1], w) for i in range(64)])
     assert not torch.equal(F.linear(x, w), single) or native.instructions() is None

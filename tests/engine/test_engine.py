@@ -1,4 +1,4 @@
-"""The engine's texts are the plain loop's: whatever the pages, the chunks, the cache, the neighbours, and whichever is preempted."""
+"""The engine's texts are the plain loop's for any pages, chunks, cache, other requests and preemptions."""
 
 import itertools
 import os
@@ -39,7 +39,7 @@ WANTED: dict[str, list[list[int]]] = {}
 
 
 def wanted(family: str) -> list[list[int]]:
-    """What the plain loop gives, computed once."""
+    """Return the plain loop's texts, computed once."""
     if family not in WANTED:
         model = model_of(family)
         WANTED[family] = [loop(model, r.prompt, NEW, (), r.source) for r in requests_of(family)]
@@ -47,7 +47,7 @@ def wanted(family: str) -> list[list[int]]:
 
 
 def texts(engine: Engine, requests: Sequence[Request]) -> list[list[int]]:
-    """All of them at once."""
+    """Return the texts of requests that are all submitted at once."""
     numbers, got = [engine.submit(r) for r in requests], dict[int, list[int]]()
     for out in engine.outputs():
         assert out.error is None
@@ -65,7 +65,7 @@ GRID = list(itertools.product(("gpt2", "gpt_oss", "deepseek_v3"), SIZES, range(1
 
 @pytest.mark.parametrize(("family", "size", "rows", "cached"), GRID if FULL else random.Random(3).sample(GRID, 24))
 def test_pages_chunks_and_cache(family: str, size: int, rows: int, cached: bool) -> None:
-    """Twice over the same engine: the second time the cache, where there is one, knows the beginnings."""
+    """The same engine gives the same texts twice; the second time its cache holds the prefixes."""
     engine = built(family, size, rows, cached)
     assert texts(engine, requests_of(family)) == wanted(family)
     assert texts(engine, requests_of(family)) == wanted(family)
@@ -78,7 +78,7 @@ def test_every_family(family: str) -> None:
 
 
 class Stingy(Memory):
-    """Says once, at a certain question, that there is no room."""
+    """A memory that refuses to grow once, at the given question."""
 
     def __init__(self, inner: Memory, at: int) -> None:
         self.__dict__ |= inner.__dict__
@@ -91,7 +91,7 @@ class Stingy(Memory):
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_oss", "deepseek_v3", "t5"])
 def test_put_off_at_every_step(family: str) -> None:
-    """Whichever question finds no room, the texts are the same."""
+    """The texts are the same whichever question is refused."""
     for cached in CACHED:
         for at in itertools.count(1, 1 if FULL else 4):
             engine = built(family, 2, 5, cached)
@@ -103,7 +103,7 @@ def test_put_off_at_every_step(family: str) -> None:
 
 
 def test_few_pages() -> None:
-    """Texts that do not all fit at once; a text that never fits is refused, and so is a queue that is full."""
+    """Texts wait if they do not fit at once; a text that never fits is refused, and so is one more than the queue takes."""
     engine = built("gpt2", 2, 8, True, tokens=24)
     assert texts(engine, requests_of("gpt2")) == wanted("gpt2")
     with pytest.raises(UseError, match="24"):
@@ -116,7 +116,7 @@ def test_few_pages() -> None:
 
 
 def test_a_prompt_longer_than_its_windows_pages() -> None:
-    """Layers with a window have pages for what they see, not for a whole prompt: it comes in all the same, chunk by chunk."""
+    """A layer with a window has pages for the window alone, and a longer prompt is read chunk by chunk."""
     model, prompt = model_of("gpt_oss"), tuple(range(80))
     engine = Engine.of(model.module, 100, SchedulerLimits(1, 8), 1)
     assert min(group.count for group in engine.storage.pages.windowed) < len(prompt)  # type: ignore[attr-defined]
@@ -126,7 +126,7 @@ def test_a_prompt_longer_than_its_windows_pages() -> None:
 
 
 def test_one_forward_a_step() -> None:
-    """However many requests: each linear is called once a step."""
+    """Each linear is called once a step, for any number of requests."""
     engine = built("gpt2", 16, 64, False)
     module, calls = engine.storage.module, [0]  # type: ignore[attr-defined]
     module.layers[1].ffn.down.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
@@ -139,7 +139,7 @@ def test_one_forward_a_step() -> None:
 
 
 def test_several_texts_of_one_prompt() -> None:
-    """n texts share the prompt's pages, draw by numbers of their own, and are what each is alone."""
+    """The n texts of a request share the prompt's pages, draw by seeds of their own, and are what each is alone."""
     model = model_of("llama")
     how = Sampling(temperature=1.5, seed=11)
     engine = Engine.of(model.module, 400, size=2)
@@ -159,7 +159,7 @@ def test_several_texts_of_one_prompt() -> None:
 
 
 def test_scores() -> None:
-    """Log-probabilities of the prompt, in chunks, and of new tokens, with the likeliest beside them."""
+    """Log-probabilities of the prompt, in chunks, and of new tokens with the likeliest beside them are those of a forward."""
     model = model_of("llama")
     ids = torch.tensor([TEXTS[4]])
     full = model.logprobs(ids)[0]
@@ -177,7 +177,7 @@ def test_scores() -> None:
 
 
 def test_cancelled_at_any_moment() -> None:
-    """In the queue, in its prompt, while it decodes: its output says so once, and the others do not change."""
+    """A request cancelled in the queue, in its prompt or while decoding ends once as cancelled, and the others do not change."""
     for at in range(12):
         engine = built("gpt2", 2, 6, True)
         numbers = [engine.submit(r) for r in requests_of("gpt2")]
@@ -202,7 +202,7 @@ def test_cancelled_at_any_moment() -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_oss", "deepseek_v3", "t5"])
 def test_watch_one_of_many(family: str) -> None:
-    """Its rows alone, cut from the batch's own step; no text changes, and no forward is added."""
+    """A watch of one request records its rows alone; no text changes, and no forward is added."""
     requests, calls = requests_of(family), [0]
     engine = built(family, 2, 7, True)
     engine.module.embed.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
@@ -235,7 +235,7 @@ def test_watch_one_of_many(family: str) -> None:
 
 
 def test_an_edit_is_one_request_s_own() -> None:
-    """Its text alone changes; what it stored serves no other text, and it uses nothing that others stored."""
+    """An edit changes its request's text alone; what it stored serves no other text, and it uses nothing from the cache."""
     engine = built("gpt2", 2, 64, True)
     requests = [Request(tuple(SHARED), NEW)] * 3
     assert texts(engine, requests) == [wanted("gpt2")[-1]] * 3
@@ -263,7 +263,7 @@ def test_lives_replay() -> None:
 
 
 def test_lives_meet_what_they_are_for() -> None:
-    """Put off, cancelled, refused, shared, forked: a campaign that never meets them shows nothing."""
+    """The simulations meet preemption, cancelling, refusal, sharing and forks."""
     met = {"off": 0}
     close = Memory.close
 
@@ -279,12 +279,12 @@ def test_lives_meet_what_they_are_for() -> None:
 
 
 def leak(self: Memory, sequence: Any) -> None:
-    """Pages are not given back."""
+    """Forget the length of a request without giving its pages back."""
     self.pages.length.pop(sequence.key, None)
 
 
 def unshared(self: PagedCache, request: Hashable, new: Hashable) -> None:
-    """A sibling that begins with nothing."""
+    """Fork a request without its stored rows."""
     self.reserve(new, self.length[request])
     self.length[new] = self.length[request]
 
@@ -298,7 +298,7 @@ MUTANTS: list[tuple[Any, str, Any]] = [
 
 @pytest.mark.parametrize(("owner", "name", "value"), MUTANTS)
 def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
-    """A leak, siblings without their kv_cache, a queue that admits none."""
+    """Seen are a leak, forks without their rows, and a queue that admits none."""
     requests = [Request(tuple(SHARED), NEW, n=2), *(Request(tuple(p), NEW) for p in TEXTS)]
 
     def right() -> bool:

@@ -1,4 +1,4 @@
-"""A step may fail at any call. No output is lost by it, repeated or late, every text is right, and no page is left behind."""
+"""A step may fail at any call: no output is lost, repeated or late, every text is right, and no page leaks."""
 
 import os
 import random
@@ -29,8 +29,9 @@ NEVER_ENDS = 60
 
 
 def short(step: int = -1, at: int = ENOUGH) -> tuple[FaultySimulation, list[int]]:
-    """One short life, which meets a fork, a score, a page that is too few, a cancelling in the queue and one of a text that runs. In one
-    step a fault; how many calls each step made.
+    """Run one short simulation with a fault at call `at` of step `step`; return it and the number of calls of each step.
+
+    It has a fork, a score, too few pages, and a request cancelled in the queue and one while it runs.
     """
     made = Simulation.of(15, 2, SchedulerLimits(6, 4), True)
     simulation, counts = FaultySimulation(made.pages, made.model, made.engine), list[int]()
@@ -46,7 +47,7 @@ def short(step: int = -1, at: int = ENOUGH) -> tuple[FaultySimulation, list[int]
 
 
 def test_a_fault_at_every_call_of_every_step() -> None:
-    """One after another; what comes after it has the same texts, ends and scores."""
+    """After any fault the texts, ends and scores are those of a run without it."""
     undisturbed, counts = short()
     assert (
         undisturbed.faults() == ""
@@ -81,7 +82,7 @@ def test_lives_meet_faults() -> None:
 
 
 class FaultySoak(Soak):
-    """A soak some of whose steps fail; see campaigns/soak.py."""
+    """A soak in which some steps fail; see campaigns/soak.py."""
 
     failed = 0
 
@@ -113,7 +114,7 @@ def soaked(requests: int) -> tuple[FaultySoak, list[str]]:
 
 
 def test_requests_lose_no_end() -> None:
-    """Each text that was asked for ends, once, and is what it is alone."""
+    """Each submitted text ends once and is what it is alone."""
     soak, wrong = soaked(10_000 if FULL else 200)
     assert wrong == [] and soak.failed > soak.told["steps"] // 30
     assert min(soak.told[name] for name in ("finished", "cancelled", "put_off")) > 0
@@ -123,13 +124,13 @@ def test_requests_lose_no_end() -> None:
 
 
 def forgets_outputs(self: Engine) -> None:
-    """Outputs of the failed step are dropped."""
+    """Drop the outputs of the failed step."""
     self.emitted = []
     recover(self)
 
 
 def goes_on(self: Engine) -> None:
-    """A half done step is taken for done."""
+    """Count a failed step as done."""
     self.unfinished = False
 
 
@@ -137,7 +138,7 @@ recover, receive = Engine.recover, Engine.receive
 
 
 def cancels_too_early(self: Engine) -> None:
-    """Cancelled numbers are removed before their outputs are emitted."""
+    """Remove cancelled requests before their outputs are emitted."""
     cancelled, self.cancelled = self.cancelled, set()
     try:
         self.cancelled = set(cancelled)
@@ -156,7 +157,7 @@ MUTANTS: list[tuple[Any, str, Callable[..., Any]]] = [
 
 
 def seen(moments: list[tuple[int, int]]) -> bool:
-    """Whether a fault at one of these moments does harm."""
+    """Return True if a fault at one of these moments changes the result."""
     with suppress(KeyError, ValueError, IndexError, AssertionError, AttributeError):
         simulations = (short(step, at)[0] for step, at in moments)
         return any(simulation.faults() or simulation.ended[4, 0] != "cancelled" for simulation in simulations)
@@ -176,7 +177,7 @@ def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
 
 
 def test_a_failing_watcher_loses_no_end() -> None:
-    """Cancelled in the very step in which a watcher fails: the next step says so."""
+    """A request that is cancelled in the step in which a watcher fails ends in the next step."""
     engine = built("gpt2", 2, 64, True)
     numbers = [engine.submit(Request(tuple(SHARED), NEW)) for _ in range(3)]
     first = engine.step()
@@ -195,7 +196,7 @@ def test_a_failing_watcher_loses_no_end() -> None:
 
 
 def test_a_caller_that_stops_early_loses_nothing() -> None:
-    """Outputs of one step are yielded one by one; the rest wait for the next call."""
+    """Outputs of one step are yielded one by one; after an early stop the next call yields the rest."""
     engine = built("gpt2", 2, 64, True)
     numbers = [engine.submit(Request(tuple(SHARED), NEW)) for _ in range(3)]
     got = [next(iter(engine.outputs())), *engine.outputs()]
@@ -203,7 +204,7 @@ def test_a_caller_that_stops_early_loses_nothing() -> None:
 
 
 def test_an_engine_that_failed_serves_the_next_call() -> None:
-    """What a caller was never told, because a step failed, is not told to the next one."""
+    """Outputs of a failed call are not yielded by the next one."""
     engine, free = built("gpt2", 2, 64, True), list[Engine]()
     free.append(engine)
     for at in (5, 50, 400, 1500):

@@ -1,4 +1,4 @@
-"""The engine's memory: flat however many requests come, and of each text as many bytes as are counted."""
+"""The engine's memory stays flat over any number of requests, and a text's bytes are those that are counted."""
 
 import gc
 import os
@@ -36,7 +36,7 @@ def serve(engine: Engine, requests: list[Request]) -> None:
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Return the resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -46,7 +46,7 @@ def tensors() -> int:
 
 
 def growth(cached: bool) -> dict[str, int]:
-    """What a thousand requests leave behind: tensors, bytes of Python's, and bytes of the process."""
+    """Return the growth over a thousand requests: tensors, bytes of Python's, resident bytes."""
     engine = Engine.of(tiny("llama", torch.float32), 400, SchedulerLimits(64, RUNNING), 4, cached)
     tracemalloc.start()
     try:
@@ -91,7 +91,7 @@ def keeps(what: Callable[[], object]) -> Callable[[Memory, Sequence], None]:
     ],
 )
 def test_a_leak_is_seen(what: Callable[[], object], seen: set[str]) -> None:
-    """A row of logits a request; a block of memory without its tensor."""
+    """Seen are a kept row of logits per request, and a kept block of memory without its tensor."""
     try:
         with swapped(Memory, "close", keeps(what)):
             leak = growth(False)
@@ -105,7 +105,7 @@ def test_a_leak_is_seen(what: Callable[[], object], seen: set[str]) -> None:
 
 
 def windowed(window: int) -> c.Config:
-    """A layer that looks back `window` positions and one that sees all."""
+    """Return a config with one layer of `window` positions and one without a window."""
     near = c.Layer(c.Attention(4, 2, 8, c.Rope(8), window=window), MLP)
     return c.Config(V, D, (near, c.Layer(c.Attention(4, 2, 8, c.Rope(8)), MLP)))
 
@@ -115,7 +115,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def measured(cfg: c.Config, dtype: str, tokens: int, size: int) -> int:
-    """Bytes of the pages that a text holds in an engine while the step runs that stores its last token."""
+    """Return the bytes of a text's pages during the step that stores its last token."""
     engine = Engine.of(tiny(cfg, DTYPES[dtype]), 200, SchedulerLimits(7), size, cached=False)
     inner, pages, bytes_by_length = engine.run, engine.storage.pages, dict[int, int]()  # type: ignore[attr-defined]
 
@@ -137,7 +137,7 @@ def bill(cfg: c.Config, dtype: str, tokens: int) -> Any:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_bytes_of_the_cache_are_those_counted(name: str, dtype: str) -> None:
-    """On pages of a row to the byte; on larger ones up to the rows of the last page, and under a window of the first."""
+    """With pages of one row the bytes are equal; larger pages add at most the unused rows of the last, and of a window's first."""
     cfg = CONFIGS[name]
     for tokens in (3, 12, 40):
         counted = bill(cfg, dtype, tokens)

@@ -1,4 +1,4 @@
-"""Other threads submit and cancel while one steps: nothing is lost, twice or late, and every text is its own."""
+"""Other threads submit and cancel while one steps: no output is lost, repeated or late, and every text is right."""
 
 import random
 import sys
@@ -25,7 +25,7 @@ Alone = Callable[[Request, int], list[int]]
 
 @pytest.fixture(autouse=True)
 def impatient() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Make threads take turns as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -34,7 +34,7 @@ def impatient() -> Iterator[None]:
 
 @dataclass
 class Clients:
-    """One engine, what was asked of it by several threads, and what came out of its steps.
+    """One engine, the requests of several threads, and the outputs of its steps.
 
     begun: steps so far.  late: by request, the steps that had begun when its cancelling returned.
     """
@@ -48,7 +48,7 @@ class Clients:
     refused: int = 0
 
     def ask(self, seed: int, request: Callable[[random.Random], Request], each: int = EACH) -> None:
-        """What one thread does: requests and cancels, at random moments."""
+        """Submit and cancel requests at random moments, as one thread does."""
         draw = random.Random(seed)
         for _ in range(each):
             made = request(draw)
@@ -64,7 +64,7 @@ class Clients:
                 self.late.setdefault(number, self.begun)
 
     def run(self, askers: list[Callable[[], None]]) -> "Clients":
-        """Step beside these until they have gone and nothing is left to do."""
+        """Start these threads and step until they end and the engine is idle."""
         threads = [Thread(target=asker) for asker in askers]
         for thread in threads:
             thread.start()
@@ -79,7 +79,7 @@ class Clients:
         return self
 
     def faults(self) -> list[str]:
-        """What is not as it should be after all have ended."""
+        """Return the faults after all have ended."""
         faults = ["numbers"] if sorted(n for n, _ in self.submitted) != list(range(self.engine.count)) else []
         outputs: dict[tuple[int, int], list[tuple[int, Output]]] = {}
         for step, out in self.outputs:
@@ -105,7 +105,7 @@ class Clients:
 
 
 def simulated(seed: int, waiting: int = 1000) -> Clients:
-    """Askers beside a model whose kv_cache is its own tokens, over few pages."""
+    """Run client threads beside a model whose kv_cache is its own tokens, over few pages."""
     simulation = Simulation.of(40, 2, SchedulerLimits(16, 8, waiting), True)
     clients = Clients(simulation.engine, text_alone)
     return clients.run([lambda i=i: clients.ask(10 * seed + i, lambda draw: random_request(draw, 60)) for i in range(ASKERS)])  # type: ignore[misc]
@@ -120,7 +120,7 @@ def test_texts_are_their_own(seed: int) -> None:
 
 
 def test_texts_of_a_real_model() -> None:
-    """Plans, forwards and the prefix cache of a Llama."""
+    """A Llama's texts are right through plans, forwards and the prefix cache."""
     soak = Soak("llama", random.Random(5))
     which = {id(request): i for i, request in enumerate(soak.pool)}
     clients = Clients(soak.engine, lambda request, index: list(soak.alone(which[id(request)], index)))
@@ -129,9 +129,9 @@ def test_texts_of_a_real_model() -> None:
 
 
 def queue(patience: float, lock: Any = None) -> tuple[list[int], int]:
-    """The numbers that eight threads got for five places, and how many were refused.
+    """Return the numbers that eight threads got for five places, and the number of refusals.
 
-    Each looks how many wait, and goes on when all have looked, or after these seconds.
+    Each thread reads the queue's length, and goes on when all have read it or after `patience` seconds.
     """
     engine, numbers, refused = Simulation.of(40, 2, SchedulerLimits(16, 8, 5), True).engine, list[int](), list[int]()
     engine.lock, all_looked = engine.lock if lock is None else lock, Barrier(8)
@@ -158,13 +158,13 @@ def queue(patience: float, lock: Any = None) -> tuple[list[int], int]:
 
 
 def test_places_of_the_queue_are_given_once() -> None:
-    """However long a check takes; without the lock too many get in."""
+    """Five places take five requests, however long a check takes; without the lock more are accepted."""
     assert queue(0.1) == ([0, 1, 2, 3, 4], 3)
     assert queue(60, nullcontext())[1] == 0
 
 
 def test_closed_by_another_thread() -> None:
-    """Running texts are cancelled, and no request comes after."""
+    """Running texts are cancelled, and later requests are refused."""
     simulation = Simulation.of(40, 2, SchedulerLimits(16, 4), True)
     clients = Clients(simulation.engine, text_alone)
 
@@ -185,7 +185,7 @@ def test_closed_by_another_thread() -> None:
 
 
 def test_a_number_that_is_not_known_yet() -> None:
-    """A cancel before a request was submitted does not reach it."""
+    """A cancel before its request is submitted has no effect on it."""
     engine = Simulation.of(40, 2, SchedulerLimits(16, 4), True).engine
     engine.cancel(0)
     engine.cancel(-1)
@@ -199,7 +199,7 @@ receive = Engine.receive
 
 
 def forgetful(self: Engine) -> None:
-    """A cancel from another thread in the meantime is lost."""
+    """Lose a cancel that arrives from another thread during the step."""
     cancelled = set(self.cancelled)
     time.sleep(2e-4)
     self.cancelled = cancelled
@@ -207,7 +207,7 @@ def forgetful(self: Engine) -> None:
 
 
 def unmoved(self: Engine) -> None:
-    """A request from another thread in the meantime is lost."""
+    """Lose a request that arrives from another thread during the step."""
     self.queue.waiting += self.arrived
     time.sleep(2e-4)
     self.arrived = []
@@ -215,7 +215,7 @@ def unmoved(self: Engine) -> None:
 
 
 def leaving(self: Engine, s: Any) -> None:
-    """Pages stay."""
+    """Leave the pages of a finished text in place."""
     (self.queue.running if s in self.queue.running else self.queue.waiting).remove(s)
 
 

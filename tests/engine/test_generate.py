@@ -1,4 +1,4 @@
-"""Generation: what is drawn step by step over pages is what full forwards give, for one and for a batch."""
+"""Step-by-step generation over pages gives what full forwards give, for one request and for a batch."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,13 +29,13 @@ STARTS = [[0]] * len(PROMPTS)
 
 
 def model_of(family: str, dtype: torch.dtype = torch.float64) -> Model:
-    """A tiny model with what `load` puts around it."""
+    """Return a tiny model in the Model that `load` makes."""
     module = tiny(replace(FAMILIES[family], starts=0) if has_encoder(family) else family, dtype)
     return Model(family, module, cast(Any, None), {}, None)
 
 
 def plain(model: Model, ids: Sequence[int], source: Sequence[int] | None = None) -> Tensor:
-    """The last logits of one full forward without any cache, [V]."""
+    """Return the last logits of one full forward without a cache, [V]."""
     tokens = torch.tensor([list(ids)])
     with torch.no_grad():
         logits: Tensor = model.module(tokens) if source is None else model.module(torch.tensor([list(source)]), tokens)
@@ -43,7 +43,7 @@ def plain(model: Model, ids: Sequence[int], source: Sequence[int] | None = None)
 
 
 def loop(model: Model, prompt: Sequence[int], new: int, stops: Sequence[int] = (), source: Sequence[int] | None = None) -> list[int]:
-    """Greedy generation as it is told: a full forward for every token."""
+    """Generate greedily by a full forward for every token."""
     out: list[int] = []
     while len(out) < new and not (out and out[-1] in stops):
         out.append(int(plain(model, [*prompt, *out], source).argmax()))
@@ -51,14 +51,14 @@ def loop(model: Model, prompt: Sequence[int], new: int, stops: Sequence[int] = (
 
 
 def texts(family: str) -> tuple[list[list[int]], list[list[int]] | None]:
-    """Prompts, or where there is an encoder the starts and the sources."""
+    """Return prompts, or for an encoder the starts and the sources."""
     return (STARTS, SOURCES) if has_encoder(family) else (PROMPTS, None)
 
 
 def run(
     model: Model, prompts: Sequence[Sequence[int]], new: int, stops: Sequence[int] = (), sources: Sequence[Sequence[int]] | None = None
 ) -> list[list[int]]:
-    """`generate`'s news as one list a request."""
+    """Return `generate`'s new tokens as one list per request."""
     encoder_inputs = [None] * len(prompts) if sources is None else [tuple(s) for s in sources]
     requests = [Request(tuple(p), new, stops=frozenset(stops), source=s) for p, s in zip(prompts, encoder_inputs, strict=True)]
     out: list[list[int]] = [[] for _ in prompts]
@@ -69,7 +69,7 @@ def run(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_is_full_forwards(family: str) -> None:
-    """A ragged batch, and each of it alone, against the plain loop, without stops and with one that falls within."""
+    """A ragged batch, and each of its texts alone, equals the plain loop, with and without a stop."""
     model = model_of(family)
     prompts, sources = texts(family)
     of: list[list[int] | None] = [*sources] if sources else [None] * len(prompts)
@@ -88,7 +88,7 @@ WRITERS = [f for f, kind in judges.KINDS.items() if kind.task in ("CausalLM", "S
 
 @pytest.mark.parametrize("family", WRITERS)
 def test_greedy_of_every_family_of_files(family: str) -> None:
-    """What transformers saved, in float64: a batch over pages beside the plain loop, longer than the narrow windows of these models."""
+    """Files saved by transformers, in float64, give the plain loop's texts over pages, beyond the narrow windows of these models."""
     model = load(judges.judge(family).folder)
     sources: list[list[int]] | None = SOURCES if family in judges.SEQ2SEQ else None
     prompts = [[model.config.starts or 0]] * len(SOURCES) if sources else PROMPTS
@@ -106,7 +106,7 @@ def test_greedy_of_every_family_of_files(family: str) -> None:
     ],
 )
 def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
-    """A cache that does not grow, a release that takes all, the unlikeliest token."""
+    """Seen are a cache that does not grow, a release of all requests, and a draw of the unlikeliest token."""
     model, texts = model_of("llama"), None
     stop = loop(model, PROMPTS[0], NEW)[3]
     wanted = [loop(model, p, NEW, [stop]) for p in PROMPTS]
@@ -120,7 +120,7 @@ def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_batch_is_each_alone(family: str) -> None:
-    """Logits of every step of a batch of texts that end at different times."""
+    """The logits of every step of a batch equal those of each text alone, though the texts end at different times."""
     model = model_of(family)
     prompts, sources = texts(family)
     engine, seen = Engine.of(model.module, 400), 0
@@ -143,7 +143,7 @@ def test_batch_is_each_alone(family: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", DECODERS)
 def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
-    """Model.generate of one request replays a plan, which the next one finds; without kernels, and in a batch, the text is the same."""
+    """Model.generate of one request replays a plan that the next request finds; without kernels, and in a batch, the text is the same."""
     model = model_of(family, dtype)
     got = [model.generate([p], NEW, eos=None)[0] for p in PROMPTS]
     (engine,) = model.engines
@@ -156,7 +156,7 @@ def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
 
 
 def test_a_kept_engine_takes_any_crowd() -> None:
-    """One long text, then many short ones, then the batch again, one of which has been left half way."""
+    """A kept engine serves one long text, then many short ones, then a batch that was left unfinished."""
     model = model_of("llama")
     model.generate([[5] * 40], 20, eos=None)
     many = [[i, 3] for i in range(9)]
@@ -168,7 +168,7 @@ def test_a_kept_engine_takes_any_crowd() -> None:
 
 
 def test_a_chat_s_turns_begin_with_all_before_them() -> None:
-    """Of the second turn only the new rows are computed; another call forgets them."""
+    """The second turn computes its new rows only; another call in between clears the cache."""
     model, rows = model_of("llama"), [0]
     model.module.layers[0].register_forward_hook(lambda module, given, out: rows.append(out.shape[1]))  # type: ignore[union-attr, operator, index]
     first = [5] * 130
@@ -183,7 +183,7 @@ def test_a_chat_s_turns_begin_with_all_before_them() -> None:
 
 
 def test_threads_generate_side_by_side() -> None:
-    """No two of them on one engine."""
+    """No two threads use one engine."""
     model = model_of("llama")
     wanted = [loop(model, p, NEW) for p in PROMPTS]
     with ThreadPoolExecutor(4) as pool:
@@ -193,7 +193,7 @@ def test_threads_generate_side_by_side() -> None:
 
 
 def test_nothing_of_an_old_weight_is_left() -> None:
-    """A weight changed in place between two calls: what the first one stored serves no other text."""
+    """After a weight is changed in place, stored rows serve no other text."""
     model = model_of("llama")
     model.generate([PROMPTS[2]], NEW, eos=None)
     with torch.no_grad():
@@ -215,7 +215,7 @@ def test_tensors_and_lists() -> None:
 
 
 def test_stops() -> None:
-    """A stop is the last token of its text; a tensor's row is filled with it; the model's own stops hold unless told otherwise."""
+    """A stop is the last token of its text and fills a tensor's row; without the argument the model's own stops hold."""
     model = model_of("llama")
     ids = torch.tensor([[5, 3], [7, 7], [90, 1]])
     free = model.generate(ids, NEW, eos=None)
@@ -237,7 +237,7 @@ def test_stops() -> None:
 
 
 def test_draws_are_each_request_s_own() -> None:
-    """With a seed: the same again, whatever runs beside it; without one, or with another, something else."""
+    """A seed gives the same text in any batch; without a seed, or with another, the text differs."""
     model = model_of("llama")
 
     def drawn(*prompts: list[int], **how: Any) -> list[list[int]]:
@@ -254,7 +254,7 @@ def test_draws_are_each_request_s_own() -> None:
 
 
 def test_draws_follow_the_temperature() -> None:
-    """Frequencies are the softmax's of logits over temperature; a cold draw is the likeliest."""
+    """Frequencies are the softmax of logits over temperature, and a cold draw is the likeliest token."""
     model = model_of("gpt2")
     first = plain(model, PROMPTS[0])
     assert model.generate([PROMPTS[0]], 5, temperature=1e-4, seed=1, eos=None) == [loop(model, PROMPTS[0], 5)]
@@ -270,7 +270,7 @@ def test_draws_follow_the_temperature() -> None:
 
 
 def test_encoder_decoder_is_transformers_greedy() -> None:
-    """A T5 as transformers saved it, in float64: the same tokens as its own generate."""
+    """A T5 saved by transformers, in float64, gives the tokens of its own generate."""
     j = judges.judge("t5")
     model = load(j.folder, dtype="float64")
     draw = torch.Generator().manual_seed(2)
@@ -289,7 +289,7 @@ def test_encoder_decoder_is_transformers_greedy() -> None:
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_logprobs(family: str) -> None:
-    """Of each given token after the first: the log of its share; greedy tokens have the greatest."""
+    """The log-probability of each token after the first is the log of its softmax; greedy tokens have the greatest."""
     model = model_of(family)
     ids = torch.tensor([PROMPTS[2]])
     new = model.generate(ids, 5, eos=None)
@@ -332,7 +332,7 @@ WRONG: list[tuple[str, Callable[[Model], Any]]] = [
 
 @pytest.mark.parametrize(("key", "ask"), WRONG)
 def test_errors_are_one_line(key: str, ask: Callable[[Model], Any]) -> None:
-    """Refused before anything runs, by name."""
+    """A wrong argument is refused by name before anything runs."""
     model = model_of("gpt2")
     assert GPT2.positions == 64
     with pytest.raises(PellucidError) as caught:

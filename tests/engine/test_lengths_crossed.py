@@ -1,8 +1,8 @@
-"""Texts that grow beyond the length at which rotary positions change: token by token what transformers' `generate` writes.
+"""Texts that grow beyond the length at which rotary positions change equal transformers' `generate`, token by token.
 
 LongRope (Phi-3): at the bound transformers drops its cache and reads the text again with the long factors. Dynamic NTK (Llama): each new
-row is turned by the length of its day, and what is stored keeps its turn. transformers' dynamic frequencies remember the longest text they
-met, and its batches turn short rows by their longest; so it is asked anew for each prompt, which is what every text is alone.
+row is rotated by the text's current length, and stored rows keep their rotation. transformers' dynamic frequencies remember the longest
+text so far, and its batches rotate short rows by their longest; so it is reset before each prompt, which gives every text as it is alone.
 """
 
 import warnings
@@ -44,7 +44,7 @@ def prompt(n: int, seed: int = 0) -> list[int]:
 
 
 def theirs(j: Judge, prompts: Tensor, new: int = NEW) -> Tensor:
-    """The new tokens of transformers' own `generate`, [B new]."""
+    """Return the new tokens of transformers' own `generate`, [B new]."""
     fresh(j)
     with promoted(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -53,7 +53,7 @@ def theirs(j: Judge, prompts: Tensor, new: int = NEW) -> Tensor:
 
 
 def fresh(j: Judge) -> None:
-    """As if it had met no text yet."""
+    """Reset the judge's rotary table to its original length."""
     rope = j.hf.model.rotary_emb
     rope.max_seq_len_cached = rope.original_max_seq_len
     rope.inv_freq = rope.original_inv_freq.clone()
@@ -61,7 +61,7 @@ def fresh(j: Judge) -> None:
 
 @pytest.fixture(scope="module", params=CASES, ids=[" ".join(c) for c in CASES])
 def case(request: Any) -> tuple[Judge, Model, dict[int, list[int]]]:
-    """A judge, our model of its folder, and what the judge writes after a prompt of each length."""
+    """Return a judge, our model of its folder, and the judge's texts for a prompt of each length."""
     family, quirk = request.param
     j = make(family, quirk)
     model = Model(family, ours(j.folder)[1], cast(Any, None), {}, None)
@@ -74,17 +74,17 @@ def written(model: Model, prompts: list[list[int]], **how: Any) -> list[list[int
 
 
 def by_budget(self: Memory, s: Sequence) -> int:
-    """The rule that decides by what a text may come to."""
+    """Return the longest length that the text may reach."""
     return s.request.budget
 
 
 def never(self: Memory, s: Sequence) -> int:
-    """No text is read again."""
+    """Return the prompt's length, so that no text is read again."""
     return len(s.request.prompt)
 
 
 def row_by_row(self: Step) -> Tensor:
-    """Each row by its own place alone."""
+    """Return each row's own position, whatever the text's length."""
     return self.positions + 1
 
 
@@ -101,13 +101,13 @@ def test_one_prompt_at_a_time(case: tuple[Judge, Model, dict[int, list[int]]]) -
 
 
 def test_a_ragged_crowd(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
-    """Some cross while others stay short or were long from the start: each is what it is alone."""
+    """In a batch of texts that cross, stay short or start long, each is what it is alone."""
     _, model, want = case
     assert written(model, [prompt(n) for n in LENGTHS]) == list(want.values())
 
 
 def test_a_batch_of_one_length(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
-    """transformers' own batch."""
+    """A batch of equal lengths equals transformers' own batch."""
     j, model, _ = case
     rows = torch.tensor([prompt(27, seed) for seed in range(3)])
     assert model.generate(rows, max_new_tokens=NEW, eos=None).tolist() == theirs(j, rows).tolist()
@@ -119,7 +119,7 @@ def test_the_first_token_is_the_forwards(case: tuple[Judge, Model, dict[int, lis
 
 
 def batch(model: Model, pages: int, size: int, limits: SchedulerLimits, cached: bool = True) -> tuple[dict[int, list[int]], int]:
-    """What an engine of few pages writes after prompts of all lengths, and how many rows it read."""
+    """Return an engine's texts over few pages for prompts of all lengths, and the number of rows that it read."""
     module = cast(Decoder, model.module)
     engine = Engine.of(module, pages * size, limits, size, cached)
     read, run = 0, engine.run
@@ -142,7 +142,7 @@ def batch(model: Model, pages: int, size: int, limits: SchedulerLimits, cached: 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("rows", [2, 5, 64])
 def test_few_pages_and_small_chunks(case: tuple[Judge, Model, dict[int, list[int]]], rows: int, cached: bool) -> None:
-    """Texts are put off, before the bound and beyond it, and prompts and second readings are cut anywhere."""
+    """Texts are right when they are preempted before or after the bound, with prompts and second readings cut anywhere."""
     _, model, want = case
     out, read = batch(model, 14, 4, SchedulerLimits(rows, 5), cached)
     reopen = [n for n in LENGTHS if model.name == "phi3" and n <= ORIGINAL < n + NEW - 1]
@@ -151,7 +151,7 @@ def test_few_pages_and_small_chunks(case: tuple[Judge, Model, dict[int, list[int
 
 
 def test_the_prefix_cache_keeps_both_readings_apart(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
-    """A text that was stored short serves a short one, not a long one, and the other way round."""
+    """Rows that were stored for a short text do not serve a long one, nor the other way round."""
     j, model, _ = case
     text = prompt(40)
     prompts = [text[:20], text[:35], text[:24], text[:40], text[:33], text[:18]]
@@ -183,7 +183,7 @@ def test_each_of_several_texts_crosses(case: tuple[Judge, Model, dict[int, list[
 
 
 def test_whoever_watches_sees_the_second_reading(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
-    """The watched step brings all rows of one text and one of the others; nothing that is written changes."""
+    """The watched step records all rows of the text that is read again and one of the others; no text changes."""
     _, model, want = case
     engine = Engine.of(cast(Decoder, model.module), 400, size=4)
     numbers = [engine.submit(Request(tuple(prompt(n)), NEW)) for n in (20, 25)]
@@ -199,7 +199,7 @@ def test_whoever_watches_sees_the_second_reading(case: tuple[Judge, Model, dict[
 
 
 def test_a_trace_of_a_text_that_crosses(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
-    """Each step's logits are those of the forward over all tokens by then; a table asked for late is that of its step."""
+    """Each step's logits are those of a forward over all tokens so far, and a deferred table is that of its step."""
     _, model, want = case
     model.generation = {"eos_token_id": 97}  # none
     traced = trace(model, prompt(25), NEW, inside="listed")
@@ -217,13 +217,13 @@ def test_a_trace_of_a_text_that_crosses(case: tuple[Judge, Model, dict[int, list
 
 
 def released(self: Memory, s: Sequence) -> int:
-    """What was stored goes, though a watcher may ask for it."""
+    """Release stored rows although a watch may still read them."""
     self.close(s)
     return self.open(s)
 
 
 def test_plans_replay_what_the_forward_does(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
-    """In float32, with the native kernels and without; watched too."""
+    """In float32 plans give the forward's texts, with the native kernels and without, watched or not."""
     j, _, _ = case
     model = Model(j.family, ours(j.folder, torch.float32)[1], cast(Any, None), {}, None)
     got = written(model, [prompt(n) for n in LENGTHS])

@@ -1,4 +1,4 @@
-"""Pages: references, copies before writes, windows that give theirs back, and the prefix cache over them, beside a plain model of texts."""
+"""References, copies before writes, windows that give pages back, and the prefix cache over pages, against a plain model of texts."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tiny import swapped
 
 
 class Texts(RuleBasedStateMachine):
-    """What may be done to a World, in any order."""
+    """The operations of a World, in any order."""
 
     @initialize(shape=st.sampled_from(SHAPES), bits=st.booleans())
     def made(self, shape: Any, bits: bool) -> None:
@@ -49,7 +49,7 @@ def test_texts_on_pages() -> None:
 
 
 def played(seed: int, acts: int = 80) -> World:
-    """A world in which a seed's acts are done."""
+    """Return a world after a seed's operations."""
     draw = random.Random(seed)
     world = World(SHAPES[seed % len(SHAPES)], draw.randrange)
     for i in range(acts):
@@ -71,7 +71,7 @@ def total(seeds: range, count: Callable[[World], int]) -> int:
 
 @pytest.mark.parametrize("bits", [64, 1])
 def test_seeds(bits: int) -> None:
-    """The same with few hashes: tokens decide."""
+    """The cache hits with full hashes and with one-bit hashes, where tokens decide."""
     with swapped(prefix_cache, "edge", OneBit if bits == 1 else prefix_cache.edge):
         assert total(range(36), lambda w: w.found) > 100
 
@@ -88,14 +88,14 @@ def test_seeds_replay() -> None:
 
 
 def freed_early(self: PagePool, page: int) -> None:
-    """Free as soon as one lets go."""
+    """Free a page as soon as one request releases it."""
     self.references[page] -= 1
     self.idle += self.references[page] == 1 and page in self.kept
     self.free.append(page)
 
 
 def not_counted(self: PagePool, request: object, pages: Any, tokens: int) -> None:
-    """A table of pages that others filled, without its length."""
+    """Open a table of shared pages without its length."""
     opened(self, request, pages, tokens)
     for page in pages:
         self.references[page] -= 1
@@ -108,7 +108,7 @@ def never_freed(self: PagePool, request: object, length: int) -> None:
 
 
 def in_use(self: PrefixCache, group: PagePool) -> None:
-    """The least recently used page, even one that a request holds."""
+    """Evict the least recently used page, even if a request holds it."""
     node = next(iter(self.recent[group.window]))
     page = node.pages[group.window]
     self.cut(node)
@@ -118,7 +118,7 @@ def in_use(self: PrefixCache, group: PagePool) -> None:
 
 
 def beginnings(self: PrefixCache, group: PagePool) -> None:
-    """Beginnings first: what comes after them is lost with them."""
+    """Evict prefixes first, which loses what follows them."""
     recent = self.recent[group.window]
     self.evictions += self.cut(next(n for n in reversed(recent) if group.references[n.pages[group.window]] == 1))
 
@@ -128,12 +128,12 @@ def any_key(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
 
 
 def to_the_end(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
-    """The whole text, with no token left to compute."""
+    """Find the whole text, so that no token is left to compute."""
     return find(self, key, [*tokens, 0])
 
 
 def past_windows(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
-    """The longest text, whatever its windows have lost."""
+    """Find the longest text, whatever its windows have given back."""
     path, size = find(self, key, tokens), self.pages.size
     node = path[-1] if path else self.top.children.get(key)
     for i in range(len(path), (len(tokens) - 1) // size):
@@ -145,7 +145,7 @@ def past_windows(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
 
 
 def not_stored_yet(self: PrefixCache, request: Any, key: Any, tokens: Any) -> None:
-    """Pages that are reserved, not filled."""
+    """Keep pages that are reserved but not filled."""
     n, self.pages.length[request] = self.pages.length[request], sum(map(len, self.pages.allocated.values()))
     self.pages.length[request] = min(len(self.pages.allocated[request]) * self.pages.size, len(tokens))
     kept(self, request, key, tokens)
@@ -177,6 +177,6 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_mutants(mutant: str) -> None:
-    """Each is seen by some seed of 36, as an assertion or by what it breaks."""
+    """Some seed of 36 sees each mutant, by an assertion or a failure."""
     with swapped(*MUTANTS[mutant]), pytest.raises((AssertionError, IndexError, KeyError, StopIteration)):
         total(range(36), lambda w: 0)

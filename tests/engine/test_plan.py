@@ -1,4 +1,4 @@
-"""A replayed plan against the forward it was recorded from, bit for bit; what cannot be a plan; and what waits for what."""
+"""A replayed plan equals the forward it was recorded from, bit for bit; some steps cannot be plans; calls wait for their inputs."""
 
 import dataclasses
 import random
@@ -43,7 +43,7 @@ def tokens(model: Decoder, n: int = 40) -> list[int]:
 
 
 class Alone:
-    """One text on pages of its own: its prompt by the forward, then token after token by its plan. planned: False never records."""
+    """One text on pages of its own: its prompt by the forward, then token by token by its plan. planned: False never records."""
 
     def __init__(self, model: Decoder, capacity: int, size: int = 64, planned: bool = True) -> None:
         self.model, self.pages = model, PagedCache(-(-capacity // size), size)
@@ -58,7 +58,7 @@ class Alone:
         return self.plans.buffers[1].refused if 1 in self.plans.buffers else None
 
     def start(self, ids: list[int]) -> Tensor:
-        """Forget the last text and read this one; logits [V] of what follows it."""
+        """Forget the last text and read this one; return the logits [V] of its next token."""
         self.pages.release(0)
         step = Step.paged(self.pages, {0: len(ids)})
         with torch.no_grad():
@@ -71,7 +71,7 @@ class Alone:
 
 
 def run(decode: Alone, feed: list[int], shuffle: int = 0) -> tuple[Tensor, Tensor]:
-    """All logits of a prompt and a feed, and the whole cache after them; on pages in a shuffled order."""
+    """Return all logits of a prompt and a feed, and the whole cache after them, on pages in a shuffled order."""
     pages = decode.pages
     pages.release(0)
     pages.free.sort()
@@ -86,7 +86,7 @@ def run(decode: Alone, feed: list[int], shuffle: int = 0) -> tuple[Tensor, Tenso
 
 
 def pair(cfg: c.Config, dtype: torch.dtype, size: int = 4) -> tuple[Alone, Alone]:
-    """The same model without and with plans, on two sets of pages."""
+    """Return the same model without and with plans, on two sets of pages."""
     model = model_of(cfg, dtype)
     return Alone(model, 64, size, planned=False), Alone(model, 64, size)
 
@@ -101,7 +101,7 @@ def same(decodes: tuple[Alone, Alone], shuffle: int = 0) -> bool:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [1, 5, 16])
 def test_plan_is_forward_bit_for_bit(family: str, dtype: torch.dtype, size: int) -> None:
-    """40 steps: all logits and the whole cache. Where no kernel fits (float64, or none built) both are torch's, and no plan is made."""
+    """All logits of 40 steps and the cache are equal. Where no kernel fits, both are torch's and no plan is made."""
     decodes = pair(FAMILIES[family], dtype, size)
     assert same(decodes, size)
     native_runs = native.available() and dtype is not torch.float64
@@ -113,7 +113,7 @@ def test_plan_is_forward_bit_for_bit(family: str, dtype: torch.dtype, size: int)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_steps_are_the_whole_forward(family: str, dtype: torch.dtype) -> None:
-    """Decoding gives the logits of one forward over the whole text, but for rounding; with kernels and without."""
+    """Decoding gives the logits of one forward over the text up to rounding, with kernels and without."""
     model = model_of(FAMILIES[family], dtype)
     feed = tokens(model)
     truth = model_of(FAMILIES[family], dtype).double()(torch.tensor([PROMPT + feed]))[0, len(PROMPT) - 1 :]
@@ -163,7 +163,7 @@ def test_greedy_is_the_same_with_and_without_a_plan() -> None:
     plain, planned = pair(dataclasses.replace(QWEN3, tied=False), torch.float32)
 
     def greedy(decode: Alone) -> list[int]:
-        """By what the step itself says is likeliest."""
+        """Generate the step's own likeliest tokens."""
         text = [int(decode.start(PROMPT).argmax())]
         while len(text) < 50:
             decode.step(text[-1])
@@ -201,7 +201,7 @@ def test_views_are_allowed() -> None:
 
 @needs_kernels
 def test_a_model_that_is_no_plan_runs_its_forward() -> None:
-    """Keys of distances have no kernel: refused, and right all the same."""
+    """Keys of distances have no kernel, so the model is refused a plan and its forward runs."""
     distant = c.Layer(dataclasses.replace(LLAMA.layers[0].attn, distances=True), LLAMA.layers[0].ffn)
     decodes = pair(dataclasses.replace(LLAMA, layers=(distant, *LLAMA.layers[1:])), torch.float32)
     assert same(decodes) and decodes[1].plan is None and decodes[1].refused
@@ -226,7 +226,7 @@ def test_a_watched_step_gives_the_same() -> None:
 
 @needs_kernels
 def test_a_plan_falls_with_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other memory for a weight, in the middle of a request: the plan is dropped. Values changed in place need none: it points to them."""
+    """A weight in other memory drops the plan in the middle of a request; values changed in place keep it."""
 
     def changed(decode: Alone) -> bool:
         run(decode, tokens(decode.model, 3))
@@ -248,7 +248,7 @@ def test_a_plan_falls_with_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_kernels
 def test_hooks_are_no_plan() -> None:
-    """A hook is Python: a step with one runs the forward, at once and not only from the next prompt on."""
+    """A step of a module with a hook runs the forward from the next step on."""
     decode, calls = recorded(), []
     plan = decode.plan
     handle = decode.model.layers[0].register_forward_hook(lambda *_: calls.append(1))
@@ -274,7 +274,7 @@ def test_a_plan_owns_what_it_points_to() -> None:
 
 
 def backwards(plan: native.Plan, pools: list[Tensor]) -> None:
-    """Run a plan's calls one by one, always the latest that the waits allow: the worst order that threads could bring about."""
+    """Run a plan's calls one by one, each as late as the waits allow: the worst order of threads."""
     lib = library.lib
     assert lib is not None
     kept = {p.untyped_storage().data_ptr() for p in pools}
@@ -332,7 +332,7 @@ def test_a_missing_wait_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @needs_kernels
 def test_waits_are_few() -> None:
-    """q, k and v need one norm and not each other; a step has about nine waits a layer."""
+    """q, k and v wait for one norm and not for each other; a step has about nine waits a layer."""
     decode = recorded(LLAMA)
     calls = decode.plan.calls
     assert {line.op.name for line in calls} >= {
@@ -353,7 +353,7 @@ def test_waits_are_few() -> None:
 
 @needs_kernels
 def test_two_threads_may_replay_two_plans() -> None:
-    """A call shares nothing with another."""
+    """Two plans replayed at once share no state."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as pool:

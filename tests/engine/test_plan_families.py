@@ -1,4 +1,4 @@
-"""Every family's decode step in a batch: a plan that is its forward bit for bit, or refused for the reason that one table gives."""
+"""Every family's batched decode step is a plan equal to its forward bit for bit, or refused for the reason in one table."""
 
 import warnings
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def _no_grad() -> Iterator[None]:
 
 
 def prefilled(model: Any, planned: bool) -> Plans:
-    """Three requests that have read their prompts, each from a source of its own where there is an encoder."""
+    """Return three requests whose prompts are read, each with a source of its own if there is an encoder."""
     pages, draw = PagedCache(40, 4), torch.Generator().manual_seed(3)
     for i, (request, n) in enumerate(LENGTHS.items()):
         pages.together[request] = n + 12
@@ -92,7 +92,7 @@ def test_a_family_is_planned_or_refused(family: str, quirk: str) -> None:
 @needs_kernels
 @pytest.mark.parametrize("family", sorted({f for f, _ in DECODED}))
 def test_in_bfloat16(family: str) -> None:
-    """And near the forward through torch: at most twice as far from float64, on the mean of all logits."""
+    """In bfloat16 a plan's mean error against float64 is at most twice that of torch's forward."""
     cfg = config(family, "plain")
     model = tiny(cfg, torch.bfloat16, std=0.2)
     assert same(model)
@@ -111,7 +111,7 @@ HELD = sorted({f for f, q in DECODED if q == "plain"})
 
 
 def named(made: Plans) -> set[str]:
-    """The ops of its plans."""
+    """Return the ops of a model's plans."""
     return {line.op.name for place in made.buffers.values() if place.plan for line in place.plan.calls}
 
 
@@ -119,7 +119,7 @@ def named(made: Plans) -> set[str]:
 @pytest.mark.parametrize("form", ["int8", "int4"])
 @pytest.mark.parametrize("family", HELD)
 def test_in_blocks(family: str, form: str) -> None:
-    """Planned as it is with plain weights, experts and latents too; no matrix is made plain, and none but a few is read as one."""
+    """Weights in blocks are planned as plain ones are, experts and latents too, and only a few matrices are made plain."""
     cfg = config(family, "plain")
     model = pack(tiny(cfg, torch.float32, std=0.2), form)
     (got, made), (want, _) = steps(model, True), steps(model, False)
@@ -145,7 +145,7 @@ def prefill(model: Any, pages: PagedCache, request: str, source: Tensor, tokens:
 
 
 def new_source_is_read() -> bool:
-    """A request goes and another of its name comes, with another source: the plan meets the new memory."""
+    """Return True if a plan reads the new memory after a request's name comes again with another source."""
     model, tokens, got = tiny(config("t5", "plain"), torch.float32, std=0.2), torch.tensor([[3, 4]]), []
     for planned in (True, False):
         pages = PagedCache(20, 4)
@@ -172,7 +172,7 @@ def test_a_plan_meets_the_memory_of_those_who_are_there(monkeypatch: pytest.Monk
 
 
 def by_length(quirk: str) -> float:
-    """How far a planned batch of a long text and short ones is from the ordinary forward of any batch, over the largest logit."""
+    """Return the largest difference of a planned batch of long and short texts from the plain forward, over the largest logit."""
     model = tiny(config("llama", quirk), torch.float32, std=0.2)
     pages, gaps, (got, _) = prefilled(model, False).pages, [], steps(model, True)
     for feed, rows in zip(FEED, got, strict=True):
@@ -187,7 +187,7 @@ def by_length(quirk: str) -> float:
 @needs_kernels
 @pytest.mark.parametrize("quirk", ["longrope", "dynamic"])
 def test_each_text_turns_by_its_own_length(quirk: str) -> None:
-    """One of the three is read as a text beyond the original context, and the others not."""
+    """Of three texts one is rotated as beyond the original context, and the others are not."""
     assert by_length(quirk) < 1e-4
     real = StepBuffers.set
     with swapped(StepBuffers, "set", lambda self, feed, at, together: real(self, feed, at, dict.fromkeys(feed, 1))):

@@ -1,4 +1,4 @@
-"""A batch's replayed step against the forward it was recorded from, bit for bit, for any requests, alone and together."""
+"""A batch's replayed step equals the forward it was recorded from, bit for bit, for any requests, alone and together."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -26,13 +26,13 @@ Steps = list[dict[str, int]]
 
 
 def steps(vocab: int, count: int = 24, seed: int = 0) -> Steps:
-    """Steps of one token each for some of the requests, in any order."""
+    """Return steps of one token each for some of the requests, in any order."""
     draw = random.Random(seed)
     return [{r: draw.randrange(vocab) for r in draw.sample(list(LENGTHS), draw.randint(1, len(LENGTHS)))} for _ in range(count)]
 
 
 def prefilled(model: Decoder, size: int, planned: bool, seed: int = 0, skip: int = 0) -> Plans:
-    """Requests that have read their prompts, on pages in a shuffled order."""
+    """Return requests whose prompts are read, on pages in a shuffled order."""
     pages = PagedCache(200 // size + 8, size)
     random.Random(seed).shuffle(pages.free)
     draw = random.Random(1)
@@ -46,7 +46,7 @@ def prefilled(model: Decoder, size: int, planned: bool, seed: int = 0, skip: int
 
 
 def run(made: Plans, feed: Steps) -> dict[str, Tensor]:
-    """The logits of each request, all its steps."""
+    """Return the logits of each request over all its steps."""
     got: dict[str, list[Tensor]] = {}
     for chunk in feed:
         for request, row in zip(chunk, made.step(chunk).clone(), strict=True):
@@ -63,7 +63,7 @@ def alike(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 def holds(cfg: c.Config, dtype: torch.dtype, size: int = 4) -> bool:
-    """Planned in a batch, planned alone, forward in a batch: the same bits, whatever pages they lie in."""
+    """Return True if planned in a batch, planned alone and forwarded in a batch give the same bits."""
     model = model_of(cfg, dtype)
     feed = steps(cfg.vocab)
     want = run(prefilled(model, size, False), feed)
@@ -89,7 +89,7 @@ REAL = Plans.step
 
 
 def stale(name: str, value: Callable[[Plans, int], None]) -> Callable[..., Plans]:
-    """Plans.buffers_for, and what it would leave behind."""
+    """Return a `Plans.buffers_for` that leaves an old buffer under `name`."""
 
     def place(self: Plans, n: int) -> Any:
         made = PLACE(self, n)
@@ -138,7 +138,7 @@ def test_a_wrong_call_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @needs_kernels
 def test_one_plan_for_each_number_of_rows() -> None:
-    """A plan serves other requests on other pages; a new request of the same number records nothing."""
+    """A plan serves other requests on other pages; a new request in a batch of the same size records nothing."""
     made = prefilled(model_of(LLAMA, torch.bfloat16), 4, True)
     made.step({"a": 1, "b": 2})
     plan = made.buffers[2].plan
@@ -171,7 +171,7 @@ def test_pools_that_are_made_anew_drop_the_plans(monkeypatch: pytest.MonkeyPatch
 @needs_kernels
 @pytest.mark.parametrize("n", [16, 17])
 def test_more_rows_than_the_kernels_take(n: int) -> None:
-    """One more row runs the forward; both are each request alone, but for rounding."""
+    """One row more than the kernels take runs the forward; each request is what it is alone up to rounding."""
     model, pages = model_of(GPT2, torch.float32), PagedCache(40, 4)
     made = Plans(model, pages)
     for i in range(n):
@@ -190,7 +190,7 @@ def test_more_rows_than_the_kernels_take(n: int) -> None:
 
 @needs_kernels
 def test_a_watched_step_of_a_crowd_gives_the_same() -> None:
-    """And what is inside of attention is seen of each request, though one call serves them all."""
+    """A watched step gives the same bits, and attention's inside is recorded per request although one call serves all."""
     model = model_of(QWEN3, torch.bfloat16)
     made, free, feed = prefilled(model, 4, True), prefilled(model, 4, False), {"c": 5, "a": 3, "d": 1}
     for _ in range(2):
@@ -206,7 +206,7 @@ def test_a_watched_step_of_a_crowd_gives_the_same() -> None:
 
 @needs_kernels
 def test_one_call_serves_all_requests() -> None:
-    """A layer's attention, and each of its products, is one call however many requests there are."""
+    """A layer's attention and each of its products are one call for any number of requests."""
     made = prefilled(model_of(LLAMA, torch.float32), 4, True)
     made.step({"a": 1}), made.step(dict.fromkeys("abcde", 1))
     counts = [[line.op.name for line in made.buffers[n].plan.calls].count("attend") for n in (1, 5)]
@@ -221,7 +221,7 @@ def _no_grad() -> Iterator[None]:
 
 @needs_kernels
 def test_rows_are_the_ordinary_step_where_no_kernel_fits() -> None:
-    """float64: the same rows through torch, in the same places."""
+    """In float64 the same rows run through torch, in the same places."""
     model, feed = model_of(LLAMA, torch.float64), steps(131, 6)
     got, want = run(prefilled(model, 4, True), feed), run(prefilled(model, 4, False), feed)
     with swapped(plans, "DecodeStep", lambda positions, spans, pages, **rest: Step(positions, spans, pages)):

@@ -1,4 +1,4 @@
-"""Models over shared pages: with and without the prefix cache, under windows that give pages back, with garbage in every free page."""
+"""Models over shared pages, with and without the prefix cache, under windows that give pages back, with NaN in every free page."""
 
 import random
 from collections.abc import Hashable, Sequence
@@ -31,14 +31,14 @@ def _no_grad() -> Any:
 
 
 def pages_of(model: nn.Module, size: int, longest: int, texts: int = 1, chunk: int = 1) -> PagedCache:
-    """The most pages that these texts need, in chunks of `chunk`."""
+    """Return the most pages that these texts need in chunks of `chunk`."""
     far_back = windows_of(model)
     counts = {n: texts * most_pages(n, chunk, size) for n in far_back if n is not None}
     return PagedCache(texts * -(-longest // size) if None in far_back else 0, size, counts, longest)
 
 
 def poison(pages: PagedCache) -> None:
-    """NaN in every page that is free, and another order of them."""
+    """Fill every free page with NaN and shuffle their order."""
     for group in pages.groups.values():
         random.Random(str(group.free)).shuffle(group.free)
     for part, pools in pages.pools.items():
@@ -57,12 +57,12 @@ def test_the_others_look_back_all_the_way() -> None:
 
 @cache
 def counted_bytes(family: str, context: int) -> int:
-    """What `pellucid count` says of a cache in float64."""
+    """Return the bytes that `pellucid count` gives for a cache in float64."""
     return 2 * int(counted(WINDOWED[family], family, family, Setting(context=context, cache="float32"))["cache.bytes"])
 
 
 def grown(family: str, size: int, lengths: Sequence[int] = (5, 23)) -> tuple[float, list[int]]:
-    """One text, token by token: how far its logits are from the plain forward's, and bytes held beyond those counted at some lengths."""
+    """Read one text token by token; return the gap of its logits to the plain forward's, and the bytes beyond the count at some lengths."""
     model, text, over, out = tiny(WINDOWED[family]), ids(max(lengths)), [], []
     pages = pages_of(model, size, len(text), 2)
     for n in range(1, len(text) + 1):
@@ -78,7 +78,7 @@ def grown(family: str, size: int, lengths: Sequence[int] = (5, 23)) -> tuple[flo
 
 @pytest.mark.parametrize("family", WINDOWED)
 def test_windows_stop_growing(family: str) -> None:
-    """Bytes held while a token is stored are those counted; with larger pages, up to what does not fill one."""
+    """The bytes of a stored token's step are those counted, up to a partly filled page."""
     assert grown(family, 1) == (pytest.approx(0, abs=1e-11), [0, 0])
     for size in (2, 5):
         gap, over = grown(family, size)
@@ -101,7 +101,7 @@ def early(self: PagePool, length: int) -> int:
 )
 @pytest.mark.parametrize("family", WINDOWED)
 def test_windows_mutants(family: str, owner: Any, name: str, value: Any) -> None:
-    """Nothing given back, a page too early, pages read that were given back, one group for all."""
+    """Seen are pages that are never given back, given back too early or read afterwards, and one group for all layers."""
     if name == "of" and len(FAR[family]) == 1:
         return
     with swapped(owner, name, value):
@@ -116,7 +116,7 @@ blocks = Paged.blocks
 
 
 def test_what_others_were_given_is_not_read() -> None:
-    """Pages that were given back may be read, by a watch that asks late what a row was made of, until another request has them."""
+    """A deferred read of released pages works until another request has them, then fails."""
     pages, part, stored = PagedCache(4, 2), nn.Identity(), torch.arange(5.0)[None, :, None]
     step = Step.paged(pages, {"a": 5})
     (segment,) = step.store(part, stored).segments
@@ -130,7 +130,7 @@ def test_what_others_were_given_is_not_read() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_most_pages(size: int) -> None:
-    """Enough for every length, and reached by some."""
+    """The number of pages is enough for every length, and some length needs it."""
     for window in (1, 2, 5, 8):
         for rows in (1, 2, 7):
             page_counts = [-(-(n + rows) // size) - max(0, n + 1 - window) // size for n in range(60)]
@@ -138,7 +138,7 @@ def test_most_pages(size: int) -> None:
 
 
 def read(model: nn.Module, cache: PrefixCache, name: object, tokens: Sequence[int], chunk: int, key: Hashable = 0, **inputs: Any) -> Tensor:
-    """Logits of the rows that are left to compute; after every chunk, what there is is kept."""
+    """Return the logits of the rows that are not cached, and keep every chunk in the cache."""
     pages, out = cache.pages, list[Tensor]()
     cached = cache.start(name, key, tokens)
     for start in range(cached, len(tokens), chunk):
@@ -154,7 +154,7 @@ def read(model: nn.Module, cache: PrefixCache, name: object, tokens: Sequence[in
 
 
 def texts(seed: int, most: int) -> list[list[int]]:
-    """Texts of a few beginnings, some of them again and again."""
+    """Return texts that share a few prefixes, some of them several times."""
     draw = random.Random(seed)
     trunk, prefixes = [draw.randrange(V) for _ in range(most)], list[list[int]]()
     for _ in range(10):
@@ -164,7 +164,7 @@ def texts(seed: int, most: int) -> list[list[int]]:
 
 
 def cached(cfg: Config | str, size: int, chunk: int, many: int, most: int = 24) -> tuple[float, int]:
-    """The largest difference of texts read over the cache from each alone, and how many tokens were not read again."""
+    """Return the largest difference of cached texts from each alone, and the number of tokens that were not read again."""
     model = tiny(cfg)
     cache, worst = PrefixCache(pages_of(model, size, most, many, chunk)), 0.0
     for name, text in enumerate(texts(size, most)):
@@ -180,7 +180,7 @@ def cached(cfg: Config | str, size: int, chunk: int, many: int, most: int = 24) 
 @pytest.mark.parametrize(("size", "chunk", "many"), [(1, 5, 2), (3, 64, 2), (4, 4, 9), (8, 3, 3)])
 @pytest.mark.parametrize("family", MODELS)
 def test_with_and_without_the_cache(family: str, size: int, chunk: int, many: int) -> None:
-    """In a pool that two texts fill, and in larger ones; logits of all rows that are computed."""
+    """The logits of all computed rows are equal, in a pool that two texts fill and in larger ones."""
     worst, hits = cached(MODELS[family], size, chunk, many)
     assert worst < 1e-11 and hits > 5
 
@@ -195,7 +195,7 @@ def test_a_prompt_of_whole_pages_is_read_for_its_last_page_alone() -> None:
 
 
 def test_the_source_is_part_of_the_key() -> None:
-    """What a decoder stores depends on the source; its memory is read again, its pages are not."""
+    """A decoder's stored rows serve requests of the same source only; the memory is computed anew each time."""
     model, text, sources = tiny("t5"), ids(9).tolist(), [ids(5, seed=1), ids(6, seed=2)]
 
     def gap(keys: Sequence[Hashable]) -> tuple[float, int]:
@@ -244,7 +244,7 @@ def test_the_longest_unused_goes_first() -> None:
 
 
 def test_nothing_grows() -> None:
-    """Thousands of texts that come once: tables, tree and keys stay as large as the pages allow."""
+    """Over thousands of texts that come once, tables, tree and keys stay as large as the pages allow."""
     pages = PagedCache(8, 4, {6: 8}, 32)
     cache = PrefixCache(pages)
     for i in range(2000):
@@ -302,7 +302,7 @@ def test_what_does_not_fit_changes_nothing() -> None:
 
 
 def test_a_fork_has_all_of_it() -> None:
-    """Pages, length, what was read together, and what is remembered of the encoder; then each goes its way."""
+    """A fork has the pages, the length, the batch and the encoder's memory of its request, and then grows by itself."""
     model, texts, sources = tiny("t5"), {"a": ids(9), "b": torch.cat([ids(5), ids(4, seed=3)])}, {"a": ids(7, seed=1)}
     pages = PagedCache(8, 4)
     serve(model, texts, [{"a": 5}], pages, sources=sources)
@@ -317,7 +317,7 @@ def test_a_fork_has_all_of_it() -> None:
 
 
 def test_a_table_stays_where_it_is() -> None:
-    """Recorded plans point to it: pages are copied, given back and exchanged, the table is the same memory."""
+    """A table stays at one address, which recorded plans point to, while its pages are copied, given back and exchanged."""
     pages = PagedCache(8, 2, {3: 8}, 12)
     pages.reserve("a", 3)
     pages.advance("a", 3)

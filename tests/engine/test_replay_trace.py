@@ -1,4 +1,4 @@
-"""The records of a replayed step are those of the forward: each of them, to the bit, in every family."""
+"""The records of a replayed step equal those of the forward, to the bit, in every family."""
 
 from contextlib import suppress
 from typing import Any
@@ -29,7 +29,7 @@ def _no_grad() -> Any:
 
 
 def fields_of(s: Seen) -> tuple[Any, ...]:
-    """All of a record but its numbers."""
+    """Return all fields of a record but its numbers."""
     return (
         s.path,
         s.dims,
@@ -49,12 +49,12 @@ def fields_of(s: Seen) -> tuple[Any, ...]:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Tensors of the same bits, or both none."""
+    """Return True if two tensors have the same bits, or both are None."""
     return a is b if a is None or b is None else bool(a.dtype == b.dtype and (a.is_meta or torch.equal(a, b)))
 
 
 def watched(made: Plans, how: dict[str, Any]) -> list[list[Seen]]:
-    """The records of each step; all steps in one watch, then each in one of its own."""
+    """Return the records of each step: all steps in one watch, then each in a watch of its own."""
     with watch(made.model, **how) as seen:
         for feed in FEED:
             made.step(feed)
@@ -75,14 +75,14 @@ def alike(a: list[list[Seen]], b: list[list[Seen]]) -> bool:
 
 
 def holds(model: Any, how: dict[str, Any]) -> bool:
-    """Whether a watched plan and a watched forward tell the same."""
+    """Return True if a watched plan and a watched forward give the same records."""
     return alike(watched(prefilled(model, True), how), watched(prefilled(model, False), how))
 
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "quirk"), DECODED)
 def test_a_replay_tells_what_a_forward_shows(family: str, quirk: str) -> None:
-    """And it is a replay: after the two steps that are recorded, of one row and of three, no forward runs where a plan can serve."""
+    """Once steps of one row and of three are recorded, replays give the forward's records and no forward runs."""
     model = tiny(config(family, quirk), torch.float32, std=0.2)
     planned = (family, quirk) not in REFUSED and family not in REFUSED and not isinstance(model, EncoderDecoder)
     for how in ASKED:
@@ -103,7 +103,7 @@ def test_a_replay_tells_what_a_forward_shows(family: str, quirk: str) -> None:
 
 @needs_kernels
 def test_what_a_plan_cannot_tell_is_seen_in_a_forward() -> None:
-    """Edits, gradients and terms are of the forward alone; the plan is kept for the steps after."""
+    """Edits, gradients and terms run the forward; the plan is kept for the steps after."""
     model = tiny(FAMILIES["llama"], torch.float32)
     for how in ({"edit": {"layers.0.attn": lambda x: -x}}, {"terms": True}, {"inside": "reference"}, {"grad": True}, {"only": "logits"}):
         made, free = prefilled(model, True), prefilled(model, False)
@@ -120,7 +120,7 @@ def test_what_a_plan_cannot_tell_is_seen_in_a_forward() -> None:
 
 @needs_kernels
 def test_two_watch_at_once_and_leave_nothing_behind() -> None:
-    """Each watch records its own request; a hundred watches leave no mark on the plan's memory."""
+    """Each watch records its own request, and a hundred watches leave the plan's memory unchanged."""
     model = tiny(FAMILIES["llama"], torch.float32)
     made, free, feed = prefilled(model, True), prefilled(model, False), FEED[1]
 
@@ -141,7 +141,7 @@ def test_two_watch_at_once_and_leave_nothing_behind() -> None:
 
 @needs_kernels
 def test_kept_values_stay() -> None:
-    """A value is a copy: the next replay writes elsewhere."""
+    """A recorded value is a copy that the next replay does not change."""
     model = tiny(FAMILIES["gpt2"], torch.float32)
     made = prefilled(model, True)
     with watch(model, keep=lambda x: x) as seen:
@@ -156,19 +156,19 @@ def test_kept_values_stay() -> None:
 
 
 def uncopied(self: replay_trace.TapEvent, w: Any, cuts: Any) -> None:
-    """The tensor itself, which the next step changes."""
+    """Record the tensor itself, which the next step changes."""
     part, rows = ((), self.rows) if w.request is None else w.mine(self.x, self.spot.dims, self.rows)
     if part is not None:
         w.record(self.spot, self.x, self.x[part] if part else self.x, part, rows, self.made, False, int(bool(self.flops)))
 
 
 def another(self: replay_trace.TapEvent, w: Any, cuts: Any) -> None:
-    """The first request's row, whichever is watched."""
+    """Record the first request's row for every watch."""
     w.record(self.spot, self.x, self.x[:, :1].clone(), (), None, self.made, False, 0)
 
 
 def unmade(self: replay_trace.TapRecorder, *given: Any) -> None:
-    """A tensor without its op."""
+    """Record a tensor without its op."""
     self.mark(given[0]).made = Made("tap")
 
 

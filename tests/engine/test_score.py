@@ -1,4 +1,4 @@
-"""How likely a text is: one forward's numbers, whatever the windows and chunks; and what the command prints."""
+"""A text's score equals one forward's numbers for any windows and chunks, and the command prints it."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def by_hand(model: Any, text: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_scores_are_the_forward_s(family: str) -> None:
-    """Read 7 rows at a time over pages or all at once: the same; a row too many in each chunk is noticed."""
+    """Reading 7 rows at a time over pages gives the forward's scores; one row too many in each chunk is seen."""
     model, text = tiny(family), ids(1, 40)[0].tolist()
     with swapped(scoring, "ROWS", 7):
         assert far(score(model, text, window=64), by_hand(model, text)) < 1e-10
@@ -72,7 +72,7 @@ def test_wrong_use() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its JSON is what the API gives, and what a person reads is rounded from it."""
+    """The command's JSON is the API's, and its text is rounded from it."""
     file = tmp_path / "text.txt"
     file.write_text("The capital of France is Paris.")
     model = pellucid.load("pellucid/capitals", dtype="float32")

@@ -1,4 +1,4 @@
-"""The soak in its quick form, and the faults that it must find."""
+"""The quick form of the soak, and the faults that it must find."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ submit, receive, close, call = Engine.submit, Engine.receive, Memory.close, Forw
 
 
 def queued(self: Engine, request: Request) -> int:
-    """A refused request takes a number."""
+    """Give a refused request a number."""
     try:
         return submit(self, request)
     except BaseException:
@@ -44,7 +44,7 @@ def queued(self: Engine, request: Request) -> int:
 
 
 def forgotten(self: Engine) -> None:
-    """A cancelled text ends, and its pages stay."""
+    """End a cancelled text without releasing its pages."""
     with swapped(Memory, "close", lambda memory, s: None):
         receive(self)
 

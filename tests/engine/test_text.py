@@ -1,4 +1,4 @@
-"""Text as it is streamed: whatever the borders of tokens, it is the whole text cut at the first stop string, and never half a character."""
+"""Streamed text is the full text cut at the first stop string, whatever the borders of tokens, and never half a character."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ STOPS = [
 
 
 def cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """Character by character: the stop string that is whole first, of several the longest."""
+    """Return the text before the first complete stop string, the longest of several, and that string."""
     for end in range(1, len(text) + 1):
         if met := [stop for stop in stops if text[:end].endswith(stop)]:
             stop = max(met, key=len)
@@ -40,19 +40,19 @@ def cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
 
 
 def pieces(raw: bytes, draw: random.Random) -> list[bytes]:
-    """The same bytes in random parts, some of them empty."""
+    """Return the same bytes in random parts, some of them empty."""
     borders = sorted(draw.choices(range(len(raw) + 1), k=draw.randrange(len(raw) + 3)))
     return [raw[a:b] for a, b in zip([0, *borders], [*borders, len(raw)], strict=True)]
 
 
 def streamed(parts: Sequence[bytes], stops: Sequence[str]) -> tuple[list[str], Text]:
-    """What comes out of every token and of the end."""
+    """Return the parts that every token and the end emit, and the stream."""
     text = Text(Stream(lambda id, first: parts[id], 0), stops)
     return [*(text.feed(id) for id in range(len(parts))), text.end()], text
 
 
 def fault(raw: bytes, stops: Sequence[str], seed: int) -> str:
-    """What is wrong with the stream of these bytes, if anything."""
+    """Return the fault in the stream of these bytes, or ""."""
     parts = pieces(raw, random.Random(seed))
     full, stop = cut(raw.decode("utf-8", "replace"), stops)
     out, text = streamed(parts, stops)
@@ -75,13 +75,13 @@ def test_stream_is_the_whole_cut_at_the_first_stop(text: str, stops: Sequence[st
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=12), st.lists(st.text("a\ufffdé", min_size=1, max_size=3), max_size=3), st.integers(0, 2**32))
 def test_bytes_that_are_no_text(raw: bytes, stops: list[str], seed: int) -> None:
-    """Also half a character at the end, and a stop string that is its replacement."""
+    """Half a character at the end and a stop string of the replacement character are handled."""
     assert fault(raw, stops, seed) == ""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_vocabulary(kind: str) -> None:
-    """Tokens of real texts, and tokens drawn blindly, beside what the tokenizer decodes at once."""
+    """Streams of real texts and of random tokens equal what the tokenizer decodes at once."""
     made, draw = ours(kind), random.Random(5)
     for case in range(60):
         ids = made.encode(TEXTS[case % 3]) if case < 6 else [draw.randrange(made.size) for _ in range(12)]
@@ -94,7 +94,7 @@ def test_every_kind_of_vocabulary(kind: str) -> None:
 
 
 def test_text_comes_as_soon_as_it_can() -> None:
-    """Only what may still become a stop string waits."""
+    """Only text that may still become a stop string is withheld."""
     assert streamed([b"xa", b"c", b"b", b"cz", b"ya", b"b"], ["ab", "bcd"])[0] == ["x", "ac", "", "bcz", "y", "", ""]
     assert streamed([b"a", b"a", b"\xe4\xbd", b"\xa0"], ["aab"])[0] == ["", "", "", "aa你", ""]
     assert streamed([b"abc", b"d"], ["bc"])[0] == ["a", "", ""]
@@ -105,26 +105,26 @@ plain = Text.release
 
 
 def shown(self: Text, piece: str) -> str:
-    """Nothing is held back."""
+    """Emit all text at once."""
     out = plain(self, piece) + self.withheld
     self.shown, self.withheld = self.shown + self.withheld, ""
     return out
 
 
 def forgetful(self: Text, piece: str) -> str:
-    """What was held back is not looked at again."""
+    """Emit withheld text without looking at it again."""
     out, self.withheld = self.withheld, ""
     self.shown += out
     return out + plain(self, piece)
 
 
 def earliest(self: Text, piece: str) -> str:
-    """The stop string that begins first."""
+    """Cut at the stop string that begins first."""
     return picked(self, piece, lambda end, at, stop: (at, end))
 
 
 def shortest(self: Text, piece: str) -> str:
-    """Of several that end together the shortest."""
+    """Cut at the shortest of several stop strings that end together."""
     return picked(self, piece, lambda end, at, stop: (end, -at))
 
 

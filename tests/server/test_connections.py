@@ -1,4 +1,7 @@
-"""Every accepted socket has a deadline at every stage; strangers never take the places of connections with the token. The test's clock."""
+"""Every accepted socket has a deadline at every stage, and connections without the token never take the places of those with it.
+
+The clock is the test's own.
+"""
 
 import asyncio
 import contextlib
@@ -27,7 +30,7 @@ POST = f"POST /api/runs HTTP/1.1\r\nHost: 127.0.0.1:{PORT}\r\nContent-Type: appl
 
 
 class Clock:
-    """An event loop's clock, which goes when it is told to."""
+    """An event loop's clock that advances by command."""
 
     def __init__(self) -> None:
         self.now, self.calls = 100.0, list[tuple[float, "Clock.Handle"]]()
@@ -51,7 +54,7 @@ class Clock:
         return asyncio.get_running_loop().create_task(made, **how)
 
     def go(self, seconds: float) -> None:
-        """Let time pass, and call what is due, in its order."""
+        """Advance the time and make the calls that are due, in order."""
         end = self.now + seconds
         while due := [c for c in self.calls if c[0] <= end]:
             self.calls.remove(first := min(due, key=lambda c: c[0]))
@@ -104,13 +107,13 @@ class Wire:
 
 
 async def turns() -> None:
-    """Let every task that can go on do so."""
+    """Let every task run that can."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 class Scene:
-    """A room of connections to an application behind the guard: /api/models answers when it is told to, / at once."""
+    """Connections to an application behind the guard: /api/models answers when `answered` is set, / at once."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.clock, self.connections, self.state, self.answered = Clock(), ConnectionPool(limits), ServerState(), asyncio.Event()
@@ -138,7 +141,7 @@ async def head(scene: Scene, made: Connection, wire: Wire) -> None:
 
 
 async def nothing(scene: Scene, made: Connection, wire: Wire) -> None:
-    """Accepted, and not a byte."""
+    """Open a connection and send no byte."""
 
 
 async def body(scene: Scene, made: Connection, wire: Wire) -> None:
@@ -147,7 +150,7 @@ async def body(scene: Scene, made: Connection, wire: Wire) -> None:
 
 
 async def refused_body(scene: Scene, made: Connection, wire: Wire) -> None:
-    """A body of a request that was refused before it came, on a connection that stays."""
+    """Send a request that is refused before its body arrives, on a connection that stays open."""
     scene.answered.set()
     made.data_received((POST + f"Authorization: Bearer {TOKEN}\r\n\r\n12345").encode())
     await turns()
@@ -173,7 +176,7 @@ async def second_head(scene: Scene, made: Connection, wire: Wire) -> None:
 
 
 async def closing(scene: Scene, made: Connection, wire: Wire) -> None:
-    """Told to close, and what was written last is never read."""
+    """Close a connection whose last bytes are never read."""
     scene.answered.set()
     wire.reads = False
     made.data_received((HEAD + "Connection: close\r\n\r\n").encode())
@@ -200,7 +203,7 @@ STAGES: dict[str, tuple[Stage, str, float]] = {
 
 
 async def lasted(name: str, limits: Limits = LIMITS) -> tuple[bool, bool]:
-    """Whether a connection in this stage is there a second before its deadline, and two seconds after."""
+    """Return whether a connection in this stage is open a second before its deadline, and two seconds after."""
     scene, (bring, stage, allowed) = Scene(limits), STAGES[name]
     made, wire = scene.connect()
     await bring(scene, made, wire)
@@ -223,14 +226,14 @@ def test_every_stage_has_a_deadline(name: str) -> None:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_without_a_deadline_is_seen(name: str) -> None:
-    """The mutant: a stage that may last for ever."""
+    """The mutant removes the deadline of a stage."""
     allowed = Connection.allowed
     with swapped(Connection, "allowed", lambda self, stage: 1e9 if stage == STAGES[name][1] else allowed(self, stage)):
         assert asyncio.run(lasted(name)) == (True, True)
 
 
 def test_whose_turn_is_ours_waits() -> None:
-    """A run takes as long as it takes, and its connection goes on after it."""
+    """A connection has no deadline while the server computes its answer, and stays open after it."""
 
     async def scene() -> None:
         own = Scene()
@@ -251,7 +254,7 @@ def test_whose_turn_is_ours_waits() -> None:
 
 
 def test_one_answer_after_another_is_no_long_one() -> None:
-    """Whenever it is looked at something waits to be read, and it is another answer each time."""
+    """Several short answers in a row do not count as one slow answer."""
 
     async def scene() -> None:
         own = Scene()
@@ -267,7 +270,7 @@ def test_one_answer_after_another_is_no_long_one() -> None:
 
 
 def test_strangers_take_nobody_s_place() -> None:
-    """However many say nothing, who has shown the token is heard, and so is who comes next and shows it."""
+    """A flood of silent connections closes neither a connection that has shown the token nor one that shows it later."""
 
     async def scene() -> None:
         own = Scene(Limits(connections=3, strangers=4))
@@ -299,7 +302,7 @@ def test_strangers_take_nobody_s_place() -> None:
 
 
 def test_who_is_refused_is_closed() -> None:
-    """A wrong token, another site, no token: one answer, and the connection is over."""
+    """A wrong token, another site or no token gets one answer, and the connection is closed."""
 
     async def scene() -> None:
         for wrong in ("Authorization: Bearer x\r\n", "Origin: http://evil.com\r\n", ""):
@@ -317,7 +320,7 @@ def test_who_is_refused_is_closed() -> None:
 
 @contextlib.contextmanager
 def open_port(limits: Limits) -> Iterator[int]:
-    """The page's server on a port of its own, without a model."""
+    """Serve the page on a port of its own, without a model."""
     own = taken(0)
     at, session = int(own.getsockname()[1]), Future[Any]()
     app, api = build(session, TOKEN, at, limits, PAGE)
@@ -334,14 +337,14 @@ def open_port(limits: Limits) -> Iterator[int]:
 
 
 def ask(at: int, path: str = "/") -> bytes:
-    """An answer's first line."""
+    """Return the first line of an answer."""
     with socket.create_connection(("127.0.0.1", at), timeout=60) as s:
         s.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{at}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode())
         return s.recv(65536).split(b"\r\n")[0]
 
 
 def test_a_hundred_half_sent_requests() -> None:
-    """Other requests are served, the half-sent ones are closed, and a connection that has shown the token stays."""
+    """Other requests are served, half-sent ones are closed, and a connection that has shown the token stays."""
     limits = Limits(patience=0.5)
     with open_port(limits) as at, contextlib.ExitStack() as end:
         half = [end.enter_context(socket.create_connection(("127.0.0.1", at), timeout=60)) for _ in range(100)]
@@ -355,7 +358,7 @@ def test_a_hundred_half_sent_requests() -> None:
 
 
 def test_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant: connections counted alike, and no room kept. Then the hundred deny everybody."""
+    """The mutant counts all connections alike, so that a hundred half-sent requests block every other."""
     monkeypatch.setattr(ConnectionPool, "strangers", lambda self: [])
     monkeypatch.setattr(ConnectionPool, "admit", counted)
     with open_port(Limits(connections=64)) as at, contextlib.ExitStack() as end:
@@ -366,6 +369,6 @@ def test_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counted(self: ConnectionPool, connection: Connection) -> None:
-    """Every connection has a place, with or without the token, until none is left."""
+    """Give every connection a place, with or without the token, until none is left."""
     if len(self.inside) > self.limits.connections:
         raise RequestError("server.connections", 503, limit=self.limits.connections)

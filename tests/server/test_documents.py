@@ -1,4 +1,4 @@
-"""One document of a run for every face, defined once: JSON, schema and the page's types follow from the definition."""
+"""A run has one document for all faces, defined once: JSON, schema and the page's types follow from the definition."""
 
 import html
 import json
@@ -33,20 +33,20 @@ OWN = {
 
 
 def by_explain(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
-    """What `explain --json` prints."""
+    """Return the document that `explain --json` prints."""
     assert main(["explain", NAME, PROMPT, "--json", "--top", "20", *more]) == 0
     return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
 
 
 def in_page(text: str) -> dict[str, Any]:
-    """The run document that a page in a file carries."""
+    """Return the run document that a saved page carries."""
     recorded = text.partition('id="recorded">')[2].partition("</script>")[0]
     answers = json.loads(recorded)["answers"]
     return answers[f"runs/{answers['models']['run']}"]  # type: ignore[no-any-return]
 
 
 def by_faces(api: Served, specimen: Model, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
-    """The run document of one prompt by every face."""
+    """Return the run document of one prompt by every face."""
     trace = pellucid.trace(specimen, PROMPT, terms=True)
     trace.save_html(folder / "run.html")
     (cell,) = re.findall(r"srcdoc='(.*?)'", trace._repr_html_(), re.S)
@@ -59,7 +59,7 @@ def by_faces(api: Served, specimen: Model, folder: Path, capsys: pytest.CaptureF
 
 
 def unlike(documents: dict[str, dict[str, Any]]) -> set[str]:
-    """The fields in which faces differ from `explain --json`, but for their own."""
+    """Return the fields in which faces differ from `explain --json`, except their own."""
     first = documents["explain"]
     return {
         f"{face}.{name}"
@@ -78,7 +78,7 @@ def test_one_document_of_a_run(api: Served, specimen: Model, tmp_path: Path, cap
 
 
 def test_a_face_of_its_own_is_seen(api: Served, specimen: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The mutant: a server whose tokens have other pieces than the file's."""
+    """The mutant is a server whose tokens have other pieces than the file's."""
     from pellucid.server import session
 
     def own(run: Any) -> RunDocument:
@@ -100,14 +100,14 @@ def test_further_steps_are_in_step_documents(api: Served, capsys: pytest.Capture
 
 
 def test_generated_files_are_committed() -> None:
-    """`python -m pellucid.documents.generated` writes what is committed."""
+    """`python -m pellucid.documents.generated` writes the committed files."""
     stale = [path.name for path, text in files(ROOT).items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     assert stale == []
 
 
 @pytest.mark.parametrize("document", [RunDocument, TensorDocument, MaskDocument])
 def test_a_field_of_the_definition_alone_is_seen(document: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant: a field that is added to a definition makes all three files stale, and its document invalid."""
+    """The mutant adds a field to a definition, which makes all three files stale and its document invalid."""
     committed = files(ROOT)
     monkeypatch.setitem(document.__annotations__, "colour", Annotated[Count, "of its own"])
     assert [path.name for path, text in files(ROOT).items() if text != committed[path]] == ["explain.json", "api.json", "documents.ts"]
@@ -116,7 +116,7 @@ def test_a_field_of_the_definition_alone_is_seen(document: Any, monkeypatch: pyt
 
 
 def test_a_field_of_the_document_alone_is_seen(api: Served) -> None:
-    """The mutant: a builder that writes a field which the definition lacks, or leaves one out."""
+    """The mutant is a builder that writes an undefined field, or omits a defined one."""
     tensor = tensor_documents.tensor
 
     def more(*of: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`pellucid open` as a process: one line with the address, one line for what is wrong, quiet ends, sockets that misbehave."""
+"""`pellucid open` as a process: one line with the address, one line for an error, quiet ends, sockets that misbehave."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "open.json").r
 
 
 def started(*words: str) -> "subprocess.Popen[str]":
-    """The command in a process of its own."""
+    """Start the command in a process of its own."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "BROWSER": "false"}
     command = [sys.executable, "-m", "pellucid", "open", *words]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -51,7 +51,7 @@ class Running:
             return wrong.code, wrong.read()
 
     def raw(self, text: bytes) -> bytes:
-        """The head of what these bytes on a socket get; empty where the server hangs up."""
+        """Send these bytes on a socket and return the answer's head; empty if the server hangs up."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=30) as s:
             out = b""
             with contextlib.suppress(ConnectionError):
@@ -82,7 +82,7 @@ def test_the_address(server: Running) -> None:
 
 
 def request(path: str, server: Running, *more: str, method: str = "GET") -> bytes:
-    """The head of a request from this machine."""
+    """Return the head of a request from this machine."""
     return "\r\n".join((f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{server.port}", "Connection: close", *more, "", "")).encode()
 
 
@@ -110,7 +110,7 @@ def test_heads_that_misbehave(server: Running) -> None:
 
 
 def test_who_leaves_in_the_middle_leaves_no_thread(server: Running) -> None:
-    """Bodies that never come, runs without a client: the process has as many threads after, and answers."""
+    """After unfinished bodies and runs whose client left, the process has no more threads than before, and answers."""
     body = json.dumps({"model": "pellucid/capitals-llama", "prompt": "The", "new": 200}).encode()
     more = (f"Authorization: Bearer {server.token}", "Content-Type: application/json", f"Content-Length: {len(body)}")
     head = request("/api/runs", server, *more, method="POST")
@@ -165,14 +165,14 @@ serve(0, None, ready)
 
 
 def test_it_ends_where_an_exception_would_be_dropped() -> None:
-    """Ctrl-C while Python calls back for an object that has gone, as after every import: what is raised there is lost."""
+    """Ctrl-C ends the process even inside a finalizer, where a raised exception is lost."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", UNHEARD], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "told\n", "")
 
 
 def test_it_ends_while_it_loads_and_while_it_runs() -> None:
-    """Ctrl-C before the model is there; Ctrl-C in the middle of a run: nothing on stderr, no process left."""
+    """Ctrl-C before the model is loaded or in the middle of a run leaves nothing on stderr and no process."""
     assert Running().end() == (0, "")
     running = Running("pellucid/capitals-llama")
     body = json.dumps({"model": "pellucid/capitals-llama", "prompt": "The", "new": 256}).encode()

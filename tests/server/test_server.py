@@ -1,4 +1,4 @@
-"""The page's API beside the Python API: the same ids, the same bits, the same sums; every document judged by its schema."""
+"""The page's API gives the Python API's ids, bits and sums, and every document fits its schema."""
 
 import hashlib
 import itertools
@@ -54,7 +54,7 @@ def test_models(api: Served, rows: dict[str, Any], models: dict[str, pellucid.Mo
 
 @pytest.mark.parametrize("name", specimens())
 def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models: dict[str, pellucid.Model]) -> None:
-    """Every record of every step in order, with the values' bits, any part of them, and their hash."""
+    """Every record of every step is there in order, with the value's bits, any part of it, and its hash."""
     model, prompt = models[name], rows[name]["prompt"]
     new = 1 if rows[name]["kind"] == "encoder" else 3
     run = api.run(name, prompt, new=new)
@@ -86,7 +86,7 @@ def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models
 
 @pytest.mark.parametrize("name", specimens())
 def test_products_of_tensors_add_up(name: str, api: Served, rows: dict[str, Any], models: dict[str, pellucid.Model]) -> None:
-    """All that the run's tensors tell together is what the watched forward counted."""
+    """The FLOPs of the run's tensors add up to the watched forward's."""
     model, prompt = models[name], rows[name]["prompt"]
     run = api.run(name, prompt)
     with pellucid.watch(model) as seen, torch.no_grad():
@@ -98,13 +98,13 @@ def test_products_of_tensors_add_up(name: str, api: Served, rows: dict[str, Any]
 
 @pytest.fixture(scope="module")
 def exact() -> Iterator[Served]:
-    """A model in float64, whose sums show every digit."""
+    """Serve a model in float64, whose sums show every digit."""
     with served("pellucid/capitals-deepseek", dtype="float64") as api:
         yield api
 
 
 def sums(api: Served) -> int:
-    """How many cells are not the sum of their terms, one cell of every tensor of two steps."""
+    """Return the number of cells that are not the sum of their terms, one cell of every tensor of two steps."""
     run = api.run("pellucid/capitals-deepseek", CAPITAL, new=2)
     dice, wrong = random.Random(1), 0
     for n, s in enumerate(api.session.runs[run["run"]].trace):
@@ -158,7 +158,7 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", ["pellucid/capitals-llama", "pellucid/capitals-t5"])
 def test_sampling_is_the_engines(name: str, setting: dict[str, Any], api: Served, models: dict[str, pellucid.Model]) -> None:
-    """A run draws what `generate` draws; any setting's stages and pick are told of any step, and the model does not run again."""
+    """A run samples as `generate` does; the stages and token of any setting are given at any step without running the model."""
     model = models[name]
     ids = model.ids("The")
     run = api.run(name, "The", new=6, sampling=setting)
@@ -210,7 +210,7 @@ def test_sampling_that_cannot_be(api: Served) -> None:
 
 
 def test_edits_are_the_watchs(api: Served, models: dict[str, pellucid.Model]) -> None:
-    """A head set to 0, a cell multiplied, a tensor of another prompt: the logits of `watch(edit=...)`."""
+    """A head set to 0, a multiplied cell and a tensor of another prompt give the logits of `watch(edit=...)`."""
     model = models["pellucid/capitals"]
     ids = torch.tensor([model.ids(CAPITAL)])
     other = api.run(model.name, "The capital of Japan is")
@@ -283,7 +283,7 @@ def test_a_value_too_large_to_keep_is_computed_again(models: dict[str, pellucid.
 
 
 def test_an_edited_value_is_computed_again_as_it_was_edited(api: Served) -> None:
-    """At its one step, from a run that is gone by then."""
+    """A value is recomputed with its step's edit, though the run that the edit read is gone."""
     other = api.run("pellucid/capitals", "The capital of Japan is")["run"]
     edits = [
         {"path": "layers.0.out", "times": 2, "step": 1},

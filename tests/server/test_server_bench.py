@@ -1,5 +1,8 @@
-"""A measurement through the page's server: the command's document of the open model, one at a time, ended when its asker goes, refused
-by name where it cannot be. No time is asserted."""
+"""The server's measurement is the document of `bench` for the open model: one at a time, ended when its client disconnects, refused by
+name.
+
+No time is asserted.
+"""
 
 import asyncio
 import json
@@ -26,7 +29,7 @@ SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "bench.json").
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small products and few runs, of which a verdict is told whatever else this machine does."""
+    """Make measurements small, and the verdict independent of other processes."""
     monkeypatch.setattr(idle, "MOST", 1.0)
     monkeypatch.setattr(idle, "LEAST", 0.0)
     monkeypatch.setattr(machine_limits, "SHAPES", ((2, 16, 16),))
@@ -39,7 +42,7 @@ def post(api: Served, **body: Any) -> Any:
 
 
 def test_a_measurement_is_the_commands(api: Served) -> None:
-    """Its schema; the parts and bounds of the bill that the Python API counts; and it is told again."""
+    """The document fits its schema, has the parts and bounds of the Python API's bill, and is kept as the latest."""
     reply = post(api, model="pellucid/capitals", context=12, new=2)
     assert reply.status_code == 200, reply.text
     document = reply.json()
@@ -85,7 +88,7 @@ def test_a_model_without_weights_is_not_measured() -> None:
 
 
 def test_the_context_is_what_is_quick() -> None:
-    """Halved until one prefill is within the limit; one that was asked for is refused instead."""
+    """The default context is halved until one prefill is within the limit; a requested one beyond it is refused."""
     with served(limits=Limits(bench_work=40_000_000)) as api:
         loaded = api.session.registry["pellucid/capitals"]
         most = timing.WARM + 4
@@ -130,7 +133,7 @@ def test_one_goes_at_a_time(api: Served) -> None:
 
 
 def test_it_ends_when_its_asker_goes(api: Served) -> None:
-    """At the next reading of its clock, and the next one may begin."""
+    """A stopped measurement ends at the next reading of its clock and leaves no hook; the next one may begin."""
     bench, stop = Bench(LIMITS), Stop()
     loaded, progress = api.session.registry["pellucid/capitals"], list[tuple[int, int]]()
 
@@ -148,7 +151,7 @@ def test_it_ends_when_its_asker_goes(api: Served) -> None:
 
 
 def test_its_place_is_given_back_when_the_browser_is_closed(api: Served) -> None:
-    """Through the worker, as a request has it: the asker leaves while it runs."""
+    """Through the worker, a client that disconnects frees the measurement's place."""
 
     class Gone:
         async def receive(self) -> dict[str, str]:

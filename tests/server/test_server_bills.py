@@ -1,4 +1,4 @@
-"""The page's bills beside the Python API: ranks, training and price, the reasons of numbers, single tensors, one setting over its range."""
+"""The page's bills are the Python API's: ranks, training and price, reasons of numbers, single tensors, one setting over its range."""
 
 import json
 import re
@@ -35,7 +35,7 @@ ASKED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 def fetch_bill(api: Served, name: str, how: dict[str, Any], viewed: dict[str, Any]) -> dict[str, Any]:
-    """A bill's document, if its schema takes it."""
+    """Return a bill's document, which its schema accepts."""
     given = {k: str(v).lower() if isinstance(v, bool) else v for k, v in {**how, **viewed}.items()}
     reply = api.client.get("/api/count", params={"model": name, **given})
     assert reply.status_code == 200, reply.text
@@ -65,7 +65,7 @@ def test_what_is_asked_beside_a_bill_is_the_commands(api: Served, name: str, how
 
 
 def ends(document: dict[str, Any], formulas: dict[str, str]) -> list[str]:
-    """Paths of the numbers of ranks and prices whose formula does not end in them."""
+    """Return the paths of ranks' and prices' numbers whose formula does not end in them."""
     wrong = []
     for path, text in formulas.items():
         if not re.match(r"ranks\.|bounds\..*price", path) or path.endswith("fits"):
@@ -102,7 +102,7 @@ def test_what_cannot_be_is_one_line(api: Served, how: dict[str, Any], code: str)
 
 
 def test_reasons_lead_to_single_tensors(api: Served) -> None:
-    """Every number that a formula is made of has a formula of its own, down to products of the config's fields."""
+    """Every number in a formula has a formula of its own, down to products of the config's fields."""
     bill, seen = pellucid.count("deepseek-v3", context=1024), set[str]()
 
     def walk(path: str) -> int:
@@ -124,7 +124,7 @@ def test_reasons_lead_to_single_tensors(api: Served) -> None:
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "t5-small", "gpt-oss-20b", "pellucid/capitals"])
 def test_every_single_tensor_is_told(api: Served, name: str) -> None:
-    """As many tensors as the whole model has, each with its shape; and their numbers add up to the bill."""
+    """The document lists every tensor of the model with its shape, and their numbers add up to the bill."""
     counted = api.get("/api/count/weights", "counted", model=name)["weights"]
     bill, every = pellucid.count(name), {w.path: w for w in weights(meta_model(described(name)[1], torch.bfloat16))}
     single = {}
@@ -173,7 +173,7 @@ def test_ranges_end_where_a_model_does(api: Served) -> None:
 
 
 def test_situations_can_be_counted(api: Served) -> None:
-    """Each names a model and a device of the catalogue, and a split that the model takes."""
+    """Each situation names a model and a device of the catalogue, and a split that the model supports."""
     situations = api.get("/api/catalog", "catalog")["situations"]
     assert situations == list(catalog.situations().values()) and len(situations) >= 5
     for s in situations:

@@ -1,6 +1,6 @@
-"""One budget over everything that outlives a request, held against the memory that the process really has.
+"""One budget counts everything that outlives a request, and it agrees with the memory of the process.
 
-PELLUCID_FULL=1 pytest tests/server/test_server_budget.py    200 runs of 4,096 tokens, two tables looked at in each and two others
+PELLUCID_FULL=1 pytest tests/server/test_server_budget.py    200 runs of 4,096 tokens, four tables of each
 """
 
 import ctypes
@@ -36,21 +36,22 @@ NEITHER = 96 * MB  # what an allocator keeps for the next request; no run holds 
 
 
 def tables(api: Served, run: dict[str, Any]) -> list[int]:
-    """The numbers of a run's tables of scores and patterns."""
+    """Return the numbers of a run's tables of scores and patterns."""
     tensors = api.get(f"/api/runs/{run['run']}/steps/0", "step")["tensors"]
     return [t["n"] for t in tensors if t["path"].endswith((".scores", ".pattern"))]
 
 
 def resident() -> int:
-    """Bytes of memory that the process has now, with what its allocator could give back given back."""
+    """Return the resident bytes of the process after its allocator has given back free memory."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def looked_at(runs: int, tokens: int, kept: int, counted: bool) -> list[tuple[int, int]]:
-    """After each run of `tokens`, two of whose tables were looked at: (bytes in the budget, bytes that the process has more than at
-    first). counted: False leaves values computed again out of the budget, as they once were.
+    """Run `tokens` tokens several times and read two tables of each; return after each run the budget's bytes and the process's growth.
+
+    counted: False leaves recomputed values out of the budget, the mutant.
     """
     limits, seen = Limits(kept=kept, tables=1, runs=1 << 20), list[tuple[int, int]]()
     with served(MODEL, limits) as api:
@@ -66,13 +67,13 @@ def looked_at(runs: int, tokens: int, kept: int, counted: bool) -> list[tuple[in
 
 
 def kept_beside(self: Run, n: int, find: Callable[[], Any]) -> Any:
-    """What was computed again stays with the run, and is in no budget."""
+    """Keep recomputed values with the run, in no budget."""
     self.again[n] = find()
     return self.again[n]
 
 
 def child(counted: bool) -> list[tuple[int, int]]:
-    """`looked_at` in a process of its own, whose memory no other test has used."""
+    """Call `looked_at` in a process of its own, whose memory no other test has used."""
     code = f"import json, test_server_budget as t; print(json.dumps(t.looked_at({RUNS}, {TOKENS}, {KEPT}, {counted})))"
     where = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run([sys.executable, "-c", code], env=where, capture_output=True, text=True, timeout=7200)
@@ -83,7 +84,7 @@ def child(counted: bool) -> list[tuple[int, int]]:
 @pytest.mark.timeout(7200)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_the_process_has_what_the_budget_says() -> None:
-    """After every run: no more than may be kept is counted, and what the process has is what is counted."""
+    """After every run at most the limit is counted, and the process has grown by what is counted."""
     seen = child(counted=True)
     assert len(seen) == RUNS and max(total for total, _ in seen) <= KEPT
     assert sum(total for total, _ in seen) > RUNS * KEPT // 4  # it fills
@@ -94,12 +95,14 @@ def test_the_process_has_what_the_budget_says() -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.skipif(FULL, reason="200 uncounted runs of 4,096 tokens have no place anywhere")
 def test_the_mutant_is_seen() -> None:
-    """Values computed again that are left uncounted."""
+    """The mutant leaves recomputed values uncounted."""
     assert max(had - total for total, had in child(counted=False)) > NEITHER
 
 
 def test_a_block_is_found_wherever_it_is_held() -> None:
-    """In records, containers, closures, defaults, partials and views, once each; weights, modules and shapes on meta are not."""
+    """Blocks in records, containers, closures, defaults, partials and views are found once each; weights, modules and shapes on meta are
+    not.
+    """
     a, b, c, d, e, f = (torch.zeros(n) for n in (10, 20, 30, 40, 50, 60))
     module = nn.Linear(7, 7)
     blocks = Blocks(torch.zeros(4, 32, dtype=torch.int8), torch.zeros(4, 1, dtype=torch.float16), 32, torch.float32)
@@ -112,7 +115,7 @@ def test_a_block_is_found_wherever_it_is_held() -> None:
             self.there = [c[3:], {"deep": (d,)}]
 
         def method(self) -> None:
-            """Holds its object."""
+            """Do nothing; the bound method keeps its object alive."""
 
     roots = [closed, Own().method, functools.partial(closed, e), iter([f[::2], f]), torch.empty(99, device="meta"), blocks]
     sizes = sorted(held_by(roots, weights_of(module)).values())
@@ -120,7 +123,7 @@ def test_a_block_is_found_wherever_it_is_held() -> None:
 
 
 def test_every_tensor_of_a_run_is_found() -> None:
-    """All that the garbage collector knows of, but for the model's weights: a run's memory is what goes when it goes."""
+    """A run's memory is every tensor that goes with it, as the garbage collector knows them, without the model's weights."""
     for model in ("pellucid/capitals", "pellucid/capitals-deepseek", "pellucid/capitals-t5"):
         with served(model, Limits(tables=0)) as api:
             prompt = next(r for r in api.get("/api/models", "models")["models"] if r["name"] == model)["prompt"]
@@ -136,14 +139,14 @@ def test_every_tensor_of_a_run_is_found() -> None:
 
 
 def blocks() -> dict[int, int]:
-    """Every block of memory that any tensor lies in."""
+    """Return every block of memory that a tensor uses."""
     gc.collect()
     storages = (x.untyped_storage() for x in gc.get_objects() if type(x) is torch.Tensor and not x.is_meta)
     return {s.data_ptr(): s.nbytes() for s in storages if s.nbytes()}
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
-    """A run or a value, whichever; with a run its values, and with its last holder a block that two share."""
+    """The least recently used run or value is dropped: a run with its values, a shared block with its last owner."""
     own, gone = Budget(100), list[tuple[str, int | None]]()
 
     def put(id: str, n: int | None, **blocks: int) -> None:
@@ -169,7 +172,7 @@ def test_what_was_used_longest_ago_goes_first() -> None:
 
 
 def test_a_value_stays_while_there_is_room() -> None:
-    """Asked for again, it is the same record; where there is no room it is computed once more, and the run stays."""
+    """A value that fits the budget is the same record when it is requested again; otherwise it is recomputed and the run stays."""
     for kept, same in ((LIMITS.kept, True), (2 * MB, False)):
         with served(MODEL, Limits(tables=1, kept=kept)) as api:
             run = api.run(MODEL, [5, 6, 7] * 200)
@@ -180,7 +183,7 @@ def test_a_value_stays_while_there_is_room() -> None:
 
 
 def test_a_run_that_has_gone_keeps_nothing() -> None:
-    """A request that still holds it gets its value, and nothing stays."""
+    """A request that still has a dropped run gets its value, and nothing is kept."""
     with served(MODEL, Limits(tables=1, runs=1)) as api:
         run = api.run(MODEL, [5, 6, 7] * 20)
         stored, n = api.session.runs[run["run"]], tables(api, run)[0]
@@ -192,7 +195,7 @@ def test_a_run_that_has_gone_keeps_nothing() -> None:
 
 @pytest.mark.parametrize(("free", "work", "code"), [(1 << 40, 10, "server.work"), (10, 1 << 40, "server.memory")])
 def test_what_takes_too_much_is_refused(free: int, work: int, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run or a table, before anything of it is computed: by what one may take, and by what there is."""
+    """A run or a table beyond the limits of work or free memory is refused before it is computed."""
     with served(MODEL, Limits(tables=1)) as api:
         run = api.run(MODEL, [5, 6, 7] * 20)
         stored = api.session.runs[run["run"]]
@@ -208,7 +211,7 @@ def test_what_takes_too_much_is_refused(free: int, work: int, code: str, monkeyp
 
 
 def test_runs_are_counted_once() -> None:
-    """Put twice, a run is there once."""
+    """A run that is put twice is counted once."""
     with served(MODEL) as api:
         run = api.session.runs[api.run(MODEL, [5, 6])["run"]]
         own = RunStore(LIMITS)

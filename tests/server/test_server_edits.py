@@ -1,4 +1,4 @@
-"""Edits at the ends of what numbers there are: computed, or refused in one line; the server never fails over one."""
+"""Edits with extreme numbers are computed or refused in one line; the server never fails."""
 
 from itertools import product
 from typing import Any
@@ -18,7 +18,7 @@ WHOLE: list[float] = [0, 7, 8, -1, 0.5, 2**31, 2**63, 1e19, 1e308]  # of the 8 e
 
 
 def code(api: Served, model: str, path: str, **change: Any) -> str:
-    """What became of an edit: "" where it was computed, the error's code where it was refused."""
+    """Return "" for an edit that is computed, else the error's code."""
     reply = api.client.post("/api/runs", json={"model": model, "prompt": CAPITAL, "edits": [{"path": path, **change}]})
     if reply.status_code == 200:
         return ""
@@ -35,7 +35,7 @@ def test_any_finite_number_is_computed_or_refused(api: Served, path: str) -> Non
 
 
 def test_a_choice_of_experts_is_of_those_there_are(api: Served) -> None:
-    """An expert that does not exist was read beyond the end of the weights."""
+    """An expert that does not exist is refused; it was read beyond the end of the weights."""
     for way, number in product(("to", "times"), WHOLE):
         error = code(api, "pellucid/capitals-deepseek", "layers.1.ffn.chosen", **{way: number})
         fits = number in (0, 7) if way == "to" else number == 0

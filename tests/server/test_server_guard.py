@@ -1,4 +1,4 @@
-"""Who may ask the page's server, and what hostile requests meet: one shape of error, no traceback, no file, no thread left behind."""
+"""The guard admits the page's own requests only, and hostile requests get one shape of error, no traceback, no file and no thread."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def guard(limits: Limits = LIMITS) -> Guard:
 
 
 def checked(g: Guard, **request: Any) -> int:
-    """The status that the guard gives, 200 where it lets a request through."""
+    """Return the status that the guard gives; 200 if it lets a request through."""
     try:
         g.check(scope(**request))
     except RequestError as refused:
@@ -55,7 +55,7 @@ def checked(g: Guard, **request: Any) -> int:
 
 
 def unexpected(g: Guard) -> Iterator[tuple[Any, ...]]:
-    """What of the whole matrix is answered otherwise than the rules say."""
+    """Yield the requests of the matrix whose status is not that of the rules."""
     for host, origin, token, site, method, path in itertools.product((*GOOD_HOSTS, *BAD_HOSTS), ORIGINS, TOKENS, SITES, METHODS, PATHS):
         if sum((host != OWN, origin is not None, token != TOKENS[0], site is not None)) > 2:
             continue  # two things wrong at once are enough
@@ -80,7 +80,7 @@ def test_the_matrix() -> None:
 
 
 def test_every_route_by_host_and_origin(api: Served) -> None:
-    """Host x Origin x route, with the right token: an answer for this page's own, and for nothing else."""
+    """With the right token a request is answered for this page's own host and origin only."""
     routes = [(r.path, m) for r in api.api.routes() for m in sorted(r.methods or ())]
     assert len(routes) > 20
     for (path, method), host, origin in itertools.product(routes, (*GOOD_HOSTS, *BAD_HOSTS), ORIGINS):
@@ -106,7 +106,7 @@ def test_the_matrix_sees_mutants(name: str) -> None:
 
 
 def test_a_link_that_a_person_followed() -> None:
-    """From another site: the page alone, by GET, as a navigation; what it shows it asks for itself, with the token."""
+    """From another site a GET navigation gets the page alone, which then sends its own requests with the token."""
     followed = [("host", OWN), ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")]
     assert checked(guard(), path="/", method="GET", headers=followed) == 200
     assert checked(guard(), path="/", method="POST", headers=followed) == 403
@@ -131,7 +131,7 @@ def test_headers_that_speak_twice_or_of_too_much() -> None:
 
 
 def sound(reply: Any) -> str:
-    """An answer with every header that keeps a browser from running it; an error has the one shape."""
+    """Return an answer's text after checking the headers that keep a browser from running it, and the shape of an error."""
     for name, value in HEADERS.items():
         assert reply.headers[name] == value
     assert "access-control-allow-origin" not in reply.headers and "set-cookie" not in reply.headers
@@ -142,7 +142,7 @@ def sound(reply: Any) -> str:
 
 
 def test_every_route_asks_for_the_token(api: Served) -> None:
-    """Every route that the router knows, with each method: without the token 401, and never anything but its own answer with it."""
+    """Every route with each method answers 401 without the token."""
     paths = [r.path for r in api.api.routes() if isinstance(r, Route)]
     assert len(paths) > 10
     for path in paths:
@@ -229,7 +229,7 @@ def hear(event: str, args: tuple[Any, ...]) -> None:
 
 
 def places(api: Served, run: str, text: str) -> Iterator[Any]:
-    """Eight places and more that a page's words reach."""
+    """Yield the answers of all places that a text of the page reaches."""
     client = api.client
     yield client.post("/api/runs", json={"model": text, "prompt": "The"})
     yield client.post("/api/runs", json={"model": "pellucid/capitals", "prompt": text})
@@ -258,7 +258,7 @@ def places(api: Served, run: str, text: str) -> Iterator[Any]:
 
 
 def test_hostile_words(api: Served, capfd: pytest.CaptureFixture[str]) -> None:
-    """In every place: an answer of one shape or a result, nothing that a browser could take for markup, no file opened, nothing started."""
+    """A hostile text gets an error or a result without markup; no file is opened and no process started."""
     global listening
     assert len(set(PAYLOADS)) >= 100
     run = api.run("pellucid/capitals", "The")["run"]

@@ -1,4 +1,4 @@
-"""What is large on the page: tables of scores that are listed, tensors measured when asked, ids without a piece, formulas of numbers."""
+"""Large things of the page: deferred tables of scores, tensors measured on request, ids without a piece, formulas of numbers."""
 
 import re
 import threading
@@ -39,7 +39,7 @@ def tensors(api: Served, run: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-deepseek", "pellucid/capitals-t5", "pellucid/capitals-bert"])
 def test_a_listed_table_is_the_one_of_a_small_run(name: str, api: Served) -> None:
-    """Its place, its values, its measures, its difference and a cell's terms."""
+    """A deferred table has the values, statistics, difference and terms of the recorded one."""
     row = next(r for r in api.get("/api/models", "models")["models"] if r["name"] == name)
     new = 1 if row["kind"] == "encoder" else 2
     with served(name) as other:
@@ -69,7 +69,7 @@ def test_a_listed_table_is_the_one_of_a_small_run(name: str, api: Served) -> Non
 
 
 def references(api: Served) -> tuple[int, int]:
-    """How often the open form of attention ran for a run, and then for a part of one pattern."""
+    """Return how often reference attention ran for a run, and then for a part of one pattern."""
     calls, reference = [0], attend.attend_reference
 
     def counted(*given: Any, **more: Any) -> Any:
@@ -93,7 +93,7 @@ def test_a_table_is_computed_once_when_asked_for(api: Served) -> None:
 
 @contextmanager
 def occupied(api: Served) -> Iterator[None]:
-    """The thread in which models run, busy."""
+    """Keep the thread of models busy."""
     over = threading.Event()
     api.api.worker.jobs.put((over.wait, Stop(), Future()))
     try:
@@ -103,7 +103,7 @@ def occupied(api: Served) -> Iterator[None]:
 
 
 def test_a_table_waits_for_no_model(api: Served) -> None:
-    """Its values, its measures and its terms come while another run's model runs; of a value that was let go they wait for it."""
+    """A deferred table's values, statistics and terms come while another run's model runs; a dropped value waits for it."""
     run = api.run("pellucid/capitals", CAPITAL)
     at = f"/api/runs/{run['run']}/tensors/{next(t['n'] for t in run['tensors'] if t['path'] == 'layers.1.attn.pattern')}"
     places = [at, f"{at}/stats", f"{at}/terms?cell=0,1,4,2"]
@@ -125,7 +125,7 @@ def test_a_table_waits_for_no_model(api: Served) -> None:
 
 
 def together(api: Served, path: str) -> int:
-    """How often the open form of attention runs when all heads of a table are asked for at once."""
+    """Return how often reference attention runs when all heads of a table are requested at once."""
     calls, reference = list[int](), attend.attend_reference
 
     def slow(*given: Any, **more: Any) -> Any:
@@ -148,7 +148,7 @@ def test_heads_asked_for_at_once_are_computed_once(api: Served) -> None:
 
 
 def test_cells_of_a_listed_run_need_no_model(api: Served) -> None:
-    """Terms come from what the run keeps; a tensor whose operands were let go has them from a run of its own."""
+    """Terms come from what the run keeps; a tensor whose operands were dropped has them recomputed."""
     run = api.run("pellucid/capitals", CAPITAL)
     seen = api.session.runs[run["run"]].trace.seen
     for path in ("layers.1.attn.q", "layers.1.attn.z", "layers.1.mid", "logits"):
@@ -186,7 +186,7 @@ def test_large_tensors_are_measured_once(api: Served) -> None:
 
 
 def test_an_id_without_a_piece_is_empty(api: Served) -> None:
-    """A table of embeddings is often padded to more rows than there are pieces."""
+    """An embedding that is padded beyond the vocabulary gives ids with empty pieces."""
     tokenizer = api.session.registry["pellucid/capitals"].model.tokenizer
     piece, spelled = tokenizer._pieces.pop(17), tokenizer._spelled.pop(17)
     try:
@@ -206,7 +206,7 @@ SHOWN = {
 
 
 def ends(document: dict[str, Any], formulas: dict[str, str]) -> list[str]:
-    """Paths of the document's numbers whose formula does not end in them."""
+    """Return the paths of the document's numbers whose formula does not end in them."""
     wrong = []
     for path in SHOWN:
         value: Any = document

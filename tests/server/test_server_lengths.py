@@ -1,4 +1,4 @@
-"""A run on the page whose text crosses the length at which rotary positions change: each step is shown as it ran."""
+"""A run whose text crosses the length at which rotary positions change shows each step as it ran."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ def api() -> Iterator[Served]:
 
 
 def bend(api: Served, scaling: str) -> Any:
-    """The specimen with another scaling of its angles, and no token that ends a text."""
+    """Give the served specimen another scaling of its angles, and no stop token; return its module."""
     loaded = api.session.registry[MODEL]
     loaded.model.generation = {"eos_token_id": 10**6}  # type: ignore[union-attr]
     module: Any = loaded.module
@@ -37,7 +37,7 @@ def bend(api: Served, scaling: str) -> Any:
 
 @pytest.mark.parametrize("scaling", ["dynamic", "longrope"])
 def test_every_step_shows_the_turns_that_ran_in_it(api: Served, scaling: str) -> None:
-    """A run from 5 tokens to 10. The sum over a head's pairs is its score, for each query of each step and any key."""
+    """From 5 tokens to 10, the pairs of a head sum to its score, for queries of each step and any key."""
     scale = bend(api, scaling).layers[1].attn.scale
     run = api.run(MODEL, PROMPT, new=6)
     again = scaling == "longrope"

@@ -1,4 +1,4 @@
-"""What the API tells beyond a run's tensors: the lens, attributions, turns, masks, routers, what of a past serves, what differs."""
+"""Beyond a run's tensors the API gives the lens, attributions, rotations, masks, routers, reusable cache rows and differences."""
 
 from typing import Any
 
@@ -93,7 +93,7 @@ def test_values_that_were_let_go_are_computed_again(models: dict[str, Model]) ->
 
 @pytest.mark.parametrize(("name", "part"), [("capitals-llama", "layers.1.attn"), ("capitals-deepseek", "layers.3.attn")])
 def test_turns_are_the_ones_that_ran(api: Served, models: dict[str, Model], name: str, part: str) -> None:
-    """The judge: cos and sin by the op that the model calls, the turned numbers by the record, a score by its dot product."""
+    """cos and sin are those of the model's op, rotated numbers those of the record, and a score is their dot product."""
     run, trace = api.run(f"pellucid/{name}", CAPITAL, new=2), pellucid.trace(models[name], CAPITAL, 2)
     module: Any = models[name].module.get_submodule(part)
     rope: Rope = getattr(module, "rope", None) or module.spec.rope
@@ -127,7 +127,7 @@ def test_turns_are_the_ones_that_ran(api: Served, models: dict[str, Model], name
 
 
 def test_angles_that_go_by_the_length_of_a_text(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run to 6 tokens, where a scaling grows from 4: the angles are of the whole text's length."""
+    """In a run to 6 tokens, with a scaling that grows from 4, the angles are of the whole text's length."""
     loaded = api.session.registry["pellucid/capitals-llama"]
     part: Any = loaded.module.layers[0].attn
     monkeypatch.setattr(part, "rope", Rope(part.rope.width, part.rope.theta, scaling=Dynamic(2.0, 4)))
@@ -178,7 +178,7 @@ def reuse(api: Served, run: str, **body: Any) -> dict[str, Any]:
 
 
 def test_what_of_a_cache_serves_is_what_an_engine_finds(api: Served, models: dict[str, Model]) -> None:
-    """The judge: an engine that runs both prompts, and counts what its cache has found."""
+    """The reused rows are those that an engine finds in its cache when it runs both prompts."""
     run, model = api.run("pellucid/capitals", CAPITAL), models["capitals"]
     for text, same in ((JAPAN, 3), (CAPITAL, 5), ("A capital", 0), (f"{CAPITAL} Paris", 5)):
         reused = reuse(api, run["run"], prompt=text)
@@ -196,7 +196,7 @@ def test_what_of_a_cache_serves_is_what_an_engine_finds(api: Served, models: dic
 
 
 def test_rows_that_serve_are_the_same_to_the_bit(api: Served) -> None:
-    """What the other prompt stores in the rows that are reused is what the first one stored; after them it is not."""
+    """Both prompts store the same bits in the reused rows, and others after them."""
     runs = [api.run("pellucid/capitals", text) for text in (CAPITAL, JAPAN)]
     kept = reuse(api, runs[0]["run"], prompt=JAPAN)["pages"][0]["reused"]
     for path in ("layers.0.attn.k", "layers.3.attn.k", "layers.3.attn.v"):
@@ -234,7 +234,7 @@ def test_what_differs_is_every_number(api: Served, models: dict[str, Model]) -> 
 
 
 def test_what_measures_cannot_tell_apart_differs(api: Served) -> None:
-    """Two cells that change places leave least, mean and greatest as they were."""
+    """Two swapped cells are a difference although minimum, mean and maximum stay."""
     base = api.run("pellucid/capitals", CAPITAL)
     n = next(t["n"] for t in base["tensors"] if t["path"] == "layers.1.out")
     swap = [{"path": "layers.1.out", "at": f"0,4,{i}", "from": {"run": base["run"], "n": n, "at": f"0,4,{j}"}} for i, j in ((1, 2), (2, 1))]
@@ -246,7 +246,7 @@ def test_what_measures_cannot_tell_apart_differs(api: Served) -> None:
 
 
 def test_tensors_that_are_not_kept_differ_with_what_made_them() -> None:
-    """Nothing is at hand: an edit marks what comes after it, and nothing before it."""
+    """Without values an edit marks the tensors after it, and none before it."""
     with served(limits=Limits(value=1, tables=0)) as api:
         base = api.run("pellucid/capitals", CAPITAL)
         assert not any(t["kept"] for t in base["tensors"] if t["path"].startswith("layers"))

@@ -1,4 +1,4 @@
-"""Requests that wait, leave, are too many or too old; and the command that serves them."""
+"""Requests that wait, disconnect, are too many or too old; and the command that serves them."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ from tiny import swapped
 
 
 class Asker:
-    """A request whose asker leaves when told."""
+    """A request whose client disconnects when `left` is set."""
 
     def __init__(self) -> None:
         self.left = asyncio.Event()
@@ -30,7 +30,7 @@ class Asker:
 
 
 def test_who_has_gone_is_dropped() -> None:
-    """One runs until its next tensor, one waits and never runs, and a third, who stays, is answered; a full queue says so."""
+    """A client that disconnects ends its run at the next tensor, or before it starts; others are answered, and a full queue refuses."""
     ran: list[str] = []
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""Tensors on their way to the page: their parts, pooled, measured; weights; counts; what opens without weights or without a model."""
+"""Tensors for the page: parts, pooled and measured; weights; counts; models without weights and traces without a model."""
 
 import hashlib
 import itertools
@@ -51,7 +51,7 @@ def test_measures_of_numbers_that_are_none() -> None:
 
 
 def repooled(x: Tensor, level: int, across: int | None = None) -> Tensor:
-    """Block by block, in plain Python; level: of both axes, or of the rows where the columns have one of their own."""
+    """Pool block by block in plain Python; `level` is of both axes, or of the rows if `across` gives the columns'."""
     flat, across = x if x.ndim > 1 else x[None], level if across is None else across
     down, step = 1 << level if x.ndim > 1 else 1, 1 << across
     out = []
@@ -91,7 +91,7 @@ def test_what_is_no_number_wins_its_block() -> None:
 
 
 def test_a_level_for_each_axis(api: Served) -> None:
-    """Five rows of logits keep their rows; one number is that of both axes, and of a single axis the second counts."""
+    """Each axis may have its level; one number is of both axes, and a single axis takes the second."""
     run = api.run("pellucid/capitals", CAPITAL)["run"]
     n, s = next((n, s) for n, s in enumerate(api.session.runs[run].trace) if s.path == "logits")
     x, about = api.tensor(run, n, at="0,:,:", level="0,4")
@@ -213,7 +213,7 @@ def test_tokens(api: Served, models: dict[str, pellucid.Model]) -> None:
 
 
 def test_shapes_without_weights() -> None:
-    """A model of the catalogue: as many tensors, of the same shapes and products, as the model itself has; no value, and that is said."""
+    """A catalogue's model has the tensors, shapes and products of the real one; it has no value, and says so."""
     with served("gpt2-small") as api:
         first = api.get("/api/models", "models")
         assert first["current"] == "gpt2-small" and not first["models"][0]["weights"] and first["models"][0]["prompt"] is None
@@ -235,7 +235,7 @@ def test_shapes_without_weights() -> None:
 
 
 def test_whether_terms_are_told(tmp_path: Path, models: dict[str, pellucid.Model]) -> None:
-    """Of every tensor: of a run whose values are kept, let go, listed or edited, of a trace from a file, and of shapes."""
+    """A tensor says that it has terms exactly if they are served: kept, dropped, deferred or edited, of a file, or of shapes."""
 
     def judged(api: Served, run: dict[str, Any]) -> dict[bool, set[str]]:
         by_terms: dict[bool, set[str]] = {True: set(), False: set()}
@@ -274,7 +274,7 @@ def test_a_recorded_trace(tmp_path: Path, models: dict[str, pellucid.Model]) -> 
 
 
 def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path) -> None:
-    """Its name is a path, and it is not followed: ids stand for pieces."""
+    """A model name that is a path is not opened, and ids stand for pieces."""
     pellucid.trace(pellucid.load(folder), "The").save(tmp_path / "t")
     with served(str(tmp_path / "t")) as api:
         run = api.get(f"/api/runs/{api.get('/api/models', 'models')['run']}", "run")
@@ -285,7 +285,7 @@ def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", specimens())
 def test_a_traces_file_tells_what_its_run_did(name: str, tmp_path: Path) -> None:
-    """Where the model is not here, and where it is: pieces, kinds, what was fed, and what could have come next."""
+    """A trace's file gives its run's pieces, kinds, fed tokens and candidates, with and without the model."""
     shutil.copytree(SPECIMENS / name.split("/")[1], tmp_path / "model")
     prompt = CAPITAL if name != "pellucid/capitals-bert" else f"{CAPITAL} ___."
     new = 1 if name == "pellucid/capitals-bert" else 3
@@ -302,7 +302,7 @@ def test_a_traces_file_tells_what_its_run_did(name: str, tmp_path: Path) -> None
 
 
 def test_a_trace_beside_its_model(folder: Path, tmp_path: Path) -> None:
-    """What needs weights is told; another model, one without weights, and a model beside no trace are refused."""
+    """Beside its model a trace has the lens; another model, one without weights and a model beside no trace are refused."""
     model = pellucid.load(folder)
     trace = pellucid.trace(model, "The capital")
     trace.model = "elsewhere"
@@ -327,7 +327,7 @@ def test_a_trace_beside_its_model(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_a_traces_model_stands_beside_it_in_its_type(dtype: str, tmp_path: Path) -> None:
-    """So that what is computed from both is of one run; a model that only has the name is not taken for it."""
+    """The model is loaded in the trace's dtype, and a model that only has the name is not used."""
     trace = pellucid.trace(pellucid.load("pellucid/capitals", dtype=dtype), CAPITAL)
     trace.save(tmp_path / "t")
     with served(str(tmp_path / "t")) as api:
@@ -345,7 +345,7 @@ def test_a_traces_model_stands_beside_it_in_its_type(dtype: str, tmp_path: Path)
 
 
 def test_answers_of_a_hostile_trace(tmp_path: Path) -> None:
-    """Logits that are none, and ids beyond them: nothing is told of these steps, and the rest is."""
+    """Steps whose logits are invalid or whose ids lie beyond them have no candidates; the others have theirs."""
     sizes = [(1, 2, 5), (5,), (0, 1, 5), (1, 0, 5), (1, 1, 0), (1, 1, 2), (1, 1, 5)]
     values = [torch.ones(n) for n in sizes] + [torch.ones(1, 1, 5, dtype=torch.long)]
     dims = {1: "V", 3: "B T V"}
@@ -370,7 +370,7 @@ def test_a_folder(folder: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
 def test_measures_of_several_strips(dtype: torch.dtype) -> None:
-    """Three strips and a rest, far from 0 and growing, so that merging their means matters; some values are no numbers."""
+    """Statistics of three strips and a rest, far from 0 and growing, with NaN and infinities, equal those of the whole."""
     n = 3 * STRIP + 7
     x = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + torch.linspace(50, 90, n, dtype=torch.float64)
     x = (x > 70 if dtype == torch.bool else x).to(dtype)
