@@ -36,7 +36,7 @@ def test_shares_come_to_the_whole(total: int) -> None:
     assert batch_load.shares(2297, 16, 1) == batch_load.shares(2297, 16, 1) != batch_load.shares(2297, 16, 2)
 
 
-def test_a_crowd_is_all_at_once() -> None:
+def test_a_batch_starts_at_once() -> None:
     """Every request ends with all its tokens; the timed turn finds no prefix of the first one, and only new tokens count."""
     model, steps = tiny("gpt2", torch.float32), list[int]()
     honest = Engine.advance

@@ -138,7 +138,7 @@ def test_a_verdict_is_withheld_where_the_machine_was_not_idle() -> None:
 
 
 @pytest.mark.parametrize(("cached", "sentence"), [(0, "nothing of such a prompt"), (48, "knows 48 of them")])
-def test_a_cache_that_knows_nothing_is_not_told_of_as_if_it_did(cached: int, sentence: str) -> None:
+def test_an_empty_cache_is_not_reported_as_warm(cached: int, sentence: str) -> None:
     text, _ = shown(Idle(0.0, 0.9), First(64, cached, [1.0], [0.5]))
     assert sentence in text and "knows 0" not in text
 

@@ -92,7 +92,7 @@ def test_a_chat_keeps_its_history(chatty: Path, capsys: Captured, monkeypatch: p
     tokenizer = pellucid.load(chatty).tokenizer
     text = f"user: The cat\nassistant: {first['text']}\nuser: Japan\nassistant:"
     assert code == 0 and second["ids"] == tokenizer.encode(text, special=False)
-    assert "Ctrl-D" in err and "positions" in err and err.count("\n") == 3  # what is too long is told, and forgotten
+    assert "Ctrl-D" in err and "positions" in err and err.count("\n") == 3  # a message that is too long is reported and dropped
 
 
 def test_ctrl_c_stops_a_reply(chatty: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ def test_wrong_settings_get_a_line_before_a_model_is_read(given: list[str], word
     assert (code, out) == (2, "") and word in err and err.count("\n") == 1
 
 
-def test_a_setting_that_changes_nothing_is_told(model: Path, capsys: Captured) -> None:
+def test_a_setting_that_changes_nothing_is_noted(model: Path, capsys: Captured) -> None:
     document, err = drawn(capsys, model, "--top-k", 5, "--min-p", 0.1)
     assert "--min-p, --top-k" in err and document["new"] == drawn(capsys, model)[0]["new"]
     assert drawn(capsys, model, "--top-k", 5, "--temperature", 1)[1] == ""

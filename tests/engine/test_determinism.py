@@ -143,7 +143,7 @@ def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "dtype"), campaign.CASES, ids=str)
-def test_alone_and_in_crowds(family: str, dtype: torch.dtype) -> None:
+def test_alone_and_in_batches(family: str, dtype: torch.dtype) -> None:
     """Tokens, log-probabilities and likeliest tokens are the same alone and in any batch, to the last bit."""
     draw, model = random.Random(f"{family}"), tiny(family, dtype)
     requests = [campaign.asked(draw) for _ in range(10)]
@@ -192,7 +192,7 @@ def test_the_self_test_is_unseen_and_asked_once(monkeypatch: pytest.MonkeyPatch)
     Engine.of(model, 64, deterministic=True)
 
 
-def test_scores_are_told_once() -> None:
+def test_scores_are_emitted_once() -> None:
     """A text that is preempted in its prompt emits its scores once, though its rows are computed again."""
     model = tiny("llama", torch.float32)
     requests = [Request(tuple(range(i, i + 20)), 2, scored=True) for i in range(4)]

@@ -90,14 +90,14 @@ class Stingy(Memory):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_oss", "deepseek_v3", "t5"])
-def test_put_off_at_every_step(family: str) -> None:
+def test_preempted_at_every_step(family: str) -> None:
     """The texts are the same whichever question is refused."""
     for cached in CACHED:
         for at in itertools.count(1, 1 if FULL else 4):
             engine = built(family, 2, 5, cached)
             engine.storage = Stingy(engine.storage, at)  # type: ignore[arg-type]
             assert texts(engine, requests_of(family)) == wanted(family), at
-            if engine.storage.left > 0:  # it was never asked so often
+            if engine.storage.left > 0:  # the engine asked fewer questions
                 break
         assert at > 20
 
@@ -262,7 +262,7 @@ def test_lives_replay() -> None:
     assert a.generated == b.generated and a.ended == b.ended and a.operations == b.operations and a.requests
 
 
-def test_lives_meet_what_they_are_for() -> None:
+def test_simulations_meet_what_they_are_for() -> None:
     """The simulations meet preemption, cancelling, refusal, sharing and forks."""
     met = {"off": 0}
     close = Memory.close

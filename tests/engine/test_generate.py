@@ -155,7 +155,7 @@ def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
             assert got == [model.generate([p], NEW, eos=None)[0] for p in PROMPTS]
 
 
-def test_a_kept_engine_takes_any_crowd() -> None:
+def test_a_kept_engine_takes_any_batch() -> None:
     """A kept engine serves one long text, then many short ones, then a batch that was left unfinished."""
     model = model_of("llama")
     model.generate([[5] * 40], 20, eos=None)

@@ -100,7 +100,7 @@ def test_one_prompt_at_a_time(case: tuple[Judge, Model, dict[int, list[int]]]) -
         assert written(model, [prompt(40)])[0] != want[40]
 
 
-def test_a_ragged_crowd(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
+def test_a_ragged_batch(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
     """In a batch of texts that cross, stay short or start long, each is what it is alone."""
     _, model, want = case
     assert written(model, [prompt(n) for n in LENGTHS]) == list(want.values())
@@ -182,7 +182,7 @@ def test_each_of_several_texts_crosses(case: tuple[Judge, Model, dict[int, list[
     assert out == dict.fromkeys(range(3), want[25])
 
 
-def test_whoever_watches_sees_the_second_reading(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
+def test_a_watch_sees_the_second_reading(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
     """The watched step records all rows of the text that is read again and one of the others; no text changes."""
     _, model, want = case
     engine = Engine.of(cast(Decoder, model.module), 400, size=4)

@@ -248,7 +248,7 @@ def test_a_plan_falls_with_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_kernels
 def test_hooks_are_no_plan() -> None:
-    """A step of a module with a hook runs the forward from the next step on."""
+    """A hook that is added between two steps makes the next step run the forward."""
     decode, calls = recorded(), []
     plan = decode.plan
     handle = decode.model.layers[0].register_forward_hook(lambda *_: calls.append(1))

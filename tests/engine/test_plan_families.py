@@ -160,7 +160,7 @@ def new_source_is_read() -> bool:
 
 
 @needs_kernels
-def test_a_plan_meets_the_memory_of_those_who_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_reads_the_memory_of_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert new_source_is_read()
     real, known = Plans.memory_addresses, dict[Any, Any]()
 

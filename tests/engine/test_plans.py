@@ -189,7 +189,7 @@ def test_more_rows_than_the_kernels_take(n: int) -> None:
 
 
 @needs_kernels
-def test_a_watched_step_of_a_crowd_gives_the_same() -> None:
+def test_a_watched_step_of_a_batch_gives_the_same() -> None:
     """A watched step gives the same bits, and attention's inside is recorded per request although one call serves all."""
     model = model_of(QWEN3, torch.bfloat16)
     made, free, feed = prefilled(model, 4, True), prefilled(model, 4, False), {"c": 5, "a": 3, "d": 1}

@@ -1,4 +1,4 @@
-"""Configs: old spellings and new, every published config, every field in its bounds."""
+"""Every published config is read in old and new spellings, and every field has its bounds."""
 
 import math
 import warnings
@@ -22,14 +22,14 @@ Raw = dict[str, Any]
 
 
 def reads(raw: Raw, **how: Any) -> Config:
-    """What we make of a config.json, special ids aside."""
+    """Return the Config of a config.json, without special ids."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return understand(raw, **how)[1]
 
 
 def old(raw: Raw) -> Raw:
-    """A config.json of 5.x in the hub's spelling: torch_dtype, rope_theta, rope_scaling with its `type`, T5's double meaning of tied."""
+    """Return a config.json of transformers 5 in the hub's older spelling: torch_dtype, rope_theta, rope_scaling with `type`, T5's tied."""
     out = {k: v for k, v in raw.items() if k not in ("dtype", "rope_parameters", "scale_decoder_outputs")}
     rope = dict(raw.get("rope_parameters") or {})
     if near := rope.get("sliding_attention"):  # Gemma 3, whose full layers alone are scaled
@@ -99,7 +99,7 @@ def test_what_published_configs_say() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_silent_file_means_what_transformers_takes_it_to_mean(family: str) -> None:
-    """Every field left out alone: we ask for it, or the mathematics is what transformers' own default makes it."""
+    """A missing field is refused by name, or read as transformers' own default."""
 
     def mathematics(cfg: Config) -> Config:
         return replace(cfg, context=None, stops=(), starts=None, tied=cfg.tied and family != "t5")
@@ -121,7 +121,7 @@ def test_a_silent_file_means_what_transformers_takes_it_to_mean(family: str) -> 
 
 
 def wrong(kind: str) -> list[Any]:
-    """Values that no field of this kind may have."""
+    """Return values that no field of this kind may have."""
     return {
         "integer": [True, 2.0, "2", -1, 10**12, [1], {}],
         "number": [True, "1e-5", math.nan, math.inf, -1.5, 10**400, []],
@@ -137,7 +137,7 @@ def wrong(kind: str) -> list[Any]:
 
 
 def spy(kind: str, read: Callable[..., Any], kinds_read: dict[str, tuple[str, str]]) -> Callable[..., Any]:
-    """A reader of fields that notes which were read as what."""
+    """Return a reader of fields that notes each field's kind."""
 
     def reading(self: Fields, name: str, *args: Any, **kw: Any) -> Any:
         kinds_read.setdefault(self.prefix + name, (self.prefix, kind))
@@ -147,7 +147,7 @@ def spy(kind: str, read: Callable[..., Any], kinds_read: dict[str, tuple[str, st
 
 
 def altered(raw: Raw, path: list[str], value: Any) -> Raw:
-    """The same with another value at a path through nested objects."""
+    """Return the same config with another value at a path through nested objects."""
     first, *rest = path
     return raw | {first: altered(raw[first], rest, value) if rest else value}
 
@@ -184,7 +184,7 @@ def test_fields_that_do_not_fit_each_other(family: str, quirk: str, change: Raw,
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_three_tiers_of_fields(family: str) -> None:
-    """What changes the mathematics is refused, what is unknown too, each with its way out; what is harmless is silent."""
+    """A field that changes the mathematics or is unknown is refused with its way out; a harmless one is silent."""
     raw = judge(family).config
     plain = reads(raw)
     for name, value, key in (("use_bidirectional_attention", True, "config.unsupported"), ("use_hyper_heads", True, "config.unknown")):
@@ -215,7 +215,7 @@ ANOTHER = {  # fields of the harmless tier, with other values than transformers'
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_harmless_fields_are_harmless(family: str) -> None:
-    """All of them changed at once in transformers: the same logits, bit for bit."""
+    """With all harmless fields changed, transformers' logits are the same bits."""
     assert ANOTHER.keys() <= HARMLESS
     j, ids = judge(family), prompts(family)
     other = make(family, **ANOTHER)

@@ -1,4 +1,4 @@
-"""Unread fields of a config.json: silent where it says what is read anyway, else refused, all of it at once, with the way out."""
+"""An unread field of a config.json is silent if it repeats what is read; otherwise all are refused at once, with the way out."""
 
 import shlex
 import warnings
@@ -33,7 +33,7 @@ HARMLESS_EVERYWHERE: Raw = {
 
 
 def case(family: str, quirk: str, name: str, value: Any) -> Raw:
-    """The judge's config.json, with the field that this one repeats where the tiny model has another value."""
+    """Return the judge's config.json, with the repeated field changed if the tiny model has another value."""
     raw = judge(family, quirk).config
     reads = {
         "max_sequence_length": {"max_position_embeddings": 64},
@@ -53,7 +53,7 @@ def quiet(raw: Raw, **how: Any) -> Any:
 def test_a_field_that_agrees_is_silent_and_one_that_differs_is_refused(
     family: str, quirk: str, name: str, agrees: Any, differs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """transformers' class has no such field; the mutant that accepts every value of it is caught."""
+    """A field that transformers' class lacks is compared with what it repeats; the mutant accepts every value."""
     bare = {k: v for k, v in case(family, quirk, name, agrees).items() if k != name}
     assert name not in type(AutoConfig.for_model(**bare))().to_dict()
     assert understand(bare | {name: agrees})[1] == understand(bare)[1]
@@ -78,7 +78,7 @@ def test_marks_of_other_programs_are_silent(family: str) -> None:
 
 
 def test_finetuned_is_silent_where_rope_is_scaled_and_nowhere_else() -> None:
-    """Yarn-Llama-2 tells within rope_scaling that it was trained with its factors."""
+    """`finetuned` is read in rope_scaling only, as Yarn-Llama-2 has it."""
     raw = {k: v for k, v in judge("llama").config.items() if k != "rope_parameters"} | {"rope_theta": 10_000.0}
     scaled = raw | {"rope_scaling": {"type": "linear", "factor": 2.0}}
     assert understand(raw | {"rope_scaling": {"type": "linear", "factor": 2.0, "finetuned": True}})[1] == understand(scaled)[1]
@@ -89,7 +89,7 @@ def test_finetuned_is_silent_where_rope_is_scaled_and_nowhere_else() -> None:
 
 
 def test_marian_of_2020_is_read() -> None:
-    """extra_pos_embeddings holds the size of the vocabulary there, and no class reads it."""
+    """extra_pos_embeddings, the size of the vocabulary in Marian's files of 2020, is ignored."""
     raw = judge("marian").config
     assert quiet(raw | {"extra_pos_embeddings": 53685}) == understand(raw)[1]
 
@@ -98,7 +98,7 @@ UNKNOWN: Raw = {"use_hyper_heads": True, "layer_drop_p": 0.25, "a field; with $(
 
 
 def test_all_unknown_fields_are_named_at_once_with_the_whole_way_out() -> None:
-    """What is told can be passed as it stands, and then the model is read; a field less is refused again."""
+    """The suggested argument works as printed; with one field less the model is refused again."""
     raw = judge("llama").config
     with pytest.raises(ConfigError) as refused:
         understand(raw | UNKNOWN)
@@ -130,7 +130,7 @@ IGNORED: list[tuple[str, str, Any]] = [
 
 @pytest.mark.parametrize(("family", "name", "value"), IGNORED)
 def test_a_field_to_ignore_is_left_aside_before_it_is_judged(family: str, name: str, value: Any) -> None:
-    """It is read as if the file had it not; and the model tells so."""
+    """An ignored field is read as missing, and the model reports it."""
     raw = {k: v for k, v in judge(family).config.items() if k != name}
     with pytest.raises(ConfigError, match=name):
         understand(raw | {name: value})

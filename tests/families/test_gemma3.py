@@ -1,4 +1,4 @@
-"""Gemma 3 with eyes: its text model is read out of the whole, in both spellings, and saved as a text model."""
+"""The text model of a multimodal Gemma 3 is read in both spellings and saved as a text model."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ GEMMA_3_4B: Raw = {
 
 @pytest.fixture(scope="module")
 def multimodal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
-    """A folder of transformers, and its logits of a prompt in float64."""
+    """Return a folder of transformers and its logits of a prompt in float64."""
     text = KINDS["gemma3_text"].tiny | {"model_type": "gemma3_text", "final_logit_softcapping": 3.0}
     cfg = AutoConfig.for_model("gemma3", text_config=text, vision_config=EYES, mm_tokens_per_image=4, eos_token_id=[2, 5])
     cfg._attn_implementation = "eager"
@@ -77,7 +77,7 @@ def test_the_text_model_is_read_out_of_the_whole(multimodal: tuple[Path, Tensor]
 
 
 def test_what_is_saved_is_a_text_model(multimodal: tuple[Path, Tensor], tmp_path: Path) -> None:
-    """transformers reads it as its Gemma3ForCausalLM, and finds every weight."""
+    """transformers reads the saved folder as its Gemma3ForCausalLM and finds every weight."""
     model = load(multimodal[0])
     model.save(tmp_path / "text")
     saved_config = json.loads((tmp_path / "text" / "config.json").read_text())
@@ -91,7 +91,7 @@ def test_what_is_saved_is_a_text_model(multimodal: tuple[Path, Tensor], tmp_path
 
 
 def test_a_published_file() -> None:
-    """What is published less the tower and what projects from it; every sixth layer full, its positions divided by 8."""
+    """The published config is read without the vision tower and its projection; every sixth layer is full, its positions divided by 8."""
     cfg = understand(GEMMA_3_4B)[1]
     with torch.device("meta"):
         model = build(cfg)

@@ -1,4 +1,4 @@
-"""Configs written as data: every model that only a paper discloses, every kind of part, and faults by entry and field."""
+"""Configs written as data: every model that only a paper discloses, every kind of part, and errors by entry and field."""
 
 import copy
 import re
@@ -21,7 +21,7 @@ PALM = LITERAL["palm-8b"]["literal"]
 
 @pytest.mark.parametrize("name", LITERAL)
 def test_the_published_total_is_near(name: str) -> None:
-    """Within a thirtieth of the rounded figure; GPT-3 XL is misprinted, and its table's total is that of what was meant."""
+    """The total is within a thirtieth of the rounded figure; GPT-3 XL is misprinted, so its table's total is that of the intended model."""
     as_data = re.match(r"([\d.]+)([MB])", LITERAL[name]["published"]["total"])
     assert as_data is not None
     published, total = float(as_data[1]) * UNITS[as_data[2]], int(count(name)["parameters.total"])
@@ -29,7 +29,7 @@ def test_the_published_total_is_near(name: str) -> None:
 
 
 def as_data(cfg: c.Config) -> dict[str, Any]:
-    """A Config as data."""
+    """Return a Config as data."""
 
     def plain(x: Any) -> Any:
         return {k: plain(v) for k, v in x.items()} if isinstance(x, dict) else [plain(v) for v in x] if isinstance(x, tuple) else x
@@ -37,8 +37,8 @@ def as_data(cfg: c.Config) -> dict[str, Any]:
     return plain(asdict(cfg))  # type: ignore[no-any-return]
 
 
-def test_every_config_can_be_told() -> None:
-    """All tiny ones, and one of every kind of rope: told and read again it is itself."""
+def test_every_config_can_be_written() -> None:
+    """Every tiny config, and one of every kind of rope, is itself after writing and reading."""
     ropes = (c.LinearScaling(2), c.Llama3(8.0, 1.0, 4.0, 64), c.Yarn(4.0, 32), c.Dynamic(3.0, 32), c.LongRope((1.0, 2.0), (3.0, 4.0), 32))
     turning = [c.Config(9, 8, (c.Layer(c.Attention(1, 1, 4, c.Rope(4, scaling=r)), c.Mlp(4)),)) for r in ropes]
     for cfg in (*tiny.FAMILIES.values(), *turning):
@@ -92,7 +92,7 @@ def test_faults_name_the_entry_and_the_field(path: str, value: Any, words: str) 
 
 
 def test_a_field_may_be_put_in_place() -> None:
-    """As for a config.json."""
+    """A field may be replaced, as for a config.json."""
     assert int(count("palm-8b")["parameters.total"]) - int(count("palm-8b", fields={"vocab": 255_999})["parameters.total"]) == 4096
     with pytest.raises(ConfigError, match=r"catalogue: palm-8b: literal\.vocabulary is 3"):
         count("palm-8b", fields={"vocabulary": 3})

@@ -1,4 +1,4 @@
-"""Llama 4 as it is published, with eyes: its text model is read out of the whole, counted with a note, and saved as a text model."""
+"""The text model of a published Llama 4 is read, counted with a note, and saved as a text model."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_the_text_model_is_read_out_of_the_whole(tmp_path: Path) -> None:
 
 
 def test_the_whole_is_counted_by_its_text_model(tmp_path: Path) -> None:
-    """A note says so, and no other model has it; a field within the text model's can be changed, and is found by its own name."""
+    """The count has a note that no other model has; a field of the text model can be changed by its own name."""
     (tmp_path / "config.json").write_text(json.dumps(WHOLE))
     bill = count(tmp_path, context=8)
     assert int(bill["parameters.total"]) == LATE["llama-4-scout"][1]

@@ -1,4 +1,4 @@
-"""Shapes without numbers: DeepSeek-V3 is built, counted and traced on the meta device, and a tiny model's trace there is its real one."""
+"""DeepSeek-V3 is built, counted and traced on the meta device, and a tiny model's trace there is its real one."""
 
 import json
 import os
@@ -28,7 +28,7 @@ TOTAL = 671_026_404_352
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the benchmark measures, in a process of its own."""
+    """Return the benchmark's numbers from a process of its own."""
     result = tmp_path_factory.mktemp("meta") / "meta.json"
     paths = os.pathsep.join(p for p in sys.path if p)
     done = subprocess.run(
@@ -42,7 +42,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_v3_is_traced(measured: dict[str, Any]) -> None:
-    """All layers at 4,096 tokens: as many parameters as published, attention over the full square, eight rows a token for experts."""
+    """All layers at 4,096 tokens have the published parameters, attention over the full square, and eight rows a token for experts."""
     m = measured["measured"]
     assert m["parameters"] == TOTAL
     assert m["pattern"] == [1, 128, 4096, 4096] and m["routed"] == [8 * 4096, 7168] and m["logits"] == [1, 4096, 129_280]
@@ -72,7 +72,7 @@ def size(module: nn.Module) -> int:
 
 
 def test_v3_by_part(v3: Any) -> None:
-    """From the file as its publisher wrote it; that its weights are stored in 8 bits changes no count."""
+    """The publisher's file gives the published counts; its storage in 8 bits changes none."""
     dense, sparse = v3.layers[0], v3.layers[3]
     assert size(v3) == TOTAL and [isinstance(x.ffn, Moe) for x in v3.layers] == [False] * 3 + [True] * 58
     assert size(v3.embed) == size(v3.head) == 926_679_040
@@ -86,13 +86,13 @@ def test_v3_by_part(v3: Any) -> None:
 
 
 def test_correction_as_a_parameter_mutant(v3: Any) -> None:
-    """58 layers of 256: they would show in the count."""
+    """A correction counted as a parameter would add 58 layers of 256."""
     corrections = sum(b.numel() for b in v3.buffers())
     assert corrections == 58 * 256 and size(v3) + corrections != TOTAL
 
 
 def test_correction_survives_a_cast() -> None:
-    """A cast rounds parameters; the correction is a buffer in float32 and keeps every bit. The module's own cast would round it."""
+    """A cast rounds parameters and keeps the float32 correction, a buffer, bit for bit; the module's own cast would round it."""
     model = tiny("deepseek_v3", torch.float32)
     before = {n: b.clone() for n, b in model.named_buffers()}
     cast(model, torch.bfloat16)
@@ -110,7 +110,7 @@ def trace(model: Any, arguments: tuple[Tensor, ...]) -> list[tuple[Any, ...]]:
 
 
 def traces(family: str, dtype: torch.dtype) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """The real one, and that of the same model without numbers."""
+    """Return the real trace and that of the same model on meta."""
     with torch.device("meta"):
         meta_model = cast(build(FAMILIES[family]), dtype)
     return trace(tiny(family, dtype), inputs(family)), trace(meta_model, tuple(a.to("meta") for a in inputs(family)))
@@ -119,7 +119,7 @@ def traces(family: str, dtype: torch.dtype) -> tuple[list[tuple[Any, ...]], list
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_meta_trace_is_the_real_one(family: str, dtype: torch.dtype) -> None:
-    """By path, axes, shape, dtype, source, op, operands and weights, in order."""
+    """Path, axes, shape, dtype, source, op, operands and weights are equal, in order."""
     real, meta_model = traces(family, dtype)
     assert len(real) > 20 and real == meta_model
 
@@ -139,7 +139,7 @@ def test_a_branch_on_the_device_mutant() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_parameter_is_a_source(family: str) -> None:
-    """Each parameter, and each buffer, made at least one recorded tensor; the ghost knows it too."""
+    """Each parameter and buffer made at least one recorded tensor, on meta too."""
     model = tiny(family)
     names = {n for n, _ in model.named_parameters()} | {n for n, _ in model.named_buffers()}
     assert names == {w for *_, weights in traces(family, torch.float64)[1] for w in weights}

@@ -1,4 +1,4 @@
-"""Names of weights: every family's table is reversible, real files' spellings are known, and a fault is one line."""
+"""Every family's table of weight names is reversible, published spellings are known, and an error is one line."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -41,7 +41,7 @@ def disk(family: str, quirk: str = "plain") -> dict[str, Tensor]:
 
 
 def filled(family: str, tensors: dict[str, Tensor], quirk: str = "plain", **config: Any) -> Decoder | EncoderDecoder:
-    """A model made of these tensors on disk."""
+    """Return a model filled with these tensors."""
     kind, cfg = understand(judge(family, quirk).config | config)
     with torch.device("meta"):
         model = build(cfg)
@@ -51,7 +51,7 @@ def filled(family: str, tensors: dict[str, Tensor], quirk: str = "plain", **conf
 
 @pytest.mark.parametrize(("family", "quirk"), CASES)
 def test_the_table_of_names_is_reversible(family: str, quirk: str) -> None:
-    """What we would write is what transformers wrote: the same names, the same bits."""
+    """Written names and bits are those of transformers."""
     kind, model = ours(judge(family, quirk).folder)
     wrote, stored = dict(unfill(model, kind.rules_for(model.config))), disk(family, quirk)
     assert wrote.keys() == {n for n, t in stored.items() if t.numel()}
@@ -85,7 +85,7 @@ def test_faults_of_a_checkpoint_are_one_line(family: str) -> None:
 
 
 def test_hub_spellings_of_weights() -> None:
-    """What real files hold besides: no prefix, masks, tables of frequencies, tables twice, a module that predicts a second token."""
+    """Published files load with a missing prefix, masks, frequency tables, repeated tables and a second-token module."""
     masks = {f"h.{i}.attn.{n}": torch.ones(1, 1, 64, 64) for i in (0, 1) for n in ("bias", "masked_bias")}
     bare = {n.removeprefix("transformer."): t for n, t in disk("gpt2").items()}
     twice = {f"{side}.embed_tokens.weight": disk("t5")["shared.weight"] for side in ("encoder", "decoder")}
@@ -132,7 +132,7 @@ def test_t5_in_the_spelling_of_the_hub() -> None:
     ],
 )
 def test_a_wrong_line_in_a_table_is_seen(family: str, left: str, right: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two names exchanged fill without complaint, for the shapes agree: the logits tell."""
+    """Two exchanged names of equal shapes fill the model without an error, and the logits differ."""
     j, ids = judge(family), prompts(family)
     kind, cfg = understand(j.config)
 

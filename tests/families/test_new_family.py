@@ -1,4 +1,4 @@
-"""A family that does not ship, in one file: explain, trace, count and parity come with it."""
+"""A family in one file outside the package gets explain, trace, count and parity."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ STARCODER2 = next(block.text for block in blocks(PAGE) if block.title.startswith
 
 @pytest.fixture
 def starcoder(tmp_path: Path) -> Iterator[Path]:
-    """A folder of transformers' own, and the family's file in a place where families are looked for."""
+    """Return a folder of transformers' own, with the family's file in a folder that is searched for families."""
     (tmp_path / "families").mkdir()
     (tmp_path / "families" / "starcoder2.py").write_text(STARCODER2, encoding="utf-8")
     families.__path__.append(str(tmp_path / "families"))

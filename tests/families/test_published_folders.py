@@ -1,4 +1,4 @@
-"""Published folders load: each one's settings, all fields kept, over tiny weights; or it is refused, and the table says in which words."""
+"""Published folders load over tiny weights with their settings and all fields, or are refused in the words of the table."""
 
 import copy
 import json
@@ -34,7 +34,7 @@ TASKS = {"t5": "Seq2SeqLM", "marian": "Seq2SeqLM", "bert": "MaskedLM"}
 
 
 def judged(config: Raw) -> Any:
-    """transformers' model of a config.json, every parameter away from its initial 0 or 1, in float64."""
+    """Return transformers' model of a config.json in float64, with no parameter at its initial 0 or 1."""
     text = config.get("text_config", config)
     kind = KNOWN_AS.get(text["model_type"], text["model_type"])
     cfg = AutoConfig.for_model(**copy.deepcopy(text) | {"model_type": kind})
@@ -62,7 +62,7 @@ def places() -> Iterator[Path]:
 
 
 def written(id: str, place: Path) -> Any:
-    """Write the tiny copy of a published folder into `place`; gives transformers' model of it."""
+    """Write the tiny copy of a published folder into `place`; return transformers' model of it."""
     config = published(id)
     assert config is not None
     small = tiny(config)
@@ -79,13 +79,13 @@ def written(id: str, place: Path) -> Any:
 
 
 def special(settings: Raw) -> list[str]:
-    """The special tokens that a tokenizer_config.json names."""
+    """Return the special tokens of a tokenizer_config.json."""
     named = [settings.get(f"{name}_token") for name in ("bos", "eos", "pad", "unk")] + settings.get("additional_special_tokens", [])
     return list(dict.fromkeys(t["content"] if isinstance(t, dict) else t for t in named if t))
 
 
 def word(settings: Raw) -> Library:
-    """A tokenizer of a few words with those special tokens."""
+    """Return a tokenizer of a few words with those special tokens."""
     pieces = {piece: i for i, piece in enumerate([*special(settings), "[?]", *"abcdefgh"])}
     made = Library(models.WordLevel(pieces, unk_token="[?]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -94,7 +94,7 @@ def word(settings: Raw) -> Library:
 
 
 def prompts(model: Model) -> tuple[Tensor, ...]:
-    """Ids that reach beyond every tiny window."""
+    """Return ids that reach beyond every tiny window."""
     draw = torch.Generator().manual_seed(1)
     target = torch.randint(3, VOCAB, (2, 21), generator=draw)
     return (torch.randint(3, VOCAB, (2, 17), generator=draw), target) if model.config.encoder is not None else (target,)
@@ -102,7 +102,7 @@ def prompts(model: Model) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("id", READ)
 def test_a_published_folder_is_read_as_transformers_reads_it(id: str, places: Path) -> None:
-    """Loaded without a word, and its logits are transformers' in float64; its generation settings and its tokenizer's are read."""
+    """It loads without a warning, its logits are transformers' in float64, and its generation and tokenizer settings are read."""
     place = places / id.replace("/", "--")
     hf = written(id, place)
     with warnings.catch_warnings():
@@ -133,7 +133,7 @@ def test_a_folder_that_is_not_read_is_refused_for_its_reason(id: str, tmp_path: 
 
 
 def test_the_table_is_as_large_as_it_says() -> None:
-    """At least sixty folders, each with its source; copies are told from what was written from memory."""
+    """At least sixty folders have their source; copies are distinguished from those written from memory."""
     assert len(ROWS) >= 60 and len(READ) >= 60
     assert all(row["source"].startswith(("copy in ", "from memory")) for row in ROWS.values())
     assert sum(row["source"].startswith("copy in ") for row in ROWS.values()) >= 25
@@ -158,7 +158,7 @@ AGREEING.remove(("tiiuae/falcon-11B", "activation"))  # there it is a field of i
 
 @pytest.mark.parametrize(("id", "name"), AGREEING)
 def test_the_same_folder_with_a_value_that_differs_is_refused(id: str, name: str) -> None:
-    """Mutants of the table: a field that agreed says something else; an unknown field is added."""
+    """The mutants change a field that agreed, or add an unknown one."""
     config = published(id)
     assert DIFFERS.keys() == FIELDS.keys() == {name for _, name in AGREEING}
     assert config is not None and understand(config)[1].ignored == ()
@@ -169,7 +169,7 @@ def test_the_same_folder_with_a_value_that_differs_is_refused(id: str, name: str
 
 
 def test_logits_of_another_reading_are_far_away(places: Path) -> None:
-    """Mutant: a folder whose rope is read as if it were not scaled differs by far more than the bound."""
+    """The mutant reads a scaled rope as unscaled, and its logits differ by far more than the bound."""
     id = "meta-llama/Llama-3.1-8B"
     hf, small = written(id, places / "mutant"), json.loads((places / "mutant" / "config.json").read_text())
     (places / "mutant" / "config.json").write_text(json.dumps(small | {"rope_scaling": None}))

@@ -1,4 +1,4 @@
-"""Old and new spellings of one checkpoint fill the same model; what it has no use for is told; its memory is asked for first."""
+"""Old and new spellings of one checkpoint fill the same model, unused tensors are named, and memory is checked first."""
 
 import re
 from dataclasses import replace
@@ -33,7 +33,7 @@ def alike(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize("family", FUSED)
 def test_experts_in_one_tensor(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What transformers writes in its own spelling; up before gate is seen, and so is a folder in both spellings."""
+    """transformers' own spelling is read; up before gate, and a folder in both spellings, are seen."""
     j = judge(family)
     j.hf.save_pretrained(tmp_path, save_original_format=False)
     tensors = load_file(tmp_path / WEIGHTS)
@@ -55,7 +55,7 @@ def test_experts_in_one_tensor(family: str, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_saved_is_in_the_old_spelling(tmp_path: Path) -> None:
-    """Experts one by one, as published files have them."""
+    """Experts are saved one by one, as published files have them."""
     judge("deepseek_v3").hf.save_pretrained(tmp_path / "a", save_original_format=False)
     load(tmp_path / "a").save(tmp_path / "b")
     assert load_file(tmp_path / "b" / WEIGHTS).keys() == disk("deepseek_v3").keys()
@@ -63,7 +63,7 @@ def test_what_is_saved_is_in_the_old_spelling(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gamma_and_beta(family: str) -> None:
-    """TensorFlow's names of a norm's weights, in any family; both spellings at once are an error."""
+    """TensorFlow's names of a norm's weights are read in any family; both spellings at once are an error."""
     good = disk(family)
     norms = {n for n, t in good.items() if t.ndim == 1 and ("norm" in n.lower() or "ln_" in n)}
     assert norms
@@ -80,7 +80,7 @@ def test_gamma_and_beta(family: str) -> None:
 
 
 def test_beta_is_no_weight() -> None:
-    """The mutant: a norm's two names exchanged fill a model without complaint, for the shapes agree, and it is another one."""
+    """The mutant exchanges a norm's two names, which fills a model without an error but with other logits."""
     good = disk("gpt2")
     ends = {".ln_1.weight": ".ln_1.beta", ".ln_1.bias": ".ln_1.gamma"}
     wrong = {next((n.replace(a, b) for a, b in ends.items() if n.endswith(a)), n): t for n, t in good.items()}
@@ -88,7 +88,7 @@ def test_beta_is_no_weight() -> None:
 
 
 def arrives(layout: Layout) -> bool:
-    """Whether what is put into the tensors that a layout writes is found in ours."""
+    """Return True if numbers put into a layout's tensors appear in the model."""
     ours = torch.zeros(4, 6, 8)
     for t in layout.write([ours]):
         t.fill_(1)
@@ -97,7 +97,7 @@ def arrives(layout: Layout) -> bool:
 
 @pytest.mark.parametrize("name", [n for n, v in vars(names).items() if isinstance(v, Layout)])
 def test_what_a_layout_says_of_its_views(name: str) -> None:
-    """A tensor on disk is read into what the layout writes: were that a copy, it would never arrive."""
+    """A layout that claims views gives views, since a tensor read into a copy would be lost."""
     layout = getattr(names, name)
     assert arrives(layout) or not layout.views
 
@@ -108,7 +108,7 @@ def test_a_copy_that_passes_for_a_view_is_seen() -> None:
 
 
 def filled_as_views(family: str) -> Any:
-    """The mutant: every layout says that what it writes are views."""
+    """Fill a model with layouts that all claim views, the mutant."""
 
     def trusting(source: Any, disk: Any, g: Any, places: Any) -> None:
         take(source, disk, replace(g, layout=replace(g.layout, views=True)), places)
@@ -118,14 +118,14 @@ def filled_as_views(family: str) -> Any:
 
 
 def changed(tmp_path: Path, family: str, more: dict[str, Tensor]) -> Path:
-    """The folder of a family's judge with these tensors besides."""
+    """Return the folder of a family's judge with these tensors added."""
     (tmp_path / "config.json").write_bytes((judge(family).folder / "config.json").read_bytes())
     save_file(disk(family) | more, tmp_path / WEIGHTS, {"format": "pt"})
     return tmp_path
 
 
-def test_what_is_left_is_told(tmp_path: Path) -> None:
-    """The module that predicts a second token, by the names that it has on disk; nothing where all is used."""
+def test_what_is_left_is_named(tmp_path: Path) -> None:
+    """The module that predicts a second token is named as on disk; a folder whose tensors are all used names none."""
     second = {n.replace("layers.2", "layers.3"): t for n, t in disk("deepseek_v3").items() if "layers.2" in n}
     second |= {f"model.layers.3.{n}.weight": torch.ones(2, 2) for n in ("eh_proj", "enorm", "hnorm", "shared_head.head")}
     model = load(changed(tmp_path, "deepseek_v3", second))
@@ -134,7 +134,7 @@ def test_what_is_left_is_told(tmp_path: Path) -> None:
 
 
 def test_memory_is_asked_before_reading(tmp_path: Path) -> None:
-    """By the dtype asked for; not a byte of a tensor is read where it cannot fit, and on meta nothing is asked."""
+    """By the requested dtype, a model that does not fit is refused before a tensor is read; on meta nothing is checked."""
     folder = judge("llama").folder
     parameters = load(folder, device="meta").num_parameters()
 

@@ -34,7 +34,7 @@ def _no_grad() -> Any:
 
 
 def gap(model: nn.Module, size: int = 4, feed: Callable[..., Tensor] | None = None) -> float:
-    """The largest difference between a request in the batch and alone."""
+    """Return the largest difference between a request in the batch and alone."""
     got = serve(model, PROMPTS, PLAN, PagedCache(64, size), feed)
     return max(far(got[r], model(p[None])[0]) for r, p in PROMPTS.items())
 
@@ -66,7 +66,7 @@ def test_a_request_reads_every_page_mutant(family: str) -> None:
 
 
 def calls(model: nn.Module, run: Callable[[], object]) -> tuple[Counter[str], int]:
-    """How often each linear was called, by its path, and how often an expert's matrix was met."""
+    """Return how often each linear was called, by its path, and how often an expert's matrix was used."""
     counted, experts, real = Counter[str](), [], ops.grouped
     hooks = [
         m.register_forward_hook(lambda *_, path=path: counted.update([path]))
@@ -92,7 +92,7 @@ def test_one_call_of_each_linear_a_step(family: str) -> None:
 
 
 def test_a_loop_over_requests_mutant() -> None:
-    """Right logits, but counted."""
+    """A loop over requests gives the right logits and more calls."""
     model = tiny("qwen3")
 
     def loop(rows: Tensor, step: Step) -> Tensor:
@@ -108,7 +108,7 @@ def test_a_loop_over_requests_mutant() -> None:
 
 
 def watched(model: nn.Module, name: str, plan: list[dict[str, int]], size: int) -> list[list[Seen]]:
-    """The records of one request, step by step; steps without it must record nothing."""
+    """Return the records of one request, step by step; steps without it must record nothing."""
     steps: list[list[Seen]] = []
 
     def feed(rows: Tensor, step: Step) -> Tensor:
@@ -122,7 +122,7 @@ def watched(model: nn.Module, name: str, plan: list[dict[str, int]], size: int) 
 
 
 def mismatch(family: str, name: str = "c", size: int = 4) -> float:
-    """How far a request's records in the batch are from those of its lone run: by path, axes, shape, value and rows."""
+    """Return how far a request's records in the batch are from those of its run alone: path, axes, shape, value and rows."""
     model = tiny(family)
     flat_batch = watched(model, name, PLAN, size)
     alone = watched(model, name, [{name: chunks[name]} for chunks in PLAN if name in chunks], size)
@@ -160,7 +160,7 @@ def test_watched_in_the_batch_is_watched_alone(family: str, name: str, size: int
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "gpt_oss"])
 def test_rows_not_renumbered_mutant(family: str) -> None:
-    """Routed rows are sorted by expert; a watcher that takes them as they come names the wrong tokens."""
+    """A watch that takes rows sorted by expert as they come names the wrong tokens."""
     right = Watch.mine
 
     def unsorted(self: Watch, x: Tensor, dims: str, rows: Tensor | None) -> Any:
@@ -172,7 +172,7 @@ def test_rows_not_renumbered_mutant(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "gpt_oss"])
 def test_unstable_sort_mutant(family: str) -> None:
-    """Equals in an order that depends on how many rows there are: each expert's rows are right, yet a batch differs from a lone run."""
+    """Ties sorted in an order that depends on the number of rows keep each expert's rows, and change the batch's sums."""
     right = torch.Tensor.argsort
 
     def unstable(x: Tensor, stable: bool = False) -> Tensor:
@@ -186,14 +186,14 @@ def test_unstable_sort_mutant(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "gpt_oss"])
 def test_rows_not_sorted_mutant(family: str) -> None:
-    """Each expert would meet other tokens' rows, which ones depending on the batch."""
+    """Without sorting each expert would read other tokens' rows, depending on the batch."""
     with swapped(torch.Tensor, "argsort", lambda x, stable=False: torch.arange(len(x))):
         assert gap(tiny(family)) > 1e-3
 
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_watching_one_request_changes_none(family: str) -> None:
-    """Bit for bit, in float32 too."""
+    """A watch of one request changes no bit, in float32 too."""
     for dtype in (torch.float64, torch.float32):
         model = tiny(family, dtype)
 
@@ -207,7 +207,7 @@ def test_watching_one_request_changes_none(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt_oss"])
 def test_decoding_reads_pages_where_they_lie(family: str) -> None:
-    """A decoding step copies nothing of the cache: the blocks are views of the pools."""
+    """A decoding step copies nothing of the cache: its blocks are views of the pools."""
     model, read, pages, spied = tiny(family), Paged.blocks, PagedCache(64, 4), []
 
     def spy(self: Paged) -> Any:

@@ -1,4 +1,4 @@
-"""One model, every way to run it: in the open, by torch's fused kernels, over pages, by the native kernels, through torch.compile."""
+"""One model in every way to run it: the reference, torch's fused kernels, pages, the native kernels, torch.compile."""
 
 import importlib
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def _no_grad() -> Iterator[None]:
 
 
 def opened(model: nn.Module, *args: Tensor) -> Tensor:
-    """The logits where attention is its reference, and every other op torch's."""
+    """Return the logits with reference attention and every other op torch's."""
     with native.off(), watch(model, only="*.pattern", inside="reference"):
         return model(*args)  # type: ignore[no-any-return]
 
@@ -47,13 +47,13 @@ def off(*a: Any) -> Tensor:
     unscaled=(attend, "attend_sdpa", lambda *a: sdpa(*a[:-1], 1.0)),
 )
 def test_26_fused_is_open() -> float:
-    """torch's fused attention, with every mask, bias and sink of the families."""
+    """torch's fused attention equals the reference, with every mask, bias and sink of the families."""
     return max(far(tiny(f)(*inputs(f)), opened(tiny(f), *inputs(f))) for f in FAMILIES)
 
 
 @law(off=(attend, "attend_pages", lambda *a: by_pages(*a) * 1.1), off_latent=(latent, "attend_sdpa", off))
 def test_26_pages_are_open() -> float:
-    """One token at a time, over pages where they lie; a latent is absorbed there."""
+    """Reading one token at a time over pages equals the reference, where a latent is absorbed."""
     gaps = []
     for f in DECODERS:
         model = tiny(f)
@@ -63,7 +63,7 @@ def test_26_pages_are_open() -> float:
 
 
 def error(f: str, rows: Tensor) -> float:
-    """How far these logits of TOKENS [T V] are from those of float64, relative to the largest."""
+    """Return how far these logits of TOKENS [T V] are from float64's, relative to the largest."""
     truth = opened(tiny(f), TOKENS[None])[0]
     return far(rows, truth) / float(truth.abs().max())
 
@@ -73,7 +73,7 @@ KERNELS: dict[str, Any] = {"off": (native, "linear", lambda *a: linear(*a) * 1.1
 
 @law(1e-5, **KERNELS)
 def test_26_kernels_are_open() -> float:
-    """In float32 the native kernels, a prompt at once and token by token, and torch's: all near float64's open form."""
+    """In float32 the native kernels, for a prompt at once or by token, and torch's are near float64's reference."""
     gaps = []
     for f in DECODERS:
         model = tiny(f, torch.float32)
@@ -88,32 +88,32 @@ def compiled(model: nn.Module, *args: Tensor, backend: str = "aot_eager") -> Ten
 
 
 def off_compiled(*a: Any) -> Tensor:
-    """Wrong in what the compiler reads, and only there."""
+    """Make a change that only the compiler reads."""
     return sdpa(*a) * (1.1 if torch.compiler.is_compiling() else 1.0)  # type: ignore[no-any-return]
 
 
 @law(off=(attend, "attend_sdpa", off_compiled))
 def test_26_traced_is_open() -> float:
-    """The graphs that torch.compile takes, in float64."""
+    """The graphs of torch.compile equal the reference in float64."""
     return max(far(compiled(tiny(f), *inputs(f)), opened(tiny(f), *inputs(f))) for f in DENSE)
 
 
 @law(1e-5, off=(attend, "attend_sdpa", off_compiled))
 def test_26_traced_is_open_in_float32() -> float:
-    """Where the model itself would run the native kernels, which no graph may hold."""
+    """In float32, where the model itself runs native kernels, the graphs hold torch ops only."""
     return max(error(f, compiled(tiny(f, torch.float32), TOKENS[None])[0]) for f in DENSE)
 
 
 @law(off=(attend, "attend_sdpa", off_compiled))
 def test_26_compiled_is_open() -> float:
-    """Down to inductor's own C++; one layer, and no vectors, which the compiler takes longest for."""
+    """Inductor's C++ equals the reference; one layer and no vectors, which take the compiler longest."""
     quick: dict[str, Any] = {"compile_threads": 1, "cpp.simdlen": 1}
     with importlib.import_module("torch._inductor.config").patch(quick):
         return far(compiled(tiny(SMALL), TOKENS[None], backend="inductor"), opened(tiny(SMALL), TOKENS[None]))
 
 
 def test_26_experts_are_traced_in_float32() -> None:
-    """torch's grouped product knows float32 when it runs, and when it is traced, before 2.15, only bfloat16."""
+    """Experts are traced in float32, which torch's grouped product rejects in tracing before 2.15."""
     args = inputs("deepseek_v3")
     model = tiny(replace(FAMILIES["deepseek_v3"], layers=FAMILIES["deepseek_v3"].layers[-1:]), torch.float32)
     assert far(compiled(model, *args), model(*args)) < 1e-4

@@ -1,4 +1,4 @@
-"""Cross attention: the encoder's rows are read once for each request and remembered under the part that reads them."""
+"""Cross attention reads the encoder's rows once for each request and keeps their keys under the part."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ def _no_grad() -> Any:
 
 
 def flat_batch(model: nn.Module, size: int = 4) -> tuple[float, dict[str, int]]:
-    """The largest difference between a request in the batch and alone, in full; and how often each cross.k and cross.v was called."""
+    """Return the largest difference between a request in the batch and alone, and how often each cross.k and cross.v was called."""
     alone = {r: model(SOURCES[r][None], TARGETS[r][None])[0] for r in TARGETS}
     calls: dict[str, int] = {}
     hooks = [
@@ -43,7 +43,7 @@ def flat_batch(model: nn.Module, size: int = 4) -> tuple[float, dict[str, int]]:
 
 @pytest.mark.parametrize("size", [1, 2, 4, 17])
 def test_three_requests_over_pages(size: int) -> None:
-    """Sources of 7, 5 and 19 rows; the keys are computed in the two steps that bring a new source, of five."""
+    """For sources of 7, 5 and 19 rows the keys are computed in the two of five steps that bring a new source."""
     gap, calls = flat_batch(tiny("t5"), size)
     assert gap < 1e-11
     assert set(calls.values()) == {2} and len(calls) == 6
@@ -51,7 +51,7 @@ def test_three_requests_over_pages(size: int) -> None:
 
 @pytest.mark.parametrize(("target", "source"), [(11, 7), (3, 19), (1, 1)])
 def test_cached_decoding_is_the_full_run(target: int, source: int) -> None:
-    """Token by token over pages, the source read once."""
+    """Decoding token by token over pages reads the source once and equals the full run."""
     model, read, wanted = tiny("t5"), ids(source, seed=5), ids(target)
     full = model(read[None], wanted[None])[0]
     encoded: list[int] = []
@@ -62,7 +62,7 @@ def test_cached_decoding_is_the_full_run(target: int, source: int) -> None:
 
 
 def test_padded_sources() -> None:
-    """Sources of different lengths as one padded batch: each as if alone, whatever the padding holds."""
+    """Sources of one padded batch are each as if alone, whatever the padding holds."""
     model, read, wanted = tiny("t5"), ids(2, 9, seed=5), ids(2, 6)
     padding = torch.ones(2, 9, dtype=torch.long)
     padding[0, 5:], padding[1, :2] = 0, 0
@@ -73,7 +73,7 @@ def test_padded_sources() -> None:
 
 
 def test_the_decoder_reads_the_source() -> None:
-    """Every target row moves with every source row; the encoder looks both ways."""
+    """Every target row depends on every source row, and the encoder is bidirectional."""
     model, read, wanted = tiny("t5"), ids(1, 7, seed=5), ids(1, 6)
     plain = model(read, wanted)
     for j in range(7):
@@ -83,7 +83,7 @@ def test_the_decoder_reads_the_source() -> None:
 
 
 def test_labels_and_paths() -> None:
-    """Cross keys are over S; watching changes no bit; two uses of one table must be asked for as a list; the bias table is shared."""
+    """Cross keys have axis S, watching changes no bit, a table used twice is read as a list, and the bias table is shared."""
     model, read, wanted = tiny("t5"), ids(2, 7, seed=5), ids(2, 11)
     with watch(model, terms=True) as seen:
         out = model(read, wanted)
@@ -99,7 +99,7 @@ def test_labels_and_paths() -> None:
 
 
 def by_hand(distance: int, edges: list[int]) -> int:
-    """The bucket of a distance >= 0: how many edges it has reached."""
+    """Return the bucket of a distance >= 0: the number of edges that it has reached."""
     return sum(distance >= e for e in edges)
 
 
@@ -112,7 +112,7 @@ EDGES_BOTH = {(8, 16): [1, 2, 6], (32, 128): [*range(1, 9), 12, 16, 23, 32, 46, 
 
 
 def wrong_buckets() -> list[tuple[int, int]]:
-    """Distances whose bucket is not the hand table's."""
+    """Return the distances whose bucket is not the hand table's."""
     wrong = []
     for two_sided, table in ((False, EDGES), (True, EDGES_BOTH)):
         for (count, reach), edges in table.items():
@@ -142,7 +142,7 @@ def test_buckets_mutants(mutant: str) -> None:
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_bias_is_the_table(side: str) -> None:
-    """Recorded scores are q·k and the table's row for each distance, in every layer: both ways in the encoder, backwards in the decoder."""
+    """Recorded scores are q·k plus the table's row of each distance in every layer: bidirectional in the encoder, else causal."""
     model, read, wanted = tiny("t5"), ids(1, 30, seed=5), ids(1, 30)
     with watch(model) as seen:
         model(read, wanted)
@@ -172,7 +172,7 @@ def test_first_memory_for_everybody_mutant() -> None:
 
 
 def test_memory_not_under_the_part_mutant() -> None:
-    """One slot for all layers: every layer but the first would read the first one's keys."""
+    """With one slot for all layers every layer but the first would read the first one's keys."""
     right = Step.memory
     with swapped(Step, "memory", lambda self, part, make: right(self, "cross", make)):
         assert sum(flat_batch(tiny("t5"))[1].values()) != 12
@@ -182,7 +182,7 @@ def test_memory_not_under_the_part_mutant() -> None:
 
 
 def test_memory_not_kept_mutant() -> None:
-    """Reading the source again at every step gives the same logits; only the count tells."""
+    """Reading the source again at every step gives the same logits; only the count of calls differs."""
     model, plan = tiny("t5"), [{"a": 1}] * 4
     pages, calls = PagedCache(), []
     hook = model.decoder.layers[0].cross.k.register_forward_hook(lambda *_: calls.append(1))
@@ -211,7 +211,7 @@ def test_cross_keys_labelled_t_mutant() -> None:
 
 
 def test_release_forgets_the_memory() -> None:
-    """A name that comes again with another source does not read the old one's."""
+    """A released name that comes again with another source does not read the old one's rows."""
     model, pages = tiny("t5"), PagedCache(8, 4)
     serve(model, TARGETS, [{"a": 4}], pages, sources=SOURCES)
     pages.release("a")
@@ -221,7 +221,7 @@ def test_release_forgets_the_memory() -> None:
 
 
 def test_config_is_cross() -> None:
-    """The tiny model is of T5's shape: a causal stack that listens, and one that looks both ways."""
+    """The tiny model is of T5's shape: a causal stack with cross attention, and a bidirectional one."""
     cfg = FAMILIES["t5"]
     assert cfg.encoder is not None and all(layer.cross for layer in cfg.layers) and not any(layer.cross for layer in cfg.encoder)
 
@@ -230,7 +230,7 @@ remembered = Step.memory
 
 
 def kept_once(self: Step, part: nn.Module, make: Any) -> Any:
-    """A mutant: the first memory of a step stays, whatever source comes."""
+    """Keep the first memory of a step, whatever source comes, as a mutant."""
     source, self.source = self.source, None if any(key[0] is part for key in self.kept) else self.source
     cached = remembered(self, part, make)
     self.source = source
@@ -238,7 +238,7 @@ def kept_once(self: Step, part: nn.Module, make: Any) -> Any:
 
 
 def test_a_step_that_runs_again_reads_its_own_source() -> None:
-    """One step for two calls: the second hears its source, not the first one's."""
+    """A step used for two calls reads the second source in the second."""
     model, step, tokens = tiny("t5"), Step.plain(ids(1, 5)), ids(1, 5)
     wanted = model(ids(1, 7, seed=2), tokens)
     model(ids(1, 7, seed=1), tokens, step)

@@ -1,4 +1,4 @@
-"""Encoders: tokens that all see each other, of two kinds, with and without a head, equal to transformers' BERT in float64."""
+"""Bidirectional encoders with two kinds of tokens, with and without a head, equal transformers' BERT in float64."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def _no_grad() -> Iterator[None]:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    """A folder as sentence encoders are published: no head, no prefix, a pooler."""
+    """Return a folder as sentence encoders are published: no head, no prefix, a pooler."""
     bert = transformers.BertModel(judge("bert").hf.config).double()
     bert.load_state_dict(judge("bert").hf.bert.state_dict(), strict=False)
     bert.save_pretrained(tmp_path / "rows")
@@ -48,7 +48,7 @@ def rows(tmp_path: Path) -> Path:
 
 
 def respelled(folder: Path, to: Path, change: Any, **config: Any) -> Path:
-    """A copy of a folder whose tensors are what `change` makes of them, and whose config.json has other fields too."""
+    """Return a copy of a folder with its tensors changed by `change` and other fields in its config.json."""
     shutil.copytree(folder, to)
     save_file(change(load_file(folder / "model.safetensors")), to / "model.safetensors")
     raw = json.loads((to / "config.json").read_text()) | config
@@ -62,13 +62,13 @@ def far(a: Tensor, b: Tensor) -> float:
 
 
 def their_rows(**how: Tensor) -> Tensor:
-    """transformers' last rows of IDS, [B T D] in float64."""
+    """Return transformers' last rows of IDS, [B T D] in float64."""
     with promoted():
         return judge("bert").hf.bert(input_ids=IDS, **how).last_hidden_state  # type: ignore[no-any-return]
 
 
 def off(model: Model) -> float:
-    """How far its rows are from transformers', of padded texts in two kinds of tokens."""
+    """Return how far a folder's rows are from transformers', for padded texts with two kinds of tokens."""
     theirs = their_rows(attention_mask=PADDING, token_type_ids=TYPES)
     return far(model(IDS, types=TYPES, padding=PADDING)[REAL], theirs[REAL])
 
@@ -86,7 +86,7 @@ def test_rows_of_a_model_without_a_head(rows: Path) -> None:
 
 
 def test_the_pooler_reads_each_first_row(rows: Path) -> None:
-    """Beside the rows, of a batch and of texts end to end: transformers' own, whose rows these are."""
+    """The pooler's output is transformers' for a batch and for texts end to end."""
     model = load(rows, dtype="float64")
     other = transformers.BertModel.from_pretrained(rows).double()
     with promoted():
@@ -111,7 +111,7 @@ def test_the_pooler_reads_each_first_row(rows: Path) -> None:
 
 
 def test_a_model_without_a_pooler(rows: Path, tmp_path: Path) -> None:
-    """What is stored decides: transformers makes one where the file has none, we do not."""
+    """A file without a pooler gives a model without one, where transformers makes one."""
     bare = respelled(rows, tmp_path / "bare", lambda t: {n: x for n, x in t.items() if "pooler" not in n})
     model = load(bare, dtype="float64")
     assert not model.config.pooler and model.module.pooler is None and off(model) < EXACT
@@ -149,7 +149,7 @@ def test_mutants_of_rows(rows: Path, mutant: str) -> None:
 
 
 def test_what_is_stored_decides(rows: Path, tmp_path: Path) -> None:
-    """Whatever config.json calls the model: with the prefix and without, in TensorFlow's spelling, with one more head that reads pairs."""
+    """Stored tensors decide whatever config.json's class: with and without the prefix, in TensorFlow's spelling, with one more head."""
     folder = judge("bert").folder
     headless = respelled(folder, tmp_path / "a", lambda t: {n: x for n, x in t.items() if not n.startswith("cls.")})
     assert not load(headless, "float64").config.head and off(load(headless, "float64")) < EXACT
@@ -177,7 +177,7 @@ def test_what_is_stored_decides(rows: Path, tmp_path: Path) -> None:
 
 
 def test_config_alone() -> None:
-    """Without tensors, the name of the architecture tells."""
+    """Without tensors the name of the architecture decides."""
 
     def read(*names: str) -> Config:
         return understand(judge("bert").config | {"architectures": list(names)})[1]
@@ -189,7 +189,7 @@ def test_config_alone() -> None:
 
 
 def test_saved_and_loaded(rows: Path, tmp_path: Path) -> None:
-    """Bit for bit, by us and by transformers."""
+    """A saved encoder is read bit for bit, by Pellucid and by transformers."""
     model = load(rows)
     model.save(tmp_path / "again")
     again = load(tmp_path / "again")
@@ -202,7 +202,7 @@ def test_saved_and_loaded(rows: Path, tmp_path: Path) -> None:
     assert far(theirs.double()(IDS).last_hidden_state, their_rows()) < 1e-5
 
 
-# What an encoder is asked
+# What an encoder computes
 
 
 def test_what_an_encoder_refuses(rows: Path) -> None:
@@ -221,7 +221,7 @@ def test_what_an_encoder_refuses(rows: Path) -> None:
 
 
 def test_rows_are_seen(rows: Path) -> None:
-    """Everything from the three tables to the last norm, which the call returns, by its path; and the pooler's side way."""
+    """All from the three tables to the last norm, and the pooler, is recorded by its path."""
     model = load(rows, dtype="float64")
     with watch(model) as seen:
         out = model(IDS, types=TYPES)

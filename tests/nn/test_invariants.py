@@ -1,4 +1,4 @@
-"""What every causal model must keep: cached, chunked, batched, padded, paged, packed; and which token sees which."""
+"""The laws of causal models: cached, chunked, batched, padded, paged, packed runs are equal, and masks hold."""
 
 import importlib
 import random
@@ -28,18 +28,18 @@ plain, packed, paged, slots, release, blocks = Step.plain, Step.packed, Step.pag
 
 
 def worst(gap: Any, families: Sequence[str] = tuple(DECODERS)) -> float:
-    """The largest gap(model) over families."""
+    """Return the largest gap(model) over families."""
     with torch.no_grad():
         return max(gap(tiny(f)) for f in families)
 
 
 def chunked(model: Decoder, chunks: Sequence[int], size: int = 4, tokens: Tensor = TOKENS) -> Tensor:
-    """Logits of a prompt that is read in these chunks."""
+    """Return the logits of a prompt read in these chunks."""
     return serve(model, {0: tokens}, [{0: n} for n in chunks], PagedCache(len(tokens), size))[0]
 
 
 def splits() -> list[list[int]]:
-    """Every chunk size, and random splits."""
+    """Return every chunk size, and random splits."""
     draw, sizes = random.Random(2), [[n] * (L // n) + [L % n] * (L % n > 0) for n in range(1, L + 1)]
     for _ in range(3):
         cuts = sorted(draw.sample(range(1, L), draw.randrange(1, 6)))
@@ -48,38 +48,38 @@ def splits() -> list[list[int]]:
 
 
 def restarted(pages: PagedCache, chunks: Any) -> Step:
-    """Each chunk's positions from 0, as if nothing came before."""
+    """Count each chunk's positions from 0, as a mutant."""
     step = paged(pages, chunks)
     step.positions = torch.cat([torch.arange(s.stop - s.start) for s in step.spans])[None]
     return step
 
 
 def upper_left(q: Tensor, k: Tensor, v: Tensor, segment: Any, mask: Mask, scale: float) -> Tensor:
-    """SDPA's is_causal for a cached chunk: aligned to the wrong corner."""
+    """Align SDPA's is_causal to the upper left for a cached chunk, as a mutant."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True).transpose(1, 2)
 
 
 @law(restarted=(Step, "paged", restarted), itself_unseen=(Paged, "blocks", lambda self: blocks(replace(self, end=max(1, self.end - 1)))))
 def test_01_cache_is_no_cache() -> float:
-    """One by one, every token's logits are those of the full forward."""
+    """Token by token, the logits are those of the full forward."""
     return worst(lambda m: far(chunked(m, [1] * L), m(TOKENS[None])[0]))
 
 
 @law(upper_left=(attend, "attend_sdpa", upper_left), restarted=(Step, "paged", restarted))
 def test_02_chunked_prefill() -> float:
-    """All chunk sizes and random splits; with pages of 4 their edges fall on and beside chunk edges."""
+    """All chunk sizes and random splits are equal; with pages of 4 their edges fall on and beside chunk edges."""
     return worst(lambda m: max(far(chunked(m, s), m(TOKENS[None])[0]) for s in splits()))
 
 
 def ragged(lengths: Sequence[int], left: bool) -> Tensor:
-    """The mask of a ragged batch."""
+    """Return the mask of a ragged batch."""
     at, wide = torch.arange(max(lengths)), max(lengths)
     return torch.stack([at >= wide - n if left else at < n for n in lengths]).long()
 
 
 def batched(model: Decoder, prompts: Sequence[Tensor], padding: Tensor, filler: int) -> list[Tensor]:
-    """The real rows' logits of prompts in one padded batch."""
+    """Return the real rows' logits of prompts in one padded batch."""
     tokens = torch.full(padding.shape, filler)
     for row, real, p in zip(tokens, padding.bool(), prompts, strict=True):
         row[real] = p
@@ -88,12 +88,12 @@ def batched(model: Decoder, prompts: Sequence[Tensor], padding: Tensor, filler: 
 
 
 def unmasked(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = None) -> Step:
-    """Padding counted as tokens."""
+    """Count padding as tokens, as a mutant."""
     return plain(tokens, None, mask)
 
 
 def counted(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = None) -> Step:
-    """Padding not seen, but positions that count it."""
+    """Mask padding but count it in positions, as a mutant."""
     step = plain(tokens, padding, mask)
     step.positions = torch.where(step.positions < 0, -1, torch.arange(tokens.shape[1]))
     return step
@@ -101,7 +101,7 @@ def counted(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = N
 
 @law(padding_seen=(Step, "plain", unmasked))
 def test_03_batch_is_single() -> float:
-    """A ragged batch against each row alone; rows in another order, and twice."""
+    """A ragged batch equals each row alone, in any order and with rows repeated."""
     prompts = [ids(n, seed=n) for n in (3, 11, 1, 7)]
 
     def gap(model: Decoder) -> float:
@@ -118,7 +118,7 @@ def test_03_batch_is_single() -> float:
 
 @law(padding_seen=(Step, "plain", unmasked), padding_counted=(Step, "plain", counted))
 def test_04_padding() -> float:
-    """0 to 40 rows of padding on either side or amid, of any id."""
+    """0 to 40 rows of padding on either side or in the middle, of any id, change nothing."""
 
     def gap(model: Decoder) -> float:
         alone, largest = model(TOKENS[None])[0], 0.0
@@ -137,7 +137,7 @@ def test_04_padding() -> float:
     first_page=(PagePool, "slots", lambda self, r, a, b: slots(self, r, a, b) % self.size),
 )
 def test_05_paged_is_contiguous() -> float:
-    """Pages of 1, 2, 16 and 17 rows in any order, two requests that take turns."""
+    """Pages of 1, 2, 16 and 17 rows in any order, for two requests in turns, equal a contiguous cache."""
 
     def gap(model: Decoder) -> float:
         largest = 0.0
@@ -152,14 +152,14 @@ def test_05_paged_is_contiguous() -> float:
 
 
 def freed_twice(self: PagedCache, request: object) -> None:
-    """Pages that come back twice are given to two."""
+    """Free pages twice, so that two requests get them, as a mutant."""
     self.free += self.allocated[request]
     release(self, request)
 
 
 @law(freed_twice=(PagedCache, "release", freed_twice))
 def test_06_preempt_and_recompute() -> float:
-    """A request that loses its pages, which another fills, and is read again, is as if never interrupted."""
+    """A request that loses its pages to another and is read again is as if never interrupted."""
 
     def gap(model: Decoder) -> float:
         pages, texts = PagedCache(8, 4), {"a": TOKENS, "b": ids(10, seed=3)}
@@ -175,11 +175,11 @@ copy = PagedCache.copy
 
 
 def shared(self: PagedCache, group: PagePool, request: object, places: Sequence[int]) -> None:
-    """Each writes over the other's next rows."""
+    """Let each fork write over the other's next rows, as a mutant."""
 
 
 def empty(self: PagedCache, group: PagePool, request: object, places: Sequence[int]) -> None:
-    """A page of its own, which was never filled."""
+    """Give a fork a page of its own that was never filled, as a mutant."""
     pools, self.pools = self.pools, {}
     copy(self, group, request, places)
     self.pools = pools
@@ -187,7 +187,7 @@ def empty(self: PagedCache, group: PagePool, request: object, places: Sequence[i
 
 @law(shared=(PagedCache, "copy", shared), empty=(PagedCache, "copy", empty))
 def test_06_fork() -> float:
-    """Two texts of one beginning, which is read once, then diverge in one batch: each is as if alone."""
+    """Two texts that share a prefix, read once, and diverge in one batch are each as if alone."""
 
     def gap(model: Decoder) -> float:
         largest = 0.0
@@ -208,7 +208,7 @@ def test_06_fork() -> float:
 
 
 def moved(pages: PagedCache, rows: dict[Any, Any], at: Tensor) -> None:
-    """Rows that were put aside, back into the pools."""
+    """Write saved rows back into the pools."""
     for part, kept in rows.items():
         for pool, k in zip(pages.pools[part], kept, strict=True):
             pool[at] = k
@@ -219,7 +219,7 @@ move = moved
 
 @law(forgotten=(HERE, "moved", lambda pages, rows, at: None), turned=(HERE, "moved", lambda p, rows, at: move(p, rows, at.flip(0))))
 def test_06_swap() -> float:
-    """A request whose rows are put aside while others use its pages, and come back to other pages, is as if never interrupted."""
+    """A request whose rows are saved, and return to other pages after others used its own, is as if never interrupted."""
 
     def gap(model: Decoder) -> float:
         pages, texts = PagedCache(9, 4), {"a": TOKENS, "b": ids(10, seed=3), "c": ids(5, seed=4)}
@@ -238,7 +238,7 @@ def test_06_swap() -> float:
 
 
 def leaks(model: Decoder, exact: bool) -> float:
-    """How far earlier logits move with a later token; infinite if the token itself or a later one does not see it."""
+    """Return how far earlier logits move with a later token; infinite if that token itself or a later one does not."""
     plain, largest = model(TOKENS[None])[0], 0.0
     for j in range(L):
         other = TOKENS.clone()
@@ -256,24 +256,24 @@ SHIFTED: dict[str, Any] = {"late": (Attention, "mask", lambda self, step: LATE),
 
 @law(0.0, **SHIFTED)
 def test_07_no_leak_by_perturbation() -> float:
-    """Bit for bit."""
+    """A later token changes no bit of earlier logits."""
     return worst(lambda m: leaks(m, True), ("gpt2", "llama", "qwen3"))
 
 
 @law(1e-12, late=(latent_part, "causal", LATE), blind=(latent_part, "causal", BLIND))
 def test_07_no_leak_by_perturbation_with_a_latent() -> float:
-    """A token may change how many rows an expert meets, and that the order of its sums: not bit for bit."""
+    """Earlier logits move by rounding only, since a token may change the order of an expert's sums."""
     return worst(lambda m: leaks(m, False), ("deepseek_v3",))
 
 
 @law(1e-12, late=SHIFTED["late"])
 def test_07_no_leak_by_perturbation_with_experts() -> float:
-    """With windows and sinks too; the second layer sees all."""
+    """No earlier logit moves with windows and sinks; the second layer is full."""
     return worst(lambda m: leaks(m, False), ("gpt_oss",))
 
 
 def visible(model: Decoder, n: int = 9) -> Tensor:
-    """Whether the logits of row i have a gradient at the embedding of row j: [i j]."""
+    """Return whether the logits of row i have a gradient at the embedding of row j: [i j]."""
     step = Step.plain(TOKENS[None, :n])
     x = model.embed(TOKENS[None, :n]).detach().requires_grad_()
     out = model.head(Stack.forward(model, x, step))[0]
@@ -282,13 +282,13 @@ def visible(model: Decoder, n: int = 9) -> Tensor:
 
 @law(0.0, **SHIFTED)
 def test_08_no_leak_by_gradient() -> float:
-    """Exactly zero above the diagonal, nowhere zero on it and below."""
+    """The gradient is exactly zero above the diagonal and nowhere zero on and below it."""
     return float(sum((visible(tiny(f)) != torch.ones(9, 9).tril().bool()).sum() for f in DECODERS))
 
 
 @law(0.0, late=(Attention, "mask", lambda self, step: LATE), unlimited=(Attention, "mask", lambda self, step: causal))
 def test_08_windows_reach_by_layers() -> float:
-    """L layers of a window w see L (w - 1) back and no farther."""
+    """L layers of a window w depend on L (w - 1) tokens back and no farther."""
     wrong = 0
     for w in (1, 2, 3):
         layer = replace(LLAMA.layers[0], attn=replace(LLAMA.layers[0].attn, window=w))
@@ -299,7 +299,7 @@ def test_08_windows_reach_by_layers() -> float:
 
 
 def seen_by(model: Decoder, mask: Mask, changed: int) -> Tensor:
-    """Which rows move when this token changes, under a caller's mask."""
+    """Return the rows that move when this token changes, under a caller's mask."""
     other = TOKENS.clone()
     other[changed] = (other[changed] + 1) % V
     a, b = (model(t[None], Step.plain(t[None], mask=mask))[0] for t in (TOKENS, other))
@@ -316,7 +316,7 @@ def narrower(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = 
 
 @law(ignored=(Step, "plain", ignored), narrower=(Step, "plain", narrower))
 def test_09_prefix() -> float:
-    """The first n see each other both ways, the rest is causal; 0 is causal, all is both ways."""
+    """The first n tokens are bidirectional and the rest causal; n = 0 is causal, n = T is bidirectional."""
 
     def gap(model: Decoder) -> float:
         run = lambda mask: model(TOKENS[None], Step.plain(TOKENS[None], mask=mask))  # noqa: E731
@@ -330,19 +330,19 @@ def test_09_prefix() -> float:
 
 
 def one_document(lengths: list[int], device: str = "cpu") -> Step:
-    """Spans forgotten: later documents see earlier ones."""
+    """Drop the spans, so that later documents see earlier ones, as a mutant."""
     return replace(packed(lengths), spans=())
 
 
 def running(lengths: list[int], device: str = "cpu") -> Step:
-    """Positions that run on from one document to the next; only learned positions can tell."""
+    """Continue positions over documents, as a mutant; only learned positions can tell."""
     step = packed(lengths)
     step.positions = torch.arange(sum(lengths))[None]
     return step
 
 
 def loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    """The sum over next tokens, so that documents add up."""
+    """Return the sum over next tokens, so that documents add up."""
     return torch.nn.functional.cross_entropy(logits[:-1], tokens[1:], reduction="sum")
 
 

@@ -1,4 +1,4 @@
-"""All families, many configurations each, equal to transformers in float64; in lesser dtypes no worse than twice its own error."""
+"""All families in many configurations equal transformers in float64; in lesser dtypes the error is at most twice its own."""
 
 import importlib
 import re
@@ -28,13 +28,13 @@ def _plainly() -> Any:
 
 
 def gap(a: Tensor, b: Tensor) -> float:
-    """The largest difference of two sets of logits."""
+    """Return the largest difference of two sets of logits."""
     assert a.shape == b.shape
     return (a - b).abs().max().item()
 
 
 def given(j: Judge) -> tuple[Tensor, ...]:
-    """Prompts longer than every window, original context, and bucket of the case."""
+    """Return prompts longer than every window, original context, and bucket of the case."""
     return prompts(j.family, 150 if j.quirk == "far" else 37)
 
 
@@ -73,7 +73,7 @@ def test_equal_where_rows_are_padded(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_islands_of_float32_are_seen(family: str) -> None:
-    """Without promotion transformers itself is off by float32's rounding: the bound would notice one cast of ours."""
+    """Without promotion transformers itself is off by float32's rounding, so the bound would notice one cast."""
     j = make(family, promote=False)
     ids = given(j)
     error = gap(ours(j.folder)[1](*ids), j.logits(*ids))
@@ -93,7 +93,7 @@ def test_another_config_differs(family: str, quirk: str, change: dict[str, Any])
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_parameter_matters(family: str) -> None:
-    """Each parameter, and the buffer that is saved, disturbed alone: the comparison sees it."""
+    """Each parameter and saved buffer, disturbed alone, changes the logits."""
     j = judge(family)
     ids, (_, model) = given(j), ours(j.folder)
     truth = j.logits(*ids)
@@ -121,7 +121,7 @@ SHAPES = [(2, 37)] * 4 + [(1, 9)] * 2
 
 
 def errors(j: Judge, model: Module, other: nn.Module, shapes: Iterable[tuple[int, int]] = SHAPES) -> tuple[float, float, float]:
-    """The root mean squares of our error, of theirs, and of the logits."""
+    """Return the root mean squares of Pellucid's error, of transformers' error, and of the logits."""
     sums = torch.zeros(3, dtype=torch.float64)
     for seed, (batch, length) in enumerate(shapes):
         ids = prompts(j.family, length, batch, seed)
@@ -142,7 +142,7 @@ def test_no_worse_than_twice_transformers_error(family: str, quirk: str, dtype: 
 
 
 def test_the_ratio_sees_a_narrow_angle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Angles in bfloat16, the mistake that `wide` prevents: 0.3 · 400 radians rounded to 8 bits are off by a fifth of a radian."""
+    """Angles in bfloat16, which `wide` prevents, exceed the bound: 0.3 · 400 radians rounded to 8 bits are off by a fifth of a radian."""
     j = judge("llama", "llama3")
     model, other = ours(j.folder, torch.bfloat16)[1], theirs(j, torch.bfloat16)
     a, b, _ = errors(j, model, other, [(1, 400)])
@@ -153,7 +153,7 @@ def test_the_ratio_sees_a_narrow_angle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kimi_k2_is_deepseek_v3_by_another_name() -> None:
-    """transformers does not know the name; the one group and a YaRN whose two turns are one are Kimi's own."""
+    """Kimi K2, unknown to transformers, is DeepSeek-V3 with one group and a YaRN whose two turns are one."""
     turns = DEEP_YARN | {"factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0}
     j = make("deepseek_v3", "one group", rope_parameters=turns)
     kind, model = ours(j.folder, config=j.config | {"model_type": "kimi_k2"})
@@ -167,7 +167,7 @@ def test_kimi_k2_is_deepseek_v3_by_another_name() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_first_difference_is_named(family: str) -> None:
-    """Whatever weight is disturbed, the module that holds it is named; one that is read but not called shows where its part uses it."""
+    """The part of any disturbed weight is named; a weight that is read but not called is named by the part that uses it."""
     j = judge(family)
     (kind, model), ids = ours(j.folder), prompts(family, 12)
     table = pairs(kind, model, j.hf)

@@ -1,4 +1,4 @@
-"""MLA: two forms of one mathematics, over a cache that holds the latent and one shared rotary key."""
+"""MLA: two forms of the same mathematics, over a cache of the latent and one shared rotary key."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ def _no_grad() -> Any:
 
 
 def batch_gap(form: str | None) -> float:
-    """How far the batch, every segment in this form, is from each request alone and expanded."""
+    """Return how far the batch, every segment in this form, is from each request alone and expanded."""
     model = tiny("deepseek_v3")
     with swapped(latent, "FORM", "expanded"):
         alone = {r: model(p[None])[0] for r, p in PROMPTS.items()}
@@ -46,7 +46,7 @@ def test_forms_agree_in_a_batch(form: str | None) -> None:
 
 
 def lone_gap(form: str) -> float:
-    """Prefill of a padded batch, of packed documents, and decoding token by token, against the expanded prefill."""
+    """Return the gap of a padded batch, of packed documents and of decoding token by token to the expanded prefill."""
     model, tokens = tiny("deepseek_v3"), ids(2, 9)
     padding = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1], [1] * 9])
     with swapped(latent, "FORM", "expanded"):
@@ -65,7 +65,7 @@ def test_forms_agree_alone(form: str) -> None:
 
 
 def test_without_a_query_rank() -> None:
-    """V2-Lite's queries grow straight from the token."""
+    """V2-Lite's queries are projected straight from the token."""
     model = tiny(c.Config(97, 32, (c.Layer(replace(MLA, q_rank=None), c.Mlp(48)),) * 2))
     outs = []
     for form in FORMS:
@@ -75,7 +75,7 @@ def test_without_a_query_rank() -> None:
 
 
 def test_scaled_by_its_own_width_mutant() -> None:
-    """The absorbed query is C + R wide; the scale stays that of K + R."""
+    """The absorbed query has width C + R, and its scale is that of K + R."""
     right = latent.attend_sdpa
 
     def own(q: Tensor, *rest: Any) -> Tensor:
@@ -87,7 +87,7 @@ def test_scaled_by_its_own_width_mutant() -> None:
 
 
 def spied(run: Callable[[], object]) -> list[tuple[int, int, str]]:
-    """T, S and the form of every segment that ran: the absorbed one meets keys of C + R."""
+    """Return T, S and the form of every segment that ran; the absorbed form has keys of C + R."""
     met, right = [], latent.attend_sdpa
 
     def spy(q: Tensor, k: Tensor, *rest: Any) -> Tensor:
@@ -100,7 +100,7 @@ def spied(run: Callable[[], object]) -> list[tuple[int, int, str]]:
 
 
 def multiplied(form: str, t: int, s: int, spec: c.Latent) -> int:
-    """Multiply-adds of one form, product by product."""
+    """Return the multiply-adds of one form, product by product."""
     h, k, r, w, rank = spec.heads, spec.key, spec.rope.width, spec.value, spec.kv_rank
     if form == "absorbed":
         move, scores, mix, back = t * h * k * rank, t * s * h * (rank + r), t * s * h * rank, t * h * rank * w
@@ -127,12 +127,12 @@ def test_choice_of_v3(t: int, s: int, form: str) -> None:
 
 
 def test_one_token_over_many() -> None:
-    """V3's numbers for a step over 4,096 tokens: growing all keys and values costs 68.9 billion products, absorbing 0.59."""
+    """For V3's step over 4,096 tokens expanding all keys and values costs 68.9 billion products, absorbing 0.59."""
     assert latent.products(1, 4096, 128, 128, 64, 128, 512) == (587_202_560, 68_887_248_896)
 
 
 def test_the_cache_is_the_latent() -> None:
-    """Under each part, rows of C and of R; nothing else is stored, and nothing by head."""
+    """The cache holds rows of C and of R under each part, and nothing by head."""
     model, pages = tiny("deepseek_v3"), PagedCache(16, 4)
     serve(model, PROMPTS, PLAN[:2], pages)
     assert [type(part) for part in pages.pools] == [Latent] * 3 and not pages.memory
@@ -142,7 +142,7 @@ def test_the_cache_is_the_latent() -> None:
 
 
 def test_bytes_per_token_of_v3() -> None:
-    """Measured from what 61 layers of its widths store on meta: 70,272 bytes in bfloat16, where heads would take 4,997,120."""
+    """61 layers of V3's widths store 70,272 bytes a token in bfloat16, where heads would take 4,997,120."""
     cfg = c.Config(97, 7168, (c.Layer(V3, c.Mlp(64)),) * 61)
     with torch.device("meta"):
         model, pages = cast(build(cfg), torch.bfloat16), PagedCache(2, 16)
@@ -153,7 +153,7 @@ def test_bytes_per_token_of_v3() -> None:
 
 
 def test_pages_hold_whole_latents() -> None:
-    """The stored rows are the recorded ones: the latent after its norm, the shared key after its turn."""
+    """The stored rows are the recorded ones: the latent after its norm, the shared key after its rotation."""
     model, pages = tiny("deepseek_v3"), PagedCache(16, 4)
     step = Step.paged(pages, {"a": 6})
     with watch(model) as seen:
@@ -165,7 +165,7 @@ def test_pages_hold_whole_latents() -> None:
 
 
 def test_weights_fit_their_axes() -> None:
-    """One K throughout: the content width."""
+    """K is the content width in every weight."""
     model = tiny("deepseek_v3")
     sizes = {"H": 4, "K": MLA.key, "R": MLA.rope.width, "W": MLA.value, "C": MLA.kv_rank, "Q": MLA.q_rank, "D": DEEPSEEK_V3.width}
     checked = 0

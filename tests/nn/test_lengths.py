@@ -1,4 +1,4 @@
-"""Rotary scalings that look at the length of the whole text: judged on both sides of the border, and in texts that cross it."""
+"""Rotary scalings that depend on the text's length equal transformers on both sides of the border and in texts that cross it."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,9 +39,9 @@ CASES = [
 
 @pytest.mark.parametrize(("family", "quirk"), CASES)
 def test_both_sides_of_the_border(family: str, quirk: str) -> None:
-    """An original context of 32: prompts within, of just its length, one longer, and far beyond, as transformers has them.
+    """With an original context of 32, prompts within it, at it, one token beyond and far beyond are transformers'.
 
-    They grow, for transformers' dynamic frequencies remember the longest text so far.
+    They grow, since transformers' dynamic frequencies remember the longest text so far.
     """
     j = make(family, quirk)
     model = ours(j.folder)[1]
@@ -65,7 +65,7 @@ PROMPTS = [ids(n, seed=n).tolist() for n in (5, 12, 10, 20)]  # within; across t
 
 
 def generated(model: Decoder, prompts: list[list[int]]) -> list[tuple[Tensor, Tensor]]:
-    """Of each prompt, its text with all new tokens [1 T], and the logits of each step [NEW V]."""
+    """Return each prompt's text with its new tokens [1 T], and the logits of each step [NEW V]."""
     engine, rows = Engine.of(model, 200, size=16), dict[int, list[Tensor]]()
     inner, texts = engine.run, dict[int, list[int]]()
 
@@ -84,24 +84,24 @@ def generated(model: Decoder, prompts: list[list[int]]) -> list[tuple[Tensor, Te
 
 
 def each_row(self: Step) -> Tensor:
-    """A row's own place, in a prompt too."""
+    """Return each row's own position, as a mutant."""
     return self.positions + 1 if self.spans else TOTALS(self)
 
 
 def budget(self: Step) -> Tensor:
-    """What a text may come to."""
+    """Return the longest length that the text may reach, as a mutant."""
     return TOTALS(self) + NEW
 
 
 def longest(self: Step) -> Tensor:
-    """The longest request decides for all."""
+    """Return the longest request's length for all, as a mutant."""
     return TOTALS(self).amax(-1, keepdim=True).expand(self.positions.shape)
 
 
 def truth(model: Decoder, scaling: str, text: Tensor) -> Tensor:
-    """The logits of each step by forwards without a cache, [NEW V].
+    """Return the logits of each step by forwards without a cache, [NEW V].
 
-    longrope: one over the text as long as it was then.  dynamic: one whose rows are turned as they were when they were read.
+    longrope: one over the text as long as it was then.  dynamic: one whose rows are rotated as when they were read.
     """
     read = text.shape[1] - NEW
     if scaling == "longrope":
@@ -127,7 +127,7 @@ def test_generation_is_forwards_without_a_cache(scaling: str) -> None:
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_batch_is_lone(scaling: str) -> None:
-    """Each request by its own length, whatever else runs, though one step holds short ones and long ones."""
+    """Each request follows its own length, though one step holds short and long ones."""
     model = built(scaling)
 
     def gap() -> float:
@@ -139,7 +139,7 @@ def test_batch_is_lone(scaling: str) -> None:
 
 
 def test_what_was_read_together_goes_with_its_request() -> None:
-    """What held it may serve another: nothing of an old request is left."""
+    """A released slot keeps nothing of its old request."""
     pages = PagedCache(8, 4)
     pages.together["a"] = 30
     step = Step.paged(pages, {"a": 3, "b": 2})

@@ -1,4 +1,4 @@
-"""Every way of computing one attention gives the same: in the open, by torch's kernel, over pages, and written out by hand."""
+"""Every way of computing one attention gives the same: the reference, torch's kernel, pages, and written out by hand."""
 
 import importlib
 import math
@@ -32,7 +32,7 @@ NOTHING = causal & window(0)
 
 
 def by_hand(first: int) -> dict[str, tuple[Mask, Tensor, Tensor | float]]:
-    """Each Mask with its table [T S] and its bias, for queries that stand at first, first + 1, ..."""
+    """Return each Mask with its table [T S] and its bias, for queries at first, first + 1, ..."""
     row, col = torch.arange(first, S)[:, None], torch.arange(S)[None]
     seen, back = col <= row, row - col
     buckets = sum((back.clamp(min=0) >= e).long() for e in EDGES[8, 16])
@@ -55,7 +55,7 @@ def by_hand(first: int) -> dict[str, tuple[Mask, Tensor, Tensor | float]]:
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, mask: Mask, allowed: Tensor, bias: Tensor | float) -> Tensor:
-    """softmax(q k^T) v written out: q [B T H K], allowed [B 1 T S]."""
+    """Return softmax(q k^T) v written out: q [B T H K], allowed [B 1 T S]."""
     s = torch.einsum("bthk,bshk->bhts", q, k.repeat_interleave(2, 2)) * SCALE
     s = (s if mask.cap is None else mask.cap * (s / mask.cap).tanh()) + bias
     e = torch.where(allowed, s.exp(), 0.0)
@@ -68,7 +68,7 @@ def case(first: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor
 
 
 def a_segment(first: int, k: Tensor, v: Tensor, holes: Tensor | None = None, size: int = 0) -> Segment:
-    """A segment over whole rows, over rows with padding, or over pages of a size in a shuffled order."""
+    """Return a segment over whole rows, over rows with padding, or over pages of a size in a shuffled order."""
     q_at = torch.arange(first, S).expand(len(k), -1)
     k_at = torch.arange(S).expand(len(k), -1) if holes is None else holes
     paged = None
@@ -82,7 +82,7 @@ def a_segment(first: int, k: Tensor, v: Tensor, holes: Tensor | None = None, siz
 
 
 def worst(ways: Any = ("reference", "sdpa", "pages", "op")) -> float:
-    """The largest difference from the hand's z, over masks, chunks, padding and twins."""
+    """Return the largest difference from z written out, over masks, chunks, padding and implementations."""
     gaps = [0.0]
     for first in FIRST.values():
         q, k, v = case(first)
@@ -103,13 +103,13 @@ def worst(ways: Any = ("reference", "sdpa", "pages", "op")) -> float:
 
 
 def upper_left(q: Tensor, k: Tensor, v: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:
-    """is_causal for a cached chunk, which torch aligns to the upper left."""
+    """Align is_causal to the upper left for a cached chunk, as a mutant."""
     plain = mask is causal and segment.contiguous
     return sdpa(q, k[:, : q.shape[1]], v[:, : q.shape[1]], segment, mask, scale) if plain else sdpa(q, k, v, segment, mask, scale)
 
 
 def unshrunk(q: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:
-    """Each page's own softmax, averaged: the running sum not carried."""
+    """Average each page's own softmax without rescaling the running sum, as a mutant."""
     assert segment.paged is not None
     each = []
     for (k, v), at in segment.paged.blocks():
@@ -131,12 +131,12 @@ def padding_seen(self: Mask, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor
     no_bias=(Mask, "materialize", lambda self, q, k, right=Mask.materialize: (right(self, q, k)[0], None)),
 )
 def test_26_twins_by_hand() -> float:
-    """Twelve masks, each as a prompt, a cached chunk and a decoding step, with and without padding: reference = SDPA = pages = by hand."""
+    """Twelve masks, as a prompt, a cached chunk and a decoding step, with and without padding, give reference = SDPA = pages = by hand."""
     return worst()
 
 
 def test_a_row_that_sees_nothing_is_zero() -> None:
-    """Not NaN, which a plain softmax over nothing gives."""
+    """A fully masked row is 0, where a plain softmax gives NaN."""
     q, k, v = case(0)
     segment = a_segment(0, k, v)
     for twin in (attend.attend_reference(q, segment, NOTHING, SCALE), attend.attend_sdpa(q, k, v, segment, NOTHING, SCALE)):
@@ -147,7 +147,7 @@ def test_a_row_that_sees_nothing_is_zero() -> None:
 
 
 def ratio(twin: str, dtype: torch.dtype) -> float:
-    """A twin's error against float64 over twice the reference's own in this dtype and a tiny floor: at most 1."""
+    """Return an implementation's error against float64 over twice the reference's own in this dtype plus a tiny floor."""
     largest = 0.0
     for first in FIRST.values():
         q, k, v = case(first, dtype)
@@ -168,7 +168,7 @@ def ratio(twin: str, dtype: torch.dtype) -> float:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("twin", ["sdpa", "pages"])
 def test_26_twins_in_every_dtype(twin: str, dtype: torch.dtype) -> None:
-    """By ratio to the reference's own error; over pages, whatever kernel fits."""
+    """The ratio is at most 1 in every dtype; over pages, whatever kernel fits."""
     with torch.no_grad():
         assert ratio(twin, dtype) <= 1
 

@@ -1,6 +1,7 @@
-"""Shapes that the first six families lack: norms on both sides of a part, norms that count from 1, soft limits, scaled tables, half turns.
+"""Shapes that the first six families lack: norms on both sides of a part, norms that count from 1, soft limits, scaled tables, half
+rotations.
 
-What is asked of every family's terms, records, batches and generation is asked of them too.
+The tests of every family's terms, records, batches and generation run on them too.
 """
 
 from collections.abc import Callable
@@ -84,7 +85,7 @@ def logits(shape: str) -> torch.Tensor:
     ],
 )
 def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
-    """Each makes another model: what is asked above is asked of these parts."""
+    """Each mutant is another model, which the same questions detect."""
     right = logits("gemma3")
     with tiny.swapped(owner, name, value):
         assert tiny.far(logits("gemma3"), right) > 1e-3

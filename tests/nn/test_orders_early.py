@@ -1,7 +1,7 @@
-"""Shapes of 2018 to 2023 that the first six families lack: norms after the sums, biases by distance, parts side by side, narrow and
-shifted tables, sinusoids, kinds of tokens, one more product before the head, a bias of the logits.
+"""Shapes of 2018 to 2023 that the first six families lack: norms after the sums, biases by distance, parts side by side, narrow and shifted
+tables, sinusoids, kinds of tokens, one more product before the head, a bias of the logits.
 
-What is asked of every family's terms, records, batches and generation is asked of them too.
+The tests of every family's terms, records, batches and generation run on them too.
 """
 
 import importlib
@@ -60,7 +60,7 @@ OF_ONE_STACK = {"batch", "shuffled pages", "another's page"}
 
 
 def questions() -> Iterator[tuple[str, str]]:
-    """What each shape can be asked: an encoder writes nothing, and a batch of sources is fed elsewhere."""
+    """Yield the shapes and the questions that fit them; an encoder generates nothing, and a batch of sources is fed elsewhere."""
     for shape in SHAPES:
         for question in ASKED:
             if question not in (BATCHED if shape == "bert" else OF_ONE_STACK if shape == "marian" else ()):
@@ -104,7 +104,7 @@ MUTANTS: list[tuple[str, tuple[Any, str, Any]]] = [
 
 @pytest.mark.parametrize(("shape", "mutant"), MUTANTS, ids=lambda x: x if isinstance(x, str) else x[1])
 def test_mutants_are_seen(shape: str, mutant: tuple[Any, str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each makes another model: what is asked above is asked of these parts."""
+    """Each mutant is another model, which the same questions detect."""
     right = logits(shape, monkeypatch)
     with tiny.swapped(*mutant):
         assert tiny.far(logits(shape, monkeypatch), right) > 1e-3
@@ -124,7 +124,7 @@ READINGS: list[tuple[str, str, tuple[Any, str, Any]]] = [
 
 @pytest.mark.parametrize(("family", "quirk", "mutant"), READINGS, ids=lambda x: x if isinstance(x, str) else x[1])
 def test_misread_files_are_seen(family: str, quirk: str, mutant: tuple[Any, str, Any]) -> None:
-    """The bias by distance not rounded, not scaled; fused rows cut otherwise; the GELU that the name would mean elsewhere."""
+    """Seen are an unrounded or unscaled bias by distance, fused rows cut otherwise, and the GELU of the same name elsewhere."""
     j, ids = judge(family, quirk), prompts(family)
     with torch.no_grad():
         assert tiny.far(ours(j.folder)[1](*ids), j.logits(*ids)) < 1e-9

@@ -1,7 +1,7 @@
-"""Shapes of 2022 to 2025 that the first six families lack: chunks, queries tempered by position, shares before experts, keys that an
-indexer chooses, scores by distance, norms without a bias; and the pooler of an encoder without a head.
+"""Shapes of 2022 to 2025 that the first six families lack: chunks, queries scaled by position, shares before experts, keys that an indexer
+chooses, scores by distance, norms without a bias; and the pooler of an encoder without a head.
 
-What is asked of every family's terms, records, batches and generation is asked of them too.
+The tests of every family's terms, records, batches and generation run on them too.
 """
 
 from dataclasses import replace
@@ -85,7 +85,7 @@ MUTANTS: list[tuple[str, tuple[Any, str, Any]]] = [
 
 @pytest.mark.parametrize(("shape", "mutant"), MUTANTS, ids=lambda x: x if isinstance(x, str) else x[1])
 def test_mutants_are_seen(shape: str, mutant: tuple[Any, str, Any]) -> None:
-    """Each makes another model: what is asked above is asked of these parts."""
+    """Each mutant is another model, which the same questions detect."""
     right = logits(shape)
     with tiny.swapped(*mutant):
         assert tiny.far(logits(shape), right) > 1e-3
@@ -95,7 +95,7 @@ def test_mutants_are_seen(shape: str, mutant: tuple[Any, str, Any]) -> None:
 
 
 def test_scores_by_distance() -> None:
-    """One layer's scores, written out: q · (k + r), r the key of the sinusoid of how far back the key lies."""
+    """One layer's scores are q · (k + r), with r the key of the distance's sinusoid."""
     model = tiny.tiny(replace(SHAPES["chinchilla"], layers=SHAPES["chinchilla"].layers[:1]))
     with torch.no_grad(), watch(model, inside="reference") as seen:
         model(tiny.ids(1, 7))
@@ -117,7 +117,7 @@ def test_a_norm_without_a_bias() -> None:
 
 
 def test_an_indexer_keeps_the_best() -> None:
-    """Of the scores that it makes, each row keeps its best three of those it may see; of equal ones the earlier."""
+    """Each row keeps the best three keys of those it may see; of equal scores the earlier."""
     model = tiny.tiny(SHAPES["deepseek_v32"])
     with torch.no_grad(), watch(model) as seen:
         model(tiny.ids(2, 11))
@@ -146,7 +146,7 @@ def test_pairs_of_chunks_are_those_of_the_mask(chunk: int, window: int | None, r
 
 
 def test_an_indexer_is_counted_as_what_it_reads_and_stores() -> None:
-    """It scores every key, and attention sees three; both caches grow."""
+    """The indexer scores every key and attention reads three; both caches grow."""
     bill = counted(SHAPES["deepseek_v32"], "tiny", "deepseek_v32", Setting(context=40, cache="float32"))
     assert int(bill["cache.bytes_per_token"]) == 2 * (20 + 8 + 12) * 4
     assert int(bill["cache.bytes"]) == 40 * int(bill["cache.bytes_per_token"])
@@ -159,7 +159,7 @@ def test_an_indexer_is_counted_as_what_it_reads_and_stores() -> None:
 
 
 def test_keys_of_distances_are_made_once() -> None:
-    """A step makes the key of its own distance alone: one more product a token, and a second one with every query."""
+    """A step computes the key of its own distance only: one more product a token, and a second with every query."""
     bill = counted(SHAPES["chinchilla"], "tiny", "tiny", Setting(context=40))
     plain = replace(SHAPES["chinchilla"], layers=(c.Layer(replace(FAR, distances=False), SHAPES["chinchilla"].layers[0].ffn),) * 2)
     other = counted(plain, "tiny", "tiny", Setting(context=40))

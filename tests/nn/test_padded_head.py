@@ -1,4 +1,4 @@
-"""A table of more rows than the vocabulary has entries, as Qwen, Phi and DeepSeek pad theirs: an id without an entry writes nothing.
+"""A table with more rows than the vocabulary has entries, as Qwen, Phi and DeepSeek pad theirs: an id without an entry writes nothing.
 
 The model's likeliest token is such an id at every step.
 """
@@ -36,7 +36,7 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def padded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The specimen with 64 more rows in its table, of which the first wins after the prompt and after itself."""
+    """Return the specimen with 64 more rows in its table, of which the first wins after the prompt and after itself."""
     folder = tmp_path_factory.mktemp("padded") / "m"
     shutil.copytree(SPECIMEN, folder)
     model = pellucid.load(folder, dtype="float32")
@@ -56,7 +56,7 @@ def padded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def beyond(padded: Path) -> int:
-    """The id that it draws."""
+    """Return the id that it draws."""
     model = pellucid.load(padded)
     new = model.generate([model.tokenizer.encode(PROMPT)], 1)[0][0]
     assert new >= model.tokenizer.size
@@ -64,7 +64,7 @@ def beyond(padded: Path) -> int:
 
 
 def run(capsys: Captured, *given: object) -> tuple[str, dict[str, Any]]:
-    """What a command line prints, and the JSON of the same, which its schema takes."""
+    """Return a command line's text, and its JSON, which the schema accepts."""
     capsys.readouterr()
     assert main([str(word) for word in given]) == 0
     text = capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_the_page_shows_it(padded: Path, beyond: int) -> None:
 
 
 def test_streaming_and_stop_strings(padded: Path, beyond: int) -> None:
-    """It divides no character and no stop string."""
+    """An id without an entry divides no character and no stop string."""
     tokenizer = pellucid.load(padded).tokenizer
     ids = tokenizer.encode("Paris, é")
     mixed = [i for id in ids for i in (beyond, id)]
@@ -127,7 +127,7 @@ def test_streaming_and_stop_strings(padded: Path, beyond: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_without_an_entry(kind: str) -> None:
-    """They come first, last and between; beyond the rows there is no id. The library's own decoding leaves them out too."""
+    """Such ids decode to nothing at the start, the end and between, as in the library; an id beyond the rows is refused."""
     made, library = Tokenizer(spec(kind), kind), tokenizers.Tokenizer.from_str(KINDS[kind]())
     size = made.size
     assert made.fit(size + 3) is made and (made.size, made.rows) == (size, size + 3)
@@ -145,7 +145,7 @@ TEXTS = ("he <tool> world", "<tool> he", "he<tool>world", "he  <tool>world", "<t
 
 @pytest.mark.parametrize("flags", [{}, {"normalized": False}, {"special": True}, {"lstrip": True}, {"rstrip": True}, {"single_word": True}])
 def test_an_added_token_keeps_the_space_before_it(flags: dict[str, bool]) -> None:
-    """As Llama 2's normalizer spells it, its "▁" is part of it: the text comes back, whole, piece by piece and streamed."""
+    """The "▁" that Llama 2's normalizer writes is part of an added token: the text comes back whole, by piece and streamed."""
     changed = spec("sentencepiece")
     token = SPACED | flags | {"id": len(changed["model"]["vocab"])}
     changed["added_tokens"].append(token)

@@ -1,4 +1,4 @@
-"""Modules are plain: none holds a method of its own, so a dropped model frees its weights at once and a copied one is independent."""
+"""No module holds a method of its own, so a dropped model frees its weights at once and a copied one is independent."""
 
 import copy
 import gc
@@ -33,14 +33,14 @@ def outputs(shape: str, model: Any) -> Tensor:
 
 
 def methods(value: object) -> bool:
-    """Whether a value is a bound method, or holds one."""
+    """Return True if a value is a bound method or holds one."""
     if isinstance(value, list | tuple | dict):
         return any(map(methods, value.values() if isinstance(value, dict) else value))
     return isinstance(value, types.MethodType)
 
 
 def holding(model: nn.Module) -> list[str]:
-    """The attributes of a model's parts that hold a method."""
+    """Return the attributes of a model's parts that hold a method."""
     return [f"{path}.{name}" for path, m in model.named_modules() for name, x in vars(m).items() if methods(x)]
 
 
@@ -54,7 +54,7 @@ def test_no_attribute_holds_a_method(shape: str) -> None:
 
 
 def outliving(shape: str, change: Callable[[nn.Module], None] = lambda part: None) -> int:
-    """How many parameters of a model that has run and was watched outlive it while no garbage collector runs."""
+    """Return the number of parameters that outlive a model that has run and was watched, without the garbage collector."""
     model = tiny(SHAPES[shape])
     change(next(m for m in model.modules() if hasattr(m, "mask")))
     outputs(shape, model)
@@ -71,7 +71,7 @@ def outliving(shape: str, change: Callable[[nn.Module], None] = lambda part: Non
 
 
 def circled(part: nn.Module) -> None:
-    """A part that holds its own method."""
+    """Return a part that holds its own method."""
     part.steps = [part.forward]  # type: ignore[assignment]
 
 
@@ -82,7 +82,7 @@ def test_a_dropped_model_frees_its_weights(shape: str) -> None:
 
 
 def left_by_generation() -> int:
-    """How many parameters outlive a specimen that has generated, while no garbage collector runs."""
+    """Return the number of parameters that outlive a specimen that has generated, without the garbage collector."""
     model = pellucid.load("pellucid/capitals")
     model.generate(ids(1, 5), 3)
     weights = [weakref.ref(p) for p in model.module.parameters()]
@@ -123,7 +123,7 @@ def test_a_deep_copy_is_independent(shape: str) -> None:
 
 
 def attention(shape: str, name: str) -> Any:
-    """The first attention of a model that has this step; None if none has."""
+    """Return the first attention of a model that has this step; None if none has."""
     parts = (m for m in tiny(SHAPES[shape]).modules() if type(m) is Attention)
     return next((m for m in parts if getattr(m, name) is not None), None)
 
@@ -132,7 +132,7 @@ PRESENT = [(shape, name) for shape in SHAPES for name in OPTIONAL if attention(s
 
 
 def reaches_the_original(part: Any, name: str) -> bool:
-    """Whether a copy that lacks the step leaves the original as it was, and is itself without it."""
+    """Return whether removing the step from a copy changes the original, and the copy."""
     x = torch.randn(1, 9, D, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     with torch.no_grad():
         want, twin = part(x, Step.plain(ids(1, 9))), copy.copy(part)

@@ -1,4 +1,4 @@
-"""What families with experts share: spellings of their count, layers without them, groups, and the module that predicts one token more."""
+"""Families with experts share spellings of their count, layers without experts, groups, and the module that predicts a second token."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ def test_every_family_with_experts_is_here() -> None:
 
 @pytest.mark.parametrize("name", MIXTURES)
 def test_three_spellings_of_their_count(name: str) -> None:
-    """Any of three names, several that agree, none that contradicts another, and not none at all."""
+    """Any of three names is read, several that agree too; a contradiction, or none of them, is refused."""
     raw = judge(name).config
     bare = {k: v for k, v in raw.items() if k not in moe_fields.COUNTS}
     (count,) = {raw[k] for k in moe_fields.COUNTS if raw.get(k) is not None}
@@ -44,7 +44,7 @@ def test_three_spellings_of_their_count(name: str) -> None:
 
 
 def having(raw: dict[str, Any]) -> list[int]:
-    """Which layers have experts."""
+    """Return the layers that have experts."""
     return [i for i, layer in enumerate(reads(raw).layers) if isinstance(layer.ffn, Moe)]
 
 
@@ -65,7 +65,7 @@ def test_dense_layers_come_first(name: str) -> None:
 
 
 def second(name: str) -> dict[str, Tensor]:
-    """The module that predicts one token more, by the names that it has on disk."""
+    """Return the module that predicts a second token, by its names on disk."""
     layer = {n.replace("layers.2", "layers.3"): t for n, t in disk(name).items() if "layers.2" in n}
     return layer | {
         f"model.layers.3.{n}.weight": torch.ones(2, 2) for n in ("eh_proj", "enorm", "hnorm", "embed_tokens", "shared_head.head")
@@ -74,7 +74,7 @@ def second(name: str) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", ["deepseek_v3", "glm4_moe", "kimi_k2"])
 def test_the_module_that_predicts_one_token_more_is_left(name: str) -> None:
-    """By its eh_proj; without that it is a layer that config.json denies."""
+    """It is recognised by its eh_proj; otherwise it is a layer that config.json denies."""
     known_as = "deepseek_v3" if name == "kimi_k2" else name
     extra = second(known_as)
     model = filled(known_as, disk(known_as) | extra, model_type=name)
@@ -93,7 +93,7 @@ def test_kimi_k2_reads_as_deepseek_v3() -> None:
 
 
 def test_a_yes_of_llama_4s_first_files() -> None:
-    """`attn_temperature_tuning` was 4 before it was true; no other number is a yes."""
+    """`attn_temperature_tuning: 4` means true, and no other number does."""
     raw = judge("llama4_text", "tempered").config
     assert reads(raw | {"attn_temperature_tuning": 4}) == reads(raw) != reads(raw | {"attn_temperature_tuning": False})
     with pytest.raises(ConfigError, match="attn_temperature_tuning"):
@@ -101,7 +101,7 @@ def test_a_yes_of_llama_4s_first_files() -> None:
 
 
 def test_mixtral_as_transformers_calls_it() -> None:
-    """`mlp` in memory is `block_sparse_moe` on disk, and nothing else is."""
+    """Only `mlp` in memory is `block_sparse_moe` on disk."""
     respell = family("mixtral").canonical
     assert respell("model.layers.11.mlp.gate.weight") == "model.layers.11.block_sparse_moe.gate.weight"
     assert respell("model.layers.1.mlp") == "model.layers.1.block_sparse_moe"
@@ -111,7 +111,7 @@ def test_mixtral_as_transformers_calls_it() -> None:
 
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3"])
 def test_the_other_rule_of_groups_is_seen(name: str) -> None:
-    """V2's groups count their best expert, V3's their best two: with the other rule tokens go elsewhere."""
+    """V2's groups count their best expert, V3's their best two; with the other rule tokens are routed otherwise."""
     j, ids = judge(name), prompts(name)
     model = ours(j.folder)[1]
     with torch.no_grad():
@@ -123,7 +123,7 @@ def test_the_other_rule_of_groups_is_seen(name: str) -> None:
 
 
 def test_mutants_of_the_tests_above() -> None:
-    """Every second layer counted from 0; the first name alone."""
+    """Seen are every second layer counted from 0, and reading the first name only."""
     raw = judge("qwen2_moe").config
     six = {k: v for k, v in raw.items() if k not in ("layer_types", "mlp_only_layers")} | {"num_hidden_layers": 6, "decoder_sparse_step": 2}
     with swapped(moe_fields, "sparse", lambda hf, layers: [i % hf.integer("decoder_sparse_step") == 0 for i in range(layers)]):

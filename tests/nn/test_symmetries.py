@@ -1,4 +1,4 @@
-"""What may be rearranged, split or set to nothing without changing what a model computes, and what each of its small parts is."""
+"""Weights may be permuted, split or zeroed without a change of the logits, and each small part is its formula."""
 
 import importlib
 import math
@@ -43,20 +43,20 @@ def order(n: int) -> Tensor:
 
 @torch.no_grad()
 def changed(model: Any, edit: Callable[[Any], None], *arguments: Tensor) -> float:
-    """How far the logits are after an edit of the weights from those before."""
+    """Return how far an edit of the weights moves the logits."""
     before = model(*arguments)
     edit(model)
     return far(model(*arguments), before)
 
 
 def tiled(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-    """Groups in the order of tile: head h reads group h mod G."""
+    """Put groups in the order of tile: head h reads group h mod G, as a mutant."""
     n = q.shape[2] // k.shape[2]
     return sdpa(q, k.repeat(1, 1, n, 1), v.repeat(1, 1, n, 1), *rest)
 
 
 def ungrouped(model: Decoder, cfg: c.Config, tile: bool = False) -> Decoder:
-    """MHA with each group's keys and values written out for its heads."""
+    """Return MHA with each group's keys and values written out for its heads."""
     attn = cfg.layers[0].attn
     assert isinstance(attn, c.Attention)
     plain_model = tiny(replace(cfg, layers=tuple(replace(x, attn=replace(x.attn, kv_heads=x.attn.heads)) for x in cfg.layers)))
@@ -71,7 +71,7 @@ def ungrouped(model: Decoder, cfg: c.Config, tile: bool = False) -> Decoder:
 
 @law(tiled=(attend, "attend_sdpa", tiled))
 def test_11_grouped_is_whole_heads() -> float:
-    """GQA and MQA as MHA by repeat_interleave; in the order of tile it is another model."""
+    """GQA and MQA equal MHA by repeat_interleave; the order of tile is another model."""
     with torch.no_grad():
         gaps = []
         for name in ("llama", "qwen3", "gpt_oss"):
@@ -87,7 +87,7 @@ def moe_of(spec: c.Moe) -> Moe:
 
 
 def dense(moe: Moe, x: Tensor) -> Tensor:
-    """Every expert for every token, times its share, 0 where it was not chosen."""
+    """Return every expert for every token times its share, 0 where it was not chosen."""
     logits = F.linear(x, moe.router.weight, moe.router.bias)
     share, chosen = moe.choose(logits)
     shares = torch.zeros_like(logits).scatter(-1, chosen, share)
@@ -110,7 +110,7 @@ NOT_SORTED = (Tensor, "argsort", lambda x, stable=False: torch.arange(len(x)))
 
 @law(wrong_shares=WRONG_SHARES, not_sorted=NOT_SORTED)
 def test_13_experts_are_a_dense_sum() -> float:
-    """Sorted rows, whichever experts are chosen, and none dropped; all tokens to one expert too."""
+    """Sorted rows equal the dense sum whichever experts are chosen, all tokens to one expert too."""
     gaps = []
     with torch.no_grad():
         for spec in ROUTES:
@@ -123,7 +123,7 @@ def test_13_experts_are_a_dense_sum() -> float:
 
 @law(not_sorted=NOT_SORTED)
 def test_13_experts_may_change_places() -> float:
-    """With their router rows and corrections; where there are groups, by whole groups and within them."""
+    """Experts permuted with their router rows and corrections, by whole groups and within them, give the same logits."""
 
     def permuted(model: Decoder) -> None:
         for moe in (m for m in model.modules() if isinstance(m, Moe)):
@@ -138,7 +138,7 @@ def test_13_experts_may_change_places() -> float:
 
 
 def test_13_routing_by_hand() -> None:
-    """Two groups of two, one kept: the correction decides which are chosen, the score alone how much each counts."""
+    """Of two groups of two one is kept: the correction decides the choice, the score alone the share."""
     moe = moe_of(c.Moe(4, 2, 8, groups=2, groups_chosen=1, scale=2.0))
     moe.correction.copy_(torch.tensor([0.0, 0.0, 0.5, 0.5]))
     logits = torch.tensor([[[2.0, 1.0, 0.5, -0.5], [3.0, 2.5, -3.0, -3.0]]], dtype=torch.float64)
@@ -158,7 +158,7 @@ def capped(cap: float | None, scale: float | None = None) -> Any:
 
 @law(not_capped=(torch, "tanh", lambda x: x), no_scale=(attend, "attend_sdpa", lambda *a: sdpa(*a[:-1], 1.0)))
 def test_17_caps_and_scales() -> float:
-    """A cap far away is none, one of 5 is 5·tanh(s / 5); a scale of 1/√K is the one by default."""
+    """A distant cap changes nothing, one of 5 is 5·tanh(s / 5), and a scale of 1/√K is the default."""
     with torch.no_grad():
         plain = capped(None)(TOKENS)
         gaps = [far(capped(1e9)(TOKENS), plain), far(capped(None, 8**-0.5)(TOKENS), plain)]
@@ -179,7 +179,7 @@ def louder(model: Decoder) -> None:
 
 @law(not_normed=without(Attention, "q_norm"))
 def test_17_norms_of_heads() -> float:
-    """With a norm on every head's query and key, the sizes of their projections do not count (eps → 0)."""
+    """With a norm on every head's query and key the sizes of their projections do not count (eps → 0)."""
     return changed(tiny(replace(QWEN3, eps=0.0)), louder, TOKENS)
 
 
@@ -195,20 +195,20 @@ add_head = LogitsHead.add_head
 
 
 def copied(self: LogitsHead, cfg: c.Config, embed: Embedding) -> None:
-    """A tied head that only begins as the embedding."""
+    """Return a head that begins as the embedding but is not tied, as a mutant."""
     add_head(self, cfg, embed)
     self.head.weight = nn.Parameter(embed.weight.detach().clone())
 
 
 def learn(model: Decoder) -> Decoder:
-    """The model with the gradients of a loss."""
+    """Return the model with the gradients of a loss."""
     F.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.roll(1).flatten()).backward()
     return model
 
 
 @law(copied=(LogitsHead, "add_head", copied))
 def test_18_tied() -> float:
-    """One storage, counted once; its gradient is the sum of both uses; an untied model has two tables."""
+    """A tied weight has one storage, counted once, and the sum of both gradients; an untied model has two."""
     gaps = []
     for cfg in (GPT2, QWEN3):
         model = learn(tiny(cfg))
@@ -229,7 +229,7 @@ def test_18_tied() -> float:
     centred=(ops, "rms", lambda x, w, eps: rms(x - x.mean(-1, keepdim=True), w, eps)),
 )
 def test_19_rms() -> float:
-    """By hand; and its input's size does not count (eps → 0)."""
+    """RMSNorm is its formula, and its input's size does not count (eps → 0)."""
     x, w = rows(2, 5, D), rows(D, seed=1)
     hand = torch.stack([r / math.sqrt(float(r.square().sum()) / D + 0.1) * w for r in x.flatten(0, 1)]).view_as(x)
     return max(far(ops.rms(x, w, 0.1), hand), far(ops.rms(x * 31, w, 0.0), ops.rms(x, w, 0.0)))
@@ -241,7 +241,7 @@ def test_19_rms() -> float:
     eps_outside=(ops, "layer", lambda x, w, b, eps: layer(x, w, b, eps**2)),
 )
 def test_19_layer_norm() -> float:
-    """By hand; a shift of its input does not count, nor (eps → 0) its size."""
+    """LayerNorm is its formula; a shift of its input does not count, nor (eps → 0) its size."""
     x, w, b = rows(2, 5, D), rows(D, seed=1), rows(D, seed=2)
     hand = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 0.1).sqrt() * w + b
     moved = ops.layer((x + 5) * 3, w, b, 0.0)
@@ -250,7 +250,7 @@ def test_19_layer_norm() -> float:
 
 @law(1e-3, narrow=(norms, "wide", lambda dtype: dtype))
 def test_19_norms_are_wide_inside() -> float:
-    """The share of bfloat16 results that are not the exact ones rounded once; the kernel, where it runs, has no more of them."""
+    """Few bfloat16 results differ from the exact ones rounded once, and the kernel has no more of them."""
     x, w = rows(64, D).bfloat16(), torch.ones(D, dtype=torch.bfloat16)
     exact = ops.rms(x.double(), w.double(), 1e-6).bfloat16()
     with native.off():
@@ -260,7 +260,7 @@ def test_19_norms_are_wide_inside() -> float:
 
 @law(next_row=(ops, "embedding", lambda t, table, *skip: embedding((t + 1) % len(table), table, *skip)))
 def test_20_vocabulary_may_be_renumbered() -> float:
-    """Rows of table and head together: logits in the new order."""
+    """Permuting the rows of table and head permutes the logits."""
     gaps = []
     with torch.no_grad():
         for f, cfg in FAMILIES.items():
@@ -275,7 +275,7 @@ def test_20_vocabulary_may_be_renumbered() -> float:
 
 
 def scrambled(q: Tensor, *rest: Any) -> Tensor:
-    """Heads joined without transposing first."""
+    """Join heads without transposing first, as a mutant."""
     z = right_attend(q, *rest)
     return z.transpose(1, 2).reshape(z.shape)
 
@@ -283,8 +283,8 @@ def scrambled(q: Tensor, *rest: Any) -> Tensor:
 right_attend = ops.attend
 
 
-def turned_heads(model: Any) -> None:
-    """Groups of heads in another order, in q, k, v, sinks, tables, and o's columns."""
+def permuted_heads(model: Any) -> None:
+    """Permute groups of heads in q, k, v, sinks, tables, and o's columns."""
     for part in model.modules():
         if hasattr(part, "kv_b"):
             n, width = part.spec.heads, part.spec.value
@@ -307,8 +307,8 @@ def turned_heads(model: Any) -> None:
 
 @law(scrambled=(ops, "attend", scrambled))
 def test_21_heads_may_change_places() -> float:
-    """With their columns of o: the same logits."""
-    return max(changed(tiny(f), turned_heads, *inputs(f)) for f in FAMILIES)
+    """Heads permuted with their columns of o give the same logits."""
+    return max(changed(tiny(f), permuted_heads, *inputs(f)) for f in FAMILIES)
 
 
 def turned_neurons(model: Any) -> None:
@@ -338,7 +338,7 @@ def post_normed(self: Block, x: Tensor, part: str, total: str, step: Step) -> Te
 
 @law(post_normed=(Block, "sum", post_normed))
 def test_22_residual_stream() -> float:
-    """Parts that write nothing leave what a model without layers gives."""
+    """Parts that write nothing give the logits of a model without layers."""
     gaps = []
     with torch.no_grad():
         for f in DECODERS:
@@ -352,7 +352,7 @@ def test_22_residual_stream() -> float:
 
 
 def right_gradients(f: str, largest: int = 10_000) -> bool:
-    """Finite differences against autograd, through one block of a family: for its rows and its parameters of at most `largest` numbers."""
+    """Compare finite differences with autograd through one block of a family: its rows, and its parameters of at most `largest` numbers."""
     model = tiny(f)
     stack = model.decoder if f == "t5" else model
     block, step, x = stack.layers[-1], Step.plain(TOKENS[:1, :3]), rows(1, 3, D).requires_grad_()

@@ -1,4 +1,4 @@
-"""The legend of axis letters: the check of shapes, the words for each letter, and every label that the code writes."""
+"""The legend of axis letters: the check of shapes, the words for each letter, and every label in the code."""
 
 import ast
 import json
@@ -90,7 +90,7 @@ NAMES = st.lists(st.sampled_from(LEGEND), min_size=1, max_size=3, unique=True)
 
 @given(st.lists(st.lists(NAMES, min_size=1, max_size=2), min_size=1, max_size=4), st.data())
 def test_known_sizes_fit_and_any_other_does_not(factors: list[list[list[str]]], data: st.DataObject) -> None:
-    """A shape computed from the sizes of the letters binds; one axis made longer is refused and named."""
+    """A shape computed from the letters' sizes binds; one axis made longer is refused and named."""
     sizes = {letter: data.draw(st.integers(1, 9)) for axis in factors for factor in axis for letter in factor}
     words, shape = [], []
     for axis in factors:
@@ -109,7 +109,7 @@ def test_known_sizes_fit_and_any_other_does_not(factors: list[list[list[str]]], 
 
 
 def fault(dims: str, tensor: bool = True) -> str:
-    """What is wrong with a label, or nothing: its grammar, a letter that the legend lacks, of a tensor a letter that stands twice."""
+    """Return a label's fault, or "": its grammar, an unknown letter, or a tensor's letter that occurs twice."""
     if not LABEL.fullmatch(dims):
         return "is not axes of letters, sums and products"
     if strange := letters(dims) - set(LEGEND):
@@ -118,7 +118,7 @@ def fault(dims: str, tensor: bool = True) -> str:
 
 
 def text_of(node: ast.AST) -> str | None:
-    """A literal's text; what an f-string puts in stands for a letter that the label does not have yet. None where it is neither."""
+    """Return a literal's text, with a new letter for each value of an f-string; None for anything else."""
     if isinstance(node, ast.JoinedStr):
         constant = "".join(str(v.value) if isinstance(v, ast.Constant) else "\0" for v in node.values)
         name, sign, dims = constant.partition(": ")
@@ -129,7 +129,7 @@ def text_of(node: ast.AST) -> str | None:
 
 
 def labels(package: Path) -> Iterator[tuple[str, str | None, str]]:
-    """Where, name (None in a table of weights) and axes of every `tap(x, "name: axes")` and every entry of an `axes` table."""
+    """Yield place, name (None in a table of weights) and axes of every `tap(x, "name: axes")` and every entry of an `axes` table."""
     for file in sorted(package.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             where = f"{file.relative_to(package)}:{getattr(node, 'lineno', 0)}"
@@ -144,7 +144,7 @@ def labels(package: Path) -> Iterator[tuple[str, str | None, str]]:
 
 
 def faults(package: Path) -> list[str]:
-    """Labels that do not hold to the legend, and taps whose name is no plain path."""
+    """Return the labels that break the legend, and taps whose name is no plain path."""
     wrong_labels = [f"{where}: {dims!r} {wrong}" for where, n, dims in labels(package) if (wrong := fault(dims, n is not None))]
     return wrong_labels + [
         f"{w}: the name {n!r} is no path" for w, n, _ in labels(package) if n is not None and not re.fullmatch(r"[a-z_.]+", n)
@@ -186,7 +186,7 @@ def test_sound_label_passes(tmp_path: Path) -> None:
 
 
 def test_a_check_that_learns_everything_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test of misfits has teeth: a total that forgets a summand no longer refuses what it should."""
+    """The mutant forgets a summand of a total and no longer refuses a misfit."""
     monkeypatch.setattr(axes, "total", lambda summands, sizes: sum([sizes[x] for x in summands][:1]))
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         test_misfit_is_named("(H (K+R)) D", (64, 8), {"H": 4, "K": 16, "R": 8}, "shape.size")

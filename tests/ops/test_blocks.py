@@ -1,4 +1,4 @@
-"""Weights in blocks: what is rounded to what, each kernel of each instruction set against float64, and the tensor that torch sees."""
+"""Weights in blocks: their rounding, each kernel of each instruction set against float64, and the tensor that torch reads."""
 
 import copy
 import math
@@ -25,7 +25,7 @@ if native.instructions() != "avx512_vnni":
 
 @pytest.fixture(params=SETS or [None])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
-    """Each instruction set that this machine has, in turn."""
+    """Use each instruction set of this machine, in turn."""
     if request.param is not None:
         monkeypatch.setattr(library, "lib", library.load(request.param))
     return request.param
@@ -36,12 +36,12 @@ def rand(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 
 
 def half(x: float) -> float:
-    """x as float16 holds it."""
+    """Return x as float16 stores it."""
     return float(struct.unpack("e", struct.pack("e", x))[0])
 
 
 def by_hand(row: list[float], form: str) -> tuple[list[int], list[float]]:
-    """q8_0's and q4_0's codes and scales of a row, number by number."""
+    """Return q8_0's and q4_0's codes and scales of a row, number by number."""
     codes, scales = list[int](), list[float]()
     for start in range(0, len(row), 32):
         block = row[start : start + 32]
@@ -55,14 +55,14 @@ def by_hand(row: list[float], form: str) -> tuple[list[int], list[float]]:
 
 
 def rounded(x: Tensor) -> Tensor:
-    """Rows as the kernels round them: to whole numbers of each block's largest over 127."""
+    """Return rows as the kernels round them: to integers of each block's largest over 127."""
     parts = F.pad(x.double(), (0, -x.shape[-1] % 32)).unflatten(-1, (-1, 32))
     scale = parts.abs().amax(-1, keepdim=True) / 127
     return ((parts / scale).nan_to_num().float().round().double() * scale).flatten(-2)[..., : x.shape[-1]]
 
 
 def near(y: Tensor, truth: Tensor) -> bool:
-    """Whether y is truth but for sums in float32, and one rounding to its dtype."""
+    """Return True if y is truth up to sums in float32 and one rounding to its dtype."""
     tiny = 3e-6 if y.dtype is torch.float32 else 8e-3
     return float((y.double() - truth).abs().max()) <= tiny * float(truth.abs().max())
 
@@ -82,7 +82,7 @@ def test_rounding_is_llama_cpps(form: str, width: int) -> None:
 @pytest.mark.parametrize("form", BITS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_a_value_is_near_what_it_stands_for(form: str, dtype: torch.dtype) -> None:
-    """Half a step of int8 and a whole one of int4, whose positive end is cut off; and float16's rounding of the step."""
+    """The error is half a step of int8 and a whole one of int4, whose positive end is cut off, plus float16's rounding."""
     w = rand(3, 40, 100, scale=0.02).to(dtype)
     made = quantised(w, form)
     step = made.scales.double().abs().repeat_interleave(32, -1)[..., :100]
@@ -111,13 +111,13 @@ def product(form: str, dtype: torch.dtype, width: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_products(form: str, dtype: torch.dtype, width: int, kernels: str | None) -> None:
-    """Beside float64 over the same whole numbers; and a row's bits alone and among others."""
+    """Products are near float64 over the same integers, and a row's bits are the same alone and among others."""
     product(form, dtype, width)
 
 
 @pytest.mark.parametrize("form", BITS)
 def test_whole_numbers_are_exact(form: str, kernels: str | None) -> None:
-    """Every block of x has a 127, so its scale is 1; weights are whole, and their scales powers of two. Extreme codes of strangers too."""
+    """Integers with scales of powers of two give exact products, extreme codes of foreign files too."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randint(-127, 128, (19, 200), generator=draw).float()
     x[:, ::32] = 127
@@ -136,7 +136,7 @@ def test_whole_numbers_are_exact(form: str, kernels: str | None) -> None:
 @pytest.mark.parametrize("form", BITS)
 @pytest.mark.parametrize("spiky", [False, True])
 def test_the_stated_bound(form: str, spiky: bool, kernels: str | None) -> None:
-    """The value is x times the weight; the kernels stay within half a step of each block of x, and are not nearer by chance."""
+    """The kernels stay within half a step of each block of x, and are not nearer by chance."""
     x, w = rand(6, 330), quantised(rand(70, 330, scale=0.1), form)
     if spiky:
         x[:, 7] *= 300
@@ -151,7 +151,7 @@ def test_the_stated_bound(form: str, spiky: bool, kernels: str | None) -> None:
 
 @pytest.mark.parametrize("form", BITS)
 def test_what_is_no_number_shows(form: str, kernels: str | None) -> None:
-    """A NaN or an infinity in a row gives no numbers in that row; zeros and the smallest numbers give zeros."""
+    """A NaN or an infinity spoils its own row only; zeros and the smallest numbers give zeros."""
     x, w = rand(5, 96), quantised(rand(40, 96) + 0.01, form)
     x[0, 40], x[1, 95], x[2], x[3] = math.nan, -math.inf, 0.0, 1e-42
     y = ops.linear(x, w, None)
@@ -170,7 +170,7 @@ def test_rows_of_a_table(form: str, dtype: torch.dtype, width: int, kernels: str
         assert native.embedding_blocks(torch.tensor([50, -1, 1 << 60]), table).isnan().all()
 
 
-def test_who_fits() -> None:
+def test_which_calls_fit() -> None:
     x, w = rand(4, 64), quantised(rand(8, 64), "int8")
     assert native.fits_linear_blocks(x, w, None) == native.available()
     assert native.fits_linear_blocks(x, nn.Parameter(w, requires_grad=False), None) == native.available()
@@ -185,7 +185,7 @@ def test_who_fits() -> None:
 
 @pytest.mark.parametrize("form", BITS)
 def test_torch_sees_the_values(form: str) -> None:
-    """Any op reads them; what keeps blocks is told by type; gradients reach what is no weight."""
+    """Any op reads the values, type checks recognise blocks, and gradients reach what is no weight."""
     w, x = quantised(rand(3, 6, 40), form), rand(5, 40)
     plain = w.plain()
     for kept in (w.detach(), w.clone(), copy.deepcopy(w), nn.Parameter(w, requires_grad=False), w[1], w.to(torch.float64)):
@@ -221,7 +221,7 @@ def test_nobody_writes_values(write) -> None:
 
 
 def met(form: str, dtype: torch.dtype = torch.float32) -> str:
-    """Where an expert does not meet its rows as a matrix of its own would, bit for bit; one without rows is not met."""
+    """Return where an expert's product differs from that of its own matrix, bit for bit; one without rows is skipped."""
     for width, out, sizes in ((40, 9, (2, 0, 3, 1)), (33, 300, (0, 1, 0, 0)), (128, 70, (13, 9, 0, 8)), (64, 16, (1,) * 8)):
         w, b = quantised(rand(len(sizes), out, width), form, dtype), rand(len(sizes), out, seed=3).to(dtype)
         ends = torch.tensor(sizes).cumsum(0).int()

@@ -1,4 +1,4 @@
-"""What is drawn from a long row by quick sums is what torch's own sums draw, to the token; and where that is not sure, they are asked."""
+"""A draw from a long row by quick sums is the draw by torch's own sums, which are used wherever it is not certain."""
 
 import importlib
 import math
@@ -25,7 +25,7 @@ PROMPT, OUTPUT = tuple(range(0, 300, 7)), [5, 9, 5, N - 1, 77]
 
 @pytest.fixture(params=["here", "avx2"])
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The kernels of this machine, and those of the smallest."""
+    """Use the kernels of this machine, and those of the smallest instruction set."""
     library = importlib.import_module("pellucid.ops.native.library")
     lib = library.load("avx2") if request.param == "avx2" else library.lib
     if lib is None:
@@ -61,7 +61,7 @@ KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 @needs_kernels
 @pytest.mark.parametrize("size", [1, 7, 16, 33, 511, 513, 40_001])
 def test_kernels(size: int, kernels: None) -> None:
-    """Rounded as torch rounds; every place, in order; sums to 1e-12 of themselves."""
+    """Values are rounded as torch rounds, indices are complete and in order, and sums are within 1e-12."""
     for kind in KINDS.values():
         x = kind(rand(size, size))
         top = float(x.max())
@@ -80,7 +80,7 @@ def test_kernels(size: int, kernels: None) -> None:
 
 
 def test_the_largest() -> None:
-    """Of equals the earlier, whatever bounds them: against a sorted list."""
+    """Of equal values the earlier comes first, in any bounds, as in a sorted list."""
     for size in (5, 200, 3000):
         for seed, kind in enumerate(KINDS.values()):
             x = kind(rand(seed, size))
@@ -91,7 +91,7 @@ def test_the_largest() -> None:
 
 
 def nuclei() -> str:
-    """Which nucleus is not torch's, and whether quick sums told too few."""
+    """Return the first nucleus that is not torch's, or that too few were found by quick sums; "" if neither."""
     answered = tried = 0
     for seed, (name, kind) in enumerate(KINDS.items()):
         x = kind(rand(seed))
@@ -109,7 +109,7 @@ def nuclei() -> str:
 
 
 def draws() -> str:
-    """Which draw is not torch's: at even numbers, and at the very sums of torch, and next to them."""
+    """Return the first draw that is not torch's, at even numbers and at and next to torch's own sums; "" if all are equal."""
     answered = tried = 0
     for seed, (name, kind) in enumerate(KINDS.items()):
         for size in (1, 40, N):
@@ -163,7 +163,7 @@ def test_mutants_are_seen(law: Callable[[], str], owner: Any, name: str, value: 
 
 @needs_kernels
 def test_a_token_is_the_same_without_kernels(kernels: None) -> None:
-    """Settings drawn at random, over every kind of row, in the widths that models have."""
+    """Random settings over every kind of row, in the widths of models, give the same tokens."""
     draw = random.Random(2)
     for seed in range(60):
         how: dict[str, Any] = {"temperature": draw.choice([0.0, 0.4, 1.0, 1.0, 2.0])}
@@ -187,7 +187,7 @@ def test_a_token_is_the_same_without_kernels(kernels: None) -> None:
 
 
 def test_a_prompt_is_known_by_itself() -> None:
-    """Its tokens are counted once; another prompt that is equal, or an old one's place in memory, gives its own."""
+    """A prompt's tokens are counted once; an equal prompt, or one at an old address, gets its own counts."""
     for _ in range(200):
         prompt = tuple(random.Random().randrange(50) for _ in range(5))
         assert sorted(set(sample.History(prompt, [1]).ids().tolist())) == sorted({*prompt, 1})

@@ -1,4 +1,4 @@
-"""Memory for weights: as good as torch's own, and faster where the system has huge pages."""
+"""Memory for weights behaves as torch's own, and is faster if the system has huge pages."""
 
 import gc
 import mmap
@@ -64,7 +64,7 @@ def test_memory_goes_back_with_the_last_tensor():
 
 
 def resident() -> int:
-    """Bytes that this process has in memory."""
+    """Return the resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
@@ -81,7 +81,7 @@ def test_pages_are_huge_where_the_system_has_them():
 
 
 def huge() -> int:
-    """Bytes of this process in huge pages."""
+    """Return this process's bytes in huge pages."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHugePages"))
 
@@ -152,9 +152,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a habit of glibc's")
 def test_what_is_freed_is_not_handed_back_at_once():
-    """Activations of a prompt come and go at every layer, and the system clears each page that it gives: 102,400 of these.
+    """Freed activations stay in the heap, so that a second prompt causes few page faults (before: 102,400).
 
-    What is mapped by itself goes back when it is freed; beside us torch's largest pieces are, with us they come from a heap that is kept.
+    Memory that is mapped by itself returns to the system when it is freed: torch's largest blocks are, unless Pellucid is imported.
     """
 
     def mapped_and_faults(*arguments: str) -> tuple[int, int]:

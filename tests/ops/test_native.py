@@ -1,4 +1,4 @@
-"""Each native kernel against float64, a row's bits among many, the choice of a twin; and torch's path, where there are no kernels."""
+"""Each native kernel against float64, a row's bits among others, the choice of an implementation, and torch's path without kernels."""
 
 import math
 from pathlib import Path
@@ -27,19 +27,19 @@ def rand(*shape: int, dtype: torch.dtype, seed: int = 0, scale: float = 1.0) -> 
 
 
 def near(y: Tensor, truth: Tensor, times: float = 1.0) -> bool:
-    """Whether y is truth but for rounding: relative to the largest value."""
+    """Return True if y is truth up to rounding, relative to the largest value."""
     gap = (y.double() - truth).abs().max().item()
     return gap <= times * TINY[y.dtype] * max(truth.abs().max().item(), 1e-3) and y.isfinite().all().item()
 
 
 def no_worse(y: Tensor, theirs: Tensor, truth: Tensor) -> bool:
-    """Whether y's error is at most twice that of torch, plus a tiny floor."""
+    """Return True if y's error is at most twice torch's, plus a tiny floor."""
     ours, other = ((t.double() - truth).abs().max().item() for t in (y, theirs))
     return ours <= 2 * other + 1e-6 * max(1.0, truth.abs().max().item())
 
 
 def test_kernels_are_built_where_they_can_be() -> None:
-    """Where torch knows AVX2 and there is a compiler, these tests are about the kernels; elsewhere about torch."""
+    """With AVX2 and a compiler these tests run on the kernels, elsewhere on torch."""
     if make.compiler() is None or "AVX" not in torch.backends.cpu.get_cpu_capability():
         assert not native.available()
         return
@@ -76,7 +76,7 @@ def test_norms(dtype: torch.dtype, width: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rms_rounds_before_its_weight_as_llama_does(dtype: torch.dtype) -> None:
-    """The kernel's bits are those of the formula wherever both have the same inverse root: here 1, so that only the rounding is left."""
+    """With an inverse root of 1, which leaves only the rounding, the kernel has the formula's bits."""
     x = torch.ones(1, 1, 64, dtype=dtype) * torch.tensor([1.0, -1.0], dtype=dtype).repeat(32)
     w = rand(64, dtype=dtype)
     assert torch.equal(ops.rms(x, w, 1e-2), (x.float() * torch.rsqrt(torch.tensor(1 + 1e-2))).to(dtype) * w)
@@ -97,7 +97,7 @@ def test_add_and_gates(dtype: torch.dtype, width: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gates_at_the_ends(dtype: torch.dtype) -> None:
-    """Far out, at infinity and for a NaN the kernels do what the functions do."""
+    """At large values, infinity and NaN the kernels do what the functions do."""
     x = torch.tensor([[-1e30, -200.0, -20.0, -8.0, -3.0, -1e-3, 0.0, 1e-3, 3.0, 8.0, 20.0, 200.0, 1e30, math.inf, math.nan]], dtype=dtype)
     for act in ACTS:
         y, truth = ops.gate(x, None, act)[0], ops.gate.__globals__["ACTS"][act](x.double())[0]
@@ -107,7 +107,7 @@ def test_gates_at_the_ends(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_many_rows_of_bf16(dtype: torch.dtype) -> None:
-    """Where torch multiplies bf16 slowly the kernel takes any number of rows, 64 at a time."""
+    """If torch multiplies bf16 slowly the kernel takes any number of rows, 64 at a time."""
     x, w, b = rand(2, 100, 48, dtype=dtype), rand(9, 48, dtype=dtype, seed=1), rand(9, dtype=dtype, seed=2)
     assert native.fits_linear(x, w, b) == (native.available() and dtype is torch.bfloat16 and not twins.BF16_IS_FAST)
     truth = x.double() @ w.double().T + b.double()
@@ -146,7 +146,7 @@ def test_angles_and_rotate(dtype: torch.dtype, interleaved: bool, width: int, he
 
 
 def paged(dtype: torch.dtype, seen: int, rows: int, heads: int, groups: int, key: int, value: int, size: int, seed: int = 0):
-    """A request of `seen` tokens whose last `rows` ask, in shuffled pages among others' rows."""
+    """Return a request of `seen` tokens whose last `rows` are queries, in shuffled pages among others' rows."""
     pages = -(-seen // size) + 3
     table = torch.randperm(pages, generator=torch.Generator().manual_seed(seed))
     pools = rand(pages * size, groups, key, dtype=dtype, seed=1), rand(pages * size, groups, value, dtype=dtype, seed=2)
@@ -229,7 +229,7 @@ def test_argmax(dtype: torch.dtype) -> None:
 
 
 def test_a_nan_and_ties_are_rounded_as_torch_does() -> None:
-    """bf16: halfway goes to even, a NaN stays one, what is too large becomes infinite."""
+    """In bf16 ties go to even, a NaN stays one, and what is too large becomes infinite."""
     if not native.available():
         return
     x = torch.tensor([[1.0, 2.0**-8, 3 * 2.0**-8, 3.0e38, math.nan, -math.inf, 1e-40] + [0.5] * 30]).bfloat16()
@@ -237,8 +237,8 @@ def test_a_nan_and_ties_are_rounded_as_torch_does() -> None:
     assert torch.equal(native.add(x, y).nan_to_num(7.0), (x + y).nan_to_num(7.0))
 
 
-def test_who_fits() -> None:
-    """Twins stand in only where they compute the same: their dtypes, their memory, a few rows, no gradients."""
+def test_which_calls_fit() -> None:
+    """Kernels are used only where they compute the same: for their dtypes, their memory layout, a few rows, no gradients."""
     x, w = torch.randn(4, 32), torch.randn(8, 32)
     assert native.fits_linear(x, w, None) == native.available()
     wrong = [
@@ -261,7 +261,7 @@ def test_gradients_flow_as_ever() -> None:
 
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:
-    """Threads never change a bit: every sum belongs to one thread."""
+    """Every sum belongs to one thread, so that their number changes no bit."""
     if not native.available():
         return
     x, w, before = rand(3, 500, dtype=torch.bfloat16), rand(4000, 500, dtype=torch.bfloat16, seed=1), torch.get_num_threads()
@@ -291,7 +291,7 @@ def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_one_openmp_runtime() -> None:
-    """The kernels use the threads that torch uses."""
+    """The kernels use torch's threads."""
     if not native.available():
         return
     native.add(torch.randn(1, 16), torch.randn(1, 16))

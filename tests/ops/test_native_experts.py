@@ -1,4 +1,4 @@
-"""The kernels of a mixture of experts against torch: the choice, the order of rows, the products of the chosen, and the way back."""
+"""The kernels of a mixture of experts against torch: the choice, the order of rows, the chosen products, and the combination."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def spec(E: int = 12, A: int = 3, groups: int = 1, groups_chosen: int = 1, few: 
 
 
 def both(f: Callable[[], Any]) -> tuple[Any, Any]:
-    """With kernels, and through torch."""
+    """Return the result with kernels, and through torch."""
     with native.off():
         theirs = f()
     return f(), theirs
@@ -56,7 +56,7 @@ def test_choices() -> None:
 
 
 def test_choices_at_the_ends() -> None:
-    """Of equals the lower number; NaN before all numbers; and whatever the scores, numbers of experts that are."""
+    """Of equal scores the lower expert is chosen, NaN before all numbers, and the indices are always valid."""
     ones = torch.ones(1, 2, 8)
     assert ops.best(ones, spec(8, 3)).tolist() == [[[0, 1, 2]] * 2]
     assert ops.best(ones, spec(8, 3, 4, 2)).tolist() == [[[0, 1, 2]] * 2]

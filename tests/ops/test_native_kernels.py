@@ -1,4 +1,4 @@
-"""A kernel's words have one order, that of its struct: the compiler holds FIELDS to it, and Python passes every word by its name."""
+"""A kernel's words have the order of its struct: the compiler checks FIELDS against it, and Python passes every word by name."""
 
 import ast
 import ctypes
@@ -29,7 +29,7 @@ def compiled(folder: Path, *how: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """A copy of the kernels' sources."""
+    """Return a copy of the kernels' sources."""
     folder = tmp_path / "native"
     shutil.copytree(make.HERE, folder, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.py"))
     return folder
@@ -71,13 +71,13 @@ def test_a_struct_out_of_order_does_not_compile(header: str, old: str, new: str,
 
 @needs_compiler
 def test_the_sources_as_they_are_compile(sources: Path) -> None:
-    """Else the test above could not fail for its own reason."""
+    """The unchanged sources compile, so that the test above fails for its own reason."""
     done = compiled(sources, "-fsyntax-only")
     assert done.returncode == 0, done.stderr
 
 
 def calls() -> Iterator[tuple[str, set[str]]]:
-    """Every `call("kernel", ..., word=...)` in the package, by the kernels it may mean."""
+    """Yield every `call("kernel", ..., word=...)` in the package, by the kernels that it may mean."""
     for path in make.HERE.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "call":
@@ -86,14 +86,14 @@ def calls() -> Iterator[tuple[str, set[str]]]:
 
 
 def kernels_of(name: ast.expr) -> list[str]:
-    """The kernels that a call's first argument may name."""
+    """Return the kernels that a call's first argument may name."""
     if isinstance(name, ast.JoinedStr):
         return [f"{name.values[0].value}{form}" for form in ("int8", "int4")]  # type: ignore[attr-defined]
     return [name.value] if isinstance(name, ast.Constant) else ["linear", "linear_wide", "many", "many_wide"]
 
 
 def unlike(ops: dict[str, library.Op]) -> dict[str, Any]:
-    """The calls whose words are not those of their kernel, and the kernels that nothing calls."""
+    """Return the calls whose words are not those of their kernel, and the kernels that nothing calls."""
     packed = list(calls())
     wrong = {name: words for name, words in packed if name not in ops or words != set(ops[name].fields)}
     return wrong | dict.fromkeys(ops.keys() - {name for name, _ in packed}, "is not called")
@@ -105,7 +105,7 @@ def test_every_call_names_the_words_of_its_kernel() -> None:
 
 
 def test_a_call_with_other_words_is_seen() -> None:
-    """A field that the struct renames, loses or gains, and a kernel that nothing calls."""
+    """Seen are a field that the struct renames, loses or gains, and a kernel that nothing calls."""
     if library.lib is None:
         return
     add = library.lib.ops["add"]
@@ -125,7 +125,7 @@ def test_words_go_to_their_fields_in_any_order() -> None:
 
 @pytest.mark.parametrize("line", ["add qqq x, y, z, n", "add qqqqq x, y, z, n", "add qqqq x, y, y, n"])
 def test_a_description_that_does_not_agree_is_refused(line: str) -> None:
-    """At load, and so the library is not used."""
+    """A library whose description differs is not used."""
     assert library.described("add qqqq x, y, z, n")["add"].fields == ("x", "y", "z", "n")
     with pytest.raises(OSError, match="kernel add: "):
         library.described(line)
@@ -152,7 +152,7 @@ static void twice(const Twice<T>& a, Work& work) {
 
 @needs_compiler
 def test_a_new_kernel_is_a_struct_two_functions_and_a_line(sources: Path) -> None:
-    """Written into a copy, it is compiled, described and called by its name."""
+    """A kernel written into a copy is compiled, described and called by its name."""
     with open(sources / "rows.h", "a", encoding="utf-8") as header:
         header.write(TWICE)
     replaced(sources / "kernels.cpp", "  BOTH(linear) BOTH(embedding)", "  BOTH(twice) BOTH(linear) BOTH(embedding)")

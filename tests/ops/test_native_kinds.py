@@ -1,4 +1,4 @@
-"""Kernels of what only some kinds of attention need: a latent cache, an encoder's memory, biases by distance, computed positions."""
+"""Kernels of special kinds of attention: a latent cache, an encoder's memory, biases by distance, computed positions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ def _no_grad() -> Iterator[None]:
 
 
 def latent_case(dtype: torch.dtype, seen: int, h: int, k: int, r: int, w: int, c: int, size: int = 3) -> tuple[Any, ...]:
-    """One row over a request of `seen` tokens in shuffled pages: (q, q_rot, segment, up_k, up_v)."""
+    """Return one row over a request of `seen` tokens in shuffled pages: (q, q_rot, segment, up_k, up_v)."""
     table = torch.randperm(-(-seen // size) + 2, generator=torch.Generator().manual_seed(seen))
     pools = rand(len(table) * size, c, dtype=dtype), rand(len(table) * size, r, dtype=dtype, seed=1)
     slots, at = table[torch.arange(seen) // size] * size + torch.arange(seen) % size, torch.tensor([[seen - 1]])
@@ -63,7 +63,7 @@ def test_latents_where_they_lie(dtype: torch.dtype) -> None:
 
 
 def memories(dtype: torch.dtype) -> None:
-    """Rows of two requests, each against its own encoder's rows."""
+    """Return rows of two requests, each against its own encoder's rows."""
     kept = [(rand(1, s, 2, 24, dtype=dtype, seed=s), rand(1, s, 2, 9, dtype=dtype, seed=s + 1)) for s in (1, 37)]
     q, at = rand(1, 2, 4, 24, dtype=dtype), torch.tensor([[3, 5]])
     segments = [Segment(i, slice(i, i + 1), at[:, i : i + 1], lambda s=s: torch.arange(s[0].shape[1])[None], lambda s=s: s, kept=s)
@@ -126,7 +126,7 @@ def test_sinusoids(dtype: torch.dtype) -> None:
 
 
 def bends(dtype: torch.dtype) -> None:
-    """Each row by its own text's length, on both sides of the border and far beyond."""
+    """Return each row's angles by its own text's length, on both sides of the border and far beyond."""
     at, totals = torch.tensor([[5, 31, 32, 400]]), torch.tensor([[32, 33, 40, 500]])
     pairs = tuple(1.0 + i / 3 for i in range(8)), tuple(2.0 + i * i for i in range(8))
     for scaling in (Dynamic(3.0, 32), LongRope(*pairs, 32, 1.2)):

@@ -1,4 +1,4 @@
-"""The small kernels that single families ask for, and attention under every mask that is plain data: against float64 and torch."""
+"""The small kernels of single families, and attention under every mask of plain data, against float64 and torch."""
 
 import math
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def masks(dtype: torch.dtype) -> dict[str, Mask]:
 
 
 def truth(q: Tensor, segment: Any, mask: Mask, scale: float) -> Tensor:
-    """Attention in float64, by the mask's functions."""
+    """Return attention in float64, by the mask's functions."""
     mask = replace(mask, sinks=None if mask.sinks is None else mask.sinks.double())
     k, v = (t.double() for t in segment.read())
     return ops.attend.__globals__["attend_reference"](q.double(), segment, mask, scale, (), (k, v))
@@ -103,7 +103,7 @@ def test_a_mask_told_wrong_is_seen(name: str, wrong: Callable[[Mask], Mask], mon
 @kernels
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_of_several_requests_in_one_call(dtype: torch.dtype) -> None:
-    """Each row under its own table: what one call a request gives, bit for bit. A row at position -1 gives 0."""
+    """Rows under tables of their own give the bits of one call a request; a row at position -1 gives 0."""
     pools = rand(60, 2, 24, dtype=dtype), rand(60, 2, 9, dtype=dtype, seed=1)
     q, at = rand(1, 4, 4, 24, dtype=dtype, seed=2), torch.tensor([[13, 0, -1, 29]])
     tables = torch.stack([torch.randperm(20, generator=torch.Generator().manual_seed(i))[:10] for i in range(4)])
@@ -157,7 +157,7 @@ def test_bands_meet_as_functions_do() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_norms_of_single_families(dtype: torch.dtype, width: int) -> None:
-    """Gemma's, whose weight counts from 1 and is not rounded before; and one without a weight."""
+    """Gemma's weight counts from 1 and is not rounded before; another norm has no weight."""
     x, w = rand(2, 5, width, dtype=dtype, scale=3) + 1, rand(width, dtype=dtype, seed=1)
     d = x.double()
     inverse = torch.rsqrt(d.pow(2).mean(-1, keepdim=True) + 1e-5)

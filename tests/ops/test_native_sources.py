@@ -1,4 +1,4 @@
-"""The kernels that run are built from the sources beside them. A checkout with stale ones warns, and its tests stop; a wheel is silent."""
+"""The kernels that run are built from the sources beside them: a checkout with stale ones warns and its tests stop, a wheel is silent."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ PACKAGE = Path(pellucid.__file__).parent
 
 
 def checkout(root: Path) -> Path:
-    """Make a checkout at `root` with its own copy of the ops, the rest linked. Returns its folder of kernels."""
+    """Make a checkout at `root` with its own copy of the ops, the rest linked. Return its folder of kernels."""
     package = root / "src" / "pellucid"
     package.mkdir(parents=True)
     (root / "hatch_build.py").touch()
@@ -39,7 +39,7 @@ def remove(folder: Path) -> None:
 
 
 def stale(folder: Path) -> None:
-    """Only the fastest library is of other sources: the next one is loaded, and still there is a warning."""
+    """Make the fastest library stale only: the next one is loaded, and the warning still comes."""
     path = folder / f"kernels_{library.wanted()[0]}.so"
     path.write_bytes(path.read_bytes().replace(make.digest().encode(), b"0" * 16))
 
@@ -53,7 +53,7 @@ def test_the_loaded_library_is_that_of_the_sources() -> None:
 
 @pytest.mark.parametrize(("spoil", "words"), [(edit, "kernels_avx2.so"), (stale, ".so"), (remove, "not built, so")])
 def test_a_stale_library_is_reported(spoil: Callable[[Path], None], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a copy: no sentence before it is spoiled, one line with the command after, and none outside a checkout."""
+    """In a copy a line with the build command follows the unspoiled output; outside a checkout there is none."""
     if not CAN:
         return
     folder = checkout(tmp_path)
@@ -68,7 +68,7 @@ def test_a_stale_library_is_reported(spoil: Callable[[Path], None], words: str, 
 
 
 def test_a_library_of_an_older_design_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that has a digest and no other symbol of today is passed over, so the package imports and says how to build."""
+    """A library with a digest but without today's symbols is skipped, so that the package imports and says how to build."""
     if not CAN:
         return
     source = tmp_path / "old.cpp"
@@ -91,7 +91,7 @@ def test_a_command_warns_on_stderr(tmp_path: Path) -> None:
 
 
 def test_a_test_run_stops_at_stale_kernels(tmp_path: Path) -> None:
-    """Under this suite's own conftest, whatever is tested; with kernels of its sources it runs."""
+    """Under this suite's own conftest any test stops at stale kernels, and runs with fresh ones."""
     if not CAN:
         return
     folder, here = checkout(tmp_path), Path(__file__).parents[1]
@@ -113,7 +113,7 @@ def test_a_test_run_stops_at_stale_kernels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [lambda sources=None: make.digest(), lambda sources=None: ""])
 def test_the_checks_see_a_digest_of_other_files(wrong: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A digest that does not read the sources beside the library finds an edited header in order."""
+    """The mutant is a digest of other files, for which an edited header goes unnoticed."""
     if not CAN:
         return
     monkeypatch.setattr(library, "digest", wrong)

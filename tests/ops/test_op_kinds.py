@@ -1,4 +1,4 @@
-"""Every op that a record may name has one OpKind, defined beside it: its formula, its labels, and whether it is a product."""
+"""Every op of a record has one OpKind, defined beside it: its formula, its labels, and whether it is a product."""
 
 import ast
 import re
@@ -17,14 +17,14 @@ PRODUCTS = {"linear", "experts", "attend", "attend latent", "scores", "look", "p
 
 
 def noted(source: str) -> Iterator[str]:
-    """The second argument of every call of note: how the op is named."""
+    """Yield the second argument of every call of note, which names the op."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "note":
             yield ast.unparse(node.args[1])
 
 
 def strays() -> list[str]:
-    """Notes whose op is a string, and so no kind's name. A stage of sampling is called as its setting is."""
+    """Return notes whose op is a string instead of a kind's name; stages of sampling have their setting's name."""
     names = {path.name: list(noted(path.read_text(encoding="utf-8"))) for path in sorted((PACKAGE / "ops").rglob("*.py"))}
     assert sum(map(len, names.values())) > 30
     return [f"{file}: {name}" for file, noted_names in names.items() for name in noted_names if not name.endswith(".name")]
@@ -48,12 +48,12 @@ def test_two_ops_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_products_are_what_costs_by_its_own_flops() -> None:
-    """All else is counted as elementwise work; a view is no work."""
+    """Everything else is counted as elementwise work, and a view as none."""
     assert {op for op in KINDS if is_product(op)} == PRODUCTS and is_product(None) and not is_product("an op of a later version")
 
 
 def test_the_page_asks_for_ops_that_there_are() -> None:
-    """Where the page looks for a tensor by its op, an op of this name is noted."""
+    """Every op name in the page's sources is noted."""
     text = "".join(path.read_text(encoding="utf-8") for path in PAGE.rglob("*") if path.suffix in (".ts", ".svelte"))
     wanted = set(re.findall(r"\.op === \"([^\"]+)\"", text))
     assert wanted and wanted <= KINDS.keys()

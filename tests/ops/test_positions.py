@@ -1,4 +1,4 @@
-"""Where a token stands: rotary turns and their scalings against their papers, learned positions, slopes, and none at all."""
+"""Positions of tokens: rotations and their scalings against their papers, learned positions, slopes, and none at all."""
 
 import importlib
 import math
@@ -40,12 +40,12 @@ def rows(*shape: int, seed: int = 0) -> Tensor:
 
 
 def rotate_at(x: Tensor, at: Tensor, rope: c.Rope) -> Tensor:
-    """x [B T H K] turned at positions [B T]."""
+    """Return x [B T H K] rotated at positions [B T]."""
     return ops.rotate(x, ops.angles(at, rope, x.dtype), rope.interleaved)
 
 
 def by_hand(pair: int, rope: c.Rope) -> float:
-    """Radians a token of one pair, in Python's floats, as the papers write it."""
+    """Return a pair's radians per token, in Python's floats, as the papers write it."""
     w = rope.theta ** (-2 * pair / rope.width)
     match rope.scaling:
         case None:
@@ -69,7 +69,7 @@ def by_hand(pair: int, rope: c.Rope) -> float:
 
 
 def from_one(rope: c.Rope, dtype: torch.dtype, device: Any = "cpu", totals: object = None) -> Tensor:
-    """Pairs counted from 1, as popular texts do."""
+    """Count pairs from 1, as a mutant."""
     return frequencies(rope, dtype, device) * rope.theta ** (-2 / rope.width)
 
 
@@ -79,7 +79,7 @@ def from_one(rope: c.Rope, dtype: torch.dtype, device: Any = "cpu", totals: obje
     whole_width=(rotate, "frequencies", lambda r, d, v="cpu", t=None: frequencies(r, d, v) ** 2),
 )
 def test_14_frequencies() -> float:
-    """Every scaling against its formula, relative to the frequency."""
+    """Every scaling equals its formula, relative to the frequency."""
     gaps = [0.0]
     for rope in ROPES:
         at = torch.tensor([[0, 1, 700]])
@@ -92,7 +92,7 @@ def test_14_frequencies() -> float:
 
 
 def test_14_scalings_differ() -> None:
-    """The scaled variants bend some pairs and keep others: the formulas above have all their branches met."""
+    """Scaled variants change some pairs and keep others, so that every branch of the formulas is met."""
     for name, s in SCALINGS.items():
         ratio = frequencies(c.Rope(WIDTH, 500.0, scaling=s), torch.float64) / frequencies(c.Rope(WIDTH, 500.0), torch.float64)
         if name not in ("plain", "linear"):
@@ -100,7 +100,7 @@ def test_14_scalings_differ() -> None:
 
 
 def test_14_wavelengths() -> None:
-    """Width 128, theta 10000: a full turn takes 6.28 to 54,410 tokens."""
+    """For width 128 and theta 10000 a full rotation takes 6.28 to 54,410 tokens."""
     w = 2 * math.pi / frequencies(c.Rope(128), torch.float64)
     assert abs(w[0] - 2 * math.pi) < 1e-12 and abs(w[-1] - 54_410) < 1 and len(w) == 64
 
@@ -111,18 +111,18 @@ def test_14_factor_one_is_plain(scaling: Any) -> None:
 
 
 def one_sided(x: Tensor, pair: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
-    """A reflection instead of a turn for the second channel of each pair."""
+    """Reflect the second channel of each pair instead of rotating it, as a mutant."""
     return turn(x, (pair[0], pair[1].abs()), interleaved)
 
 
 def late(at: Tensor, rope: c.Rope, dtype: torch.dtype, totals: object = None) -> tuple[Tensor, Tensor]:
-    """Angles of squared positions: not linear, so a difference is not all that counts."""
+    """Use angles of squared positions, for which a difference is not all that counts, as a mutant."""
     return angles(at * at, rope, dtype)
 
 
 @law(1e-8, one_sided=(ops, "rotate", one_sided), not_linear=(ops, "angles", late))
 def test_14_only_distance_counts() -> float:
-    """q·k at m and n are those at m + s and n + s, s up to 100,000."""
+    """q·k at m and n equals that at m + s and n + s, for s up to 100,000."""
     q, k, at, gaps = rows(1, 9, 2, WIDTH), rows(1, 9, 2, WIDTH, seed=1), torch.arange(9)[None], [0.0]
     for rope in ROPES:
         score = lambda s: torch.einsum("bthk,bshk->bhts", rotate_at(q, at + s, rope), rotate_at(k, at + s, rope))  # noqa: E731
@@ -132,7 +132,7 @@ def test_14_only_distance_counts() -> float:
 
 @law(1e-12, stretched=(ops, "angles", lambda *a: tuple(x * 1.01 for x in angles(*a))))
 def test_14_norms_are_kept() -> float:
-    """A turn keeps the length of every row; YaRN's amount alone stretches it."""
+    """A rotation keeps the length of every row; only YaRN's amount scales it."""
     x, at, gaps = rows(2, 9, 2, WIDTH), torch.arange(9).expand(2, 9) * 31, [0.0]
     for rope in ROPES:
         amount = rope.scaling.amount if isinstance(rope.scaling, c.Yarn) else 1.0
@@ -142,7 +142,7 @@ def test_14_norms_are_kept() -> float:
 
 @law(1e-12, same_layout=(ops, "rotate", lambda x, pair, interleaved: turn(x, pair, False)))
 def test_14_layouts() -> float:
-    """Side by side or half a width apart: the same turn, the channels in another order."""
+    """Pairs side by side and half a width apart give the same rotation with permuted channels."""
     x, at = rows(1, 9, 2, WIDTH), torch.arange(9)[None]
     order = torch.arange(WIDTH).view(-1, 2).T.flatten()  # 0 2 4 ... 1 3 5 ...
     return far(rotate_at(x, at, c.Rope(WIDTH, interleaved=True))[..., order], rotate_at(x[..., order], at, c.Rope(WIDTH)))
@@ -150,7 +150,7 @@ def test_14_layouts() -> float:
 
 @law(0.0, whole=(ops, "rotate", lambda x, pair, i: torch.cat([turn(h, pair, i) for h in x.split(WIDTH, -1)], -1)))
 def test_14_partial() -> float:
-    """Channels beyond the rotary width keep every bit, the first turn as a head of that width."""
+    """Channels beyond the rotary width keep every bit; the first rotate as a head of that width."""
     x, at = rows(1, 9, 2, 2 * WIDTH), torch.arange(9)[None]
     wrong = 0.0
     for interleaved in (False, True):
@@ -163,7 +163,7 @@ def test_14_partial() -> float:
 
 @law(1e-9, once=(ops, "angles", late))
 def test_14_models_do_not_know_where_they_start() -> float:
-    """All positions plus 1000: the same logits."""
+    """Adding 1000 to all positions gives the same logits."""
 
     def moved(model: Decoder) -> float:
         tokens = ids(1, 9)
@@ -174,7 +174,7 @@ def test_14_models_do_not_know_where_they_start() -> float:
 
 
 def hand_slopes(heads: int) -> Tensor:
-    """2^(-8/n), 2^(-16/n), ... of arXiv 2108.12409."""
+    """Return 2^(-8/n), 2^(-16/n), ... of arXiv 2108.12409."""
     return torch.tensor([2 ** (-8 * (h + 1) / heads) for h in range(heads)], dtype=torch.float64)
 
 
@@ -182,7 +182,7 @@ mask_module = importlib.import_module("pellucid.batch.mask")
 
 
 def attended(tokens: Tensor, at: Tensor | None = None) -> dict[str, Tensor]:
-    """Recorded tensors of a model of one layer with ALiBi's bias."""
+    """Return the records of a model of one layer with ALiBi's bias."""
     model = tiny(replace(LLAMA, layers=(c.Layer(c.Attention(4, 2, 8), c.Mlp(48)),)))
     slanted = replace(causal, bias=mask_module.alibi(hand_slopes(4)))
     with torch.no_grad(), watch(model) as seen:
@@ -195,7 +195,7 @@ def attended(tokens: Tensor, at: Tensor | None = None) -> dict[str, Tensor]:
     one_slope=(mask_module, "alibi", lambda slopes: alibi(slopes[:1].expand(4))),
 )
 def test_15_alibi() -> float:
-    """Scores are q·k / √K less slope times distance; the kernel agrees with the reference beside it."""
+    """Scores are q·k / √K minus slope times distance, and the kernel agrees with the reference."""
     seen = attended(ids(1, 9))
     q, k = seen["layers.0.attn.q"][0], seen["layers.0.attn.k"][0].repeat_interleave(2, 1)
     distance = torch.arange(9)[:, None] - torch.arange(9)
@@ -218,7 +218,7 @@ def test_15_learned_positions() -> float:
 
 @pytest.mark.parametrize("wrong", [V, V + 1000, -1])
 def test_15_ids_out_of_range(wrong: int) -> None:
-    """An id that the table does not hold is refused by name; so is a text longer than learned positions."""
+    """An id beyond the table, or a text beyond the learned positions, is refused by name."""
     model = Model("tiny", tiny("gpt2"), family("gpt2"), {}, None)
     model(torch.tensor([[0, V - 1]]))
     with pytest.raises(UseError, match=str(wrong)):
@@ -234,7 +234,7 @@ def test_15_ids_out_of_range(wrong: int) -> None:
 
 @law(positioned=(Attention, "mask", lambda self, step: replace(bidirectional, bias=alibi(hand_slopes(4)))))
 def test_15_no_positions() -> float:
-    """Without any, and both ways, a model does not know the order of its tokens: A(x[p]) = A(x)[p]. Under a causal mask it does."""
+    """A bidirectional model without positions ignores the order of its tokens, A(x[p]) = A(x)[p]; under a causal mask it does not."""
     model = tiny(replace(LLAMA, layers=(c.Layer(c.Attention(4, 2, 8, causal=False), c.Mlp(48)),) * 2))
     tokens, order = ids(1, 9), torch.randperm(9, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -257,7 +257,7 @@ narrower = (attention, "window", lambda n, right=attention.window: right(n - 1))
 
 @law(0.0, wider=wider, narrower=narrower)
 def test_16_windows() -> float:
-    """A window counts the token itself: 1 sees itself alone, L sees all, 3 sees the pattern of three; cached or not."""
+    """A window counts the token itself: 1 is itself alone, L is all, 3 is the pattern of three; cached or not."""
     tokens, wrong = ids(1, 9), 0.0
     back = torch.arange(9)[:, None] - torch.arange(9)
     for n in (1, 3, 8, 9, 40):
@@ -274,7 +274,7 @@ def test_16_windows() -> float:
 
 
 def logits_with_sinks(model: Decoder, value: float, tokens: Tensor) -> Tensor:
-    """Logits with every sink at this value, plainly and over pages."""
+    """Return the logits with every sink at this value, plainly and over pages."""
     for layer in model.layers:
         layer.attn.sinks.data.fill_(value)
     return torch.stack([model(tokens)[0], serve(model, {0: tokens[0]}, [{0: 2}, *[{0: 1}] * 7], PagedCache(8, 2))[0]])
@@ -282,7 +282,7 @@ def logits_with_sinks(model: Decoder, value: float, tokens: Tensor) -> Tensor:
 
 @law(dropped=without(Attention, "sinks"), wider=wider)
 def test_16_sinks() -> float:
-    """A sink of -inf is none; one far above all scores takes everything; and it is kept whatever the window lets go."""
+    """A sink of -inf is none, one far above all scores takes everything, and a window keeps it."""
     tokens, model, plain = ids(1, 9), windowed(3, sinks=True), windowed(3)
     plain.load_state_dict(model.state_dict(), strict=False)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""From logits to a token: transformers judges the stages in float64, and what is off changes no bit."""
+"""From logits to a token: transformers judges the stages in float64, and a setting that is off changes no bit."""
 
 import re
 import shutil
@@ -38,14 +38,14 @@ INF = float("inf")
 
 
 def logits(seed: int = 0, dtype: torch.dtype = torch.float64, size: int = V) -> Tensor:
-    """Random logits with a few that stand out and some that may not be chosen."""
+    """Return random logits with a few that stand out and some at -inf."""
     x = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3
     x[::17] = -INF
     return x.to(dtype)
 
 
 def gap(a: Tensor, b: Tensor) -> float:
-    """How far two rows of logits are apart, but for a constant; infinitely where they cut other tokens."""
+    """Return how far two rows of logits are apart up to a constant; infinite if they cut other tokens."""
     a, b = a.double().log_softmax(-1), b.double().log_softmax(-1)
     if not torch.equal(a == -INF, b == -INF):
         return INF
@@ -84,12 +84,12 @@ def settled(how: dict[str, Any]) -> Sampling:
 
 
 def put(table: str, **functions: Any) -> tuple[Any, str, Any]:
-    """A mutant: other functions in a table of stages."""
+    """Return a mutant: other functions in a table of stages."""
     return sample, table, {**getattr(sample, table), **functions}
 
 
 def order(table: str, *names: str) -> tuple[Any, str, Any]:
-    """A mutant: these stages first."""
+    """Return a mutant: these stages first."""
     current = getattr(sample, table)
     return sample, table, {name: current[name] for name in (*names, *current)}
 
@@ -109,7 +109,7 @@ def order(table: str, *names: str) -> tuple[Any, str, Any]:
     top_p_first=order("CUTS", "top_p"),
 )
 def test_stages_are_transformers() -> float:
-    """Every stage alone and in company, in float64."""
+    """Every stage, alone and with others, is transformers' in float64."""
     gaps = []
     for seed, how in enumerate(SETTINGS):
         x = logits(seed)
@@ -127,7 +127,7 @@ def test_stages_are_transformers() -> float:
     prompt_too=put("CHANGES", presence=lambda x, s, h: sample.presence(x, s, sample.History((), [*h.prompt, *h.output]))),
 )
 def test_penalties_of_the_output() -> float:
-    """OpenAI's formula: a logit loses frequency · count + presence where the count is no 0. Greedy sees them too."""
+    """OpenAI's formula: a counted token's logit loses frequency · count + presence, in greedy decoding too."""
     x, counts = logits(3), Counter(OUTPUT)
     gaps = []
     for presence, frequency in ((0.7, 0.0), (0.0, 0.4), (-0.3, 1.2)):
@@ -143,7 +143,7 @@ def test_penalties_of_the_output() -> float:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_what_is_off_changes_no_bit(dtype: torch.dtype) -> None:
-    """No stage runs at its neutral value; what cuts or adds nothing leaves the draw as it is."""
+    """No stage runs at its neutral value; a stage that cuts or adds nothing leaves the draw as it is."""
     x = logits(1, dtype)
     wide = x.double() if dtype == torch.float64 else x.to(torch.float32)
     (first, raw), (last, shares) = stages(x, Sampling(**{**OFF, "seed": 1}), PROMPT, OUTPUT)
@@ -159,12 +159,12 @@ def test_what_is_off_changes_no_bit(dtype: torch.dtype) -> None:
 
 
 def support(x: Tensor, **how: Any) -> list[int]:
-    """The tokens that may be drawn."""
+    """Return the tokens of positive probability."""
     return [i for i, p in enumerate(stages(x, settled(how))[-1][1].tolist()) if p > 0]
 
 
 def test_support_is_exact() -> None:
-    """Ties go to the lowest ids, exactly k; the one that crosses top_p is kept, and one always; min_p counts from the likeliest."""
+    """Ties go to the lowest ids, exactly k; the token that crosses top_p is kept, at least one; min_p is relative to the likeliest."""
     even = torch.zeros(10, dtype=torch.float64)
     even[4] = 1.0
     assert support(even, top_k=1) == [4] and support(even, top_k=4) == [0, 1, 2, 4] and support(even, top_k=10) == [*range(10)]
@@ -183,7 +183,7 @@ def test_support_is_exact() -> None:
 
 @pytest.mark.parametrize("few", [1, 2, 7, 100, 10**6])
 def test_a_nucleus_is_found_wherever_it_ends(few: int) -> None:
-    """Looked for among a few likeliest first: every size of these, against a sorted list, with ties."""
+    """Any number of likeliest tokens tried first gives the nucleus of a sorted list, with ties."""
     with swapped(cuts, "FEW", few):
         for seed in range(6):
             x = logits(seed, size=60)
@@ -198,7 +198,7 @@ def test_a_nucleus_is_found_wherever_it_ends(few: int) -> None:
 
 
 def test_temperature_near_nothing_is_greedy() -> None:
-    """No infinity and no NaN, however cold or hot, in the widths that models have."""
+    """However cold or hot, there is no infinity and no NaN, in the widths of models."""
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         x = logits(2, dtype)
         best = choose(x, Sampling())
@@ -220,7 +220,7 @@ def test_greedy_takes_the_first_of_equals() -> None:
 
 
 def test_log_probabilities_are_the_model_s_own() -> None:
-    """The likeliest few of a row, ties by id, whatever the sampling."""
+    """The likeliest few of a row, ties by id, do not depend on the sampling."""
     x = logits(5).round()
     of = sample.logprobs(x)
     assert torch.equal(of, x.log_softmax(-1))
@@ -237,7 +237,7 @@ TABLE += [(2**64 - 1, 5, 0.32732576421812576)]
 
 
 def test_uniforms_are_known() -> None:
-    """SplitMix64's published outputs, and five numbers that any other implementation must give."""
+    """SplitMix64's published outputs, and the numbers that any other implementation must give, hold."""
     known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert [splitmix(1234567, n) for n in range(5)] == known
     assert [(seed, step, uniform(seed, step)) for seed, step, _ in TABLE] == TABLE
@@ -248,7 +248,7 @@ def test_uniforms_are_known() -> None:
 
 @pytest.mark.skipif(not shutil.which("node"), reason="runs the page's language")
 def test_javascript_gives_the_same() -> None:
-    """The program that docs/sampling.md shows."""
+    """The program in docs/sampling.md gives the same numbers."""
     (code,) = re.findall(r"```js\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
     pairs = ",".join(f"[{seed}n,{step}]" for seed, step, _ in TABLE)
     code += f"console.log(JSON.stringify([{pairs}].map(([seed, step]) => uniform(seed, step))))"
@@ -257,7 +257,7 @@ def test_javascript_gives_the_same() -> None:
 
 
 def uneven(u: Tensor, bins: int = 16) -> float:
-    """Chi-square of pairs (u[i], u[i+1]) over bins x bins, in standard deviations from what chance gives."""
+    """Return the chi-square of pairs (u[i], u[i+1]) over bins x bins, in standard deviations from chance."""
     pairs = (u[:-1] * bins).long() * bins + (u[1:] * bins).long()
     counts = torch.bincount(pairs, minlength=bins**2).double()
     expected = len(pairs) / bins**2
@@ -266,14 +266,14 @@ def uneven(u: Tensor, bins: int = 16) -> float:
 
 
 def lumps(uniform: Callable[[int, int], float]) -> float:
-    """The most uneven of: successive steps of a seed, one step of successive seeds, one step of siblings."""
+    """Return the most uneven of: successive steps of a seed, one step of successive seeds, one step of siblings."""
     n = 20_000
     streams = [[uniform(5, i) for i in range(n)], [uniform(i, 0) for i in range(n)], [uniform(sibling(9, i), 3) for i in range(n)]]
     return max(abs(uneven(torch.tensor(stream, dtype=torch.float64))) for stream in streams)
 
 
 def test_uniforms_are_even() -> None:
-    """Neither lumps nor pairs; multiples of 2^-53 below 1, no two alike. A Weyl sequence is found out."""
+    """Uniforms have no lumps and no pairs, are multiples of 2^-53 below 1, all different; a Weyl sequence is seen."""
     assert lumps(uniform) < 5.0
     numbers = [uniform(seed, step) for seed in (0, 1, -1) for step in range(5000)]
     assert all(0.0 <= u < 1.0 and (u * 2**53).is_integer() for u in numbers) and len(set(numbers)) == len(numbers)
@@ -282,7 +282,7 @@ def test_uniforms_are_even() -> None:
 
 
 def test_a_draw_is_the_first_sum_beyond() -> None:
-    """Never a token of probability 0, from the first number to the last; many at once are the same as one by one."""
+    """A token of probability 0 is never drawn, and many draws at once are those one by one."""
     shares = torch.tensor([0.0, 0.5, 0.0, 0.25, 0.25, 0.0], dtype=torch.float64)
     last = 1.0 - 2.0**-53
     u = torch.tensor([0.0, 0.4999, 0.5, 0.7499, 0.75, last], dtype=torch.float64)
@@ -313,7 +313,7 @@ def test_a_draw_follows_from_seed_step_and_logits() -> None:
     assert text(how) == text(how) == [int(draw(shares, uniform(1, i))) for i in range(30)]
     texts = [text(how, i) for i in range(4)]
     assert len({tuple(t) for t in texts}) == 4
-    assert texts[2] == text(Sampling(**{**asdict(how), "seed": sibling(1, 2)}))  # a sibling's own seed, told, repeats it alone
+    assert texts[2] == text(Sampling(**{**asdict(how), "seed": sibling(1, 2)}))  # a sibling's recorded seed repeats it alone
     assert text(Sampling(**{**asdict(how), "seed": 2})) not in texts
     assert len({fresh() for _ in range(20)}) == 20 and all(0 <= fresh() < 2**53 for _ in range(20))
     with swapped(sample, "uniform", lambda seed, step: uniform(seed, 0)):
@@ -332,7 +332,7 @@ WRONG += [("top_k", None), *[("bias", value) for value in NO_BIAS]]
 
 @pytest.mark.parametrize("language", messages.LANGUAGES)
 def test_settings_are_judged(language: str) -> None:
-    """One line each: the field, what was found, what is allowed."""
+    """An error is one line: the field, its value, the allowed range."""
     messages.use(language)
     try:
         for name, value in WRONG:
@@ -353,7 +353,7 @@ def test_settings_are_judged(language: str) -> None:
 
 
 def test_settings_at_their_ends() -> None:
-    """Every end of every range is a setting that works; settings are values, and do not change."""
+    """Both ends of every range are accepted; settings are immutable values."""
     x = logits(6)
     for name, ends in {**LIMITS, **WHOLE}.items():
         for end in ends:

@@ -1,4 +1,4 @@
-"""The campaign of draws in its quick form, and the faults that it must find."""
+"""The quick form of the campaign of draws, and the faults that it must find."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def test_faults_are_found(number: int, name: str, mutant: Any) -> None:
 
 
 def test_known_chi_squares() -> None:
-    """Tables of the distribution: 3.841 and 10.828 with one degree of freedom are 0.05 and 0.001; pooled bins count as one."""
+    """With one degree of freedom 3.841 and 10.828 are 0.05 and 0.001, as in tables; pooled bins count as one."""
     half = torch.tensor([0.5, 0.5], dtype=torch.float64)
     for chi, p in ((3.841459, 0.05), (10.827566, 0.001)):
         off = (chi * 10_000) ** 0.5 / 2

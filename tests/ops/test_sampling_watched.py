@@ -1,4 +1,4 @@
-"""The stages of a draw under a watch: paths, axes and terms as everywhere; reading moves no bit, an edit is gone on from."""
+"""The stages of a draw under a watch have paths, axes and terms; reading changes no bit, and an edit takes effect."""
 
 import importlib
 from collections.abc import Callable
@@ -21,7 +21,7 @@ ORDER = ["logits", "bias", "repetition", "presence", "frequency", "temperature",
 
 
 def written(how: Sampling, model: Any, request: object = 0, index: int = 0) -> list[int]:
-    """Tokens as an engine takes them: forwards, and after each a draw of this request."""
+    """Return an engine's tokens: forwards, and after each a draw of this request."""
     out: list[int] = []
     while len(out) < NEW:
         with torch.no_grad():
@@ -34,7 +34,7 @@ def written(how: Sampling, model: Any, request: object = 0, index: int = 0) -> l
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("how", [ALL, Sampling(1.0, top_p=0.8, seed=4), Sampling(1.0, seed=4), Sampling(repetition=1.3), Sampling()])
 def test_reading_moves_no_bit(how: Sampling, dtype: torch.dtype) -> None:
-    """The same tokens; each stage that ran is there once a step, and is what `stages` tells."""
+    """The tokens are the same; each stage that ran is recorded once a step, with the value of `stages`."""
     model = tiny("llama", dtype)
     plain = written(how, model)
     with watch(model) as seen:
@@ -52,7 +52,7 @@ def test_reading_moves_no_bit(how: Sampling, dtype: torch.dtype) -> None:
 
 
 def off_by(seen: Watch) -> float:
-    """How far sums of terms are from their cells."""
+    """Return how far sums of terms are from their cells."""
     gaps = [0.0]
     for s in seen:
         if s.path != "sample.logits":
@@ -88,15 +88,15 @@ EDITS: list[tuple[str, Callable[[Tensor], Tensor], int]] = [
 
 @pytest.mark.parametrize(("name", "edit", "token"), EDITS)
 def test_an_edit_is_gone_on_from(name: str, edit: Callable[[Tensor], Tensor], token: int) -> None:
-    """Also one that brings back a token which was cut."""
+    """An edit takes effect on the draw, also one that brings back a cut token."""
     model = tiny("llama")
     with watch(model, edit={f"sample.{name}": edit}) as seen:
         assert written(ALL, model) == [token] * NEW
     assert {s.source for s in seen if s.path == f"sample.{name}"} == {"edited"}
 
 
-def test_only_whom_it_watches() -> None:
-    """One request's draws; nothing of a model without a watch; nothing is left after an exception."""
+def test_only_the_watched_request() -> None:
+    """A watch records one request's draws, nothing of another model, and an exception leaves nothing behind."""
     model, other = tiny("llama"), tiny("gpt2")
     with watch(model, request="mine") as seen:
         for request in ("mine", "other"):

@@ -232,7 +232,7 @@ def test_a_stage_without_a_deadline_is_seen(name: str) -> None:
         assert asyncio.run(lasted(name)) == (True, True)
 
 
-def test_whose_turn_is_ours_waits() -> None:
+def test_a_running_answer_has_no_deadline() -> None:
     """A connection has no deadline while the server computes its answer, and stays open after it."""
 
     async def scene() -> None:
@@ -269,7 +269,7 @@ def test_one_answer_after_another_is_no_long_one() -> None:
     asyncio.run(scene())
 
 
-def test_strangers_take_nobody_s_place() -> None:
+def test_strangers_take_no_known_place() -> None:
     """A flood of silent connections closes neither a connection that has shown the token nor one that shows it later."""
 
     async def scene() -> None:
@@ -301,7 +301,7 @@ def test_strangers_take_nobody_s_place() -> None:
     asyncio.run(scene())
 
 
-def test_who_is_refused_is_closed() -> None:
+def test_a_refused_connection_is_closed() -> None:
     """A wrong token, another site or no token gets one answer, and the connection is closed."""
 
     async def scene() -> None:

@@ -109,7 +109,7 @@ def test_heads_that_misbehave(server: Running) -> None:
     assert server.ask("/api/models")[0] == 200
 
 
-def test_who_leaves_in_the_middle_leaves_no_thread(server: Running) -> None:
+def test_an_unfinished_request_leaves_no_thread(server: Running) -> None:
     """After unfinished bodies and runs whose client left, the process has no more threads than before, and answers."""
     body = json.dumps({"model": "pellucid/capitals-llama", "prompt": "The", "new": 200}).encode()
     more = (f"Authorization: Bearer {server.token}", "Content-Type: application/json", f"Content-Length: {len(body)}")
@@ -165,7 +165,7 @@ serve(0, None, ready)
 
 
 def test_it_ends_where_an_exception_would_be_dropped() -> None:
-    """Ctrl-C ends the process even inside a finalizer, where a raised exception is lost."""
+    """Ctrl-C ends the process even inside a weakref's callback, where a raised exception is lost."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", UNHEARD], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "told\n", "")

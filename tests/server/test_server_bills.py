@@ -123,7 +123,7 @@ def test_reasons_lead_to_single_tensors(api: Served) -> None:
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "t5-small", "gpt-oss-20b", "pellucid/capitals"])
-def test_every_single_tensor_is_told(api: Served, name: str) -> None:
+def test_every_single_tensor_is_listed(api: Served, name: str) -> None:
     """The document lists every tensor of the model with its shape, and their numbers add up to the bill."""
     counted = api.get("/api/count/weights", "counted", model=name)["weights"]
     bill, every = pellucid.count(name), {w.path: w for w in weights(meta_model(described(name)[1], torch.bfloat16))}

@@ -49,7 +49,7 @@ def resident() -> int:
 
 
 def looked_at(runs: int, tokens: int, kept: int, counted: bool) -> list[tuple[int, int]]:
-    """Run `tokens` tokens several times and read two tables of each; return after each run the budget's bytes and the process's growth.
+    """Make `runs` runs of `tokens` tokens and read two tables of each; return after each the budget's bytes and the process's growth.
 
     counted: False leaves recomputed values out of the budget, the mutant.
     """

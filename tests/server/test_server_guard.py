@@ -142,7 +142,7 @@ def sound(reply: Any) -> str:
 
 
 def test_every_route_asks_for_the_token(api: Served) -> None:
-    """Every route with each method answers 401 without the token."""
+    """Every route with each method answers 401 without the token, and its own answer with it."""
     paths = [r.path for r in api.api.routes() if isinstance(r, Route)]
     assert len(paths) > 10
     for path in paths:
@@ -307,7 +307,7 @@ def test_bodies_that_are_none(api: Served) -> None:
         for _ in range(100):
             yield b"x" * 100_000
 
-    reply = api.client.post("/api/runs", content=trickle(), headers={"content-type": "application/json"})  # no length is told
+    reply = api.client.post("/api/runs", content=trickle(), headers={"content-type": "application/json"})  # without a length
     assert reply.status_code == 413
     assert code(b"[" * 100_000)[0] == 400 and code(b'{"a":1,"a":2}') == (400, "json.twice") and code(b"[]") == (400, "json.object")
     assert code(b'{"new":NaN}') == (400, "json.finite") and code(b"") == (400, "json.empty") and code(b"\xff{}") == (400, "json.encoding")

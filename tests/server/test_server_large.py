@@ -38,7 +38,7 @@ def tensors(api: Served, run: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-deepseek", "pellucid/capitals-t5", "pellucid/capitals-bert"])
-def test_a_listed_table_is_the_one_of_a_small_run(name: str, api: Served) -> None:
+def test_a_deferred_table_is_the_one_of_a_small_run(name: str, api: Served) -> None:
     """A deferred table has the values, statistics, difference and terms of the recorded one."""
     row = next(r for r in api.get("/api/models", "models")["models"] if r["name"] == name)
     new = 1 if row["kind"] == "encoder" else 2
@@ -147,7 +147,7 @@ def test_heads_asked_for_at_once_are_computed_once(api: Served) -> None:
         assert together(api, "layers.2.attn.pattern") > 1
 
 
-def test_cells_of_a_listed_run_need_no_model(api: Served) -> None:
+def test_cells_of_a_deferred_table_need_no_model(api: Served) -> None:
     """Terms come from what the run keeps; a tensor whose operands were dropped has them recomputed."""
     run = api.run("pellucid/capitals", CAPITAL)
     seen = api.session.runs[run["run"]].trace.seen

@@ -29,7 +29,7 @@ class Asker:
         return {"type": "http.disconnect"}
 
 
-def test_who_has_gone_is_dropped() -> None:
+def test_a_client_that_disconnects_is_dropped() -> None:
     """A client that disconnects ends its run at the next tensor, or before it starts; others are answered, and a full queue refuses."""
     ran: list[str] = []
 

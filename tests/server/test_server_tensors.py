@@ -234,7 +234,7 @@ def test_shapes_without_weights() -> None:
         assert judge(reply.json(), "error")["error"]["code"] == "server.shapes"
 
 
-def test_whether_terms_are_told(tmp_path: Path, models: dict[str, pellucid.Model]) -> None:
+def test_whether_terms_are_served(tmp_path: Path, models: dict[str, pellucid.Model]) -> None:
     """A tensor says that it has terms exactly if they are served: kept, dropped, deferred or edited, of a file, or of shapes."""
 
     def judged(api: Served, run: dict[str, Any]) -> dict[bool, set[str]]:

@@ -1,5 +1,7 @@
-"""What is recorded is what ran: patterns and values give the output, components the residual, the last norm the logits; and patches do what
-they say. A text's score is the sum of its tokens' log-probabilities, however they are run."""
+"""Records are what ran: patterns and values give the output, components the residual, the last norm the logits, and patches take effect.
+
+A text's score is the sum of its tokens' log-probabilities in every way of running it.
+"""
 
 import importlib
 from typing import Any
@@ -23,7 +25,7 @@ TOKENS = ids(1, 9)
 
 
 def recorded(family: str, **how: Any) -> tuple[Any, dict[str, Seen], Tensor]:
-    """A model, its records and its logits."""
+    """Return a model, its records and its logits."""
     model = tiny(family)
     with torch.no_grad(), watch(model, **how) as seen:
         out = model(*inputs(family))
@@ -32,7 +34,7 @@ def recorded(family: str, **how: Any) -> tuple[Any, dict[str, Seen], Tensor]:
 
 @law(1e-10, off=(attend, "attend_sdpa", lambda *a: sdpa(*a) * 1.001), unscaled=(attend, "attend_sdpa", lambda *a: sdpa(*a[:-1], 1.0)))
 def test_23_pattern_times_values() -> float:
-    """Rows of a pattern sum to 1 (or, with a sink, to less), are nowhere negative, 0 where masked; times the values they give z."""
+    """Rows of a pattern sum to 1 (with a sink, to less), are never negative, 0 where masked; times the values they give z."""
     gaps = []
     for family in FAMILIES:
         _, seen, _ = recorded(family)
@@ -52,7 +54,7 @@ def test_23_pattern_times_values() -> float:
 
 
 def test_23_uniform_without_queries() -> None:
-    """q = 0: every token seen counts the same."""
+    """With q = 0 all visible tokens have equal weights."""
     model = tiny("llama")
     with torch.no_grad(), watch(model, edit={"layers.*.attn.q_rot": torch.zeros_like}, inside="reference") as seen:
         model(TOKENS)
@@ -61,18 +63,18 @@ def test_23_uniform_without_queries() -> None:
 
 
 def in_place(x: Tensor, y: Tensor) -> Tensor:
-    """An addition that overwrites what was recorded."""
+    """Add in place, over what was recorded."""
     return add(x, y) if torch.is_grad_enabled() else x.add_(y)
 
 
 def unsaid(self: Block, x: Tensor, part: str, total: str, step: Step) -> Tensor:
-    """A part that writes more than it says."""
+    """Write more to the residual than is recorded."""
     return summed(self, x, part, total, step) * 1.001
 
 
 @law(0.0, in_place=(ops, "add", in_place), unsaid=(Block, "sum", unsaid))
 def test_24_logit_lens() -> float:
-    """Bit for bit: the head of the recorded norm is the logits, the norm of the recorded residual the norm, each sum its summands."""
+    """Bit for bit, the head of the recorded norm is the logits, the norm of the recorded residual the norm, each sum its summands."""
     wrong = 0
     for family in FAMILIES:
         model, seen, out = recorded(family)
@@ -94,7 +96,7 @@ def test_24_logit_lens() -> float:
 
 @law(1e-10, in_place=(ops, "add", in_place), unsaid=(Block, "sum", unsaid))
 def test_24_components_sum_to_the_residual() -> float:
-    """The embedding and every part's write, in any order, are the last residual."""
+    """The embedding and every part's output, in any order, sum to the last residual."""
     gaps = []
     for family in DECODERS:
         model, seen, _ = recorded(family)
@@ -110,14 +112,14 @@ def edit_lost(self: Watch, x: Tensor, *rest: Any) -> Tensor:
 
 
 def halved(self: Watch, x: Tensor, *rest: Any) -> Tensor:
-    """An edit that puts less back than it was given."""
+    """Return half of what the edit was given."""
     x = change(self, x, *rest)
     return x * 0.5 if x.is_floating_point() else x
 
 
 @law(0.0, halved=(Watch, "change", halved))
 def test_25_identity_patch() -> float:
-    """Putting every executed tensor's own copy in its place changes no bit, all at once and in float32 too."""
+    """Replacing every recorded tensor by its copy changes no bit, all at once and in float32 too."""
     wrong = 0
     for family in FAMILIES:
         for dtype in (torch.float64, torch.float32):
@@ -134,7 +136,7 @@ def test_25_identity_patch() -> float:
 
 @law(0.0, lost=(Watch, "change", edit_lost))
 def test_25_patch_from_another_run() -> float:
-    """A run that gets another's residual stream goes on as that one, bit for bit; in its last row alone, there alone."""
+    """A run that gets another's residual continues as that one, bit for bit; in its last row alone, there alone."""
     wrong = 0
     for family in DECODERS:
         model, other, middle = tiny(family), TOKENS.flip(1), f"layers.{len(tiny(family).layers) // 2 - 1}.out"
@@ -153,7 +155,7 @@ def test_25_patch_from_another_run() -> float:
 
 @law(1e-12, lost=(Watch, "change", edit_lost))
 def test_25_zero_ablation() -> float:
-    """A part's output set to 0 is the part with its last weights at 0; one head's, those columns of o."""
+    """A part's output set to 0 equals last weights of 0; one head's, those columns of o."""
     gaps = []
     for family in DECODERS:
         cut = tiny(family)
@@ -173,7 +175,7 @@ def test_25_zero_ablation() -> float:
 
 
 def masked_loss(logits: Tensor, tokens: Tensor, ignored: Tensor) -> float:
-    """-mean of the log-softmax at the next token, by hand, where it is not ignored."""
+    """Return the mean negative log-softmax at the next token, where it is not ignored."""
     total, count = 0.0, 0
     for t in range(tokens.shape[1] - 1):
         if not ignored[0, t + 1]:
@@ -185,7 +187,7 @@ def masked_loss(logits: Tensor, tokens: Tensor, ignored: Tensor) -> float:
 
 @law(unshifted=(sample, "logprobs", lambda logits: logprobs(logits.roll(1, -2))), unnormed=(sample, "logprobs", lambda logits: logits))
 def test_29_loss() -> float:
-    """The log-softmax at shifted labels, with and without labels to ignore."""
+    """The loss is that of shifted labels, with and without ignored ones."""
     model, gaps = tiny("llama"), []
     with torch.no_grad():
         logits = model(TOKENS)
@@ -196,7 +198,7 @@ def test_29_loss() -> float:
 
 
 def test_29_gradients_add_up_by_tokens() -> None:
-    """Micro-batches of different lengths make one batch when each counts by its tokens; a mean of means is something else."""
+    """Micro-batches of different lengths add up to one batch if weighted by tokens; a mean of means does not."""
     texts = [ids(1, n, seed=n) for n in (3, 9, 5)]
     grads = []
     for way in ("packed", "by tokens", "mean of means"):
@@ -214,7 +216,7 @@ def test_29_gradients_add_up_by_tokens() -> None:
 
 @law(unnormed=(sample, "logprobs", lambda logits: logits * (logits.shape[-2] + 1.0)))
 def test_32_log_likelihoods() -> float:
-    """Summed token by token while decoding over pages, or read off one forward: the same score; and all next tokens sum to 1."""
+    """Decoding over pages and one forward give the same score, and the probabilities of all next tokens sum to 1."""
     gaps = []
     with torch.no_grad():
         for family in DECODERS:

@@ -1,4 +1,4 @@
-"""Tables inside a fused op that are only listed: they are what a watch beside the kernel records, once they are asked for."""
+"""A deferred table inside a fused op is, once requested, what a watch beside the kernel records."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -18,7 +18,7 @@ ABOUT = ("path", "dims", "shape", "dtype", "step", "request", "call", "source", 
 
 
 def recorded(family: str, inside: str, **how: Any) -> Watch:
-    """Two texts of 7 tokens."""
+    """Return the records of two texts of 7 tokens."""
     ids = torch.randint(0, 97, (2, 7), generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), watch(tiny(family), terms=True, inside=inside, **how) as seen:
         model = seen.model
@@ -27,7 +27,7 @@ def recorded(family: str, inside: str, **how: Any) -> Watch:
 
 
 def listings(family: str, **how: Any) -> int:
-    """How many tensors were listed; what each is and holds, how far it is from the kernel and the terms of a cell are as when read."""
+    """Return the number of deferred tensors after comparing each with the recomputed one: identity, value, error and a cell's terms."""
     read, deferred = recorded(family, "beside", **how), recorded(family, "listed", **how)
     count = 0
     for mine, other in zip(read, deferred, strict=True):
@@ -45,7 +45,7 @@ def listings(family: str, **how: Any) -> int:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_listed_table_is_the_one_that_is_read(family: str) -> None:
+def test_a_deferred_table_is_the_one_that_is_read(family: str) -> None:
     tables = {"deepseek_v3": 3 * 4, "t5": 2 * 2 + 3 * 4}.get(family, 2 * 2)
     assert listings(family) == listings(family, request=1) == tables
 
@@ -59,14 +59,14 @@ def test_a_listed_table_is_the_one_that_is_read(family: str) -> None:
     ],
 )
 def test_mutants_are_seen(mutant: tuple[Any, str, Any]) -> None:
-    """Another tensor of the op, a key too few, a difference that is not told."""
+    """Seen are another tensor of the op, a missing key, and an unreported error."""
     with swapped(*mutant), pytest.raises(AssertionError):
         listings("llama")
 
 
 @pytest.mark.parametrize(("family", "owner"), [("llama", attend), ("deepseek_v3", latent)])
 def test_nothing_is_computed_before_it_is_asked_for(family: str, owner: Any) -> None:
-    """The reference runs once for a table that is asked for, and with "beside", the mutant, for every layer at once."""
+    """The reference runs once for a requested table; with "beside", the mutant, for every layer at once."""
     calls, reference = [0], owner.attend_reference
 
     def counted(*given: Any, **more: Any) -> Any:
@@ -89,7 +89,7 @@ def test_an_edit_inside_still_runs_the_reference() -> None:
 
 
 def test_a_watch_that_reads_beside_one_that_lists() -> None:
-    """The one that reads decides: both have values."""
+    """A second watch that records values gives both watches values."""
     model = tiny("llama")
     with torch.no_grad(), watch(model, inside="listed") as lists, watch(model) as reads:
         model(torch.tensor([[1, 2, 3]]))

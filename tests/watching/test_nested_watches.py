@@ -1,4 +1,4 @@
-"""Watches within watches: each records what the forward went on with, whichever of them changed it, and whichever began first."""
+"""Nested watches each record what the forward continued with, whichever watch edited it and whichever began first."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ Edit = Callable[[Tensor], Tensor | None]
 
 
 def seen_by_both(edit_first: bool, change: Edit = lambda x: x * 2, path: str = PATH, **how: Any) -> tuple[Watch, Watch]:
-    """(the watch that edits, the one that reads) of one forward; edit_first: the editing watch is the outer one."""
+    """Return the editing and the reading watch of one forward; edit_first makes the editing watch the outer one."""
     model = tiny("gpt2")
     with torch.no_grad(), ExitStack() as both:
         watches = [both.enter_context(watch(model, **given)) for given in ({"edit": {path: change}}, how)[:: 1 if edit_first else -1]]
@@ -29,7 +29,7 @@ def seen_by_both(edit_first: bool, change: Edit = lambda x: x * 2, path: str = P
 @pytest.mark.parametrize("path", [PATH, "layers.0.attn.pattern"])
 @pytest.mark.parametrize("edit_first", [True, False])
 def test_both_record_what_ran(edit_first: bool, path: str) -> None:
-    """The tensor that an op read on is the one that is recorded, and the record says that it was edited."""
+    """The recorded tensor is the one that the op read, and the record says that it was edited."""
     editor, reader = seen_by_both(edit_first, path=path)
     for w in (editor, reader):
         assert (w[path].source, w[path].op, w[path].inputs) == ("edited", "edit", ())
@@ -45,7 +45,7 @@ def test_what_follows_names_the_edited_tensor(edit_first: bool) -> None:
 
 @pytest.mark.parametrize("edit_first", [True, False])
 def test_two_edits_of_one_tensor_both_hold(edit_first: bool) -> None:
-    """The outer watch's function first; each of the two records the result."""
+    """The outer watch's function comes first; each of the two records the result."""
     editor, other = seen_by_both(edit_first, lambda x: x * 2, edit={PATH: lambda x: x + 1})
     plain = tiny("gpt2")
     with torch.no_grad(), watch(plain) as seen:
@@ -57,7 +57,7 @@ def test_two_edits_of_one_tensor_both_hold(edit_first: bool) -> None:
 
 @pytest.mark.parametrize("edit_first", [True, False])
 def test_rows_of_another_request_are_not_called_edited(edit_first: bool) -> None:
-    """An edit of one text of a batch leaves the other text's record as it was made."""
+    """An edit of one text of a batch leaves the other text's record unmarked."""
     model = tiny("gpt2")
     with torch.no_grad(), ExitStack() as all_of:
         given = [{"edit": {PATH: lambda x: x * 2}, "request": 1}, {"request": 0}, {}]
@@ -73,13 +73,13 @@ def test_rows_of_another_request_are_not_called_edited(edit_first: bool) -> None
 
 
 def test_an_edit_that_leaves_a_tensor_is_none() -> None:
-    """A function that gives None only looked."""
+    """A function that returns None edits nothing."""
     editor, reader = seen_by_both(False, lambda x: None)
     assert editor[PATH].source == reader[PATH].source == "executed" and editor[PATH].op == "linear"
 
 
 def test_one_pass_mutant() -> None:
-    """Each watch edits and records before the next one is asked: the outer one then holds a tensor that the forward did not use."""
+    """The mutant lets each watch edit and record in turn, so that the outer one records a tensor that was not used."""
 
     def one_pass(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
         for w in here.watches:

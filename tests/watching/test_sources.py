@@ -1,4 +1,4 @@
-"""What a run tells of where its tensors came from: each is made from tensors of the run, and each but the last goes into one."""
+"""Every recorded tensor is made from tensors of the run, and every one but the last is read by another."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ LAST = {"logits", "sample.logits"}
 
 
 def orphans(name: str) -> list[str]:
-    """Tensors that come from nowhere, though they are no table's rows, or go nowhere; step by step."""
+    """Return tensors without a source that are no table's rows, and tensors that nothing reads, step by step."""
     model = pellucid.load(name, dtype="float32")
     bert = name.endswith("bert")
     run = pellucid.trace(model, PROMPTS.get(name, "The capital of France is"), 1 if bert else 3)

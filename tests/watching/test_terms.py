@@ -1,4 +1,4 @@
-"""What made each number: the summands of its cell, the operands and weights of its tensor, the products it took."""
+"""Each number's origin: the summands of its cell, the operands and weights of its tensor, its FLOPs."""
 
 import math
 import random
@@ -38,7 +38,7 @@ def batch(family: str, **how: Any) -> Watch:
 
 
 def flat_batch(family: str, **how: Any) -> list[Seen]:
-    """The records of a batch over pages."""
+    """Return the records of a batch over pages."""
     model, records = tiny(family), list[Seen]()
 
     def feed(*arguments: Any) -> Tensor:
@@ -53,7 +53,7 @@ def flat_batch(family: str, **how: Any) -> list[Seen]:
 
 
 def gaps(records: Sequence[Seen], cells: int = CELLS) -> dict[str, float]:
-    """By path, the largest difference of random cells from the sum of their terms, over the largest number that takes part."""
+    """Return by path the largest difference of random cells from the sum of their terms, over the largest number involved."""
     draw, worst = random.Random(0), dict[str, float]()
     for s in records:
         assert s.terms is not None, s.path
@@ -69,7 +69,7 @@ def gaps(records: Sequence[Seen], cells: int = CELLS) -> dict[str, float]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cells_are_the_sum_of_their_terms(family: str) -> None:
-    """Of every tap: in a batch, and beside the kernels and in their place."""
+    """Every tap's cells add up, in a batch, recomputed and as the reference."""
     for inside in ("beside", "reference"):
         by_path = gaps(list(batch(family, terms=True, inside=inside)))
         assert max(by_path.values()) < 1e-11, by_path
@@ -79,14 +79,14 @@ def test_cells_are_the_sum_of_their_terms(family: str) -> None:
 @pytest.mark.parametrize("request_", [None, "c"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cells_in_a_batch(family: str, request_: str | None) -> None:
-    """Over pages, with cross attention, of all requests and of one."""
+    """Cells add up over pages, with cross attention, watched for all requests and for one."""
     by_path = gaps(flat_batch(family, terms=True, request=request_), 6)
     assert max(by_path.values()) < 1e-11, by_path
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_forgotten_summand_mutant(family: str) -> None:
-    """Every path whose cells are sums is seen to be wrong without their first summand, and half of it."""
+    """Without the first summand, or with half of it, every path whose cells are sums is wrong."""
     records = list(batch(family, terms=True))
     with swapped(Terms, "total", lambda self: float(self.summands[1:].sum())):
         assert min(gaps(records).values()) > 1e-6
@@ -102,7 +102,7 @@ def parameters(model: nn.Module) -> dict[str, Tensor]:
 
 
 def unsourced(family: str) -> set[str]:
-    """Parameters that no record names, and those that a record names though disturbing them leaves it as it is."""
+    """Return parameters that no record names, and those that a record names though disturbing them does not change it."""
     model, given = tiny(family), inputs(family)
 
     def run() -> list[Seen]:
@@ -129,7 +129,7 @@ def test_every_parameter_is_the_source_of_a_record(family: str) -> None:
 
 
 def test_parameters_without_a_record_mutants() -> None:
-    """A bias that the note forgets, and a weight that is named for another."""
+    """Seen are a bias that the note omits, and a weight with another's name."""
     right = Watch.made
     with swapped(Watch, "made", lambda self, storage, op, inputs, weights, *how: right(self, storage, op, inputs, weights[:1], *how)):
         assert unsourced("gpt2")
@@ -147,14 +147,14 @@ def test_parameters_without_a_record_mutants() -> None:
 
 
 def disturbed(x: Tensor) -> Tensor:
-    """Other numbers of the same kind."""
+    """Return other numbers of the same kind."""
     if not x.is_floating_point():
         return x.flip(-1)
     return x + torch.randn(x.shape, generator=torch.Generator().manual_seed(2), dtype=x.dtype)
 
 
 def misled(family: str, known: Callable[[Seen], Sequence[str]] = lambda s: s.inputs) -> set[tuple[str, str]]:
-    """(record, operand) where the operand was not seen before the record, or where changing it does not change the record."""
+    """Return (record, operand) if the operand has no earlier record, or changing it does not change the record."""
     model, given = tiny(family), inputs(family)
     with watch(model, inside="reference") as plain:
         model(*given)
@@ -176,12 +176,12 @@ def misled(family: str, known: Callable[[Seen], Sequence[str]] = lambda s: s.inp
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_operands_are_operands(family: str) -> None:
-    """Each was seen before, and disturbing it by an edit changes the record."""
+    """Each operand has an earlier record, and disturbing it by an edit changes the record."""
     assert misled(family) == set()
 
 
 def test_operands_mutants() -> None:
-    """The tensor before the operand; an operand that comes later."""
+    """Seen are the tensor before the operand, and an operand that comes later."""
     assert misled("llama", lambda s: ["norm"] if s.path == "embed" else s.inputs)
     assert misled("llama", lambda s: ["layers.0.attn.k"] if s.path == "layers.0.attn.q_rot" else s.inputs)
 
@@ -191,7 +191,7 @@ INNER = ("scores", "pattern", "attn.k", "attn.v")
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_lead_back_to_everything(family: str) -> None:
-    """Walking from the logits over operands meets every parameter, and every record but those inside a fused op."""
+    """From the logits, operands lead to every parameter and every record outside a fused op."""
 
     def met() -> tuple[set[str], set[str]]:
         seen = batch(family, inside="reference")
@@ -216,7 +216,7 @@ def test_logits_lead_back_to_everything(family: str) -> None:
 
 
 def formula(cfg: c.Config, rows: int, pairs: int) -> int:
-    """Twice the multiply-adds of a dense decoder: every matrix for each row, K and W of every head for each pair of rows."""
+    """Return twice the multiply-adds of a dense decoder: every matrix for each row, K and W of every head for each pair of rows."""
     total = cfg.vocab * cfg.width * rows
     for layer in cfg.layers:
         attn, ffn = layer.attn, layer.ffn
@@ -230,7 +230,7 @@ def formula(cfg: c.Config, rows: int, pairs: int) -> int:
 @pytest.mark.parametrize("only", ["logits", "*"])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
 def test_flops_are_twice_the_products(family: str, only: str) -> None:
-    """Of a plain batch and of a flat one; what is recomputed beside a kernel counts for none."""
+    """The FLOPs of a plain and a flat batch fit the formula; recomputed tensors count none."""
 
     def counted() -> tuple[int, int]:
         model, total = tiny(family), [0]

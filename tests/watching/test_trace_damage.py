@@ -1,4 +1,4 @@
-"""Trace folders that are torn, or that strangers wrote: what is whole is shown, what is not is named, nothing else happens."""
+"""Torn and hostile trace folders: complete steps are shown, the rest is named, and nothing else happens."""
 
 import json
 import os
@@ -19,14 +19,14 @@ from tiny import swapped
 
 
 def two_steps(folder: Path) -> list[tuple[int, str]]:
-    """A small trace of two steps; what is in it."""
+    """Return a small trace of two steps, and its content."""
     seen = [record(p, torch.randn(2, generator=DRAW), "V", step) for step in (0, 1) for p in ("a", "b")]
     return [(s.step, s.path) for s in saved(folder, *seen)]
 
 
 @pytest.mark.parametrize("file", [INDEX, "000000.safetensors", "000001.safetensors"])
 def test_torn_at_every_byte(file: str, tmp_path: Path) -> None:
-    """Whatever is left of a file, complete steps are shown, and a torn one is named; no other error comes."""
+    """However a file is cut, complete steps are shown and a torn one is named, without another error."""
     written = two_steps(tmp_path / "t")
     path = tmp_path / "t" / file
     content = path.read_bytes()
@@ -97,7 +97,7 @@ HOSTILE = [
 
 
 def dropped(change: Change, folder: Path) -> bool:
-    """Whether the reader drops and names a second step whose line is changed, and shows the first."""
+    """Return True if the reader drops and names a second step with a changed line, and shows the first."""
     written = two_steps(folder)
     (folder / "000005.safetensors").symlink_to(folder.parent / "outside.safetensors")
     (folder.parent / "outside.safetensors").write_bytes((folder / "000001.safetensors").read_bytes())
@@ -111,12 +111,12 @@ def dropped(change: Change, folder: Path) -> bool:
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_hostile_lines(number: int, tmp_path: Path) -> None:
-    """A line that no writer wrote is dropped and named."""
+    """A line that no writer writes is dropped and named."""
     assert dropped(HOSTILE[number], tmp_path / "t")
 
 
 def test_hostile_lines_mutants_are_seen(tmp_path: Path) -> None:
-    """A reader that follows links, or takes fields as they come."""
+    """Seen are readers that follow links, or take fields unchecked."""
     with swapped(tracing, "inside", lambda root, name, error: root / name):
         assert not dropped(put("shard", "000005.safetensors"), tmp_path / "a" / "t")
     with swapped(tracing, "sound", lambda s, axes: True):
@@ -168,7 +168,7 @@ def test_hostile_first_lines(change: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_noise_in_any_file(tmp_path: Path) -> None:
-    """Bytes changed, cut out and put in at random: PellucidError or a trace, never anything else."""
+    """Bytes changed, removed and inserted at random give PellucidError or a trace."""
     draw = random.Random(4)
     two_steps(tmp_path / "t")
     for file in (INDEX, "000000.safetensors"):

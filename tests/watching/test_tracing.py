@@ -1,4 +1,4 @@
-"""Traces on disk and in memory: bit for bit, streamed, for their owner alone, and compared."""
+"""Traces on disk and in memory are equal bit for bit, streamed, readable by their owner alone, and compared."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ DRAW = torch.Generator().manual_seed(0)
 
 
 def record(path: str, value: Tensor, dims: str = "", step: int = 0, **more: Any) -> Seen:
-    """A record made by hand; its axes are as many letters as it needs."""
+    """Make a record by hand; its axes are as many letters as it needs."""
     s = Seen(path, dims or " ".join("BTHKD"[: value.ndim]), tuple(value.shape), value.dtype, value, step, None, 0, None)
     for name, given in more.items():
         setattr(s, name, given)
@@ -34,7 +34,7 @@ def record(path: str, value: Tensor, dims: str = "", step: int = 0, **more: Any)
 
 
 def values() -> dict[str, Tensor]:
-    """Every dtype with special values, and every way for a tensor to lie in memory."""
+    """Return tensors of every dtype with special values, in every memory layout."""
     real = torch.tensor([0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1e-45, 1.0, -2.5])
     wide = torch.randn(4, 6, generator=DRAW)
     return {
@@ -52,7 +52,7 @@ def values() -> dict[str, Tensor]:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """The same dtype, shape and bits."""
+    """Return True if dtype, shape and bits are equal."""
     return a.dtype == b.dtype and a.shape == b.shape and raw(a) == raw(b)
 
 
@@ -61,7 +61,7 @@ def raw(t: Tensor) -> bytes:
 
 
 def saved(folder: Path, *seen: Seen, **run: Any) -> Trace:
-    """These records, there and back."""
+    """Return these records after saving and loading."""
     Trace(**{"model": "m", **run}, seen=list(seen)).save(folder)
     return load_trace(folder)
 
@@ -129,7 +129,7 @@ def test_a_prompt_s_trace_comes_back(specimen: Model, tmp_path: Path) -> None:
 
 
 def test_streaming_is_capturing(tmp_path: Path) -> None:
-    """to=folder records what memory would have held, and nothing but the folder holds it."""
+    """to=folder records what memory would, and only the folder holds it."""
     model, ids = tiny("llama", torch.float32), inputs("llama")
     with watch(model) as seen:
         for _ in range(3):
@@ -143,7 +143,7 @@ def test_streaming_is_capturing(tmp_path: Path) -> None:
 
 
 def alive(folder: Path) -> int:
-    """The most earlier steps whose tensors are still held while a later one is recorded."""
+    """Return the most earlier steps whose tensors are in memory while a later one is recorded."""
     model, ids = tiny("gpt2", torch.float32), inputs("gpt2", 1, 5)
     kept: list[tuple[int, weakref.ref[Tensor]]] = []
     most = 0
@@ -177,7 +177,7 @@ def test_memory_is_that_of_one_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tracing_changes_nothing(family: str, tmp_path: Path) -> None:
-    """Outputs are the same to the bit, in memory, on disk, and after."""
+    """Outputs have the same bits in memory, on disk and afterwards."""
     model, ids = tiny(family, torch.float32), inputs(family)
     with torch.no_grad():
         plain = model(*ids)
@@ -193,7 +193,7 @@ def test_tracing_changes_nothing(family: str, tmp_path: Path) -> None:
 
 
 def test_later_writes_do_not_reach_the_folder(tmp_path: Path) -> None:
-    """A step on disk is what it was, whatever becomes of the tensor."""
+    """A step on disk stays as it was after its tensor is overwritten."""
     writer, x = Writer(tmp_path / "t", model="m"), torch.ones(3)
     writer(record("x", x))
     writer(record("y", torch.ones(1), step=1))
@@ -235,7 +235,7 @@ def test_one_writer_a_folder(tmp_path: Path) -> None:
 
 
 def stream(model: Any, ids: Any, folder: Path, times: int, **how: Any) -> None:
-    """Run a model this often, watched to a folder, then fail where times is negative."""
+    """Run a model `times` times, watched to a folder; fail if negative."""
     with watch(model, to=folder, **how):
         for _ in range(abs(times)):
             model(*ids)
@@ -244,7 +244,7 @@ def stream(model: Any, ids: Any, folder: Path, times: int, **how: Any) -> None:
 
 
 def test_a_full_disk_keeps_what_is_written(tmp_path: Path) -> None:
-    """The step that does not fit is the error; earlier ones are there, the file is closed, nothing half stays."""
+    """The step that does not fit raises, earlier ones are on disk, the file is closed, and no half step stays."""
     model, ids = tiny("gpt2", torch.float32), inputs("gpt2", 1, 5)
 
     def full(path: Path, tensors: Any) -> None:
@@ -280,7 +280,7 @@ def test_what_is_no_tensor_is_refused(tmp_path: Path) -> None:
 
 
 def runs(family: str = "gpt2") -> Callable[..., Trace]:
-    """A function that traces a tiny model with edits."""
+    """Return a function that traces a tiny model with edits."""
     model, ids = tiny(family), inputs(family)
 
     def run(**edit: Callable[[Tensor], Tensor]) -> Trace:
@@ -298,7 +298,7 @@ def nudged(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_first_difference_finds_the_disturbed(family: str) -> None:
-    """The first tensor that was disturbed, the cell, and its values; nothing where nothing was."""
+    """The first disturbed tensor, its cell and both values are found; equal traces give None."""
     run = runs(family)
     a, b = run(), run(layers__1__mid=nudged)
     assert first_difference(a, run()) is None

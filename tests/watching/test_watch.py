@@ -1,4 +1,4 @@
-"""Watching: it changes nothing that it does not mean to change, leaves nothing behind, and what it captures stays as it was."""
+"""A watch changes only what its edits say and leaves nothing behind, and what it records does not change."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def flat_batch(family: str, model: Any, feed: Callable[..., Tensor]) -> dict[Any
 
 
 def same(a: dict[Any, Tensor], b: dict[Any, Tensor], but: str = "") -> bool:
-    """Bit for bit, and every number a number."""
+    """Return True if all bits are equal and no number is NaN."""
     return all(torch.equal(a[r], b[r]) and bool(a[r].isfinite().all()) for r in a if r != but)
 
 
@@ -43,7 +43,7 @@ def same(a: dict[Any, Tensor], b: dict[Any, Tensor], but: str = "") -> bool:
 
 
 def reading(family: str, dtype: torch.dtype, **how: Any) -> bool:
-    """Whether watching leaves every bit of a plain batch and of a flat one over pages."""
+    """Return True if watching leaves every bit of a plain batch and of a flat one over pages."""
     model = tiny(family, dtype)
 
     def feed(*arguments: Any) -> Tensor:
@@ -71,7 +71,7 @@ def test_reading_by_the_reference_mutant() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_recomputed_says_how_far_it_is(family: str) -> None:
-    """The mark of what lies in a fused op is the largest difference of its output; nothing else bears a mark."""
+    """The error of a recomputed tensor is the largest difference of its op's output; other records have none."""
 
     def marks() -> list[float]:
         model = tiny(family, torch.float32)
@@ -90,7 +90,7 @@ def test_what_is_recomputed_says_how_far_it_is(family: str) -> None:
 
 
 def snapshot(family: str) -> bool:
-    """Whether all that was captured in a plain batch and in the steps of a flat one is still what it was when it was made."""
+    """Return True if all records of a plain batch and of a flat one's steps are as when they were made."""
     model = tiny(family, torch.float32)
     taken: list[tuple[Tensor, Tensor]] = []
 
@@ -114,13 +114,13 @@ def test_capture_is_a_snapshot(family: str) -> None:
 
 
 def nothing(x: Tensor) -> None:
-    """An edit that spoils what it was given, and returns None."""
+    """Overwrite the given tensor and return None."""
     x.zero_()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_identity_edit_changes_no_bit(family: str) -> None:
-    """Returning the tensor, or None: outside fused ops the plain output; inside, the output of the reference."""
+    """Returning the tensor, or None, gives the plain output outside fused ops and the reference's inside."""
     model, given = tiny(family, torch.float32), inputs(family)
     plain = model(*given)
     with watch(model, inside="reference") as seen:
@@ -153,7 +153,7 @@ ROUTED = ("deepseek_v3", "gpt_oss", "qwen2_moe")  # where c's rows go decides ho
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_edit_of_one_request_leaves_the_others(family: str, edit: str) -> None:
-    """Request c of a batch moves; the others keep every bit. A watcher that takes all rows for c's is seen."""
+    """Request c of a batch changes and the others keep every bit; a watch that takes all rows for c's is seen."""
     model, (path, f) = tiny(family, torch.float32), EDITS[edit]
     sources: set[tuple[str, object]] = set()
 
@@ -174,7 +174,7 @@ def test_edit_of_one_request_leaves_the_others(family: str, edit: str) -> None:
 
 @pytest.mark.parametrize("path", ["*.mid", "*.routed", "*.down"])
 def test_edit_of_one_row_of_a_batch(path: str) -> None:
-    """Routed rows too: those of the row's own tokens, wherever sorting put them."""
+    """Routed rows are edited too: those of the row's own tokens, wherever sorting put them."""
     model = tiny("deepseek_v3")
     plain = model(TOKENS)
     with watch(model, request=1, edit={path: lambda x: x * 2}) as seen:
@@ -243,7 +243,7 @@ def test_inside_is_beside_or_reference() -> None:
 @pytest.mark.parametrize("learning", [True, False])
 @pytest.mark.parametrize("path", ["embed", "layers.0.attn.q", "layers.0.attn.pattern", "layers.1.ffn.neurons", "layers.1.mid", "norm"])
 def test_grad_is_the_finite_difference(path: str, learning: bool) -> None:
-    """Whether the parameters learn or not; asking changes no bit."""
+    """Gradients equal finite differences whether or not the parameters learn, and change no bit."""
     model, tokens = tiny("qwen3").requires_grad_(learning), ids(1, 7)
 
     def gap() -> float:
@@ -313,11 +313,11 @@ def test_a_label_that_does_not_fit_is_caught() -> None:
             model(*inputs("t5"))  # a mutant that checks nothing
 
 
-# Who is watched
+# Which model is recorded
 
 
 def test_a_model_run_by_the_watcher_is_not_recorded() -> None:
-    """In keep, in edit and in to; another model, and this one."""
+    """Models run in keep, in edit and in to are not recorded, neither another nor this one."""
     model, other = tiny("llama", torch.float32), tiny("gpt2", torch.float32)
 
     def busy(x: Any) -> Any:
@@ -371,7 +371,7 @@ def test_watches_may_end_in_another_order() -> None:
 
 
 def clean(*models: nn.Module) -> bool:
-    """Whether a watch left anything: on a module, in this thread, or in the process."""
+    """Return True if no watch left anything on a module, in this thread or in the process."""
     on_modules = any("forward" in m.__dict__ for model in models for m in model.modules())
     stale = watching._framed or watching.EAGER.watches or watching.EAGER.stance
     return not on_modules and not tap.here.watches and not tap.here.calls and not tap.here.terms and tap.here.marks is None and not stale

@@ -1,4 +1,4 @@
-"""Watching among threads, beside torch's compiler, and in memory: what belongs to a thread, to the process, and to none any more."""
+"""Watches among threads, beside torch's compiler, and in memory: their state is the thread's, the process's, or freed."""
 
 import gc
 import resource
@@ -30,7 +30,7 @@ def _no_grad() -> Iterator[None]:
 
 
 class Shared:
-    """A mutant's state: one for all threads."""
+    """State that all threads share, the mutant."""
 
     watches: tuple[Watch, ...] = ()
     calls: tuple[tap.Call, ...] = ()
@@ -41,7 +41,7 @@ class Shared:
 
 
 def race(model: nn.Module, other: nn.Module) -> tuple[set[int], list[str]]:
-    """Watch a model while two threads run it and another one: how many records each time, and what went wrong."""
+    """Watch a model while two threads run it and another one; return the number of records of each time, and the errors."""
     stop, failed, counts = threading.Event(), list[str](), set[int]()
 
     def busy(m: nn.Module) -> None:
@@ -84,7 +84,7 @@ def test_other_threads_are_not_recorded() -> None:
 
 
 def test_two_threads_watch_two_models() -> None:
-    """Each sees its own model and nothing else, as often as it runs it."""
+    """Each watch records its own model only, each time that it runs."""
     models = {name: tiny(name, torch.float32) for name in ("llama", "deepseek_v3", "gpt_oss")}
     expected, got = {}, dict[str, list[list[str]]]()
     for name, model in models.items():
@@ -114,7 +114,7 @@ RECORDS = 19  # of SMALL
 
 
 def compiled(model: nn.Module) -> tuple[Any, list[Any]]:
-    """A compiled model, and the graphs that its compiler was given; to compile while watching is an error."""
+    """Return a compiled model and the graphs of its compiler; compiling while watching is an error."""
     graphs: list[Any] = []
 
     def backend(graph: Any, example: Any) -> Any:
@@ -128,7 +128,7 @@ def compiled(model: nn.Module) -> tuple[Any, list[Any]]:
 
 
 def test_compiled_then_watched_then_compiled() -> None:
-    """The graphs hold no trace of a tap; a watched call is recorded and eager; what follows is the old graph."""
+    """The graphs hold no tap; a watched call is recorded and eager, and the next one uses the old graph."""
     model = tiny(SMALL, torch.float32)
     run, graphs = compiled(model)
     first = run(TOKENS)
@@ -145,7 +145,7 @@ def test_compiled_then_watched_then_compiled() -> None:
 
 
 def overlapping(model: nn.Module) -> tuple[int, int, int]:
-    """Two threads watch, the first ends first: the second's records, graphs made meanwhile, graphs made afterwards."""
+    """Watch in two threads, of which the first ends first; return the second's records, and the graphs made meanwhile and afterwards."""
     run, graphs = compiled(model)
     a_in, b_in, a_out, records = threading.Event(), threading.Event(), threading.Event(), list[int]()
 
@@ -175,7 +175,7 @@ def overlapping(model: nn.Module) -> tuple[int, int, int]:
 
 
 class Own:
-    """A mutant: every watch sets the stance and takes it back."""
+    """A watch that sets the compiler's stance and resets it by itself, the mutant."""
 
     watches, stance = 0, None
 
@@ -198,7 +198,7 @@ def test_overlapping_watches_share_one_stance() -> None:
 
 
 def left(family: str, **how: Any) -> int:
-    """Without the cycle collector: how many records, values and storages of a watch outlive it."""
+    """Return the number of records, values and storages that outlive a watch without the garbage collector."""
     model = tiny(family, torch.float32)
     gone: list[weakref.ref[Any]] = []
     gc.collect()
@@ -224,7 +224,7 @@ def test_a_dropped_watch_leaves_no_tensor(family: str, how: dict[str, Any]) -> N
 
 
 def test_a_dropped_watch_mutants() -> None:
-    """A record that knows its watch, and a list that was never cleared."""
+    """Seen are a record that refers to its watch, and a list that is never cleared."""
     right, kept = Watch.record, list[Watch]()
 
     def cycle(self: Watch, *a: Any) -> None:
@@ -238,7 +238,7 @@ def test_a_dropped_watch_mutants() -> None:
 
 
 def resident() -> int:
-    """Bytes that this process has in memory."""
+    """Return the resident bytes of this process."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize()
@@ -246,7 +246,7 @@ def resident() -> int:
 
 
 def growth(times: int, kept: list[Watch] | None = None) -> float:
-    """MiB that this many watched forwards add, each of which captures 3."""
+    """Return the MiB that this many watched forwards add, each of which records 3."""
     model, tokens = tiny("gpt2", torch.float32), TOKENS.repeat(12, 5)
     tokens = tokens[:, :48]
 

@@ -1,4 +1,4 @@
-"""a batch of requests, watched as a whole: each record says whose it is and which rows, and a folder of records says what was fed."""
+"""A batch of requests watched together: each record has its request and rows, and a folder of records has the fed tokens."""
 
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ NAMES = ("pellucid/capitals", "pellucid/capitals-deepseek")
 
 
 def same(a: Seen, b: Seen) -> bool:
-    """All that two records tell but their operations' cost, which is the batch's."""
+    """Return True if two records are equal in all but their FLOPs, which are the batch's."""
     rows = a.rows is b.rows or (a.rows is not None and b.rows is not None and torch.equal(a.rows, b.rows))
     fields = ("path", "dims", "shape", "step", "request", "call", "source")
     return rows and all(getattr(a, f) == getattr(b, f) for f in fields) and torch.equal(a.value, b.value)
 
 
 def apart(model: Model) -> list[str]:
-    """Where watching all requests is not watching each: paths of records that only one side has, or that differ."""
+    """Return the paths whose records differ between watching all requests and watching each."""
     with pellucid.watch(model) as seen:
         model.generate(RAGGED, NEW, eos=None)
     out = []
@@ -43,7 +43,7 @@ def apart(model: Model) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_watch_of_all_is_a_watch_of_each(name: str) -> None:
-    """The prompts at once, cut, then replayed steps; routed rows too."""
+    """Prompts read at once, cut prompts, replayed steps and routed rows give the same records."""
     assert apart(load(name)) == []
 
 
@@ -66,7 +66,7 @@ def test_what_a_ragged_run_records(specimen: Model) -> None:
 
 
 def test_one_request_is_compared_with_a_plain_call(specimen: Model) -> None:
-    """A run of one text and a call of the model speak of the same tensors, whatever names the request."""
+    """A run of one text and a call of the model record the same paths and values."""
     trace = pellucid.trace(specimen, RAGGED[0])
     with pellucid.watch(specimen) as seen:
         specimen(torch.tensor(RAGGED[:1]))
@@ -75,7 +75,7 @@ def test_one_request_is_compared_with_a_plain_call(specimen: Model) -> None:
 
 
 def test_a_folder_of_records_knows_its_ids(specimen: Model, tmp_path: Path) -> None:
-    """Of one text its ids and what it went on with; of a batch, plain or flat, every step's own."""
+    """A folder of one text has its ids and new tokens; one of a batch, plain or flat, every step's own."""
     with pellucid.watch(specimen, only="*.out", to=tmp_path / "one"):
         specimen(torch.tensor(RAGGED[:1]))
     assert (one := load_trace(tmp_path / "one")).ids == RAGGED[0] and one.new == [] and one.torn == []
