@@ -87,7 +87,7 @@ def references(api: Served) -> tuple[int, int]:
 
 def test_a_table_is_computed_once_when_asked_for(api: Served) -> None:
     assert references(api) == (0, 1)
-    with served() as other:  # the mutant: as a small run is told
+    with served() as other:  # the mutant: tables of a small run are recorded
         assert references(other)[0] > 0
 
 
