@@ -1,4 +1,4 @@
-"""What every test runs under: one thread, no network; two models that several of them load, and a server without a port."""
+"""One thread and no network for every test; two models that several of them load, and a server without a port."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def pytest_sessionstart() -> None:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small random GPT-2 with a byte-level tokenizer of its own, as a Hugging Face folder."""
+    """Write a small random GPT-2 with a byte-level tokenizer of its own, as a Hugging Face folder."""
     path = tmp_path_factory.mktemp("model") / "gpt2"
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -51,11 +51,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def specimen() -> Model:
-    """The specimen that ships with the package; nobody may change it."""
+    """Return the specimen that ships with the package. Tests share it: do not change it."""
     return load("pellucid/capitals")
 
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Served]:
-    with served() as found:
-        yield found
+    with served() as server:
+        yield server

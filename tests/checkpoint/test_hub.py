@@ -70,7 +70,7 @@ def test_a_hub_model_is_the_model_and_only_its_files_are_fetched(hub: Hub, speci
     assert len(gets) == len(set(gets)) and not {"README.md", "pytorch_model.bin", "consolidated.safetensors"} & set(gets)
     size = (CAPITALS / "model.safetensors").stat().st_size
     assert (size, size) in progress and all(done <= total for done, total in progress)
-    hub.asked.clear()
+    hub.requests.clear()
     assert answer(load(NAME)) == answer(specimen)
     assert hub.gets() == []
 
@@ -104,7 +104,7 @@ def test_an_adapter_is_two_files(hub: Hub, tmp_path: Path, specimen: Model) -> N
     raw = save({f"base_model.model.transformer.h.0.mlp.c_fc.{n}.weight": t for n, t in shapes.items()})
     settings = json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["h.0.mlp.c_fc"]}).encode()
     hub.models["owner/adapter"] = {"adapter_config.json": settings, "adapter_model.safetensors": raw, "training_args.bin": b"\x80\x04"}
-    hub.asked.clear()
+    hub.requests.clear()
     model.adapt("owner/adapter")
     assert sorted(hub.gets()) == ["adapter_config.json", "adapter_model.safetensors"]
     assert answer(model) != answer(specimen)
@@ -116,7 +116,7 @@ def test_an_adapter_is_two_files(hub: Hub, tmp_path: Path, specimen: Model) -> N
 
 def test_a_revision_is_its_own(hub: Hub) -> None:
     load(f"{NAME}@v1")
-    assert any(a.path == f"/api/models/{NAME}/revision/v1" for a in hub.asked)
+    assert any(a.path == f"/api/models/{NAME}/revision/v1" for a in hub.requests)
     assert fault(f"{NAME}@gone").key == "hub.unknown"
     for wrong in (f"{NAME}@../../x", f"{NAME}@", f"{NAME}@a/../../b", "owner/na me", "owner/..", f"{NAME}@-x"):
         assert not ours.is_hub_id(wrong)
@@ -125,7 +125,7 @@ def test_a_revision_is_its_own(hub: Hub) -> None:
 @pytest.mark.parametrize("how", ["offline", "refused", "500"])
 def test_the_cache_serves_where_the_hub_is_away(how: str, hub: Hub, specimen: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     load(NAME)
-    hub.asked.clear()
+    hub.requests.clear()
     if how == "500":
         hub.status["/revision/main"] = 500
     elif how == "offline":
@@ -186,7 +186,7 @@ def test_a_broken_connection_goes_on_where_it_broke(hub: Hub, specimen: Model, m
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     hub.cut["model.safetensors"] = 100_500
     assert answer(load(NAME)) == answer(specimen)
-    ranges = [a.range for a in hub.asked if a.method == "GET" and a.path.endswith("model.safetensors")]
+    ranges = [a.range for a in hub.requests if a.method == "GET" and a.path.endswith("model.safetensors")]
     assert ranges == [None, "bytes=100000-"]
 
 
@@ -221,9 +221,9 @@ def test_a_redirect_is_followed_and_takes_no_token_along(hub: Hub, specimen: Mod
     hub.elsewhere = True
     monkeypatch.setenv("HF_TOKEN", hub.token)
     assert answer(load(NAME)) == answer(specimen)
-    away = [a for a in hub.asked if a.path.startswith("/cdn/")]
+    away = [a for a in hub.requests if a.path.startswith("/cdn/")]
     assert away and all(a.host == "localhost" and a.token is None for a in away)
-    assert any(a.token for a in hub.asked)
+    assert any(a.token for a in hub.requests)
 
 
 def test_a_failing_redirect_does_not_tell_the_signed_address(hub: Hub) -> None:

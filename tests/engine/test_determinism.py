@@ -146,7 +146,7 @@ def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
 def test_alone_and_in_batches(family: str, dtype: torch.dtype) -> None:
     """Tokens, log-probabilities and likeliest tokens are the same alone and in any batch, to the last bit."""
     draw, model = random.Random(f"{family}"), tiny(family, dtype)
-    requests = [campaign.asked(draw) for _ in range(10)]
+    requests = [campaign.random_request(draw) for _ in range(10)]
     lone = campaign.alone(model, requests)
     assert len({str(t) for t in lone}) > 6
     for _ in range(3):
@@ -159,7 +159,7 @@ def test_sources_in_a_crowd() -> None:
         model = tiny(config(family, "plain"), torch.float32, std=0.2)
         requests = [Request((0,), 5, source=tuple(range(3, 3 + n)), logprobs=1) for n in (4, 30, 19, 1)]
         engine = Engine.of(model, 200, deterministic=True)
-        assert campaign.told(engine, requests) == [campaign.told(engine, [r])[0] for r in requests]
+        assert campaign.run_requests(engine, requests) == [campaign.run_requests(engine, [r])[0] for r in requests]
 
 
 def test_refused_with_the_reason() -> None:
@@ -196,11 +196,11 @@ def test_scores_are_emitted_once() -> None:
     """A text that is preempted in its prompt emits its scores once, though its rows are computed again."""
     model = tiny("llama", torch.float32)
     requests = [Request(tuple(range(i, i + 20)), 2, scored=True) for i in range(4)]
-    want = [campaign.told(Engine.of(model, 40), [r])[0][0][1] for r in requests]
+    want = [campaign.run_requests(Engine.of(model, 40), [r])[0][0][1] for r in requests]
     for at in range(1, 30, 3):
         engine = Engine.of(model, 200, SchedulerLimits(7), 4)
         engine.storage = Stingy(engine.storage, at)  # type: ignore[arg-type]
-        for outputs, scores in zip(campaign.told(engine, requests), want, strict=True):
+        for outputs, scores in zip(campaign.run_requests(engine, requests), want, strict=True):
             assert torch.allclose(torch.tensor(outputs[0][1]), torch.tensor(scores), atol=1e-4) and len(scores) == 19
 
 
@@ -270,7 +270,7 @@ def test_mutants_are_seen(family: str, name: str, wrong: Callable[..., Any], mon
     model, draw = tiny(family, torch.float32), random.Random(3)
     assert determinism.reason(model) is not None
     monkeypatch.setattr(determinism, "reason", lambda module: None)
-    requests = [campaign.asked(draw) for _ in range(10)]
+    requests = [campaign.random_request(draw) for _ in range(10)]
     lone = campaign.alone(model, requests)
     assert any(campaign.mixed(model, requests, draw) != lone for _ in range(3))
 

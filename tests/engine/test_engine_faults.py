@@ -86,7 +86,7 @@ class FaultySoak(Soak):
 
     failed = 0
 
-    def live(self, requests: int) -> "FaultySoak":
+    def run(self, requests: int) -> "FaultySoak":
         honest, draw, last = Engine.step, random.Random(f"faults:{requests}"), [500]
 
         def step(engine: Engine) -> list[Output]:
@@ -102,22 +102,22 @@ class FaultySoak(Soak):
             return outputs
 
         with swapped(Engine, "step", step):
-            super().live(requests)
+            super().run(requests)
         return self
 
 
 def soaked(requests: int) -> tuple[FaultySoak, list[str]]:
     """Run a soak of `requests` requests; return it and its faults."""
     soak = FaultySoak("llama", random.Random("faulty soak"))
-    soak.live(requests)
+    soak.run(requests)
     return soak, soak.faults + [name for name, n in soak.left().items() if n]
 
 
 def test_requests_lose_no_end() -> None:
     """Each submitted text ends once and is what it is alone."""
     soak, wrong = soaked(10_000 if FULL else 200)
-    assert wrong == [] and soak.failed > soak.told["steps"] // 30
-    assert min(soak.told[name] for name in ("finished", "cancelled", "put_off")) > 0
+    assert wrong == [] and soak.failed > soak.counts["steps"] // 30
+    assert min(soak.counts[name] for name in ("finished", "cancelled", "put_off")) > 0
 
 
 # Mutants.

@@ -40,7 +40,7 @@ class Texts(RuleBasedStateMachine):
         getattr(self.world, name)()
 
 
-for kind in ("begin", "write", "fork", "keep", "end", "look", "forget"):
+for kind in ("begin", "write", "fork", "keep", "end", "look_up", "forget"):
     setattr(Texts, kind, rule(data=st.data())(lambda self, data, kind=kind: self.do(kind, data)))  # type: ignore[misc]
 
 
@@ -73,7 +73,7 @@ def total(seeds: range, count: Callable[[World], int]) -> int:
 def test_seeds(bits: int) -> None:
     """The cache hits with full hashes and with one-bit hashes, where tokens decide."""
     with swapped(prefix_cache, "edge", OneBit if bits == 1 else prefix_cache.edge):
-        assert total(range(36), lambda w: w.found) > 100
+        assert total(range(36), lambda w: w.hit_pages) > 100
 
 
 def test_seeds_do_all_there_is() -> None:

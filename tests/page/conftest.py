@@ -10,17 +10,17 @@ from browser import Tab, chromium, open_tab, serve_from_command
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with serve_from_command() as found:
-        yield found
+    with serve_from_command() as url:
+        yield url
 
 
 @pytest.fixture
 def tab(browser: Browser, address: str) -> Iterator[Tab]:
-    with open_tab(browser, address) as found:
-        yield found
+    with open_tab(browser, address) as opened:
+        yield opened

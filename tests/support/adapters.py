@@ -1,4 +1,4 @@
-"""PEFT's adapters on tiny models: what reading, merging and writing of adapters is judged by."""
+"""PEFT's adapters on tiny models, the judge of reading, merging and writing adapters."""
 
 import copy
 import json
@@ -28,7 +28,7 @@ _folders = tempfile.TemporaryDirectory(prefix="pellucid-adapters-")
 
 
 def trained(j: Judge, seed: int = 1, **settings: Any) -> Any:
-    """PEFT's model of a judge's: every low-rank matrix random, in float64. settings: of LoraConfig."""
+    """Return PEFT's model of the judge's: every low-rank matrix random, in float64. settings: of LoraConfig."""
     settings = {"r": 3, "lora_alpha": 7, "target_modules": TARGETS[j.family], "fan_in_fan_out": j.family == "gpt2"} | settings
     with promoted(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -41,18 +41,18 @@ def trained(j: Judge, seed: int = 1, **settings: Any) -> Any:
 
 
 def logits(model: Any, *ids: Tensor) -> Tensor:
-    """PEFT's logits in float64."""
+    """Return PEFT's logits in float64."""
     with promoted(), torch.no_grad():
         return run(model, *ids)
 
 
 def fresh() -> Path:
-    """An empty folder."""
+    """Return an empty folder."""
     return Path(tempfile.mkdtemp(dir=_folders.name))
 
 
 def saved(model: Any) -> Path:
-    """The folder that PEFT writes."""
+    """Return a folder written by PEFT."""
     folder = fresh()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -62,19 +62,19 @@ def saved(model: Any) -> Path:
 
 @cache
 def case(family: str, **settings: Any) -> tuple[Path, Path, Tensor]:
-    """A family's model folder, an adapter's folder, and PEFT's logits of `prompts`; nobody may change them."""
+    """Return a family's model folder, an adapter's folder, and PEFT's logits of `prompts`. Tests share them: do not change them."""
     j = judge(family)
     model = trained(j, **settings)
     return j.folder, saved(model), logits(model, *prompts(family))
 
 
 def plain(family: str, dtype: str = "float64") -> Model:
-    """Our model of a family without an adapter."""
+    """Return our model of a family without an adapter."""
     return load(judge(family).folder, dtype=dtype)
 
 
 def changed(folder: Path, tensors: dict[str, Tensor | None] | None = None, **settings: Any) -> Path:
-    """An adapter's folder with other settings and tensors; None takes a tensor away."""
+    """Return an adapter's folder with other settings and tensors; None removes a tensor."""
     out = fresh()
     table = json.loads((folder / "adapter_config.json").read_text())
     (out / "adapter_config.json").write_text(json.dumps(table | settings))

@@ -47,7 +47,7 @@ def _spec() -> dict[str, Any]:
 
 
 def chat_spec() -> dict[str, Any]:
-    """A byte-level tokenizer.json with the marks of all these templates."""
+    """Return a byte-level tokenizer.json with the marks of all these templates."""
     return copy.deepcopy(_spec())
 
 

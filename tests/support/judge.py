@@ -1,4 +1,4 @@
-"""transformers in float64 throughout, with tiny random weights: what every number of ours is judged by.
+"""transformers in float64 throughout, with tiny random weights: the judge of every number of ours.
 
 Its float32 islands are promoted by rewriting the dtype on its way into torch. Weights are representable in bfloat16, so that a
 folder read in any dtype holds the same numbers, and queries and keys are large enough that attention is far from uniform.
@@ -50,7 +50,7 @@ class Judge:
     promoted: bool = True
 
     def logits(self, *ids: Tensor, **kw: Any) -> Tensor:
-        """Its logits, float64 where it is promoted; ids, or source ids and target ids."""
+        """Return its logits, float64 where it is promoted, of ids, or of source ids and target ids."""
         with promoted() if self.promoted else nullcontext(), torch.no_grad():
             return run(self.hf, *ids, **kw)
 
@@ -60,20 +60,20 @@ class Judge:
 
 
 def run(hf: Any, *ids: Tensor, **kw: Any) -> Tensor:
-    """transformers' logits of ids, or of source ids and target ids."""
+    """Return transformers' logits of ids, or of source ids and target ids."""
     named = dict(zip(("input_ids", "decoder_input_ids"), ids, strict=False))
     return hf(**named, use_cache=False, **kw).logits
 
 
 def prompts(family: str, length: int = 37, batch: int = 2, seed: int = 1) -> tuple[Tensor, ...]:
-    """Random ids [batch length]; where there is an encoder, sources before them that are 4 shorter."""
+    """Return random ids [batch length], and before them sources that are 4 shorter if the family has an encoder."""
     g = torch.Generator().manual_seed(seed)
     ids = torch.randint(97, (batch, length), generator=g)
     return (torch.randint(97, (batch, length - 4), generator=g), ids) if family in SEQ2SEQ else (ids,)
 
 
 def make(family: str, quirk: str = "plain", promote: bool = True, **more: Any) -> Judge:
-    """A tiny model, every parameter away from its initial 0 or 1, saved as transformers saves it."""
+    """Return a tiny model, every parameter away from its initial 0 or 1, saved as transformers saves it."""
     cfg = AutoConfig.for_model(family, **KINDS[family].tiny | KINDS[family].quirks[quirk] | more)
     cfg._attn_implementation, cfg._experts_implementation = KINDS[family].attention, "eager"
     kind = getattr(transformers, f"AutoModelFor{KINDS[family].task}")
@@ -98,12 +98,12 @@ def make(family: str, quirk: str = "plain", promote: bool = True, **more: Any) -
 
 @cache
 def judge(family: str, quirk: str = "plain") -> Judge:
-    """The judge of a case, made once; nobody may change it."""
+    """Return the judge of a case, made once. Tests share it: do not change it."""
     return make(family, quirk)
 
 
 def ours(folder: Path, dtype: torch.dtype = torch.float64, config: dict[str, Any] | None = None) -> tuple[Family, Decoder | EncoderDecoder]:
-    """Our model of a folder, read from its files alone. config: instead of config.json's."""
+    """Return our model of a folder, read from its files alone. config: instead of config.json's."""
     folder_read = Folder(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -115,7 +115,7 @@ def ours(folder: Path, dtype: torch.dtype = torch.float64, config: dict[str, Any
 
 
 def theirs(j: Judge, dtype: torch.dtype) -> Any:
-    """transformers' own reading of the same folder in a lesser dtype."""
+    """Return the model that transformers reads from the same folder in a lesser dtype."""
     how = {"dtype": dtype, "attn_implementation": KINDS[j.family].attention, "experts_implementation": "eager"}
     kind = getattr(transformers, f"AutoModelFor{KINDS[j.family].task}")
     return kind.from_pretrained(j.folder, **how).eval()

@@ -1,4 +1,4 @@
-"""A hub on this machine: the part of the Hugging Face hub's protocol that loading a model speaks, with the faults that a test asks for.
+"""A hub on this machine: the part of the Hugging Face hub's protocol that loading a model uses, with the faults that a test sets.
 
 It answers /api/models/{id}/revision/{revision}, /api/models/{id}/tree/{commit} and /{id}/resolve/{revision}/{file}, and keeps a log.
 """
@@ -18,8 +18,8 @@ LARGE = (".safetensors", ".bin")  # what the hub names after its SHA-256, and th
 
 
 @dataclass
-class Asked:
-    """One request."""
+class LoggedRequest:
+    """A request as the hub logs it."""
 
     method: str
     path: str
@@ -30,7 +30,7 @@ class Asked:
 
 @dataclass
 class Hub:
-    """Models by id, each {file: bytes}; and what goes wrong.
+    """Models by id, each {file: bytes}, the faults of the hub, and its log of requests.
 
     status: {path's end: HTTP status}.  cut: {file: bytes after which its first answer breaks off}.  short: {file: length that its
     answers say and have}.  swapped: {file: bytes that come instead}.  elsewhere: weights are redirected to another host's name.
@@ -45,7 +45,7 @@ class Hub:
     token: str = "hf_right"
     elsewhere: bool = False
     commit: str = COMMIT
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[LoggedRequest] = field(default_factory=list)
     port: int = 0
 
     @property
@@ -53,23 +53,23 @@ class Hub:
         return f"http://127.0.0.1:{self.port}"
 
     def add(self, name: str, folder: Path, **more: bytes) -> None:
-        """A model of a folder's files."""
+        """Add a model of a folder's files and of `more`."""
         self.models[name] = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()} | more
 
     def gets(self) -> list[str]:
-        """The files whose bytes were asked for."""
-        return [a.path.rpartition("/")[2] for a in self.asked if a.method == "GET" and "/api/" not in a.path]
+        """Return the names of the files whose bytes were requested."""
+        return [a.path.rpartition("/")[2] for a in self.requests if a.method == "GET" and "/api/" not in a.path]
 
 
 def etag(file: str, content: bytes) -> str:
-    """The name that the hub gives to a file's content."""
+    """Return the name that the hub gives to a file's content."""
     if file.endswith(LARGE):
         return hashlib.sha256(content).hexdigest()
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 class Answer(BaseHTTPRequestHandler):
-    """One request's answer."""
+    """The handler of one request."""
 
     hub: Hub
     protocol_version = "HTTP/1.1"
@@ -81,12 +81,12 @@ class Answer(BaseHTTPRequestHandler):
         self.answer()
 
     def log_message(self, *args: object) -> None:
-        """Nothing on stderr."""
+        """Print nothing on stderr."""
 
     def answer(self) -> None:
         hub, path = self.hub, unquote(urlsplit(self.path).path)
         headers = self.headers
-        hub.asked.append(Asked(self.command, path, headers["Range"], headers["Authorization"], headers["Host"].split(":")[0]))
+        hub.requests.append(LoggedRequest(self.command, path, headers["Range"], headers["Authorization"], headers["Host"].split(":")[0]))
         if code := next((c for end, c in hub.status.items() if path.endswith(end)), None):
             return self.send(code, b"refused")
         words = path.strip("/").split("/")
@@ -102,20 +102,20 @@ class Answer(BaseHTTPRequestHandler):
         self.file(name, file, words[0] == "cdn")
 
     def about(self, name: str, kind: str, revision: str) -> None:
-        """What the hub tells of a model: its commit and its files."""
+        """Send the hub's document of a model: its commit and its files."""
         hub = self.hub
         if name not in hub.models:
             return self.send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
         if revision not in ("main", "v1", hub.commit):
             return self.send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         files = hub.models[name].items()
-        told: object = [{"type": "file", "path": n, "size": len(b), "oid": etag(n, b)} for n, b in files]
+        document: object = [{"type": "file", "path": n, "size": len(b), "oid": etag(n, b)} for n, b in files]
         if kind == "revision":
-            told = {"id": name, "sha": hub.commit, "siblings": [{"rfilename": n, "size": len(b)} for n, b in files]}
-        self.send(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+            document = {"id": name, "sha": hub.commit, "siblings": [{"rfilename": n, "size": len(b)} for n, b in files]}
+        self.send(200, json.dumps(document).encode(), {"Content-Type": "application/json"})
 
     def file(self, name: str, file: str, cdn: bool) -> None:
-        """A file's bytes, or a part of them, or where they are."""
+        """Send a file's bytes, or a part of them, or a redirect to them."""
         hub, content = self.hub, self.hub.models[name][file]
         tags = {"ETag": f'"{etag(file, content)}"', "X-Repo-Commit": hub.commit, "Accept-Ranges": "bytes"}
         if hub.elsewhere and not cdn and file.endswith(LARGE):
@@ -123,8 +123,8 @@ class Answer(BaseHTTPRequestHandler):
             return self.send(302, b"", tags | away | {"X-Linked-Etag": tags["ETag"], "X-Linked-Size": str(len(content))})
         if self.command == "GET":
             content = hub.swapped.get(file, content)[: hub.short.get(file)]
-        if asked := self.headers["Range"]:
-            start = int(asked.removeprefix("bytes=").split("-")[0])
+        if byte_range := self.headers["Range"]:
+            start = int(byte_range.removeprefix("bytes=").split("-")[0])
             tags["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
             return self.send(206, content[start:], tags)
         self.send(200, content, tags, hub.cut.pop(file, None) if self.command == "GET" else None)
@@ -141,7 +141,7 @@ class Answer(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(hub: Hub) -> Iterator[Hub]:
-    """The hub at its address while the context is open."""
+    """Serve the hub at its address while the context is open."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Mine", (Answer,), {"hub": hub}))
     server.daemon_threads, hub.port = True, server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)

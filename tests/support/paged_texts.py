@@ -1,7 +1,7 @@
-"""A world of texts on pages, in which what is stored for a token tells its whole history: any wrong page shows where it is read.
+"""A simulation of texts on pages. The row of a token is a hash of all tokens up to it, so that any wrong page shows where it is read.
 
-Rows hold a number made of the key and of all tokens up to their own. Beside the pages stands a plain model, lists of tokens, which tells
-what every read must give, how many pages are needed and how many could be freed. Free pages hold POISON.
+Rows hold a number made of the key and of all tokens up to their own. A plain model, lists of tokens, says beside the pages which rows
+every read must return, how many pages are needed and how many could be freed. Free pages hold POISON.
 """
 
 from collections.abc import Callable, Hashable
@@ -22,7 +22,7 @@ Choose = Callable[[int], int]  # a number below its argument
 
 
 class Part(nn.Module):
-    """What stores: a layer without anything to compute."""
+    """A part that only stores: a layer without anything to compute."""
 
     def __init__(self, window: int | None) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Text:
 
 
 def history(key: Hashable, tokens: list[int]) -> list[int]:
-    """What is stored for each token."""
+    """Return the number that is stored for each token."""
     h, out = 7 + int(str(key)), []
     for t in tokens:
         h = (h * 1_000_003 + t + 1) % (2**61 - 1)
@@ -54,7 +54,7 @@ class OneBit(tuple[int, ...]):
 
 @dataclass(frozen=True)
 class Shape:
-    """How many pages there are, how large, and for which texts."""
+    """The number of pages, their size, and the longest text."""
 
     count: int = 9
     size: int = 2
@@ -69,7 +69,7 @@ SHAPES = (
 
 
 class World:
-    """Texts come, grow, part, stay for others and go; `act` does one thing, all of it by `choose`."""
+    """Texts that begin, grow, fork, are kept for others and end. `act` does one of these; `choose` makes every choice."""
 
     def __init__(self, shape: Shape, choose: Choose) -> None:
         self.shape, self.choose = shape, choose
@@ -78,8 +78,8 @@ class World:
         self.parts = [Part(window) for window in (*self.pages.groups, *[99] * (shape.count > 0))]  # 99: no group
         self.texts: dict[int, Text] = {}
         self.ended: list[Text] = []  # texts of before, to come again
-        self.names = self.lookups = self.found = self.refused = 0  # found: pages
-        self.kinds = (self.begin, self.begin, self.write, self.write, self.write, self.fork, self.keep, self.keep, self.end, self.look,
+        self.names = self.lookups = self.hit_pages = self.refused = 0
+        self.kinds = (self.begin, self.begin, self.write, self.write, self.write, self.fork, self.keep, self.keep, self.end, self.look_up,
                       self.forget)  # fmt: skip
 
     def act(self) -> None:
@@ -89,18 +89,18 @@ class World:
         return list(self.texts)[self.choose(len(self.texts))] if self.texts else None
 
     def begin(self) -> None:
-        """A new text."""
-        text, self.names = self.asked(), self.names + 1
+        """Start a text with the cached pages of its beginning."""
+        text, self.names = self.random_text(), self.names + 1
         before = self.cache.looked, self.cache.hits
         text.stored = self.cache.start(self.names, text.key, text.tokens)
-        self.lookups, self.found = self.lookups + 1, self.found + text.stored // self.shape.size
+        self.lookups, self.hit_pages = self.lookups + 1, self.hit_pages + text.stored // self.shape.size
         assert (self.cache.looked - before[0], self.cache.hits - before[1]) == (len(text.tokens), text.stored)
         assert text.stored < len(text.tokens) and text.stored % self.shape.size == 0
         self.texts[self.names] = text
         self.same(self.names)
 
-    def asked(self) -> Text:
-        """At random, or like one of before up to somewhere."""
+    def random_text(self) -> Text:
+        """Return a random text, often with the beginning of an earlier one."""
         old = self.ended[-8:] + list(self.texts.values())
         like = old[self.choose(len(old))] if old and self.choose(4) else Text(self.choose(KEYS), [])
         tokens = like.tokens[: self.choose(len(like.tokens) + 1)] if self.choose(3) else list(like.tokens)
@@ -108,7 +108,7 @@ class World:
         return Text(like.key if self.choose(4) else self.choose(KEYS), tokens[: self.pages.longest])
 
     def write(self) -> None:
-        """A step: a chunk of one, two or three texts, of those that there is room for."""
+        """Run a step with a chunk of one, two or three texts that fit."""
         chunks: dict[int, int] = {}
         for _ in range(1 + self.choose(3)):
             name = self.some()
@@ -125,7 +125,7 @@ class World:
             self.step(chunks)
 
     def can_grow(self, name: int, tokens: int) -> bool:
-        """Room is what the plain model says. What is freed for it is no more than is needed; without room nothing changes."""
+        """True if the text can grow to `tokens`. Checks that the plain model agrees, and that no more pages than needed are evicted."""
         needs, fitted, before = self.needs(name, tokens), self.pages.fits(name, tokens), self.state()
         could = tokens <= self.shape.longest and all(n <= g.count - len(set().union(*g.allocated.values())) for g, n in needs)
         least, evicted = [max(n, len(g.free)) for g, n in needs], self.cache.evictions
@@ -144,48 +144,48 @@ class World:
         raise AssertionError("pages that are not there")
 
     def needs(self, name: int, tokens: int) -> list[tuple[PagePool, int]]:
-        """How many pages of each group the text lacks to grow to `tokens`: new ones, and its own for those that it would write into."""
-        size, found = self.shape.size, []
+        """Return the number of pages of each group that the text lacks to grow to `tokens`: new ones, and copies of shared ones."""
+        size, lacks = self.shape.size, []
         for group in self.pages.groups.values():
             own, first = group.allocated[name], group.first[name]
             others = group.kept.union(*(pages for other, pages in group.allocated.items() if other != name))
             written = [own[i - first] for i in range(self.texts[name].stored // size, first + len(own)) if i * size < tokens]
-            found.append((group, sum(page in others for page in written) + max(0, -(-tokens // size) - first - len(own))))
-        return found
+            lacks.append((group, sum(page in others for page in written) + max(0, -(-tokens // size) - first - len(own))))
+        return lacks
 
     def state(self) -> object:
         return [(list(g.free), list(g.references), {k: list(v) for k, v in g.allocated.items()}) for g in self.pages.groups.values()]
 
     def step(self, chunks: dict[int, int]) -> None:
-        """One forward: every part stores, and reads back what each query may see, which must be its own text."""
+        """Run one forward: every part stores its rows, and the rows that it reads back must be those of the text."""
         for name, rows in chunks.items():
             text = self.texts[name]
             text.tokens += [self.choose(WORDS) for _ in range(text.stored + rows - len(text.tokens))]
         step = Step.paged(self.pages, chunks)
-        told = {name: history(self.texts[name].key, self.texts[name].tokens) for name in chunks}
-        rows = torch.tensor([h for s in step.spans for h in told[s.request][s.before : s.end]])[None, :, None]
+        histories = {name: history(self.texts[name].key, self.texts[name].tokens) for name in chunks}
+        rows = torch.tensor([h for s in step.spans for h in histories[s.request][s.before : s.end]])[None, :, None]
         for part in self.parts:
             for s, segment in zip(step.spans, step.store(part, rows, rows * 2).segments, strict=True):
-                self.meets(part, s.before, s.end, told[s.request], segment.k_at[0], *(r[0, :, 0] for r in segment.read()))
+                self.meets(part, s.before, s.end, histories[s.request], segment.k_at[0], *(r[0, :, 0] for r in segment.read()))
                 if segment.paged is None or self.choose(4):
                     continue
                 met = [(at[0], *(b[:, 0] for b in block)) for block, at in segment.paged.blocks()]
-                self.meets(part, s.before, s.end, told[s.request], *map(torch.cat, zip(*met, strict=True)))
-        held = {name: {r: len(g.allocated[name]) for r, g in self.pages.groups.items()} for name in chunks}
+                self.meets(part, s.before, s.end, histories[s.request], *map(torch.cat, zip(*met, strict=True)))
+        before = {name: {r: len(g.allocated[name]) for r, g in self.pages.groups.items()} for name in chunks}
         step.advance()
         for name, n in chunks.items():
             self.texts[name].stored += n
             for window, group in self.pages.groups.items():
                 if window is not None:
-                    assert held[name][window] <= most_pages(window, n, self.shape.size)
+                    assert before[name][window] <= most_pages(window, n, self.shape.size)
                     assert len(group.allocated[name]) <= most_pages(window, 0, self.shape.size) or window == 1
 
-    def meets(self, part: Part, before: int, end: int, told: list[int], at: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Positions without a gap up to the last, from the first that some query of this chunk sees; and at each the right rows."""
+    def meets(self, part: Part, before: int, end: int, expected: list[int], at: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Check the rows read for a chunk: their positions, without a gap from the first visible to the last, and their values."""
         window = part.window if part.window in self.pages.groups else None
         first = int(at[0])
         assert at.tolist() == list(range(first, end)) and first <= (0 if window is None else max(0, before - window + 1))
-        assert keys.tolist() == told[first:end] and values.tolist() == [2 * h for h in told[first:end]]
+        assert keys.tolist() == expected[first:end] and values.tolist() == [2 * h for h in expected[first:end]]
 
     def fork(self) -> None:
         if (name := self.some()) is not None:
@@ -197,7 +197,7 @@ class World:
             self.same(self.names)
 
     def keep(self) -> None:
-        """Kept, a text is found again at once, as far as windows have not cut it."""
+        """Keep a text. A look-up hits all its full pages at once, unless a window has cut it."""
         if (name := self.some()) is None:
             return
         text, size = self.texts[name], self.shape.size
@@ -205,14 +205,14 @@ class World:
         before = self.state()
         self.cache.keep(name, text.key, text.tokens)
         assert self.state() == before
-        whole = text.stored // size
-        found = len(self.cache.find(text.key, [*text.tokens[: text.stored], 0]))
-        assert found <= whole
-        if all(g.first[name] <= g.oldest(whole * size) for g in self.pages.groups.values()):
-            assert found == whole
+        full_pages = text.stored // size
+        hits = len(self.cache.find(text.key, [*text.tokens[: text.stored], 0]))
+        assert hits <= full_pages
+        if all(g.first[name] <= g.oldest(full_pages * size) for g in self.pages.groups.values()):
+            assert hits == full_pages
 
     def end(self, name: int | None = None) -> None:
-        """A text goes, twice; what it was may be asked for again."""
+        """Release a text, twice. Its tokens may come again."""
         if (name := name or self.some()) is not None:
             if self.choose(2):
                 self.cache.keep(name, self.texts[name].key, self.texts[name].tokens)
@@ -220,36 +220,36 @@ class World:
             self.pages.release(name)
             self.ended = [*self.ended[-8:], self.texts.pop(name)]
 
-    def look(self) -> None:
-        """Whatever is asked for, what is found was stored for just these tokens after just these, under this key."""
+    def look_up(self) -> None:
+        """Look up random texts. Every page that is hit stores just their tokens, after just these, under their key."""
         size, last = self.shape.size, dict[int | None, list[int]]()
         for part, (keys, _) in self.pages.pools.items():
             last[part.window if part.window in self.pages.groups else None] = keys.flatten().tolist()  # type: ignore[index]
         for _ in range(LOOKS):
-            text = self.asked()
-            path, told = self.cache.find(text.key, text.tokens), history(text.key, text.tokens)
-            self.lookups, self.found = self.lookups + 1, self.found + len(path)
+            text = self.random_text()
+            path, expected = self.cache.find(text.key, text.tokens), history(text.key, text.tokens)
+            self.lookups, self.hit_pages = self.lookups + 1, self.hit_pages + len(path)
             for i, node in enumerate(path, 1):
-                assert all(last[window][(page + 1) * size - 1] == told[i * size - 1] for window, page in node.pages.items())
+                assert all(last[window][(page + 1) * size - 1] == expected[i * size - 1] for window, page in node.pages.items())
 
     def forget(self) -> None:
         if not self.choose(8):
             self.cache.forget(*([self.choose(KEYS)] if self.choose(2) else []))
 
     def same(self, name: int) -> None:
-        """Every row that a text still has is its own."""
+        """Check that every row that a text still has is its own."""
         text = self.texts[name]
-        told = history(text.key, text.tokens[: text.stored])
+        expected = history(text.key, text.tokens[: text.stored])
         assert self.pages.length[name] == text.stored
         for part, (keys, values) in self.pages.pools.items():
             group = self.pages.of(part)
             first, size = group.first[name] * group.size, group.size
             at = [page * size + i for page in group.allocated[name] for i in range(size)][: max(0, text.stored - first)]
             key, value = keys.flatten().tolist(), values.flatten().tolist()
-            assert [key[i] for i in at] == told[first:] and [value[i] for i in at] == [2 * h for h in told[first:]]
+            assert [key[i] for i in at] == expected[first:] and [value[i] for i in at] == [2 * h for h in expected[first:]]
 
     def check(self) -> None:
-        """Every text and every page is as it should be; then free pages are poisoned."""
+        """Check every text and every page; then poison the free pages."""
         for name in self.texts:
             self.same(name)
         assert self.cache.sound()
@@ -258,7 +258,7 @@ class World:
                 pool.unflatten(0, (-1, self.shape.size))[self.pages.of(part).free] = POISON
 
     def close(self) -> None:
-        """Nothing is left when all have gone."""
+        """Release all texts, and check that no page is left."""
         for name in self.texts:
             self.pages.release(name)
         self.cache.forget()

@@ -1,6 +1,6 @@
-"""A hundred texts that a careless page would run, fetch, lose its markup to, or show as something else.
+"""A hundred texts that a careless page would run, fetch, lose its markup to, or show as another text.
 
-Each stands with the sink in which it does so: `NAIVE` says how a careless page would write it, and a test proves that there it works.
+Each stands with its sink: `NAIVE` is the markup in which a careless page would write it, and a test proves that there it works.
 """
 
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ WINDOWS = ("sliding_window", "sliding_window_size")
 
 
 def published(id: str, part: str = "config") -> Raw | None:
-    """One file of a folder as it was published; None where the table has it not."""
+    """Return one file of a folder as it was published; None if the table lacks it."""
     row = ROWS[id]
     own = row.get(part)
     if part != "config" or "like" not in row:
@@ -42,13 +42,13 @@ def published(id: str, part: str = "config") -> Raw | None:
 
 
 def tiny(hf: Raw) -> Raw:
-    """The same config.json with small sizes; how heads share keys, whether widths follow from heads, and which layers differ is kept."""
+    """Return the same config.json with small sizes. Shared keys, widths that follow from heads and layers that differ stay so."""
     if "text_config" in hf:
         return ids(hf) | {"text_config": tiny(hf["text_config"])}
     out = hf | {name: SIZES[name] for name in SIZES.keys() & hf.keys() if hf[name] is not None}
     heads = next((hf[n] for n in ("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads") if n in hf), 1)
     width = next((hf[n] for n in WIDTHS if n in hf), 1)
-    own = hf.get("head_dim") is not None and hf["head_dim"] * heads != width  # a width of heads that no other field tells
+    own = hf.get("head_dim") is not None and hf["head_dim"] * heads != width  # a width of heads that follows from no other field
     out |= {n: HEADS * HEAD // (1 + own) for n in WIDTHS if n in hf}
     for name in ("num_key_value_heads", "num_kv_heads"):
         if name in hf:
@@ -74,7 +74,7 @@ def tiny(hf: Raw) -> Raw:
 
 
 def ids(values: Raw) -> Raw:
-    """Special token ids, brought into the small vocabulary; -1 stays, which says that there is none."""
+    """Return `values` with special token ids brought into the small vocabulary; -1, for none, stays."""
 
     def ids_in(value: Any) -> Any:
         if isinstance(value, list):

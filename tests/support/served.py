@@ -1,4 +1,4 @@
-"""A server without a port: its application under a client that keeps the rules of the page, and a judge of its documents."""
+"""A server without a port: its application under a client that sends the page's headers, and a check of its documents."""
 
 import json
 from collections.abc import Iterator
@@ -32,54 +32,54 @@ JUDGES = {name: jsonschema.Draft202012Validator(SCHEMA | {"$ref": f"#/$defs/{nam
 
 
 def judge(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """The document, if the schema of its name takes it."""
+    """Return the document. Fails if the schema of its name refuses it."""
     JUDGES[name].validate(document)
     return document
 
 
 def raw(x: Tensor) -> bytes:
-    """The bytes of a tensor's values."""
+    """Return the bytes of a tensor's values."""
     return x.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 @dataclass
 class Served:
-    """A client, and what lies behind it."""
+    """A client, its session and its API."""
 
     client: TestClient
     session: Session
     api: Api
 
     def get(self, place: str, name: str, /, **query: object) -> dict[str, Any]:
-        """A document that its schema takes."""
+        """Return the document at `place`. Fails if its schema refuses it."""
         reply = self.client.get(place, params={k: str(v) for k, v in query.items()})
         assert reply.status_code == 200, reply.text
         return judge(reply.json(), name)
 
     def run(self, model: str, prompt: str | list[int], **how: Any) -> dict[str, Any]:
-        """A run's document."""
+        """Run a prompt. Returns the run's document."""
         given = {"prompt": prompt} if isinstance(prompt, str) else {"ids": prompt}
         reply = self.client.post("/api/runs", json={"model": model, **given, **how})
         assert reply.status_code == 200, reply.text
         return judge(reply.json(), "run")
 
     def tensor(self, run: str, n: int, /, **query: object) -> tuple[Tensor, dict[str, str]]:
-        """A tensor of a run and what its bytes tell of it."""
+        """Return a tensor of a run, and its metadata."""
         return self.values(f"/api/runs/{run}/tensors/{n}", **query)
 
     def values(self, place: str, /, **query: object) -> tuple[Tensor, dict[str, str]]:
-        """The one tensor of an answer."""
+        """Return the one tensor of an answer, and its metadata."""
         reply = self.client.get(place, params={k: str(v) for k, v in query.items()})
         assert reply.status_code == 200, reply.text
         raw = reply.content
         length = int.from_bytes(raw[:8], "little")
-        assert length % 8 == 0  # so that a browser looks at the numbers where they lie
-        told = json.loads(raw[8 : 8 + length])["__metadata__"]
+        assert length % 8 == 0  # so that a browser reads the numbers in place
+        metadata = json.loads(raw[8 : 8 + length])["__metadata__"]
         (x,) = parsed(raw).values()
-        return x, told
+        return x, metadata
 
     def wrong(self, place: str, status: int, code: str, /, **query: object) -> dict[str, Any]:
-        """The error of an address."""
+        """Return the error of an address. Fails if its status or code is another."""
         reply = self.client.get(place, params={k: str(v) for k, v in query.items()})
         error: dict[str, Any] = judge(reply.json(), "error")["error"]
         assert (reply.status_code, error["code"]) == (status, code), reply.text
@@ -88,7 +88,7 @@ class Served:
 
 @contextmanager
 def served(opened: str | None = "pellucid/capitals", limits: Limits = LIMITS, **how: Any) -> Iterator[Served]:
-    """The application of an opened model."""
+    """Yield the application of an opened model, with a client."""
     session: Future[Session] = Future()
     session.set_result(Session(opened, limits, **how))
     app, api = build(session, TOKEN, PORT, limits, PAGE)

@@ -1,4 +1,4 @@
-"""Simulations of the engine with a model whose cache is the tokens themselves, so that what a text reads is compared with its tokens.
+"""Simulations of the engine with a model whose cache is the tokens themselves, so that the rows a text reads are compared with its tokens.
 
 The fake model's next logits follow from every token that it read from the pages: one wrong row, stale page or early write changes the
 text. A simulation follows from one seed: requests come, are cancelled, end; pages are few, so that texts are preempted and begun again.
@@ -29,7 +29,7 @@ SEED = 5  # of requests that name none
 
 
 def next_logits(tokens: list[int]) -> Tensor:
-    """Logits [V] that any change of any token changes."""
+    """Return logits [V] that any change of any token changes."""
     mixed = 7
     for t in tokens:
         mixed = (mixed * 31 + t + 1) % 1_000_003
@@ -37,7 +37,7 @@ def next_logits(tokens: list[int]) -> Tensor:
 
 
 class ReadbackModel(nn.Module):
-    """Stores tokens, and reads them back from the pages."""
+    """A model that stores tokens, and reads them back from the pages."""
 
     window = None
 
@@ -106,11 +106,13 @@ class Simulation:
         faults = list(self.model.faults)
         for number, request in self.requests.items():
             for index in range(request.n):
-                whole, generated = text_alone(request, index), self.generated.get((number, index), [])
+                expected, generated = text_alone(request, index), self.generated.get((number, index), [])
                 ended = self.ended.get((number, index))
-                right = generated == whole[: len(generated)] if ended == "cancelled" else generated == whole and ended in ("stop", "length")
+                if ended == "cancelled":
+                    expected = expected[: len(generated)]
+                right = generated == expected and ended in ("cancelled", "stop", "length")
                 if not right:
-                    faults.append(f"{number}.{index} {ended}: {generated} is not {whole}")
+                    faults.append(f"{number}.{index} {ended}: {generated} is not {expected}")
         cache = self.engine.storage.cache  # type: ignore[attr-defined]
         if cache is not None:
             cache.forget()
@@ -123,7 +125,7 @@ MODULES: list[Decoder] = []
 
 
 def skeleton() -> Decoder:
-    """The model that the pages belong to; it never runs."""
+    """Return the model that the pages belong to; it never runs."""
     if not MODULES:
         module = build(LLAMA)
         assert isinstance(module, Decoder)
@@ -141,7 +143,7 @@ def text_alone(request: Request, index: int) -> list[int]:
 
 
 def random_request(draw: random.Random, most: int) -> Request:
-    """A request whose prompt often begins as others do. Some are malformed."""
+    """Return a request whose prompt often begins as others do. Some are malformed."""
     start = [draw.randrange(3)] * draw.choice([0, 3, 8, 17])
     prompt = tuple(start + [draw.randrange(4) for _ in range(draw.randint(1, 9))])
     if draw.random() < 0.05:

@@ -1,4 +1,4 @@
-"""A step that fails: at its n-th call of a function, Python's or C's, an exception is raised before that function begins."""
+"""Steps that fail: at the n-th call of a function, Python's or C's, an exception is raised before that function begins."""
 
 import random
 import sys
@@ -16,12 +16,12 @@ RELEASES = {"__exit__"}  # of a lock: the call that gives it back is the one tha
 
 
 class Fault(BaseException):
-    """No exception that anything on the way would handle."""
+    """An exception that no code on the way handles."""
 
 
 @dataclass
 class Calls:
-    """What a step called: how many calls, and whether the fault came."""
+    """The number of calls of a step, and whether the fault was raised."""
 
     count: int = 0
     raised: bool = False
@@ -29,7 +29,7 @@ class Calls:
 
 @contextmanager
 def fault_at(n: int) -> Iterator[Calls]:
-    """Raise a Fault at the n-th call that is made in here; `raised` tells whether it came, where the caller catches it."""
+    """Raise a Fault at the n-th call inside the context, which the caller catches. Yields the counted calls."""
     calls = Calls()
 
     def met(frame: FrameType, event: str, arg: Any) -> None:
@@ -65,7 +65,7 @@ class FaultySimulation(Simulation):
         return calls
 
     def kept(self) -> dict[int | None, list[int]]:
-        """The pages that the prefix cache holds."""
+        """Return the pages that the prefix cache holds, by window."""
         cache = self.engine.storage.cache  # type: ignore[attr-defined]
         return {} if cache is None else {window: [n.pages[window] for n in recent] for window, recent in cache.recent.items()}
 
@@ -80,7 +80,7 @@ class FaultySimulation(Simulation):
 
 
 def small_simulation(draw: random.Random) -> FaultySimulation:
-    """An engine with few pages."""
+    """Return an engine with few pages."""
     size = draw.choice([1, 2, 3, 4, 16])
     limits = SchedulerLimits(draw.choice([1, 2, 5, 16, 64]), draw.choice([3, 4, 8]), draw.choice([2, 50]), draw.random() < 0.1)
     made = Simulation.of(-(-48 // size) + draw.randint(0, 20), size, limits, draw.random() < 0.7)
@@ -88,7 +88,7 @@ def small_simulation(draw: random.Random) -> FaultySimulation:
 
 
 def simulate_with_faults(draw: random.Random, often: float = 0.3, steps: int = 40) -> tuple[FaultySimulation, int]:
-    """Run a simulation of `steps` steps, some of which fail at a random call. Returns it, and how many failed."""
+    """Run a simulation of `steps` steps, some of which fail at a random call. Returns it, and the number that failed."""
     simulation, last, failed = small_simulation(draw), 200, 0
     for _ in range(steps):
         submit_some(draw, simulation)

@@ -1,4 +1,4 @@
-"""A tiny run of training: its model, settings and documents, and what can be asked of it."""
+"""A tiny run of training: its model, settings and documents, its state and its log."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ WORDS = train_tokenizer(["a b c"], 300)
 
 
 def fresh(seed: int = 1, dtype: torch.dtype = torch.float32) -> Decoder:
-    """A tiny model with its first weights."""
+    """Return a tiny model with its first weights."""
     model = Decoder(CONFIG)
     initialise(model, 1, 0.3, seed)
     return model.to(dtype)
@@ -44,7 +44,7 @@ def run_of(
 
 
 def corpus_of(folder: Path, *countries: str) -> Path:
-    """The corpus that ships, of these countries alone; the first has a neighbour in any case."""
+    """Write the corpus that ships, of these countries alone; the first has a neighbour in any case."""
     shipped = ROOT / "recipes" / "capitals"
     facts = json.loads((shipped / "facts.json").read_text(encoding="utf-8"))["countries"]
     kept = {name: facts[name] for name in countries}
@@ -59,16 +59,16 @@ def corpus_of(folder: Path, *countries: str) -> Path:
 
 
 def at_step(run: TrainingRun, step: int) -> bool:
-    """Whether a run is to stop."""
+    """True if the run is to stop at `step`."""
     return run.step == step
 
 
 def silent(entry: dict[str, Any]) -> None:
-    """Progress for nobody."""
+    """Print no progress."""
 
 
 def state(run: TrainingRun) -> dict[str, bytes]:
-    """Every weight, buffer and moment, as bytes."""
+    """Return every weight, buffer and moment, as bytes."""
     tensors = {path: t.detach() for path, t in targets(run.model).items()}
     for path, p in run.model.named_parameters():
         tensors |= {f"{path}:{k}": v for k, v in run.optimizer.state[p].items()}
@@ -76,13 +76,13 @@ def state(run: TrainingRun) -> dict[str, bytes]:
 
 
 def log_of(run: TrainingRun) -> list[dict[str, Any]]:
-    """The log without its clock."""
+    """Return the log without its clock."""
     lines = (run.folder / "log.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
 
 
 def resumed(folder: Path, **how: Any) -> TrainingRun:
-    """A new process' run in a folder: other first weights, which must not matter where a state was saved."""
+    """Resume a run in a folder as a new process does: with other first weights, which must not matter where a state was saved."""
     run = run_of(folder, model=fresh(99 if newest(folder / "saves")[0] else 1), **how)
     run.resume()
     run.train(silent)

@@ -61,7 +61,7 @@ def _unigram() -> str:
 
 @cache
 def _sentencepiece() -> str:
-    """As Llama 2: spaces become marks, unknown characters fall back to bytes."""
+    """Write a tokenizer as Llama 2's: spaces become marks, unknown characters fall back to bytes."""
     vocab = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁THehlowrd,.", "he", "ll", "▁w", "or", "▁wor", "ld"]
     merges = [["h", "e"], ["l", "l"], ["▁", "w"], ["o", "r"], ["▁w", "or"], ["l", "d"]]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -116,18 +116,18 @@ def ours(kind: str) -> Tokenizer:
 
 
 def put(kind: str, path: str, value: Any) -> Spec:
-    """A sound tokenizer with one field set; "-" deletes it."""
+    """Return a sound tokenizer with the field at `path` set to `value`; "-" deletes it."""
     changed = spec(kind)
     *way, last = [int(step) if step.isdigit() else step for step in path.split("/")]
-    held: Any = changed
+    node: Any = changed
     for step in way:
-        held = held[step]
+        node = node[step]
     if value == "-":
-        del held[last]
-    elif isinstance(held, list) and last == len(held):
-        held.append(value)
+        del node[last]
+    elif isinstance(node, list) and last == len(node):
+        node.append(value)
     else:
-        held[last] = value
+        node[last] = value
     return changed
 
 

@@ -1,7 +1,8 @@
-"""Campaigns: mutated files by the hundred thousand, each of which must load or be refused in one line that names it; and texts on pages,
-whose every act is compared with a plain model.
+"""Campaigns: mutated files by the hundred thousand, each of which must load or be refused in one line that names it.
 
-    PYTHONPATH=tests python -m campaigns safetensors --count 1000000 --seed 1 --workers 2
+Others simulate texts on pages, whose every act is compared with a plain model.
+
+    PYTHONPATH=tests/support python -m campaigns safetensors --count 1000000 --seed 1 --workers 2
 
 Attempt i of a seed is always the same mutant, so a failure is repeated by --only i. What may come out of an attempt:
 
@@ -29,7 +30,7 @@ from typing import Any, Protocol
 from pellucid.errors import PellucidError
 from pellucid.tokenizer.limited_process import START
 
-LIMIT, PATIENCE = 10.0, 120.0  # seconds; on a machine with much else to do only the first tells anything
+LIMIT, PATIENCE = 10.0, 120.0  # seconds; on a busy machine only the first means anything
 FULL = {
     "safetensors": 1_000_000,
     "config": 100_000,
@@ -44,7 +45,7 @@ Attempt = Callable[[random.Random], str]
 
 
 class Campaign(Protocol):
-    """A module of this package: prepare(folder) gives the function of one attempt, which returns the name that errors must hold."""
+    """A module of this package: prepare(folder) returns the function of one attempt, which returns its fault, or ""."""
 
     def prepare(self, folder: Path) -> "Attempt": ...
 
@@ -55,15 +56,15 @@ class HangError(BaseException):
 
 @dataclass
 class Tally:
-    """What came out, and the first few attempts that came out wrong."""
+    """The number of attempts by outcome, and the first few faults."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, number: int, outcome: str, told: str = "") -> None:
+    def add(self, number: int, outcome: str, detail: str = "") -> None:
         self.outcomes[outcome] += 1
         if outcome not in ("loaded", "refused") and len(self.faults) < 20:
-            self.faults.append({"attempt": number, "outcome": outcome, "told": told[-2000:]})
+            self.faults.append({"attempt": number, "outcome": outcome, "told": detail[-2000:]})
 
 
 class Watcher:
@@ -86,7 +87,7 @@ class Watcher:
 
 
 def campaign(name: str, seed: int, numbers: range, folder: Path, watcher: Watcher | None = None) -> Tally:
-    """Run these attempts in this process."""
+    """Run the attempts `numbers` in this process. Returns their tally."""
     module: Campaign = importlib.import_module(f"campaigns.{name}")
     attempt, tally = module.prepare(folder), Tally()
     with impatient():
@@ -97,7 +98,7 @@ def campaign(name: str, seed: int, numbers: range, folder: Path, watcher: Watche
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """Within it an alarm is a HangError."""
+    """Turn an alarm into a HangError while the context is open."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise HangError
@@ -111,21 +112,21 @@ def impatient() -> Iterator[None]:
 
 
 def one(attempt: Attempt, draw: random.Random, watcher: Watcher | None) -> tuple[str, str]:
-    """The outcome of one attempt, and what is to be told of it."""
+    """Run one attempt. Returns its outcome and a detail of it: the refusal, the fault or the traceback."""
     if watcher is not None:
         watcher.seen.clear()
         watcher.on = True
     signal.setitimer(signal.ITIMER_PROF, LIMIT)
     signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     try:
-        outcome, told = ("loaded", "") if (said := attempt(draw)) == "" else ("foreign", said)
+        outcome, detail = ("loaded", "") if (fault := attempt(draw)) == "" else ("foreign", fault)
     except PellucidError as refused:
         text = str(refused)
-        outcome, told = ("refused", text) if "\n" not in text and text.isprintable() else ("foreign", f"not one line: {text!r}")
+        outcome, detail = ("refused", text) if "\n" not in text and text.isprintable() else ("foreign", f"not one line: {text!r}")
     except HangError:
-        outcome, told = "hang", ""
+        outcome, detail = "hang", ""
     except BaseException:
-        outcome, told = "foreign", traceback.format_exc()
+        outcome, detail = "foreign", traceback.format_exc()
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -133,11 +134,11 @@ def one(attempt: Attempt, draw: random.Random, watcher: Watcher | None) -> tuple
             watcher.on = False
     if watcher is not None and watcher.seen:
         return "forbidden", "; ".join(watcher.seen)
-    return outcome, told
+    return outcome, detail
 
 
 def named(work: Callable[[], object], file: str) -> str:
-    """Do the work; a refusal that does not name the file is told as a fault, others go on."""
+    """Do the work. Returns a fault for a refusal that does not name `file`, "" if nothing is refused; other refusals are raised."""
     try:
         work()
     except PellucidError as refused:

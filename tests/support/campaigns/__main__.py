@@ -20,7 +20,7 @@ BATCH = 2000  # attempts of one process: a crash loses no more
 
 
 def work(name: str, seed: int, start: int, stop: int) -> None:
-    """A worker: its tally as one line of JSON."""
+    """Run a worker's attempts, and print their tally as one line of JSON."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         tally = campaign(name, seed, range(start, stop), Path(folder), Watcher(Path(folder)))
     print(json.dumps([dict(tally.outcomes), tally.faults]), flush=True)
@@ -45,7 +45,7 @@ def main() -> int:
         return 0
     count, began = a.count or FULL[a.name], time.time()
     size = min(BATCH * 10 if a.name == "safetensors" else BATCH, -(-count // a.workers))
-    left, running, whole = [range(i, min(i + size, count)) for i in range(0, count, size)][::-1], {}, Tally()
+    left, running, total = [range(i, min(i + size, count)) for i in range(0, count, size)][::-1], {}, Tally()
     while left or running:
         while left and len(running) < a.workers:
             part = left.pop()
@@ -53,15 +53,15 @@ def main() -> int:
         process = next(iter(running))
         part, (out, _) = running.pop(process), process.communicate()
         if process.returncode:
-            whole.add(part.start, "crash", f"attempts {part.start} to {part.stop - 1}: exit {process.returncode}")
+            total.add(part.start, "crash", f"attempts {part.start} to {part.stop - 1}: exit {process.returncode}")
             continue
         outcomes, faults = json.loads(out.splitlines()[-1])
-        whole.outcomes.update(outcomes)
-        whole.faults += faults[: 20 - len(whole.faults)]
-        print(f"{sum(whole.outcomes.values()):,} of {count:,}  {dict(whole.outcomes)}", file=sys.stderr, flush=True)
-    bad = {k: n for k, n in whole.outcomes.items() if k not in ("loaded", "refused")}
+        total.outcomes.update(outcomes)
+        total.faults += faults[: 20 - len(total.faults)]
+        print(f"{sum(total.outcomes.values()):,} of {count:,}  {dict(total.outcomes)}", file=sys.stderr, flush=True)
+    bad = {k: n for k, n in total.outcomes.items() if k not in ("loaded", "refused")}
     report: dict[str, Any] = {
-        "schema": 1, "campaign": a.name, "seed": a.seed, "count": count, "outcomes": dict(whole.outcomes), "faults": whole.faults,
+        "schema": 1, "campaign": a.name, "seed": a.seed, "count": count, "outcomes": dict(total.outcomes), "faults": total.faults,
         "seconds": round(time.time() - began, 1), "python": sys.version.split()[0],
     }  # fmt: skip
     if count >= FULL[a.name]:

@@ -1,9 +1,9 @@
 """Deterministic mode: a thousand texts alone and in twenty random batches each, log-probabilities compared bit for bit; and its price.
 
-    PYTHONPATH=tests python -m campaigns.deterministic [--prompts 1000] [--mixes 20] [--seed 1] [--pairs 5]
+    PYTHONPATH=tests/support python -m campaigns.deterministic [--prompts 1000] [--mixes 20] [--seed 1] [--pairs 5]
 
 A mix has its own rows a step (1 to 64), rows a page, order and moments of arrival, cache or none, and pages that may be too few, so that
-texts are put off. Nothing is run twice. The outcome goes to benchmarks/results/deterministic.json.
+texts are preempted. Nothing is run twice. The outcome goes to benchmarks/results/deterministic.json.
 """
 
 import argparse
@@ -31,23 +31,23 @@ from tiny import tiny
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "deterministic.json"
 CASES = [(family, dtype) for family in ("llama", "gpt_oss", "deepseek_v3") for dtype in (torch.float32, torch.bfloat16)]
-Told = list[Any]  # all that the engine says of a text: tokens, log-probabilities, the likeliest
+Answer = list[Any]  # the outputs of a text: tokens, log-probabilities, the likeliest
 
 
-def asked(draw: random.Random) -> Request:
-    """A text, often with another's beginning; half of them want their prompts scored, which no cache may spare."""
+def random_request(draw: random.Random) -> Request:
+    """Return a request, often with another's beginning. Half of them want their prompts scored, which no cache may spare."""
     start = [draw.randrange(3)] * draw.choice([0, 0, 16, 40])
     prompt = (*start, *(draw.randrange(97) for _ in range(draw.randint(1, 40))))
     return Request(prompt, draw.randint(1, 4), logprobs=2, scored=draw.random() < 0.5)
 
 
-def told(engine: Engine, requests: list[Request], arrive: Callable[[], int] = lambda: 1000) -> list[Told]:
-    """What each of these texts becomes; arrive: how many more come before a step."""
-    got: dict[int, Told] = {}
+def run_requests(engine: Engine, requests: list[Request], arrive: Callable[[], int] = lambda: 1000) -> list[Answer]:
+    """Return the answer of each request. arrive: the number of requests that are submitted before a step."""
+    got: dict[int, Answer] = {}
     numbers, waiting = list[int](), list(requests)
 
-    def note(news: list[Output]) -> None:
-        for out in news:
+    def note(outputs: list[Output]) -> None:
+        for out in outputs:
             assert out.error is None and out.token is not None
             got.setdefault(out.request, []).append((out.token, out.scores))
 
@@ -59,35 +59,35 @@ def told(engine: Engine, requests: list[Request], arrive: Callable[[], int] = la
     return [got[n] for n in numbers]
 
 
-def mixed(model: Decoder, requests: list[Request], draw: random.Random) -> list[Told]:
-    """The same texts in one random batch, told in their own order."""
+def mixed(model: Decoder, requests: list[Request], draw: random.Random) -> list[Answer]:
+    """Return the answers of the same requests in one random batch, in the order of the requests."""
     size, running = draw.choice([1, 2, 5, 16, 64]), draw.choice([30, 64])
     tokens = draw.choice([100, 200, 2000])
     engine = Engine.of(model, tokens, SchedulerLimits(draw.randint(1, 64), running), size, cached=draw.random() < 0.5, deterministic=True)
     order = draw.sample(range(len(requests)), len(requests))
-    found = told(engine, [requests[i] for i in order], lambda: draw.choice([0, 1, 3, 20]))
+    answers = run_requests(engine, [requests[i] for i in order], lambda: draw.choice([0, 1, 3, 20]))
     back = {at: i for i, at in enumerate(order)}
-    return [found[back[i]] for i in range(len(requests))]
+    return [answers[back[i]] for i in range(len(requests))]
 
 
-def alone(model: Decoder, requests: list[Request]) -> list[Told]:
-    """Each text by itself, its prompt whole, nothing kept."""
+def alone(model: Decoder, requests: list[Request]) -> list[Answer]:
+    """Return the answer of each request by itself, its prompt in one step, nothing cached."""
     engine = Engine.of(model, 200, SchedulerLimits(200), 200, cached=False, deterministic=True)
-    return [told(engine, [r])[0] for r in requests]
+    return [run_requests(engine, [r])[0] for r in requests]
 
 
-def campaign(prompts: int, mixes: int, seed: int, tell: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """The texts shared out among the cases; how many tellings differed, of how many."""
+def campaign(prompts: int, mixes: int, seed: int, log: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """Run `prompts` texts, shared out among the cases. Returns the number of answers that differed, by case and in all."""
     cases, began = [], time.perf_counter()
     for k, (family, dtype) in enumerate(CASES):
         draw = random.Random(f"{seed}:{k}")
         model = tiny(family, dtype)
-        requests = [asked(draw) for _ in range(len(range(k, prompts, len(CASES))))]
+        requests = [random_request(draw) for _ in range(len(range(k, prompts, len(CASES))))]
         lone = alone(model, requests)
-        found = [mixed(model, requests, draw) for _ in range(mixes)]
-        wrong = sum(a != b for mix in found for a, b in zip(lone, mix, strict=True))
+        batches = [mixed(model, requests, draw) for _ in range(mixes)]
+        wrong = sum(a != b for mix in batches for a, b in zip(lone, mix, strict=True))
         cases.append({"family": family, "dtype": str(dtype)[6:], "prompts": len(requests), "mixes": mixes, "differ": wrong})
-        tell(f"{cases[-1]}, {time.perf_counter() - began:.0f} s")
+        log(f"{cases[-1]}, {time.perf_counter() - began:.0f} s")
     return {"seed": seed, "prompts": prompts, "mixes": mixes, "differ": sum(case["differ"] for case in cases), "cases": cases}
 
 
@@ -109,8 +109,8 @@ LOADS = {
 }  # fmt: skip
 
 
-def price(pairs: int, tell: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
-    """Seconds in deterministic and in normal mode, in alternating pairs, and the median ratio of a pair."""
+def price(pairs: int, log: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
+    """Return seconds in deterministic and in normal mode, in alternating pairs, and the median ratio of a pair."""
     out = []
     for shape, cfg in SHAPES.items():
         for dtype in (torch.float32, torch.bfloat16):
@@ -126,14 +126,14 @@ def price(pairs: int, tell: Callable[[str], None] = lambda line: None) -> list[d
                 for pair in range(pairs + 1):
                     for mode in (False, True) if pair % 2 else (True, False):
                         began = time.perf_counter()
-                        told(engines[mode], requests)
+                        run_requests(engines[mode], requests)
                         seconds[mode].append(time.perf_counter() - began)
                 ratios = [a / b for a, b in zip(seconds[True][1:], seconds[False][1:], strict=True)]  # the first one records
                 out.append({
                     "shape": shape, "layers": LAYERS, "dtype": str(dtype)[6:], "load": load, "ratio": statistics.median(ratios),
                     "ratios": ratios, "normal": seconds[False][1:], "deterministic": seconds[True][1:],
                 })  # fmt: skip
-                tell(f"{shape} {str(dtype)[6:]}, {load}: {out[-1]['ratio']:.2f}")
+                log(f"{shape} {str(dtype)[6:]}, {load}: {out[-1]['ratio']:.2f}")
     return out
 
 
@@ -147,11 +147,11 @@ def main() -> int:
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
 
-    def tell(line: str) -> None:
+    def log(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     began, load = time.perf_counter(), os.getloadavg()
-    report = {"schema": 1, "campaign": "deterministic", **campaign(a.prompts, a.mixes, a.seed, tell), "price": price(a.pairs, tell)}
+    report = {"schema": 1, "campaign": "deterministic", **campaign(a.prompts, a.mixes, a.seed, log), "price": price(a.pairs, log)}
     report |= {"seconds": round(time.perf_counter() - began, 1), "cpu": cpu(), "kernels": native.instructions(), "threads": a.threads}
     report |= {"torch": torch.__version__, "load_before": load}
     if a.prompts >= 1000 and a.mixes >= 20:

@@ -1,7 +1,7 @@
 """Simulations of the engine, some 400 operations each: requests that come, are cancelled and preempted, over pages that are too few.
 
-What a text reads is compared with what it is, what it becomes with what it is alone; at the end no page is left behind. At the end every
-other engine is asked for what it cannot do, which must be refused and change nothing.
+The rows that a text reads are compared with its tokens, its answer with the text alone; at the end no page is left behind. In every other
+attempt a request that is too long comes last, which must be refused.
 """
 
 import random

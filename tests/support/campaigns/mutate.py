@@ -31,7 +31,7 @@ WORDS = (
 
 
 def mangled(raw: bytes, draw: random.Random) -> bytes:
-    """One to four blind changes: a bit, a cut, a piece twice, a piece away, a hostile word put in."""
+    """Return `raw` with one to four blind changes: a bit, a cut, a piece twice, a piece away, a hostile word put in."""
     data = bytearray(raw)
     for _ in range(draw.randint(1, 4)):
         at = draw.randrange(len(data) + 1)
@@ -54,7 +54,7 @@ def mangled(raw: bytes, draw: random.Random) -> bytes:
 
 
 def bent(tree: Any, draw: random.Random) -> Any:
-    """The same JSON with one place changed: another value, a name away, a name more, two values exchanged."""
+    """Return the same JSON with one to three changes: another value, a name away, a name more, two values exchanged."""
     tree = json.loads(json.dumps(tree))
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         places = [(holder, key) for holder, key in walk(tree)]
@@ -77,7 +77,7 @@ def bent(tree: Any, draw: random.Random) -> Any:
 
 
 def walk(tree: Any) -> list[tuple[Any, Any]]:
-    """Every place of a tree, as the holder and the key."""
+    """Return every place of a tree, as the holder and the key."""
     out: list[tuple[Any, Any]] = []
     pairs = list(tree.items()) if isinstance(tree, dict) else list(enumerate(tree)) if isinstance(tree, list) else []
     for key, value in pairs:
@@ -87,5 +87,5 @@ def walk(tree: Any) -> list[tuple[Any, Any]]:
 
 
 def text(tree: Any) -> bytes:
-    """JSON as bytes, with what JSON lacks (NaN, lone surrogates) as Python writes it."""
+    """Return JSON as bytes, with NaN and lone surrogates, which JSON lacks, as Python writes them."""
     return json.dumps(tree, ensure_ascii=True).encode()

@@ -1,7 +1,7 @@
-"""Texts on pages and in the prefix cache: each attempt is ACTS acts of a world of its own, in two of three under hashes of one bit.
+"""Texts on pages and in the prefix cache. Each attempt is ACTS acts of a world of its own, in two of three under hashes of one bit.
 
-A wrong page, a page too many or too few, a reference too many: whatever does not agree with the plain model is a fault. At the end every
-other world asks for more than there is, which must be refused and change nothing.
+A wrong page, a page too many or too few, a reference too many: every difference from the plain model is a fault. In every other world a
+request for too many pages comes last, which must be refused and change nothing.
 """
 
 import random

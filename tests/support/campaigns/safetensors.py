@@ -21,23 +21,23 @@ TREE = {
 DATA = bytes(range(43))
 
 
-def whole(header: bytes, data: bytes = DATA) -> bytes:
+def file_bytes(header: bytes, data: bytes = DATA) -> bytes:
     return struct.pack("<Q", len(header)) + header + data
 
 
 def prepare(folder: Path) -> Attempt:
     file = folder / "model.safetensors"
-    good = whole(text(TREE))
+    good = file_bytes(text(TREE))
 
     def attempt(draw: random.Random) -> str:
         match draw.randrange(4):
             case 0:
                 raw = mangled(good, draw)
             case 1:
-                raw = whole(mangled(text(TREE), draw))
+                raw = file_bytes(mangled(text(TREE), draw))
             case 2:
                 header = text(bent(TREE, draw))
-                raw = whole(header) if draw.random() < 0.9 else whole(header, DATA[: draw.randrange(43)])
+                raw = file_bytes(header) if draw.random() < 0.9 else file_bytes(header, DATA[: draw.randrange(43)])
             case _:
                 header = text(TREE)
                 raw = (

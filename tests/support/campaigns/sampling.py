@@ -1,6 +1,6 @@
 """Draws by the million: of 30 settings, each against probabilities that are worked out here a second time, token by token.
 
-    PYTHONPATH=tests python -m campaigns.sampling [--draws 1000000] [--seed 1]
+    PYTHONPATH=tests/support python -m campaigns.sampling [--draws 1000000] [--seed 1]
 
 Three chi-squares a setting: how often each token came over the steps of one seed, over the first steps of as many seeds, and which
 came after which. Bins hold 5 expected draws or more, the rest is pooled. A setting fails at p < 1e-4 after Holm's correction over all
@@ -47,7 +47,7 @@ SETTINGS = [(kind, how) for kind in KINDS for how in HOWS]
 
 
 def logits(kind: str) -> Tensor:
-    """Logits [V] of a kind: few stand out, all alike, many equal, half of them impossible, or as frequencies of words (Zipf)."""
+    """Return logits [V] of a kind: few stand out, all alike, many equal, half of them impossible, or as frequencies of words (Zipf)."""
     size = KINDS[kind]
     x = torch.randn(size, generator=torch.Generator().manual_seed(size))
     if kind == "holes":
@@ -58,7 +58,7 @@ def logits(kind: str) -> Tensor:
 
 
 def expected(x: Tensor, how: Sampling) -> list[float]:
-    """What a draw's probabilities must be: the settings' meaning in plain Python, on lists."""
+    """Return the probabilities of a draw: the settings' meaning in plain Python, on lists."""
     counts, seen = Counter(OUTPUT), {*PROMPT, *OUTPUT}
     l = [v + how.bias.get(i, 0.0) for i, v in enumerate(x.tolist())]
     l = [(v / how.repetition if v > 0 else v * how.repetition) if i in seen else v for i, v in enumerate(l)]
@@ -78,7 +78,7 @@ def expected(x: Tensor, how: Sampling) -> list[float]:
 
 
 def p_value(counts: Tensor, shares: Tensor) -> float:
-    """That chance alone gives counts [bins] as far from shares · their sum; bins of fewer than 5 expected are pooled."""
+    """Return the probability of counts [bins] at least as far from shares · their sum. Bins of fewer than 5 expected are pooled."""
     n = counts.sum()
     few = shares * n < 5
     observed, wanted = counts[~few].double(), shares[~few] * n
@@ -93,7 +93,7 @@ def p_value(counts: Tensor, shares: Tensor) -> float:
 
 
 def grouped(shares: Tensor) -> Tensor:
-    """A group for each token, such that all are about as likely: [V] of 0 to PARTS - 1."""
+    """Return a group for each token, such that all groups are about as likely: [V] of 0 to PARTS - 1."""
     order = torch.randperm(len(shares), generator=torch.Generator().manual_seed(1))
     place = torch.empty_like(order)
     place[order] = (shares[order].cumsum(0) * PARTS).clamp(max=PARTS - 1e-9).long()
@@ -101,10 +101,10 @@ def grouped(shares: Tensor) -> Tensor:
 
 
 def judged(number: int, draws: int, seed: int) -> dict[str, Any]:
-    """One setting's counts and p-values."""
-    kind, told = SETTINGS[number]
+    """Draw with one setting. Returns its counts and p-values."""
+    kind, setting = SETTINGS[number]
     own = seed * 1000 + number
-    how = Sampling(**told, seed=own)
+    how = Sampling(**setting, seed=own)
     x = logits(kind)
     shares = torch.tensor(expected(x, how), dtype=torch.float64)
     *_, last = sample.run(x, how, sample.History(PROMPT, OUTPUT))
@@ -120,7 +120,7 @@ def judged(number: int, draws: int, seed: int) -> dict[str, Any]:
     mass = torch.zeros(PARTS, dtype=torch.float64).index_add(0, groups, shares)
     counts = torch.bincount(steps, minlength=len(x)), torch.bincount(seeds, minlength=len(x))
     return {
-        "logits": kind, **told, "support": int((shares > 0).sum()),
+        "logits": kind, **setting, "support": int((shares > 0).sum()),
         "outside": sum(int(c[shares == 0].sum()) for c in counts),
         "p": {
             "steps": p_value(counts[0], shares), "seeds": p_value(counts[1], shares),
@@ -131,7 +131,7 @@ def judged(number: int, draws: int, seed: int) -> dict[str, Any]:
 
 
 def alone(x: Tensor, how: Sampling, steps: Tensor) -> int:
-    """How many of the first draws `choose` gives otherwise, asked one by one: of a text so long, whose penalties the setting leaves out."""
+    """Return the number of draws at which `choose`, called alone, differs. It runs without penalties, which change with the output."""
     plain = Sampling(how.temperature, how.top_k, how.top_p, how.min_p, bias=how.bias, seed=how.seed)
     if plain != how:  # its probabilities follow the output: the one step that has this output
         return int(sample.choose(x, how, PROMPT, OUTPUT) != steps[len(OUTPUT)])
@@ -139,7 +139,7 @@ def alone(x: Tensor, how: Sampling, steps: Tensor) -> int:
 
 
 def rejected(values: list[float]) -> list[int]:
-    """Which hypotheses fall by Holm's rule: the smallest p against LEVEL / n, the next against LEVEL / (n - 1), until one stands."""
+    """Return the hypotheses that fall by Holm's rule: the smallest p below LEVEL / n, the next below LEVEL / (n - 1), until one stands."""
     out = []
     for rank, i in enumerate(sorted(range(len(values)), key=values.__getitem__)):
         if values[i] >= LEVEL / (len(values) - rank):
@@ -148,12 +148,12 @@ def rejected(values: list[float]) -> list[int]:
     return out
 
 
-def campaign(numbers: Iterable[int], draws: int, seed: int, tell: Any = lambda line: None) -> dict[str, Any]:
-    """These settings judged together. faults: those that fell, by their place in `settings`."""
+def campaign(numbers: Iterable[int], draws: int, seed: int, log: Any = lambda line: None) -> dict[str, Any]:
+    """Judge these settings together. faults in the result: the settings that fell, by their place in `settings`."""
     settings = []
     for i in numbers:
         settings.append(judged(i, draws, seed))
-        tell(f"{i + 1} of {len(SETTINGS)}  {settings[-1]}")
+        log(f"{i + 1} of {len(SETTINGS)}  {settings[-1]}")
     fallen = rejected([p for s in settings for p in s["p"].values()])
     faults = {i // 3 for i in fallen} | {i for i, s in enumerate(settings) if s["outside"] or s["alone"]}
     least = min(p for s in settings for p in s["p"].values())
@@ -169,12 +169,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     a = parser.parse_args()
     began = time.time()
-    told = campaign(range(len(SETTINGS)), a.draws, a.seed, lambda line: print(line, file=sys.stderr, flush=True))
-    told |= {"seconds": round(time.time() - began, 1), "python": sys.version.split()[0], "torch": torch.__version__}
+    report = campaign(range(len(SETTINGS)), a.draws, a.seed, lambda line: print(line, file=sys.stderr, flush=True))
+    report |= {"seconds": round(time.time() - began, 1), "python": sys.version.split()[0], "torch": torch.__version__}
     if a.draws >= FULL:
-        RESULTS.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps({k: v for k, v in told.items() if k != "settings"}, indent=2))
-    return int(bool(told["faults"]))
+        RESULTS.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps({k: v for k, v in report.items() if k != "settings"}, indent=2))
+    return int(bool(report["faults"]))
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def prepare(folder: Path) -> Attempt:
         seen: list[int] = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            said = named(lambda: seen.extend(tokenizer.chat(messages, tools)), "" if odd else file)
-        return said or (f"a message wrote {CANARY}" if id in seen else "")
+            fault = named(lambda: seen.extend(tokenizer.chat(messages, tools)), "" if odd else file)
+        return fault or (f"a message wrote {CANARY}" if id in seen else "")
 
     return attempt
