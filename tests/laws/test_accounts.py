@@ -1,7 +1,7 @@
-"""What is printed of a cell: its factors and summands by names that the formula has, and numbers that come to the cell.
+"""The account of a cell: its factors and summands have names of the formula, and numbers that give the cell.
 
 60 random cells of every family, 1,000 with PELLUCID_FULL=1: the JSON to 1e-10, the terminal's lines and the numbers put into a formula
-as far as their figures go. The specimens are told in both languages.
+as far as their figures go.
 """
 
 import random
@@ -44,7 +44,7 @@ def _no_grad() -> Iterator[None]:
 
 
 def recorded(cfg: Any, length: int = 9) -> list[Seen]:
-    """A random model's records with the terms of their cells."""
+    """Return a random model's records with the terms of their cells."""
     model = tiny(cfg)
     given = (ids(2, length),) if cfg.encoder is None else (ids(2, 7, seed=1), ids(2, length))
     with watch(model, inside="reference", terms=True) as seen:
@@ -53,7 +53,7 @@ def recorded(cfg: Any, length: int = 9) -> list[Seen]:
 
 
 def some(records: list[Seen], count: int, seed: int = 0) -> Iterator[tuple[Seen, Cell]]:
-    """Random cells, as many of each tensor as come to `count` together, one of each at least."""
+    """Yield about `count` random cells, the same number of each tensor and one at least."""
     draw = random.Random(seed)
     each = -(-count // len(records))
     for s in records:
@@ -62,76 +62,76 @@ def some(records: list[Seen], count: int, seed: int = 0) -> Iterator[tuple[Seen,
 
 
 def strays(s: Seen, dims: dict[str, str]) -> set[str]:
-    """Names of an account that neither the formula nor what is told of it has."""
+    """Return the names of an account that neither the formula nor its notes have."""
     text = formula(s, dims)
     known = {*words(text), *words(" ".join(sentences(notes(s, dims)))), *(w.rpartition(".")[2] for w in s.inputs)} | ARITHMETIC
     assert s.terms is not None
-    told = document(cell_of(s, ",".join("0" * len(s.shape))), dims)
-    return {w for label in (*told["factors"], *told["added"]) for w in words(label) - known} | (
-        NAMELESS & {*told["factors"], *told["added"]}
+    account_of_cell = document(cell_of(s, ",".join("0" * len(s.shape))), dims)
+    return {w for label in (*account_of_cell["factors"], *account_of_cell["added"]) for w in words(label) - known} | (
+        NAMELESS & {*account_of_cell["factors"], *account_of_cell["added"]}
     ) - known
 
 
 def words(text: str) -> set[str]:
-    """The names in a text."""
+    """Return the names in a text."""
     return {w for w in TOKEN.findall(text) if re.match(r"[A-Za-zμσ]", w)}
 
 
 def astray(records: list[Seen], count: int = CELLS) -> list[str]:
-    """Cells whose account does not come to the number that it is of."""
+    """Return a complaint for each cell whose account does not give its number."""
     dims, wrong = {s.path: s.dims for s in records}, []
     for s, c in some(records, count):
-        told, tell = document(c, dims), f"{s.path}{list(c.index)} = {formula(s, dims)}"
-        columns = [*told["factors"].values()]
+        account_of_cell, place = document(c, dims), f"{s.path}{list(c.index)} = {formula(s, dims)}"
+        columns = [*account_of_cell["factors"].values()]
         products = [1.0] * len(columns[0]) if columns else []
         for column in columns:
             products = [p * f for p, f in zip(products, column, strict=True)]
-        summands = [*products, *told["added"].values()]
-        if any(x is None for x in (*summands, told["value"])):  # an infinity: what a mask hides, a token that was cut
+        summands = [*products, *account_of_cell["added"].values()]
+        if any(x is None for x in (*summands, account_of_cell["value"])):  # an infinity: a key that the mask hides, a token that was cut
             continue
         size = max([1.0, *map(abs, summands)])
-        if len(summands) != len(told["summands"]) or abs(sum(summands) - c.value) > 1e-10 * size:
-            wrong.append(f"{tell}: {sum(summands)} is not {c.value}")
+        if len(summands) != len(account_of_cell["summands"]) or abs(sum(summands) - c.value) > 1e-10 * size:
+            wrong.append(f"{place}: {sum(summands)} is not {c.value}")
         if not abs(filled(s, c) - c.value) <= 1e-9 * size:
-            wrong.append(f"{tell}: {put(template(s), values(c.terms))} comes to {filled(s, c)}, not {c.value}")
-        wrong += [f"{tell}: {line}" for line in misprinted(c, dims)]
+            wrong.append(f"{place}: {put(template(s), values(c.terms))} comes to {filled(s, c)}, not {c.value}")
+        wrong += [f"{place}: {line}" for line in misprinted(c, dims)]
     return wrong
 
 
 def filled(s: Seen, c: Cell) -> float:
-    """What the numbers put into the formula come to, read with all their figures; the value itself where no formula is filled."""
+    """Return the value of the formula with its numbers put in, with all their figures; the cell itself if no formula is filled."""
     text = template(s)
     if text in ("", EXPERT, HIDDEN) or values(c.terms).get("x") == float("-inf"):
         return c.value
     with swapped(puts, "number", repr):
         parts = put(text, values(c.terms)).split(" = ")
     try:
-        found = [float(Reader(Run({}, {}, {}), s, p).sum().x) for p in parts if "Σ e^…" not in p]
-    except UnresolvedError:  # a number that the terms do not tell
+        results = [float(Reader(Run({}, {}, {}), s, p).sum().x) for p in parts if "Σ e^…" not in p]
+    except UnresolvedError:  # a number that the terms lack
         return float("nan")
-    assert max(found) - min(found) < 1e-9 * max([1.0, *map(abs, found)]), parts
-    return found[-1]
+    assert max(results) - min(results) < 1e-9 * max([1.0, *map(abs, results)]), parts
+    return results[-1]
 
 
 def misprinted(c: Cell, dims: dict[str, str]) -> Iterator[str]:
-    """Lines of the terminal's account whose numbers do not go together, to the figures that they have."""
+    """Yield the lines of the terminal's account whose numbers do not agree, to the figures that they have."""
     lines = [line.plain for line in account(c, dims, 400)]
     for line in lines:
-        if found := re.fullmatch(r" +\d+ +(-?[\d.e-]+(?: +× +-?[\d.e-]+)*) += +(-?[\d.e-]+)", line):
-            factors = [float(x) for x in found[1].split("×")]
+        if match := re.fullmatch(r" +\d+ +(-?[\d.e-]+(?: +× +-?[\d.e-]+)*) += +(-?[\d.e-]+)", line):
+            factors = [float(x) for x in match[1].split("×")]
             product, slack = 1.0, 0.0
             for f in factors:
                 slack = slack * (abs(f) + figure(f)) + abs(product) * figure(f)
                 product *= f
-            if abs(product - float(found[2])) > slack + figure(float(found[2])):
+            if abs(product - float(match[2])) > slack + figure(float(match[2])):
                 yield line
-    totals = [float(found[1]) for line in lines[-2:] if (found := re.search(r"(?: to|holds) (-?\d[\d.]*(?:e[+-]?\d+)?)", line))]
+    totals = [float(match[1]) for line in lines[-2:] if (match := re.search(r"(?: to|holds) (-?\d[\d.]*(?:e[+-]?\d+)?)", line))]
     if len(totals) == 2 and abs(totals[0] - totals[1]) > 1e-7 * max([1.0, *(abs(x) for _, x in c.rows)]):
         yield lines[-2]
 
 
 def figure(x: float) -> float:
-    """What a printed number may be off by: half of its last figure, and of a small one of its second."""
+    """Return the largest rounding error of a printed number: half of its last figure, of a small number half of its second."""
     a = abs(x)
     return max(0.0005 if a < 10 else 0.005 if a < 100 else 0.05 if a < 1000 else 0.5, 0.05 * a if a < 0.0005 or a > 99999 else 0.0) * 1.01
 
@@ -141,7 +141,7 @@ def test_accounts_come_to_their_cells(name: str) -> None:
     records = recorded(MADE[name] if name in MADE else read(name, "plain"))
     assert not (wrong := astray(records)), wrong[:5]
     dims = {s.path: s.dims for s in records}
-    assert not (found := {(s.path, w) for s in records for w in strays(s, dims)}), found
+    assert not (nameless := {(s.path, w) for s in records for w in strays(s, dims)}), nameless
 
 
 @pytest.mark.parametrize("name", SPECIMENS)
@@ -153,7 +153,7 @@ def test_accounts_of_specimens(name: str) -> None:
 
 
 def test_what_is_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a softmax both sides of the quotient; what a mask hides is said; of a choice the expert and its score."""
+    """A softmax has both sides of its quotient, a hidden key its sentence, a choice the expert and its score."""
     records = {s.path: s for s in recorded(MADE["deepseek_v3"])}
     pattern, chosen = records["layers.1.attn.pattern"], records["layers.1.ffn.chosen"]
     hidden, seen = cell_of(pattern, "0,0,2,5"), cell_of(pattern, "0,0,5,2")
@@ -189,7 +189,7 @@ def test_mutant_is_seen(mutant: str) -> None:
 
 
 def test_a_factor_of_no_name_mutant() -> None:
-    """Factors called as the op calls them, not as their operands."""
+    """Factors with the names of the op instead of their operands' are seen."""
     records = recorded(MADE["gpt2"])
     dims = {s.path: s.dims for s in records}
     with swapped(cells, "labels", lambda seen, dims: lambda name: name):

@@ -1,4 +1,4 @@
-"""A block's weights sum, tensor by tensor, to what `count` says of it: in the terminal, on the page and in JSON, in every family."""
+"""A block's weights sum, tensor by tensor, to its parameters in `count`: in the terminal, on the page and in JSON, in every family."""
 
 import re
 from collections import Counter
@@ -35,7 +35,7 @@ IDS = [3, 4, 5]
 
 
 def by_count(bill: Bill) -> Sums:
-    """The parameters of every block, from the bill's weights. What layers share stands in the first."""
+    """Return the parameters of every block, from the bill's weights. A shared weight counts in the first layer."""
     sums: Sums = {}
     for c in bill.weights:
         place = PLACE.fullmatch(c.path)
@@ -49,33 +49,33 @@ def by_count(bill: Bill) -> Sums:
 
 
 def by_table(bill: Bill) -> int:
-    """What the rows of `count --table MODEL` say of all blocks together."""
+    """Return the parameters of all blocks together in the rows of `count --table MODEL`."""
     return sum(int(row[4]) for row in tables.blocks(bill).rows if row[0] and row[3] is not None)  # type: ignore[call-overload]
 
 
-def by_page(held: LoadedModel, kept: Run) -> Sums:
-    """The tensors of the page's document of a run's first step."""
+def by_page(kept: Run) -> Sums:
+    """Return the sums of the page's tensors of a run's first step."""
     sums = Counter[str]()
     for t in tensor.tensors(kept, 0):
         sums[t["block"]] += t["parameters"] if t["block"] else 0
     return {path: n for path, n in sums.items() if path}
 
 
-def by_json(told: dict[str, Any]) -> Sums:
-    """The tensors of `explain --json`, which also says the sums."""
+def by_json(document: dict[str, Any]) -> Sums:
+    """Return the sums of the tensors of `explain --json`. Fails unless they are its own sums."""
     sums = Counter[str]()
-    for t in told["tensors"]:
+    for t in document["tensors"]:
         if t["step"] == 0 and block(t["path"])[0]:
             sums[block(t["path"])[0]] += t["parameters"]
-    assert dict(sums) == {b["path"]: b["parameters"] for b in told["blocks"]}
+    assert dict(sums) == {b["path"]: b["parameters"] for b in document["blocks"]}
     return dict(sums)
 
 
-def by_terminal(found: run_view.RunView) -> tuple[Sums, Sums]:
-    """Of `explain --all`: what stands in the headings of blocks, and the sum of the lines of single weights below."""
+def by_terminal(view: run_view.RunView) -> tuple[Sums, Sums]:
+    """Return from `explain --all` the numbers in headings of blocks, and the sums of the lines of weights below them."""
     headings, lines, at = Sums(), Sums(), ""
-    buffers = {path for path, _ in found.model.module.named_buffers()}
-    for text in run_lines.story(found, run_lines.Display(width=300, everything=True)):
+    buffers = {path for path, _ in view.model.module.named_buffers()}
+    for text in run_lines.story(view, run_lines.Display(width=300, everything=True)):
         if heading := re.fullmatch(r" ((?:\w+\.)?layers\.\d+)  ([\d,]+) parameters", text.plain):
             at = heading[1]
             headings[at] = int(heading[2].replace(",", ""))
@@ -84,84 +84,84 @@ def by_terminal(found: run_view.RunView) -> tuple[Sums, Sums]:
     return headings, lines
 
 
-def lived(model: Model, prompt: str | list[int]) -> dict[str, Sums]:
-    """Every output's sums of a model that runs."""
-    found = run_view.explain(model, prompt)
-    held = LoadedModel(model.name, model.family.name, model.module, model)
-    headings, lines = by_terminal(found)
+def sums_of_run(model: Model, prompt: str | list[int]) -> dict[str, Sums]:
+    """Run a model. Returns the sums of every output."""
+    view = run_view.explain(model, prompt)
+    loaded = LoadedModel(model.name, model.family.name, model.module, model)
+    headings, lines = by_terminal(view)
     bill = weighed(model.config, model.name, model.family.name, Setting())
     counted = by_count(bill)
     assert by_table(bill) == sum(counted.values())
-    page = by_page(held, execute.recorded(held, found.trace, LIMITS))
+    page = by_page(execute.recorded(loaded, view.trace, LIMITS))
     return {
         "count": counted,
         "page": page,
-        "json": by_json(run.run_document(found.run, found.trace.steps)),
+        "json": by_json(run.run_document(view.run, view.trace.steps)),
         "headings": headings,
         "lines": lines,
     }
 
 
-def differing(found: dict[str, Sums]) -> list[str]:
-    """Outputs whose sums are not count's."""
-    return [name for name, sums in found.items() if sums != found["count"]]
+def differing(outputs: dict[str, Sums]) -> list[str]:
+    """Return the outputs whose sums are not count's."""
+    return [name for name, sums in outputs.items() if sums != outputs["count"]]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_familys_blocks_sum_to_their_count(family: str) -> None:
-    assert differing(lived(pellucid.load(judge(family, "plain").folder, dtype="float32"), IDS)) == []
+    assert differing(sums_of_run(pellucid.load(judge(family, "plain").folder, dtype="float32"), IDS)) == []
 
 
 @pytest.mark.parametrize("name", specimens())
 def test_every_specimens_blocks_sum_to_their_count(name: str) -> None:
-    assert differing(lived(pellucid.load(name), IDS)) == []
+    assert differing(sums_of_run(pellucid.load(name), IDS)) == []
 
 
 CATALOGUE = [e["id"] for e in catalog.models().values() if "statements" not in e]
 
 
 def drawn(cfg: Config, name: str, family: str) -> Sums:
-    """The page's sums of a model on meta."""
-    held = LoadedModel(name, family, meta_model(cfg, torch.bfloat16), None)
-    asked = RunRequest(name, None, tuple(IDS))
-    return by_page(held, execute.run_prompt(held, asked, Stop(), LIMITS, lambda *_: torch.empty(0)))
+    """Return the page's sums of a model on meta."""
+    loaded = LoadedModel(name, family, meta_model(cfg, torch.bfloat16), None)
+    request = RunRequest(name, None, tuple(IDS))
+    return by_page(execute.run_prompt(loaded, request, Stop(), LIMITS, lambda *_: torch.empty(0)))
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_published_models_blocks_sum_to_their_count(name: str) -> None:
-    """Two layers of each kind, on meta."""
+    """It holds for two layers of each kind, on meta."""
     try:
-        family, whole = described(name)
+        family, full = described(name)
     except pellucid.PellucidError:
         pytest.skip("no family here takes it")
-    cfg = distinct(whole, copies=2).config
+    cfg = distinct(full, copies=2).config
     assert drawn(cfg, name, family) == by_count(weighed(cfg, name, family, Setting()))
 
 
 def test_deepseek_v3s_layers() -> None:
-    """All 61, as published: kv_b once, and the router's correction not at all."""
+    """All 61 layers have the published numbers: kv_b counts once, and the router's correction not at all."""
     family, cfg = described("deepseek-v3")
-    found = drawn(cfg, "deepseek-v3", family)
-    assert (found["layers.1"], found["layers.4"]) == (583_483_392, 11_507_286_016)
-    assert found == by_count(billed(cfg, family, "deepseek-v3", context=8))
+    sums = drawn(cfg, "deepseek-v3", family)
+    assert (sums["layers.1"], sums["layers.4"]) == (583_483_392, 11_507_286_016)
+    assert sums == by_count(billed(cfg, family, "deepseek-v3", context=8))
 
 
 def test_t5s_table_of_distances_is_the_first_layers() -> None:
-    found = lived(pellucid.load("pellucid/capitals-t5"), IDS)
-    first, second = (found["headings"][f"decoder.layers.{n}"] for n in (0, 1))
+    outputs = sums_of_run(pellucid.load("pellucid/capitals-t5"), IDS)
+    first, second = (outputs["headings"][f"decoder.layers.{n}"] for n in (0, 1))
     assert first - second == pellucid.load("pellucid/capitals-t5").module.decoder.layers[0].attn.relative.weight.numel()
 
 
 def every_use(seen: Any, own: dict[str, Weight]) -> Any:
-    """A mutant: each record has all of its weights, whether an earlier one used them or not."""
+    """Yield all weights of each record, whether an earlier one used them or not: a mutant."""
     s: Seen
     for s in seen:
         yield tuple(own[path] for path in s.weights if path in own)
 
 
-def with_buffers(held: Any) -> int:
-    """A mutant: what is no parameter counts as one."""
-    return sum(w.count for w in held)
+def with_buffers(weights: Any) -> int:
+    """Count buffers as parameters: a mutant."""
+    return sum(w.count for w in weights)
 
 
 # A function, its stand-in, a family whose sums it changes, and the modules that each make some of the outputs with it.
@@ -182,8 +182,8 @@ def test_the_law_sees(mutant: str) -> None:
 
 
 def differing_or_all(model: Model) -> list[str]:
-    """As `differing`; sums that contradict each other within one document count as all."""
+    """Return `differing`; sums that contradict each other within one document count too."""
     try:
-        return differing(lived(model, IDS))
+        return differing(sums_of_run(model, IDS))
     except AssertionError:
         return ["json"]

@@ -1,4 +1,4 @@
-"""What the READMEs claim: how many model types and models, and speeds with the processor that gave them, from the newest results."""
+"""The claims of the READMEs hold: the number of model types and models, and speeds with their processor, from the newest results."""
 
 import json
 import re
@@ -18,19 +18,19 @@ CPU_LINE, FIRST = "pip install torch --index-url", "pip install . && pellucid ex
 
 
 def newest() -> tuple[list[dict[str, Any]], set[str]]:
-    """The newest decode case of each shape and format, and the processors that they and the mixed requests ran on."""
+    """Return the newest decode case of each shape and format, and the processors that they and the mixed requests ran on."""
     cases = {}
     for file in sorted(RESULTS.glob("decode-*.json")):
         document = json.loads(file.read_text(encoding="utf-8"))
         for case in document["cases"]:
             if "shape" in case and "share_of_bound" in case:  # the first files had other fields
                 cases[case["shape"], case["held"]] = case, document["machine"]["cpu"]
-    crowd = json.loads((RESULTS / "serve.json").read_text(encoding="utf-8"))["crowd"]
-    return [case for case, _ in cases.values()], {cpu for _, cpu in cases.values()} | {crowd["machine"]["cpu"]}
+    mixed = json.loads((RESULTS / "serve.json").read_text(encoding="utf-8"))["crowd"]
+    return [case for case, _ in cases.values()], {cpu for _, cpu in cases.values()} | {mixed["machine"]["cpu"]}
 
 
 def claims() -> Iterator[str]:
-    """Each claim as its digits stand in both languages."""
+    """Yield each claim as its digits stand in both languages."""
     cases, _ = newest()
 
     def span(values: list[float]) -> str:
@@ -40,12 +40,12 @@ def claims() -> Iterator[str]:
     for peer in ("llama.cpp", "transformers"):
         ratios = [case["ratio_per_pair_median"]["decode"] for case in cases]
         yield span([ratio[peer] for ratio in ratios if peer in ratio])
-    crowd = json.loads((RESULTS / "serve.json").read_text(encoding="utf-8"))["crowd"]
-    yield rf" {crowd['ratio_per_pair_median']['llama-server']:.2f} "
+    mixed = json.loads((RESULTS / "serve.json").read_text(encoding="utf-8"))["crowd"]
+    yield rf" {mixed['ratio_per_pair_median']['llama-server']:.2f} "
 
 
 def wrong(text: str) -> Iterator[str]:
-    """What a README claims and the project does not hold."""
+    """Yield the claims that a README lacks or has wrong."""
     if not re.search(rf"\b{len(known())} (model types|种 model_type)", text):
         yield "model types"
     if not re.search(rf"\b{len(catalog.models())} (published models|个已公布的模型)", text):
@@ -60,7 +60,7 @@ def wrong(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", READMES)
-def test_what_a_readme_claims_holds(name: str) -> None:
+def test_the_claims_of_a_readme_hold(name: str) -> None:
     assert list(wrong((ROOT / name).read_text(encoding="utf-8"))) == []
 
 

@@ -1,4 +1,4 @@
-"""Every formula that people are shown, read as it stands, comes to the tensor beside it: no term is missing, no number is unnamed.
+"""Every formula that is shown, read as it stands, gives the tensor beside it: no term is missing, no number is unnamed.
 
 `formulas.py` reads the text and knows nothing of the ops; transformers gives the configs of all families and all their quirks. In the
 quick form every cell of every tensor of one forward is compared, in the full one (PELLUCID_FULL=1) of three longer ones.
@@ -53,21 +53,21 @@ def _no_grad() -> Iterator[None]:
 
 @cache
 def read(family: str, quirk: str) -> c.Config:
-    """The config of a case of the families' table."""
+    """Return the config of a case of the families' table."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         raw = AutoConfig.for_model(family, **KINDS[family].tiny | KINDS[family].quirks[quirk]).to_dict()
         return understand(raw)[1]
 
 
-def held(module: nn.Module) -> dict[str, tuple[Tensor, str]]:
-    """Every weight by its path, with its axes; what no table tells of has its row's letter."""
+def weights_by_path(module: nn.Module) -> dict[str, tuple[Tensor, str]]:
+    """Return every weight by its path, with its axes; a weight that no table has gets its row's letter."""
     of = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {w.path: (of[w.path], w.dims or "D") for w in weights(module)}
 
 
 def runs(cfg: c.Config, seed: int = 1) -> list[tuple[Run, list[Seen]]]:
-    """A random model's forward over two texts, and the records of each of its steps."""
+    """Run a random model over two texts. Returns its tensors and records by step."""
     model, draw = tiny(cfg), torch.Generator().manual_seed(seed)
     tokens = torch.randint(cfg.vocab, (2, LENGTH), generator=draw)
     source = torch.randint(cfg.vocab, (2, LENGTH - 4), generator=draw)
@@ -77,15 +77,15 @@ def runs(cfg: c.Config, seed: int = 1) -> list[tuple[Run, list[Seen]]]:
     given = (tokens, step) if cfg.encoder is None else (source, tokens)
     with watch(model, inside="reference") as seen:
         model(*given)
-    return [(Run({s.path: s for s in seen}, held(model), {"embed": tokens, "source": source}, types), list(seen))]
+    return [(Run({s.path: s for s in seen}, weights_by_path(model), {"embed": tokens, "source": source}, types), list(seen))]
 
 
 Text = Callable[[Seen, Mapping[str, str]], str]
 
 
 def wrong(made: list[tuple[Run, list[Seen]]], text: Text = formula) -> dict[str, float]:
-    """Records whose text comes to something else than their tensor, and by how much; inf where it cannot be read."""
-    found = {}
+    """Return the gap of each record whose text gives another tensor, by its text; inf if it cannot be read."""
+    gaps = {}
     for run, records in made:
         dims = {s.path: s.dims for s in records}
         for s in records:
@@ -93,15 +93,15 @@ def wrong(made: list[tuple[Run, list[Seen]]], text: Text = formula) -> dict[str,
                 value = evaluated(run, s, text(s, dims))
                 gap = 0.0 if s.dtype == torch.bool and torch.equal(value, s.value) else apart(value, s.value)
             except (UnresolvedError, KeyError, ValueError, RuntimeError, IndexError, StopIteration) as fault:
-                found[f"{s.path} = {text(s, dims)}: {fault}"] = float("inf")
+                gaps[f"{s.path} = {text(s, dims)}: {fault}"] = float("inf")
                 continue
             if not gap < 1e-10:
-                found[f"{s.path} = {text(s, dims)}"] = gap
-    return found
+                gaps[f"{s.path} = {text(s, dims)}"] = gap
+    return gaps
 
 
 def apart(a: Tensor, b: Tensor) -> float:
-    """The largest difference; numbers that are both −∞ do not differ."""
+    """Return the largest difference; numbers that are both −∞ do not differ."""
     same = (a == b) & ~a.isfinite() if a.shape == b.shape else torch.zeros(())
     return far(a.double().masked_fill(same, 0), b.double().masked_fill(same, 0)) if a.shape == b.shape else float("inf")
 
@@ -114,84 +114,84 @@ def test_all_model_types_are_here() -> None:
 
 
 @pytest.mark.parametrize(("family", "quirk"), CASES)
-def test_texts_come_to_their_tensors(family: str, quirk: str) -> None:
+def test_texts_give_their_tensors(family: str, quirk: str) -> None:
     for seed in SEEDS:
         made = runs(read(family, quirk), seed)
-        assert len(made[0][1]) > 20 and not (found := wrong(made)), found
+        assert len(made[0][1]) > 20 and not (gaps := wrong(made)), gaps
 
 
 @pytest.mark.parametrize("name", MADE)
 def test_texts_of_parts_that_no_family_has(name: str) -> None:
-    assert not (found := wrong(runs(MADE[name]))), found
+    assert not (gaps := wrong(runs(MADE[name]))), gaps
 
 
 @pytest.mark.parametrize("name", SPECIMENS)
 def test_texts_of_specimens(name: str) -> None:
-    """The prompt and two steps after it, whose keys lie in the cache."""
+    """It holds for the prompt and for two steps after it, whose keys lie in the cache."""
     model = pellucid.load(f"pellucid/{name}", dtype="float64")
     encodes = model.config.bidirectional
     prompt = "The capital of France is [MASK]." if encodes else "The capital of France is"
-    life = pellucid.trace(model, prompt, 1 if encodes else 3, inside="reference")
-    assert not (found := wrong(steps(model, life))), found
+    trace = pellucid.trace(model, prompt, 1 if encodes else 3, inside="reference")
+    assert not (gaps := wrong(steps(model, trace))), gaps
 
 
-def steps(model: Any, life: Any) -> list[tuple[Run, list[Seen]]]:
-    """A trace step by step, each with the records of those before it."""
+def steps(model: Any, trace: Any) -> list[tuple[Run, list[Seen]]]:
+    """Return a trace step by step, each with the records of those before it."""
     out, kv_cache, before = list[tuple[Run, list[Seen]]](), dict[str, list[Seen]](), 0
-    own = held(model.module)
+    own = weights_by_path(model.module)
     has_encoder = model.config.encoder is not None
-    fed = [model.config.starts] if has_encoder else life.ids
-    for n in range(life.steps):
-        records = [s for s in life if s.step == n]
+    fed = [model.config.starts] if has_encoder else trace.ids
+    for n in range(trace.steps):
+        records = [s for s in trace if s.step == n]
         by_path = {s.path: s for s in (*(r for _, seen in out for r in seen), *records)}
-        given = {"embed": torch.tensor([fed]), "source": torch.tensor([life.ids])}
+        given = {"embed": torch.tensor([fed]), "source": torch.tensor([trace.ids])}
         out.append((Run(by_path, own, given, None, {p: list(x) for p, x in kv_cache.items()}, before), records))
         for s in records:
             kv_cache.setdefault(s.path, []).append(s)
-        before, fed = before + len(fed), life.new[n : n + 1]
+        before, fed = before + len(fed), trace.new[n : n + 1]
     return out
 
 
-# What is no operand is told
+# Every sign that is no operand has its sentence
 
 
-def untold(made: list[tuple[Run, list[Seen]]]) -> set[str]:
-    """Signs of texts of which no sentence tells."""
-    found = set()
+def unexplained(made: list[tuple[Run, list[Seen]]]) -> set[str]:
+    """Return the signs of texts that no sentence explains."""
+    signs = set()
     for run, records in made:
         dims = {s.path: s.dims for s in records}
         for s in records:
-            told = " ".join(sentences(notes(s, dims)))
+            legend = " ".join(sentences(notes(s, dims)))
             for sign in formulas.signs(run, s, formula(s, dims)):
-                if sign not in told:
-                    found.add(f"{sign} of {formula(s, dims)}")
-    return found
+                if sign not in legend:
+                    signs.add(f"{sign} of {formula(s, dims)}")
+    return signs
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_signs_are_told(name: str) -> None:
-    assert not (found := untold(runs(MADE[name]))), found
+def test_signs_are_explained(name: str) -> None:
+    assert not (signs := unexplained(runs(MADE[name]))), signs
 
 
 @pytest.mark.parametrize("family", KINDS)
-def test_signs_of_families_are_told(family: str) -> None:
+def test_signs_of_families_are_explained(family: str) -> None:
     for quirk in KINDS[family].quirks:
-        assert not (found := untold(runs(read(family, quirk)))), found
+        assert not (signs := unexplained(runs(read(family, quirk)))), signs
 
 
-def test_a_sign_of_which_nothing_is_told_mutant() -> None:
+def test_an_unexplained_sign_mutant() -> None:
     from pellucid.documents import notation
 
-    kept = {sign: told for sign, told in notation.SIGNS.items() if "mask" not in sign}
+    kept = {sign: sentence for sign, sentence in notation.SIGNS.items() if "mask" not in sign}
     with swapped(notation, "SIGNS", kept):
-        assert untold(runs(FAMILIES["gpt2"]))
+        assert unexplained(runs(FAMILIES["gpt2"]))
 
 
 # Mutants: a text that lacks something, or a record that names another operand, is seen
 
 
 def without_note(change: Callable[..., tuple[Any, ...]]) -> Mutant:
-    """A record of other operands: Watch.made is told what `change` makes of them."""
+    """Return the mutant whose records have other operands: those that `change` returns."""
     right = Watch.made
     return Watch, "made", lambda self, storage, op, inputs, weights, *how: right(self, storage, *change(op, inputs, weights), *how)
 
@@ -201,7 +201,7 @@ def swapped_inputs(*ops: str) -> Mutant:
 
 
 def other(op: str, formula: Any) -> Mutant:
-    """An op whose kind has another formula."""
+    """Return the mutant of an op whose kind has another formula."""
     kind = copy(OPS[op])
     object.__setattr__(kind, "formula", formula)
     return OPS, op, kind
@@ -239,5 +239,5 @@ def test_mutant_is_seen(mutant: str) -> None:
     with pytest.MonkeyPatch.context() as patch, nullcontext() if isinstance(owner, dict) else swapped(owner, name, value):
         if isinstance(owner, dict):
             patch.setitem(owner, name, value)
-        found = wrong(runs(read(family, quirk)))
-    assert found and max(found.values()) > 1e-6
+        gaps = wrong(runs(read(family, quirk)))
+    assert gaps and max(gaps.values()) > 1e-6

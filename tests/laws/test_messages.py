@@ -1,4 +1,4 @@
-"""Every sentence a person reads stands in messages/, in both languages, and every key is used.
+"""Every sentence that is shown stands in messages/, in both languages, and every key is used.
 
 Each check is a function of a project's folder that yields complaints, as in test_structure.py.
 """
@@ -40,7 +40,7 @@ ALLOWED: dict[str, str] = {
     GENERATED: "the head of a generated source",
     "The capital of France is": "the prompt of the first example",
 }
-# Calls whose texts a person sees, and arguments of any call that are shown.
+# Calls whose texts are shown, and arguments of any call that are shown.
 SHOWN = {"print", "echo", "secho", "rule", "add_column", "add_row", "Panel", "Table", "Text", "Tree", "Markdown", "status", "write"}
 SHOWN |= {"warn", "exit", "fail", "prompt", "confirm", "PlainTextResponse", "JSONResponse", "HTTPException"}
 SHOWN_AS = {"help", "short_help", "epilog", "title", "caption", "subtitle", "description", "detail", "label", "prompt"}
@@ -50,30 +50,30 @@ Tree = tuple[Path, ast.Module]
 
 
 def sources(root: Path) -> list[Tree]:
-    """Every Python file of the package, and its tree, but for those that make sentences out of keys."""
-    found = sorted((root / PACKAGE).rglob("*.py"))
+    """Return every Python file of the package, and its tree, but for those that make sentences out of keys."""
+    files = sorted((root / PACKAGE).rglob("*.py"))
     return [
         (p.relative_to(root / PACKAGE), ast.parse(p.read_text(encoding="utf-8")))
-        for p in found
+        for p in files
         if "messages" not in p.parts and p.name != "errors.py"
     ]
 
 
 def phrases(root: Path, language: str) -> dict[str, str]:
-    """The words of one language as the file has them."""
+    """Return the entries of one language as the file has them."""
     text = (root / PACKAGE / "messages" / f"{language}.json").read_text(encoding="utf-8")
-    found: dict[str, str] = json.loads(text)
-    return found
+    entries: dict[str, str] = json.loads(text)
+    return entries
 
 
 def fields(sentence: str) -> set[str]:
-    """The placeholders of a sentence; anything but a bare name is kept with its braces, to be refused."""
+    """Return the placeholders of a sentence. One that is no bare name keeps its braces, to be refused."""
     parts = [(name, spec, how) for _, name, spec, how in string.Formatter().parse(sentence) if name is not None]
     return {name if name.isidentifier() and not spec and not how else f"{{{name}!{how}:{spec}}}" for name, spec, how in parts}
 
 
 def unequal(root: Path) -> Iterator[str]:
-    """Keys that one language lacks, placeholders that differ, values of several lines, files that are not sorted."""
+    """Yield keys that one language lacks, placeholders that differ, values of several lines, files that are not sorted."""
     en, zh = (phrases(root, x) for x in LANGUAGES)
     yield from (f"{key}: in one language only" for key in sorted(en.keys() ^ zh.keys()))
     for key in sorted(en.keys() & zh.keys()):
@@ -81,20 +81,22 @@ def unequal(root: Path) -> Iterator[str]:
             yield f"{key}: en has {sorted(fields(en[key]))}, zh {sorted(fields(zh[key]))}"
         if odd := [f for f in fields(en[key]) if not f.isidentifier()]:
             yield f"{key}: a placeholder is a bare name, not {odd[0]}"
-    for language, said in zip(LANGUAGES, (en, zh), strict=True):
-        yield from (f"{language} {key}: more than one line" for key in said if "\n" in said[key] and not key.endswith(".lines"))
-        yield from (f"{language} {key}: empty or with space around" for key in said if said[key] != said[key].strip() or not said[key])
-        if (root / PACKAGE / "messages" / f"{language}.json").read_text(encoding="utf-8") != written(said):
+    for language, entries in zip(LANGUAGES, (en, zh), strict=True):
+        yield from (f"{language} {key}: more than one line" for key in entries if "\n" in entries[key] and not key.endswith(".lines"))
+        yield from (
+            f"{language} {key}: empty or with space around" for key in entries if entries[key] != entries[key].strip() or not entries[key]
+        )
+        if (root / PACKAGE / "messages" / f"{language}.json").read_text(encoding="utf-8") != written(entries):
             yield f"{language}.json: not sorted, or not laid out as json.dumps does with indent 2"
 
 
-def written(said: dict[str, str]) -> str:
-    """How a file of messages is laid out, so that two changes meet in few lines."""
-    return json.dumps(dict(sorted(said.items())), ensure_ascii=False, indent=2) + "\n"
+def written(entries: dict[str, str]) -> str:
+    """Return the text of a file of messages, laid out so that two changes meet in few lines."""
+    return json.dumps(dict(sorted(entries.items())), ensure_ascii=False, indent=2) + "\n"
 
 
 def untranslated(root: Path) -> Iterator[str]:
-    """English sentences with Chinese in them, and Chinese entries without any that are more than symbols, names and code."""
+    """Yield English sentences with Chinese in them, and Chinese entries without any that are more than symbols, names and code."""
     for key, sentence in phrases(root, "en").items():
         if CHINESE.search(sentence):
             yield f"en {key}: {sentence}"
@@ -106,12 +108,12 @@ def untranslated(root: Path) -> Iterator[str]:
 
 
 def called(node: ast.Call) -> str:
-    """The last name of what a call calls."""
+    """Return the last name of a call's function."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
 
 
 def calls(tree: ast.AST, inside: tuple[ast.FunctionDef, ...] = ()) -> Iterator[tuple[ast.Call, tuple[ast.FunctionDef, ...]]]:
-    """Every call, with the functions around it, the innermost last."""
+    """Yield every call, with the functions around it, the innermost last."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Call):
             yield node, inside
@@ -119,19 +121,19 @@ def calls(tree: ast.AST, inside: tuple[ast.FunctionDef, ...] = ()) -> Iterator[t
 
 
 def parameters(function: ast.FunctionDef) -> list[str]:
-    """The names of a function's parameters, as a caller counts them: without self."""
+    """Return the names of a function's parameters, without self."""
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     return names[names[:1] in (["self"], ["cls"]) :] + [a.arg for a in function.args.kwonlyargs]
 
 
 def key_of(call: ast.Call, at: int, name: str) -> ast.expr | None:
-    """The argument of a call that is a key: by its place or its name."""
+    """Return the argument of a call that is a key: by its place or its name."""
     named = next((k.value for k in call.keywords if k.arg == name), None)
     return call.args[at] if len(call.args) > at else named
 
 
 def values(node: ast.expr | None, scopes: tuple[ast.AST, ...]) -> set[str] | None:
-    """The keys that an expression may be: literals, a choice of literals, a name or table given as such; None where that is not plain."""
+    """Return the keys that an expression may be: literals, a choice of literals, a name or table of these; None if that is not plain."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return {node.value}
     several: list[ast.expr] = []
@@ -150,19 +152,19 @@ def values(node: ast.expr | None, scopes: tuple[ast.AST, ...]) -> set[str] | Non
                 and n.value
                 and node.id in map(ast.unparse, getattr(n, "targets", [getattr(n, "target", n)]))
             ]
-    found = [values(n, scopes) for n in several]
-    return set().union(*(f for f in found if f)) if found and all(f is not None for f in found) else None
+    choices = [values(n, scopes) for n in several]
+    return set().union(*(f for f in choices if f)) if choices and all(f is not None for f in choices) else None
 
 
 def spoken(trees: list[Tree]) -> Iterator[tuple[Path, ast.Call, str, set[str] | None]]:
-    """Every call that says something: where, the call, the speaker, and the keys it may have (None: not plain).
+    """Yield every call with a key: its file, the call, the speaker, and the keys it may have (None: not plain).
 
     A function that hands one of its parameters on as a key is a speaker too, and its own calls are judged instead.
     """
     speakers: dict[str, tuple[int, str, Path | None]] = dict.fromkeys(("say", *errors()), (0, "key", None))
     grown = True
     while grown:
-        grown, found = False, []
+        grown, calls_found = False, []
         for path, tree in trees:
             near = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
             near |= {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
@@ -174,26 +176,26 @@ def spoken(trees: list[Tree]) -> Iterator[tuple[Path, ast.Call, str, set[str] | 
                 key = key_of(call, at, name)
                 giver = next((f for f in reversed(inside) if isinstance(key, ast.Name) and key.id in parameters(f)), None)
                 if giver is None or not isinstance(key, ast.Name):
-                    found.append((path, call, called(call), prefixed(key) or values(key, (tree, *inside))))
+                    calls_found.append((path, call, called(call), prefixed(key) or values(key, (tree, *inside))))
                 elif giver.name not in speakers:
                     speakers[giver.name], grown = (parameters(giver).index(key.id), key.id, path), True
-    yield from found
+    yield from calls_found
 
 
 def prefixed(node: ast.expr | None) -> set[str]:
-    """The family of keys that an f-string begins with, as "axis.*"; empty where it is no such f-string."""
+    """Return the family of keys that an f-string begins with, as "axis.*"; empty if it is no such f-string."""
     first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else None
     start = first.value if isinstance(first, ast.Constant) else ""
     return {f"{family}*" for family in FAMILIES if str(start).startswith(family)}
 
 
 def errors(kind: type[PellucidError] = PellucidError) -> set[str]:
-    """The names of the classes of errors.py."""
+    """Return the names of the classes of errors.py."""
     return {kind.__name__}.union(*(errors(k) for k in kind.__subclasses__()))
 
 
 def unspoken(root: Path) -> Iterator[str]:
-    """Keys that are not plain in the code or stand in no file of messages, values that a sentence needs and a call does not give."""
+    """Yield keys that are not plain in the code or in no file of messages, and values that a sentence needs and a call lacks."""
     trees, known = sources(root), phrases(root, "en")
     for path, call, speaker, keys in spoken(trees):
         where = f"{path}:{call.lineno}"
@@ -208,18 +210,18 @@ def unspoken(root: Path) -> Iterator[str]:
 
 
 def unused(root: Path) -> Iterator[str]:
-    """Words that neither the package nor the page's sources name."""
-    said = {n.value for _, tree in sources(root) for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    """Yield keys that neither the package nor the page's sources name."""
+    named = {n.value for _, tree in sources(root) for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     for file in (root / "web" / "src").rglob("*"):
         if file.suffix in {".ts", ".svelte"}:
-            said |= set(re.findall(r"""["'`]([\w.]+)["'`]""", file.read_text(encoding="utf-8")))
+            named |= set(re.findall(r"""["'`]([\w.]+)["'`]""", file.read_text(encoding="utf-8")))
     for key in phrases(root, "en"):
-        if key not in said and not key.startswith(tuple(FAMILIES)):
+        if key not in named and not key.startswith(tuple(FAMILIES)):
             yield f"{key}: used nowhere"
 
 
 def run_of_words(text: str) -> int:
-    """How many words of two letters or more stand side by side; a Chinese character counts as a sentence."""
+    """Return the number of words of two letters or more that stand side by side; a Chinese character counts as three."""
     longest = run = 3 if CHINESE.search(text) else 0
     for word in text.split():
         run = run + 1 if re.fullmatch(r"[(\"'“]*[A-Za-z][a-z’'-]+[.,;:!?)\"'”]*", word) else 0
@@ -228,7 +230,7 @@ def run_of_words(text: str) -> int:
 
 
 def outspoken(root: Path) -> Iterator[str]:
-    """Sentences outside messages/: two words side by side in what is shown or raised, three in any text that is no docstring.
+    """Yield sentences outside messages/: two words side by side in a text that is shown or raised, three in any that is no docstring.
 
     A comment on a field of a TypedDict goes into the page's types, and is a docstring.
     """
@@ -256,7 +258,7 @@ EN, ZH, IN = f"{PACKAGE}/messages/en.json", f"{PACKAGE}/messages/zh.json", f"{PA
 
 
 def both(en: dict[str, str], zh: dict[str, str], code: str = "", name: str = "model.py") -> dict[str, str]:
-    """A project with these words and one module."""
+    """Return a project with these entries and one module."""
     return {EN: written(en), ZH: written(zh), IN + name: code}
 
 
@@ -339,19 +341,19 @@ def test_language_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_values_cannot_reach_the_terminal() -> None:
     """A control character of a file's field is escaped, and a long value is cut."""
     messages.use("en")
-    said = str(PellucidError("trace.unknown", path="\x1b[31mred\n", near="x" * 500))
+    sentence = str(PellucidError("trace.unknown", path="\x1b[31mred\n", near="x" * 500))
     messages.use(None)
-    assert "\x1b" not in said
-    assert "\n" not in said
-    assert len(said) < 300
+    assert "\x1b" not in sentence
+    assert "\n" not in sentence
+    assert len(sentence) < 300
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_help_speaks_the_language(language: str) -> None:
     """`--help` of every command: Chinese in Chinese, and nothing of it in English; no line of a library's own English remains."""
     commands = sorted(p.stem for p in (ROOT / PACKAGE / "commands").glob("[a-z]*.py"))
-    listed = [name for name in commands if re.search(rf"^\W*{name}\b", shown(language), re.M)]
-    for text in [shown(language), *(shown(language, name) for name in listed)]:
+    public = [name for name in commands if re.search(rf"^\W*{name}\b", shown(language), re.M)]
+    for text in [shown(language), *(shown(language, name) for name in public)]:
         if language == "en":
             assert not CHINESE.search(text.replace("中文", ""))
         else:
@@ -360,7 +362,7 @@ def test_help_speaks_the_language(language: str) -> None:
 
 
 def shown(language: str, *words: str) -> str:
-    """What a command's `--help` prints."""
+    """Return the output of a command's `--help`."""
     code = f"import sys\nsys.argv = ['pellucid', *{words!r}, '--help']\nfrom pellucid.commands import main\nmain()"
     env = {**os.environ, "PELLUCID_LANG": language, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)

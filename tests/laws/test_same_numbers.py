@@ -1,4 +1,4 @@
-"""One label, one number: whatever `count`, `show`, `explain`, the page's bill and its life say of a model in one run agrees.
+"""One label, one number: `count`, `show`, `explain`, the page's bill and its run agree about a model in every number.
 
 Labels are paths in Python and JSON, and the words of rows in a terminal. Every pair of both is collected, from all forms, and compared.
 """
@@ -47,7 +47,7 @@ Pair = tuple[str, Any]
 
 
 def flat(value: Any, path: str = "") -> Iterator[Pair]:
-    """Every number of a document under its path; entries of a list under their name, or their place."""
+    """Yield every number of a document with its path; entries of a list by their name, or their place."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from flat(inner, f"{path}.{name}" if path else name)
@@ -59,29 +59,29 @@ def flat(value: Any, path: str = "") -> Iterator[Pair]:
         yield path, value
 
 
-def told_by(found: Bill, how: dict[str, Any]) -> Iterator[Pair]:
-    """Paths and numbers of a bill in Python, as JSON, as the page has it, by the formulas, and by the reasons of its sums."""
-    asked = scenario(DEVICE, **how)
-    yield from ((path, n.value) for path, n in found.numbers.items())
-    yield from flat(document(found, asked))
-    page = count_formulas.count_document(found, asked)
+def numbers_of(counts: Bill, how: dict[str, Any]) -> Iterator[Pair]:
+    """Yield paths and numbers of a bill in Python, in JSON, on the page, by the formulas, and by the reasons of its sums."""
+    options = scenario(DEVICE, **how)
+    yield from ((path, n.value) for path, n in counts.numbers.items())
+    yield from flat(document(counts, options))
+    page = count_formulas.count_document(counts, options)
     yield from ((path, n) for path, n in flat({k: v for k, v in page.items() if k != "formulas"}))
     for path in ("parameters.total", "bytes.total", "flops.prefill"):
-        yield from ((r["path"], r["value"]) for r in bill_json.reasons(found, path))
-    point = count_series.point(found.setting.context, found, asked.split or training_and_ranks.Split())
+        yield from ((r["path"], r["value"]) for r in bill_json.reasons(counts, path))
+    point = count_series.point(counts.setting.context, counts, options.split or training_and_ranks.Split())
     names = {"bytes": "bytes.total", "cache": "cache.bytes", "prefill": "flops.prefill", "decode": "flops.decode"}
     yield from ((path, point[name]) for name, path in names.items() if point[name] is not None)
 
 
-def same(found: Bill, how: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Paths of one quantity that has a name in two places."""
+def same(counts: Bill, how: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of paths of one quantity."""
     yield "bounds.weights", "bytes.total"
     yield "bounds.cache", "cache.bytes"
     yield "textbook.model.counted", "parameters.total"
     yield "textbook.attention.counted", "parameters.by_part.attn"
-    yield "training.memory.weights.value", "bytes.total" if "lora" in how or "bytes.dequantised" not in found else "bytes.dequantised"
+    yield "training.memory.weights.value", "bytes.total" if "lora" in how or "bytes.dequantised" not in counts else "bytes.dequantised"
     yield "training.memory.adapters.value", "training.memory.gradients.value"
-    if found.config.encoder is None:
+    if counts.config.encoder is None:
         yield "training.flops.forward.value", "flops.prefill"
     for phase in ("prefill", "decode"):
         for name in ("seconds", "tokens_per_second", "price_of_a_million_tokens"):
@@ -89,7 +89,7 @@ def same(found: Bill, how: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def contradictions(pairs: Iterable[Pair]) -> dict[str, list[Any]]:
-    """Labels that stand for more than one number."""
+    """Return the labels that stand for more than one number."""
     seen: dict[str, list[Any]] = {}
     for label, value in pairs:
         known = seen.setdefault(label, [])
@@ -99,21 +99,21 @@ def contradictions(pairs: Iterable[Pair]) -> dict[str, list[Any]]:
 
 
 def of_paths(name: str, form: str) -> dict[str, list[Any]]:
-    """Contradictions of one run, between labels that are paths."""
-    how, found = VIEWS[form], count(name, device=DEVICE, **MODELS[name])
-    pairs = list(told_by(found, how))
+    """Return the contradictions of one run, between labels that are paths."""
+    how, counts = VIEWS[form], count(name, device=DEVICE, **MODELS[name])
+    pairs = list(numbers_of(counts, how))
     values = dict(pairs)
-    pairs += [(a, values[b]) for a, b in same(found, how) if a in values and b in values]
-    pairs += [("parameters.total", sum(int(n) for _, n in found.below("parameters.by_part")))]
-    pairs += [("bytes.total", sum(int(n) for _, n in found.below("bytes.by_part")))]
-    pairs += [(f"parameters.by_part.{part}", n) for part, n in by_table(found).items()]
+    pairs += [(a, values[b]) for a, b in same(counts, how) if a in values and b in values]
+    pairs += [("parameters.total", sum(int(n) for _, n in counts.below("parameters.by_part")))]
+    pairs += [("bytes.total", sum(int(n) for _, n in counts.below("bytes.by_part")))]
+    pairs += [(f"parameters.by_part.{part}", n) for part, n in by_table(counts).items()]
     return contradictions(pairs)
 
 
-def by_table(found: Bill) -> dict[str, int]:
-    """What `count --table MODEL` says of each part, all its rows together."""
+def by_table(counts: Bill) -> dict[str, int]:
+    """Return the parameters of each part in `count --table MODEL`, all its rows together."""
     sums: dict[str, int] = {}
-    for row in tables.blocks(found).rows:
+    for row in tables.blocks(counts).rows:
         if row[3] is not None:
             sums[str(row[1])] = sums.get(str(row[1]), 0) + int(row[4])  # type: ignore[call-overload]
     return sums
@@ -133,14 +133,14 @@ ROW = re.compile(rf" (?P<indent> *)(?P<label>\S.*?)  +(?:×\d+  +)?(?P<amount>{A
 
 
 def rows(text: str) -> Iterator[Pair]:
-    """Labels and first amounts of a terminal's lines; rows of one table are told apart by its title, or by what follows."""
+    """Yield labels and first amounts of a terminal's lines. A row's label has its table's title, or the words that follow."""
     title = ""
     for line in text.splitlines():
         row = ROW.fullmatch(line)
         if row is None:
             if re.match(r" ?\S", line):
-                title, least, told = line.strip().partition(": at least ")
-                yield from [(title, told.partition(";")[0])] if least else []
+                title, least, amount = line.strip().partition(": at least ")
+                yield from [(title, amount.partition(";")[0])] if least else []
             continue
         rest = row["rest"].strip()
         what = rest if rest.startswith(("products, ", "numbers that ")) else ""
@@ -149,17 +149,17 @@ def rows(text: str) -> Iterator[Pair]:
 
 
 def shown(name: str, forms: Iterable[str]) -> Iterator[Pair]:
-    """Every row that `count` shows of a model in these forms, and beside another model, exact and rounded."""
-    found = count(name, device=DEVICE, **MODELS[name])
+    """Yield every row of `count` for a model in these forms, and beside another model, exact and rounded."""
+    counts = count(name, device=DEVICE, **MODELS[name])
     for form in forms:
-        yield from rows("\n".join(line.plain for line in drawing.drawn(found, 300, scenario(DEVICE, **VIEWS[form]))))
-    sheet = columns.compare([found, found], None)
-    for label, *cells in csv.reader(io.StringIO(sheet.csv())):
+        yield from rows("\n".join(line.plain for line in drawing.drawn(counts, 300, scenario(DEVICE, **VIEWS[form]))))
+    table = columns.compare([counts, counts], None)
+    for label, *cells in csv.reader(io.StringIO(table.csv())):
         word, _, unit = label.partition(" [")
         if word in ROUNDED and cells[0]:
             yield word, scaled(float(cells[0]), unit.rstrip("]")) if unit else f"{int(float(cells[0])):,}"
-    yield say("count.total"), f"{int(found['parameters.total']):,}"
-    yield columns.bytes_in(found.setting.weights), scaled(int(found["bytes.total"]), "B")
+    yield say("count.total"), f"{int(counts['parameters.total']):,}"
+    yield columns.bytes_in(counts.setting.weights), scaled(int(counts["bytes.total"]), "B")
 
 
 ROUNDED = {say("count.active"), *(columns.bytes_in(how["dtype"]) for how in MODELS.values())}
@@ -169,22 +169,26 @@ ONCE = [["plain", "price"], ["plain", "train"], ["plain", "lora"], ["plain", "ra
 @pytest.mark.parametrize("forms", ONCE, ids="+".join)
 @pytest.mark.parametrize("name", MODELS)
 def test_one_row_has_one_amount(name: str, forms: list[str]) -> None:
-    found = list(shown(name, forms))
-    assert len(found) > 12
-    assert contradictions(found) == {}
+    pairs = list(shown(name, forms))
+    assert len(pairs) > 12
+    assert contradictions(pairs) == {}
 
 
 @pytest.mark.parametrize("name", ["pellucid/capitals-llama", "pellucid/capitals-deepseek", "pellucid/capitals-t5"])
 def test_show_and_explain_say_what_count_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The parameters of a model, of each of its blocks, and of every weight, in every face that a model that runs has."""
-    model, found = pellucid.load(name), count(name, dtype="float32", context=16)
-    made = structure.document(model)
-    lived = run_document(explain(model, [5, 6, 7]).run)
-    pairs: list[Pair] = [("total", int(found["parameters.total"])), ("total", made["parameters"]), ("total", lived["parameters"])]
-    pairs += [("total", sum(w["count"] for w in made["weights"] if w["parameter"]))]
-    pairs += [("buffers", sum(w["count"] for w in made["weights"] if not w["parameter"])), ("buffers", int(found["buffers.total"]))]
+    """The parameters of a model, of each of its blocks and of every weight are one number in `show`, `explain` and `count`."""
+    model, counts = pellucid.load(name), count(name, dtype="float32", context=16)
+    structured = structure.document(model)
+    explained = run_document(explain(model, [5, 6, 7]).run)
+    pairs: list[Pair] = [
+        ("total", int(counts["parameters.total"])),
+        ("total", structured["parameters"]),
+        ("total", explained["parameters"]),
+    ]
+    pairs += [("total", sum(w["count"] for w in structured["weights"] if w["parameter"]))]
+    pairs += [("buffers", sum(w["count"] for w in structured["weights"] if not w["parameter"])), ("buffers", int(counts["buffers.total"]))]
     pairs += [(path, n) for path, n in drawn(described(name)[1], name, model.family.name).items()]
-    pairs += [(b["path"], b["parameters"]) for b in lived["blocks"]]
+    pairs += [(b["path"], b["parameters"]) for b in explained["blocks"]]
     for group in structure.groups(model):
         pairs += [(path, group.count) for path in group.paths]
     for command in ("show", "explain"):
@@ -198,18 +202,18 @@ def test_show_and_explain_say_what_count_says(name: str, capsys: pytest.CaptureF
 # Mutants
 
 
-def other_totals(found: Bill, way: training_memory.Way = training_memory.Way()) -> dict[str, Number]:  # noqa: B008
-    """A training whose weights are always bfloat16, as it was."""
-    told = dict(honest(found, way))
-    told["memory.weights"] = Number(2 * int(found["parameters.total"]))
-    return told
+def other_totals(counts: Bill, way: training_memory.Way = training_memory.Way()) -> dict[str, Number]:  # noqa: B008
+    """Return a training whose weights are always bfloat16: a mutant."""
+    totals = dict(honest(counts, way))
+    totals["memory.weights"] = Number(2 * int(counts["parameters.total"]))
+    return totals
 
 
 honest = training_memory.training
 
 
 def unlike(path: str, active: Any) -> str:
-    """A part's name in the table alone: norms within attention are attention's."""
+    """Return another name of a part: norms within attention are attention's."""
     part = right(path, active)
     return "attn" if part == "norms" and re.search(r"\.attn\.", path) else part
 
@@ -218,9 +222,9 @@ right = bill.part_of
 
 
 def test_a_table_that_names_parts_otherwise_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def parts(found: Bill) -> dict[str, int]:
+    def parts(counts: Bill) -> dict[str, int]:
         sums: dict[str, int] = {}
-        for c in found.weights:
+        for c in counts.weights:
             if c.weight.parameter:
                 part = unlike(c.path, c.active)
                 sums[part] = sums.get(part, 0) + c.times * c.weight.count
@@ -236,19 +240,19 @@ def test_weights_of_another_format_are_seen() -> None:
 
 
 def test_one_devices_numbers_beside_those_of_ranks_are_seen() -> None:
-    """As they were: a price and times of one device in a run over several."""
+    """A price and times of one device in a run over several are seen."""
     with swapped(bill_json.Scenario, "alone", True):
         assert "bounds.decode.price_of_a_million_tokens" in of_paths("deepseek-v3", "ranks")
 
 
 @pytest.mark.parametrize(("key", "other"), [("count.dequantised", "count.bytes"), ("count.train.work", "count.total")])
 def test_a_label_that_is_given_to_another_number_is_seen(key: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rows of one name."""
+    """Two rows of one name are seen."""
 
-    def renamed(asked: str, **fields: Any) -> str:
-        if asked == key:
+    def renamed(phrase: str, **fields: Any) -> str:
+        if phrase == key:
             return columns.bytes_in("fp8") if other == "count.bytes" else say(other)
-        return say(asked, **fields)
+        return say(phrase, **fields)
 
     for module in (drawing, training_and_ranks):
         monkeypatch.setattr(module, "say", renamed)

@@ -25,7 +25,7 @@ ALLOWED = {
 
 
 def asks(source: str) -> list[int]:
-    """The lines that ask of which kind a spec or a part is."""
+    """Return the lines that ask of which kind a spec or a part is."""
     lines = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
@@ -37,7 +37,7 @@ def asks(source: str) -> list[int]:
     return lines
 
 
-def test_who_asks_for_the_kind() -> None:
+def test_the_kind_is_asked_for_in_the_listed_files() -> None:
     asking = {str(path.relative_to(ROOT)): asks(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
     assert {path: lines for path, lines in asking.items() if lines and path not in ALLOWED} == {}
     assert sorted(path for path, lines in asking.items() if lines) == sorted(ALLOWED), "an exception that none needs"
@@ -51,11 +51,11 @@ def test_every_way_of_asking_is_found_mutant() -> None:
 
 
 def test_both_kinds_answer_the_same() -> None:
-    """What one attention or feed-forward spec says besides its fields, the other says too, as a field or besides."""
+    """A property or method of one attention or feed-forward spec is a field, property or method of the other."""
     for pair in ((c.Attention, c.Latent), (c.Mlp, c.Moe)):
         for kind, other in (pair, pair[::-1]):
-            said = {name for name in vars(other) if not name.startswith("_")} - set(other.__dataclass_fields__)
-            assert said <= {*kind.__dataclass_fields__, *dir(kind)}, kind
+            answers = {name for name in vars(other) if not name.startswith("_")} - set(other.__dataclass_fields__)
+            assert answers <= {*kind.__dataclass_fields__, *dir(kind)}, kind
 
 
 class Fourier(c.AttentionSpec):

@@ -1,4 +1,4 @@
-"""The shape of the project: floors, lengths and names of files, and what no file may contain.
+"""The shape of the project: floors, lengths and names of files, and the calls, casts and imports that no file may contain.
 
 Each check is a function of a project's folder that yields complaints. This project gives none; a small folder that breaks the rule shows
 that the check would see it.
@@ -57,7 +57,7 @@ Check = Callable[[Path], Iterator[str]]
 
 
 def files(root: Path, *suffixes: str) -> Iterator[Path]:
-    """The hand-written files of a project: no hidden folders, installed modules, or built page."""
+    """Yield the hand-written files of a project: no hidden folders, installed modules, or built page."""
     for folder, inner, names in os.walk(root):
         at = Path(folder)
         inner[:] = sorted(d for d in inner if d[0] != "." and d not in {"node_modules", "dist", "build", "__pycache__"})
@@ -66,18 +66,18 @@ def files(root: Path, *suffixes: str) -> Iterator[Path]:
 
 
 def sources(root: Path) -> Iterator[tuple[Path, ast.Module]]:
-    """Every Python file of the package, by its path within it, and its tree."""
+    """Yield every Python file of the package, by its path within it, and its tree."""
     for file in files(root / PACKAGE, ".py"):
         yield file.relative_to(root / PACKAGE), ast.parse(file.read_text(encoding="utf-8"))
 
 
 def unit(path: Path) -> str:
-    """What a file belongs to on its floor: ops/attend.py -> ops, tap.py -> tap."""
+    """Return the folder or module of a file on its floor: ops/attend.py -> ops, tap.py -> tap."""
     return path.parts[0].removesuffix(".py")
 
 
 def imported(path: Path, tree: ast.AST, typing: bool = False) -> Iterator[tuple[int, str, bool]]:
-    """Line, dotted name and whether it is for types alone, of every import; `from a import b` gives a.b."""
+    """Yield line and dotted name of every import, and True if it is for types alone; `from a import b` gives a.b."""
     for node in ast.iter_child_nodes(tree):
         types_too = typing
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
@@ -94,7 +94,7 @@ def imported(path: Path, tree: ast.AST, typing: bool = False) -> Iterator[tuple[
 
 
 def climbs(root: Path) -> Iterator[str]:
-    """Imports from a higher floor or between faces, circles of modules at run time, modules without a floor, torch on the ground floor."""
+    """Yield imports from a higher floor or between faces, circles of modules, modules without a floor, torch on the ground floor."""
     floor_of = {name: i for i, floor in enumerate(FLOORS) for name in floor}
     modules = {".".join(("pellucid", *path.with_suffix("").parts)).removesuffix(".__init__") for path, _ in sources(root)}
     needs: dict[str, set[str]] = {}
@@ -125,7 +125,7 @@ def climbs(root: Path) -> Iterator[str]:
 
 
 def misplaced(root: Path) -> Iterator[str]:
-    """Names whose floor in a README's tree, or in the table of docs/architecture.md, is another than in FLOORS."""
+    """Yield names whose floor in a README's tree, or in the table of docs/architecture.md, is another than in FLOORS."""
     floors = {f"F{i}": {name for name in floor if not name.startswith("_")} - {"specimens"} for i, floor in enumerate(FLOORS)}
     for name in ("README.md", "README.zh.md", "docs/architecture.md"):
         text = (root / name).read_text(encoding="utf-8") if (root / name).is_file() else ""
@@ -139,22 +139,22 @@ def misplaced(root: Path) -> Iterator[str]:
 
 
 def too_long(root: Path) -> Iterator[str]:
-    """Source files that a person cannot take in."""
+    """Yield source files of more than LONGEST lines."""
     for file in files(root, ".py", ".cpp", ".h", ".ts", ".svelte"):
         if (lines := len(file.read_text(encoding="utf-8").splitlines())) > LONGEST:
             yield f"{file.relative_to(root)}: {lines} lines"
 
 
 def vague(root: Path) -> Iterator[str]:
-    """Names that say nothing: utils, helpers, base, manager, common."""
+    """Yield names that say nothing: utils, helpers, base, manager, common."""
     for file in files(root):
         path = file.relative_to(root)
-        if said := VAGUE & {word for part in path.parts for word in re.split(r"[^a-z]+", part.lower())}:
-            yield f"{path}: {said.pop()}"
+        if words := VAGUE & {word for part in path.parts for word in re.split(r"[^a-z]+", part.lower())}:
+            yield f"{path}: {words.pop()}"
 
 
 def narrow(root: Path) -> Iterator[str]:
-    """float32 by name in ops/ and nn/, where float64 must stay float64: wide(dtype) is the rule."""
+    """Yield float32 by name in ops/ and nn/, where float64 must stay float64: wide(dtype) is the rule."""
     for path, tree in sources(root):
         if unit(path) not in {"ops", "nn"}:
             continue
@@ -167,7 +167,7 @@ def narrow(root: Path) -> Iterator[str]:
 
 
 def unsafe(root: Path) -> Iterator[str]:
-    """Ways to run code that came with data, and judges of the tests in the package."""
+    """Yield ways to run code that came with data, and judges of the tests in the package."""
     for path, tree in sources(root):
         known: dict[str, str] = {}
         for node in ast.walk(tree):
@@ -186,12 +186,12 @@ def unsafe(root: Path) -> Iterator[str]:
             settings = {k.arg for k in node.keywords if not (isinstance(k.value, ast.Constant) and not k.value.value)}
             if called in UNSAFE_CALLS:
                 yield f"{path}:{node.lineno}: calls {called}"
-            if said := settings & UNSAFE_SETTINGS:
-                yield f"{path}:{node.lineno}: {called} with {said.pop()}"
+            if switches := settings & UNSAFE_SETTINGS:
+                yield f"{path}:{node.lineno}: {called} with {switches.pop()}"
 
 
 def exports(root: Path) -> Iterator[str]:
-    """Names in an `__all__` that do not exist, and public names without a docstring of their own."""
+    """Yield names in an `__all__` that do not exist, and public names without a docstring of their own."""
     for path, tree in sources(root):
         if not any(isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__" for n in tree.body):
             continue
@@ -200,17 +200,17 @@ def exports(root: Path) -> Iterator[str]:
         for public in module.__all__:
             if not hasattr(module, public):
                 yield f"{path}: __all__ names {public}, which does not exist"
-            elif name == "pellucid" and callable(found := getattr(module, public)):
-                said = found.__doc__ or ""
-                if not said or said.startswith(f"{public}("):  # what a dataclass writes for itself
+            elif name == "pellucid" and callable(value := getattr(module, public)):
+                text = value.__doc__ or ""
+                if not text or text.startswith(f"{public}("):  # a dataclass's own text
                     yield f"{path}: {public} has no docstring"
 
 
 def tree_of(readme: Path) -> dict[str, int]:
-    """The paths that a README's tree draws, from its fenced block that begins with src/pellucid/; the deeper a name stands, the nested."""
+    """Return the paths of a README's tree, its fenced block that begins with src/pellucid/, and their lines. Indented names are nested."""
     block = next((b for b in re.findall(r"```\w*\n(.*?)```", readme.read_text(encoding="utf-8"), re.S) if b.startswith(f"{PACKAGE}/")), "")
     open_folders: list[tuple[int, str]] = []
-    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for number, line in enumerate(block.splitlines(), 1):
         bare = re.sub(r"^F\d+\b", lambda label: " " * len(label[0]), re.sub(r"[│├└─]", " ", line))
         if not bare.strip():
@@ -219,14 +219,14 @@ def tree_of(readme: Path) -> dict[str, int]:
         while open_folders and open_folders[-1][0] >= column:
             open_folders.pop()
         path = (open_folders[-1][1] if open_folders else "") + name
-        found[path] = number
+        lines[path] = number
         if name.endswith("/"):
             open_folders.append((column, path))
-    return found
+    return lines
 
 
 def misdrawn(root: Path) -> Iterator[str]:
-    """Where the READMEs' trees and the package differ: each line begins with a name that exists, each module and folder has a line."""
+    """Yield differences of the READMEs' trees and the package: names that do not exist, modules and folders without a line."""
     package = root / PACKAGE
     there = {f"{PACKAGE}/{p.name}/" for p in package.iterdir() if p.is_dir() and p.name != "__pycache__"}
     there |= {f"{PACKAGE}/{p.name}" for p in package.glob("*.py") if not p.name.startswith("__")}
@@ -242,15 +242,15 @@ def misdrawn(root: Path) -> Iterator[str]:
 
 
 def machines(root: Path) -> Iterator[str]:
-    """Absolute paths of somebody's machine."""
+    """Yield absolute paths of one machine."""
     for file in files(root, ".md", ".py", ".toml", ".txt", ".sh", ".ts", ".svelte", ".cpp", ".h"):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            if found := re.search(r"(?<![\w.\-/])/(?:tmp|work|root|farm|home|Users|mnt)/[\w.]+", line):
-                yield f"{file.relative_to(root)}:{number}: {found[0]}"
+            if path := re.search(r"(?<![\w.\-/])/(?:tmp|work|root|farm|home|Users|mnt)/[\w.]+", line):
+                yield f"{file.relative_to(root)}:{number}: {path[0]}"
 
 
 def untested(root: Path) -> Iterator[str]:
-    """The test command that a README gives and CI does not run."""
+    """Yield the test command that a README gives and CI does not run."""
     ran = (root / ".ci/run").read_text(encoding="utf-8")
     for name in ("README.md", "README.zh.md"):
         text = (root / name).read_text(encoding="utf-8") if (root / name).is_file() else ""
@@ -343,7 +343,7 @@ def test_exports_mutant_is_seen(public: str, tmp_path: Path, monkeypatch: pytest
 
 
 def run(code: str, folder: Path) -> tuple[str, set[str]]:
-    """What a fresh Python prints when it runs this code in this folder, and the modules that it has loaded then."""
+    """Run `code` in a fresh Python in `folder`. Returns its output and the modules that it has loaded."""
     script = f"import atexit, sys\natexit.register(lambda: print('\\n\\f', *sys.modules))\n{code}"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
@@ -353,7 +353,7 @@ def run(code: str, folder: Path) -> tuple[str, set[str]]:
 
 
 def command(*words: str) -> str:
-    """Code that runs a command of the terminal."""
+    """Return code that runs a command of the terminal."""
     return f"sys.argv = ['pellucid', *{words!r}]\nfrom pellucid.commands import main\nmain()"
 
 
@@ -365,7 +365,7 @@ def test_import_loads_no_judge(tmp_path: Path) -> None:
 
 
 def test_help_loads_no_torch(tmp_path: Path) -> None:
-    """Of no command; a file of commands/ that `--help` does not list is no command."""
+    """No command's help loads torch; a file of commands/ that `--help` does not list is no command."""
     text, modules = run(command("--help"), tmp_path)
     assert "torch" not in modules
     stems = sorted(p.stem for p in (ROOT / PACKAGE / "commands").glob("[a-z]*.py"))

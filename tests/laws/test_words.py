@@ -190,7 +190,7 @@ def prose(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def persons(root: Path) -> Iterator[Complaint]:
-    """Yield every docstring, comment and line of documentation that speaks of a person, or says "so many" for a number."""
+    """Yield every place in a docstring, a comment or the documentation that PERSONS matches."""
     for file in [*files(root, *SUFFIXES), *sorted((root / "docs").glob("*.md"))]:
         for line, text in prose(file):
             yield from ((folder_of(root, file), f"{file.relative_to(root)}:{line}: {word[0]}") for word in PERSONS.finditer(text))

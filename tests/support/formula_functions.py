@@ -22,7 +22,7 @@ class Named:
     path: str = ""  # of an operand as it was recorded
 
     def over(self, axes: tuple[str, ...]) -> Tensor:
-        """The tensor with these axes in this order, 1 where it has none."""
+        """Return the tensor with these axes in this order, of size 1 where it lacks one."""
         order = [self.axes.index(a) for a in axes if a in self.axes]
         out = self.x.permute(order)
         for i, a in enumerate(axes):
@@ -31,7 +31,7 @@ class Named:
 
 
 class UnresolvedError(AssertionError):
-    """A name or a sign of a formula that means nothing to the record."""
+    """A name or a sign of a formula that the record does not define."""
 
 
 def named(x: Tensor, dims: str) -> Named:
@@ -40,7 +40,7 @@ def named(x: Tensor, dims: str) -> Named:
 
 
 def pair(a: Named, b: Named) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """Both over the union of their axes, key heads repeated, rows of experts beside rows of experts."""
+    """Return both tensors over the union of their axes. Fails for rows by expert beside rows by token."""
     if ("N" in a.axes and "A" in b.axes) or ("N" in b.axes and "A" in a.axes):
         raise UnresolvedError("rows by expert beside rows by token")
     axes = a.axes + tuple(x for x in b.axes if x not in a.axes)
@@ -48,7 +48,7 @@ def pair(a: Named, b: Named) -> tuple[Tensor, Tensor, tuple[str, ...]]:
 
 
 def repeated(k: Named, heads: int) -> Named:
-    """Key heads G as query heads H, each as often as queries share it."""
+    """Repeat each key head G for the query heads H that share it."""
     if "G" not in k.axes:
         return k
     at = k.axes.index("G")
@@ -56,7 +56,7 @@ def repeated(k: Named, heads: int) -> Named:
 
 
 def spelt(path: str) -> Iterator[str]:
-    """The ways in which a formula may write a weight: W_q, W_attn.q; a table of experts W_gate, its biases b_gate; others as they are."""
+    """Yield the spellings of a weight in a formula: W_q, W_attn.q; a table of experts W_gate, its biases b_gate; others as they are."""
     owner, _, last = path.rpartition(".")
     for parts in range(1, path.count(".") + 1):
         tail = ".".join(owner.split(".")[-parts:])
@@ -72,7 +72,7 @@ def each(f: Callable[[Tensor], Tensor]) -> Callable[..., Named]:
 
 
 def softmax(reader: Any, x: Named, sinks: Named | None = None) -> Named:
-    """e^x over the sum of its row, and of a sink beside it; of a row that is all hidden 0."""
+    """Return e^x over the sum of its row and of its sink; 0 for a row that is all hidden."""
     row = x.x if sinks is None else torch.cat([x.x, sinks.x[:, None, None].expand(*x.x.shape[:-1], 1)], -1)
     top = row.amax(-1, keepdim=True).clamp(min=-1e300)
     e = (row - top).exp()
@@ -83,8 +83,8 @@ def rms(reader: Any, x: Named) -> Named:
     return Named((x.x.pow(2).mean(-1) + reader.seen.settings["eps"]).sqrt(), x.axes[:-1])
 
 
-def turned(reader: Any, x: Named) -> Named:
-    """Pairs of channels turned by t · θ^(−2i/R), as the scaling bends it."""
+def rope(reader: Any, x: Named) -> Named:
+    """Rotate pairs of channels by t · θ^(−2i/R), as the scaling bends it."""
     s = reader.seen.settings
     half = s["width"] // 2
     t = torch.arange(x.x.shape[1], dtype=torch.float64) + reader.run.before
@@ -92,15 +92,15 @@ def turned(reader: Any, x: Named) -> Named:
     angle = t[:, None] * speed
     shape = [1, len(t), *[1] * (x.x.ndim - 3), half]
     cos, sin = (f(angle).mul(amount).view(shape) for f in (torch.cos, torch.sin))
-    beside = s["pairs"] == "adjacent"
-    a, b = (x.x[..., 0 : 2 * half : 2], x.x[..., 1 : 2 * half : 2]) if beside else (x.x[..., :half], x.x[..., half : 2 * half])
+    adjacent = s["pairs"] == "adjacent"
+    a, b = (x.x[..., 0 : 2 * half : 2], x.x[..., 1 : 2 * half : 2]) if adjacent else (x.x[..., :half], x.x[..., half : 2 * half])
     one, two = a * cos - b * sin, a * sin + b * cos
-    out = torch.stack([one, two], -1).flatten(-2) if beside else torch.cat([one, two], -1)
+    out = torch.stack([one, two], -1).flatten(-2) if adjacent else torch.cat([one, two], -1)
     return Named(torch.cat([out, x.x[..., 2 * half :]], -1), x.axes)
 
 
 def speeds(s: Mapping[str, Any], length: int) -> tuple[Tensor, float]:
-    """Radians a token of each pair, and what cosines and sines are multiplied by."""
+    """Return radians a token of each pair, and the factor of cosines and sines."""
     r, theta = s["width"], s["theta"]
     i = torch.arange(r // 2, dtype=torch.float64)
     plain, kind = theta ** (-2 * i / r), s.get("scaling")
@@ -127,7 +127,7 @@ def speeds(s: Mapping[str, Any], length: int) -> tuple[Tensor, float]:
 
 
 def bucket(reader: Any, d: Named) -> Named:
-    """T5's bucket of a distance key − query (arXiv 1910.10683), with the float32 logarithm that the tables were trained with."""
+    """Return T5's bucket of a distance key − query (arXiv 1910.10683), by the float32 logarithm that the tables were trained with."""
     s, x = reader.seen.settings, d.x.long()
     count, ahead = s["buckets"], torch.zeros_like(d.x.long())
     if s["both_ways"]:
@@ -141,7 +141,7 @@ def bucket(reader: Any, d: Named) -> Named:
 
 
 def sincos(reader: Any, t: Named) -> Named:
-    """Sines of t / 10000^(2i/D), then their cosines; of distances those ahead are 0, as attention never sees them."""
+    """Return sines of t / 10000^(2i/D), then their cosines. Distances ahead count as 0, for attention never sees them."""
     width = reader.run.weights["embed.weight"][0].shape[-1] if t.axes == ("T", "S") else reader.seen.shape[-1]
     i = torch.arange(0, width, 2, dtype=torch.float64)
     angle = t.x.clamp(min=0)[..., None] / 10_000.0 ** (i / width)
@@ -152,7 +152,7 @@ def sincos(reader: Any, t: Named) -> Named:
 
 
 def top(reader: Any, x: Named, count: Named) -> Named:
-    """Which are largest, from the largest down and the first of equals; or, of keys, whether each is among them."""
+    """Return the indices of the largest, from the largest down and the first of equals; for keys, a mask of them."""
     n = int(count.x)
     order = x.x.argsort(dim=-1, descending=True, stable=True)[..., :n]
     if x.axes[-1] == "S":
@@ -162,7 +162,7 @@ def top(reader: Any, x: Named, count: Named) -> Named:
 
 
 def best(reader: Any, x: Named, kept: Named, groups: Named, few: Named) -> Named:
-    """−∞ for experts outside of the best groups; a group is as good as the sum of its best few."""
+    """Return −∞ for experts outside of the best groups. A group is as good as the sum of its best few."""
     split = x.x.unflatten(-1, (int(groups.x), -1))
     good = split.sort(dim=-1, descending=True)[0][..., : int(few.x)].sum(-1)
     chosen = good.argsort(dim=-1, descending=True, stable=True)[..., : int(kept.x)]
@@ -187,7 +187,7 @@ def cut(keep: Callable[[Tensor, float], Tensor]) -> Callable[..., Named]:
 
 
 def nucleus(x: Tensor, p: float) -> Tensor:
-    """The fewest that come to p together, the one that crosses it too."""
+    """Return a mask of the fewest values whose probabilities reach p together."""
     values, order = x.sort(stable=True, dim=-1, descending=True)
     before = values.softmax(-1).cumsum(-1) - values.softmax(-1)
     return torch.zeros_like(x, dtype=torch.bool).scatter(-1, order, before < p)
@@ -198,7 +198,7 @@ def phi(x: Tensor) -> Tensor:
 
 
 FUNCTIONS: dict[str, Callable[..., Named]] = {
-    "softmax": softmax, "rms": rms, "RoPE": turned, "bucket": bucket, "sincos": sincos, "top": top, "best": best, "clamp": clamp,
+    "softmax": softmax, "rms": rms, "RoPE": rope, "bucket": bucket, "sincos": sincos, "top": top, "best": best, "clamp": clamp,
     "min": least, "max": most, "sigmoid": each(lambda x: 1 / (1 + (-x).exp())), "tanh": each(torch.tanh), "ln": each(torch.log),
     "silu": each(lambda x: x / (1 + (-x).exp())), "relu": each(lambda x: x * (x > 0)), "gelu": each(lambda x: x * phi(x)),
     "gelu_tanh": each(lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),

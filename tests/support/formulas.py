@@ -1,7 +1,7 @@
-"""A reader of formulas: what a record's text comes to, computed from the text and the tensors that its names mean, and from nothing else.
+"""A reader of formulas: computes the value of a record's text from the text and the tensors that its names mean, and from nothing else.
 
-The text is what people are shown. Its grammar is theirs: sums, products, quotients, a raised ᵀ for a product of rows and columns, names
-of operands, and the functions of formula_functions.py. Nothing here calls an op of the model, and no term that an op tells is looked at.
+The text is shown to people. Its grammar is sums, products, quotients, a raised ᵀ for a product of rows and columns, names of operands, and
+the functions of formula_functions.py. Nothing here calls an op of the model, and no terms of an op are read.
 
 Tensors carry their axes' letters. An operand's row T is a key's row S where a transposed operand stands beside a query; heads G are
 repeated for heads H; N rows are the rows of a token's chosen experts, sorted by expert.
@@ -23,14 +23,14 @@ TOKEN = re.compile(r"\s*(Σ_[A-Z]|[A-Za-z](?:[A-Za-z0-9_]|\.(?=[A-Za-z0-9]))*|\d
 
 @dataclass
 class Run:
-    """A model's tensors of one forward: its records by path, its weights with their axes, what it was given."""
+    """A model's tensors of one forward: its records by path, its weights with their axes, its inputs."""
 
     records: Mapping[str, Seen]
     weights: Mapping[str, tuple[Tensor, str]]
     ids: Mapping[str, Tensor]  # of "source" and "embed", by the record that looks them up
     types: Tensor | None = None
     kv_cache: Mapping[str, list[Seen]] = field(default_factory=dict)  # the records of earlier steps, by path
-    before: int = 0  # how many rows the cache held before this step
+    before: int = 0  # rows in the cache before this step
 
 
 @dataclass
@@ -42,16 +42,16 @@ class Reader:
     text: str
     at: int = 0
     words: list[str] = field(default_factory=list)
-    signs: set[str] = field(default_factory=set)  # names that are no operand and no weight: people must be told of them
+    signs: set[str] = field(default_factory=set)  # names that are no operand and no weight: the legend must explain them
 
     def __post_init__(self) -> None:
         end = 0
         while self.text[end:].strip():
-            found = TOKEN.match(self.text, end)
-            if found is None:
+            token = TOKEN.match(self.text, end)
+            if token is None:
                 raise UnresolvedError(f"{self.text!r} at {end}")
-            self.words.append(found[1])
-            end = found.end()
+            self.words.append(token[1])
+            end = token.end()
 
     def peek(self) -> str:
         return self.words[self.at] if self.at < len(self.words) else ""
@@ -64,19 +64,19 @@ class Reader:
         return word
 
     def value(self) -> Tensor:
-        """The whole text, as a tensor of the record's shape."""
-        found = self.sum()
+        """Return the value of the text, as a tensor of the record's shape."""
+        result = self.sum()
         if self.peek():
             raise UnresolvedError(f"{self.text!r}: {self.peek()!r} is left")
-        return self.shaped(found)
+        return self.shaped(result)
 
-    def shaped(self, found: Named) -> Tensor:
+    def shaped(self, result: Named) -> Tensor:
         want = tuple(show(a) for a in parse(self.seen.dims))
-        if set(found.axes) == set(want):
-            return found.over(want)
-        if "B" not in found.axes and want[0] == "B" and found.axes == want[1:]:  # the same for every text of the batch
-            return found.x.expand(self.seen.shape)
-        return found.x.reshape(self.seen.shape)  # a product's last axis (H K), as heads and their width
+        if set(result.axes) == set(want):
+            return result.over(want)
+        if "B" not in result.axes and want[0] == "B" and result.axes == want[1:]:  # the same for every text of the batch
+            return result.x.expand(self.seen.shape)
+        return result.x.reshape(self.seen.shape)  # a product's last axis (H K), as heads and their width
 
     # Sums, products, factors
 
@@ -88,14 +88,14 @@ class Reader:
             sign, other = self.take(), self.product()
             total = self.joined(total, other)
             other = self.joined(other, total)
-            if "S" in total.axes and "S" not in self.seen.dims.split():  # an encoder's rows, of which a decoder speaks as S
+            if "S" in total.axes and "S" not in self.seen.dims.split():  # an encoder's rows, which a decoder calls S
                 total = Named(total.x, tuple("T" if a == "S" else a for a in total.axes))
             a, b, axes = pair(total, other)
             total = Named(a + b if sign == "+" else a - b, axes)
         return total
 
     def joined(self, a: Named, b: Named) -> Named:
-        """a, whose last axis is the flat form of b's last two where it is."""
+        """Return `a`, its last axis split as b's last two if it is their flat form."""
         if not a.axes or a.axes[-1] in b.axes or len(b.axes) < 2:
             return a
         if a.axes[-1] == f"({b.axes[-2]}×{b.axes[-1]})":
@@ -115,7 +115,7 @@ class Reader:
         return Named(x / y, axes)
 
     def times(self, a: Named, b: Named) -> Named:
-        """Cell by cell; row by column where the second is transposed, or where the first one's columns are the second one's rows."""
+        """Multiply cell by cell; row by column if `b` is transposed, or if a's columns are b's rows."""
         if b.axes and b.axes[-1] == "ᵀ":
             return self.matrix(a, Named(b.x, b.axes[:-1], b.path))
         if a.axes and a.axes[-1] == "S" and "S" not in b.axes and "T" in b.axes:
@@ -131,12 +131,12 @@ class Reader:
         return Named(x * y, axes)
 
     def mixed(self, a: Named, b: Named) -> Named:
-        """Shares [B H T S] of values [B S G W]."""
+        """Mix values `b` [B S G W] by shares `a` [B H T S]."""
         b = repeated(b, a.x.shape[a.axes.index("H")])
         return Named(torch.einsum("bhts,bshw->bthw", a.over(("B", "H", "T", "S")), b.x), ("B", "T", "H", b.axes[-1]))
 
     def matrix(self, a: Named, b: Named) -> Named:
-        """a times the transposed b: over a weight's last axis, or queries with keys."""
+        """Multiply `a` by the transposed `b`: over a weight's last axis, or queries with keys."""
         if "B" in b.axes:  # keys
             heads, b = a.x.shape[a.axes.index("H")], self.stored(b)
             b = repeated(Named(b.x, tuple("S" if x == "T" else x for x in b.axes)), heads)
@@ -156,40 +156,40 @@ class Reader:
         return Named(rows @ b.x.T, (*lead[:-1], b.axes[0]))
 
     def factor(self) -> Named:
-        found = self.atom()
+        value = self.atom()
         while self.peek() in ("ᵀ", "["):
             if self.take() == "ᵀ":
-                found = Named(found.x, (*found.axes, "ᵀ"), found.path)
+                value = Named(value.x, (*value.axes, "ᵀ"), value.path)
             else:
-                found = self.indexed(found)
+                value = self.indexed(value)
                 self.take("]")
-        return found
+        return value
 
     def atom(self) -> Named:
         word = self.take()
         if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", word):
             return Named(torch.tensor(float(word), dtype=torch.float64))
         if word == "(":
-            found = self.sum()
+            value = self.sum()
             self.take(")")
-            return found
+            return value
         if word == "√":
-            found = self.atom()
-            return Named(found.x.sqrt(), found.axes)
+            value = self.atom()
+            return Named(value.x.sqrt(), value.axes)
         if word == "|":
-            found = self.sum()
+            value = self.sum()
             self.take("|")
-            return Named(found.x.abs(), found.axes)
+            return Named(value.x.abs(), value.axes)
         if word == "⌊":
-            found = self.sum()
+            value = self.sum()
             self.take("⌋")
-            return Named(found.x.floor(), found.axes)
+            return Named(value.x.floor(), value.axes)
         if word.startswith("Σ_"):
             self.signs.add(word)
             return self.product_of_sum(word[2:])
         if word in ("−", "-"):
-            found = self.atom()
-            return Named(-found.x, found.axes)
+            value = self.atom()
+            return Named(-value.x, value.axes)
         if self.peek() == "(" and word in FUNCTIONS:
             self.signs.add(word)
             self.take("(")
@@ -202,7 +202,7 @@ class Reader:
         return self.name(word)
 
     def product_of_sum(self, letter: str) -> Named:
-        """Σ over a letter of the product behind it, up to the next quotient; of a single axis that stays where it is summed to 1."""
+        """Return Σ over `letter` of the product behind it, up to the next quotient."""
         total = self.factor()
         while self.peek() == "·":
             self.take()
@@ -215,7 +215,7 @@ class Reader:
     # Names
 
     def name(self, word: str) -> Named:
-        """An operand, a weight, a size, a position, or a number that the record was set to."""
+        """Return the value of a name: an operand, a weight, a size, a position, or a setting of the record."""
         own = self.seen.settings
         paths = [p for p in self.seen.inputs if p == word or p.endswith(f".{word}")]
         if paths:
@@ -240,8 +240,8 @@ class Reader:
             return Named(self.run.types if self.run.types is not None else torch.zeros_like(self.run.ids["embed"]), ("B", "T"))
         if word in ("μ", "σ"):
             x = self.record(self.seen.inputs[0]).x
-            found = x.mean(-1) if word == "μ" else (x.var(-1, unbiased=False) + own["eps"]).sqrt()
-            return Named(found, self.record(self.seen.inputs[0]).axes[:-1])
+            moment = x.mean(-1) if word == "μ" else (x.var(-1, unbiased=False) + own["eps"]).sqrt()
+            return Named(moment, self.record(self.seen.inputs[0]).axes[:-1])
         if word == "m" and "slopes" in own:
             return Named(torch.tensor(own["slopes"], dtype=torch.float64), ("H",))
         if word == "mask" and own.get("mask"):
@@ -254,18 +254,18 @@ class Reader:
 
     def record(self, path: str) -> Named:
         s = self.run.records[path]
-        found = named(s.value, s.dims)
-        return Named(found.x, found.axes, path)
+        tensor = named(s.value, s.dims)
+        return Named(tensor.x, tensor.axes, path)
 
     def stored(self, x: Named) -> Named:
-        """Keys or values of all steps so far, in the order of their rows."""
+        """Return keys or values of all steps so far, in the order of their rows."""
         rows = self.seen if "S" in self.seen.dims.split() else self.run.records[f"{self.seen.path.rpartition('.')[0]}.pattern"]
         if "T" not in x.axes or x.x.shape[1] == rows.shape[rows.dims.split().index("S")]:
             return x
         return Named(torch.cat([*(s.value.double() for s in self.run.kv_cache[x.path]), x.x], 1), x.axes, x.path)
 
     def size(self, letter: str) -> int:
-        """How long an axis is, of the record or of an operand."""
+        """Return the size of an axis of the record or of an operand."""
         for s in (self.seen, *(self.run.records[p] for p in self.seen.inputs)):
             if letter in s.dims.split():
                 return s.shape[s.dims.split().index(letter)]
@@ -276,15 +276,15 @@ class Reader:
         first = self.run.before if letter == "T" else 0
         return Named(torch.arange(first, first + self.size(letter), dtype=torch.float64), (letter,))
 
-    def mask(self, told: str) -> Named:
-        """0 where the condition holds, −∞ elsewhere."""
-        if told == "chosen":
+    def mask(self, condition: str) -> Named:
+        """Return 0 where the condition holds, −∞ elsewhere."""
+        if condition == "chosen":
             path = next(p for p in self.seen.inputs if p.endswith(".chosen"))
             x = self.record(path)
             return Named(torch.where(x.x, 0.0, FAR).double(), x.axes)
         t, s = (self.places(w).over(("T", "S")) for w in "ts")
         holds = torch.ones(t.shape[0], s.shape[1], dtype=torch.bool)
-        for part in re.split(r" and ", told):
+        for part in re.split(r" and ", condition):
             met = torch.zeros_like(holds)
             for either in part.strip("()").split(" or "):
                 left, sign, right = re.fullmatch(r"(.+?) (≤|<|=) (.+)", either).groups()  # type: ignore[union-attr]
@@ -294,7 +294,7 @@ class Reader:
         return Named(torch.where(holds, 0.0, FAR).double(), ("T", "S"))
 
     def indexed(self, x: Named) -> Named:
-        """x[…]: a row by number, channels of a sum of axes, rows of a token's experts, the last row."""
+        """Index `x` by the brackets: a row by number, channels of a sum of axes, rows of a token's experts, the last row."""
         if self.peek() == "tₙ" or (self.peek() == "t" and self.words[self.at + 1] == "ₙ"):
             self.at += 2
             self.signs.add("tₙ")
@@ -327,7 +327,7 @@ class Reader:
         return Named(x.x[given[0].x.long()], (*given[0].axes, *x.axes[1:]))
 
     def channels(self, x: Named, letter: str, rest: bool) -> Named:
-        """The first or the last summand of an axis that is a sum: q[:K] of "K+R", rows W_kv_b[K:] of "(H×(K+W))"."""
+        """Return the first or the last summand of an axis that is a sum: q[:K] of "K+R", rows W_kv_b[K:] of "(H×(K+W))"."""
         at = next((i for i, a in enumerate(x.axes) if "+" in a), None)
         if at is None:
             raise UnresolvedError(f"{self.text!r}: no axis of {x.axes} is a sum")
@@ -344,18 +344,18 @@ class Reader:
         per = per.narrow(at + 1, per.shape[at + 1] - mine, mine) if rest else per.narrow(at + 1, 0, mine)
         return Named(per.flatten(at, at + 1), (f"(H×{second if rest else first})", *x.axes[at + 1 :]))
 
-    def width(self, first: str, second: str, whole: int) -> int:
-        """How wide the first of two summands is, by whichever of them a tensor of the record has alone."""
+    def width(self, first: str, second: str, total: int) -> int:
+        """Return the size of the first of two summands, from a tensor of the record that has one of them alone."""
         for s in (self.seen, *(self.run.records[p] for p in self.seen.inputs)):
             for letter, size in zip(s.dims.split(), s.shape, strict=True):
                 if letter in (first, second):
-                    return size if letter == first else whole - size
+                    return size if letter == first else total - size
         raise UnresolvedError(f"{self.seen.path}: how wide {first} is")
 
     # Rows by expert
 
     def sorted(self) -> tuple[Tensor, Tensor]:
-        """Of each row by expert, the token it is of and its expert."""
+        """Return the token and the expert of each row by expert."""
         chosen = self.chosen()
         order = chosen.flatten().argsort(stable=True)
         token = order // chosen.shape[-1]
@@ -363,22 +363,24 @@ class Reader:
         return token, chosen.flatten()[order]
 
     def chosen(self) -> Tensor:
-        return self.run.records[self.seen.path.rpartition(".")[0] + ".chosen"].value if "N" in self.seen.dims.split() else self.beside()
+        if "N" not in self.seen.dims.split():
+            return self.combined_choice()
+        return self.run.records[self.seen.path.rpartition(".")[0] + ".chosen"].value
 
-    def beside(self) -> Tensor:
-        """The choice of the part whose rows come together again."""
+    def combined_choice(self) -> Tensor:
+        """Return the choice of the part whose rows are combined by token here."""
         part = next(p for p in self.seen.inputs if p.endswith(".down")).rpartition(".")[0]
         x: Tensor = self.run.records[f"{part}.chosen"].value
         return x
 
     def by_token(self, x: Named) -> Named:
-        """Rows by expert as rows of tokens and their choices [B T A …]."""
+        """Return rows by expert as rows of tokens and their choices [B T A …]."""
         chosen = self.chosen()
         back = chosen.flatten().argsort(stable=True).argsort()
         return Named(x.x[back].unflatten(0, tuple(chosen.shape)), ("B", "T", "A", *x.axes[1:]))
 
     def by_expert(self, x: Named) -> Named:
-        """Rows of tokens and their choices as rows by expert."""
+        """Return rows of tokens and their choices as rows by expert."""
         if "N" in x.axes or "A" not in x.axes:
             return x
         order = self.chosen().flatten().argsort(stable=True)
@@ -386,12 +388,12 @@ class Reader:
 
 
 def evaluated(run: Run, seen: Seen, text: str) -> Tensor:
-    """What a record's text comes to, of the record's shape."""
+    """Return the value of a record's text, of the record's shape."""
     return Reader(run, seen, text).value()
 
 
 def signs(run: Run, seen: Seen, text: str) -> set[str]:
-    """The names and functions of a text that are no operand and no weight, but those of arithmetic."""
+    """Return the names and functions of a text that are no operand, no weight and no arithmetic."""
     reader = Reader(run, seen, text)
     reader.value()
     return reader.signs - {"min", "max", "tanh", "ln"}

@@ -1,4 +1,4 @@
-"""Tiny random models of every family, a crowd that runs them, and laws with the mutants that must break them.
+"""Tiny random models of every family, a batch that runs them, and laws with the mutants that must break them.
 
 Weights are wide enough that attention is far from uniform, and no bias is 0 and no norm is 1: otherwise wrong masks and forgotten biases
 would pass.
@@ -51,7 +51,7 @@ Mutant = tuple[Any, str, Any]  # owner, name, and what stands in for it
 
 
 def tiny(cfg: c.Config | str, dtype: torch.dtype = torch.float64, seed: int = 0, std: float = 0.3) -> Any:
-    """A random model of a config or family; one seed gives the same numbers in every dtype, rounded."""
+    """Return a random model of a config or family. One seed gives the same numbers in every dtype, rounded."""
     model = build(FAMILIES[cfg] if isinstance(cfg, str) else cfg).eval()
     draw = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
@@ -63,22 +63,22 @@ def tiny(cfg: c.Config | str, dtype: torch.dtype = torch.float64, seed: int = 0,
 
 
 def ids(*shape: int, seed: int = 0) -> Tensor:
-    """Random token ids."""
+    """Return random token ids."""
     return torch.randint(V, shape, generator=torch.Generator().manual_seed(seed + 100))
 
 
 def has_encoder(family: str) -> bool:
-    """Whether it has an encoder."""
+    """True if the family has an encoder."""
     return FAMILIES[family].encoder is not None
 
 
 def inputs(family: str, rows: int = 2, length: int = 11) -> tuple[Tensor, ...]:
-    """What a model of this family is called with: tokens, and before them a source of another length where there is an encoder."""
+    """Return arguments for a model of this family: tokens, and before them a source of another length if it has an encoder."""
     return (ids(rows, 7, seed=1), ids(rows, length)) if has_encoder(family) else (ids(rows, length),)
 
 
 def far(a: Tensor, b: Tensor) -> float:
-    """The largest difference; tensors of two shapes, and NaN, are infinitely far."""
+    """Return the largest difference. Tensors of two shapes, and NaN, are infinitely far."""
     if a.shape != b.shape:
         return float("inf")
     if a.numel() == 0:
@@ -88,14 +88,14 @@ def far(a: Tensor, b: Tensor) -> float:
 
 @contextmanager
 def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """A mutant: owner.name is value in here."""
+    """Set `owner.name` to `value` while the context is open: a mutant."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, value)
         yield
 
 
 def without(part: type[nn.Module], name: str, forward: str = "forward") -> Mutant:
-    """The mutant that runs every `part` as if it had no `name`."""
+    """Return the mutant that runs every `part` as if it had no `name`."""
     right = getattr(part, forward)
 
     def run(self: nn.Module, *args: Any) -> Any:
@@ -110,7 +110,7 @@ def without(part: type[nn.Module], name: str, forward: str = "forward") -> Mutan
 
 
 def law(bound: float = 1e-10, **mutants: Mutant) -> Callable[[Callable[[], float]], Callable[[str], None]]:
-    """A test made of a function that measures an error: it stays below the bound, and each mutant lifts it far above."""
+    """Make a test of a function that measures an error, which stays below `bound` and which each mutant lifts far above."""
 
     def made(error: Callable[[], float]) -> Callable[[str], None]:
         @pytest.mark.parametrize("mutant", ["", *mutants])
@@ -128,7 +128,7 @@ def law(bound: float = 1e-10, **mutants: Mutant) -> Callable[[Callable[[], float
 
 
 def together(sources: Sequence[Tensor], names: Sequence[object]) -> tuple[Tensor, Step]:
-    """Sources end to end in one row, and the step that keeps each alone."""
+    """Return sources end to end in one row, and the step that keeps each alone."""
     step, stop = Step.packed([len(s) for s in sources]), 0
     spans = []
     for name, s in zip(names, sources, strict=True):
@@ -145,7 +145,7 @@ def serve(
     feed: Feed | None = None,
     sources: Mapping[Any, Tensor] | None = None,
 ) -> dict[Any, Tensor]:
-    """Run a plan's steps, {request: new rows} each; every request's logits [T V]. feed(*arguments) stands for the model."""
+    """Run a plan's steps, {request: new rows} each. Returns every request's logits [T V]. feed(*arguments): instead of the model."""
     pages, feed, got = pages or PagedCache(), feed or model, dict[Any, list[Tensor]]()
     for chunks in plan:
         new = [r for r in chunks if r not in pages.length]

@@ -1,7 +1,7 @@
-"""A walk through the page: after every change that is made in it, what it shows is compared with a fresh load of its new address.
+"""A walk through the page: after every change the page is compared with a fresh load of its new address.
 
-A state is an address (and the settings that a browser keeps); a change is a gesture. What is compared is everything drawn: the pixels of
-each canvas, the text, data, shape and state of each element, in order. No view is named here: views are the links of the page's own row.
+A state is an address (and the settings that a browser keeps); a change is a gesture. Everything drawn is compared: the pixels of each
+canvas, the text, data, shape and state of each element, in order. No view is named here: views are the links of the page's own row.
 """
 
 import difflib
@@ -54,7 +54,7 @@ WATCHED = """(() => {
 
 # Everything that is drawn, as lines "where: what".
 SHOWN = """async () => {
-  const found = [], busy = [];
+  const lines = [], busy = [];
   const scratch = document.createElement("canvas"), copy = scratch.getContext("2d", { willReadFrequently: true });
   const pixels = (e) => {
     [scratch.width, scratch.height] = [e.width, e.height];
@@ -62,8 +62,8 @@ SHOWN = """async () => {
     return copy.getImageData(0, 0, e.width, e.height).data;
   };
   const hash = async (bytes) => {
-    const whole = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
-    return [...whole].slice(0, 6).map((b) => b.toString(16).padStart(2, "0")).join("");
+    const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+    return [...digest].slice(0, 6).map((b) => b.toString(16).padStart(2, "0")).join("");
   };
   const data = (e) => Object.entries(e.dataset).sort();
   const named = (e) => {
@@ -80,20 +80,20 @@ SHOWN = """async () => {
   // A browser writes the numbers of a style in two ways.
   const rounded = (text) => text.replace(/[0-9]*[.]?[0-9]+(e[-+]?[0-9]+)?/g, (n) => Number(n).toFixed(3));
   for (const e of document.querySelectorAll("html, #page *")) {
-    const told = [];
+    const parts = [];
     for (const name of DRAWN)
-      if (e.hasAttribute(name)) told.push(`${name}=${name === "style" ? rounded(e.getAttribute(name)) : e.getAttribute(name)}`);
-    for (const [name, value] of data(e)) told.push(`data-${name}=${value}`);
+      if (e.hasAttribute(name)) parts.push(`${name}=${name === "style" ? rounded(e.getAttribute(name)) : e.getAttribute(name)}`);
+    for (const [name, value] of data(e)) parts.push(`data-${name}=${value}`);
     const own = [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.nodeValue.trim()).filter(Boolean).join(" ");
-    if (own) told.push(own);
-    if ("value" in e && e.tagName !== "LI" && e.tagName !== "BUTTON") told.push(`value=${e.value}`);
-    if (e.tagName === "INPUT" && e.type === "checkbox") told.push(`checked=${e.checked}`);
-    const line = found.push(`${place(e)}: ${told.join(" | ")}`) - 1;
+    if (own) parts.push(own);
+    if ("value" in e && e.tagName !== "LI" && e.tagName !== "BUTTON") parts.push(`value=${e.value}`);
+    if (e.tagName === "INPUT" && e.type === "checkbox") parts.push(`checked=${e.checked}`);
+    const line = lines.push(`${place(e)}: ${parts.join(" | ")}`) - 1;
     if (e.tagName === "CANVAS" && e.width > 0 && e.height > 0)
-      busy.push(hash(pixels(e)).then((h) => { found[line] += ` | pixels=${e.width}x${e.height} ${h}`; }));
+      busy.push(hash(pixels(e)).then((h) => { lines[line] += ` | pixels=${e.width}x${e.height} ${h}`; }));
   }
   await Promise.all(busy);
-  return found;
+  return lines;
 }"""
 
 Gesture = Callable[["Walk"], bool]  # False: there is nothing here to do it with
@@ -113,29 +113,29 @@ class Walk:
 
     @property
     def place(self) -> dict[str, str]:
-        """The fields of the page's address."""
+        """Return the fields of the page's address."""
         return dict(parse_qsl(self.page.evaluate("location.hash").removeprefix("#"), keep_blank_values=True))
 
     def open(self, lang: str = "en", **place: object) -> None:
-        """A place by its link."""
+        """Open a place by its link."""
         self.page.bring_to_front()
         self.tab.go(lang, **place)
         self.page.evaluate("__calm()")
 
     def calm(self) -> None:
-        """Nothing is pointed at, nothing has the focus, and nothing is awaited."""
+        """Take the pointer and the focus from the page, and wait until it is idle."""
         self.page.bring_to_front()  # a page behind another gets one frame a second
         self.page.mouse.move(0, 0)
         self.page.evaluate("document.activeElement?.blur(), __calm()")
 
     def seen(self) -> list[str]:
-        """What the page shows, after gestures."""
+        """Return the lines of what the page shows, after gestures."""
         self.calm()
-        found: list[str] = self.page.evaluate(SHOWN)
-        return found
+        lines: list[str] = self.page.evaluate(SHOWN)
+        return lines
 
     def loaded(self) -> list[str]:
-        """What a fresh load of the page's present address shows."""
+        """Return the lines of what a fresh load of the page's present address shows."""
         token = self.tab.address.split("#")[1]
         address = self.page.evaluate("location.href")
         fragment = address.partition("#")[2]
@@ -144,29 +144,29 @@ class Walk:
         self.fresh.goto(f"{address.partition('#')[0]}#{token}&{fragment}")
         self.fresh.wait_for_selector("main")
         self.fresh.evaluate("__calm()")
-        found: list[str] = self.fresh.evaluate(SHOWN)
-        return found
+        lines: list[str] = self.fresh.evaluate(SHOWN)
+        return lines
 
     def differences(self) -> list[str]:
-        """Lines that the page shows and a fresh load of its address does not, and the other way round."""
+        """Return the lines by which the page and a fresh load of its address differ."""
         self.compared += 1
         now, then = self.seen(), self.loaded()
         if now == then:
             return []
-        told = difflib.unified_diff(then, now, "a fresh load", "the page", lineterm="", n=0)
-        return [line for line in told if not line.startswith(("@@", "---", "+++"))]
+        lines = difflib.unified_diff(then, now, "a fresh load", "the page", lineterm="", n=0)
+        return [line for line in lines if not line.startswith(("@@", "---", "+++"))]
 
     def views(self) -> list[str]:
-        """The views that the page offers."""
-        found: list[str] = self.page.eval_on_selector_all(
+        """Return the views that the page offers."""
+        names: list[str] = self.page.eval_on_selector_all(
             "main nav a", "all => all.map(a => new URLSearchParams(a.hash.slice(1)).get('view'))"
         )
-        return found
+        return names
 
 
 @contextmanager
 def walking(browser: Browser, address: str, *scripts: str, **how: Any) -> Iterator[Walk]:
-    """A page and its fresh twin in one browser; scripts run in the first before the page does."""
+    """Open a page and its fresh twin in one browser; scripts run in the first before the page does."""
     with open_tab(browser, address, refusals=(400, 404), **{"viewport": {"width": 1440, "height": 2000}, **how}) as tab:
         tab.page.context.add_init_script(WATCHED)
         for script in scripts:
@@ -214,29 +214,29 @@ def press(selector: str, nth: int = 0) -> Gesture:
     """Click a control."""
 
     def do(walk: Walk) -> bool:
-        found = walk.page.locator(selector)
-        if found.count() <= nth:
+        controls = walk.page.locator(selector)
+        if controls.count() <= nth:
             return False
-        found.nth(nth).click()
+        controls.nth(nth).click()
         return True
 
     return do
 
 
 def theme(walk: Walk) -> bool:
-    """The other colours."""
+    """Change to the other colours."""
     walk.page.locator("header .settings button").last.click()
     return True
 
 
 def language(walk: Walk) -> bool:
-    """The other language."""
+    """Change to the other language."""
     walk.page.locator("header .settings button[lang]").click()
     return True
 
 
 def back(walk: Walk) -> bool:
-    """To another view, and back by the browser's history."""
+    """Go to another view, and back by the browser's history."""
     walk.page.locator("main nav a:not([aria-current])").first.click()
     walk.calm()
     walk.page.go_back()
@@ -244,7 +244,7 @@ def back(walk: Walk) -> bool:
 
 
 def address(**change: object) -> Gesture:
-    """Another address in the same page, as a link within it or a step back has; None: the field is left out."""
+    """Go to another address in the same page, as a link within it or a step back does; None: the field is left out."""
 
     def do(walk: Walk) -> bool:
         place = {k: v for k, v in {**walk.place, **change}.items() if v is not None}
@@ -255,10 +255,10 @@ def address(**change: object) -> Gesture:
 
 
 def route(walk: Walk, gestures: Sequence[tuple[str, Gesture]]) -> list[str]:
-    """Make one gesture after the other; every difference, by the gesture after which it was seen."""
-    found = []
+    """Make one gesture after the other. Returns every difference, with the gesture before it."""
+    differences = []
     for name, gesture in gestures:
         walk.calm()
         if gesture(walk):
-            found += [f"after {name} at {walk.page.evaluate('location.hash')}: {line}" for line in walk.differences()[:6]]
-    return found
+            differences += [f"after {name} at {walk.page.evaluate('location.hash')}: {line}" for line in walk.differences()[:6]]
+    return differences
