@@ -1,4 +1,4 @@
-"""The campaigns in their quick form, and that they see what they look for."""
+"""The campaigns in their quick form find no fault, and each kind of fault is found."""
 
 import os
 import random
@@ -34,7 +34,7 @@ def out(attempt: Callable[[random.Random], str], folder: Path) -> str:
 
 
 def test_what_a_campaign_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Foreign exceptions, errors of two lines, errors that name no file, hangs, processes, writes elsewhere."""
+    """Foreign exceptions, errors of two lines or without a file's name, hangs, processes and writes elsewhere are faults."""
 
     class TwoLinesError(PellucidError):
         def __str__(self) -> str:

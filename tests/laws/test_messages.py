@@ -350,7 +350,7 @@ def test_values_cannot_reach_the_terminal() -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_help_speaks_the_language(language: str) -> None:
-    """`--help` of every command: Chinese in Chinese, and nothing of it in English; no line of a library's own English remains."""
+    """`--help` of every command is in Chinese or in English alone, and no line of a library's own English remains in Chinese."""
     commands = sorted(p.stem for p in (ROOT / PACKAGE / "commands").glob("[a-z]*.py"))
     public = [name for name in commands if re.search(rf"^\W*{name}\b", shown(language), re.M)]
     for text in [shown(language), *(shown(language, name) for name in public)]:

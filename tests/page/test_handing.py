@@ -1,4 +1,4 @@
-"""How the page's address reaches the browser: no other user of the machine may read the token where commands are listed."""
+"""The page's address reaches the browser without its token in a list of commands, which other users of the machine can read."""
 
 import os
 import signal
@@ -20,9 +20,9 @@ from pellucid.server.browser import leading_to
 
 @contextmanager
 def handed(folder: Path, **env: str) -> Iterator[tuple[str, str]]:
-    """What `pellucid open` printed, and what it gave to the desktop's browser: a script that writes it down."""
-    told = folder / "told"
-    scripts = {"xdg-open": f'printf "%s" "$*" > {told}.new\nmv {told}.new {told}\n', "xdg-settings": "exit 1\n"}
+    """Run `pellucid open` with a script as the desktop's browser. Yields the printed address and the script's arguments."""
+    log = folder / "log"
+    scripts = {"xdg-open": f'printf "%s" "$*" > {log}.new\nmv {log}.new {log}\n', "xdg-settings": "exit 1\n"}
     for name, script in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}", encoding="utf-8")
         (folder / name).chmod(0o755)
@@ -33,10 +33,10 @@ def handed(folder: Path, **env: str) -> Iterator[tuple[str, str]]:
         assert process.stdout is not None
         address = process.stdout.readline().split()[0]
         for _ in range(1000):
-            if told.exists():
+            if log.exists():
                 break
             time.sleep(0.02)
-        yield address, told.read_text(encoding="utf-8")
+        yield address, log.read_text(encoding="utf-8")
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)

@@ -35,45 +35,45 @@ EXAMPLES = {"pellucid/capitals-bert": "The capital of France is ___.", "pellucid
 
 
 @pytest.fixture(scope="module")
-def life(specimen: Model) -> Trace:
+def trace(specimen: Model) -> Trace:
     return pellucid.trace(specimen, PROMPT, terms=True)
 
 
 def carried(thing: Any, limits: RecordingLimits = saved_page.LIMITS) -> dict[str, Any]:
-    """What a page of a thing carries."""
+    """Return the data in the page of a model, a trace or a tensor."""
     run, place = subject(thing)
-    told = json.loads(json.dumps(recording(run, place, limits)))
-    return {**told, "run": told["answers"][f"runs/{run.id}"], "id": run.id}
+    data = json.loads(json.dumps(recording(run, place, limits)))
+    return {**data, "run": data["answers"][f"runs/{run.id}"], "id": run.id}
 
 
 def page(cell: str) -> str:
-    """The page within a cell."""
-    found = re.search(r"srcdoc='([^']*)'", cell)
-    assert found is not None
-    return html.unescape(found[1])
+    """Return the page within a cell."""
+    match = re.search(r"srcdoc='([^']*)'", cell)
+    assert match is not None
+    return html.unescape(match[1])
 
 
 @pytest.mark.parametrize("name", specimens())
 def test_every_kind_has_a_page(name: str) -> None:
     """Its documents are those of the server's schema, as a trace and as a model without values."""
     model = load(name)
-    life = pellucid.trace(model, EXAMPLES.get(name, PROMPT))
-    told, bare = carried(life), carried(model)
-    for found, tensors in ((told, len(life)), (bare, 0)):
-        judge(found["answers"]["models"], "models")
-        run = judge(found["run"], "run")
-        assert (run["kind"], run["values"]) == (found["answers"]["models"]["models"][0]["kind"], tensors > 0)
-        assert len(found["tensors"]) == tensors and "left" not in found
+    trace = pellucid.trace(model, EXAMPLES.get(name, PROMPT))
+    full, bare = carried(trace), carried(model)
+    for data, tensors in ((full, len(trace)), (bare, 0)):
+        judge(data["answers"]["models"], "models")
+        run = judge(data["run"], "run")
+        assert (run["kind"], run["values"]) == (data["answers"]["models"]["models"][0]["kind"], tensors > 0)
+        assert len(data["tensors"]) == tensors and "left" not in data
         assert [t["path"] for t in run["tensors"]] and all(t["parameters"] is not None for t in run["tensors"])
-    assert [a["picked"]["id"] for a in told["run"]["steps"][0]["answers"]] == life.new
-    assert sum("/sample " in key for key in told["answers"]) == len(life.new)
+    assert [a["picked"]["id"] for a in full["run"]["steps"][0]["answers"]] == trace.new
+    assert sum("/sample " in key for key in full["answers"]) == len(trace.new)
     weights = judge(bare["answers"][f"weights?model={urllib.parse.quote(name, safe='')}"], "weights")["weights"]
     assert sum(w["count"] for w in weights if w["parameter"]) == model.num_parameters()
-    assert bare["place"].startswith("view=budget") and life.paths() != [] and model._repr_html_().count("<iframe ") == 1
+    assert bare["place"].startswith("view=budget") and trace.paths() != [] and model._repr_html_().count("<iframe ") == 1
 
 
 def test_a_models_bill_is_the_servers(api: Served) -> None:
-    """Of the model in memory, by its own config, as the server counts it by its name; so are its weights."""
+    """The bill and the weights of a model in memory, counted from its config, are those that the server counts by its name."""
     answers = carried(load("pellucid/capitals", dtype="float32"))["answers"]
     (key,) = (k for k in answers if k.startswith("count?"))
     assert key == "count?model=pellucid%2Fcapitals&batch=1&dtype=float32&cache=float32"
@@ -82,29 +82,29 @@ def test_a_models_bill_is_the_servers(api: Served) -> None:
 
 
 def test_a_model_without_a_tokenizer_or_weights(specimen: Model) -> None:
-    """Five ids stand for a text; a model on meta, one from a bare config and one in blocks have a page too."""
+    """Five ids stand for a text; a model on meta, one from a bare config and a quantised one have a page too."""
     bare = make({"model_type": "gpt2", "vocab_size": 32, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 4}, "a~b *c", "meta")
-    told = carried(bare)
-    assert told["run"]["ids"] == [0] * 4 and not told["run"]["values"]
-    assert "weights?model=a%7Eb+*c" in told["answers"]
-    held = load("pellucid/capitals", quant="int8")
-    assert carried(held)["place"] == "view=budget&budget=dtype%3Aint8"
+    data = carried(bare)
+    assert data["run"]["ids"] == [0] * 4 and not data["run"]["values"]
+    assert "weights?model=a%7Eb+*c" in data["answers"]
+    quantised = load("pellucid/capitals", quant="int8")
+    assert carried(quantised)["place"] == "view=budget&budget=dtype%3Aint8"
     assert carried(load("pellucid/capitals", device="meta"))["run"]["ids"] == specimen.ids(PROMPT)
 
 
-def test_what_is_recorded_otherwise(specimen: Model, life: Trace, tmp_path: Path) -> None:
-    """A trace from a folder tells what its file does; a watch, a tensor of a later step, and what `keep` made of a tensor have pages."""
-    life.save(tmp_path / "t")
+def test_what_is_recorded_otherwise(specimen: Model, trace: Trace, tmp_path: Path) -> None:
+    """A trace read from a folder has the same page; a watch, a tensor of a later step and a tensor cut by `keep` have pages too."""
+    trace.save(tmp_path / "t")
     read = carried(load_trace(tmp_path / "t"))
-    whole = carried(life)
-    assert read["run"]["kind"] is None and read["tensors"] == whole["tensors"]
-    assert all(read["run"][k] == whole["run"][k] for k in ("pieces", "new_pieces", "steps"))
+    in_memory = carried(trace)
+    assert read["run"]["kind"] is None and read["tensors"] == in_memory["tensors"]
+    assert all(read["run"][k] == in_memory["run"][k] for k in ("pieces", "new_pieces", "steps"))
     with pellucid.watch(specimen, keep=lambda x: x[:, -1]) as seen:
-        specimen(torch.tensor([life.ids]))
+        specimen(torch.tensor([trace.ids]))
     cut = carried(seen)
     assert cut["tensors"] == {} and not cut["run"]["values"] and cut["run"]["tensors"][0]["parameters"] is not None
     with pellucid.watch(specimen, only="logits") as seen:
-        specimen(torch.tensor([life.ids]))
+        specimen(torch.tensor([trace.ids]))
     assert list(carried(seen)["tensors"]) == ["0"]
     later = pellucid.trace(specimen, PROMPT, 3).all("layers.1.out")[2]
     one = carried(later)
@@ -115,22 +115,22 @@ def test_what_is_recorded_otherwise(specimen: Model, life: Trace, tmp_path: Path
     assert carried(Trace("m"))["run"]["tensors"] == []
 
 
-def test_what_does_not_fit_is_left_out_and_told(browser: Browser, life: Trace, specimen: Model, tmp_path: Path) -> None:
-    """The largest tensors go first, then the last steps; the page says how many, and sends no request for them."""
-    sizes = {str(n): s.value.nbytes for n, s in enumerate(life)}
-    told = carried(life, RecordingLimits(200_000, 0, 0))
-    assert 0 < len(told["tensors"]) < len(life)
-    assert max(sizes[n] for n in told["tensors"]) <= min(size for n, size in sizes.items() if n not in told["tensors"])
-    assert told["left"] == {"tensors": len(life) - len(told["tensors"]), "of": len(life), "steps": 0, "limit": 200_000}
+def test_what_does_not_fit_is_left_out_and_counted(browser: Browser, trace: Trace, specimen: Model, tmp_path: Path) -> None:
+    """The largest tensors are left out first, then the last steps. The page shows their number, and sends no request for them."""
+    sizes = {str(n): s.value.nbytes for n, s in enumerate(trace)}
+    data = carried(trace, RecordingLimits(200_000, 0, 0))
+    assert 0 < len(data["tensors"]) < len(trace)
+    assert max(sizes[n] for n in data["tensors"]) <= min(size for n, size in sizes.items() if n not in data["tensors"])
+    assert data["left"] == {"tensors": len(trace) - len(data["tensors"]), "of": len(trace), "steps": 0, "limit": 200_000}
     long = carried(pellucid.trace(specimen, PROMPT, 20, lambda logits: 5), RecordingLimits(1_500_000, 0, 0))
     steps = len(long["run"]["steps"])
     assert 1 < steps < 20 and long["left"]["steps"] == 20 - steps
     for limit in (10, 200_000, 400_000, 2_000_000):
-        assert len(saved_page.html(life, limit)) < limit + PAGE + 200_000  # the documents of the first step
+        assert len(saved_page.html(trace, limit)) < limit + PAGE + 200_000  # the documents of the first step
     file, absent = tmp_path / "small.html", phrases("en")["page.saved.absent"]
-    life.save_html(file, most=200_000)
+    trace.save_html(file, most=200_000)
     with open_offline_tab(browser, file) as tab:
-        open_file(tab, file, f"[data-left='{told['left']['tensors']}']", tensor="logits")
+        open_file(tab, file, f"[data-left='{data['left']['tensors']}']", tensor="logits")
         tab.page.wait_for_selector("aside .pooled")
         assert tab.page.inner_text("aside .pooled") == absent
         tab.page.click('[data-path="norm"]')
@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_left_out_and_told(browser: Browser, life: Trace, s
 
 
 def test_a_cell_stays_small(specimen: Model) -> None:
-    """However large a trace is: 400 MB of values, or a hundred thousand tensors."""
+    """The cell of a trace with 400 MB of values, or with 30,000 tensors, stays small."""
     x = torch.zeros(1).expand(100, 1_000_000)
     large = Seen("x", "T D", (100, 1_000_000), torch.float32, x, 0, None, 0, None)
     text = Trace("m", seen=[large])._repr_html_()
@@ -149,7 +149,7 @@ def test_a_cell_stays_small(specimen: Model) -> None:
 
 
 def framed(browser: Browser, cell: str, folder: Path) -> tuple[Frame, list[str]]:
-    """A notebook that shows a cell: the page's frame, and what it complained of or asked for."""
+    """Open a notebook with a cell. Returns the page's frame, and a list of its messages, errors and requests."""
     faults: list[str] = []
     view = browser.new_context(viewport={"width": 1100, "height": 900}, offline=True).new_page()
     view.on("console", lambda m: faults.append(m.text) if "GL Driver Message" not in m.text else None)
@@ -163,17 +163,17 @@ def framed(browser: Browser, cell: str, folder: Path) -> tuple[Frame, list[str]]
     return frame, faults
 
 
-def test_a_notebook_shows_the_life(browser: Browser, life: Trace, tmp_path: Path) -> None:
+def test_a_notebook_shows_a_trace(browser: Browser, trace: Trace, tmp_path: Path) -> None:
     """Values are Python's; a click opens a tile though the frame has no address; the frame reaches neither notebook nor network."""
-    frame, faults = framed(browser, life._repr_html_(), tmp_path)
-    assert frame.get_attribute("[data-picked]", "data-picked") == str(life.new[0])
+    frame, faults = framed(browser, trace._repr_html_(), tmp_path)
+    assert frame.get_attribute("[data-picked]", "data-picked") == str(trace.new[0])
     frame.click('[data-path="layers.0.attn.scores"]')
     frame.wait_for_selector("aside .frame[data-cells]:not([data-cells='0'])")
     frame.focus("aside .frame")
     frame.page.keyboard.press("ArrowRight")
     frame.wait_for_selector("#reading:not([data-value=''])")
     index = tuple(map(int, (frame.get_attribute("#reading", "data-cell") or "").split(",")))
-    value = life["layers.0.attn.scores"].value[index]
+    value = trace["layers.0.attn.scores"].value[index]
     assert torch.tensor(float(frame.get_attribute("#reading", "data-value") or "nan")).to(value.dtype) == value
     frame.click("nav a >> nth=2")
     frame.wait_for_selector("tr[data-id]")
@@ -184,9 +184,9 @@ def test_a_notebook_shows_the_life(browser: Browser, life: Trace, tmp_path: Path
     frame.page.context.close()
 
 
-def test_a_notebook_shows_a_tensor_and_a_model(browser: Browser, life: Trace, specimen: Model, tmp_path: Path) -> None:
-    """A tensor opens at its tile, a model at its counts, which are `count`'s; its life tells shapes."""
-    frame, faults = framed(browser, life["layers.1.attn.pattern"]._repr_html_(), tmp_path)
+def test_a_notebook_shows_a_tensor_and_a_model(browser: Browser, trace: Trace, specimen: Model, tmp_path: Path) -> None:
+    """A tensor opens at its tile, a model at its counts, which are `count`'s; its Life has shapes."""
+    frame, faults = framed(browser, trace["layers.1.attn.pattern"]._repr_html_(), tmp_path)
     frame.wait_for_selector("aside[aria-label='layers.1.attn.pattern'] [data-received]:not([data-received=''])")
     assert frame.locator("form").count() == 0 and faults == []
     frame.page.context.close()
@@ -202,10 +202,10 @@ def test_a_notebook_shows_a_tensor_and_a_model(browser: Browser, life: Trace, sp
     frame.page.context.close()
 
 
-def test_viewers_that_drop_frames_show_a_text(life: Trace, specimen: Model) -> None:
-    """What is left of a cell without frames and styles: one line of what it is, and a line a tensor."""
-    assert repr(life) == f"Trace('pellucid/capitals', '{PROMPT}', 5 ids, 1 new, 62 tensors)"
-    things: Mapping[str, Shown] = {repr(life): life, "Seen('embed')": life["embed"], repr(specimen): specimen}
+def test_viewers_that_drop_frames_show_a_text(trace: Trace, specimen: Model) -> None:
+    """Without frames and styles a cell is a text: one line that names it, and a line a tensor."""
+    assert repr(trace) == f"Trace('pellucid/capitals', '{PROMPT}', 5 ids, 1 new, 62 tensors)"
+    things: Mapping[str, Shown] = {repr(trace): trace, "Seen('embed')": trace["embed"], repr(specimen): specimen}
     for title, thing in things.items():
         cell = thing._repr_html_()
         left = html.unescape(re.sub(r"<style>.*?</style>|<iframe .*</iframe>|</?(div|pre)[^>]*>", "", cell, flags=re.S))
@@ -218,9 +218,9 @@ def test_viewers_that_drop_frames_show_a_text(life: Trace, specimen: Model) -> N
     assert "<img" not in evil._repr_html_().split("srcdoc=")[0] and "<script" not in evil._repr_html_().split("srcdoc=")[0]
 
 
-def test_budget_of_terms_is_kept(life: Trace) -> None:
+def test_budget_of_terms_is_kept(trace: Trace) -> None:
     """The last token's cells come first, every tensor of it has some, and no more numbers or cells are carried than allowed."""
-    records = dict(enumerate(life))
+    records = dict(enumerate(trace))
     columns = Columns(20_000, 500)
     filled = columns.fill(records)
     assert columns.carried <= 500
@@ -231,20 +231,20 @@ def test_budget_of_terms_is_kept(life: Trace) -> None:
         assert spots and set(distance(records[n])[spots].tolist()) == {0}
 
 
-def test_file_is_the_owners(life: Trace, tmp_path: Path) -> None:
-    life.save_html(tmp_path / "life.html", cells=0)
-    assert (tmp_path / "life.html").stat().st_mode & 0o777 == 0o600
-    assert [p.name for p in tmp_path.iterdir()] == ["life.html"]
+def test_only_the_owner_may_read_the_file(trace: Trace, tmp_path: Path) -> None:
+    trace.save_html(tmp_path / "trace.html", cells=0)
+    assert (tmp_path / "trace.html").stat().st_mode & 0o777 == 0o600
+    assert [p.name for p in tmp_path.iterdir()] == ["trace.html"]
     with pytest.raises(TraceError) as caught:
         Trace("m").save_html(tmp_path / "no" / "folder.html")
     assert caught.value.key == "file.write"
 
 
-def test_nothing_of_the_page_is_loaded_unasked(tmp_path: Path) -> None:
-    """Neither the page nor a server, by a run; and no server by a page."""
-    told = "print(*(m for m in sys.modules if m.split('.')[0] in ('starlette', 'uvicorn') or m == 'pellucid.html'))"
-    life = "life = pellucid.trace(pellucid.load('pellucid/capitals'), 'x')"
-    for work, loaded in (("", []), (life, []), (f"{life}; life.save_html({str(tmp_path / 'x.html')!r})", ["pellucid.html"])):
-        code = f"import sys\nsys.path[:0] = {sys.path!r}\nimport pellucid\n{work}\n{told}"
+def test_a_run_loads_nothing_of_the_page(tmp_path: Path) -> None:
+    """A run loads neither the page nor a server, and a page no server."""
+    print_modules = "print(*(m for m in sys.modules if m.split('.')[0] in ('starlette', 'uvicorn') or m == 'pellucid.html'))"
+    run = "trace = pellucid.trace(pellucid.load('pellucid/capitals'), 'x')"
+    for work, loaded in (("", []), (run, []), (f"{run}; trace.save_html({str(tmp_path / 'x.html')!r})", ["pellucid.html"])):
+        code = f"import sys\nsys.path[:0] = {sys.path!r}\nimport pellucid\n{work}\n{print_modules}"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.split() == loaded

@@ -26,7 +26,7 @@ ROUTED = [
 
 
 def same(name: str) -> tuple[Model, Trace]:
-    """What the server runs: the specimen as the page opens it, with its own example."""
+    """Return the specimen as the server opens it, and the trace of its own example."""
     model = pellucid.load(name, dtype="float32")
     prompt = PROMPT if name != "pellucid/capitals-bert" else f"{PROMPT} ___."
     return model, pellucid.trace(model, prompt, terms=True)
@@ -56,7 +56,7 @@ def test_life_shows_every_tensor_of_the_run(tab: Tab, name: str) -> None:
 
 
 def cells(run: Trace, path: str) -> tuple[tuple[int, ...], float]:
-    """A cell away from the edges, of the last token where there is one, and its value."""
+    """Return a cell away from the edges, of the last token if the tensor has tokens, and its value."""
     s = run[path]
     at = tuple(n - 1 if a == "T" else min(1, n - 1) if a in "BHGS" else n // 3 for a, n in zip(s.dims.split(), s.shape, strict=True))
     return at, float(s.value[at])
@@ -68,15 +68,15 @@ def cells(run: Trace, path: str) -> tuple[tuple[int, ...], float]:
 def test_a_cell_its_sum_and_its_bytes_are_the_runs(tab: Tab, name: str, path: str, runs: dict[str, Trace]) -> None:
     run = runs[name]
     at, value = cells(run, path)
-    found = tab.open_cell(path, at, model=name, prompt=PROMPT)
-    assert float(torch.tensor(float(found.value), dtype=run[path].dtype)) == value
+    reading = tab.open_cell(path, at, model=name, prompt=PROMPT)
+    assert float(torch.tensor(float(reading.value), dtype=run[path].dtype)) == value
     terms = run[path].terms
     assert terms is not None
     assert tab.formula_sum() == terms(at).total()
     assert tab.formula_sum() == pytest.approx(value, rel=1e-4, abs=1e-5)
-    part = run[path].value[tuple(slice(*map(int, w.split(":"))) if ":" in w else int(w) for w in found.bytes["at"].split(","))]
-    assert found.bytes["level"] == "0"
-    assert found.bytes["received"] == found.bytes["source"] == hashlib.sha256(part.contiguous().numpy().tobytes()).hexdigest()
+    part = run[path].value[tuple(slice(*map(int, w.split(":"))) if ":" in w else int(w) for w in reading.bytes["at"].split(","))]
+    assert reading.bytes["level"] == "0"
+    assert reading.bytes["received"] == reading.bytes["source"] == hashlib.sha256(part.contiguous().numpy().tobytes()).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +86,12 @@ def runs() -> dict[str, Trace]:
 
 def test_a_weight_opens_as_a_tile(tab: Tab) -> None:
     weight = pellucid.load("pellucid/capitals", dtype="float32").module.get_parameter("layers.0.ffn.up.weight").detach()
-    found = tab.open_cell("layers.0.ffn.up.weight", (300, 77), prompt=PROMPT)
-    assert float(torch.tensor(float(found.value), dtype=torch.float32)) == float(weight[300, 77])
-    assert found.bytes["received"] == hashlib.sha256(weight.contiguous().numpy().tobytes()).hexdigest()
+    reading = tab.open_cell("layers.0.ffn.up.weight", (300, 77), prompt=PROMPT)
+    assert float(torch.tensor(float(reading.value), dtype=torch.float32)) == float(weight[300, 77])
+    assert reading.bytes["received"] == hashlib.sha256(weight.contiguous().numpy().tobytes()).hexdigest()
 
 
-def test_a_recomputed_tile_tells_its_largest_difference(tab: Tab, runs: dict[str, Trace]) -> None:
+def test_a_recomputed_tile_has_its_largest_difference(tab: Tab, runs: dict[str, Trace]) -> None:
     seen = runs["pellucid/capitals"]["layers.0.attn.pattern"]
     assert seen.source == "recomputed" and seen.error is not None
     tab.go(prompt=PROMPT, tensor="layers.0.attn.pattern")
@@ -156,21 +156,21 @@ def test_any_two_axes_may_be_rows_and_columns(tab: Tab, runs: dict[str, Trace]) 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_both_languages_say_all_of_it(tab: Tab, language: str) -> None:
     tab.go(lang=language, prompt=PROMPT)
-    said = phrases(language)
+    messages = phrases(language)
     assert tab.page.evaluate("document.documentElement.lang") == {"en": "en", "zh": "zh-Hans"}[language]
-    assert tab.page.locator("nav a").first.inner_text() == said["page.view.life"]
-    assert said["axis.D"] in tab.page.inner_text(".legend")
-    tab.page.click(f"[title='{said['page.language']}']")
+    assert tab.page.locator("nav a").first.inner_text() == messages["page.view.life"]
+    assert messages["axis.D"] in tab.page.inner_text(".legend")
+    tab.page.click(f"[title='{messages['page.language']}']")
     other = phrases("zh" if language == "en" else "en")
     assert tab.page.locator("nav a").first.inner_text() == other["page.view.life"]
 
 
 def test_without_webgl_the_pictures_are_the_same(browser: Browser, address: str) -> None:
-    """The pictures of a GPU, which is played here by the processor and which the page would leave aside, and those without one."""
+    """Pictures drawn with WebGL and without it are equal. The processor plays the GPU here."""
     own = "HTMLCanvasElement.prototype.getContext"
     off = f"{own} = (get => function (kind, ...how) {{ return kind === 'webgl2' ? null : get.call(this, kind, ...how); }})({own})"
     ask = "WebGL2RenderingContext.prototype.getParameter"
-    on = f"{ask} = (get => function (n) {{ const told = get.call(this, n); return typeof told === 'string' ? 'a GPU' : told; }})({ask})"
+    on = f"{ask} = (get => function (n) {{ const value = get.call(this, n); return typeof value === 'string' ? 'a GPU' : value; }})({ask})"
     count = "WebGL2RenderingContext.prototype.drawArrays"
     on += f"; {count} = (draw => function (...how) {{ window.__drawn = true; draw.apply(this, how); }})({count})"
     drawn = []
@@ -189,7 +189,7 @@ def test_without_webgl_the_pictures_are_the_same(browser: Browser, address: str)
     assert max(abs(a - b) for a, b in zip(*drawn, strict=True)) <= 2
 
 
-def test_a_wrong_prompt_is_told_and_the_page_goes_on(tab: Tab) -> None:
+def test_a_wrong_prompt_is_refused_and_the_page_goes_on(tab: Tab) -> None:
     tab.refusals = {400}
     tab.go(prompt=PROMPT)
     tab.enter_prompt("x " * 200)

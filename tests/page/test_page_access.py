@@ -1,4 +1,4 @@
-"""Who cannot see, use a mouse or bear motion: axe on every view in both themes, languages and widths; every control by keyboard alone."""
+"""Accessibility: axe finds nothing on any view in both themes, languages and widths; every control works by keys alone; motion stops."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from browser import Tab, open_tab
 
 PROMPT = "The capital of France is"
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
-FOUND = "async () => (await axe.run()).violations.map(v => [v.id, v.nodes.slice(0, 3).map(n => n.html + ' ' + n.failureSummary)])"
+VIOLATIONS = "async () => (await axe.run()).violations.map(v => [v.id, v.nodes.slice(0, 3).map(n => n.html + ' ' + n.failureSummary)])"
 ZERO = json.dumps([["layers.1.attn.z", "0,:,:,:", "to", "0"]])
 PLACES: dict[str, dict[str, Any]] = {
     "life": {"steps": 2, "step": 1},
@@ -27,7 +27,7 @@ PLACES: dict[str, dict[str, Any]] = {
 WIDTHS = (1440, 390)
 # Both of every pair: each place in both themes, languages and widths, and over the places every mixture of the three.
 MIXED = [(name, i ^ t, i ^ (n & 1), i) for n, name in enumerate(PLACES) for t in (n >> 1 & 1,) for i in (0, 1)]
-# What can be used, numbered; and what has the focus: its number, whether that is marked, and whether it can be seen.
+# Number all usable controls. Of the focused one: its number, if it is marked, and if it can be seen.
 NUMBER = """() => {
   const all = [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")];
   const shown = e => e.checkVisibility({ visibilityProperty: true }) && e.getClientRects().length > 0;
@@ -63,7 +63,7 @@ def test_axe_finds_nothing(tab: Tab) -> None:
     for mixed in MIXED:
         page = arrive(tab, *mixed)
         page.evaluate(script)
-        complaints += [(mixed, found) for found in page.evaluate(FOUND)]
+        complaints += [(mixed, violation) for violation in page.evaluate(VIOLATIONS)]
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             complaints.append((mixed, "wider than the window"))
     assert complaints == [], json.dumps(complaints, indent=1, ensure_ascii=False)
@@ -75,28 +75,28 @@ def test_axe_is_there_to_find(tab: Tab) -> None:
     page = arrive(tab, "life", 0, 0, 0)
     page.evaluate(AXE.read_text(encoding="utf-8"))
     page.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<img src=\"data:,\"><button></button>')")
-    assert {v[0] for v in page.evaluate(FOUND)} >= {"image-alt", "button-name"}
+    assert {v[0] for v in page.evaluate(VIOLATIONS)} >= {"image-alt", "button-name"}
     tab.problems.clear()
 
 
 @pytest.mark.parametrize("name", PLACES)
 @pytest.mark.parametrize("narrow", [0, 1])
 def test_every_control_is_reached_by_tab(tab: Tab, name: str, narrow: int) -> None:
-    """In order, marked where the focus is, nowhere hidden under what floats, and out again at the end."""
+    """Tab reaches all controls, marks the focus, never under a floating element, and leaves the page at the end."""
     page = arrive(tab, name, 0, 0, narrow)
     page.evaluate("document.activeElement.blur()")
     count, seen, wrong = page.evaluate(NUMBER), set[int](), list[object]()
     for _ in range(2 * count + 20):
         page.keyboard.press("Tab")
-        found = page.evaluate(FOCUSED)
-        if found is None:
+        focused = page.evaluate(FOCUSED)
+        if focused is None:
             if len(seen) == count:
                 break
             continue
-        number, marked, hit, html = found
+        number, marked, hit, html = focused
         seen.add(number)
         if not (marked and (hit or "hidden" in html)):
-            wrong.append(found)
+            wrong.append(focused)
     assert wrong == []
     assert [n for n in range(count) if n not in seen] == [], page.evaluate(
         "all => all.map(n => document.querySelector(`[data-number='${n}']`)?.outerHTML.slice(0, 120))",
@@ -165,7 +165,7 @@ def test_every_view_by_keys_alone(tab: Tab) -> None:
 
 
 def test_a_narrow_tile_is_all_there_is(tab: Tab) -> None:
-    """It covers the page: the focus goes into it, stays, and comes back."""
+    """A tile covers a narrow page: the focus goes into it, stays, and comes back."""
     page = arrive(tab, "life", 0, 0, 1)
     press(page, '[data-path="layers.0.attn_norm"]', "Enter")
     page.wait_for_selector("aside .frame")

@@ -18,17 +18,17 @@ V3: dict[str, Any] = {"context": 131072, "batch": 8, "dtype": "fp8", "cache": "b
 
 
 def figures(x: float) -> str:
-    """As the page prints rates and prices."""
+    """Return a rate or a price as the page prints it."""
     return f"{x:,.0f}" if x >= 1000 else f"{x:#.4g}"
 
 
 def shown(tab: Tab, number: str) -> str:
-    """The text of a number."""
+    """Return the text of a number on the page."""
     return tab.page.locator(f"button[data-number='{number}']").first.inner_text()
 
 
 def test_a_large_model_on_eight_devices_in_three_clicks(tab: Tab) -> None:
-    """From the opened page: the view, the situation, a formula. Between the clicks nothing but reading."""
+    """The three clicks are the view, the situation and a formula; the rest is read."""
     bill, split = pellucid.count("deepseek-v3", **V3), split_of("tp=1,pp=1,ep=8")
     (stage,), device = spread(bill, split).stages, count.device_of(bill)
     assert device is not None and split.ranks == 8
@@ -43,14 +43,14 @@ def test_a_large_model_on_eight_devices_in_three_clicks(tab: Tab) -> None:
     click("nav a[href$='#view=budget']")
     click("[data-situation='deepseek-v3-131072-8xh200']")
     tab.page.wait_for_selector("[data-ranks='8']")
-    said = phrases("en")
+    messages = phrases("en")
     assert "DeepSeek-V3" in tab.page.inner_text("[data-ranks] h2") and "8 × NVIDIA H200 SXM" in tab.page.inner_text("[data-ranks] h2")
     assert "131,072" in tab.page.inner_text("[data-ranks] h2")
     assert shown(tab, "ranks.stages.0.parameters") == f"{stage.parameters:,}"
     assert f"{stage.weights:,} B" in shown(tab, "ranks.stages.0.weights")
     assert f"{stage.cache:,} B" in shown(tab, "ranks.stages.0.cache")
     fits = stage.weights + stage.cache <= device.memory
-    assert shown(tab, "ranks.bounds.fits").startswith(said["page.budget.fits" if fits else "page.budget.large"])
+    assert shown(tab, "ranks.bounds.fits").startswith(messages["page.budget.fits" if fits else "page.budget.large"])
     for phase in ("prefill", "decode"):
         rate = pace(bill, split, phase, device).rate
         assert shown(tab, f"ranks.bounds.{phase}.tokens_per_second").startswith(f"≤ {figures(rate)} ")
@@ -77,47 +77,46 @@ def test_a_formula_opens_down_to_the_fields_of_the_config(tab: Tab) -> None:
 def test_split_price_and_training_are_counted(tab: Tab) -> None:
     how: dict[str, Any] = {"context": 2048, "batch": 4, "dtype": "bfloat16", "cache": "bfloat16", "device": "h100"}
     bill, split = pellucid.count("llama-3.1-8b", **how), Split(2, 2, 1)
-    told = json.loads(json.dumps(count.document(bill, count.scenario("h100", 2.5, True, 8, True, 2, "tp=2,pp=2"))))
+    document = json.loads(json.dumps(count.document(bill, count.scenario("h100", 2.5, True, 8, True, 2, "tp=2,pp=2"))))
     tab.go(view="budget", budget="of:llama-3.1-8b context:2048 batch:4 device:h100")
-    said = phrases("en")
+    messages = phrases("en")
     tab.page.click("details:has([data-devices]) summary")
-    tab.page.get_by_label(said["page.budget.tp"]).fill("2")
-    tab.page.get_by_label(said["page.budget.pp"]).fill("2")
-    tab.page.get_by_label(said["page.budget.price"]).fill("2.5")
-    tab.page.get_by_label(said["page.budget.train"], exact=True).check()
-    tab.page.get_by_label(said["page.budget.lora"]).fill("8")
-    tab.page.get_by_label(said["page.budget.shards"]).fill("2")
-    tab.page.get_by_label(said["page.budget.recompute"]).check()
+    tab.page.get_by_label(messages["page.budget.tp"]).fill("2")
+    tab.page.get_by_label(messages["page.budget.pp"]).fill("2")
+    tab.page.get_by_label(messages["page.budget.price"]).fill("2.5")
+    tab.page.get_by_label(messages["page.budget.train"], exact=True).check()
+    tab.page.get_by_label(messages["page.budget.lora"]).fill("8")
+    tab.page.get_by_label(messages["page.budget.shards"]).fill("2")
+    tab.page.get_by_label(messages["page.budget.recompute"]).check()
     tab.page.wait_for_selector("[data-ranks='4']")
     for i, stage in enumerate(spread(bill, split).stages):
         row = tab.page.locator("[data-ranks] details tbody tr").nth(i)
         assert f"{stage.parameters:,}" in (row.text_content() or "")
-    ranks = told["ranks"]["bounds"]["decode"]
-    fullest = max(range(2), key=lambda i: (told["ranks"]["stages"][i]["weights"] + told["ranks"]["stages"][i]["cache"], -i))
+    ranks = document["ranks"]["bounds"]["decode"]
+    fullest = max(range(2), key=lambda i: (document["ranks"]["stages"][i]["weights"] + document["ranks"]["stages"][i]["cache"], -i))
     assert tab.page.locator(f"[data-number='ranks.stages.{fullest}.cache']").first.get_attribute("data-value") == str(
-        told["ranks"]["stages"][fullest]["cache"]
+        document["ranks"]["stages"][fullest]["cache"]
     )
     price = tab.page.locator("[data-number='ranks.bounds.decode.price_of_a_million_tokens']").first
     expect(price).to_have_text(f"≥ {figures(ranks['price_of_a_million_tokens'])}")
-    tab.page.get_by_label(said["page.budget.pp"]).fill("1")
-    tab.page.get_by_label(said["page.budget.tp"]).fill("1")
+    tab.page.get_by_label(messages["page.budget.pp"]).fill("1")
+    tab.page.get_by_label(messages["page.budget.tp"]).fill("1")
     tab.page.keyboard.press("Tab")
     one = tab.page.locator("td[data-number='bounds.decode.price_of_a_million_tokens']")
     alone = count.document(bill, count.scenario("h100", 2.5))["bounds"]["decode"]["price_of_a_million_tokens"]
     expect(one).to_have_attribute("data-value", str(alone))
     way = training(bill, Way(8, True, 2))
-    found = tab.page.eval_on_selector_all(
+    rows = tab.page.eval_on_selector_all(
         "[data-training] [data-number]", "all => all.map(b => [b.dataset.number.slice(9), Number(b.dataset.value)])"
     )
     assert (
-        dict(found) == {name: int(way[name]) for name, _ in found}
-        and {"memory.total", "memory.adapters", "flops.total"} <= dict(found).keys()
+        dict(rows) == {name: int(way[name]) for name, _ in rows} and {"memory.total", "memory.adapters", "flops.total"} <= dict(rows).keys()
     )
     tab.page.locator("[data-training] [data-number='training.memory.adapters']").click()
     assert way["memory.adapters"].formula in tab.page.inner_text("[data-training] .why")
 
 
-def test_a_split_that_cannot_be_is_told(tab: Tab) -> None:
+def test_an_impossible_split_is_refused(tab: Tab) -> None:
     tab.refusals = {400}
     tab.go(view="budget", budget="of:llama-3.1-8b context:2048 device:h100 tp:3")
     expect(tab.page.locator("[data-column]").first).to_contain_text("tp")
@@ -129,7 +128,7 @@ CURVES = [("context", "cache", "cache.bytes"), ("batch", "decode", "flops.decode
 
 @pytest.mark.parametrize(("along", "curve", "number"), CURVES)
 def test_curves_are_counted_at_every_point(tab: Tab, along: str, curve: str, number: str) -> None:
-    """Two models and one that is not disclosed, which is labelled so."""
+    """The curves of two models are counted, and an undisclosed one is labelled so."""
     how: dict[str, Any] = {"context": 1024, "batch": 2, "dtype": "bfloat16", "cache": "bfloat16"}
     tab.go(view="budget", budget=f"of:gpt2-small context:1024 batch:2 beside:gpt2-medium,gpt-4 along:{along} curve:{curve}")
     tab.page.wait_for_selector("[data-curve-model='gpt2-medium']", state="attached")
@@ -182,7 +181,7 @@ def test_a_single_tensor_of_the_opened_model_is_a_tile(tab: Tab) -> None:
 
 
 def test_measured_stands_beside_predicted(tab: Tab) -> None:
-    """It can be cancelled; then what is shown is what the server tells of its measurement, part by part."""
+    """A measurement can be cancelled; after the next one the page shows the server's numbers, part by part."""
     tab.refusals = {429, 503}
     tab.go(view="budget")
     page = tab.page
@@ -202,11 +201,11 @@ def test_measured_stands_beside_predicted(tab: Tab) -> None:
         "all => all.map(r => [r.closest('table').dataset.phase, r.dataset.partPath,"
         " ...['seconds', 'bound', 'ratio'].map(k => r.querySelector(`[data-${k}]`)?.dataset[k] ?? null)])",
     )
-    told = page.evaluate(
+    bench = page.evaluate(
         "() => fetch('/api/bench', {headers: {Authorization: `Bearer ${sessionStorage.getItem('pellucid.token')}`}}).then(r => r.json())"
     )
-    assert told["running"] is None
-    phases = told["latest"]["pellucid/capitals"]["phases"]
+    assert bench["running"] is None
+    phases = bench["latest"]["pellucid/capitals"]["phases"]
     assert set(phases) == {"prefill", "decode"}
     for phase, path, seconds, bound, ratio in rows:
         part = next(p for p in phases[phase]["parts"] if p["path"] == path)
@@ -216,10 +215,10 @@ def test_measured_stands_beside_predicted(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_every_line_is_said_in_the_language(tab: Tab, lang: str) -> None:
+def test_every_line_is_in_the_language(tab: Tab, lang: str) -> None:
     tab.go(lang, view="budget", budget="of:deepseek-v3 context:4096 device:h200 train:true")
     tab.page.wait_for_selector("[data-training]")
-    text, said = tab.page.inner_text("main"), phrases(lang)
+    text, messages = tab.page.inner_text("main"), phrases(lang)
     for key in (
         "page.budget.situations",
         "page.budget.each.parameters",
@@ -227,11 +226,11 @@ def test_every_line_is_said_in_the_language(tab: Tab, lang: str) -> None:
         "page.measured",
         "page.budget.train.moments",
     ):
-        assert said[key] in text
+        assert messages[key] in text
 
 
 def test_colours_are_chosen_where_they_are_seen(tab: Tab) -> None:
-    """By the legend and by the tile's own button; both show what is set, and the pictures follow."""
+    """The legend and the tile's own button both set the colours and show the setting, and the pictures follow."""
     tab.go(tensor="layers.0.attn.q")
     page = tab.page
     page.wait_for_selector("aside .frame canvas")

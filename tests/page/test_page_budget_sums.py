@@ -16,21 +16,21 @@ from served import Served
 MODELS = ["gpt2-small", "llama-3.1-8b", "llama-3.1-70b", "deepseek-v3", "mixtral-8x7b", "gemma-2-9b"]
 DEVICES = ["h200", "h100", "a100", "m4max"]
 SPLITS = [None, "tp=2,pp=1,ep=1", "tp=1,pp=2,ep=1", "tp=2,pp=3,ep=2"]
-SAID = phrases("en")
+MESSAGES = phrases("en")
 
 
-def apart(told: dict[str, Any]) -> list[str]:
-    """Where the parts of a bill's document do not add up to what stands at its head."""
-    over = told.get("ranks", {}).get("bounds")
+def apart(document: dict[str, Any]) -> list[str]:
+    """Return a complaint for each sum of parts in a bill's document that is not its total."""
+    over = document.get("ranks", {}).get("bounds")
     wrong = []
     for phase in ("prefill", "decode"):
-        pace = (over or told["bounds"])[phase]
+        pace = (over or document["bounds"])[phase]
         stages = pace.get("stages", [pace["seconds"]])
-        for i, whole in enumerate(stages):
-            found = fsum(p["seconds"] for p in pace["parts"] if p.get("stage", 0) == i)
-            wrong += [f"{phase}, stage {i}: {found} of {whole}"] if abs(found - whole) > 1e-9 * whole else []
+        for i, total in enumerate(stages):
+            summed = fsum(p["seconds"] for p in pace["parts"] if p.get("stage", 0) == i)
+            wrong += [f"{phase}, stage {i}: {summed} of {total}"] if abs(summed - total) > 1e-9 * total else []
         wrong += [f"{phase}: {fsum(stages)} of {pace['seconds']}"] if abs(fsum(stages) - pace["seconds"]) > 1e-9 * pace["seconds"] else []
-    return wrong + (["a device that has it all stands beside several"] if over and "decode" in told["bounds"] else [])
+    return wrong + (["a device that has it all stands beside several"] if over and "decode" in document["bounds"] else [])
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -41,24 +41,24 @@ def test_parts_add_up_to_the_head(api: Served, model: str) -> None:
         if reply.status_code == 200:
             assert apart(reply.json()) == [], (device, split)
         else:
-            assert split is not None and reply.status_code == 400  # heads or experts that do not go into so many
+            assert split is not None and reply.status_code == 400  # heads or experts that the ranks do not divide
 
 
 def test_a_part_that_is_left_out_is_found(api: Served) -> None:
-    told = api.client.get(
+    document = api.client.get(
         "/api/count", params={"model": "deepseek-v3", "device": "h200", "ranks": "tp=1,pp=1,ep=8", "context": 4096}
     ).json()
-    assert apart(told) == []
+    assert apart(document) == []
     mutants = [
-        told["ranks"]["bounds"]["decode"]["parts"][1:],
-        [p | {"seconds": 8 * p["seconds"]} for p in told["ranks"]["bounds"]["decode"]["parts"]],
+        document["ranks"]["bounds"]["decode"]["parts"][1:],
+        [p | {"seconds": 8 * p["seconds"]} for p in document["ranks"]["bounds"]["decode"]["parts"]],
     ]
     for parts in mutants:
         assert apart(
-            told
+            document
             | {
-                "ranks": told["ranks"]
-                | {"bounds": told["ranks"]["bounds"] | {"decode": told["ranks"]["bounds"]["decode"] | {"parts": parts}}}
+                "ranks": document["ranks"]
+                | {"bounds": document["ranks"]["bounds"] | {"decode": document["ranks"]["bounds"]["decode"] | {"parts": parts}}}
             }
         )
 
@@ -77,11 +77,11 @@ def test_the_table_of_parts_ends_in_the_number_above(tab: Tab, budget: str) -> N
     for phase in ("decode", "prefill"):
         table = tab.page.locator(f"[data-parts='{phase}']")
         each = [float(x) for x in table.locator("[data-seconds]").evaluate_all("all => all.map(c => c.dataset.seconds)")]
-        whole = float(table.locator("[data-sum-of='all']").get_attribute("data-value") or "nan")
-        assert len(each) > 3 and fsum(each) == pytest.approx(whole, rel=1e-9)
+        total = float(table.locator("[data-sum-of='all']").get_attribute("data-value") or "nan")
+        assert len(each) > 3 and fsum(each) == pytest.approx(total, rel=1e-9)
         heads = tab.page.locator(f"button[data-number$='bounds.{phase}.seconds']")
         assert heads.count() >= 1
-        assert {float(x) for x in heads.evaluate_all("all => all.map(b => b.dataset.value)")} == {whole}
+        assert {float(x) for x in heads.evaluate_all("all => all.map(b => b.dataset.value)")} == {total}
 
 
 def test_labels_have_one_meaning(tab: Tab) -> None:
@@ -89,8 +89,8 @@ def test_labels_have_one_meaning(tab: Tab) -> None:
     tab.page.wait_for_selector("[data-parts='decode'] tfoot")
     text = tab.page.inner_text("main")
     for key in ("page.budget.devices", "page.budget.batch", "page.budget.longest", "page.budget.fits.one"):
-        assert SAID[key] not in text, key  # of one device, which several were asked for
-    assert SAID["page.budget.batch.many"] in text
+        assert MESSAGES[key] not in text, key  # labels of one device; this is a run over several
+    assert MESSAGES["page.budget.batch.many"] in text
     names = tab.page.locator("[data-situation] strong").all_text_contents()
     assert len(set(names)) == len(names)
     options = tab.page.locator(".controls option").all_text_contents()
@@ -98,7 +98,7 @@ def test_labels_have_one_meaning(tab: Tab) -> None:
 
 
 def test_budget_starts_from_what_runs(tab: Tab) -> None:
-    """The same label, the same number: Cache's bytes a token and Budget's are of one dtype."""
+    """Bytes a token are one number in Cache and in Budget, of one dtype."""
     model = pellucid.load("pellucid/capitals", dtype="float32")
     tab.go(view="budget")
     number = tab.page.locator("td[data-number='cache.bytes_per_token']").first
@@ -127,8 +127,8 @@ def test_an_entry_says_where_it_is_from(tab: Tab) -> None:
     expect(tab.page.locator("[data-said='page.budget.notes']")).to_contain_text(entries["gpt2-small"]["notes"][0])
 
 
-def test_what_is_kept_of_a_source_is_told(tab: Tab) -> None:
-    """T5: the encoder's rows, and the cross attentions' keys and values, at every step."""
+def test_the_cache_of_a_source_is_counted(tab: Tab) -> None:
+    """The cache of T5 counts the source's rows, the keys and values of cross attention, at every step."""
     name, prompt = "pellucid/capitals-t5", "The capital of France is Paris."
     run = pellucid.trace(pellucid.load(name, dtype="float32"), prompt, 3)
     tab.go(view="cache", model=name, prompt=prompt, steps=3, step=2)

@@ -1,6 +1,6 @@
-"""Life as a drawing of what flows where: every card has a line from what it was made from and one to what it went into.
+"""Life draws the flow of a run: every card has a line from its inputs and one to its consumers.
 
-What a run tells of its tensors is the judge; what is drawn is measured in a real Chromium: a line counts where it can be seen and
+The run's own inputs are the judge; the drawing is measured in a real Chromium: a line counts where it can be seen and
 touches both of its cards, and the residual stream is one line from the first state to the last, through folded blocks too.
 """
 
@@ -33,20 +33,20 @@ DRAWN = """() => {
 
 
 def apart(point: list[float], card: dict[str, Any]) -> float:
-    """Pixels from a point to a card's edge, 0 within it."""
+    """Return the pixels from a point to a card's edge, 0 within it."""
     x, y = point
     return max(card["left"] - x, x - card["right"], card["top"] - y, y - card["bottom"], 0.0)
 
 
 def complaints(page: Page, made: dict[str, list[str]]) -> list[str]:
-    """What is wrong with the lines that are drawn. made: of each tensor of the run, what it was made from."""
+    """Return what is wrong with the lines that are drawn. made: the inputs of each tensor of the run."""
     page.wait_for_function("n => document.querySelectorAll('.river svg path').length >= n", arg=1)
-    found = page.evaluate(DRAWN)
-    cards = {c["path"]: c for c in found["cards"]}
-    wrong = [f"{line['from']} -> {line['to']} touches no card" for line in found["lines"] if not touches(line, cards)]
-    sources, consumers = {line["to"] for line in found["lines"]}, {line["from"] for line in found["lines"]}
+    drawing = page.evaluate(DRAWN)
+    cards = {c["path"]: c for c in drawing["cards"]}
+    wrong = [f"{line['from']} -> {line['to']} touches no card" for line in drawing["lines"] if not touches(line, cards)]
+    sources, consumers = {line["to"] for line in drawing["lines"]}, {line["from"] for line in drawing["lines"]}
     wrong += [f"{path} has no source" for path in cards if made[path] and path not in sources]
-    return wrong + [f"{path} has no consumer" for path in cards if path not in LAST | consumers] + broken(found)
+    return wrong + [f"{path} has no consumer" for path in cards if path not in LAST | consumers] + broken(drawing)
 
 
 def touches(line: dict[str, Any], cards: dict[str, dict[str, Any]]) -> bool:
@@ -54,15 +54,15 @@ def touches(line: dict[str, Any], cards: dict[str, dict[str, Any]]) -> bool:
     return all(path in cards and apart(end, cards[path]) < 3 for end, path in pairs)
 
 
-def broken(found: dict[str, Any]) -> list[str]:
-    """Gaps in the residual stream of each stack, from its first state to its last."""
+def broken(drawing: dict[str, Any]) -> list[str]:
+    """Return the gaps in the residual stream of each stack, from its first state to its last."""
     gaps = []
     for encoder in (True, False):
-        own = [c for c in found["cards"] if c["stem"] and (c["path"].startswith("encoder.") or c["path"] == "source") == encoder]
+        own = [c for c in drawing["cards"] if c["stem"] and (c["path"].startswith("encoder.") or c["path"] == "source") == encoder]
         names = {c["path"] for c in own}
         spans = [(c["top"], c["bottom"]) for c in own]
         spans += [
-            tuple(sorted(y for _, y in line["ends"])) for line in found["lines"] if line["wide"] and {line["from"], line["to"]} <= names
+            tuple(sorted(y for _, y in line["ends"])) for line in drawing["lines"] if line["wide"] and {line["from"], line["to"]} <= names
         ]
         reached = None
         for top, bottom in sorted(spans):
@@ -73,11 +73,11 @@ def broken(found: dict[str, Any]) -> list[str]:
 
 
 def run_of(tab: Tab, **place: Any) -> dict[str, list[str]]:
-    """Open a run; what each of its tensors was made from, as the server tells it."""
-    with tab.page.expect_response(lambda r: r.request.method == "POST" and r.url.split("?")[0].endswith("/api/runs")) as got:
+    """Open a run. Returns the inputs of each of its tensors, from the server's document."""
+    with tab.page.expect_response(lambda r: r.request.method == "POST" and r.url.split("?")[0].endswith("/api/runs")) as response:
         tab.go(**place)
     tab.settle()
-    return {t["path"]: t["inputs"] for t in got.value.json()["tensors"]}
+    return {t["path"]: t["inputs"] for t in response.value.json()["tensors"]}
 
 
 def fold(page: Page, opens: bool) -> None:
@@ -127,4 +127,4 @@ def test_a_line_that_is_missing_is_found(tab: Tab, mutant: str) -> None:
         )
     else:
         tab.page.evaluate("document.querySelector('.river svg path:not(.wide)').setAttribute('d', 'M-50 -50L-60 -60')")
-    assert any(complaint in told for told in complaints(tab.page, made))
+    assert any(complaint in text for text in complaints(tab.page, made))

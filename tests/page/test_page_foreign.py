@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 
 from browser import serve_from_thread
 
-# Each way to reach another site's server, and what it gave: "" is nothing.
+# Each way to reach another site's server, and its result: "" is nothing.
 WAYS = """async base => {
   const seen = {}, body = '{"model":"pellucid/capitals","prompt":"The"}';
   const read = async (name, path, init) => {
@@ -53,7 +53,7 @@ WAYS = """async base => {
 
 @contextmanager
 def site(text: str) -> Iterator[str]:
-    """Another server of this machine, so of another origin; its address."""
+    """Serve a page from another port of this machine, so of another origin. Yields its address."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -73,8 +73,8 @@ def site(text: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[str]:
-    with serve_from_thread("pellucid/capitals") as found:
-        yield found
+    with serve_from_thread("pellucid/capitals") as address:
+        yield address
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
@@ -104,7 +104,7 @@ def test_a_form_of_another_site_runs_nothing(browser: Browser, own: str) -> None
 
 
 def test_the_page_itself_may(browser: Browser, own: str) -> None:
-    """The same ways from the page's own origin, with its token: so they would work."""
+    """From the page's own origin the token works, and a wrong one is refused."""
     base, token = own.split("#token=")
     context = browser.new_context()
     page = context.new_page()

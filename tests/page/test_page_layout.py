@@ -1,4 +1,4 @@
-"""How the page stands in windows of any width: nothing sideways, no text upon text, no column without a heading; in every view."""
+"""The layout in windows of any width: no scrolling sideways, no text upon text, no column without a heading, in every view."""
 
 import json
 from typing import Any
@@ -30,10 +30,10 @@ PLACES: dict[str, dict[str, Any]] = {
     "against": {"view": "change", "against": "The capital of Japan is"},
 }
 WIDTHS = (320, 390, 1440)
-# Wherever something opens, it stands open: what is inside is looked at too.
+# Open all details, so that their contents are checked too.
 OPEN = "() => document.querySelectorAll('main details:not([open])').forEach(d => { d.open = true; })"
 SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-# Pairs of texts that lie upon one another. A text is what of its lines shows: cut as each box around it cuts.
+# Pairs of texts that lie upon one another. A text's lines are cut by each box around it.
 UPON = """() => {
   const texts = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
   for (let node; (node = walk.nextNode());) {
@@ -58,30 +58,30 @@ UPON = """() => {
     }
   }
   texts.sort((a, b) => a.top - b.top);
-  const found = [];
+  const pairs = [];
   texts.forEach((a, i) => {
     for (let j = i + 1; j < texts.length && texts[j].top < a.bottom - 5; j++) {
       const b = texts[j], across = Math.min(a.right, b.right) - Math.max(a.left, b.left), down = Math.min(a.bottom, b.bottom) - b.top;
-      if (a.e !== b.e && a.floats === b.floats && across > 3 && down > 5) found.push(`${a.text} / ${b.text}`);
+      if (a.e !== b.e && a.floats === b.floats && across > 3 && down > 5) pairs.push(`${a.text} / ${b.text}`);
     }
   });
-  return found;
+  return pairs;
 }"""
-# Columns in which something is said, and whose heading says nothing.
+# Columns with a text in a cell and none in their heading.
 UNHEADED = """() => [...document.querySelectorAll("table")].filter(t => t.checkVisibility()).flatMap(table => {
   const spread = row => [...row.cells].flatMap(c => Array.from({ length: c.colSpan }, () => c));
-  const head = table.tHead ? spread(table.tHead.rows[0]) : [], found = new Set();
+  const head = table.tHead ? spread(table.tHead.rows[0]) : [], unheaded = new Set();
   for (const body of table.tBodies) for (const row of body.rows) spread(row).forEach((c, i) => {
-    const said = c.textContent.trim() !== "" || c.querySelector("[aria-label]");
+    const filled = c.textContent.trim() !== "" || c.querySelector("[aria-label]");
     const named = table.tHead ? head[i]?.textContent.trim() : row.cells.length === 2; // a list of names and numbers needs no heading
-    if (said && !named) found.add(i);
+    if (filled && !named) unheaded.add(i);
   });
-  return [...found].map(i => `column ${i} of ${table.textContent.trim().replace(/\\s+/g, " ").slice(0, 60)}`);
+  return [...unheaded].map(i => `column ${i} of ${table.textContent.trim().replace(/\\s+/g, " ").slice(0, 60)}`);
 })"""
 
 
 def complaints(page: Page) -> list[str]:
-    """What is wrong with how the page stands."""
+    """Return what is wrong with the page's layout."""
     page.evaluate(OPEN)
     page.evaluate("new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))")
     over = page.evaluate(SIDEWAYS)
@@ -98,7 +98,7 @@ def test_every_view_stands_in_any_window(tab: Tab, name: str, lang: str) -> None
     for width in WIDTHS:
         tab.page.set_viewport_size({"width": width, "height": 900})
         tab.settle()
-        wrong += [(width, told) for told in complaints(tab.page)]
+        wrong += [(width, complaint) for complaint in complaints(tab.page)]
     assert wrong == []
 
 
@@ -118,4 +118,4 @@ def test_each_rule_sees_what_breaks_it(tab: Tab, selector: str) -> None:
     tab.settle()
     assert complaints(tab.page) == []
     tab.page.evaluate(f"s => {{ const e = document.querySelector(s); {change}; }}", selector)
-    assert any(complaint in told for told in complaints(tab.page))
+    assert any(complaint in text for text in complaints(tab.page))

@@ -1,4 +1,4 @@
-"""What opens without weights, and traces, in Chromium: shapes, counts and Budget, and in both languages that values need weights."""
+"""Models without weights, and traces, open in Chromium: shapes, counts and Budget, and a sentence that values need weights."""
 
 import json
 import shutil
@@ -50,32 +50,32 @@ def written(place: Path) -> Path:
 
 @contextmanager
 def by_name(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
-    """Of the catalogue."""
+    """Yield a name of the catalogue."""
     yield "gpt2-small", []
 
 
 @contextmanager
 def by_folder(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
-    """A folder with config.json alone."""
+    """Yield a folder with config.json alone."""
     yield str(written(place / "bare")), []
 
 
 @contextmanager
 def by_file(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
-    """A config.json."""
+    """Yield a config.json."""
     yield str(written(place / "bare") / "config.json"), []
 
 
 @contextmanager
 def by_tokenizer(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
-    """A folder with config.json and a tokenizer, to which a text can be given."""
+    """Yield a folder with config.json and a tokenizer, which takes a text."""
     shutil.copytree(SPECIMENS / "capitals-llama", place / "m", ignore=shutil.ignore_patterns("*.safetensors"))
     yield str(place / "m"), []
 
 
 @contextmanager
 def by_hub(place: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
-    """A hub id with --device meta, of which nothing but config.json is fetched."""
+    """Yield a hub id with --device meta, of which nothing but config.json is fetched."""
     with serving(Hub()) as hub:
         hub.add("owner/capitals", SPECIMENS / "capitals")
         patch.setenv("HF_ENDPOINT", hub.address)
@@ -95,12 +95,12 @@ def test_shapes_counts_and_budget_without_weights(
 
 
 def looked_at(tab: Tab, name: str, bill: "pellucid.counting.Bill") -> None:
-    """Life has every tensor with its shape; a tile opens without values; the Budget is the bill."""
+    """Check that Life has tensors with their shapes, a tile opens without values, and Budget is the bill."""
     page = tab.page
     for lang in ("en", "zh"):
         tab.go(lang)
-        said = phrases(lang)
-        sentence = said["page.shapes"].format(model=name)
+        messages = phrases(lang)
+        sentence = messages["page.shapes"].format(model=name)
         assert sentence in page.inner_text("[data-shapes]")
         assert [a.split("=")[-1] for a in page.eval_on_selector_all("main nav a", "all => all.map(a => a.getAttribute('href'))")] == [
             "life", "budget",
@@ -108,24 +108,24 @@ def looked_at(tab: Tab, name: str, bill: "pellucid.counting.Bill") -> None:
         attn = bill.config.layers[0].attn
         tokens = int(page.locator(".token").count())
         card = page.locator("[data-path='layers.0.attn.q'] .axes").inner_text().split()
-        told = "".join(card)
-        assert told == f"T{tokens}H{attn.heads}K{attn.width}" if hasattr(attn, "width") else told
+        axes = "".join(card)
+        assert axes == f"T{tokens}H{attn.heads}K{attn.width}" if hasattr(attn, "width") else axes
         page.click("[data-path='layers.0.attn.q']")
-        expect(page.locator("aside [data-shapes]")).to_have_text(said["page.shapes.tensor"])
+        expect(page.locator("aside [data-shapes]")).to_have_text(messages["page.shapes.tensor"])
         page.keyboard.press("Escape")
         page.locator("[data-shapes] button").first.click()
         page.wait_for_selector("td[data-number='parameters.total'][data-value]")
         for number in ("parameters.total", "bytes.total", "cache.bytes_per_token", "flops.prefill", "flops.decode"):
             assert page.get_attribute(f"td[data-number='{number}']", "data-value") == str(int(bill[number])), number
         assert sentence in page.inner_text("[data-shapes]")
-        assert said["page.measured.weights"] in page.inner_text("main") and page.locator("[data-measure]").count() == 0
+        assert messages["page.measured.weights"] in page.inner_text("main") and page.locator("[data-measure]").count() == 0
     page.click("[data-part='attn']")
     page.wait_for_selector("[data-part='layers.0.attn.q.weight'], [data-part='layers.0.attn.q_b.weight']")
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trace of two steps, of a specimen that is not the first; one of its tensors was edited."""
+    """Record a trace of two steps, of a specimen that is not the first; one of its tensors is edited."""
     place = tmp_path_factory.mktemp("trace") / "t"
     model = pellucid.load("pellucid/capitals-llama")
     pellucid.trace(model, "The capital of France is", 2, edit={EDITED: lambda x: x * 0.5}).save(place)
@@ -133,7 +133,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_trace_shows_its_own_values(recorded: Path, browser: Browser) -> None:
-    life, model = pellucid.load_trace(recorded), pellucid.load("pellucid/capitals-llama")
+    trace, model = pellucid.load_trace(recorded), pellucid.load("pellucid/capitals-llama")
     block = [s for s in pellucid.trace(model, "The capital of France is") if s.path.startswith("layers.1.")]
     with serve_from_command(str(recorded)) as address, open_tab(browser, address) as tab:
         for lang in ("en", "zh"):
@@ -141,20 +141,20 @@ def test_a_trace_shows_its_own_values(recorded: Path, browser: Browser) -> None:
             page = tab.page
             assert page.locator("#model").input_value() == "pellucid/capitals-llama"
             assert page.locator("#prompt").input_value() == "The capital of France is"
-            assert [int(x) for x in page.locator(".token .id").all_inner_texts()] == life.ids + life.new
+            assert [int(x) for x in page.locator(".token .id").all_inner_texts()] == trace.ids + trace.new
             assert page.locator("[data-shapes]").count() == 0
             line = page.locator('[data-block="layers.1"] [data-parameters]')
             assert line.get_attribute("data-flops") == str(sum(s.flops for s in block)) and line.inner_text().endswith("FLOP")
             assert line.get_attribute("data-parameters") == str(sum(p.numel() for p in model.module.layers[1].parameters()))
         for path, at in (("layers.1.attn.q", (0, 2, 1, 3)), (EDITED, (0, 4, 7)), ("logits", (0, 4, 11))):
-            found = tab.open_cell(path, at)
-            value = life.all(path)[0].value[at]
-            assert torch.tensor(float(found.value), dtype=value.dtype) == value, path
-            assert found.bytes["received"] == found.bytes["source"]
+            reading = tab.open_cell(path, at)
+            value = trace.all(path)[0].value[at]
+            assert torch.tensor(float(reading.value), dtype=value.dtype) == value, path
+            assert reading.bytes["received"] == reading.bytes["source"]
             says = "page.given" if path == EDITED else "page.unsummed"
             expect(page.locator("aside > p.soft")).to_have_text(phrases("en")[says])
         tab.go(view="next")
-        expect(page.locator("[data-pick]")).to_have_attribute("data-pick", str(life.new[0]))
+        expect(page.locator("[data-pick]")).to_have_attribute("data-pick", str(trace.new[0]))
         tab.settle()
         assert page.locator("tr[data-layer]").count() > 4
         tab.go(view="budget")
@@ -166,19 +166,19 @@ def test_a_trace_shows_its_own_values(recorded: Path, browser: Browser) -> None:
 def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path, browser: Browser) -> None:
     """Its values are shown; its Budget says that the model is not here, and the catalogue's models can be counted."""
     pellucid.trace(pellucid.load(folder), "The").save(tmp_path / "t")
-    life = pellucid.load_trace(tmp_path / "t")
+    trace = pellucid.load_trace(tmp_path / "t")
     with serve_from_command(str(tmp_path / "t")) as address, open_tab(browser, address, refusals=(400, 404)) as tab:
         tab.go()
         assert tab.page.locator("#model").input_value() == str(folder)
-        told = [visible(pellucid.load(folder).tokenizer.pieces([i])[0]) for i in life.ids + life.new]
-        assert tab.page.locator(".token .piece").all_inner_texts() == told
+        pieces = [visible(pellucid.load(folder).tokenizer.pieces([i])[0]) for i in trace.ids + trace.new]
+        assert tab.page.locator(".token .piece").all_inner_texts() == pieces
         line = tab.page.locator('[data-block="layers.1"] [data-flops]')
         assert line.get_attribute("data-parameters") is None and "FLOP" in line.inner_text() and "W" not in line.inner_text()
-        found = tab.open_cell("layers.0.attn.q", (0, 0, 1, 2))
-        assert float(found.value) == pytest.approx(float(life["layers.0.attn.q"].value[0, 0, 1, 2]), rel=1e-7)
+        reading = tab.open_cell("layers.0.attn.q", (0, 0, 1, 2))
+        assert float(reading.value) == pytest.approx(float(trace["layers.0.attn.q"].value[0, 0, 1, 2]), rel=1e-7)
         tab.go(view="next")
         tab.page.wait_for_selector(".stages tr[data-id]")
-        best = life.last_logits().argsort(descending=True, stable=True)[:5].tolist()
+        best = trace.last_logits().argsort(descending=True, stable=True)[:5].tolist()
         assert [int(row.get_attribute("data-id") or -1) for row in tab.page.locator(".stages tr[data-id]").all()[:5]] == best
         tab.go(view="budget")
         expect(tab.page.locator("[data-column]").first).to_contain_text(str(folder))
@@ -188,7 +188,7 @@ def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path, brows
 
 
 def test_a_family_that_the_page_was_built_without(tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One file added to the families, after the build: its Life has every tensor of its run, and what it picks."""
+    """Life has every tensor and the picked token of a family whose file was added after the build."""
     (tmp_path / "families").mkdir()
     (tmp_path / "families" / "lantern.py").write_text(LANTERN)
     monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path / "families")])
@@ -199,19 +199,19 @@ def test_a_family_that_the_page_was_built_without(tmp_path: Path, browser: Brows
     model.save(tmp_path / "m")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(SPECIMENS / "capitals-llama" / name, tmp_path / "m")
-    life = pellucid.trace(pellucid.load(tmp_path / "m", dtype="float32"), "The capital of France is", terms=True)
+    trace = pellucid.trace(pellucid.load(tmp_path / "m", dtype="float32"), "The capital of France is", terms=True)
     with serve_from_thread(str(tmp_path / "m")) as address, open_tab(browser, address) as tab:
         tab.go(prompt="The capital of France is")
         page = tab.page
-        assert page.locator("[data-picked]").get_attribute("data-picked") == str(life.new[0])
+        assert page.locator("[data-picked]").get_attribute("data-picked") == str(trace.new[0])
         for closed in iter(lambda: page.locator('[data-block][aria-expanded="false"]'), None):
             if closed.count() == 0:
                 break
             closed.first.click()
         shown = page.locator(".river [data-path]").evaluate_all("cards => cards.map(c => c.dataset.path)")
-        assert sorted(shown) == sorted(s.path for s in life) and "layers.0.ffn_post_norm" in shown
-        seen = life["layers.2.ffn_post_norm"]
+        assert sorted(shown) == sorted(s.path for s in trace) and "layers.0.ffn_post_norm" in shown
+        seen = trace["layers.2.ffn_post_norm"]
         assert seen.terms is not None
-        found = tab.open_cell("layers.2.ffn_post_norm", (0, 4, 7))
-        assert float(found.value) == pytest.approx(float(seen.value[0, 4, 7]), rel=1e-6)
+        reading = tab.open_cell("layers.2.ffn_post_norm", (0, 4, 7))
+        assert float(reading.value) == pytest.approx(float(seen.value[0, 4, 7]), rel=1e-6)
         assert tab.formula_sum() == seen.terms((0, 4, 7)).total()

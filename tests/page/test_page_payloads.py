@@ -31,27 +31,27 @@ ALL = " ".join(TEXTS)
 TYPED = ALL.replace("\r", "").replace("\n", "")  # a field of one line
 VIEWS = ("life", "attention", "next", "cache", "budget", "change", "experts", "nowhere")
 KEYS = ("block", "tensor", "cell", "sampling", "budget", "steps", "step", "head", "position", "tour", "edits", "unknown")
-REFUSED = (400, 404)  # what a server answers that does not have what a link names; the console tells it, which is right
+REFUSED = (400, 404)  # the server's answers to a link to a thing that is not there; the console reports them, as it should
 SETTLED = 150  # ms for what a view asks for
-# What no text may become: an element or attribute that the page has no use for, or a sign that hides or turns others.
+# No text may become an element or attribute that the page has no use for, or a sign that hides or reverses others.
 HARM = r"""() => {
-  const found = [], hidden = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u;
+  const harms = [], hidden = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u;
   const bad = ["script:not([src$='page.js']):not(#recorded):not([type=module])", "img, iframe, object, embed, base, video, audio, source",
     "math, template, textarea, noscript, plaintext, xmp, foreignObject, animate, set, image, use, body style, body link, body meta",
     "form[action], [srcdoc], [srcset], [background], a[href]:not([href^='#'], nav [href^='/']), [href^='//']"];
-  if (window.__pwned !== undefined) found.push("it ran");
-  for (const e of document.querySelectorAll(bad.join())) found.push(e.outerHTML.slice(0, 90));
+  if (window.__pwned !== undefined) harms.push("it ran");
+  for (const e of document.querySelectorAll(bad.join())) harms.push(e.outerHTML.slice(0, 90));
   for (const e of document.querySelectorAll("*")) for (const { name, value } of e.attributes) {
     const read = ["title", "aria-label", "placeholder", "alt"].includes(name);
-    if (/^on/i.test(name) || (read && hidden.test(value))) found.push(`${e.tagName} ${name} ${JSON.stringify(value.slice(0, 60))}`);
+    if (/^on/i.test(name) || (read && hidden.test(value))) harms.push(`${e.tagName} ${name} ${JSON.stringify(value.slice(0, 60))}`);
   }
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let t = texts.nextNode(); t; t = texts.nextNode())
-    if (t.parentElement.tagName !== "SCRIPT" && t.data.trim() && hidden.test(t.data)) found.push(JSON.stringify(t.data.slice(0, 60)));
-  if (hidden.test(document.title)) found.push("the title");
-  return found.slice(0, 8);
+    if (t.parentElement.tagName !== "SCRIPT" && t.data.trim() && hidden.test(t.data)) harms.push(JSON.stringify(t.data.slice(0, 60)));
+  if (hidden.test(document.title)) harms.push("the title");
+  return harms.slice(0, 8);
 }"""
-# All that a person can read: texts, names for screen readers, what fields hold.
+# All that can be read: the title, texts and the values of fields.
 READ = """() => { const all = [document.title], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let t = walk.nextNode(); t; t = walk.nextNode()) if (t.parentElement?.tagName !== "SCRIPT") all.push(t.data);
   for (const e of document.querySelectorAll("input")) all.push(e.value);
@@ -59,23 +59,23 @@ READ = """() => { const all = [document.title], walk = document.createTreeWalker
 
 
 def spelled(text: str) -> str:
-    """As the page writes a text: signs that hide or turn others by their numbers."""
+    """Return a text as the page writes it: signs that hide or reverse others by their numbers."""
     return "".join(f"\\u{{{ord(c):x}}}" if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") else c for c in text)
 
 
 def piece(text: str) -> str:
-    """As the server writes a token."""
+    """Return a token as the server writes it."""
     return "".join("·" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def unseen(tab: Tab, texts: Iterable[str]) -> list[str]:
-    """The texts that the page does not show."""
-    found = tab.page.evaluate(READ)
-    return [t for t in texts if t not in found]
+    """Return the texts that the page does not show."""
+    shown = tab.page.evaluate(READ)
+    return [t for t in texts if t not in shown]
 
 
-def look(tab: Tab, **place: object) -> None:
-    """Go to a place of the open page by its address alone, and look at what became of the texts there."""
+def go_and_check(tab: Tab, **place: object) -> None:
+    """Go to a place of the open page by its address alone, and check that no text does harm there."""
     tab.page.evaluate("h => { location.hash = h }", "&".join(f"{k}={quote(str(v), safe='')}" for k, v in place.items()))
     tab.page.wait_for_function(READY)
     tab.page.wait_for_timeout(SETTLED)
@@ -83,7 +83,7 @@ def look(tab: Tab, **place: object) -> None:
 
 
 def model(path: Path) -> Path:
-    """A random model whose tokenizer's last tokens are the texts."""
+    """Save a random model whose tokenizer's last tokens are the texts."""
     hf: dict[str, Any] = {"model_type": "gpt2", "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 512, "tie_word_embeddings": False}
     made = make({**hf, "vocab_size": 256 + len(TEXTS), "bos_token_id": 0, "eos_token_id": 0}, dtype=torch.float32)
     draw = torch.Generator().manual_seed(1)
@@ -104,28 +104,28 @@ def model(path: Path) -> Path:
 
 
 def named(folder: Path, texts: list[str], target: Path) -> str:
-    """The model under a name of all these texts, which the page shows as it was typed."""
+    """Link the model under a name of all these texts, which the page shows as it was typed. Returns the name."""
     name = "/".join([*texts, "model"])
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).symlink_to(target)
     return name
 
 
-def groups(texts: Iterable[str], room: int, between: str) -> list[list[str]]:
-    """The texts in as few groups as have room when they are written one after the other."""
-    found = [list[str]()]
+def groups(texts: Iterable[str], limit: int, between: str) -> list[list[str]]:
+    """Return the texts in groups of less than `limit` bytes when they are joined by `between`."""
+    batches = [list[str]()]
     for text in texts:
-        if found[-1] and len(between.join(map(messages.plain, [*found[-1], text])).encode()) >= room:
-            found.append([])
-        found[-1].append(text)
-    return found
+        if batches[-1] and len(between.join(map(messages.plain, [*batches[-1], text])).encode()) >= limit:
+            batches.append([])
+        batches[-1].append(text)
+    return batches
 
 
 FOLDERS = groups((t for t in TEXTS if "\0" not in t), 2400, "/")  # no folder can be called what holds a NUL
 
 
 def recorded(path: Path) -> Path:
-    """A trace of which the model, the prompt and every tensor, its op and what it was made from, bear these names."""
+    """Save a trace whose model, prompt, tensors, ops and inputs are named by the texts."""
     draw = torch.Generator().manual_seed(2)
     seen = list[Seen]()
 
@@ -151,8 +151,8 @@ def recorded(path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def desks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Addresses: of the model under its first name and its second, and of the trace."""
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Yield the addresses of the model under its first name and its second, and of the trace."""
     folder, before = tmp_path_factory.mktemp("hostile"), os.getcwd()
     made, (first, second) = model(folder / "model"), FOLDERS
     os.chdir(folder)  # a name is shown as it is typed, from here
@@ -168,14 +168,14 @@ def desks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 def test_each_text_works_on_a_careless_page(browser: Browser) -> None:
-    """Otherwise it would prove nothing that the page shows it unharmed."""
-    context, asked, written = browser.new_context(), list[str](), ""
+    """Each text does its harm on a careless page, so that the page's own safety proves something."""
+    context, urls, written = browser.new_context(), list[str](), ""
     assert len(set(TEXTS)) == len(TEXTS) >= 100
 
     def answer(route: Route) -> None:
         if route.request.url == "http://careless.example/":
             return route.fulfill(body=written, content_type="text/html; charset=utf-8")
-        asked.append(route.request.url)
+        urls.append(route.request.url)
         route.fulfill(status=204)  # which leads nowhere
 
     context.route("**/*", answer)
@@ -184,7 +184,7 @@ def test_each_text_works_on_a_careless_page(browser: Browser) -> None:
     def works(p: Payload) -> bool:
         nonlocal written
         written = f"<!doctype html><meta charset=utf-8><body>{NAIVE[p.sink].replace('{}', p.text)}"
-        asked.clear()
+        urls.clear()
         page.goto("http://careless.example/", wait_until="commit")
         page.wait_for_function("document.readyState !== 'loading'")  # asked of the page itself: an event may have come before
         if p.sink == "link":
@@ -200,10 +200,10 @@ def test_each_text_works_on_a_careless_page(browser: Browser) -> None:
         swallows = " || document.getElementById('after') === null" if "id=after" in NAIVE[p.sink] else ""
         did = f"window.__pwned === 1{swallows}"
         for _ in range(100):
-            with suppress(Error):  # it went elsewhere, which is told below
+            with suppress(Error):  # it went elsewhere, which is seen below
                 if page.evaluate(did):
                     return True
-            if any("evil.example" in url for url in asked):
+            if any("evil.example" in url for url in urls):
                 return True
             page.wait_for_timeout(20)
         return False
@@ -214,63 +214,63 @@ def test_each_text_works_on_a_careless_page(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_a_prompt_its_tokens_and_the_models_name(browser: Browser, desks: dict[str, str], lang: str) -> None:
-    with open_tab(browser, desks["first"], refusals=REFUSED) as tab:
+def test_a_prompt_its_tokens_and_the_models_name(browser: Browser, addresses: dict[str, str], lang: str) -> None:
+    with open_tab(browser, addresses["first"], refusals=REFUSED) as tab:
         tab.go(lang, prompt=ALL)
         pieces = tab.page.locator(".token .piece").all_inner_texts()
         assert tab.page.input_value("#prompt") == TYPED and len(pieces) == 160
         assert unseen(tab, map(spelled, FOLDERS[0])) == []
         for view in VIEWS:
-            look(tab, view=view, prompt=ALL)
+            go_and_check(tab, view=view, prompt=ALL)
         ids = "#" + " ".join(str(256 + i) for i in range(len(TEXTS)))  # the tokens by themselves
         for view in ("life", "next", "attention", "cache"):
-            look(tab, view=view, prompt=ids, steps=2, position=7)
+            go_and_check(tab, view=view, prompt=ids, steps=2, position=7)
             assert unseen(tab, (spelled(piece(t)) for t in TEXTS)) == []
         for tensor in ("layers.1.attn.scores", "layers.1.attn.pattern", "logits"):
-            look(tab, tensor=tensor, prompt=ids, steps=2, cell="0,1,40,3" if tensor != "logits" else "0,40,300")
-    with open_tab(browser, desks["second"], refusals=REFUSED) as tab:
+            go_and_check(tab, tensor=tensor, prompt=ids, steps=2, cell="0,1,40,3" if tensor != "logits" else "0,40,300")
+    with open_tab(browser, addresses["second"], refusals=REFUSED) as tab:
         tab.go(lang, prompt=ids)
         for view in ("life", "budget"):
-            look(tab, view=view, prompt=ids)
+            go_and_check(tab, view=view, prompt=ids)
             assert unseen(tab, map(spelled, FOLDERS[1])) == []
 
 
-def test_a_recorded_traces_tensors_model_and_prompt(browser: Browser, desks: dict[str, str]) -> None:
-    with open_tab(browser, desks["trace"], refusals=REFUSED) as tab:
+def test_a_recorded_traces_tensors_model_and_prompt(browser: Browser, addresses: dict[str, str]) -> None:
+    with open_tab(browser, addresses["trace"], refusals=REFUSED) as tab:
         tab.go()
         assert not tab.faults
-        look(tab, view="life")
+        go_and_check(tab, view="life")
         assert unseen(tab, map(spelled, (*TEXTS, *map(piece, TEXTS)))) == []
         assert spelled(ALL) in tab.page.title() and tab.page.input_value("#prompt") == TYPED
         for view in VIEWS:
-            look(tab, view=view)
+            go_and_check(tab, view=view)
         for tour in range(1, 12, 1 if FULL else 3):
-            look(tab, tour=tour)
+            go_and_check(tab, tour=tour)
         for text in TEXTS if FULL else TEXTS[::5]:
-            look(tab, tensor=text, cell="0,1,2")
+            go_and_check(tab, tensor=text, cell="0,1,2")
             assert spelled(text) in tab.page.inner_text("aside h2")
             tab.page.wait_for_selector('#reading[data-cell="0,1,2"]:not([data-value=""])')
-        look(tab, tensor=f"{TEXTS[0]}.attn.pattern")
+        go_and_check(tab, tensor=f"{TEXTS[0]}.attn.pattern")
         tab.page.click("aside .acts button")  # as a table
 
 
 def test_fields_of_config(browser: Browser, tmp_path: Path) -> None:
-    """The bill tells which fields were left aside."""
+    """The bill names the fields that were ignored."""
     made = model(tmp_path / "made")
     plain = json.loads((made / "config.json").read_text(encoding="utf-8"))
     for some in groups(TEXTS, messages.LONGEST, ", "):
         (made / "config.json").write_text(json.dumps(plain | {t: t for t in some}), encoding="utf-8")
         with serve_from_thread(str(made), ignore_fields=tuple(some)) as address, open_tab(browser, address, refusals=REFUSED) as tab:
             tab.go(prompt="x")
-            look(tab, view="budget", prompt="x")
-            told = [messages.plain(t) for t in some if t[0] != "_"]  # of others nothing is said
-            tab.page.wait_for_function("t => document.querySelector('main').textContent.includes(t)", arg=told[0])
-            assert unseen(tab, told) == []
+            go_and_check(tab, view="budget", prompt="x")
+            names = [messages.plain(t) for t in some if t[0] != "_"]  # of others nothing is said
+            tab.page.wait_for_function("t => document.querySelector('main').textContent.includes(t)", arg=names[0])
+            assert unseen(tab, names) == []
 
 
-def test_links(browser: Browser, desks: dict[str, str]) -> None:
-    """In every field of a link, in each view: what it says is used where it makes sense, and nothing of it is run."""
-    with open_tab(browser, desks["first"], refusals=REFUSED) as tab:
+def test_links(browser: Browser, addresses: dict[str, str]) -> None:
+    """No text in any field of a link runs, in any view."""
+    with open_tab(browser, addresses["first"], refusals=REFUSED) as tab:
         for lang in (*TEXTS[:: 1 if FULL else 20], ALL[:900]):
             tab.page.goto("about:blank")
             base, token = tab.address.split("#")
@@ -286,17 +286,17 @@ def test_links(browser: Browser, desks: dict[str, str]) -> None:
             assert tab.page.locator("nav [aria-current]").count() <= 1 and tab.page.locator("main > :nth-child(3)").count() == 1
 
 
-def test_a_token_that_is_none_is_told(browser: Browser, desks: dict[str, str]) -> None:
+def test_a_token_that_is_none_is_told(browser: Browser, addresses: dict[str, str]) -> None:
     for text in (TEXTS[0], "\u202etxt", "a\r\nb"):
-        with open_tab(browser, desks["first"], refusals=(401,)) as tab:
+        with open_tab(browser, addresses["first"], refusals=(401,)) as tab:
             tab.page.goto(f"{tab.address.split('#')[0]}#token={quote(text)}&prompt=x")
             tab.page.wait_for_selector("[role=alert]")
             assert "pellucid open" in tab.page.inner_text("[role=alert]")
 
 
-def test_changes(browser: Browser, desks: dict[str, str]) -> None:
-    """A path that no tensor has, which the server refuses by name; a prompt whose tensor is put in."""
-    with open_tab(browser, desks["first"], refusals=REFUSED) as tab:
+def test_changes(browser: Browser, addresses: dict[str, str]) -> None:
+    """Texts are shown as the path of a change, which the server refuses by name, and as the prompt of a patch."""
+    with open_tab(browser, addresses["first"], refusals=REFUSED) as tab:
         tab.go(prompt="x", view="change")
         for text in TEXTS:
             tab.page.evaluate("h => { location.hash = h }", f"view=change&prompt=x&edits={quote(json.dumps([[text, '0', 'to', '0']]))}")
@@ -312,22 +312,22 @@ def test_changes(browser: Browser, desks: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("which", ["first", "trace"])
-def test_a_saved_file(browser: Browser, desks: dict[str, str], tmp_path: Path, which: str) -> None:
+def test_a_saved_file(browser: Browser, addresses: dict[str, str], tmp_path: Path, which: str) -> None:
     ids = "#" + " ".join(str(256 + i) for i in range(len(TEXTS)))
-    with open_tab(browser, desks[which], refusals=REFUSED) as tab:
+    with open_tab(browser, addresses[which], refusals=REFUSED) as tab:
         tab.go(**({"prompt": ids} if which == "first" else {}))
         if which == "first":
-            look(tab, view="budget", prompt=ids)
-        with tab.page.expect_download() as got:
+            go_and_check(tab, view="budget", prompt=ids)
+        with tab.page.expect_download() as download:
             tab.page.click("nav .save")
         file = tmp_path / "saved.html"
-        assert re.fullmatch(r"[\w.-]+\.html", got.value.suggested_filename)
-        got.value.save_as(file)
+        assert re.fullmatch(r"[\w.-]+\.html", download.value.suggested_filename)
+        download.value.save_as(file)
     with open_tab(browser, f"{file.as_uri()}#", offline=True) as tab:
         tab.page.goto(file.as_uri())
         tab.page.wait_for_function(READY)
         for view in ("life", "attention", "next", "cache", "budget"):
-            look(tab, view=view)
+            go_and_check(tab, view=view)
             if view == "life":
                 assert unseen(tab, (spelled(piece(t) if which == "first" else t) for t in TEXTS)) == []
         for text in TEXTS:
@@ -338,16 +338,16 @@ def test_a_saved_file(browser: Browser, desks: dict[str, str], tmp_path: Path, w
         assert {r.split("#")[0].split("?")[0] for r in tab.requests} == {file.as_uri()}
 
 
-def test_the_watch_sees_a_page_that_makes_markup_of_texts(browser: Browser, desks: dict[str, str]) -> None:
-    with open_tab(browser, desks["first"]) as tab:
+def test_the_watch_sees_a_page_that_makes_markup_of_texts(browser: Browser, addresses: dict[str, str]) -> None:
+    with open_tab(browser, addresses["first"]) as tab:
         tab.go(prompt=ALL)
         careless = "document.querySelectorAll('.piece').forEach(e => { e.innerHTML = e.textContent.replaceAll('·', ' ') })"
-        found = tab.page.evaluate(f"() => {{ {careless}; return ({HARM})(); }}")
-        assert len(found) == 8 and "it ran" not in found  # the policy held
+        harms = tab.page.evaluate(f"() => {{ {careless}; return ({HARM})(); }}")
+        assert len(harms) == 8 and "it ran" not in harms  # the policy held
         tab.page.wait_for_timeout(SETTLED)
         assert any("Content Security Policy" in f for f in tab.faults)
         tab.problems.clear()
-    with open_tab(browser, desks["first"]) as tab:  # the first may still be led away by what it made
+    with open_tab(browser, addresses["first"]) as tab:  # the first may still be led away by what it made
         for harm in ("e.textContent = 'a\\u202eb'", "e.title = '\\u200b'", "e.setAttribute('onclick', '1')", "document.title = '\\u2066'"):
             tab.go(prompt="x")
             tab.page.evaluate(f"(e => {{ {harm} }})(document.querySelector('.piece'))")
@@ -367,5 +367,5 @@ def test_each_by_itself(browser: Browser, tmp_path: Path, text: str, monkeypatch
         tab.page.wait_for_function(READY)
         typed = text.replace("\r", "").replace("\n", "")
         for view in VIEWS:
-            look(tab, view=view, prompt=typed)
+            go_and_check(tab, view=view, prompt=typed)
         assert tab.page.input_value("#prompt") == typed and unseen(tab, [spelled(name)]) == []

@@ -43,18 +43,18 @@ def test_while_a_run_is_awaited_no_picture_of_the_last_one_stays(browser: Browse
         tab.settle()
         page = tab.page
         assert page.eval_on_selector_all(canvases, DRAWN) > 0
-        held: list[Any] = []
-        page.route("**/api/runs/*/tensors/*", lambda route: held.append(route))
+        routes: list[Any] = []
+        page.route("**/api/runs/*/tensors/*", lambda route: routes.append(route))
         tab.enter_prompt(OTHER)
         page.wait_for_function("n => document.querySelectorAll('.token .piece').length > 0 && document.title.startsWith(n)", arg=OTHER)
         assert page.eval_on_selector_all(canvases, DRAWN) == 0
-        assert held
-        page.unroute("**/api/runs/*/tensors/*")  # what was held goes on
+        assert routes
+        page.unroute("**/api/runs/*/tensors/*")  # the routes that wait go on
         page.wait_for_function(f"cs => ({DRAWN})([...document.querySelectorAll(cs)]) > 0", arg=canvases)
 
 
 def test_a_key_of_an_earlier_step_is_framed_in_the_cache(tab: Tab) -> None:
-    """Step 1 of five tokens: key 2 was computed in step 0, and stands third of six rows of the same head."""
+    """In step 1 of five tokens key 2, computed in step 0, is framed as the third of six rows of its head."""
     tab.go(prompt=PROMPT, steps=3, step=1, tensor="layers.0.attn.scores", cell="0,0,0,2")
     page = tab.page
     card = page.locator('[data-path="layers.0.attn.k"]')
@@ -75,9 +75,9 @@ def test_a_key_of_an_earlier_step_is_framed_in_the_cache(tab: Tab) -> None:
 
 @pytest.mark.parametrize("sampling", ["", "temperature:2 seed:3", "temperature:1", "temperature:3 top_k:5 seed:9"])
 def test_chip_life_and_next_token_agree(tab: Tab, model: Model, sampling: str) -> None:
-    """The settings in the address are the run's: what was drawn is what every view shows, and what Python draws."""
-    told = {k: float(v) if k == "temperature" else int(v) for k, v in (word.split(":") for word in sampling.split())}
-    expected = model.generate([model.ids(PROMPT)], max_new_tokens=3, eos=None, **{"seed": 0, **told})
+    """The settings in the address are the run's: every view shows the tokens that Python draws."""
+    settings = {k: float(v) if k == "temperature" else int(v) for k, v in (word.split(":") for word in sampling.split())}
+    expected = model.generate([model.ids(PROMPT)], max_new_tokens=3, eos=None, **{"seed": 0, **settings})
     ids = expected[0]
     page = tab.page
     for step, id in enumerate(ids):
@@ -115,7 +115,7 @@ def test_settings_that_are_tried_say_that_they_did_not_happen(tab: Tab) -> None:
     expect(page.locator("[data-pick]")).to_have_attribute("data-happened", "true")
 
 
-def test_the_runs_document_tells_how_it_was_drawn(browser: Browser, address: str, model: Model) -> None:
+def test_the_runs_document_has_its_sampling_settings(browser: Browser, address: str, model: Model) -> None:
     with open_tab(browser, address) as tab:
         replies: list[Any] = []
         tab.page.on("response", lambda r: replies.append(r) if r.url.split("?")[0].endswith("/api/runs") else None)
@@ -140,13 +140,13 @@ def test_a_logit_over_a_temperature_is_shown_as_that(tab: Tab, model: Model) -> 
 
 def test_a_hash_names_the_slice_that_it_is_of(tab: Tab) -> None:
     tab.open_cell("layers.0.attn.scores", (0, 2, 4, 3), prompt=PROMPT)
-    told = tab.page.inner_text("aside .hash")
-    assert "layers.0.attn.scores[0, 2, 0:5, 0:5]" in told
-    assert phrases("en")["page.hash.equal"].format(part="layers.0.attn.scores[0, 2, 0:5, 0:5]") in told
+    text = tab.page.inner_text("aside .hash")
+    assert "layers.0.attn.scores[0, 2, 0:5, 0:5]" in text
+    assert phrases("en")["page.hash.equal"].format(part="layers.0.attn.scores[0, 2, 0:5, 0:5]") in text
 
 
 def test_a_logit_says_which_token_it_is_of(tab: Tab, model: Model) -> None:
-    """One of the likeliest, and one far down the list."""
+    """It holds for the likeliest token and for the least likely one."""
     logits = pellucid.trace(model, PROMPT).last_logits()
     assert model.tokenizer is not None
     for id in (int(logits.argmax()), int(logits.argmin())):
@@ -156,12 +156,12 @@ def test_a_logit_says_which_token_it_is_of(tab: Tab, model: Model) -> None:
 
 
 def test_what_the_mask_hides_says_so(tab: Tab) -> None:
-    said = phrases("en")
+    messages = phrases("en")
     tab.open_cell("layers.0.attn.pattern", (0, 1, 1, 3), prompt=PROMPT)
-    expect(tab.page.locator("[data-masked]")).to_have_text(said["page.masked.share"].format(query=1, key=3))
+    expect(tab.page.locator("[data-masked]")).to_have_text(messages["page.masked.share"].format(query=1, key=3))
     assert tab.page.locator("[data-sum]").count() == 0
     tab.open_cell("layers.0.attn.scores", (0, 1, 1, 3), prompt=PROMPT)
-    expect(tab.page.locator("[data-masked]")).to_have_text(said["page.masked.score"].format(query=1, key=3))
+    expect(tab.page.locator("[data-masked]")).to_have_text(messages["page.masked.score"].format(query=1, key=3))
     tab.open_cell("layers.0.attn.pattern", (0, 1, 3, 1), prompt=PROMPT)
     assert tab.formula_sum() > 0 and tab.page.locator("[data-masked]").count() == 0
     # Its cells are hatched, in the tile and in Life: not one pixel of them has the colour of 0.
@@ -179,8 +179,8 @@ def test_what_the_mask_hides_says_so(tab: Tab) -> None:
     assert card.evaluate(CLEAR) > 200
 
 
-def test_a_river_is_as_high_as_what_is_drawn(tab: Tab) -> None:
-    """Of a long model, and of a short one after it."""
+def test_a_river_is_as_high_as_its_drawing(tab: Tab) -> None:
+    """After a long model a short one has the height of a fresh load."""
     tab.go(model="pellucid/capitals-deepseek", prompt=PROMPT)
     tab.settle()
     tab.page.select_option("#model", "pellucid/capitals-llama")

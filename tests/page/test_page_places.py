@@ -1,4 +1,4 @@
-"""Where things stand on the page and where one gets to: new tokens, refused prompts, links, focus, narrow windows."""
+"""Places on the page: new tokens, refused prompts, links, the focus, views that are not there."""
 
 import json
 from typing import Any
@@ -11,8 +11,8 @@ from browser import Tab
 from pellucid.messages import phrases
 
 PROMPT = "The capital of France is"
-SAID = phrases("en")
-IN_SIGHT = """selector => { const e = document.querySelector(selector); if (!e) return false; const b = e.getBoundingClientRect();
+MESSAGES = phrases("en")
+IN_VIEW = """selector => { const e = document.querySelector(selector); if (!e) return false; const b = e.getBoundingClientRect();
   return b.bottom > 60 && b.top < innerHeight && b.right > 0 && b.left < innerWidth; }"""
 
 
@@ -25,7 +25,7 @@ def test_a_filled_blank_stands_in_the_blank(tab: Tab) -> None:
     assert blank.locator(".id").all_inner_texts() == [str(run.ids[row]), str(new)]
     assert tab.page.locator(".token").count() == len(run.ids)
     names = tab.page.locator("main nav a").all_inner_texts()
-    assert SAID["page.view.blank"] in names and SAID["page.view.next"] not in names
+    assert MESSAGES["page.view.blank"] in names and MESSAGES["page.view.next"] not in names
 
 
 def test_a_translation_has_a_line_of_its_own(tab: Tab) -> None:
@@ -37,7 +37,7 @@ def test_a_translation_has_a_line_of_its_own(tab: Tab) -> None:
     assert target.locator(".token .at").all_inner_texts() == ["1", "2", "3"]
 
 
-def test_an_end_before_what_was_asked_for_is_said(tab: Tab) -> None:
+def test_an_early_end_is_shown(tab: Tab) -> None:
     model = pellucid.load("pellucid/capitals", dtype="float32")
     new = pellucid.trace(model, PROMPT, 12).new
     assert 1 < len(new) < 12 and new[-1] in model.stops
@@ -67,9 +67,9 @@ def test_a_refused_prompt_says_what_is_still_shown(tab: Tab) -> None:
 def test_a_link_to_a_tensor_of_a_folded_block_opens_the_block(tab: Tab, place: dict[str, Any]) -> None:
     tab.go(prompt=PROMPT, **place)
     tab.settle()
-    assert tab.page.evaluate(IN_SIGHT, f".river [data-path='{place['tensor']}']")
+    assert tab.page.evaluate(IN_VIEW, f".river [data-path='{place['tensor']}']")
     if "cell" in place:
-        lit = tab.page.locator(".river .over")  # the framed cells of the card and of those it was made from
+        lit = tab.page.locator(".river .over")  # the framed cells of the card and of its inputs
         assert lit.count() == 3
     block = place["tensor"].rsplit(".", 1)[0].removesuffix(".attn")
     tab.page.click(f"[data-block='{block}'][aria-expanded='true']")  # what is folded by hand stays folded
@@ -82,7 +82,7 @@ def test_the_tour_shows_what_it_speaks_of(tab: Tab) -> None:
         tab.page.wait_for_selector("aside[data-toured]")
         tab.settle()
         for name in ("q", "k", "scores"):
-            assert tab.page.evaluate(IN_SIGHT, f".river [data-path='layers.0.attn.{name}']"), (station, name)
+            assert tab.page.evaluate(IN_VIEW, f".river [data-path='layers.0.attn.{name}']"), (station, name)
 
 
 def test_enter_on_a_card_takes_the_focus_into_its_tile(tab: Tab) -> None:
@@ -97,10 +97,12 @@ def test_enter_on_a_card_takes_the_focus_into_its_tile(tab: Tab) -> None:
     assert tab.page.evaluate("document.activeElement.closest('aside') === null")
 
 
-def test_a_card_tells_its_axes_and_its_source_in_words(tab: Tab) -> None:
+def test_a_card_describes_its_axes_and_its_source_in_words(tab: Tab) -> None:
     tab.go(prompt=PROMPT)
-    told = tab.page.get_attribute("[data-path='layers.0.attn.pattern']", "aria-description") or ""
-    assert SAID["axis.H"] in told and SAID["axis.S"] in told and SAID["page.recomputed"].split("{")[0] in told
+    description = tab.page.get_attribute("[data-path='layers.0.attn.pattern']", "aria-description") or ""
+    assert (
+        MESSAGES["axis.H"] in description and MESSAGES["axis.S"] in description and MESSAGES["page.recomputed"].split("{")[0] in description
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_a_card_tells_its_axes_and_its_source_in_words(tab: Tab) -> None:
 )
 def test_a_view_that_is_not_there_is_the_first(tab: Tab, model: str, view: str) -> None:
     tab.go(model=model, view=view)
-    assert tab.page.locator("main nav a[aria-current]").all_inner_texts() == [SAID["page.view.life"]]
+    assert tab.page.locator("main nav a[aria-current]").all_inner_texts() == [MESSAGES["page.view.life"]]
     assert tab.page.locator(".river").count() == 1
 
 

@@ -29,18 +29,20 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def vectors() -> dict[str, Any]:
-    """Logits with ties, and what every setting makes of them."""
+    """Return logits with ties, and the stages and picks of every setting on them."""
     logits = torch.randn(48, generator=torch.Generator().manual_seed(11)).mul(3)
     logits[[9, 30]] = logits[4].item()
     logits[[12, 13]] = logits.max().item()
     cases = []
-    for told in SETTINGS:
-        s = Sampling.of({"seed": 0} | told)
+    for setting in SETTINGS:
+        s = Sampling.of({"seed": 0} | setting)
         made = [
             {"name": name, "values": [None if x == float("-inf") else x for x in values.tolist()]}
             for name, values in stages(logits, s, PROMPT, OUTPUT)
         ]
-        cases.append({"sampling": told, "stages": made, "picks": [choose(logits, s, PROMPT, OUTPUT[:n]) for n in range(len(OUTPUT) + 1)]})
+        cases.append(
+            {"sampling": setting, "stages": made, "picks": [choose(logits, s, PROMPT, OUTPUT[:n]) for n in range(len(OUTPUT) + 1)]}
+        )
     seeds = [(0, 0), (0, 1), (1, 0), (7, 300), (2**53 - 1, 12)]
     return {
         "prompt": PROMPT,

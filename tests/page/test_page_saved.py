@@ -1,4 +1,4 @@
-"""The page saved as one file, opened with the network off: the same values, nothing asked for, no script but its own."""
+"""The page saved as one file, opened with the network off: the same values, no request, no script but its own."""
 
 import hashlib
 import re
@@ -39,8 +39,8 @@ def test_a_saved_file_opens_where_it_was_left(browser: Browser, file: Path, run:
         terms, seen = run.all("layers.0.attn.scores")[0].terms, run.all("layers.0.attn.scores")[0].value
         assert terms is not None
         assert tab.formula_sum() == terms((0, 1, 4, 3)).total()
-        told = tab.page.get_attribute("#reading", "data-value") or "nan"
-        assert float(torch.tensor(float(told), dtype=torch.float32)) == float(seen[0, 1, 4, 3])
+        reading = tab.page.get_attribute("#reading", "data-value") or "nan"
+        assert float(torch.tensor(float(reading), dtype=torch.float32)) == float(seen[0, 1, 4, 3])
         assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == run.ids + run.new
         cards = tab.page.locator(".river [data-path]").evaluate_all("all => all.map(c => c.dataset.path)")
         assert set(cards) < {s.path for s in run if s.step == 0} and len(cards) > 20
@@ -53,8 +53,8 @@ def test_a_saved_files_bytes_are_the_runs(browser: Browser, file: Path, run: Tra
     cell = ",".join(map(str, at))
     with open_offline_tab(browser, file) as tab:
         open_file(tab, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', tensor=path, cell=cell)
-        told = tab.page.get_attribute("#reading", "data-value") or "nan"
-        assert float(torch.tensor(float(told), dtype=torch.float32)) == float(value[at])
+        reading = tab.page.get_attribute("#reading", "data-value") or "nan"
+        assert float(torch.tensor(float(reading), dtype=torch.float32)) == float(value[at])
         tab.page.wait_for_selector('[data-received]:not([data-received=""])')
         hashed = tab.page.locator("[data-received]")
         words = (hashed.get_attribute("data-at") or "").split(",")
@@ -67,8 +67,8 @@ def test_a_saved_files_views_work(browser: Browser, file: Path, run: Trace) -> N
     with open_offline_tab(browser, file) as tab:
         open_file(tab, file, "[data-pick]", view="next", sampling="temperature:2 seed:3")
         best = run.all("logits")[0].value[0, -1]
-        told = tab.page.get_attribute("tr[data-id] >> nth=0", "data-id")
-        assert told == str(int(best.argmax()))
+        first_id = tab.page.get_attribute("tr[data-id] >> nth=0", "data-id")
+        assert first_id == str(int(best.argmax()))
         open_file(tab, file, "[data-weight]", view="attention", block="layers.2", head=1, position=3)
         weights = tab.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
         assert torch.equal(torch.tensor(weights, dtype=torch.float32), run.all("layers.2.attn.pattern")[0].value[0, 1, 3])
@@ -78,7 +78,7 @@ def test_a_saved_files_views_work(browser: Browser, file: Path, run: Trace) -> N
 
 
 def test_a_saved_cell_gives_its_sum_or_says_why_not(browser: Browser, file: Path, run: Trace) -> None:
-    """Cells that were not pointed at before the page was saved: of the last token they have sums; where there is no room, a sentence."""
+    """A cell that was not pointed at before the page was saved has its sum, or a sentence that the file lacks it."""
     sums = 0
     with open_offline_tab(browser, file) as tab:
         for path in ("layers.0.attn.q", "layers.1.attn.scores", "layers.2.ffn.neurons", "layers.3.attn.z"):

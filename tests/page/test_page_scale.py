@@ -1,6 +1,6 @@
-"""The page at scale: a long prompt, a large matrix, a model of many blocks and heads. Few nodes, and what is pooled says so.
+"""The page at scale: a long prompt, a large matrix, a model of many blocks and heads. Few nodes, and pooled pictures are marked.
 
-How long a frame takes is measured by benchmarks/page.py.
+benchmarks/page.py measures the time of a frame.
 """
 
 import re
@@ -27,7 +27,7 @@ LARGE = {
 
 
 def model(path: Path, hf: dict[str, object]) -> str:
-    """A random model without a tokenizer; of bfloat16, as large ones are."""
+    """Save a random model without a tokenizer, in bfloat16, as large ones are."""
     made = make({**hf, "bos_token_id": 0, "eos_token_id": 0}, dtype=torch.bfloat16)
     draw = torch.Generator().manual_seed(0)
     for name, p in made.module.named_parameters():
@@ -47,7 +47,7 @@ def nodes(tab: Tab) -> int:
 
 
 def turn(tab: Tab, ready: str, **place: object) -> None:
-    """Go to a place of the open page, until something is there."""
+    """Go to a place of the open page, and wait for the selector `ready`."""
     tab.page.evaluate("h => { location.hash = h }", "&".join(f"{k}={quote(str(v))}" for k, v in place.items()))
     tab.page.wait_for_function(READY)
     tab.page.wait_for_selector(ready)
@@ -77,26 +77,26 @@ def test_a_long_prompt(browser: Browser, long: str) -> None:
 
 
 def test_small_pictures_of_tables_hold_up_no_tile(browser: Browser, long: str) -> None:
-    """What has to be computed anew comes one tensor after another, its first head first, and stops once its view is left."""
+    """Recomputed tensors come one after another, the first head first, and stop once their view is left."""
     heads = re.compile(r"/tensors/(\d+)\?at=0%2C\d+%2C%3A%2C%3A&")  # of scores and patterns, as a card asks for them
     with open_tab(browser, long) as tab:
-        page, held, free = tab.page, list[Route](), list[bool]()
+        page, routes, free = tab.page, list[Route](), list[bool]()
         page.set_default_timeout(60_000)
-        page.route(heads, lambda route: route.fallback() if free else held.append(route))
+        page.route(heads, lambda route: route.fallback() if free else routes.append(route))
         tab.go(prompt=IDS)
         for name in ("scores", "pattern"):
             page.locator(f'[data-path="layers.0.attn.{name}"]').scroll_into_view_if_needed()
         page.wait_for_selector('[data-drawn="layers.0.attn.q"]')
         page.wait_for_timeout(500)
-        assert len(held) == 1
+        assert len(routes) == 1
         turn(tab, 'aside[aria-label="layers.0.attn.pattern"] .frame[data-level]', tensor="layers.0.attn.pattern", prompt=IDS)
-        assert len(held) == 1
+        assert len(routes) == 1
         turn(tab, "td .value", view="budget", prompt=IDS)
         free.append(True)
         with page.expect_response(lambda r: "at=0%2C11%2C%3A%2C%3A&" in r.url):
-            held[0].continue_()
+            routes[0].continue_()
         page.wait_for_timeout(500)
-        assert len({found[1] for url in tab.requests if (found := heads.search(url))}) == 1
+        assert len({match[1] for url in tab.requests if (match := heads.search(url))}) == 1
         turn(tab, '[data-drawn="layers.0.attn.scores"]', view="life", prompt=IDS)
 
 
@@ -109,7 +109,7 @@ def test_a_table_of_scores_pans_and_zooms_from_pooled_to_exact(browser: Browser,
 
 
 def pools(tab: Tab, path: str, cell: str, **place: object) -> None:
-    """Opened whole a tile is pooled and says so, at the picture and at the cell; zoomed in it is exact, and says nothing."""
+    """Check that a tile is pooled and marked when it opens, at the picture and at the cell, and exact when it is zoomed in."""
     page = tab.page
     turn(tab, "aside .frame[data-level]", tensor=path, cell=cell, **place)
     level = int(page.get_attribute("aside .frame", "data-level") or "0")
@@ -136,7 +136,7 @@ def test_a_large_matrix(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_many_blocks_of_many_heads(browser: Browser, tmp_path: Path) -> None:
-    """As a run of the largest models would be: a thousand blocks, 128 heads, and tensors outside of blocks without number."""
+    """A run of a thousand blocks, 128 heads and a thousand tensors outside of blocks has few nodes."""
     seen = list[Seen]()
 
     def add(path: str, dims: str, op: str | None, *sizes: int) -> None:

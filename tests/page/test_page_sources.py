@@ -12,60 +12,60 @@ ROOT = Path(__file__).parents[2]
 SOURCES = (".ts", ".svelte", ".css", ".html")
 # Ways to make markup or code out of text; the framework's own templates are made at build time.
 EXECUTION = r"\{@html|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc|javascript:|\son\w+=\""
-# What XML calls its vocabularies by: names, which nothing fetches.
+# The names of XML's vocabularies, which nothing fetches.
 NAMES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml", "http://www.w3.org/1998/Math/MathML", "http://www.w3.org/1999/xlink"}
-TOLD = "https://svelte.dev/e/"  # in the texts of the framework's own errors; nothing fetches it
+ERROR_PAGES = "https://svelte.dev/e/"  # in the texts of the framework's own errors; nothing fetches it
 Check = Callable[[Path], Iterator[str]]
 
 
 def sources(root: Path) -> Iterator[tuple[Path, str]]:
-    """The files that people wrote."""
+    """Yield the hand-written files."""
     for file in sorted((root / "web").rglob("*")):
         if file.suffix in SOURCES and "node_modules" not in file.parts:
             yield file.relative_to(root), file.read_text(encoding="utf-8")
 
 
 def built(root: Path) -> Iterator[tuple[Path, str]]:
-    """The files that are served."""
+    """Yield the files that are served."""
     for file in sorted((root / "src" / "pellucid" / "web").rglob("*")):
         if file.is_file():
             yield file.relative_to(root), file.read_text(encoding="utf-8")
 
 
 def by_chance(root: Path) -> Iterator[str]:
-    """Random numbers: every number on the page was executed or counted."""
-    yield from (f"{path}: {found[0]}" for path, text in sources(root) for found in re.finditer(r"Math\.random|getRandomValues", text))
+    """Yield random numbers: every number on the page was executed or counted."""
+    yield from (f"{path}: {match[0]}" for path, text in sources(root) for match in re.finditer(r"Math\.random|getRandomValues", text))
 
 
 def families(root: Path) -> Iterator[str]:
-    """Names of families: a band is built from paths, axes and ops."""
+    """Yield names of families: a band is built from paths, axes and ops."""
     names = "|".join(sorted({re.sub(r"[_-]", "[_-]?", name) for name in known()}, key=len, reverse=True))
     for path, text in sources(root):
         bare = re.sub(r"//.*", "", text) if path.name.endswith(".test.ts") else text
-        yield from (f"{path}: {found[0]}" for found in re.finditer(rf"\b(?:{names})\b", bare, re.I))
+        yield from (f"{path}: {match[0]}" for match in re.finditer(rf"\b(?:{names})\b", bare, re.I))
 
 
 def executing(root: Path) -> Iterator[str]:
-    """Markup or code made out of text."""
-    yield from (f"{path}: {found[0]}" for path, text in sources(root) for found in re.finditer(EXECUTION, text))
+    """Yield markup or code made out of text."""
+    yield from (f"{path}: {match[0]}" for path, text in sources(root) for match in re.finditer(EXECUTION, text))
 
 
 def elsewhere(root: Path) -> Iterator[str]:
-    """Addresses in the build: nothing is fetched but from the page's own server."""
+    """Yield addresses in the build: nothing is fetched but from the page's own server."""
     for path, text in built(root):
-        found = re.findall(r"(?:https?:|wss?:)?//[\w.-]+\.\w+[^\s\"'`)]*", text)
-        yield from (f"{path}: {url}" for url in found if url not in NAMES and not url.startswith(TOLD))
+        urls = re.findall(r"(?:https?:|wss?:)?//[\w.-]+\.\w+[^\s\"'`)]*", text)
+        yield from (f"{path}: {url}" for url in urls if url not in NAMES and not url.startswith(ERROR_PAGES))
 
 
 def inline(root: Path) -> Iterator[str]:
-    """Scripts or styles in the markup, which the policy would not run."""
+    """Yield scripts or styles in the markup, which the policy would not run."""
     for path, text in built(root):
         if path.suffix == ".html":
-            yield from (f"{path}: {found[0]}" for found in re.finditer(r"<script(?![^>]*\bsrc=)[^>]*>|<style|\sstyle=|\son\w+=", text))
+            yield from (f"{path}: {match[0]}" for match in re.finditer(r"<script(?![^>]*\bsrc=)[^>]*>|<style|\sstyle=|\son\w+=", text))
 
 
 def missing(root: Path) -> Iterator[str]:
-    """A build without its parts."""
+    """Yield the parts that a build lacks."""
     names = {path.name for path, _ in built(root)}
     yield from (f"{name} is not built" for name in ("index.html", "page.js", "page.css", "icon.svg") if name not in names)
 

@@ -1,4 +1,4 @@
-"""The page's tour in a real Chromium: every station is there to be seen, and says the numbers of the very run."""
+"""The page's tour in a real Chromium: every station is framed, and has the numbers of its run."""
 
 import json
 import math
@@ -21,7 +21,7 @@ BLOCK = "layers.0"
 
 
 def station(tab: Tab) -> tuple[str, dict[str, Any], str]:
-    """What the station is, its numbers, and its sentence; its place is framed."""
+    """Return the station's key, its numbers and its sentence. Fails unless its place is framed."""
     tab.page.wait_for_selector(".tour .says")
     tab.page.wait_for_selector("[data-toured]")
     assert "{" not in tab.page.inner_text(".tour")
@@ -30,7 +30,7 @@ def station(tab: Tab) -> tuple[str, dict[str, Any], str]:
 
 
 def walk(tab: Tab) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Every station from this one on, by the button."""
+    """Yield every station from this one on, by the button."""
     at = tab.page.locator(".tour .at")
     count = int(at.inner_text().split("/")[1])
     for n in range(1, count + 1):
@@ -45,22 +45,22 @@ def percent(x: float) -> str:
 
 
 def strongest(pattern: torch.Tensor) -> tuple[int, int, float]:
-    """Of the last token: the head and the other token that it takes most from, and how much."""
+    """Return the head and the other token from which the last token takes most, and its share."""
     others = pattern[0, :, -1, :-1]
     head, seen = divmod(int(others.argmax()), others.shape[1])
     return head, seen, float(others[head, seen])
 
 
 def expected(run: Trace) -> dict[str, dict[str, Any]]:
-    """The numbers of every station, from the Python API."""
+    """Return the numbers of every station, from the Python API."""
     value = {s.path: s.value for s in run if s.step == 0}
     pieces = ["The", "·capital", "·of", "·France", "·is"]
     head, seen, share = strongest(value[f"{BLOCK}.attn.pattern"])
     late_head, late_seen, late_share = strongest(value["layers.3.attn.pattern"])
-    logits, pick = value["logits"][0, -1].double(), run.new[0]
+    logits, picked = value["logits"][0, -1].double(), run.new[0]
     vocab, terms = f"{len(logits):,}", run[f"{BLOCK}.attn.scores"].terms
     assert terms is not None
-    look = {"head": head, "token": pieces[-1], "seen": pieces[seen]}
+    attended = {"head": head, "token": pieces[-1], "seen": pieces[seen]}
     cell = {"cell": f"0,{head},4,{seen}"}
 
     def first(path: str) -> str:
@@ -70,7 +70,7 @@ def expected(run: Trace) -> dict[str, dict[str, Any]]:
         return number(float(value[path].abs().max()))
 
     def chance(temperature: float) -> str:
-        return percent(float((logits / temperature).softmax(0)[pick]))
+        return percent(float((logits / temperature).softmax(0)[picked]))
 
     best = {"vocab": vocab, "piece": "·Paris"}
     return {
@@ -79,35 +79,35 @@ def expected(run: Trace) -> dict[str, dict[str, Any]]:
         "stream": {"tokens": 5, "width": 128},
         "norm": {"before": largest("start"), "after": largest(f"{BLOCK}.attn_norm")},
         "query": {"heads": 4, "width": 32},
-        "scores": look
+        "scores": attended
         | cell
         | {"count": len(terms((0, head, 4, seen)).summands), "value": number(float(value[f"{BLOCK}.attn.scores"][0, head, 4, seen]))},
-        "pattern": look | cell | {"share": percent(share)},
+        "pattern": attended | cell | {"share": percent(share)},
         "mix": {"head": head, "token": pieces[-1], "width": 32, "value": number(float(value[f"{BLOCK}.attn.z"][0, -1, head, 0]))},
         "sum": {"token": pieces[-1], "before": first("start"), "added": first(f"{BLOCK}.attn"), "after": first(f"{BLOCK}.mid")},
         "neurons": {"width": 512, "token": pieces[-1], "count": int((value[f"{BLOCK}.ffn.neurons"][0, -1] > 0).sum())},
         "blocks": {"count": 4, "before": largest(f"{BLOCK}.out"), "after": largest("layers.3.out")},
-        "logits": best | {"value": number(float(logits[pick]))},
+        "logits": best | {"value": number(float(logits[picked]))},
         "answer": best | {"probability": chance(1)},
         "next": best | {"hot": 2, "probability": chance(2)},
-        "heads": look | {"block": "layers.3", "count": 4, "head": late_head, "seen": pieces[late_seen], "share": percent(late_share)},
-        "change": {"piece": "·Paris", "value": number(float(logits[pick]))},
+        "heads": attended | {"block": "layers.3", "count": 4, "head": late_head, "seen": pieces[late_seen], "share": percent(late_share)},
+        "change": {"piece": "·Paris", "value": number(float(logits[picked]))},
     }
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_the_tour_says_the_numbers_of_the_run(tab: Tab, lang: str) -> None:
     run = pellucid.trace(pellucid.load("pellucid/capitals", dtype="float32"), PROMPT, terms=True)
-    told = expected(run)
+    stations = expected(run)
     tab.go(lang=lang, prompt=PROMPT)
     tab.page.click("header .touring")
     seen = []
     for key, numbers, sentence in walk(tab):
         name = key.removeprefix("page.tour.")
-        assert numbers == told[name], name
+        assert numbers == stations[name], name
         assert sentence == phrases(lang)[key].format(**numbers)
         seen.append(name)
-    assert seen == list(told)
+    assert seen == list(stations)
 
 
 def test_what_a_station_says_is_what_its_place_shows(tab: Tab) -> None:

@@ -45,21 +45,21 @@ def test_every_stage_of_sampling_is_the_engines(tab: Tab, run: Trace, setting: d
     )
     assert {name for _, name, _ in shown} == expected.keys()
     assert len(shown) == 20 * len(expected)
-    for id, name, told in shown:
+    for id, name, exact in shown:
         value = float(expected[name][int(id)])
-        assert float(told.replace("∞", "inf")) == pytest.approx(value, rel=1e-12, abs=1e-300), (id, name)
+        assert float(exact.replace("∞", "inf")) == pytest.approx(value, rel=1e-12, abs=1e-300), (id, name)
 
 
 def test_a_slider_never_runs_the_model(tab: Tab, run: Trace) -> None:
     tab.go(view="next", prompt=PROMPT)
     tab.page.wait_for_selector("[data-pick]")
-    asked = len(tab.requests)
+    before = len(tab.requests)
     tab.page.locator("[data-setting=temperature]").fill("0.5")
     tab.page.locator("[data-setting=top_k]").fill("7")
     tab.page.wait_for_function("() => decodeURIComponent(location.hash).includes('top_k:7')")
     kept = tab.page.locator("tr[data-id]:not(.cut)").count()
     assert kept == 7
-    assert [r for r in tab.requests[asked:] if "/api/" in r] == []
+    assert [r for r in tab.requests[before:] if "/api/" in r] == []
 
 
 def test_attention_shows_the_weights_of_the_chosen_row(tab: Tab, run: Trace) -> None:
@@ -150,8 +150,8 @@ def test_a_change_gives_the_logits_of_an_edit(tab: Tab, model: Model, edit: tupl
         return x
 
     seen = pellucid.trace(model, PROMPT, edit={path: change})
-    told = shown(tab, json.dumps([list(edit)]))
-    for id, logit in told.items():
+    logits = shown(tab, json.dumps([list(edit)]))
+    for id, logit in logits.items():
         assert logit == float(seen["logits"].value[0, -1, id])
 
 
@@ -163,17 +163,17 @@ def test_a_tensor_is_patched_from_another_prompt(tab: Tab, model: Model) -> None
         return x
 
     seen = pellucid.trace(model, PROMPT, edit={"layers.0.mid": change})
-    told = shown(tab, json.dumps([["layers.0.mid", "0,3,:", "prompt", "The capital of Japan is"]]))
-    for id, logit in told.items():
+    logits = shown(tab, json.dumps([["layers.0.mid", "0,3,:", "prompt", "The capital of Japan is"]]))
+    for id, logit in logits.items():
         assert logit == float(seen["logits"].value[0, -1, id])
 
 
 def shown(tab: Tab, edits: str) -> dict[int, float]:
-    """The logits after a change, by id, as the page has them."""
+    """Return the page's logits after a change, by id."""
     tab.go(view="change", prompt=PROMPT, edits=edits)
     tab.page.wait_for_selector("[data-logit]")
-    found = tab.page.eval_on_selector_all(
+    cells = tab.page.eval_on_selector_all(
         "[data-logit]", "cells => cells.map(c => [Number(c.parentElement.dataset.id), Number(c.dataset.logit)])"
     )
-    assert len(found) >= 10
-    return {int(id): logit for id, logit in found}
+    assert len(cells) >= 10
+    return {int(id): logit for id, logit in cells}

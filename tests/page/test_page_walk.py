@@ -90,12 +90,12 @@ MUTANTS: dict[str, tuple[str, str, str, list[str]]] = {
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    with serve_from_thread("pellucid/capitals") as found:
-        yield found
+    with serve_from_thread("pellucid/capitals") as url:
+        yield url
 
 
 def gestures(walk: Walk, name: str) -> dict[str, Gesture]:
-    """Every kind of change, for a run of this model."""
+    """Return every kind of change, for a run of this model."""
     return {
         "prompt": prompt(f"{OTHER} ___." if "bert" in name else OTHER),
         "model": model(NEIGHBOUR if name != NEIGHBOUR else "pellucid/capitals"),
@@ -113,8 +113,8 @@ def gestures(walk: Walk, name: str) -> dict[str, Gesture]:
 
 
 def begin(walk: Walk, name: str, where: str, **more: object) -> bool:
-    """Open a model in a view, or at a tensor whose path ends so; False: it has none."""
-    blank = "bert" in name  # what fills blanks takes no steps
+    """Open a model in a view, or at a tensor whose path ends in the tile's name. False if it has none."""
+    blank = "bert" in name  # a model that fills blanks takes no steps
     walk.open(model=name, prompt=f"{PROMPT} ___." if blank else PROMPT, steps=1 if blank else 3, **more)
     if where == "tile" or where.startswith("tile:"):
         ending = where.partition(":")[2] or "scores"
@@ -153,8 +153,8 @@ def test_the_quick_walk_has_every_specimen_view_and_change(browser: Browser, ser
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Random models of three more families, with a specimen's tokenizer."""
-    found = []
+    """Save random models of three more families, with a specimen's tokenizer."""
+    paths = []
     for hf in FAMILIES:
         path = tmp_path_factory.mktemp("family") / hf["model_type"]
         made = make({**hf, "vocab_size": 8192, "bos_token_id": 0, "eos_token_id": 0}, dtype=torch.float32)
@@ -164,13 +164,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         made.save(path)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(SPECIMENS / "capitals-llama" / name, path)
-        found.append(str(path))
-    return found
+        paths.append(str(path))
+    return paths
 
 
 def walked(walk: Walk, name: str, wheres: list[str], prompts: list[str], edits: list[list[list[str]]]) -> list[str]:
-    """Every view and every kind of tensor through every prompt, step, head, edit, both themes and languages; all differences."""
-    found = []
+    """Walk through every view and every kind of tensor with every kind of change. Returns all differences."""
+    differences = []
     for where in wheres:
         if not begin(walk, name, where):
             continue
@@ -179,10 +179,10 @@ def walked(walk: Walk, name: str, wheres: list[str], prompts: list[str], edits: 
         changes = [("edits", address(edits=json.dumps(e))) for e in edits] + [("no edits", address(edits=None))]
         rest = [(kind, own[kind]) for kind in ("head", "position", "cell", "sampling", "against", "theme", "language", "back")]
         for text in prompts:
-            found += route(walk, [(f"prompt {text}", prompt(f"{text} ___." if blank else text)), *steps])
-        found += route(walk, [*changes, *rest, ("theme", theme), ("language", language)])
-        found += route(walk, [("model", own["model"]), ("model back", model(name))])
-    return found
+            differences += route(walk, [(f"prompt {text}", prompt(f"{text} ___." if blank else text)), *steps])
+        differences += route(walk, [*changes, *rest, ("theme", theme), ("language", language)])
+        differences += route(walk, [("model", own["model"]), ("model back", model(name))])
+    return differences
 
 
 @pytest.mark.timeout(3600)  # hundreds of loads

@@ -1,4 +1,4 @@
-"""What was added directly stands beside what is measured: the logit of an actual run with a head or a part switched off."""
+"""The measured effect of a head or a part stands beside its direct one: the change of a logit in a run without it."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ PROMPT = "The capital of France is"
 
 
 def without(model: Model, ids: list[int], row: int, id: int, path: str, head: int | None) -> float:
-    """How far a logit moves in a forward in which zeros stand in the place of a head or a part."""
+    """Return the change of a logit in a forward with zeros in the place of a head or a part."""
 
     def zero(x: Tensor) -> Tensor:
         (x if head is None else x[:, :, head]).zero_()
@@ -21,9 +21,9 @@ def without(model: Model, ids: list[int], row: int, id: int, path: str, head: in
 
     key = path if head is None else f"{path}.z"
     with torch.no_grad():
-        whole = model(torch.tensor([ids]))
+        unedited = model(torch.tensor([ids]))
         with pellucid.watch(model, edit={key: zero}):
-            return float((model(torch.tensor([ids])) - whole)[0, row, id])
+            return float((model(torch.tensor([ids])) - unedited)[0, row, id])
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_the_measured_effect_is_that_of_a_run(tab: Tab, name: str, block: str, s
     tab.page.click("[data-measure-added]")
     heads = model.config.layers[0].attn.heads
     tab.page.wait_for_function("n => document.querySelectorAll('[data-measured]').length === n", arg=heads + 1)
-    told = dict(tab.page.locator("[data-without]").evaluate_all("all => all.map(e => [e.dataset.without, Number(e.dataset.measured)])"))
+    effects = dict(tab.page.locator("[data-without]").evaluate_all("all => all.map(e => [e.dataset.without, Number(e.dataset.measured)])"))
     ids = [*run.ids, *run.new[:step]]
     for head in range(heads):
-        assert told[f"{block}.attn {head}"] == pytest.approx(without(model, ids, row, id, f"{block}.attn", head), abs=2e-4)
-    assert told[f"{block}.ffn"] == pytest.approx(without(model, ids, row, id, f"{block}.ffn", None), abs=2e-4)
+        assert effects[f"{block}.attn {head}"] == pytest.approx(without(model, ids, row, id, f"{block}.attn", head), abs=2e-4)
+    assert effects[f"{block}.ffn"] == pytest.approx(without(model, ids, row, id, f"{block}.ffn", None), abs=2e-4)
     direct = tab.page.locator("[data-head='0'][data-added]").first
     if block == "layers.0" and name == "pellucid/capitals":  # the two are far apart: the direct effect is not what the head does
-        assert abs(told["layers.0.attn 0"]) > 5 > 10 * abs(float(direct.get_attribute("data-added") or "nan"))
+        assert abs(effects["layers.0.attn 0"]) > 5 > 10 * abs(float(direct.get_attribute("data-added") or "nan"))
 
 
 def test_another_token_knows_nothing_of_what_was_measured(tab: Tab) -> None:

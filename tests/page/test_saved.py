@@ -1,4 +1,4 @@
-"""Values reach a browser: what Python writes as one HTML file, in a real Chromium without a network, beside Python's numbers."""
+"""The HTML file that Python writes has Python's numbers, in a real Chromium without a network."""
 
 import json
 import math
@@ -11,10 +11,10 @@ import torch
 from playwright.sync_api import Browser, expect
 from torch import Tensor
 
+import pellucid
 from browser import Tab, download_page, open_file, open_offline_tab, open_tab
 from pellucid import html as written_page
 from pellucid.api.model import Model, load
-from pellucid.api.trace import trace
 from pellucid.documents.cell_columns import Columns
 from pellucid.documents.number import number
 from pellucid.html import file as pages
@@ -45,28 +45,28 @@ PAYLOADS = [
 
 
 @pytest.fixture(scope="module")
-def life() -> Trace:
-    """The prompt's life in float32, with the terms of its cells."""
-    return trace(load("pellucid/capitals", dtype="float32"), PROMPT, 2, terms=True)
+def trace() -> Trace:
+    """Return the prompt's trace in float32, with the terms of its cells."""
+    return pellucid.trace(load("pellucid/capitals", dtype="float32"), PROMPT, 2, terms=True)
 
 
 @pytest.fixture(scope="module")
-def file(life: Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("life") / "life.html"
-    life.save_html(path, cells=4000)
+def file(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trace") / "trace.html"
+    trace.save_html(path, cells=4000)
     return path
 
 
 def recorded(text: str) -> dict[str, Any]:
-    """What a page carries."""
-    found = re.search(r'<script type="application/json" id="recorded">(.*?)</script>', text, re.S)
-    assert found is not None
-    told: dict[str, Any] = json.loads(found[1])
-    return told
+    """Return the data in a page."""
+    match = re.search(r'<script type="application/json" id="recorded">(.*?)</script>', text, re.S)
+    assert match is not None
+    data: dict[str, Any] = json.loads(match[1])
+    return data
 
 
 def greatest(seen: Seen) -> tuple[int, ...]:
-    """The last token's greatest cell."""
+    """Return the last token's greatest cell."""
     axes = seen.dims.split()
     last = [slice(n - 1, n) if a == "T" else slice(0, n) for a, n in zip(axes, seen.shape, strict=True)]
     cut = seen.value[tuple(last)]
@@ -75,39 +75,39 @@ def greatest(seen: Seen) -> tuple[int, ...]:
 
 
 def read(tab: Tab) -> str:
-    """The number that the page gives for the cell under the cursor."""
+    """Return the page's number of the cell under the cursor."""
     return tab.page.get_attribute("#reading", "data-value") or ""
 
 
 def check(tab: Tab, file: Path, seen: Seen) -> None:
-    """One cell of a tensor: the value on the page is Python's to the last bit, and so are the terms that sum to it."""
+    """Check one cell of a tensor: its value on the page is Python's to the last bit, and so are the terms that sum to it."""
     index = greatest(seen)
     cell = ",".join(map(str, index))
     open_file(tab, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', tensor=seen.path, cell=cell)
     value = seen.value[index]
     assert torch.equal(torch.tensor(float(read(tab)), dtype=seen.dtype), value), (read(tab), value)
     assert seen.terms is not None
-    told = seen.terms(index)
-    assert tab.formula_sum() == told.total()
-    products = told.summands.tolist()
+    terms = seen.terms(index)
+    assert tab.formula_sum() == terms.total()
+    products = terms.summands.tolist()
     if len(products) > 1:
         tab.page.click("aside details summary")
         tab.page.wait_for_selector("aside details tbody tr")
         rows = tab.page.eval_on_selector_all("aside details tbody tr", "rows => rows.map(r => Array.from(r.cells, c => c.textContent))")
-        count = len(products) - len(told.added)  # behind the products stands what is added, by its name
+        count = len(products) - len(terms.added)  # behind the products stand the added terms, by their names
         if count:
-            factors = torch.stack(list(told.factors.values()), 1)[:LISTED]
+            factors = torch.stack(list(terms.factors.values()), 1)[:LISTED]
             assert torch.equal(torch.tensor([[float(x) for x in row[1:-2]] for row in rows[:count]]), factors.float())
         assert all(len(row) == 4 for row in rows[count:])
         assert [row[-2] for row in rows] == [number(p) for p in products[:LISTED]]
     assert abs(math.fsum(products) - float(value)) <= ROUNDING[seen.dtype] * sum(map(abs, products))
 
 
-def test_it_is_the_file_that_the_page_writes(browser: Browser, address: str, life: Trace, tmp_path: Path) -> None:
-    """Byte for byte but for what is recorded; and of that the same answers, the same bytes, under the same names."""
+def test_it_is_the_file_that_the_page_writes(browser: Browser, address: str, trace: Trace, tmp_path: Path) -> None:
+    """Both files are equal byte for byte outside their data, and their data has the same answers and the same bytes."""
     place = {"tensor": "layers.0.attn.scores", "cell": "0,1,4,3"}
     theirs = download_page(browser, address, tmp_path, prompt=PROMPT, steps=2, **place).read_text(encoding="utf-8")
-    ours = written_page.html(life, cells=0)
+    ours = written_page.html(trace, cells=0)
     outer = [re.sub(r'id="recorded">.*?</script>', "", text, count=1, flags=re.S) for text in (ours, theirs)]
     assert outer[0] == outer[1]
     a, b = (recorded(text) for text in (ours, theirs))
@@ -115,33 +115,33 @@ def test_it_is_the_file_that_the_page_writes(browser: Browser, address: str, lif
     ours, theirs = (json.dumps(r["answers"]).replace(run, "RUN") for r, run in zip((a, b), runs, strict=True))
     mine, other = json.loads(ours), json.loads(theirs)
     assert other["runs/RUN"].pop("sampling")["temperature"] == 0 and mine["runs/RUN"].pop("sampling") == {}
-    for document in (mine, other):  # why it computes in float32: one was asked to, the other has the room
+    for document in (mine, other):  # the reasons for float32 differ: one was set to it, the other has the memory
         assert "float32" in document["models"]["models"][0].pop("held")
     assert {k: v for k, v in other.items() if "/terms?" not in k} == mine
-    assert a["tensors"] == b["tensors"] and len(a["tensors"]) == len(life)
+    assert a["tensors"] == b["tensors"] and len(a["tensors"]) == len(trace)
     assert set(a) == set(b) and a["terms"]["told"] == 0 < b["terms"]["told"] < b["terms"]["cells"] == a["terms"]["cells"]
 
 
-def test_terms_sum_to_the_cell(browser: Browser, life: Trace, file: Path) -> None:
-    """One cell each of several kinds of tensors: read off the page, term by term."""
+def test_terms_sum_to_the_cell(browser: Browser, trace: Trace, file: Path) -> None:
+    """The terms of one cell of several kinds of tensors, read off the page, sum to it."""
     with open_offline_tab(browser, file) as tab:
         for path in KINDS:
-            check(tab, file, life.all(path)[0])
+            check(tab, file, trace.all(path)[0])
         assert tab.page.evaluate("document.querySelectorAll('*').length") < 5000
 
 
 def test_terms_of_bfloat16(browser: Browser, specimen: Model, tmp_path: Path) -> None:
-    """The specimen as it is stored."""
-    life = trace(specimen, PROMPT, terms=True)
-    life.save_html(tmp_path / "life.html", cells=600)
-    with open_offline_tab(browser, tmp_path / "life.html") as tab:
+    """The terms sum to their cell in bfloat16 too, as the specimen is stored."""
+    trace = pellucid.trace(specimen, PROMPT, terms=True)
+    trace.save_html(tmp_path / "trace.html", cells=600)
+    with open_offline_tab(browser, tmp_path / "trace.html") as tab:
         for path in ("layers.0.attn.q", "layers.1.ffn.neurons", "logits"):
-            check(tab, tmp_path / "life.html", life[path])
+            check(tab, tmp_path / "trace.html", trace[path])
 
 
-def test_a_cell_under_the_mouse_tells_its_sum(browser: Browser, life: Trace, file: Path) -> None:
-    """Point at the last token's row: the cell that the page names has Python's value and Python's sum."""
-    seen, found = life.all("layers.1.attn.pattern")[0], set()
+def test_a_cell_under_the_mouse_has_its_sum(browser: Browser, trace: Trace, file: Path) -> None:
+    """A cell of the last token's row under the mouse has Python's value and Python's sum."""
+    seen, pointed = trace.all("layers.1.attn.pattern")[0], set()
     with open_offline_tab(browser, file) as tab:
         open_file(tab, file, "aside .frame[data-cells]:not([data-cells='0'])", tensor=seen.path, head=1)
         box = tab.page.locator("aside .frame").bounding_box()
@@ -152,19 +152,19 @@ def test_a_cell_under_the_mouse_tells_its_sum(browser: Browser, life: Trace, fil
             index = tuple(map(int, (tab.page.get_attribute("#reading", "data-cell") or "").split(",")))
             assert float(torch.tensor(float(read(tab)))) == float(seen.value[index])
             assert tab.formula_sum() == seen.terms(index).total()
-            found.add(index)
+            pointed.add(index)
             tab.page.mouse.move(box["x"] + 10, box["y"] - 300)
             tab.page.reload()
             tab.page.wait_for_selector("aside .frame[data-cells]:not([data-cells='0'])")
-    assert found == {(0, 1, 4, 0), (0, 1, 4, 2), (0, 1, 4, 4)}
+    assert pointed == {(0, 1, 4, 0), (0, 1, 4, 2), (0, 1, 4, 4)}
 
 
-def test_cells_without_terms_say_so(browser: Browser, specimen: Model, life: Trace, file: Path, tmp_path: Path) -> None:
+def test_cells_without_terms_say_so(browser: Browser, specimen: Model, trace: Trace, file: Path, tmp_path: Path) -> None:
     plain = tmp_path / "plain.html"
-    trace(specimen, PROMPT).save_html(plain)
-    told = recorded(file.read_text(encoding="utf-8"))["terms"]
-    cells = sum(s.value.numel() for s in life)
-    assert (told["told"], told["cells"]) == (4000, cells)
+    pellucid.trace(specimen, PROMPT).save_html(plain)
+    terms = recorded(file.read_text(encoding="utf-8"))["terms"]
+    cells = sum(s.value.numel() for s in trace)
+    assert (terms["told"], terms["cells"]) == (4000, cells)
     beyond = phrases("en")["page.beyond"].format(told=4000, cells=cells)
     for path, says in ((plain, phrases("en")["page.untold"]), (file, beyond)):
         with open_offline_tab(browser, path) as tab:
@@ -172,35 +172,35 @@ def test_cells_without_terms_say_so(browser: Browser, specimen: Model, life: Tra
             expect(tab.page.locator("aside > p.soft")).to_have_text(says)
 
 
-def test_all_views_of_the_life(browser: Browser, life: Trace, file: Path) -> None:
-    """Tokens, cards, candidates; the next token from the logits; a head's weights; the cache; later steps."""
+def test_all_views_of_a_trace(browser: Browser, trace: Trace, file: Path) -> None:
+    """Tokens, cards, candidates, the next token, a head's weights, the cache and later steps are the trace's."""
     with open_offline_tab(browser, file) as tab:
         open_file(tab, file, "[data-picked]")
-        assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == life.ids + life.new
+        assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == trace.ids + trace.new
         assert tab.page.input_value("#prompt") == PROMPT
-        assert tab.page.get_attribute("[data-picked]", "data-picked") == str(life.new[0])
+        assert tab.page.get_attribute("[data-picked]", "data-picked") == str(trace.new[0])
         assert tab.page.locator("nav a").all_inner_texts() == ["Life", "Attention", "Next token", "Cache"]
         open_file(tab, file, "[data-weight]", view="attention", block="layers.2", head=1, position=3)
         weights = tab.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
-        assert torch.equal(torch.tensor(weights), life.all("layers.2.attn.pattern")[0].value[0, 1, 3])
+        assert torch.equal(torch.tensor(weights), trace.all("layers.2.attn.pattern")[0].value[0, 1, 3])
         open_file(tab, file, "tr[data-id]", view="next")
-        best = int(life.all("logits")[0].value[0, -1].argmax())
+        best = int(trace.all("logits")[0].value[0, -1].argmax())
         assert tab.page.get_attribute("tr[data-id] >> nth=0", "data-id") == str(best)
         open_file(tab, file, "tr[data-step='1'] [data-total]", view="cache")
         cell = '#reading[data-cell="0,0,7"]:not([data-value=""])'
         open_file(tab, file, cell, step=1, tensor="layers.3.out", cell="0,0,7")
-        assert float(torch.tensor(float(read(tab)))) == float(life.all("layers.3.out")[1].value[0, 0, 7])
+        assert float(torch.tensor(float(read(tab)))) == float(trace.all("layers.3.out")[1].value[0, 0, 7])
 
 
 def record(path: str, value: Tensor, dims: str = "T D", op: str = "linear") -> Seen:
-    """A record made by hand."""
+    """Return a record made by hand."""
     s = Seen(path, dims, tuple(value.shape), value.dtype, value, 0, None, 0, None)
     s.op, s.inputs, s.weights = op, (path,), (f"{path}.weight",)
     return s
 
 
 def test_all_dtypes(browser: Browser, tmp_path: Path) -> None:
-    """Every dtype's cells by the keyboard, special values too."""
+    """The cells of every dtype, special values too, have Python's numbers under the keyboard's cursor."""
     draw = torch.Generator().manual_seed(5)
     special = [0.0, -0.0, 1.0, float("inf"), float("-inf"), float("nan")]
     values: list[Tensor] = []
@@ -229,17 +229,17 @@ def test_all_dtypes(browser: Browser, tmp_path: Path) -> None:
 
 
 def visible(text: str) -> str:
-    """A text as the page shows it."""
+    """Return a text as the page shows it."""
     return re.sub("[\u2028\u202e\u200b\x07]", lambda c: f"\\u{{{ord(c[0]):x}}}", text)
 
 
 def hostile() -> dict[str, Any]:
-    """What a trace whose every text is a payload gives; its pieces are some too."""
+    """Return the data of a trace whose every text is a payload, its pieces too."""
     seen = [record(p, torch.ones(2, 2), op=p) for p in PAYLOADS]
     run, place = subject(Trace(PAYLOADS[1], "".join(PAYLOADS), [1, 2], [3], seen))
-    told = recording(run, place, written_page.LIMITS)
-    told["answers"][f"runs/{run.id}"] |= {"pieces": PAYLOADS[:2], "new_pieces": PAYLOADS[2:3], "torn": PAYLOADS, "text": PAYLOADS[0]}
-    return told
+    data = recording(run, place, written_page.LIMITS)
+    data["answers"][f"runs/{run.id}"] |= {"pieces": PAYLOADS[:2], "new_pieces": PAYLOADS[2:3], "torn": PAYLOADS, "text": PAYLOADS[0]}
+    return data
 
 
 def test_text_stays_text(browser: Browser, tmp_path: Path) -> None:
@@ -258,25 +258,25 @@ def test_text_stays_text(browser: Browser, tmp_path: Path) -> None:
         assert tab.page.evaluate("document.scripts.length") == 2
 
 
-def test_mutants_are_seen(browser: Browser, life: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value that differs from what ran, terms that do, text that ends its element, a script put in: each is seen."""
-    seen = life.all("layers.0.attn.q")[0]
-    run, place = subject(life)
+def test_mutants_are_seen(browser: Browser, trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed value, changed terms, a text that ends its element and an added script are seen."""
+    seen = trace.all("layers.0.attn.q")[0]
+    run, place = subject(trace)
     sound = recording(run, place, written_page.LIMITS.__class__(10_000_000, 50_000, 300))
     column = Columns.column
     with monkeypatch.context() as m:
         m.setattr(Columns, "column", lambda self, f: column(self, f * 1.001))
         bent = recording(run, place, written_page.LIMITS.__class__(10_000_000, 50_000, 300))
-    n = life.seen.index(seen)
+    n = trace.seen.index(seen)
     tampered = json.loads(json.dumps(sound))
     raw = bytearray(seen.value.numpy().tobytes())
     raw[4 * int(torch.tensor(seen.value.shape).prod() - seen.value.shape[-1] * seen.value.shape[-2])] ^= 1
     tampered["tensors"][str(n)]["bytes"] = pages.packed(bytes(raw))
     index = greatest(seen)
     cell = ",".join(map(str, index))
-    for told, fails in ((sound, ""), (tampered, "hash"), (bent, "terms")):
+    for data, fails in ((sound, ""), (tampered, "hash"), (bent, "terms")):
         path = tmp_path / f"{fails or 'sound'}.html"
-        path.write_text(pages.written(told), encoding="utf-8")
+        path.write_text(pages.written(data), encoding="utf-8")
         with open_offline_tab(browser, path) as tab:
             open_file(tab, path, "[data-received]:not([data-received=''])", tensor=seen.path, cell=cell)
             hashed = tab.page.locator("[data-received]")

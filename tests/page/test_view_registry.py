@@ -8,25 +8,25 @@ import pytest
 from pellucid.messages import phrases
 
 SOURCES = Path(__file__).parents[2] / "web" / "src"
-PARTS = {"Tile"}  # of web/src/views, what is no view but stands beside one
+PARTS = {"Tile"}  # files of web/src/views that are no view
 
 
 def complaints(sources: dict[str, str]) -> list[str]:
-    """What breaks the rule. sources: the texts of web/src by their paths."""
+    """Return a complaint for each breach of the rule. sources: the texts of web/src by their paths."""
     registry = sources["views.ts"]
     components = {Path(path).stem for path in sources if path.startswith("views/")} - PARTS
-    found = [f"{name} is in no view" for name in sorted(components) if len(re.findall(rf"component: {name} ", registry)) != 1]
+    wrong = [f"{name} is in no view" for name in sorted(components) if len(re.findall(rf"component: {name} ", registry)) != 1]
     for path, text in sources.items():
         if path != "views.ts":
-            found += [f"{path} imports {name}" for name in sorted(components) if re.search(rf"import {name}\b", text)]
+            wrong += [f"{path} imports {name}" for name in sorted(components) if re.search(rf"import {name}\b", text)]
     names = re.findall(r'\{ name: "(\w+)"', registry)
-    found += [f"{name} stands twice" for name in sorted(set(names)) if names.count(name) > 1]
+    wrong += [f"{name} stands twice" for name in sorted(set(names)) if names.count(name) > 1]
     titles = set(re.findall(r'"(page\.view\.\w+)"', registry))
-    return found + [f"{key} is no message in {lang}" for lang in ("en", "zh") for key in sorted(titles - phrases(lang).keys())]
+    return wrong + [f"{key} is no message in {lang}" for lang in ("en", "zh") for key in sorted(titles - phrases(lang).keys())]
 
 
 def sources() -> dict[str, str]:
-    """The page's sources."""
+    """Return the page's sources by path."""
     files = (f for f in SOURCES.rglob("*") if f.suffix in {".ts", ".svelte"})
     return {f.relative_to(SOURCES).as_posix(): f.read_text(encoding="utf-8") for f in files}
 

@@ -51,7 +51,7 @@ class Campaign(Protocol):
 
 
 class HangError(BaseException):
-    """An attempt took too long; not an Exception, so that nothing under test can catch it."""
+    """The end of an attempt that took too long; not an Exception, so that no code under test catches it."""
 
 
 @dataclass

@@ -131,7 +131,7 @@ def judged(number: int, draws: int, seed: int) -> dict[str, Any]:
 
 
 def alone(x: Tensor, how: Sampling, steps: Tensor) -> int:
-    """Return the number of draws at which `choose`, called alone, differs. It runs without penalties, which change with the output."""
+    """Return the number of the first draws that `choose` gives otherwise. With penalties only the draw after `OUTPUT` is compared."""
     plain = Sampling(how.temperature, how.top_k, how.top_p, how.min_p, bias=how.bias, seed=how.seed)
     if plain != how:  # its probabilities follow the output: the one step that has this output
         return int(sample.choose(x, how, PROMPT, OUTPUT) != steps[len(OUTPUT)])

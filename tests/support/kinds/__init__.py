@@ -1,9 +1,9 @@
-"""One module a family: a tiny model of it, its quirks, and what must be told apart or refused. The tests of all families read these.
+"""One module a family: its tiny model, its quirks, its changes and its refusals. The tests of all families read these.
 
 tiny      the config.json that transformers makes the model from;  quirks: {name: fields that differ}, "plain" among them
 dtypes    the quirks that are judged in float32 and bfloat16 too
-changes   (quirk, fields): another mathematics of the same shapes, which the comparison must see
-refused   (quirk, fields, words): fields that do not fit each other, and what the error says
+changes   (quirk, fields): fields of the same shapes with other results, which the comparison must notice
+refused   (quirk, fields, words): fields that contradict each other, and words of the error
 """
 
 import importlib
@@ -64,10 +64,12 @@ LONGROPE: Raw = {
 
 @dataclass(frozen=True)
 class Kind:
-    """task: transformers' class is AutoModelFor<task>.  sharp: multiplies queries' and keys' weights, so that attention is far
-    from uniform.  own_head: quirks whose file stores a head that transformers would tie.  silent: a pattern of parameters without effect.
-    chooses: of those that only choose, so that a nudge may change nothing.
-    islands: whether transformers computes something of it in float32 whatever its dtype is.  attention: which of its own it runs.
+    """A family's tiny model, and the settings of its tests.
+
+    task: transformers' class is AutoModelFor<task>.  sharp: the factor of queries' and keys' weights, so that attention is far from
+    uniform.  own_head: quirks whose file stores a head that transformers would tie.  silent: a pattern of parameters without effect.
+    chooses: a pattern of parameters that only choose, so that a nudge may change nothing.  islands: True if transformers computes a
+    part in float32 in every dtype.  attention: transformers' implementation of attention.
     """
 
     tiny: Raw

@@ -1,4 +1,4 @@
-"""glm4, tiny: told apart and refused as glm is."""
+"""glm4, tiny, with the changes and refusals of glm."""
 
 from kinds.glm import KIND
 
