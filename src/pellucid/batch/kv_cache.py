@@ -1,4 +1,4 @@
-"""The keys and values that keys and values that earlier steps have stored of each request, in pages.
+"""The keys and values that earlier steps have stored of each request, in pages.
 
 A part stores through its Step and gets back a KVCache: a list of segments, one a request. A plain batch, packed documents, pages and the
 memory of an encoder are all segments, and an op reads each where it lies.
@@ -184,14 +184,14 @@ class PagePool:
         self.tables[request][i] = page
 
     def missing(self, request: object, length: int, tokens: int) -> tuple[list[int], int]:
-        """Return what a write from `length` up to `tokens` needs: what a write from `length` up to `tokens` needs: the places of shared pages to copy, and the count of new pages."""
+        """Return what a write from `length` up to `tokens` needs: the places of shared pages to copy, and the count of new pages."""
         pages, first, stop = self.allocated.get(request, []), self.first.get(request, 0), -(-tokens // self.size)
         have = first + len(pages)
         shared = [i for i in range(length // self.size, min(stop, have)) if self.references[pages[i - first]] > 1]
         return shared, max(0, stop - have)
 
     def oldest(self, length: int) -> int:
-        """Return the the place of the first page that a query at position `length` may see."""
+        """Return the place of the first page that a query at position `length` may see."""
         return 0 if self.window is None else max(0, length + 1 - self.window) // self.size
 
     def give_back(self, request: object, length: int) -> None:
@@ -262,11 +262,11 @@ class PagedCache:
 
     @property
     def free_pages(self) -> int:
-        """Return the the number of free pages."""
+        """Return the number of free pages."""
         return sum(len(group.free) for group in self.groups.values())
 
     def missing(self, request: object, tokens: int) -> list[tuple[PagePool, list[int], int]]:
-        """Return what what `reserve` would do: for each pool that lacks pages, the places to copy and the count to add."""
+        """Return what `reserve` would do: for each pool that lacks pages, the places to copy and the count to add."""
         length = self.length.get(request, 0)
         lack = ((group, *group.missing(request, length, tokens)) for group in self.groups.values())
         return [(group, shared, new) for group, shared, new in lack if shared or new or tokens > self.longest]

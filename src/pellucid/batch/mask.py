@@ -55,7 +55,7 @@ class Band:
 
 
 def conditions_of(allowed: Allowed) -> str | None:
-    """Return the conditions of a Band, None for any other rule."""
+    """Return the conditions of a Band as text, None for any other rule."""
     return allowed.conditions() if isinstance(allowed, Band) else None
 
 
@@ -87,7 +87,7 @@ class Mask:
         return self if self.by_segment is None else self.by_segment(self, segment)
 
     def settings(self) -> Settings:
-        """Return the numbers of a bias that is plain data, by name, {} for any other."""
+        """Return the numbers of a bias that is plain data, {} for any other."""
         return self.bias.settings() if isinstance(self.bias, AlibiBias | RelativeBias) else {}
 
     def __and__(self, other: "Mask") -> "Mask":
@@ -153,7 +153,7 @@ class AlibiBias:
         return steep * -(q - k).abs() * self.spec.scale
 
     def settings(self) -> Settings:
-        """Return the slope of the slope of each head as it multiplies, and the scale of all."""
+        """Return the slope of each head as it multiplies, and the scale of all."""
         slopes = self.slopes.bfloat16() if self.spec.rounded else self.slopes
         return {"slopes": slopes.double().tolist(), "slope_scale": self.spec.scale, "rounded": self.spec.rounded}
 
@@ -192,7 +192,7 @@ class RelativeBias:
         return F.embedding(buckets, self.table).movedim(-1, 1).squeeze(2)
 
     def settings(self) -> Settings:
-        """Return the the number of buckets, and the settings that map distances to them."""
+        """Return the number of buckets, and the settings that map distances to them."""
         return {"buckets": self.spec.count, "reach": self.spec.reach, "both_ways": self.spec.bidirectional}
 
 

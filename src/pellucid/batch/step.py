@@ -1,4 +1,4 @@
-"""The input of a forward besides its tokens.
+"""The input of a forward besides its tokens: their positions, their requests, and the KV cache.
 
 A step flattens its requests to B = 1, T = all their rows. Every part works row by row; only an attend walks the spans:
 
@@ -57,7 +57,7 @@ class Step:
 
     @staticmethod
     def paged(pages: PagedCache, chunks: Mapping[Any, int]) -> "Step":
-        """Make the step of a the step, {request: number of new rows}. Reserves their pages, so that a forward allocates nothing."""
+        """Make the step of a flat batch, {request: number of new rows}. Reserves their pages, so that a forward allocates nothing."""
         spans, at, start = [], [], 0
         for request, n in chunks.items():
             before = pages.length.get(request, 0)

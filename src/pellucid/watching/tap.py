@@ -147,7 +147,7 @@ def tap(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
 
 @lru_cache(64)
 def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return a function that is True for a path which matches any of the patterns. Its cached are cached for later watches."""
+    """Return a function that is True for a path which matches any of the patterns. Its answers are cached for later watches."""
     fits = re.compile("|".join(map(translate, patterns)) or r"(?!)")
     return cache(lambda path: fits.match(path) is not None)
 
@@ -218,14 +218,14 @@ def indexed_terms(terms: Callable[[Index], Terms] | None, part: tuple[Any, ...])
 
 
 def inside(*names: str) -> str | None:
-    """Return what watches want for tensors inside the running op: None, "list" (shapes), "read" (recompute), "reference" (replace op)."""
+    """Return what watches want of tensors inside the running op: None, "list" (shapes), "read" (recompute), "reference" (replace op)."""
     if not here.calls:
         return None
     return max((w.inside_of(names) for w in here.watches), key=[None, "list", "read", "reference"].index)
 
 
 def visit_segments(segments: Sequence[Owner], names: tuple[str, ...], show: Callable[[str, Any], None]) -> None:
-    """Call `show(mode, segment)`, for each request whose watch wants any of `names`. A batched kernel has run."""
+    """Call `show(mode, segment)` for each request whose watch wants any of `names`. A batched kernel has run."""
     if not here.calls:
         return
 
@@ -252,7 +252,7 @@ def unwatched(f: Callable[[Any], Any], x: Any) -> Any:
 
 @contextmanager
 def seen_by(*watches: "Watch | Catch", calls: tuple[Call, ...] = ()) -> Iterator[None]:
-    """Let only these watches record within the block, as if these parts were running; its its terms are separate."""
+    """Let only these watches record within the block, as if these parts were running; its terms are separate."""
     outer = here.watches, here.calls, here.terms
     here.watches, here.calls, here.terms = watches, calls, {}  # type: ignore[assignment]
     try:

@@ -151,7 +151,7 @@ class Watch(Records):
         return next((key for key in self.edit if fnmatch.fnmatchcase(path, key)), None)
 
     def inside_of(self, names: tuple[str, ...]) -> str | None:
-        """Return what what this watch wants of these tensors inside the running op; see tap.inside."""
+        """Return what this watch wants of these tensors inside the running op; see tap.inside."""
         path = here.calls[-1].path.get(self)
         if path is None or (self.request is not None and here.segment is not None and here.segment.request not in (None, self.request)):
             return None
