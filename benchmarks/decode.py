@@ -97,7 +97,7 @@ def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, fol
     except (ImportError, RuntimeError, UseError) as error:
         missing = f"{type(error).__name__}: {error}"
     block, given = huge_pages.empty((64 << 20,), torch.float32).fill_(1.0), list[float]()
-    engine = Engine.of(held.packed(model), PREFILL + new, cached=False)
+    engine = Engine.of(held.packed(model), PREFILL + new, prefix_cache=False)
     turns: dict[str, Turn] = {"pellucid": our_turn(engine, ids, new), **dict(peer(ids, new) for peer in peers)}
     texts = {name: turn()[0] for name, turn in turns.items()}  # warm, and record the plan
     seen = alternating(turns, pairs, lambda: given.append(reading(block) / 1e9))

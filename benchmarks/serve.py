@@ -211,7 +211,7 @@ def watching(model: Decoder, count: int, known: int, pairs: int) -> dict[str, An
     out: dict[str, Any] = {"requests": count, "pairs": pairs}
 
     def began(watched: bool = False) -> Engine:
-        engine = Engine.of(model, tokens, SchedulerLimits(2048, count, count), cached=False)
+        engine = Engine.of(model, tokens, SchedulerLimits(2048, count, count), prefix_cache=False)
         for r in asked:
             engine.submit(r)
         for _ in range(4):

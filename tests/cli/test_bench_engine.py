@@ -111,7 +111,7 @@ def test_both_write_the_same_tokens(folder: Path) -> None:
     ids = [5, 3, 80, 11]
     net = peers.their_model("x", folder, {}, torch.float32)
     net.generation_config.do_sample, net.generation_config.temperature = True, 5.0
-    mine, other = peers.our_turn(Engine.of(model.module, 10, cached=False), ids, 6), peers.their_turn(net, ids, 6)  # type: ignore[arg-type]
+    mine, other = peers.our_turn(Engine.of(model.module, 10, prefix_cache=False), ids, 6), peers.their_turn(net, ids, 6)  # type: ignore[arg-type]
     (a, seconds, first), (b, their_seconds, their_first) = mine(), other()
     assert a == b == mine()[0] and 0 < first < seconds and 0 < their_first < their_seconds
 

@@ -153,7 +153,7 @@ def test_several_texts_of_one_prompt() -> None:
         assert out.request == number and out.token is not None
         got.setdefault(out.index, []).append(out.token.id)
     assert len({tuple(t) for t in got.values()}) == 4
-    again = Engine.of(model.module, 60, size=1, cached=False)
+    again = Engine.of(model.module, 60, size=1, prefix_cache=False)
     again.submit(Request(tuple(SHARED), 12, how, n=2))
     assert [o.token.id for o in again.outputs() if o.index == 1 and o.token] == got[1]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pellucid import config as c
-from pellucid.batch.kv_cache import PagedCache, PagePool
+from pellucid.batch.kv_cache import PageAllocator, PagedCache
 from pellucid.counting import Setting, counted
 from pellucid.engine.engine import Engine
 from pellucid.engine.memory import Memory
@@ -116,7 +116,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 def measured(cfg: c.Config, dtype: str, tokens: int, size: int) -> int:
     """Return the bytes of a text's pages during the step that stores its last token."""
-    engine = Engine.of(tiny(cfg, DTYPES[dtype]), 200, SchedulerLimits(7), size, cached=False)
+    engine = Engine.of(tiny(cfg, DTYPES[dtype]), 200, SchedulerLimits(7), size, prefix_cache=False)
     inner, pages, bytes_by_length = engine.run, engine.storage.pages, dict[int, int]()  # type: ignore[attr-defined]
 
     def recorded(chunks: Any) -> Any:
@@ -151,9 +151,9 @@ def test_bytes_of_the_cache_are_those_counted(name: str, dtype: str) -> None:
 @pytest.mark.parametrize(
     ("name", "owner", "attribute", "value"),
     [
-        ("windows", PagePool, "give_back", lambda self, request, length: None),
-        ("llama", PagedCache, "bytes_held", lambda self, r: sum(len(h) for h in self.groups[None].allocated.values())),
-        ("deepseek_v3", PagedCache, "of", lambda self, part: PagePool(80, 1, None, 80)),
+        ("windows", PageAllocator, "free_outgrown", lambda self, request, length: None),
+        ("llama", PagedCache, "bytes_held", lambda self, r: sum(len(h) for h in self.allocators[None].allocated.values())),
+        ("deepseek_v3", PagedCache, "of", lambda self, part: PageAllocator(80, 1, None, 80)),
     ],
 )
 def test_other_bytes_are_seen(name: str, owner: Any, attribute: str, value: Any) -> None:

@@ -99,7 +99,7 @@ class Clients:
         faults += [f"{key} was not requested" for key in outputs]
         self.engine.storage.forget()
         pages = self.engine.storage.pages  # type: ignore[attr-defined]
-        if pages.free_pages != pages.count or pages.tables or pages.length:
+        if pages.free_pages != pages.count or pages.holders():
             faults.append(f"{pages.count - pages.free_pages} pages")
         return faults
 

@@ -91,10 +91,10 @@ def row_by_row(self: Step) -> Tensor:
 def test_one_prompt_at_a_time(case: tuple[Judge, Model, dict[int, list[int]]]) -> None:
     _, model, want = case
     assert {n: written(model, [prompt(n)])[0] for n in LENGTHS} == want
-    with swapped(Memory, "together", by_budget):
+    with swapped(Memory, "angle_length", by_budget):
         assert written(model, [prompt(20)])[0] != want[20]
     if model.name == "phi3":
-        with swapped(Memory, "together", never):
+        with swapped(Memory, "angle_length", never):
             assert written(model, [prompt(20)])[0] != want[20]
     with swapped(Step, "totals", row_by_row), native.off():
         assert written(model, [prompt(40)])[0] != want[40]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from paged_texts import SHAPES, OneBit, World
-from pellucid.batch.kv_cache import PagedCache, PagePool
+from pellucid.batch.kv_cache import PageAllocator, PagedCache
 from pellucid.engine import prefix_cache
 from pellucid.engine.prefix_cache import PrefixCache
 from tiny import swapped
@@ -87,40 +87,40 @@ def test_seeds_replay() -> None:
         assert a.state() == b.state() and a.texts == b.texts and a.cache.hits == b.cache.hits
 
 
-def freed_early(self: PagePool, page: int) -> None:
+def freed_early(self: PageAllocator, page: int) -> None:
     """Free a page as soon as one request releases it."""
     self.references[page] -= 1
     self.idle += self.references[page] == 1 and page in self.kept
     self.free.append(page)
 
 
-def not_counted(self: PagePool, request: object, pages: Any, tokens: int) -> None:
+def not_counted(self: PageAllocator, request: object, pages: Any, tokens: int) -> None:
     """Open a table of shared pages without its length."""
     opened(self, request, pages, tokens)
     for page in pages:
         self.references[page] -= 1
 
 
-def never_freed(self: PagePool, request: object, length: int) -> None:
+def never_freed(self: PageAllocator, request: object, length: int) -> None:
     buffers, gone = self.allocated[request], max(0, self.oldest(length) - self.first[request])
     del buffers[:gone]
     self.first[request] += gone
 
 
-def in_use(self: PrefixCache, group: PagePool) -> None:
+def in_use(self: PrefixCache, allocator: PageAllocator) -> None:
     """Evict the least recently used page, even if a request holds it."""
-    node = next(iter(self.recent[group.window]))
-    page = node.pages[group.window]
+    node = next(iter(self.recent[allocator.window]))
+    page = node.pages[allocator.window]
     self.cut(node)
-    if group.references[page]:
-        group.references[page] = 0
-        group.free.append(page)
+    if allocator.references[page]:
+        allocator.references[page] = 0
+        allocator.free.append(page)
 
 
-def beginnings(self: PrefixCache, group: PagePool) -> None:
+def beginnings(self: PrefixCache, allocator: PageAllocator) -> None:
     """Evict prefixes first, which loses what follows them."""
-    recent = self.recent[group.window]
-    self.evictions += self.cut(next(n for n in reversed(recent) if group.references[n.pages[group.window]] == 1))
+    recent = self.recent[allocator.window]
+    self.evictions += self.cut(next(n for n in reversed(recent) if allocator.references[n.pages[allocator.window]] == 1))
 
 
 def any_key(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
@@ -146,22 +146,22 @@ def past_windows(self: PrefixCache, key: Any, tokens: Any) -> list[Any]:
 
 def not_stored_yet(self: PrefixCache, request: Any, key: Any, tokens: Any) -> None:
     """Keep pages that are reserved but not filled."""
-    n, self.pages.length[request] = self.pages.length[request], sum(map(len, self.pages.allocated.values()))
-    self.pages.length[request] = min(len(self.pages.allocated[request]) * self.pages.size, len(tokens))
+    n, self.pages.length[request] = self.pages.length[request], sum(map(len, self.pages.allocators[None].allocated.values()))
+    self.pages.length[request] = min(len(self.pages.allocators[None].allocated[request]) * self.pages.size, len(tokens))
     kept(self, request, key, tokens)
     self.pages.length[request] = n
 
 
-opened, oldest, find, kept, missing = PagePool.open, PagePool.oldest, PrefixCache.find, PrefixCache.keep, PagePool.missing
+opened, oldest, find, kept, missing = PageAllocator.open, PageAllocator.oldest, PrefixCache.find, PrefixCache.keep, PageAllocator.missing
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
-    "no copy before a write": (PagePool, "missing", lambda self, r, n, tokens: ([], missing(self, r, n, tokens)[1])),
+    "no copy before a write": (PageAllocator, "missing", lambda self, r, n, tokens: ([], missing(self, r, n, tokens)[1])),
     "a copy of nothing": (PagedCache, "copy", lambda self, g, r, buffers: [g.put(r, i, g.free.pop()) for i in buffers]),
-    "a copy that the table does not hold": (PagedCache, "copy", lambda self, group, request, buffers: None),
-    "freed early": (PagePool, "give", freed_early),
-    "not counted": (PagePool, "open", not_counted),
-    "never freed": (PagePool, "give_back", never_freed),
-    "given back too early": (PagePool, "oldest", lambda self, n: oldest(self, n + 2)),
-    "given back too late": (PagePool, "give_back", lambda self, request, length: None),
+    "a copy that the table does not hold": (PagedCache, "copy", lambda self, allocator, request, buffers: None),
+    "freed early": (PageAllocator, "drop_reference", freed_early),
+    "not counted": (PageAllocator, "open", not_counted),
+    "never freed": (PageAllocator, "free_outgrown", never_freed),
+    "given back too early": (PageAllocator, "oldest", lambda self, n: oldest(self, n + 2)),
+    "given back too late": (PageAllocator, "free_outgrown", lambda self, request, length: None),
     "found by its hash": (prefix_cache, "edge", lambda tokens: hash(OneBit(tokens))),
     "another key": (PrefixCache, "find", any_key),
     "nothing left to compute": (PrefixCache, "find", to_the_end),

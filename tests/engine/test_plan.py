@@ -74,8 +74,8 @@ def run(decode: Alone, feed: list[int], shuffle: int = 0) -> tuple[Tensor, Tenso
     """Return all logits of a prompt and a feed, and the whole cache after them, on pages in a shuffled order."""
     pages = decode.pages
     pages.release(0)
-    pages.free.sort()
-    random.Random(shuffle).shuffle(pages.free)
+    pages.allocators[None].free.sort()
+    random.Random(shuffle).shuffle(pages.allocators[None].free)
     for pools in pages.pools.values():
         for p in pools:
             p.zero_()
@@ -151,10 +151,10 @@ def test_a_plan_serves_other_requests_and_other_pages() -> None:
     feed = tokens(plain.model)
     run(planned, feed[:3])
     plan = planned.plan
-    before = planned.pages.tables[0][:5].tolist()
+    before = planned.pages.allocators[None].tables[0][:5].tolist()
     first = run(plain, feed, 5)
     second = run(planned, feed, 5)
-    assert planned.pages.tables[0][:5].tolist() != before
+    assert planned.pages.allocators[None].tables[0][:5].tolist() != before
     assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1]) and planned.plan is plan
 
 

@@ -53,7 +53,7 @@ def prefilled(model: Any, planned: bool) -> Plans:
     """Return three requests whose prompts are read, each with a source of its own if there is an encoder."""
     pages, draw = PagedCache(40, 4), torch.Generator().manual_seed(3)
     for i, (request, n) in enumerate(LENGTHS.items()):
-        pages.together[request] = n + 12
+        pages.angle_length[request] = n + 12
         step, tokens = Step.paged(pages, {request: n}), torch.randint(90, (1, n), generator=draw)
         if isinstance(model, EncoderDecoder):
             source = torch.randint(90, (1, 5 + i), generator=draw)
@@ -138,7 +138,7 @@ def test_the_table_names_what_is_there() -> None:
 
 
 def prefill(model: Any, pages: PagedCache, request: str, source: Tensor, tokens: Tensor) -> None:
-    pages.together[request] = 20
+    pages.angle_length[request] = 20
     step = Step.paged(pages, {request: tokens.shape[1]})
     model(source, tokens, step, Step(torch.arange(source.shape[1])[None], (Span(request, 0, source.shape[1]),)))
     step.advance()

@@ -34,11 +34,11 @@ def steps(vocab: int, count: int = 24, seed: int = 0) -> Steps:
 def prefilled(model: Decoder, size: int, planned: bool, seed: int = 0, skip: int = 0) -> Plans:
     """Return requests whose prompts are read, on pages in a shuffled order."""
     pages = PagedCache(200 // size + 8, size)
-    random.Random(seed).shuffle(pages.free)
+    random.Random(seed).shuffle(pages.allocators[None].free)
     draw = random.Random(1)
     for request, n in LENGTHS.items():
         step = Step.paged(pages, {request: n})
-        pages.together[request] = n + 30
+        pages.angle_length[request] = n + 30
         with torch.no_grad():
             model(torch.tensor([[draw.randrange(model.config.vocab) for _ in range(n)]]), step)
         step.advance()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kinds import KINDS
-from pellucid.batch.kv_cache import Paged, PagedCache, PagePool, most_pages, windows_of
+from pellucid.batch.kv_cache import PageAllocator, Paged, PagedCache, most_pages, windows_of
 from pellucid.batch.step import Step
 from pellucid.config import Config
 from pellucid.counting import Setting, counted
@@ -39,8 +39,8 @@ def pages_of(model: nn.Module, size: int, longest: int, texts: int = 1, chunk: i
 
 def poison(pages: PagedCache) -> None:
     """Fill every free page with NaN and shuffle their order."""
-    for group in pages.groups.values():
-        random.Random(str(group.free)).shuffle(group.free)
+    for allocator in pages.allocators.values():
+        random.Random(str(allocator.free)).shuffle(allocator.free)
     for part, pools in pages.pools.items():
         for pool in pools:
             pool.unflatten(0, (-1, pages.size))[pages.of(part).free] = float("nan")
@@ -86,22 +86,22 @@ def test_windows_stop_growing(family: str) -> None:
         assert gap < 1e-11 and all(0 <= n <= 2 * (size - 1) * row * len(WINDOWED[family].layers) for n in over)
 
 
-def early(self: PagePool, length: int) -> int:
+def early(self: PageAllocator, length: int) -> int:
     return 0 if self.window is None else max(0, length + 2 - self.window) // self.size
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "value"),
     [
-        (PagePool, "give_back", lambda self, request, length: None),
-        (PagePool, "oldest", early),
+        (PageAllocator, "free_outgrown", lambda self, request, length: None),
+        (PageAllocator, "oldest", early),
         (Paged, "blocks", lambda self: blocks(Paged(self.pools, self.table, self.size, self.end))),
-        (PagedCache, "of", lambda self, part: next(iter(self.groups.values()))),
+        (PagedCache, "of", lambda self, part: next(iter(self.allocators.values()))),
     ],
 )
 @pytest.mark.parametrize("family", WINDOWED)
 def test_windows_mutants(family: str, owner: Any, name: str, value: Any) -> None:
-    """Seen are pages that are never given back, given back too early or read afterwards, and one group for all layers."""
+    """Mutants: pages that are never freed, freed too early or read afterwards, and one allocator for all layers."""
     if name == "of" and len(FAR[family]) == 1:
         return
     with swapped(owner, name, value):
@@ -256,8 +256,8 @@ def test_nothing_grows() -> None:
         cache.keep(i, i % 50, tokens)
         pages.release(i)
         assert sum(1 for n in below(cache.top) if n.pages) <= 8 and len(cache.top.children) <= 4
-    assert cache.sound() and not any((g.tables, g.allocated, g.first) != ({}, {}, {}) for g in pages.groups.values())
-    assert not pages.length and not pages.together
+    assert cache.sound() and not any((g.tables, g.allocated, g.first) != ({}, {}, {}) for g in pages.allocators.values())
+    assert not pages.length and not pages.angle_length
     cache.forget("unknown")
     assert cache.top.children
     cache.forget()
@@ -306,9 +306,9 @@ def test_a_fork_has_all_of_it() -> None:
     model, texts, sources = tiny("t5"), {"a": ids(9), "b": torch.cat([ids(5), ids(4, seed=3)])}, {"a": ids(7, seed=1)}
     pages = PagedCache(8, 4)
     serve(model, texts, [{"a": 5}], pages, sources=sources)
-    pages.together["a"] = 20
+    pages.angle_length["a"] = 20
     pages.fork("a", "b")
-    assert pages.together["b"] == 20 and pages.length["b"] == 5 and pages.free_pages == 6
+    assert pages.angle_length["b"] == 20 and pages.length["b"] == 5 and pages.free_pages == 6
     got = serve(model, texts, [{"b": 1, "a": 2}, {"b": 3, "a": 2}], pages, lambda source, *rest: model(None, rest[0], rest[1]), sources)
     assert pages.free_pages == 8 - 1 - 2 * 2 and pages.sound()
     assert max(far(got[r], model(sources["a"][None], t[None])[0, 5:]) for r, t in texts.items()) < 1e-11
@@ -321,11 +321,12 @@ def test_a_table_stays_where_it_is() -> None:
     pages = PagedCache(8, 2, {3: 8}, 12)
     pages.reserve("a", 3)
     pages.advance("a", 3)
-    at = [g.tables["a"].data_ptr() for g in pages.groups.values()]
+    at = [g.tables["a"].data_ptr() for g in pages.allocators.values()]
     pages.fork("a", "b")
     pages.reserve("a", 12)
     pages.advance("a", 11)
     cache = PrefixCache(pages)
     cache.keep("a", "", list(range(11)))
-    assert at == [g.tables["a"].data_ptr() for g in pages.groups.values()] and all(len(g.tables["a"]) == 6 for g in pages.groups.values())
+    tables = [allocator.tables["a"] for allocator in pages.allocators.values()]
+    assert at == [table.data_ptr() for table in tables] and all(len(table) == 6 for table in tables)
     assert cache.sound()

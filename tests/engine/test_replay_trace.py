@@ -157,7 +157,7 @@ def test_kept_values_stay() -> None:
 
 def uncopied(self: replay_trace.TapEvent, w: Any, cuts: Any) -> None:
     """Record the tensor itself, which the next step changes."""
-    part, rows = ((), self.rows) if w.request is None else w.mine(self.x, self.spot.dims, self.rows)
+    part, rows = ((), self.rows) if w.request is None else w.part_of_request(self.x, self.spot.dims, self.rows)
     if part is not None:
         w.record(self.spot, self.x, self.x[part] if part else self.x, part, rows, self.made, False, int(bool(self.flops)))
 

@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 from campaigns.soak import AT_ONCE, KINDS, campaign
-from pellucid.batch.kv_cache import PagedCache, PagePool
+from pellucid.batch.kv_cache import PageAllocator, PagedCache
 from pellucid.engine import prefix_cache
 from pellucid.engine.engine import Engine
 from pellucid.engine.forward import Forward
@@ -62,9 +62,9 @@ def remembered(self: Memory, s: Sequence) -> None:
     close(self, s)
 
 
-def uncopied(self: PagedCache, group: PagePool, request: object, buffers: list[int]) -> None:
+def uncopied(self: PagedCache, allocator: PageAllocator, request: object, buffers: list[int]) -> None:
     for i in buffers:
-        group.put(request, i, group.fresh())
+        allocator.put(request, i, allocator.pop_free())
 
 
 MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {

@@ -1,7 +1,6 @@
 """The words of the code are the field's: a name is used once, old words do not come back, and prose speaks of no persons.
 
-A word that was replaced, and what replaced it, stand in `REPLACED`. Folders that still hold some are counted in `NAMES_LEFT` and
-`PERSONS_LEFT`, whose numbers may only fall; run this file to print both tables as the tree has them.
+A word that was replaced, and what replaced it, stand in `REPLACED`.
 """
 
 import ast
@@ -50,54 +49,12 @@ SAME_CLASS = {
 }  # fmt: skip
 FACES = ("commands", "documents", "terminal")  # a face has the name of what it shows
 OF_AN_OP = ("nn", "ops", "ops/native")  # a part, the op that it calls and the op's kernel have one name
-# Not yet renamed: may only become fewer.
-CLASSES_LEFT: set[str] = set()
-STEMS_LEFT: set[str] = set()
 
 PERSONS = re.compile(
     r"\b(somebody|someone|nobody|whoever|whomever|anybody|anyone|everybody|everyone|he|she|him|his|her|who|whom)\b|\bso many\b",
     re.IGNORECASE,
 )
 SUFFIXES = (".py", ".ts", ".svelte", ".h", ".cpp")
-NAMES_LEFT: dict[str, int] = {
-    "src/pellucid": 1,
-    "src/pellucid/batch": 9,
-    "src/pellucid/commands": 3,
-    "src/pellucid/documents": 47,
-    "src/pellucid/html": 12,
-    "src/pellucid/messages": 2,
-    "src/pellucid/ops": 36,
-    "src/pellucid/runs": 32,
-    "src/pellucid/server": 18,
-    "src/pellucid/terminal": 60,
-    "src/pellucid/watching": 2,
-    "tests": 1,
-    "tests/cli": 87,
-    "tests/docs": 8,
-    "tests/engine": 62,
-    "tests/families": 1,
-    "tests/laws": 65,
-    "tests/nn": 13,
-    "tests/ops": 35,
-    "tests/page": 132,
-    "tests/server": 113,
-    "tests/support": 84,
-    "tests/watching": 9,
-    "web/src": 86,
-}
-PERSONS_LEFT: dict[str, int] = {
-    "docs": 11,
-    "src/pellucid/ops": 1,
-    "src/pellucid/server": 2,
-    "src/pellucid/terminal": 1,
-    "tests": 1,
-    "tests/laws": 2,
-    "tests/page": 2,
-    "tests/server": 5,
-    "tests/support": 3,
-    "tests/watching": 1,
-    "web/src": 3,
-}
 
 Complaint = tuple[str, str]  # the folder that is counted, and where the word stands
 
@@ -208,25 +165,13 @@ def twice(root: Path) -> tuple[set[str], set[str]]:
     return {n for n, count in classes.items() if count > 1 and n not in SAME_CLASS}, {s for s, where in stems.items() if len(where) > 1}
 
 
-def counted(complaints: Iterator[Complaint]) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """Return the number of complaints by folder, and the complaints themselves."""
-    by_folder: dict[str, list[str]] = defaultdict(list)
-    for folder, complaint in complaints:
-        by_folder[folder].append(complaint)
-    return {folder: len(each) for folder, each in sorted(by_folder.items())}, by_folder
-
-
-@pytest.mark.parametrize(("check", "left"), [(old_names, NAMES_LEFT), (persons, PERSONS_LEFT)])
-def test_old_words_become_fewer(check: Callable[[Path], Iterator[Complaint]], left: dict[str, int]) -> None:
-    counts, by_folder = counted(check(ROOT))
-    for folder in counts.keys() | left.keys():
-        now, allowed = counts.get(folder, 0), left.get(folder, 0)
-        assert now <= allowed, f"{folder}: {now} instead of {allowed}\n" + "\n".join(by_folder[folder])
-        assert now == allowed, f"{folder}: only {now} are left, lower its {allowed} to that"
+@pytest.mark.parametrize("check", [old_names, persons])
+def test_no_old_word_is_left(check: Callable[[Path], Iterator[Complaint]]) -> None:
+    assert [place for _, place in check(ROOT)] == []
 
 
 def test_a_name_is_used_once() -> None:
-    assert twice(ROOT) == (CLASSES_LEFT, STEMS_LEFT)
+    assert twice(ROOT) == (set(), set())
 
 
 def test_exceptions_have_a_use() -> None:
@@ -293,10 +238,3 @@ def test_a_name_that_comes_twice_is_seen(tmp_path: Path) -> None:
     (tmp_path / PACKAGE / "engine/queue.py").write_text("class Row: ...\n", encoding="utf-8")
     (tmp_path / PACKAGE / "nn/norm.py").write_text("def f():\n    class Row: ...\n", encoding="utf-8")
     assert twice(tmp_path) == ({"Row"}, {"queue"})
-
-
-if __name__ == "__main__":
-    for name, check in (("NAMES_LEFT", old_names), ("PERSONS_LEFT", persons)):
-        print(f"{name}: dict[str, int] = {{")
-        print("".join(f'    "{folder}": {count},\n' for folder, count in counted(check(ROOT))[0].items()) + "}")
-    print(*twice(ROOT), sep="\n")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid import ops
-from pellucid.batch.kv_cache import Paged, PagedCache, PagePool, Segment, Span, Stored
+from pellucid.batch.kv_cache import PageAllocator, Paged, PagedCache, Segment, Span, Stored
 from pellucid.batch.step import Step
 from pellucid.nn.latent import Latent
 from pellucid.nn.moe import Moe
@@ -48,14 +48,14 @@ def test_batch_is_each_alone(family: str, size: int) -> None:
 @pytest.mark.parametrize("family", DECODERS)
 def test_shuffled_pages(family: str) -> None:
     model, pages = tiny(family), PagedCache(64, 2)
-    pages.free[:] = torch.randperm(64, generator=torch.Generator().manual_seed(0)).tolist()
+    pages.allocators[None].free[:] = torch.randperm(64, generator=torch.Generator().manual_seed(0)).tolist()
     got = serve(model, PROMPTS, PLAN, pages)
     assert max(far(got[r], model(p[None])[0]) for r, p in PROMPTS.items()) < 1e-11
 
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_a_request_reads_every_page_mutant(family: str) -> None:
-    def leak(self: Step, pages: PagePool, pools: Stored, s: Span) -> Segment:
+    def leak(self: Step, pages: PageAllocator, pools: Stored, s: Span) -> Segment:
         rows, everything = slice(s.start, s.stop), pages.count * pages.size
         paged = Paged(pools, torch.arange(pages.count), pages.size, everything)
         at = lambda: torch.arange(everything)[None]  # noqa: E731
@@ -161,12 +161,12 @@ def test_watched_in_the_batch_is_watched_alone(family: str, name: str, size: int
 @pytest.mark.parametrize("family", ["deepseek_v3", "gpt_oss"])
 def test_rows_not_renumbered_mutant(family: str) -> None:
     """A watch that takes rows sorted by expert as they come names the wrong tokens."""
-    right = Watch.mine
+    right = Watch.part_of_request
 
     def unsorted(self: Watch, x: Tensor, dims: str, rows: Tensor | None) -> Any:
         return right(self, x, dims, None if rows is None else torch.arange(len(rows)) // 2)
 
-    with swapped(Watch, "mine", unsorted):
+    with swapped(Watch, "part_of_request", unsorted):
         assert mismatch(family) > 1e-3
 
 

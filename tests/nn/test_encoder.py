@@ -129,7 +129,7 @@ MUTANTS = {
     "causal": (transformer.Encoder, "forward", lambda self, x, step: blinded(self, x, step)),
     "no types": without(Stack, "types"),
     "no embedding norm": without(Stack, "embed_norm"),
-    "no positions": (Step, "places", property(lambda self: self.positions * 0)),
+    "no positions": (Step, "position_ids", property(lambda self: self.positions * 0)),
     "norm before": (PostBlock, "sum", Block.sum),
 }
 

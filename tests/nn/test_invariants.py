@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.batch.kv_cache import Paged, PagedCache, PagePool
+from pellucid.batch.kv_cache import PageAllocator, Paged, PagedCache
 from pellucid.batch.mask import Mask, bidirectional, causal, prefix
 from pellucid.batch.step import Step
 from pellucid.nn import latent as latent_part
@@ -24,7 +24,7 @@ TOKENS = ids(L)
 LATE = Mask(lambda q, k: k <= q + 1)  # a mask shifted by one: every token sees the next
 BLIND = Mask(lambda q, k: k == q)
 HERE: Any = sys.modules[__name__]
-plain, packed, paged, slots, release, blocks = Step.plain, Step.packed, Step.paged, PagePool.slots, PagedCache.release, Paged.blocks
+plain, packed, paged, slots, release, blocks = Step.plain, Step.packed, Step.paged, PageAllocator.slots, PagedCache.release, Paged.blocks
 
 
 def worst(gap: Any, families: Sequence[str] = tuple(DECODERS)) -> float:
@@ -133,8 +133,8 @@ def test_04_padding() -> float:
 
 
 @law(
-    in_order=(PagePool, "slots", lambda self, request, start, stop: torch.arange(start, stop)),
-    first_page=(PagePool, "slots", lambda self, r, a, b: slots(self, r, a, b) % self.size),
+    in_order=(PageAllocator, "slots", lambda self, request, start, stop: torch.arange(start, stop)),
+    first_page=(PageAllocator, "slots", lambda self, r, a, b: slots(self, r, a, b) % self.size),
 )
 def test_05_paged_is_contiguous() -> float:
     """Pages of 1, 2, 16 and 17 rows in any order, for two requests in turns, equal a contiguous cache."""
@@ -143,7 +143,7 @@ def test_05_paged_is_contiguous() -> float:
         largest = 0.0
         for size in (1, 2, 16, 17):
             pages = PagedCache(64, size)
-            random.Random(size).shuffle(pages.free)
+            random.Random(size).shuffle(pages.allocators[None].free)
             got = serve(model, {0: TOKENS, 1: TOKENS.flip(0)}, [{0: 4, 1: 1}, {1: 3, 0: 1}, {0: 6, 1: 7}], pages)
             largest = max(largest, far(got[0], model(TOKENS[None])[0]), far(got[1], model(TOKENS.flip(0)[None])[0]))
         return largest
@@ -174,14 +174,14 @@ def test_06_preempt_and_recompute() -> float:
 copy = PagedCache.copy
 
 
-def shared(self: PagedCache, group: PagePool, request: object, places: Sequence[int]) -> None:
+def shared(self: PagedCache, allocator: PageAllocator, request: object, places: Sequence[int]) -> None:
     """Let each fork write over the other's next rows, as a mutant."""
 
 
-def empty(self: PagedCache, group: PagePool, request: object, places: Sequence[int]) -> None:
+def empty(self: PagedCache, allocator: PageAllocator, request: object, places: Sequence[int]) -> None:
     """Give a fork a page of its own that was never filled, as a mutant."""
     pools, self.pools = self.pools, {}
-    copy(self, group, request, places)
+    copy(self, allocator, request, places)
     self.pools = pools
 
 
@@ -224,15 +224,15 @@ def test_06_swap() -> float:
     def gap(model: Decoder) -> float:
         pages, texts = PagedCache(9, 4), {"a": TOKENS, "b": ids(10, seed=3), "c": ids(5, seed=4)}
         first = serve(model, texts, [{"c": 2, "a": 6}], pages)["a"]
-        at = pages.slots("a", 0, 6)
+        at = pages.allocators[None].slots("a", 0, 6)
         saved_rows = {part: tuple(p[at] for p in pools) for part, pools in pages.pools.items()}
         pages.release("a")
         serve(model, texts, [{"b": 10, "c": 3}], pages)
         pages.reserve("a", 6)
-        moved(pages, saved_rows, pages.slots("a", 0, 6))
+        moved(pages, saved_rows, pages.allocators[None].slots("a", 0, 6))
         pages.length["a"] = 6
         rest = serve(model, texts, [{"a": 3}, {"a": 2}], pages)["a"]
-        return max(far(torch.cat([first, rest]), model(TOKENS[None])[0]), float(torch.equal(at, pages.slots("a", 0, 6))))
+        return max(far(torch.cat([first, rest]), model(TOKENS[None])[0]), float(torch.equal(at, pages.allocators[None].slots("a", 0, 6))))
 
     return worst(gap)
 

@@ -159,7 +159,7 @@ def test_pages_hold_whole_latents() -> None:
     with watch(model) as seen:
         model(ids(1, 6), step)
     for i, (low, key) in enumerate(pages.pools.values()):
-        slots = pages.slots("a", 0, 6)
+        slots = pages.allocators[None].slots("a", 0, 6)
         assert torch.equal(low[slots], seen[f"layers.{i}.attn.latent"].value[0])
         assert torch.equal(key[slots], seen[f"layers.{i}.attn.k_shared"].value[0])
 

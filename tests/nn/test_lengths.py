@@ -141,12 +141,12 @@ def test_batch_is_lone(scaling: str) -> None:
 def test_what_was_read_together_goes_with_its_request() -> None:
     """A released slot keeps nothing of its old request."""
     pages = PagedCache(8, 4)
-    pages.together["a"] = 30
+    pages.angle_length["a"] = 30
     step = Step.paged(pages, {"a": 3, "b": 2})
     assert step.totals().tolist() == [[30, 30, 30, 2, 2]]
     step.advance()
     pages.release("a")
-    assert pages.together == {} and Step.paged(pages, {"a": 1}).totals().tolist() == [[1]]
+    assert pages.angle_length == {} and Step.paged(pages, {"a": 1}).totals().tolist() == [[1]]
 
 
 def test_padded_rows_have_lengths_of_their_own() -> None:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from pellucid.batch.kv_cache import Paged, Segment
-from pellucid.batch.mask import Mask, alibi, bidirectional, causal, chunk, document, prefix, relative, window
+from pellucid.batch.mask import Band, Mask, alibi, bidirectional, causal, chunk, document, prefix, relative, window
 from pellucid.config import Buckets
+from pellucid.errors import UseError
 from test_cross import EDGES
 from tiny import far, law, swapped
 
@@ -177,3 +178,11 @@ def test_26_twins_in_every_dtype(twin: str, dtype: torch.dtype) -> None:
 def test_26_a_twin_that_is_off_mutant(dtype: torch.dtype) -> None:
     with swapped(attend, "attend_sdpa", lambda *a: sdpa(*a) * 1.05):
         assert ratio("sdpa", dtype) > 1
+
+
+def test_a_mask_that_changes_scores_is_not_joined() -> None:
+    """`&` joins what is visible; a bias, a cap or sinks on its right side would be lost, and are refused."""
+    for changed in (replace(bidirectional, cap=5.0), replace(causal, bias=alibi([0.5]))):
+        assert (changed & causal).allowed == Band(causal=True) and (changed & causal).cap == changed.cap
+        with pytest.raises(UseError, match="replace"):
+            causal & changed

@@ -204,7 +204,7 @@ def test_15_alibi() -> float:
     return max(far(seen["layers.0.attn.scores"][0], expected), far(seen["logits"], later["logits"]))
 
 
-@law(off_by_one=(Step, "places", property(lambda self: self.positions + 1)))
+@law(off_by_one=(Step, "position_ids", property(lambda self: self.positions + 1)))
 def test_15_learned_positions() -> float:
     """start = embed + the table's row of each position; a cached step takes its own row."""
     model, tokens, gaps = tiny("gpt2"), ids(1, 9), []

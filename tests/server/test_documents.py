@@ -157,7 +157,7 @@ def ops_asked(source: str) -> list[str]:
 
 def test_the_page_knows_no_op() -> None:
     sources = [p for p in (ROOT / "web" / "src").rglob("*") if p.suffix in (".ts", ".svelte") and ".test." not in p.name]
-    assert len(sources) > 50 and {p.name: found for p in sources if (found := ops_asked(p.read_text(encoding="utf-8")))} == {}
+    assert len(sources) > 50 and {p.name: asking for p in sources if (asking := ops_asked(p.read_text(encoding="utf-8")))} == {}
 
 
 @pytest.mark.parametrize("line", ['t.op === "softmax"', 't.op?.startsWith("attend")', "ROUTING.has(t.op)", '({ op }) => op !== "add"'])

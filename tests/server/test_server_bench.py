@@ -116,7 +116,7 @@ def test_this_machine_is_a_device_where_it_was_measured(api: Served, tmp_path: P
 def test_one_goes_at_a_time(api: Served) -> None:
     bench = Bench(LIMITS)
     with bench.taken("a"):
-        bench.tell(3, 7)
+        bench.progress(3, 7)
         assert bench.document()["running"] == {"model": "a", "done": 3, "of": 7}
         with pytest.raises(RequestError) as busy, bench.taken("b"):
             pass
@@ -142,7 +142,7 @@ def test_it_ends_when_its_asker_goes(api: Served) -> None:
         if done >= 100:  # the machine is measured, the model's turn comes
             stop.set()
 
-    bench.tell = record  # type: ignore[method-assign]
+    bench.progress = record  # type: ignore[method-assign]
     with pytest.raises(RequestError) as ended:
         bench.run(loaded, 12, 2, stop)
     assert ended.value.key == "server.stopped" and progress[-1][0] == 100 and not bench.latest

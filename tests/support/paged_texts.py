@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import PagedCache, PagePool, most_pages
+from pellucid.batch.kv_cache import PageAllocator, PagedCache, most_pages
 from pellucid.batch.step import Step
 from pellucid.engine.prefix_cache import PrefixCache
 from pellucid.errors import UseError
@@ -75,7 +75,7 @@ class World:
         self.shape, self.choose = shape, choose
         self.pages = PagedCache(shape.count, shape.size, dict(shape.counts), shape.longest)
         self.cache = PrefixCache(self.pages)
-        self.parts = [Part(window) for window in (*self.pages.groups, *[99] * (shape.count > 0))]  # 99: no group
+        self.parts = [Part(window) for window in (*self.pages.allocators, *[99] * (shape.count > 0))]  # 99: no allocator
         self.texts: dict[int, Text] = {}
         self.ended: list[Text] = []  # texts of before, to come again
         self.names = self.lookups = self.hit_pages = self.refused = 0
@@ -143,18 +143,18 @@ class World:
             return False
         raise AssertionError("pages that are not there")
 
-    def needs(self, name: int, tokens: int) -> list[tuple[PagePool, int]]:
-        """Return the number of pages of each group that the text lacks to grow to `tokens`: new ones, and copies of shared ones."""
+    def needs(self, name: int, tokens: int) -> list[tuple[PageAllocator, int]]:
+        """Return the number of pages of each allocator that the text lacks to grow to `tokens`: new ones, and copies of shared ones."""
         size, lacks = self.shape.size, []
-        for group in self.pages.groups.values():
-            own, first = group.allocated[name], group.first[name]
-            others = group.kept.union(*(pages for other, pages in group.allocated.items() if other != name))
+        for allocator in self.pages.allocators.values():
+            own, first = allocator.allocated[name], allocator.first[name]
+            others = allocator.kept.union(*(pages for other, pages in allocator.allocated.items() if other != name))
             written = [own[i - first] for i in range(self.texts[name].stored // size, first + len(own)) if i * size < tokens]
-            lacks.append((group, sum(page in others for page in written) + max(0, -(-tokens // size) - first - len(own))))
+            lacks.append((allocator, sum(page in others for page in written) + max(0, -(-tokens // size) - first - len(own))))
         return lacks
 
     def state(self) -> object:
-        return [(list(g.free), list(g.references), {k: list(v) for k, v in g.allocated.items()}) for g in self.pages.groups.values()]
+        return [(list(g.free), list(g.references), {k: list(v) for k, v in g.allocated.items()}) for g in self.pages.allocators.values()]
 
     def step(self, chunks: dict[int, int]) -> None:
         """Run one forward: every part stores its rows, and the rows that it reads back must be those of the text."""
@@ -171,18 +171,18 @@ class World:
                     continue
                 met = [(at[0], *(b[:, 0] for b in block)) for block, at in segment.paged.blocks()]
                 self.meets(part, s.before, s.end, histories[s.request], *map(torch.cat, zip(*met, strict=True)))
-        before = {name: {r: len(g.allocated[name]) for r, g in self.pages.groups.items()} for name in chunks}
+        before = {name: {r: len(g.allocated[name]) for r, g in self.pages.allocators.items()} for name in chunks}
         step.advance()
         for name, n in chunks.items():
             self.texts[name].stored += n
-            for window, group in self.pages.groups.items():
+            for window, allocator in self.pages.allocators.items():
                 if window is not None:
                     assert before[name][window] <= most_pages(window, n, self.shape.size)
-                    assert len(group.allocated[name]) <= most_pages(window, 0, self.shape.size) or window == 1
+                    assert len(allocator.allocated[name]) <= most_pages(window, 0, self.shape.size) or window == 1
 
     def meets(self, part: Part, before: int, end: int, expected: list[int], at: Tensor, keys: Tensor, values: Tensor) -> None:
         """Check the rows read for a chunk: their positions, without a gap from the first visible to the last, and their values."""
-        window = part.window if part.window in self.pages.groups else None
+        window = part.window if part.window in self.pages.allocators else None
         first = int(at[0])
         assert at.tolist() == list(range(first, end)) and first <= (0 if window is None else max(0, before - window + 1))
         assert keys.tolist() == expected[first:end] and values.tolist() == [2 * h for h in expected[first:end]]
@@ -208,7 +208,7 @@ class World:
         full_pages = text.stored // size
         hits = len(self.cache.find(text.key, [*text.tokens[: text.stored], 0]))
         assert hits <= full_pages
-        if all(g.first[name] <= g.oldest(full_pages * size) for g in self.pages.groups.values()):
+        if all(g.first[name] <= g.oldest(full_pages * size) for g in self.pages.allocators.values()):
             assert hits == full_pages
 
     def end(self, name: int | None = None) -> None:
@@ -224,7 +224,7 @@ class World:
         """Look up random texts. Every page that is hit stores just their tokens, after just these, under their key."""
         size, last = self.shape.size, dict[int | None, list[int]]()
         for part, (keys, _) in self.pages.pools.items():
-            last[part.window if part.window in self.pages.groups else None] = keys.flatten().tolist()  # type: ignore[index]
+            last[part.window if part.window in self.pages.allocators else None] = keys.flatten().tolist()  # type: ignore[index]
         for _ in range(LOOKS):
             text = self.random_text()
             path, expected = self.cache.find(text.key, text.tokens), history(text.key, text.tokens)
@@ -242,9 +242,9 @@ class World:
         expected = history(text.key, text.tokens[: text.stored])
         assert self.pages.length[name] == text.stored
         for part, (keys, values) in self.pages.pools.items():
-            group = self.pages.of(part)
-            first, size = group.first[name] * group.size, group.size
-            at = [page * size + i for page in group.allocated[name] for i in range(size)][: max(0, text.stored - first)]
+            allocator = self.pages.of(part)
+            first, size = allocator.first[name] * allocator.size, allocator.size
+            at = [page * size + i for page in allocator.allocated[name] for i in range(size)][: max(0, text.stored - first)]
             key, value = keys.flatten().tolist(), values.flatten().tolist()
             assert [key[i] for i in at] == expected[first:] and [value[i] for i in at] == [2 * h for h in expected[first:]]
 
@@ -263,4 +263,4 @@ class World:
             self.pages.release(name)
         self.cache.forget()
         assert self.cache.sound() and self.pages.free_pages == self.pages.count and not self.cache.top.children
-        assert not self.pages.length and not any(g.tables or g.first or g.kept or g.idle for g in self.pages.groups.values())
+        assert not self.pages.length and not any(g.tables or g.first or g.kept or g.idle for g in self.pages.allocators.values())

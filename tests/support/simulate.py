@@ -116,8 +116,8 @@ class Simulation:
         cache = self.engine.storage.cache  # type: ignore[attr-defined]
         if cache is not None:
             cache.forget()
-        if self.pages.free_pages != self.pages.count or self.pages.tables or self.pages.together or self.pages.length:
-            faults.append(f"{self.pages.count - self.pages.free_pages} pages are left behind, {list(self.pages.tables)}")
+        if self.pages.free_pages != self.pages.count or self.pages.holders():
+            faults.append(f"{self.pages.count - self.pages.free_pages} pages are left behind, {self.pages.holders()}")
         return "; ".join(faults[:3])
 
 

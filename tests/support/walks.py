@@ -167,7 +167,7 @@ class Walk:
 @contextmanager
 def walking(browser: Browser, address: str, *scripts: str, **how: Any) -> Iterator[Walk]:
     """Open a page and its fresh twin in one browser; scripts run in the first before the page does."""
-    with open_tab(browser, address, refusals=(400, 404), **{"viewport": {"width": 1440, "height": 2000}, **how}) as tab:
+    with open_tab(browser, address, refusals=(400, 404), **{"viewport": {"width": 1440, "height": 5000}, **how}) as tab:
         tab.page.context.add_init_script(WATCHED)
         for script in scripts:
             tab.page.add_init_script(script)

@@ -168,7 +168,7 @@ def test_edit_of_one_request_leaves_the_others(family: str, edit: str) -> None:
     assert others and far(plain["c"], got["c"]) > 1e-3
     assert sources == {("edited", "c")}
     if edit == "mid":
-        with swapped(Watch, "mine", lambda self, x, dims, rows: ((), rows)):
+        with swapped(Watch, "part_of_request", lambda self, x, dims, rows: ((), rows)):
             assert not same(plain, flat_batch(family, model, feed), but="c")
 
 
@@ -373,8 +373,9 @@ def test_watches_may_end_in_another_order() -> None:
 def clean(*models: nn.Module) -> bool:
     """Return True if no watch left anything on a module, in this thread or in the process."""
     on_modules = any("forward" in m.__dict__ for model in models for m in model.modules())
-    stale = watching._framed or watching.EAGER.watches or watching.EAGER.stance
-    return not on_modules and not tap.here.watches and not tap.here.calls and not tap.here.terms and tap.here.marks is None and not stale
+    stale = watching._wrapped or watching.EAGER.watches or watching.EAGER.stance
+    state = tap.here
+    return not (on_modules or state.watches or state.calls or state.terms or state.recomputed is not None or stale)
 
 
 @pytest.mark.parametrize("path", ["layers.1.ffn.up", "layers.0.attn.pattern"])
@@ -391,8 +392,8 @@ def test_an_exception_leaves_nothing_behind(path: str) -> None:
         model(TOKENS)
     assert model.layers[0].__dict__.pop("forward") is own
     assert clean(model) and torch.equal(model(TOKENS), plain)
-    right = watching._frames
-    with swapped(watching, "_frames", lambda modules, change: change > 0 and right(modules, change)):
+    right = watching._wrap_forwards
+    with swapped(watching, "_wrap_forwards", lambda modules, change: change > 0 and right(modules, change)):
         with pytest.raises(ZeroDivisionError), watch(model, edit={path: boom}):
             model(TOKENS)
         assert not clean(model)

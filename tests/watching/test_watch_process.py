@@ -233,7 +233,7 @@ def test_a_dropped_watch_mutants() -> None:
 
     with swapped(Watch, "record", cycle):
         assert left("llama") > 30
-    with swapped(Watch, "close", lambda self: kept.append(self)):
+    with swapped(Watch, "require_matches", lambda self: kept.append(self)):
         assert left("llama") > 30
 
 

@@ -41,7 +41,7 @@ def trace(
     if isinstance(model.module, Encoder):
         return trace_encoder(model, recorded, steps, how)
     (request,) = model.requests([ids], steps, stops=model.stops)
-    engine = Engine.of(model.module, request.budget, SchedulerLimits(request.budget), cached=False, keep_all=True)
+    engine = Engine.of(model.module, request.budget, SchedulerLimits(request.budget), prefix_cache=False, keep_all=True)
     engine.diagnose = lambda sequence: "-"  # to find out is a forward of its own, which would be recorded too
     if choose is not None:
         engine.choose = lambda logits, *rest: choose(logits)

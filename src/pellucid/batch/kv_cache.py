@@ -62,8 +62,8 @@ class Segment:
     """One request's queries, and the keys and values that it has stored.
 
     rows: its slice of T.  q_at [B T], k_at [B S]: positions, -1 for padding.  read(): the stored tensors [B S ...].
-    contiguous: the keys stand at 0, 1, 2 ... without padding (under a window, from a later one on), and the queries are the last of them.
-    paged: where they lie, if in pages.  kept: the tensors of an encoder's memory without padding.
+    contiguous: key positions are consecutive and without padding, and end with the queries' own.
+    paged: where they lie, if in pages.  memory: the keys and values of an encoder's rows, if they have no padding.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Segment:
         read: Callable[[], Stored],
         contiguous: bool = False,
         paged: Paged | None = None,
-        kept: Stored = (),
+        memory: Stored = (),
     ) -> None:
         self.request, self.rows, self.q_at, self.read, self.contiguous, self.paged = request, rows, q_at, read, contiguous, paged
-        self._k_at, self.kept = k_at, kept
+        self._k_at, self.memory = k_at, memory
 
     @cached_property
     def k_at(self) -> Tensor:
@@ -97,10 +97,10 @@ class PagedRows:
 
 @dataclass(frozen=True)
 class ScatteredRows:
-    """One row of each of many requests whose keys lie anywhere, for one call: places[r] has their addresses and length."""
+    """One row of each of many requests whose keys lie anywhere, for one call. addresses[r]: of its keys, of its values, their length."""
 
     like: Stored  # one of them: its dtype and widths are those of all
-    places: Tensor
+    addresses: Tensor
 
 
 @dataclass
@@ -112,8 +112,8 @@ class KVCache:
     batched: PagedRows | ScatteredRows | None = None  # all segments for one call, where a plan prepared it
 
 
-class PagePool:
-    """The page numbers of all parts with one window, and their reference counts.
+class PageAllocator:
+    """The page numbers, tables and reference counts of the parts that share one window.
 
     A page is free, or has one reference for each table and each prefix cache that holds it.  window: the most positions that a query sees,
     its own included; None: all.  longest: the most pages of one text.
@@ -123,43 +123,44 @@ class PagePool:
         self.count, self.size, self.window, self.longest = count, size, window, longest
         self.free = list(range(count))[::-1]
         self.references = [0] * count
-        self.taken, self.clock = [0] * count, 0  # when each page was last allocated: rows read later are another request's
+        self.clock = 0  # allocations so far
+        self.allocated_at = [0] * count  # the clock when each page was last allocated: a late reader sees that its page is another's now
         self.tables: dict[object, Tensor] = {}  # of fixed length, so that a recorded plan may point to one
-        self.allocated: dict[object, list[int]] = {}  # the page numbers in a table,
-        self.first: dict[object, int] = {}  # from this place on: what came before was given back
-        self.kept: set[int] = set()  # by a prefix cache
-        self.idle = 0  # pages that only a prefix cache holds
+        self.allocated: dict[object, list[int]] = {}  # the page numbers in use of each request's table
+        self.first: dict[object, int] = {}  # the index in the table of the first of them: pages before it were freed under a window
+        self.cached: set[int] = set()  # pages that a prefix cache holds
+        self.idle = 0  # pages that a prefix cache alone holds
 
-    def fresh(self) -> int:
+    def pop_free(self) -> int:
         """Pop a free page. The caller adds the reference and fills it."""
         self.clock += 1
         page = self.free.pop()
-        self.taken[page] = self.clock
+        self.allocated_at[page] = self.clock
         return page
 
-    def take(self, page: int) -> None:
+    def add_reference(self, page: int) -> None:
         """Add a reference to a page."""
-        self.idle -= self.references[page] == 1 and page in self.kept
+        self.idle -= self.references[page] == 1 and page in self.cached
         self.references[page] += 1
 
-    def give(self, page: int) -> None:
+    def drop_reference(self, page: int) -> None:
         """Remove a reference from a page; without any it is free."""
         self.references[page] -= 1
-        self.idle += self.references[page] == 1 and page in self.kept
+        self.idle += self.references[page] == 1 and page in self.cached
         if not self.references[page]:
             self.free.append(page)
 
-    def keep(self, page: int) -> None:
-        """Give the prefix cache a reference to a page that a request has filled."""
-        assert self.references[page] and page not in self.kept
-        self.take(page)
-        self.kept.add(page)
+    def hold(self, page: int) -> None:
+        """Add the prefix cache's reference to a page that a request has filled."""
+        assert self.references[page] and page not in self.cached
+        self.add_reference(page)
+        self.cached.add(page)
 
-    def drop(self, page: int) -> None:
-        """Release a page from the prefix cache."""
+    def release_hold(self, page: int) -> None:
+        """Remove the prefix cache's reference from a page."""
         self.idle -= self.references[page] == 1
-        self.kept.remove(page)
-        self.give(page)
+        self.cached.remove(page)
+        self.drop_reference(page)
 
     def open(self, request: object, pages: Sequence[int], tokens: int) -> None:
         """Open a request's table of `tokens` tokens whose last pages are `pages`."""
@@ -167,51 +168,51 @@ class PagePool:
         self.tables[request] = torch.zeros(self.longest, dtype=torch.long)
         for i, page in enumerate(pages, self.first[request]):
             self.tables[request][i] = page
-            self.take(page)
+            self.add_reference(page)
 
     def page(self, request: object, i: int) -> int | None:
-        """Return the i-th page of a text, None if it was given back."""
+        """Return the number of a text's i-th page, None if it was freed under a window."""
         at = i - self.first[request]
         return self.allocated[request][at] if at >= 0 else None
 
     def put(self, request: object, i: int, page: int) -> None:
-        """Put `page` in the i-th place of a table, or append it."""
+        """Put `page` at index i of a table, or append it."""
         pages, at = self.allocated[request], i - self.first[request]
-        self.take(page)
+        self.add_reference(page)
         if at < len(pages):
-            self.give(pages[at])
+            self.drop_reference(pages[at])
         pages[at : at + 1] = [page]
         self.tables[request][i] = page
 
     def missing(self, request: object, length: int, tokens: int) -> tuple[list[int], int]:
-        """Return what a write from `length` up to `tokens` needs: the places of shared pages to copy, and the count of new pages."""
+        """Return what a write from `length` to `tokens` needs: table indices of shared pages to copy, the count of new pages."""
         pages, first, stop = self.allocated.get(request, []), self.first.get(request, 0), -(-tokens // self.size)
         have = first + len(pages)
         shared = [i for i in range(length // self.size, min(stop, have)) if self.references[pages[i - first]] > 1]
         return shared, max(0, stop - have)
 
     def oldest(self, length: int) -> int:
-        """Return the place of the first page that a query at position `length` may see."""
+        """Return the table index of the first page that a query at position `length` may see."""
         return 0 if self.window is None else max(0, length + 1 - self.window) // self.size
 
-    def give_back(self, request: object, length: int) -> None:
-        """Give back the pages that no query from position `length` on sees. Their numbers stay in the table, in bounds and unread."""
+    def free_outgrown(self, request: object, length: int) -> None:
+        """Free the pages that no query from position `length` on sees. Their numbers stay in the table, in bounds and unread."""
         pages, gone = self.allocated[request], self.oldest(length) - self.first[request]
         for page in pages[: max(0, gone)]:
-            self.give(page)
+            self.drop_reference(page)
         del pages[: max(0, gone)]
         self.first[request] += max(0, gone)
 
     def release(self, request: object) -> None:
         for page in self.allocated.pop(request, []):
-            self.give(page)
+            self.drop_reference(page)
         self.tables.pop(request, None)
         self.first.pop(request, None)
 
     def clear(self) -> None:
         """Free every page, whatever state the tables are in; in place, since recorded plans point to them."""
         self.free[:], self.references[:], self.idle = range(self.count - 1, -1, -1), [0] * self.count, 0
-        for book in (self.tables, self.allocated, self.first, self.kept):
+        for book in (self.tables, self.allocated, self.first, self.cached):
             book.clear()
 
     def slots(self, request: object, start: int, stop: int) -> Tensor:
@@ -219,10 +220,10 @@ class PagePool:
         at = torch.arange(start, stop)
         return self.tables[request][at // self.size] * self.size + at % self.size
 
-    def sound(self, kept: Iterable[int]) -> bool:
-        """True if every reference is a table's or one of `kept`, and a page is free exactly if it has none."""
-        kept = list(kept)
-        counted = Counter(kept)
+    def sound(self, cached: Iterable[int]) -> bool:
+        """True if every reference is a table's or of `cached`, and a page is free exactly if it has none."""
+        cached = list(cached)
+        counted = Counter(cached)
         for request, pages in self.allocated.items():
             counted.update(pages)
             if self.tables[request][self.first[request] :][: len(pages)].tolist() != pages:
@@ -232,17 +233,17 @@ class PagePool:
             len(free) == len(self.free)
             and self.references == [counted[p] for p in range(self.count)]
             and free == {p for p in range(self.count) if not counted[p]}
-            and sorted(self.kept) == sorted(kept)
-            and self.idle == sum(counted[p] == 1 for p in kept)
+            and sorted(self.cached) == sorted(cached)
+            and self.idle == sum(counted[p] == 1 for p in cached)
             and self.tables.keys() == self.allocated.keys() == self.first.keys()
         )
 
 
 class PagedCache:
-    """The KV cache of all requests, in pages of `size` rows. A request has a table of pages; every part has pools for the same tables.
+    """The KV cache of all requests, in pages of `size` rows. Parts with the same window share an allocator; every part has its own pools.
 
-    count: pages of the parts without a window, 0 if there are none.  counts: {window: pages} of the parts with one, which have tables of
-    their own and give pages back as a text grows.  longest: the most tokens of one text.
+    count: pages of the parts without a window, 0 if there are none.  counts: {window: pages} of the parts with one, whose pages are freed
+    as a text grows.  longest: the most tokens of one text.  pools: the tensors [pages * size, ...] that the pages are rows of.
     """
 
     def __init__(self, count: int = 64, size: int = 16, counts: Mapping[int, int] | None = None, longest: int | None = None) -> None:
@@ -250,31 +251,29 @@ class PagedCache:
         each.update((counts or {}).items())
         self.size = size
         self.longest = max(each.values()) * size if longest is None else longest
-        self.groups = {window: PagePool(n, size, window, -(-self.longest // size)) for window, n in each.items()}
-        self.windowed = [group for window, group in self.groups.items() if window is not None]
+        self.allocators = {window: PageAllocator(n, size, window, -(-self.longest // size)) for window, n in each.items()}
+        self.windowed = [allocator for window, allocator in self.allocators.items() if window is not None]
         self.count = sum(each.values())
-        first = next(iter(self.groups.values()))
-        self.free, self.tables, self.allocated = first.free, first.tables, first.allocated  # all pages, in a model without windows
         self.length: dict[object, int] = {}
-        self.together: dict[object, int] = {}  # the first tokens of a request that are read as one text, where the engine says so
+        self.angle_length: dict[object, int] = {}  # of a request: the least text length that rotary scaling assumes for it
         self.pools: dict[nn.Module, Stored] = {}
         self.memory: dict[tuple[nn.Module, object], tuple[Stored, Tensor, bool]] = {}  # and whether padded
 
     @property
     def free_pages(self) -> int:
         """Return the number of free pages."""
-        return sum(len(group.free) for group in self.groups.values())
+        return sum(len(allocator.free) for allocator in self.allocators.values())
 
-    def missing(self, request: object, tokens: int) -> list[tuple[PagePool, list[int], int]]:
-        """Return what `reserve` would do: for each pool that lacks pages, the places to copy and the count to add."""
+    def missing(self, request: object, tokens: int) -> list[tuple[PageAllocator, list[int], int]]:
+        """Return what `reserve` would do: for each allocator that lacks pages, the table indices to copy and the count to add."""
         length = self.length.get(request, 0)
-        lack = ((group, *group.missing(request, length, tokens)) for group in self.groups.values())
-        return [(group, shared, new) for group, shared, new in lack if shared or new or tokens > self.longest]
+        lack = ((allocator, *allocator.missing(request, length, tokens)) for allocator in self.allocators.values())
+        return [(allocator, shared, new) for allocator, shared, new in lack if shared or new or tokens > self.longest]
 
     def fits(self, request: object, tokens: int) -> bool:
         """True if `reserve` would succeed now."""
         lack = self.missing(request, tokens)
-        return tokens <= self.longest and all(len(shared) + new <= len(group.free) for group, shared, new in lack)
+        return tokens <= self.longest and all(len(shared) + new <= len(allocator.free) for allocator, shared, new in lack)
 
     def reserve(self, request: object, tokens: int) -> None:
         """Give the request pages for `tokens` tokens in all, so that a forward allocates nothing. A UseError if too few are free.
@@ -282,83 +281,80 @@ class PagedCache:
         Pages from its length on become its own: shared ones are copied.
         """
         lack = self.missing(request, tokens)
-        for group, shared, new in lack:
-            if tokens > self.longest or len(shared) + new > len(group.free):
-                raise UseError("pages.full", pages=group.count, size=self.size, request=request, tokens=tokens)
+        for allocator, shared, new in lack:
+            if tokens > self.longest or len(shared) + new > len(allocator.free):
+                raise UseError("pages.full", pages=allocator.count, size=self.size, request=request, tokens=tokens)
         self.length.setdefault(request, 0)
-        for group in self.groups.values():
-            if request not in group.tables:
-                group.open(request, (), 0)
-        for group, shared, new in lack:
+        for allocator in self.allocators.values():
+            if request not in allocator.tables:
+                allocator.open(request, (), 0)
+        for allocator, shared, new in lack:
             if shared:
-                self.copy(group, request, shared)
-            have = group.first[request] + len(group.allocated[request])
+                self.copy(allocator, request, shared)
+            have = allocator.first[request] + len(allocator.allocated[request])
             for i in range(have, have + new):
-                group.put(request, i, group.fresh())
+                allocator.put(request, i, allocator.pop_free())
 
-    def copy(self, group: PagePool, request: object, places: Sequence[int]) -> None:
-        """Replace the pages in these places of a request's table by copies of its own."""
-        old, new = [group.allocated[request][i - group.first[request]] for i in places], [group.fresh() for _ in places]
+    def copy(self, allocator: PageAllocator, request: object, indices: Sequence[int]) -> None:
+        """Replace the pages at these indices of a request's table by copies of its own."""
+        old, new = [allocator.allocated[request][i - allocator.first[request]] for i in indices], [allocator.pop_free() for _ in indices]
         for part, pools in self.pools.items():
-            if self.of(part) is group:
+            if self.of(part) is allocator:
                 for pool in pools:
                     rows = pool.unflatten(0, (-1, self.size))
                     rows[new] = rows[old]
-        for i, page in zip(places, new, strict=True):
-            group.put(request, i, page)
+        for i, page in zip(indices, new, strict=True):
+            allocator.put(request, i, page)
 
     def advance(self, request: object, length: int) -> None:
-        """Set the request's stored length, and give back pages that no later query sees."""
+        """Set the request's stored length, and free the pages that no later query sees."""
         self.length[request] = length
-        for group in self.windowed:
-            group.give_back(request, length)
+        for allocator in self.windowed:
+            allocator.free_outgrown(request, length)
 
     def begin(self, request: object, pages: Mapping[int | None, Sequence[int]], tokens: int) -> None:
         """Start a request whose first `tokens` tokens are stored already. pages: {window: the last pages that they fill}."""
         assert request not in self.length
-        for window, group in self.groups.items():
-            group.open(request, pages.get(window, ()), tokens)
+        for window, allocator in self.allocators.items():
+            allocator.open(request, pages.get(window, ()), tokens)
         self.length[request] = tokens
 
     def fork(self, request: object, new: object) -> None:
         """Start `new` with the stored tokens of `request`. Both share pages until one of them writes."""
         n = self.length[request]
-        pages = {r: group.allocated[request][: -(-n // self.size) - group.first[request]] for r, group in self.groups.items()}
+        last = -(-n // self.size)
+        pages = {window: a.allocated[request][: last - a.first[request]] for window, a in self.allocators.items()}
         self.begin(new, pages, n)
-        if request in self.together:
-            self.together[new] = self.together[request]
+        if request in self.angle_length:
+            self.angle_length[new] = self.angle_length[request]
         for part, owner in list(self.memory):
             if owner == request:
                 self.memory[part, new] = self.memory[part, request]
 
     def release(self, request: object) -> None:
         """Forget a request and free its pages. Does nothing for one that has none."""
-        for group in self.groups.values():
-            group.release(request)
+        for allocator in self.allocators.values():
+            allocator.release(request)
         self.length.pop(request, None)
-        self.together.pop(request, None)
+        self.angle_length.pop(request, None)
         for key in [k for k in self.memory if k[1] == request]:
             del self.memory[key]
 
     def holders(self) -> set[object]:
         """Return every request that has a table."""
-        noted = (self.length, self.together, *(table for g in self.groups.values() for table in (g.tables, g.allocated, g.first)))
+        noted = (self.length, self.angle_length, *(table for g in self.allocators.values() for table in (g.tables, g.allocated, g.first)))
         return {request for table in noted for request in table} | {request for _, request in self.memory}
 
     def clear(self) -> None:
         """Free every page, whatever state the tables are in. The pools stay, since recorded plans point to them."""
-        for group in self.groups.values():
-            group.clear()
-        for book in (self.length, self.together, self.memory):
+        for allocator in self.allocators.values():
+            allocator.clear()
+        for book in (self.length, self.angle_length, self.memory):
             book.clear()
 
-    def of(self, part: nn.Module) -> PagePool:
-        """Return the pool of page numbers for a part, by its `window`."""
-        return self.groups.get(getattr(part, "window", None)) or self.groups[None]
-
-    def slots(self, request: object, start: int, stop: int) -> Tensor:
-        """Return the rows of these positions in the pools of parts without a window: LongTensor [stop - start]."""
-        return next(iter(self.groups.values())).slots(request, start, stop)
+    def of(self, part: nn.Module) -> PageAllocator:
+        """Return the allocator for a part, by its `window`."""
+        return self.allocators.get(getattr(part, "window", None)) or self.allocators[None]
 
     def pool(self, part: nn.Module, like: Stored) -> Stored:
         """Return the pools of a part, made at its first store: [pages * size, ...] for each tensor of `like` [B T ...]."""
@@ -374,13 +370,13 @@ class PagedCache:
         """Return the bytes of the request's pages in all pools, shared or not."""
         return sum(len(self.of(part).allocated[request]) * self.size * row_bytes(pools) for part, pools in self.pools.items())
 
-    def sound(self, kept: Mapping[int | None, Iterable[int]] | None = None) -> bool:
-        """True if every page is accounted for. kept: {window: the pages that a prefix cache holds}."""
+    def sound(self, cached: Mapping[int | None, Iterable[int]] | None = None) -> bool:
+        """True if every page is accounted for. cached: {window: the pages that a prefix cache holds}."""
         texts = all(g.oldest(n) >= g.first[r] and -(-n // g.size) <= g.first[r] + len(g.allocated[r]) for g, r, n in self._texts())
-        return texts and all(group.sound((kept or {}).get(window, ())) for window, group in self.groups.items())
+        return texts and all(allocator.sound((cached or {}).get(window, ())) for window, allocator in self.allocators.items())
 
-    def _texts(self) -> Iterator[tuple[PagePool, object, int]]:
-        return ((g, r, n) for g in self.groups.values() for r, n in self.length.items())
+    def _texts(self) -> Iterator[tuple[PageAllocator, object, int]]:
+        return ((g, r, n) for g in self.allocators.values() for r, n in self.length.items())
 
 
 def row_bytes(pools: Stored) -> int:

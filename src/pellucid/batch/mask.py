@@ -1,9 +1,9 @@
-"""The mask and the bias of attention scores: two functions of positions, composed with `&`.
+"""The mask and the bias of attention scores: two functions of positions. `&` lets a query see what both masks let it see.
 
     causal & window(4)                       # itself and the three before it
     replace(causal, bias=alibi(slopes))      # the same, and a slope by distance
 
-It becomes a tensor only inside a reference. Padding is position -1 and is never seen; a row that may see nothing gives 0.
+It becomes a tensor only inside an op's reference. Padding is position -1 and is never seen; a row that sees nothing gives 0.
 A Band, an AlibiBias and a RelativeBias are plain data as well, which a kernel takes as numbers.
 """
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid.config import Alibi, Buckets
+from pellucid.errors import UseError
 from pellucid.watching.tap import Settings
 
 Allowed = Callable[[Tensor, Tensor], Tensor]
@@ -24,9 +25,9 @@ Allowed = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Band:
-    """A mask given by four numbers: causal (keys before `until` are always visible), sliding `window`, `chunk` size.
+    """A mask given by numbers: causal (keys before `until` count as past), a sliding `window`, the size of a `chunk`.
 
-    With neither of them, every key is visible. Both functions take positions q and k that broadcast.
+    With none of them, every key is visible. Called with positions q and k that broadcast, it says which pairs are.
     """
 
     causal: bool = False
@@ -91,6 +92,9 @@ class Mask:
         return self.bias.settings() if isinstance(self.bias, AlibiBias | RelativeBias) else {}
 
     def __and__(self, other: "Mask") -> "Mask":
+        """Let a query see what both masks let it see. A UseError if `other` changes scores: write `replace(mask, bias=...)` for that."""
+        if any(x is not None for x in (other.bias, other.cap, other.sinks, other.by_segment)):
+            raise UseError("mask.scores")
         return replace(self, allowed=both(self.allowed, other.allowed))
 
     def materialize(self, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -163,19 +167,19 @@ def alibi(slopes: Tensor | list[float], spec: Alibi = PLAIN) -> AlibiBias:
     return AlibiBias(torch.as_tensor(slopes, dtype=torch.float64, device="cpu"), spec)
 
 
-def bucket(distance: Tensor, count: int, max_distance: int, two_sided: bool) -> Tensor:
+def bucket(distance: Tensor, count: int, reach: int, bidirectional: bool) -> Tensor:
     """Return T5's bucket of distance = k - q, arXiv 1910.10683: half are exact, the rest grow as the logarithm.
 
-    The table was trained with float32 logarithms, so this integer is always taken from them (`log` of a long is float32).
+    The table was trained with float32 logarithms, so this integer is always taken from them.
     """
     side: Tensor | int = 0
-    if two_sided:
+    if bidirectional:
         count //= 2
         side, distance = (distance > 0).long() * count, distance.abs()
     else:
         distance = (-distance).clamp(min=0)
     exact = count // 2
-    grown = torch.log(distance.clamp(min=1) / exact) / math.log(max_distance / exact) * (count - exact)
+    grown = torch.log(distance.clamp(min=1).float() / exact) / math.log(reach / exact) * (count - exact)
     far = exact + grown.long()
     return side + torch.where(distance < exact, distance, far.clamp(max=count - 1))
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import KVCache, Paged, PagedCache, PagePool, Segment, Span, Stored
+from pellucid.batch.kv_cache import KVCache, PageAllocator, Paged, PagedCache, Segment, Span, Stored
 from pellucid.batch.mask import Mask
 from pellucid.errors import UseError
 
@@ -68,7 +68,7 @@ class Step:
         return Step(torch.cat(at)[None], tuple(spans), pages)
 
     @property
-    def places(self) -> Tensor:
+    def position_ids(self) -> Tensor:
         """Return positions that may index a table: padding reads row 0, and its result is never read."""
         return self.positions.clamp(min=0) if self.padded else self.positions
 
@@ -76,7 +76,7 @@ class Step:
         """Return the length of each row's text when the row is read, [B T] or [B 1]: at least up to the row itself."""
         if not self.spans:
             return self.positions.amax(-1, keepdim=True) + 1
-        together = self.pages.together if self.pages is not None else {}
+        together = self.pages.angle_length if self.pages is not None else {}
         lengths = [together.get(s.request, s.end) for s in self.spans]
         sizes = torch.tensor([s.stop - s.start for s in self.spans])
         return torch.maximum(torch.tensor(lengths).repeat_interleave(sizes)[None].to(self.positions.device), self.positions + 1)
@@ -107,31 +107,31 @@ class Step:
         at = self.positions[:, rows]
         return Segment(s.request, rows, at, lambda: at, lambda: tuple(n[:, rows] for n in new), True)
 
-    def _append(self, group: PagePool, pools: Stored, new: Stored) -> KVCache:
+    def _append(self, allocator: PageAllocator, pools: Stored, new: Stored) -> KVCache:
         device = self.positions.device
         spans = self.spans
-        slots = self.shared((group, "new"), lambda: torch.cat([group.slots(s.request, s.before, s.end) for s in spans]).to(device))
+        slots = self.shared((allocator, "new"), lambda: torch.cat([allocator.slots(s.request, s.before, s.end) for s in spans]).to(device))
         for pool, n in zip(pools, new, strict=True):
             pool.index_copy_(0, slots, n[0])
-        return KVCache([self._page(group, pools, s) for s in spans], new)
+        return KVCache([self._page(allocator, pools, s) for s in spans], new)
 
-    def _page(self, group: PagePool, pools: Stored, s: Span) -> Segment:
-        device, start = self.positions.device, group.first[s.request] * group.size
-        once, key = self.once, (group, s.request, "slots")  # not self, which may hold the segment: a circle would keep the weights
-        numbers, clock = self.shared((group, s.request), lambda: (list(group.allocated[s.request]), group.clock))
+    def _page(self, allocator: PageAllocator, pools: Stored, s: Span) -> Segment:
+        device, start = self.positions.device, allocator.first[s.request] * allocator.size
+        once, key = self.once, (allocator, s.request, "slots")  # not self, which may hold the segment: a circle would keep the weights
+        numbers, clock = self.shared((allocator, s.request), lambda: (list(allocator.allocated[s.request]), allocator.clock))
 
         def slots() -> Tensor:
             at = torch.arange(s.end - start)
-            return (torch.tensor(numbers)[at // group.size] * group.size + at % group.size).to(device)
+            return (torch.tensor(numbers)[at // allocator.size] * allocator.size + at % allocator.size).to(device)
 
         def read() -> Stored:
-            if any(group.taken[page] > clock for page in numbers):  # a watch reads late
+            if any(allocator.allocated_at[page] > clock for page in numbers):  # a watch reads late
                 raise UseError("past.gone", request=s.request, end=s.end)
             if key not in once:
                 once[key] = slots()
             return tuple(p[once[key]][None] for p in pools)
 
-        rows, paged = slice(s.start, s.stop), Paged(pools, group.tables[s.request], group.size, s.end, start)
+        rows, paged = slice(s.start, s.stop), Paged(pools, allocator.tables[s.request], allocator.size, s.end, start)
         return Segment(s.request, rows, self.positions[:, rows], lambda: torch.arange(start, s.end, device=device)[None], read, True, paged)
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
@@ -149,7 +149,7 @@ class Step:
 
     def _remembered(self, s: Span, stored: Stored, at: Tensor, padded: bool) -> Segment:
         rows = slice(s.start, s.stop)
-        return Segment(s.request, rows, self.positions[:, rows], lambda: at, lambda: stored, kept=() if padded else stored)
+        return Segment(s.request, rows, self.positions[:, rows], lambda: at, lambda: stored, memory=() if padded else stored)
 
 
 def spans_of(steps: tuple[Step, ...], length: str) -> tuple[Span, ...]:

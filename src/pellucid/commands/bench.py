@@ -116,7 +116,7 @@ def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Progress]
 
     def run(module: "Decoder", bill: "Bill", new: int, threads: int, progress: "Progress") -> "Against":
         ids, dtype = tokens(bill), next(module.parameters()).dtype
-        mine = peers.our_turn(Engine.of(module, len(ids) + new + 1, cached=False), ids, new + 1)
+        mine = peers.our_turn(Engine.of(module, len(ids) + new + 1, prefix_cache=False), ids, new + 1)
         if file is not None:
             other = peers.llama_turn(file, threads, bill.config.vocab, ids, new + 1)
         else:

@@ -132,7 +132,7 @@ def read(module: Decoder | EncoderDecoder, requests: list[Request], rows: int, t
         pages = PagedCache(sum(-(-t.request.budget // size) for t in batch), size)
         forward = Forward(module, pages, deterministic=True)
         for t in batch:
-            pages.together[t.key] = len(t.request.prompt)
+            pages.angle_length[t.key] = len(t.request.prompt)
         while chunks := next_chunks(batch, rows, module.config.prefix):
             for t, logits in forward(chunks).items():
                 logits_of[t.number].append(logits.clone())

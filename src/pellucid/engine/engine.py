@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from pellucid.batch.kv_cache import PagedCache, most_pages, windows_of
 from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward
-from pellucid.engine.memory import Memory, bounds, edited
+from pellucid.engine.memory import Memory, edits, restart_lengths
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
 from pellucid.engine.scheduler import Queue, SchedulerLimits, Storage, schedule
 from pellucid.errors import UseError
@@ -103,24 +103,24 @@ class Engine:
         tokens: int,
         limits: SchedulerLimits | None = None,
         size: int = PAGE,
-        cached: bool = True,
+        prefix_cache: bool = True,
         keep_all: bool = False,
         deterministic: bool = False,
     ) -> "Engine":
         """Make an engine with its own pages of `size` rows, for `tokens` tokens in all.
 
-        cached: keep the pages of ended texts as a prefix cache.
+        prefix_cache: keep the pages of ended texts for texts that begin alike.
         keep_all: compute the logits of all rows and give no page back, for a watch that reads them later.
         deterministic: a text has the same log-probabilities, bit for bit, in any batch, with any chunks of its prompt and any cache.
         Raises UseError, which names the obstacle, if the machine or the model does not allow that.
         """
         if deterministic:
             require(module)
-        limits = replace(limits or SchedulerLimits(), uncut=module.config.prefix)
+        limits = replace(limits or SchedulerLimits(), whole_prompts=module.config.prefix)
         pages = pages_for(module, -(-tokens // size), limits, size, keep_all)
         engine = Engine(
             Forward(module, pages, keep_all, deterministic),
-            Memory(module, pages, cached, keep_all),
+            Memory(module, pages, prefix_cache, keep_all),
             limits,
             pages.longest,
             lambda request: check(module, request),
@@ -198,7 +198,7 @@ class Engine:
         chunks = schedule(self.queue, self.storage, self.limits)
         if chunks:
             logits = self.run(chunks)
-            changed = edited()
+            changed = edits()  # then the rows of this step serve no other request
             for s, rows in chunks.items():
                 s.edited |= changed
                 self.process_logits(s, rows, logits[s])
@@ -275,7 +275,8 @@ class Engine:
     def sample(self, s: Sequence, logits: Tensor) -> None:
         """Sample the next token of a sequence from its logits [V], and emit it, or an error if they are not finite."""
         request, scores = s.request, tuple(s.scores) if not s.written else ()
-        best, s.best = top(logits) if s.best is None else s.best, None
+        best = top(logits) if s.best is None else s.best  # the largest logit's number; a recorded plan may have found it
+        s.best = None
         if not isfinite(largest := float(logits[best])):  # a NaN is larger than all
             error = UseError("generate.finite", request=s.number, step=s.written, found=largest, path=self.diagnose(s))
             return self.emit(s, Output(s.number, s.index, Token(best), "error", error, scores))
@@ -293,7 +294,8 @@ def pages_for(module: Decoder | EncoderDecoder, count: int, limits: SchedulerLim
     """Make `count` pages of `size` rows, and fewer for layers with a window, which give pages back as a text grows."""
     windows = {None} if keep_all else windows_of(module)
     short = {w: min(count, limits.running * most_pages(w, limits.rows, size)) for w in windows if w is not None}
-    outgrown = sum(-(-bound // size) for bound in bounds(module)) if keep_all else 0
+    # a text that outgrows one of these lengths is computed again from its start, and its old pages are kept as well
+    outgrown = sum(-(-length // size) for length in restart_lengths(module)) if keep_all else 0
     return PagedCache(count + outgrown if None in windows else 0, size, short, count * size)
 
 
@@ -321,9 +323,9 @@ def generate(
     if not requests:
         return
     tokens, texts = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests), sum(r.n for r in requests)
-    limits = SchedulerLimits(max(ROWS, texts), texts, len(requests), module.config.prefix)
+    limits = SchedulerLimits(rows=max(ROWS, texts), running=texts, waiting=len(requests), whole_prompts=module.config.prefix)
     free = [] if free is None else free
-    tokens = max(tokens, KEPT) if cached else tokens  # untouched memory is not resident
+    tokens = max(tokens, KEPT) if cached else tokens  # on a CPU, zeros that are never written cost no memory
     engine = pop_idle(free, tokens, deterministic) or Engine.of(module, tokens, limits, deterministic=deterministic)
     engine.count, engine.limits = 0, limits
     if not cached:
@@ -337,7 +339,7 @@ def generate(
     finally:  # also if the caller stops early
         for number in numbers:
             engine.cancel(number)
-        engine.receive()
+        engine.receive()  # acts on the cancellations
         engine.emitted = []
         if not cached:
             engine.storage.forget()

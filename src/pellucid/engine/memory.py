@@ -22,28 +22,28 @@ from pellucid.watching.tap import here
 class Memory:
     """The pages of a model's texts; implements scheduler.Storage.
 
-    cached: keep the pages of ended texts until other texts need them.
-    keep_outgrown: keep a text's rows when it outgrows a bound, for a watch that reads them later.
+    prefix_cache: keep the pages of ended texts until other texts need them.
+    keep_outgrown: keep a text's rows when it outgrows a restart length, for a watch that reads them later.
     """
 
-    def __init__(self, module: Decoder | EncoderDecoder, pages: PagedCache, cached: bool = True, keep_outgrown: bool = False) -> None:
+    def __init__(self, module: Decoder | EncoderDecoder, pages: PagedCache, prefix_cache: bool = True, keep_outgrown: bool = False) -> None:
         self.module, self.pages, self.keep_outgrown = module, pages, keep_outgrown
-        self.cache = PrefixCache(pages) if cached and not module.config.prefix else None  # a row of a prefix depends on later tokens
+        self.cache = PrefixCache(pages) if prefix_cache and not module.config.prefix else None  # a row of a prefix depends on later tokens
         self.dynamic = sorted({s.original for s in scalings(module) if isinstance(s, Dynamic)})
-        self.bounds = bounds(module)
+        self.restart_lengths = restart_lengths(module)
 
     def root(self, sequence: Sequence) -> Hashable:
         """Return everything that a stored row depends on, besides its token and earlier ones: weights, source, rotary frequencies."""
-        place, together = addresses(map(memory, self.module.parameters())), self.together(sequence)
-        frequencies = *(max(together, original) for original in self.dynamic), *(together > bound for bound in self.bounds)
+        place, length = addresses(map(memory, self.module.parameters())), self.angle_length(sequence)
+        frequencies = *(max(length, original) for original in self.dynamic), *(length > restart for restart in self.restart_lengths)
         return self.module.edition, place, sequence.request.source, frequencies
 
-    def together(self, sequence: Sequence) -> int:
-        """Return the number of first tokens that count as one text: the prompt, and all up to the first beyond a bound."""
-        return max(len(sequence.request.prompt), *(bound + 1 for bound in self.bounds if len(sequence.tokens) > bound), 0)
+    def angle_length(self, sequence: Sequence) -> int:
+        """Return the least text length that rotary scaling assumes: the prompt's, or one more than the last outgrown restart length."""
+        return max(len(sequence.request.prompt), *(length + 1 for length in self.restart_lengths if len(sequence.tokens) > length), 0)
 
     def outgrown(self, sequence: Sequence) -> bool:
-        return bool(self.bounds) and self.pages.together[sequence.key] != self.together(sequence)
+        return bool(self.restart_lengths) and self.pages.angle_length[sequence.key] != self.angle_length(sequence)
 
     def reopen(self, sequence: Sequence) -> int:
         if self.keep_outgrown:
@@ -55,9 +55,9 @@ class Memory:
         key, stored = sequence.key, 0
         if self.cache is not None:
             sequence.root = self.root(sequence)  # set here: a text begun under old weights is not kept under new ones
-            if not sequence.request.scored and not edited():
+            if not sequence.request.scored and not edits():
                 stored = self.cache.start(key, sequence.root, sequence.tokens)
-        self.pages.together[key] = self.together(sequence)
+        self.pages.angle_length[key] = self.angle_length(sequence)
         self.pages.reserve(key, stored)
         return stored
 
@@ -102,11 +102,11 @@ def scalings(module: Decoder | EncoderDecoder) -> Iterator[object]:
     return (rope.scaling for rope in ropes if rope is not None)
 
 
-def bounds(module: Decoder | EncoderDecoder) -> list[int]:
+def restart_lengths(module: Decoder | EncoderDecoder) -> list[int]:
     """Return the lengths beyond which a text is computed again from its start."""
     return sorted({s.original for s in scalings(module) if isinstance(s, LongRope)})
 
 
-def edited() -> bool:
+def edits() -> bool:
     """True if a watch of this thread edits tensors."""
     return any(w.edit for w in here.watches)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import KVCache, PagedCache, PagedRows, PagePool, ScatteredRows, Span, Stored
+from pellucid.batch.kv_cache import KVCache, PageAllocator, PagedCache, PagedRows, ScatteredRows, Span, Stored
 from pellucid.batch.step import Step
 from pellucid.engine.replay_trace import TapRecorder
 from pellucid.nn.attention import CrossAttention
@@ -35,34 +35,34 @@ from pellucid.watching.tap import here, seen_by
 class DecodeStep(Step):
     """The step of one new row of each request, with its positions and tables of pages in a plan's buffers."""
 
-    tables: Mapping[PagePool, Tensor] = field(default_factory=dict)
+    tables: Mapping[PageAllocator, Tensor] = field(default_factory=dict)
     lengths: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
     memories: Tensor = field(default_factory=lambda: torch.empty(0, 0, 3, dtype=torch.long))
     cross_attention: tuple[nn.Module, ...] = ()
-    kv_caches: list[tuple[KVCache, PagePool, Stored]] = field(default_factory=list)
+    kv_caches: list[tuple[KVCache, PageAllocator, Stored]] = field(default_factory=list)
 
     def totals(self) -> Tensor:
         return self.lengths
 
-    def _append(self, group: PagePool, pools: Stored, new: Stored) -> KVCache:
-        tables, size = self.tables[group], group.size
+    def _append(self, allocator: PageAllocator, pools: Stored, new: Stored) -> KVCache:
+        tables, size = self.tables[allocator], allocator.size
         if not all(native.fits_store(n, pool, tables, self.positions) for pool, n in zip(pools, new, strict=True)):
-            return super()._append(group, pools, new)
+            return super()._append(allocator, pools, new)
         for pool, n in zip(pools, new, strict=True):
             native.store(n, pool, tables, self.positions, size)
-        kv_cache = KVCache([self._page(group, pools, s) for s in self.spans], new, PagedRows(pools, tables, size, self.positions))
-        self.kv_caches.append((kv_cache, group, pools))
+        kv_cache = KVCache([self._page(allocator, pools, s) for s in self.spans], new, PagedRows(pools, tables, size, self.positions))
+        self.kv_caches.append((kv_cache, allocator, pools))
         return kv_cache
 
     def set_spans(self, spans: tuple[Span, ...]) -> None:
         """Make this the step of other requests, or a later step of the same: set the segments of every KVCache that it returned."""
         self.spans, self.once = spans, {}
-        for kv_cache, group, pools in self.kv_caches:
-            kv_cache.segments[:] = [self._page(group, pools, s) for s in spans]
+        for kv_cache, allocator, pools in self.kv_caches:
+            kv_cache.segments[:] = [self._page(allocator, pools, s) for s in spans]
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
         kv_cache = super().memory(part, make)
-        if part in self.cross_attention and all(p.kept for p in kv_cache.segments):
+        if part in self.cross_attention and all(p.memory for p in kv_cache.segments):
             kv_cache.batched = ScatteredRows(kv_cache.new, self.memories[:, self.cross_attention.index(part)])
         return kv_cache
 
@@ -78,7 +78,7 @@ class StepBuffers:
     def __init__(self, n: int, pages: PagedCache, cross_attention: int) -> None:
         self.tokens, self.positions = torch.zeros(1, n, dtype=torch.long), torch.zeros(1, n, dtype=torch.long)
         self.lengths = torch.zeros(1, n, dtype=torch.long)
-        self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.groups.values()}
+        self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.allocators.values()}
         self.memories = torch.zeros(n, cross_attention, 3, dtype=torch.long)
         self.plan: native.Plan | None = None
         self.recorder: TapRecorder | None = None
@@ -91,10 +91,10 @@ class StepBuffers:
         self.tokens.numpy()[0] = list(feed.values())  # numpy writes a few numbers in a sixth of torch's time
         self.positions.numpy()[0] = positions
         self.lengths.numpy()[0] = [max(together.get(r, 0), at + 1) for r, at in zip(feed, positions, strict=True)]
-        for group, tables in self.tables.items():
-            filled, rows = max(positions) // group.size + 1, tables.numpy()
+        for allocator, tables in self.tables.items():
+            filled, rows = max(positions) // allocator.size + 1, tables.numpy()
             for i, request in enumerate(feed):
-                rows[i, :filled] = group.tables[request].numpy()[:filled]
+                rows[i, :filled] = allocator.tables[request].numpy()[:filled]
 
 
 class Plans:
@@ -126,7 +126,7 @@ class Plans:
         if n > native.ROWS or self.device.type != "cpu":
             return self.batch(feed)
         buffers = self.buffers_for(n)
-        buffers.set(feed, before, pages.together)
+        buffers.set(feed, before, pages.angle_length)
         if self.cross_attention:
             torch.stack([self.memory_addresses(r) for r in feed], out=buffers.memories)
         spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))
@@ -180,7 +180,7 @@ class Plans:
         known, rows = self.kv_addresses.get(request, (None, torch.empty(0)))
         if known is not first:
             rows = torch.tensor([native.kv_address(memory[part, request][0]) for part in self.cross_attention])
-            alive = {r: w for r, w in self.kv_addresses.items() if r in self.pages.tables}
+            alive = {r: w for r, w in self.kv_addresses.items() if r in self.pages.length}
             self.kv_addresses = {**alive, request: (first, rows)}
         return rows
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
-from pellucid.batch.kv_cache import PagedCache, PagePool
+from pellucid.batch.kv_cache import PageAllocator, PagedCache
 
 Window = int | None
 
@@ -23,7 +23,7 @@ def edge(tokens: Sequence[int]) -> Hashable:
 
 
 class Node:
-    """One page of a text, and the pages after it. pages: its number in each group that still has it, by window."""
+    """One page of a text, and the pages after it. pages: its number in each allocator that still has it, by window."""
 
     __slots__ = ("above", "children", "edge", "pages")
 
@@ -38,7 +38,8 @@ class PrefixCache:
 
     def __init__(self, pages: PagedCache) -> None:
         self.pages, self.top = pages, Node()
-        self.recent = {window: OrderedDict[Node, None]() for window in pages.groups}  # nodes that hold a page, least recently used first
+        # nodes that hold a page, least recently used first
+        self.recent = {window: OrderedDict[Node, None]() for window in pages.allocators}
         self.looked = self.hits = self.evictions = 0
 
     def start(self, request: object, key: Hashable, tokens: Sequence[int]) -> int:
@@ -46,14 +47,14 @@ class PrefixCache:
         path = self.find(key, tokens)
         n = len(path) * self.pages.size
         self.looked, self.hits = self.looked + len(tokens), self.hits + n
-        self.pages.begin(request, {r: [node.pages[r] for node in path[g.oldest(n) :]] for r, g in self.pages.groups.items()}, n)
+        self.pages.begin(request, {r: [node.pages[r] for node in path[g.oldest(n) :]] for r, g in self.pages.allocators.items()}, n)
         self.use(path, n)
         return n
 
     def find(self, key: Hashable, tokens: Sequence[int]) -> list[Node]:
-        """Return the longest path along these tokens after which every group has all keys that the next query sees."""
-        size, groups = self.pages.size, self.pages.groups.items()
-        node, path, best, unbroken = self.top.children.get(key), list[Node](), 0, dict.fromkeys(self.pages.groups, 0)
+        """Return the longest path along these tokens after which every allocator has all keys that the next query sees."""
+        size, groups = self.pages.size, self.pages.allocators.items()
+        node, path, best, unbroken = self.top.children.get(key), list[Node](), 0, dict.fromkeys(self.pages.allocators, 0)
         for i in range((len(tokens) - 1) // size):
             node = node and node.children.get(edge(tokens[i * size : (i + 1) * size]))
             if node is None:
@@ -72,52 +73,54 @@ class PrefixCache:
             node = node.children.setdefault(name, Node(node, name))
             path.append(node)
         for i, node in enumerate(path[1:]):
-            for window, group in self.pages.groups.items():
-                self.share(node, group, request, i, group.page(request, i), self.recent[window])
+            for window, allocator in self.pages.allocators.items():
+                self.share(node, allocator, request, i, allocator.page(request, i), self.recent[window])
         self.use(path[1:], length)
         self.prune(node)
 
-    def share(self, node: Node, group: PagePool, request: object, i: int, own: int | None, recent: OrderedDict[Node, None]) -> None:
+    def share(
+        self, node: Node, allocator: PageAllocator, request: object, i: int, own: int | None, recent: OrderedDict[Node, None]
+    ) -> None:
         """Add one page of the request to the node of its tokens, or point the request to the node's page."""
-        kept = node.pages.get(group.window)
+        kept = node.pages.get(allocator.window)
         if own is None or own == kept:
             return
         if kept is not None:
-            group.put(request, i, kept)
+            allocator.put(request, i, kept)
         else:
-            group.keep(own)
-            node.pages[group.window] = own
+            allocator.hold(own)
+            node.pages[allocator.window] = own
             recent[node] = None
 
     def use(self, path: Sequence[Node], length: int) -> None:
         """Mark the pages of a path that a query at `length` sees as recently used, the first ones last."""
         for window, recent in self.recent.items():
-            for node in reversed(path[self.pages.groups[window].oldest(length) :]):
+            for node in reversed(path[self.pages.allocators[window].oldest(length) :]):
                 if node in recent:
                     recent.move_to_end(node)
 
     def can_grow(self, request: object, tokens: int) -> bool:
         """True if the request can grow to `tokens`. Evicts unreferenced cache pages if that makes it fit."""
-        lack = [(group, len(shared) + new) for group, shared, new in self.pages.missing(request, tokens)]
-        if tokens > self.pages.longest or any(n > len(group.free) + group.idle for group, n in lack):
+        lack = [(allocator, len(shared) + new) for allocator, shared, new in self.pages.missing(request, tokens)]
+        if tokens > self.pages.longest or any(n > len(allocator.free) + allocator.idle for allocator, n in lack):
             return False
-        for group, n in lack:
-            while len(group.free) < n:
-                self.evict(group)
+        for allocator, n in lack:
+            while len(allocator.free) < n:
+                self.evict(allocator)
         return True
 
-    def evict(self, group: PagePool) -> None:
-        """Free one page of a group that only the tree holds."""
-        recent = self.recent[group.window]
-        passed = list(takewhile(lambda n: group.references[n.pages[group.window]] > 1, recent))
+    def evict(self, allocator: PageAllocator) -> None:
+        """Free one page of a allocator that only the tree holds."""
+        recent = self.recent[allocator.window]
+        passed = list(takewhile(lambda n: allocator.references[n.pages[allocator.window]] > 1, recent))
         node = next(islice(recent, len(passed), None))
         for in_use in passed:  # by requests
-            for n in above(in_use) if group.window is None else [in_use]:
+            for n in above(in_use) if allocator.window is None else [in_use]:
                 recent.move_to_end(n)
-        if group.window is None:
+        if allocator.window is None:
             self.evictions += self.cut(node)
         else:
-            self.evictions += self.lose(node, [group.window])
+            self.evictions += self.lose(node, [allocator.window])
             self.prune(node)
 
     def forget(self, *keys: Hashable) -> None:
@@ -141,10 +144,10 @@ class PrefixCache:
 
     def lose(self, node: Node, windows: Iterable[Window]) -> int:
         """Release a node's pages in these windows. Returns their number."""
-        lost = [(self.pages.groups[window], node.pages.pop(window)) for window in windows]
-        for group, page in lost:
-            group.drop(page)
-            del self.recent[group.window][node]
+        lost = [(self.pages.allocators[window], node.pages.pop(window)) for window in windows]
+        for allocator, page in lost:
+            allocator.release_hold(page)
+            del self.recent[allocator.window][node]
         return len(lost)
 
     def prune(self, node: Node) -> None:
@@ -156,7 +159,7 @@ class PrefixCache:
     def sound(self) -> bool:
         """True if tree, pages and tables agree, and ends come before beginnings in the order of eviction."""
         nodes = [n for n in below(self.top) if n.pages]
-        kept = {window: [n.pages[window] for n in nodes if window in n.pages] for window in self.pages.groups}
+        kept = {window: [n.pages[window] for n in nodes if window in n.pages] for window in self.pages.allocators}
         order = {node: i for i, node in enumerate(self.recent.get(None, ()))}
         return (
             self.pages.sound(kept)

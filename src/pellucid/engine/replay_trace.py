@@ -126,7 +126,7 @@ class TapRecorder(Watch):
             step.spans = spans
         own, w.serial = w.serial, self.serial  # operands are known by the marks of the recording
         w.step, w.count, w.given = w.step + 1, {}, ((tokens,), (step,))
-        w.met |= w.request is None or any(s.request == w.request for s in spans)
+        w.any_seen |= w.request is None or any(s.request == w.request for s in spans)
         try:
             with seen_by(w):
                 for e in events:

@@ -18,13 +18,13 @@ from pellucid.engine.requests import Sequence
 class SchedulerLimits:
     """The limits of a step. rows: in one step.  running: sequences at once.  waiting: requests in the queue.
 
-    uncut: True if a prompt runs in one step, and no two share one.
+    whole_prompts: True if a prompt runs in one step, and no two share one.
     """
 
     rows: int = 512
     running: int = 64
     waiting: int = 1024
-    uncut: bool = False
+    whole_prompts: bool = False
 
 
 class Storage(Protocol):
@@ -101,7 +101,7 @@ def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits) -> dict[Se
         if s.pending == 1 and s in queue.running and left > 0:
             add(s, 1)
     for s in began:
-        if s.pending > 1 and s in queue.running and left > 0 and not uncut(s, limits):
+        if s.pending > 1 and s in queue.running and left > 0 and not runs_whole(s, limits):
             add(s, min(s.pending, left))
     if len(queue.running) == len(began):  # else a sequence has just been preempted, and a new one would take its pages
         admit(queue, storage, limits, chunks)
@@ -118,10 +118,10 @@ def admit(queue: Queue, storage: Storage, limits: SchedulerLimits, chunks: dict[
         s = queue.waiting[0]
         if queue.running and sum(1 + r.siblings for r in (*queue.running, s)) > limits.running:
             return
-        if uncut(s, limits) and any(rows > 1 for rows in chunks.values()):
+        if runs_whole(s, limits) and any(rows > 1 for rows in chunks.values()):
             return
         s.stored = storage.open(s)
-        rows = s.pending if uncut(s, limits) else min(s.pending, left)
+        rows = s.pending if runs_whole(s, limits) else min(s.pending, left)
         needed = min(len(s.tokens) + 1, s.request.budget) if queue.running else s.stored + rows
         if not storage.can_grow(s.key, needed):
             storage.close(s)
@@ -134,6 +134,6 @@ def admit(queue: Queue, storage: Storage, limits: SchedulerLimits, chunks: dict[
         left -= rows
 
 
-def uncut(s: Sequence, limits: SchedulerLimits) -> bool:
+def runs_whole(s: Sequence, limits: SchedulerLimits) -> bool:
     """True if the sequence's prompt must run in one step: its tokens attend to each other in both directions."""
-    return limits.uncut and not s.request.scored
+    return limits.whole_prompts and not s.request.scored

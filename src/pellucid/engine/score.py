@@ -67,7 +67,7 @@ def bounds(module: Decoder | EncoderDecoder, window: int | None, stride: int | N
 
 def read(module: Decoder | EncoderDecoder, ids: Sequence[int], source: Sequence[int]) -> Tensor:
     """Compute the log-probabilities of ids[1:], a few rows at a time over pages."""
-    engine = Engine.of(module, len(ids), SchedulerLimits(ROWS), cached=False)
+    engine = Engine.of(module, len(ids), SchedulerLimits(ROWS), prefix_cache=False)
     engine.submit(Request(tuple(ids), 0, scored=True, source=tuple(source) or None))
     (output,) = engine.outputs()
     if output.error is not None:

@@ -23,8 +23,8 @@ class Attention(nn.Module):
 
     axes = {"q": "(H K) D", "k": "(G K) D", "v": "(G K) D", "o": "D (H K)", "distance": "(H K) D",
             "q_norm": "K", "k_norm": "K", "sinks": "H", "relative": "U H"}  # fmt: skip
-    reads_source: tuple[str, ...] = ()  # the weights whose rows are an encoder's
-    indexer = None
+    reads_source: tuple[str, ...] = ()  # the projections that read the encoder's rows
+    indexer = None  # MLA may have one
 
     def __init__(self, cfg: c.Config, spec: c.Attention, table: Embedding | None = None) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Attention(nn.Module):
         if self.rms_eps is not None:
             q, k = tap(ops.rms(q, None, self.rms_eps), "q_even: B T H K"), tap(ops.rms(k, None, self.rms_eps), "k_even: B T G K")
         if self.temperature is not None:
-            q = tap(ops.scale_by_position(q, step.places, self.temperature), "q_grown: B T H K")
+            q = tap(ops.scale_by_position(q, step.position_ids, self.temperature), "q_grown: B T H K")
         kv_cache, mask = step.store(self, k, v), self.mask(step)
         if self.distance is not None:
             mask = self.add_distances(mask, q, self.distance)
@@ -94,12 +94,12 @@ class Attention(nn.Module):
         return mask
 
     def add_distances(self, mask: Mask, q: Tensor, distance: Linear) -> Mask:
-        """Add q · r to every score, where r is a key made of the distance alone (arXiv 1901.02860, without its two biases of queries)."""
+        """Add q · r to every score, where r is a key made of the distance alone (arXiv 1901.02860, without its vectors u and v)."""
         scale = self.scale
 
         def by_segment(mask: Mask, segment: Segment) -> Mask:
             by_distance = ops.distances(q[:, segment.rows] * scale, distance.dense_weight(), segment.k_at.shape[1])
-            last = by_distance.shape[-1] - 1
+            last = by_distance.shape[-1] - 1  # by_distance: B H T and the distances from 0 on
 
             def bias(q_at: Tensor, k_at: Tensor) -> Tensor:
                 back = (q_at - k_at).clamp(0, last)

@@ -56,8 +56,8 @@ class Moe(nn.Module):
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Choose experts by logits [B T E]. Returns the share of each chosen expert and its number, both [B T A].
 
-        A correction and groups decide which are chosen, the affinities alone how much each counts. Normalised shares of a token sum to the
-        scale, as a softmax over the chosen would.
+        A correction and groups decide which are chosen, the affinities alone how much each counts. Where the spec says so, a token's shares
+        are divided by their sum; then they are multiplied by its scale.
         """
         affinity = tap(score(logits, self.spec.affinity), "affinity: B T E")
         ranked = logits  # not the affinities: a softmax can round two of them to one
@@ -65,12 +65,12 @@ class Moe(nn.Module):
             ranked = tap(ops.corrected(affinity, self.correction), "corrected: B T E")
         best = ops.best(ranked, self.spec)
         chosen = tap(best, "chosen: B T A")
-        if chosen is not best:
-            self.require(chosen)
+        if chosen is not best:  # a watch has edited the choice
+            self.check_experts(chosen)
         return tap(ops.shares(affinity, chosen, self.spec), "share: B T A"), chosen
 
-    def require(self, chosen: Tensor) -> None:
-        """Raise a UseError if an edit names an expert that does not exist: kernels write where its rows would lie."""
+    def check_experts(self, chosen: Tensor) -> None:
+        """Raise a UseError if an edit names an expert that does not exist: its number would make a kernel write out of bounds."""
         if chosen.is_meta:
             return
         wrong = chosen[(chosen < 0) | (chosen >= self.spec.experts)]
@@ -78,7 +78,10 @@ class Moe(nn.Module):
             raise UseError("edit.expert", found=int(wrong[0]), last=self.spec.experts - 1)
 
     def route(self, x: Tensor, share: Tensor, chosen: Tensor) -> Tensor:
-        """Send each token of x [B T D] to its chosen experts, and add up their outputs times the shares."""
+        """Send each token of x [B T D] to its chosen experts, and add up their outputs times the shares.
+
+        order [N]: the rows' numbers among the B·T·A choices, sorted by expert.  token [N]: the token of each row.
+        """
         order, token, ends = ops.sort(chosen, self.spec.experts, x)
         rows = tap(ops.gather(x, token), "routed: N D", token)
         return ops.combine(self.run_experts(rows, token, ends), share, order, x)
@@ -92,10 +95,10 @@ class Moe(nn.Module):
 
 
 class InputWeightedMoe(Moe):
-    """Experts read their rows times the shares, so that what they make counts whole (Llama 4)."""
+    """Experts that read their rows times the shares, so that their outputs are added as they are (Llama 4)."""
 
     def route(self, x: Tensor, share: Tensor, chosen: Tensor) -> Tensor:
         order, token, ends = ops.sort(chosen, self.spec.experts, x)
         rows = tap(ops.gather(x, token), "routed: N D", token)
         rows = tap(ops.weighted(rows, share, order), "weighted: N D", token)
-        return ops.combine(self.run_experts(rows, token, ends), share, order, x, pre_weighted=True)
+        return ops.combine(self.run_experts(rows, token, ends), share, order, x, weighted=True)

@@ -24,7 +24,7 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 
 class Stack(nn.Module):
-    """Blocks between the embedding's rows and the last norm. A table of distance biases, where there is one, is shared by all blocks."""
+    """What changes the embedding's rows (`add_entry`), the blocks, and the last norm. Blocks share a table of distance biases, if any."""
 
     axes = {"positions": "P D", "types": "Y D", "embed_norm": "D", "widen": "D L", "norm": "D"}
 
@@ -36,7 +36,10 @@ class Stack(nn.Module):
         self.norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.final_norm else None
 
     def add_entry(self, cfg: c.Config) -> None:
-        """Make what changes the embedding's rows before the first block; None is a change that the config does not ask for."""
+        """Make what changes the embedding's rows before the first block; called last by a model, so that its weights keep their order.
+
+        A change that the config does not ask for is None.
+        """
         self.scale = cfg.embed_scale if cfg.embed_scale != 1.0 else None
         self.widen = Linear(cfg.embed_width, cfg.width, False) if cfg.embed_width is not None else None
         self.sinusoids = cfg.width if cfg.sinusoids else None  # their width
@@ -52,11 +55,11 @@ class Stack(nn.Module):
         if self.widen is not None:
             x = tap(self.widen(x), "widen: B T D")
         if self.sinusoids is not None:
-            x = tap(ops.add(x, tap(ops.sinusoids(step.places, self.sinusoids, x.dtype), "positions: B T D")), "start: B T D")
+            x = tap(ops.add(x, tap(ops.sinusoids(step.position_ids, self.sinusoids, x.dtype), "positions: B T D")), "start: B T D")
         if self.positions is not None:
-            x = tap(ops.add(x, tap(self.positions(step.places, self.offset), "positions: B T D")), "start: B T D")
+            x = tap(ops.add(x, tap(self.positions(step.position_ids, self.offset), "positions: B T D")), "start: B T D")
         if self.types is not None:
-            types = torch.zeros_like(step.places) if step.types is None else step.types
+            types = torch.zeros_like(step.position_ids) if step.types is None else step.types
             x = tap(ops.add(x, tap(self.types(types), "types: B T D")), "typed: B T D")
         if self.embed_norm is not None:
             x = tap(self.embed_norm(x), "embed_norm: B T D")
@@ -75,14 +78,15 @@ class Stack(nn.Module):
 
 
 class Decoder(Stack, LogitsHead):
-    """tokens [B T] -> logits [B T V], or of the step's wanted rows alone."""
+    """tokens [B T] -> logits [B T V], or of the step's wanted rows alone; without a head the last rows [B T D]."""
 
     axes = {**Stack.axes, "embed": "V D", "head": "V D", "narrow": "L D", "pooler": "D D"}
     edition = 0  # grows when adapters change its products, so that recorded plans notice
 
     def __init__(self, cfg: c.Config) -> None:
         super().__init__(cfg, cfg.layers)
-        self.config, self.letter = cfg, letter(self, cfg)
+        self.config, self.letter = cfg, letter(cfg)
+        self.axes = self.axes | dict.fromkeys(("embed", "head"), f"V {self.letter}")
         self.embed = Embedding(cfg.vocab, cfg.embed_width or cfg.width)
         self.add_entry(cfg)
         if cfg.head:
@@ -109,7 +113,7 @@ class Decoder(Stack, LogitsHead):
 
 
 class Encoder(Decoder):
-    """The same over tokens that all see each other: it fills blanks, or gives rows, and generates nothing (arXiv 1810.04805)."""
+    """A Decoder whose config lets all tokens see each other: it fills blanks, or gives rows, and generates nothing (arXiv 1810.04805)."""
 
 
 class EncoderDecoder(LogitsHead):
@@ -121,7 +125,8 @@ class EncoderDecoder(LogitsHead):
     def __init__(self, cfg: c.Config) -> None:
         super().__init__()
         assert cfg.encoder is not None
-        self.config, self.letter = cfg, letter(self, cfg)
+        self.config, self.letter = cfg, letter(cfg)
+        self.axes = self.axes | dict.fromkeys(("embed", "head"), f"V {self.letter}")
         self.embed = Embedding(cfg.vocab, cfg.embed_width or cfg.width)
         self.add_head(cfg, self.embed)
         self.encoder, self.decoder = Stack(cfg, cfg.encoder), Stack(cfg, cfg.layers)
@@ -144,12 +149,9 @@ class EncoderDecoder(LogitsHead):
         return self.decode(tokens, step)
 
 
-def letter(model: nn.Module, cfg: c.Config) -> str:
-    """The letter of the embedding's width: D, or L if it differs from the model's; the model's axes then say so."""
-    if cfg.embed_width is None:
-        return "D"
-    model.axes = {**model.axes, **dict.fromkeys(("embed", "head"), "V L")}  # type: ignore[assignment, dict-item]
-    return "L"
+def letter(cfg: c.Config) -> str:
+    """Return the letter of the embedding's width: D, or L if it differs from the model's."""
+    return "D" if cfg.embed_width is None else "L"
 
 
 def build(cfg: c.Config) -> Decoder | EncoderDecoder:

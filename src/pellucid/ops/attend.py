@@ -114,7 +114,7 @@ def attend_batched(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Te
     a = kv_cache.batched
     assert a is not None
     if isinstance(a, ScatteredRows):
-        return native.cross_attend(q, a.like, a.places, scale)
+        return native.cross_attend(q, a.like, a.addresses, scale)
     return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, mask)
 
 
@@ -129,12 +129,12 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
         with as_reference():
             return attend_reference(q, segment, mask, scale, named)
     paged = segment.paged
-    if paged is None and segment.contiguous and not segment.kept and q.shape[1] <= native.most(0):
+    if paged is None and segment.contiguous and not segment.memory and q.shape[1] <= native.most(0):
         paged = one_page(segment)
     if paged is not None and native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
         z = native.attend(q, paged.pools, paged.table, segment.q_at, paged.size, scale, mask, paged.end)
-    elif segment.kept and native.fits_cross_attend(q, segment.kept, mask):
-        z = native.cross_attend(q, segment.kept, torch.tensor([native.kv_address(segment.kept)]).expand(q.shape[1], -1), scale)
+    elif segment.memory and native.fits_cross_attend(q, segment.memory, mask):
+        z = native.cross_attend(q, segment.memory, torch.tensor([native.kv_address(segment.memory)]).expand(q.shape[1], -1), scale)
     elif mask.cap is not None:
         return attend_reference(q, segment, mask, scale, named)
     elif segment.paged is not None and q.shape[1] == 1:
@@ -150,7 +150,7 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
 def shown(mode: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
     """Tap the tables beside a kernel's z: their values if mode is "read", otherwise their shapes, with the values computed on demand."""
     reference = partial(attend_reference, q, segment, mask, scale, named)
-    if mode == "read":
+    if mode == "beside":
         with recomputing() as report:
             report(gap(reference(), z))
     else:

@@ -170,17 +170,17 @@ def weighted(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
     return note(y, WEIGHTED.name, (rows, share), (), lambda i: Terms(x=rows[i], share=share.flatten()[order[i[0]]].to(rows.dtype)))
 
 
-def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, pre_weighted: bool = False) -> Tensor:
-    """Sum sorted rows y [N D] by token, each times its share [B T A] unless `pre_weighted`. Returns [B T D], the shape of `like`."""
+def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, weighted: bool = False) -> Tensor:
+    """Sum the sorted rows y [N D] of each token, times their shares [B T A] unless `pre_weighted`. Returns [B T D], as `like`."""
     chosen = share.shape[-1]
     if native.fits_shares(y, share, order):
-        out = native.combine(y, None if pre_weighted else share, order, like)
+        out = native.combine(y, None if weighted else share, order, like)
     else:
-        weighted = y if pre_weighted else y * share.flatten()[order, None].to(y.dtype)
-        out = torch.zeros_like(like.flatten(0, 1)).index_add(0, order // chosen, weighted).view_as(like)
+        rows = y if weighted else y * share.flatten()[order, None].to(y.dtype)
+        out = torch.zeros_like(like.flatten(0, 1)).index_add(0, order // chosen, rows).view_as(like)
 
     def terms(i: Index) -> Terms:
         at = (order // chosen == i[0] * like.shape[1] + i[1]).nonzero().flatten()
-        return Terms(x=y[at, i[2]], **({} if pre_weighted else {"share": share.flatten()[order[at]]}))
+        return Terms(x=y[at, i[2]], **({} if weighted else {"share": share.flatten()[order[at]]}))
 
-    return note(out, COMBINE.name, (y,) if pre_weighted else (y, share), (), terms)
+    return note(out, COMBINE.name, (y,) if weighted else (y, share), (), terms)

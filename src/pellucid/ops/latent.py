@@ -86,7 +86,7 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_
         return in_the_open(torch.cat([content, rotary], -1), named, segment, up_k, up_v, mask.of(segment), scale)
 
     def shown(mode: str, segment: Segment, content: Tensor, rotary: Tensor, z: Tensor) -> None:
-        if mode == "read":
+        if mode == "beside":
             with recomputing() as report:
                 report(gap(reference(segment, content, rotary), z))
         else:

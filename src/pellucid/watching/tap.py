@@ -123,7 +123,7 @@ class ThreadState(threading.local):
     watches: "tuple[Watch, ...]" = ()
     calls: tuple[Call, ...] = ()
     segment: Owner | None = None
-    marks: "list[Seen] | None" = None
+    recomputed: "list[Seen] | None" = None  # records of values that are recomputed now; None: values are the forward's own
     source: str = "executed"
     reference: "DeferredReference | None" = None
     terms: dict[int, tuple[Tensor, Callable[[Index], Terms]]] = field(default_factory=dict)
@@ -218,10 +218,13 @@ def indexed_terms(terms: Callable[[Index], Terms] | None, part: tuple[Any, ...])
 
 
 def inside(*names: str) -> str | None:
-    """Return what watches want of tensors inside the running op: None, "list" (shapes), "read" (recompute), "reference" (replace op)."""
+    """Return the most that any watch wants of tensors inside the running op.
+
+    None: nothing.  "listed": shapes.  "beside": values, recomputed after the kernel.  "reference": the reference in the kernel's place.
+    """
     if not here.calls:
         return None
-    return max((w.inside_of(names) for w in here.watches), key=[None, "list", "read", "reference"].index)
+    return max((w.inside_of(names) for w in here.watches), key=[None, "listed", "beside", "reference"].index)
 
 
 def visit_segments(segments: Sequence[Owner], names: tuple[str, ...], show: Callable[[str, Any], None]) -> None:
@@ -264,18 +267,18 @@ def seen_by(*watches: "Watch | Catch", calls: tuple[Call, ...] = ()) -> Iterator
 @contextmanager
 def recomputing() -> Iterator[Callable[[float | None], None]]:
     """Mark taps within the block as recomputed. Call the yielded function with the largest difference from the kernel's output."""
-    marks: list[Seen] = []
-    outer, here.marks = here.marks, marks
+    records: list[Seen] = []
+    outer, here.recomputed = here.recomputed, records
 
     def differ(error: float | None) -> None:
-        for seen in marks:
+        for seen in records:
             seen.error = error
 
     try:
         with torch.no_grad():
             yield differ
     finally:
-        here.marks = outer
+        here.recomputed = outer
 
 
 @dataclass
@@ -323,12 +326,12 @@ class DeferredReference:
 @contextmanager
 def deferred(run: Callable[[], float | None]) -> Iterator[None]:
     """Record taps within the block, on meta, as shapes alone. `run` computes their values when a record's `later` is called."""
-    outer, here.reference, here.marks = (here.reference, here.marks), DeferredReference(run, here.calls[-1]), []
+    outer, here.reference, here.recomputed = (here.reference, here.recomputed), DeferredReference(run, here.calls[-1]), []
     try:
         with torch.no_grad():
             yield
     finally:
-        here.reference, here.marks = outer
+        here.reference, here.recomputed = outer
 
 
 @contextmanager

@@ -111,7 +111,12 @@ class Records(Shown):
 
 
 class Watch(Records):
-    """One watch of one model, on until it is closed. See `watch` for its settings."""
+    """One watch of one model, active inside `with watch(...)`. `pellucid.watch` explains the settings.
+
+    inside: how values inside a fused op are had: "beside" recomputes them after the kernel, "listed" records shapes and computes values
+    when a record's `later` is called, "reference" runs the reference in the kernel's place.
+    to: is called with each record, which is then not kept here.
+    """
 
     def __init__(
         self,
@@ -133,7 +138,7 @@ class Watch(Records):
         self.keep, self.edit, self.grad, self.request, self.inside, self.terms = keep, dict(edit or {}), grad, request, inside, terms
         self.to = self.seen.append if to is None else functools.partial(unwatched, to)
         self.serial = next(_serial)  # not id(self): a tensor outlives its watch, and ids come again
-        self.step, self.met = -1, False
+        self.step, self.any_seen = -1, False
         self.count: dict[tuple[str, object], int] = {}
         self.edited: set[str] = set()
         self.recorded: set[str] = set()
@@ -151,7 +156,7 @@ class Watch(Records):
         return next((key for key in self.edit if fnmatch.fnmatchcase(path, key)), None)
 
     def inside_of(self, names: tuple[str, ...]) -> str | None:
-        """Return what this watch wants of these tensors inside the running op; see tap.inside."""
+        """Return how this watch wants these tensors inside the running op, see `tap.inside`. None if it does not."""
         path = here.calls[-1].path.get(self)
         if path is None or (self.request is not None and here.segment is not None and here.segment.request not in (None, self.request)):
             return None
@@ -160,7 +165,7 @@ class Watch(Records):
         self.inner.update(dict.fromkeys(full))
         if any(self.edits(p) for p in full) or (wanted and self.inside == "reference"):
             return "reference"
-        return ("list" if self.inside == "listed" else "read") if wanted else None
+        return (self.inside) if wanted else None
 
     def remember(self, names: tuple[str, ...], show: Callable[[], None]) -> None:
         """Do nothing: a forward is watched while it runs. A recorder of plans keeps `show` for later steps."""
@@ -173,7 +178,7 @@ class Watch(Records):
         path = here.calls[-1].path.get(self)
         if path is None:
             return
-        n = 0 if here.marks is not None else flops if isinstance(flops, int) else flops()
+        n = 0 if here.recomputed is not None else flops if isinstance(flops, int) else flops()
         if n:
             self.flops[path] = self.flops.get(path, 0) + n
         operands, own = [name for t in inputs if (name := self.name_of(t))], dict(settings())
@@ -206,7 +211,7 @@ class Watch(Records):
         spot = self.spots[outer, label] = Spot(path, dims, dims.split(), self.wants(path), self.edits(path))
         return spot
 
-    def meet(self, x: Tensor, label: str) -> Spot | None:
+    def find_spot(self, x: Tensor, label: str) -> Spot | None:
         """Return the running part's tap of this label, None if the part is not of the watched model. A ShapeError if x has other axes."""
         call = here.calls[-1]
         if (outer := call.path.get(self)) is None:
@@ -218,23 +223,23 @@ class Watch(Records):
 
     def alter(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
         """Return the tensor that the user's edit makes of x; x itself if no edit matches."""
-        spot = self.meet(x, label)
-        if spot is None or spot.key is None or here.marks is not None:
+        spot = self.find_spot(x, label)
+        if spot is None or spot.key is None or here.recomputed is not None:
             return x
-        part = () if self.request is None else self.mine(x, spot.dims, rows)[0]
+        part = () if self.request is None else self.part_of_request(x, spot.dims, rows)[0]
         return x if part is None else self.change(x, part, spot)
 
     def see(self, x: Tensor, label: str, rows: Tensor | None, edited: bool) -> Tensor:
         """Record one tapped tensor. Returns the tensor that the forward uses: x, or with gradients a leaf of the same values."""
-        if (spot := self.meet(x, label)) is None or not (cuts := self.cuts(x, spot.dims, rows)):
+        if (spot := self.find_spot(x, label)) is None or not (cuts := self.cuts(x, spot.dims, rows)):
             return x
-        self.met = True
+        self.any_seen = True
         mark = self.mark(x.untyped_storage())
         flops, mark.flops = mark.flops, 0
         mark.names[int(x.storage_offset())] = spot.path
         if not spot.wanted:
             return x
-        if self.grad and here.marks is None and torch.is_grad_enabled() and x.is_floating_point() and not x.requires_grad:
+        if self.grad and here.recomputed is None and torch.is_grad_enabled() and x.is_floating_point() and not x.requires_grad:
             x = x.detach().requires_grad_()
         made, known = Made("edit") if edited else mark.made, flops if len(cuts) == 1 else None
         for request, part, rows in cuts:
@@ -250,15 +255,15 @@ class Watch(Records):
         which = spot.path, request
         call = self.count.get(which, 0)
         self.count[which] = call + 1
-        source = "edited" if edited else here.source if here.marks is None else "recomputed"
-        own = cut if self.grad and here.marks is None else cut.detach()
+        source = "edited" if edited else here.source if here.recomputed is None else "recomputed"
+        own = cut if self.grad and here.recomputed is None else cut.detach()
         value = own if self.keep is None else unwatched(self.keep, own)
         seen = Seen(
             spot.path, spot.dims, tuple(cut.shape), x.dtype, value, self.step, request, call, rows, source, None,
             made.op, made.inputs, made.weights, flops=flops, settings=made.settings,
         )  # fmt: skip
-        if here.marks is not None:
-            here.marks.append(seen)
+        if here.recomputed is not None:
+            here.recomputed.append(seen)
         elif self.grad and x.requires_grad:
             x.register_hook(functools.partial(take_gradient, weakref.ref(seen), part))
         if here.reference is not None:
@@ -289,32 +294,37 @@ class Watch(Records):
     def cuts(self, x: Tensor, dims: str, rows: Tensor | None) -> list[Cut]:
         """Return the parts of x to record: the watched request's, or one for each request of a flat batch, or all of x."""
         if self.request is not None:
-            part, rows = self.mine(x, dims, rows)
+            part, rows = self.part_of_request(x, dims, rows)
             return [] if part is None else [(self.request, part, rows)]
         if here.segment is not None and here.segment.request is not None:
             return [(here.segment.request, (), rows)]
         spans = spans_of(here.calls[-1].steps, "T" if "T" in dims.split() or "S" not in dims.split() else "S")
         if len(spans) < 2:
             return [(spans[0].request if spans else None, (), rows)]
-        parts = [(s.request, *self.mine(x, dims, rows, s.request)) for s in spans]
+        parts = [(s.request, *self.part_of_request(x, dims, rows, s.request)) for s in spans]
         return [(r, part, own) for r, part, own in parts if part is not None] or [(None, (), rows)]
 
-    def mine(self, x: Tensor, dims: str, rows: Tensor | None, request: object = None) -> tuple[tuple[Any, ...] | None, Tensor | None]:
-        """Return the index of a request's rows in x, the watched one's if None, and its rows from 0. () is all of x; None: no rows."""
+    def part_of_request(
+        self, x: Tensor, dims: str, rows: Tensor | None, request: object = None
+    ) -> tuple[tuple[Any, ...] | None, Tensor | None]:
+        """Return the index of a request's rows in x, and the request's row of each of its rows. request: None is the watched one.
+
+        An index of () is all of x; None says that no part of x is the request's.
+        """
         request = self.request if request is None else request
         if here.segment is not None and here.segment.request is not None:
             return (() if here.segment.request == request else None), None
         call = here.calls[-1]
         return part_of(call.steps, call.sizes, request, dims.split(), rows)
 
-    def close(self) -> None:
-        """Raise a TraceError for an edit or a pattern that matched no tensor: its path is wrong."""
+    def require_matches(self) -> None:
+        """Raise a TraceError for an edit or a pattern that matched no tensor: its path is wrong. Does nothing if the model did not run."""
         missed = sorted(set(self.edit) - self.edited)
         known = dict.fromkeys([*(s.path for s in self.spots.values()), *self.inner, *self.recorded])
-        if missed and self.met:
+        if missed and self.any_seen:
             raise TraceError("edit.unmet", path=missed[0], near=offered(missed[0], known, self.aliases))
         unmet = (only for only in self.only if not any(fnmatch.fnmatchcase(path, only) for path in self.recorded))
-        if self.met and (pattern := next(unmet, None)) is not None:
+        if self.any_seen and (pattern := next(unmet, None)) is not None:
             raise TraceError("watch.unmet", path=pattern, near=offered(pattern, known, self.aliases))
 
 
@@ -325,11 +335,11 @@ def take_gradient(of: "weakref.ref[Seen]", part: tuple[Any, ...], gradient: Tens
 
 
 _lock = threading.Lock()
-_framed: dict[nn.Module, list[Any]] = {}  # the number of watches, and the instance's own forward, if any, that the frame hides
+_wrapped: dict[nn.Module, list[Any]] = {}  # the number of watches, and the instance's own forward, if any, that the wrapper hides
 
 
-def _frame(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw: Any) -> Any:
-    """Run in place of module.forward while any thread watches it: note the running part, if this thread watches, and call it."""
+def _run_watched(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+    """Run in place of `module.forward` while any thread watches it: note the running part, if this thread watches, and call `forward`."""
     watches, calls, terms = here.watches, here.calls, here.terms
     if not watches:
         return forward(*args, **kw)
@@ -355,16 +365,16 @@ def _frame(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw: Any
         here.calls, here.terms = calls, terms
 
 
-def _frames(modules: Iterable[nn.Module], change: int) -> None:
+def _wrap_forwards(modules: Iterable[nn.Module], change: int) -> None:
     """Wrap every module's forward at its first watch, and unwrap it when the last watch of any thread ends."""
     with _lock:
         for m in modules:
-            if m not in _framed:
-                _framed[m] = [0, m.__dict__.get("forward")]
-                m.__dict__["forward"] = functools.partial(_frame, m, m.forward)
-            _framed[m][0] += change
-            if _framed[m][0] == 0:
-                _, own = _framed.pop(m)
+            if m not in _wrapped:
+                _wrapped[m] = [0, m.__dict__.get("forward")]
+                m.__dict__["forward"] = functools.partial(_run_watched, m, m.forward)
+            _wrapped[m][0] += change
+            if _wrapped[m][0] == 0:
+                _, own = _wrapped.pop(m)
                 del m.__dict__["forward"]
                 m.__dict__.update({} if own is None else {"forward": own})
 
@@ -384,11 +394,11 @@ def watch(
     """Record and edit tapped tensors while this thread runs this module. to: called with each record.  The rest: see `pellucid.watch`."""
     w = Watch(getattr(model, "_orig_mod", model), only, keep, edit, grad, request, inside, terms, to)
     with EAGER:
-        _frames(w.where, +1)
+        _wrap_forwards(w.where, +1)
         here.watches = (*here.watches, w)
         try:
             yield w
         finally:
             here.watches = tuple(x for x in here.watches if x is not w)
-            _frames(w.where, -1)
-    w.close()
+            _wrap_forwards(w.where, -1)
+    w.require_matches()

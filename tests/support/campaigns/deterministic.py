@@ -63,7 +63,9 @@ def mixed(model: Decoder, requests: list[Request], draw: random.Random) -> list[
     """Return the answers of the same requests in one random batch, in the order of the requests."""
     size, running = draw.choice([1, 2, 5, 16, 64]), draw.choice([30, 64])
     tokens = draw.choice([100, 200, 2000])
-    engine = Engine.of(model, tokens, SchedulerLimits(draw.randint(1, 64), running), size, cached=draw.random() < 0.5, deterministic=True)
+    engine = Engine.of(
+        model, tokens, SchedulerLimits(draw.randint(1, 64), running), size, prefix_cache=draw.random() < 0.5, deterministic=True
+    )
     order = draw.sample(range(len(requests)), len(requests))
     answers = run_requests(engine, [requests[i] for i in order], lambda: draw.choice([0, 1, 3, 20]))
     back = {at: i for i, at in enumerate(order)}
@@ -72,7 +74,7 @@ def mixed(model: Decoder, requests: list[Request], draw: random.Random) -> list[
 
 def alone(model: Decoder, requests: list[Request]) -> list[Answer]:
     """Return the answer of each request by itself, its prompt in one step, nothing cached."""
-    engine = Engine.of(model, 200, SchedulerLimits(200), 200, cached=False, deterministic=True)
+    engine = Engine.of(model, 200, SchedulerLimits(200), 200, prefix_cache=False, deterministic=True)
     return [run_requests(engine, [r])[0] for r in requests]
 
 
@@ -121,7 +123,9 @@ def price(pairs: int, log: Callable[[str], None] = lambda line: None) -> list[di
                 p.data = (p.data + (p.ndim == 1 and "norm" in name)).to(dtype)
             for load, texts in LOADS.items():
                 requests = [Request(tuple((i * 7919 + j * 104729) % 50257 for j in range(n)), new) for i, (n, new) in enumerate(texts)]
-                engines = {mode: Engine.of(model, 4096, SchedulerLimits(512), cached=False, deterministic=mode) for mode in (False, True)}
+                engines = {
+                    mode: Engine.of(model, 4096, SchedulerLimits(512), prefix_cache=False, deterministic=mode) for mode in (False, True)
+                }
                 seconds: dict[bool, list[float]] = {False: [], True: []}
                 for pair in range(pairs + 1):
                     for mode in (False, True) if pair % 2 else (True, False):

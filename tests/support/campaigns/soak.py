@@ -132,7 +132,12 @@ class Soak:
         storage.forget()
         pages = storage.pages  # type: ignore[attr-defined]
         gc.collect()
-        tables = [pages.length, pages.together, pages.memory, *(t for g in pages.groups.values() for t in (g.tables, g.allocated, g.first))]
+        tables = [
+            pages.length,
+            pages.angle_length,
+            pages.memory,
+            *(t for g in pages.allocators.values() for t in (g.tables, g.allocated, g.first)),
+        ]
         return {
             "pages": pages.count - pages.free_pages,
             "texts": sum(type(o) is Sequence for o in gc.get_objects()) + len(self.got) + len(self.engine.cancelled),

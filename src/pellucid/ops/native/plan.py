@@ -26,7 +26,7 @@ from pellucid.ops.native import library
 from pellucid.ops.native.library import Op
 
 Range = tuple[int, int]  # addresses, the second one past the end
-AFTER = 16  # the byte of the words of a call say how many calls it waits for
+AFTER = 16  # the byte, in the words of a call, that says how many calls it waits for
 
 
 class Unplannable(UseError):  # noqa: N818
@@ -60,7 +60,7 @@ def conflict(first: PlannedCall, second: PlannedCall) -> bool:
 
 
 def wire(calls: list[PlannedCall]) -> list[PlannedCall]:
-    """Set `after` of each call: it waits for the last one call that it conflicts with, and so for all before that."""
+    """Set `after` of each call: it waits for the last call that it conflicts with, and so for all before that."""
     wired: list[PlannedCall] = []
     for i, call in enumerate(calls):
         after = next((j + 1 for j in range(i - 1, -1, -1) if conflict(calls[j], call)), 0)
