@@ -90,7 +90,7 @@ def test_seeds_replay() -> None:
 def freed_early(self: PageAllocator, page: int) -> None:
     """Free a page as soon as one request releases it."""
     self.references[page] -= 1
-    self.idle += self.references[page] == 1 and page in self.kept
+    self.idle += self.references[page] == 1 and page in self.cached
     self.free.append(page)
 
 

@@ -148,7 +148,7 @@ class World:
         size, lacks = self.shape.size, []
         for allocator in self.pages.allocators.values():
             own, first = allocator.allocated[name], allocator.first[name]
-            others = allocator.kept.union(*(pages for other, pages in allocator.allocated.items() if other != name))
+            others = allocator.cached.union(*(pages for other, pages in allocator.allocated.items() if other != name))
             written = [own[i - first] for i in range(self.texts[name].stored // size, first + len(own)) if i * size < tokens]
             lacks.append((allocator, sum(page in others for page in written) + max(0, -(-tokens // size) - first - len(own))))
         return lacks
@@ -263,4 +263,4 @@ class World:
             self.pages.release(name)
         self.cache.forget()
         assert self.cache.sound() and self.pages.free_pages == self.pages.count and not self.cache.top.children
-        assert not self.pages.length and not any(g.tables or g.first or g.kept or g.idle for g in self.pages.allocators.values())
+        assert not self.pages.length and not any(g.tables or g.first or g.cached or g.idle for g in self.pages.allocators.values())

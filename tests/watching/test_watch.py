@@ -374,8 +374,7 @@ def clean(*models: nn.Module) -> bool:
     """Return True if no watch left anything on a module, in this thread or in the process."""
     on_modules = any("forward" in m.__dict__ for model in models for m in model.modules())
     stale = watching._wrapped or watching.EAGER.watches or watching.EAGER.stance
-    state = tap.here
-    return not (on_modules or state.watches or state.calls or state.terms or state.recomputed is not None or stale)
+    return not (on_modules or stale or tap.here.watches or tap.here.calls or tap.here.terms) and tap.here.recomputed is None
 
 
 @pytest.mark.parametrize("path", ["layers.1.ffn.up", "layers.0.attn.pattern"])

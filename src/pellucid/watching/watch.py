@@ -45,7 +45,8 @@ from pellucid.watching.terms import Index, Terms
 
 Edit = Callable[[Tensor], Tensor | None]
 Inside = Literal["beside", "listed", "reference"]
-Cut = tuple[object, tuple[Any, ...], Tensor | None]  # a request, the index of its part of a tensor, and the rows of that
+Part = tuple[Any, ...]  # the index of a request's part of a tensor, () for all of it
+Cut = tuple[object, Part, Tensor | None]  # a request, its part, and the rows of that
 _serial = itertools.count()
 
 
@@ -113,9 +114,8 @@ class Records(Shown):
 class Watch(Records):
     """One watch of one model, active inside `with watch(...)`. `pellucid.watch` explains the settings.
 
-    inside: how values inside a fused op are had: "beside" recomputes them after the kernel, "listed" records shapes and computes values
-    when a record's `later` is called, "reference" runs the reference in the kernel's place.
-    to: is called with each record, which is then not kept here.
+    inside: of values in a fused op: "beside" recomputes them after the kernel, "listed" records shapes and computes values in `Seen.later`,
+    "reference" runs the reference in the kernel's place.  to: is called with each record, which is then not kept here.
     """
 
     def __init__(
@@ -304,13 +304,8 @@ class Watch(Records):
         parts = [(s.request, *self.part_of_request(x, dims, rows, s.request)) for s in spans]
         return [(r, part, own) for r, part, own in parts if part is not None] or [(None, (), rows)]
 
-    def part_of_request(
-        self, x: Tensor, dims: str, rows: Tensor | None, request: object = None
-    ) -> tuple[tuple[Any, ...] | None, Tensor | None]:
-        """Return the index of a request's rows in x, and the request's row of each of its rows. request: None is the watched one.
-
-        An index of () is all of x; None says that no part of x is the request's.
-        """
+    def part_of_request(self, x: Tensor, dims: str, rows: Tensor | None, request: object = None) -> tuple[Part | None, Tensor | None]:
+        """Return a request's part of x, and the request's row of each of its rows. The watched one's if None. A part of None: no row."""
         request = self.request if request is None else request
         if here.segment is not None and here.segment.request is not None:
             return (() if here.segment.request == request else None), None
