@@ -1,16 +1,17 @@
-"""Two versions of this project beside one another: a model's phases and two commands, in alternating processes.
+"""Two versions of this project beside one another: a model's phases, two commands and the page, in alternating processes.
 
     python benchmarks/versions.py --before TREE --after TREE [--pairs 5] [--threads 2]
 
 Each tree is a checkout with its kernels built. Only public names are called, so any two versions can be compared. GPT-2's shape with
-random weights, float32 and bfloat16, the same folder for both. A ratio is after / before, the median over pairs of adjacent turns;
-below 1 is faster. Writes benchmarks/results/versions.json.
+random weights, float32 and bfloat16, the same folder for both; the page is the specimen's, in Chromium. A ratio is after / before, the
+median over pairs of adjacent turns; below 1 is faster. Writes benchmarks/results/versions.json.
 """
 
 import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -73,6 +74,32 @@ def commands(python: str) -> dict[str, float]:
     }
 
 
+def page(python: str) -> dict[str, float]:
+    """Return the seconds until `pellucid open` prints its address, and until a browser has drawn the first tensor, the least of five."""
+    from playwright.sync_api import sync_playwright
+
+    words = [python, "-m", "pellucid", "open", "--no-browser"]
+    start = time.perf_counter()
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    assert server.stdout is not None
+    address = next(word for word in server.stdout.readline().split() if word.startswith("http"))
+    served, drawn = time.perf_counter() - start, list[float]()
+    try:
+        with sync_playwright() as p:
+            browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            for _ in range(6):
+                tab = browser.new_context().new_page()
+                start = time.perf_counter()
+                tab.goto(address)
+                tab.wait_for_selector("[data-drawn]", state="attached")
+                drawn.append(time.perf_counter() - start)
+                tab.context.close()
+    finally:
+        server.terminate()
+        server.wait(10)
+    return {"open": served, "drawn": min(drawn[1:])}
+
+
 def turn(tree: Path, folder: str, dtype: str, threads: int) -> dict[str, float]:
     """Run one turn of a tree in a process of its own, and return its seconds."""
     words = [sys.executable, __file__, "--worker", folder, dtype, "--threads", str(threads)]
@@ -106,7 +133,8 @@ def main() -> None:
     given = ask.parse_args()
     if given.worker:
         folder, dtype = given.worker
-        print(json.dumps(commands(sys.executable) if dtype == "commands" else measure(folder, dtype, given.threads)))
+        apart = {"commands": commands, "page": page}
+        print(json.dumps(apart[dtype](sys.executable) if dtype in apart else measure(folder, dtype, given.threads)))
         return
     import torch
 
@@ -116,7 +144,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
         made(Path(place))
-        for dtype in ("float32", "bfloat16", "commands"):
+        for dtype in ("float32", "bfloat16", "commands", "page"):
             pairs = []
             for n in range(given.pairs):
                 order = ("before", "after") if n % 2 == 0 else ("after", "before")

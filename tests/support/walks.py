@@ -166,7 +166,10 @@ class Walk:
 
 @contextmanager
 def walking(browser: Browser, address: str, *scripts: str, **how: Any) -> Iterator[Walk]:
-    """Open a page and its fresh twin in one browser; scripts run in the first before the page does."""
+    """Open a page and its fresh twin in one browser; scripts run in the first before the page does.
+
+    The window is higher than any page: a card is drawn once it comes into view, and the two need not be scrolled alike.
+    """
     with open_tab(browser, address, refusals=(400, 404), **{"viewport": {"width": 1440, "height": 5000}, **how}) as tab:
         tab.page.context.add_init_script(WATCHED)
         for script in scripts:
