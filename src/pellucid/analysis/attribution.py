@@ -8,7 +8,7 @@ over parts. The records have each tensor's operands, so the walk goes from the l
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class Attribution:
     parts: heads and feed-forward parts, in order.  rest: all other summands: the embedding, positions, biases.
     """
 
-    path: str
+    path: Literal["logits", "uncapped"]
     value: float
     parts: list[Share] = field(default_factory=list)
     rest: list[Share] = field(default_factory=list)
@@ -63,7 +63,7 @@ def attribution(
     records = {s.path: s for s in trace if s.step == step}
     if "logits" not in records:
         raise UseError("lens.head", model=model.name)
-    path = "uncapped" if "uncapped" in records else "logits"
+    path: Literal["logits", "uncapped"] = "uncapped" if "uncapped" in records else "logits"
     with torch.no_grad():
         walk = Walk(model.module, records, row, value, Attribution(path, float(value(records[path])[0, row, id])))
         walk.head(records[path], id)

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.documents.definition import definitions, interfaces
+from pellucid.documents.lens import AttributionDocument, LensDocument
+from pellucid.documents.prefix_reuse import ReuseDocument
+from pellucid.documents.rotary import TurnsDocument
 from pellucid.documents.run import CandidateDocument, RunDocument, StepDocument
+from pellucid.documents.run_difference import DifferencesDocument
 from pellucid.documents.tensor import StatsDocument, TensorDocument
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -18,6 +22,11 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "tensor": TensorDocument,
     "candidate": CandidateDocument,
     "measures": StatsDocument,
+    "lens": LensDocument,
+    "attribution": AttributionDocument,
+    "turns": TurnsDocument,
+    "reuse": ReuseDocument,
+    "differences": DifferencesDocument,
 }
 HEAD = "// Generated: python -m pellucid.documents.generated\n"
 

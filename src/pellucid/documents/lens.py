@@ -1,15 +1,16 @@
 """The next token read from a run's residual stream: after each block by the logit lens, and head by head by direct attribution."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Final, Literal, TypedDict
 
 from torch import Tensor
 
 from pellucid.analysis.attribution import Attribution, Share, attribution
 from pellucid.analysis.lens import lens
 from pellucid.api.model import Model
+from pellucid.documents.definition import Constraint, Count, Path, Row, RunId
 from pellucid.documents.number import finite
-from pellucid.documents.run import candidate
+from pellucid.documents.run import CandidateDocument, candidate
 from pellucid.errors import RequestError
 from pellucid.runs.answers import candidates, tokenizer_of
 from pellucid.runs.execute import full_record
@@ -17,7 +18,50 @@ from pellucid.runs.kept_run import Run
 from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
 
-SCHEMA = 1
+SCHEMA: Final = 1
+
+
+class LensLayerDocument(TypedDict):
+    """The next token as the logit lens reads it after one block."""
+
+    path: Path
+    rank: Annotated[int, Constraint(minimum=1), "of the followed token among all"]
+    followed: CandidateDocument
+    candidates: list[CandidateDocument]
+
+
+class LensDocument(TypedDict):
+    """The logit lens of one row, after each block."""
+
+    schema: Literal[1]
+    run: RunId
+    step: Count
+    row: Row
+    id: Annotated[Count, "the followed token"]
+    layers: list[LensLayerDocument]
+
+
+class ShareDocument(TypedDict):
+    """A part's contribution to a logit."""
+
+    path: Path
+    head: Annotated[Count | None, "null: the whole part"]
+    value: float | None
+
+
+class AttributionDocument(TypedDict):
+    """A token's logit as a sum over heads and parts."""
+
+    schema: Literal[1]
+    run: RunId
+    step: Count
+    row: Row
+    id: Annotated[Count, "the token"]
+    path: Annotated[Literal["logits", "uncapped"], "of the value"]
+    value: Annotated[float | None, "that ran"]
+    total: Annotated[float | None, "the sum of all shares"]
+    parts: Annotated[list[ShareDocument], "of heads and feed-forward parts"]
+    rest: Annotated[list[ShareDocument], "of the embedding and of biases"]
 
 
 def model_of(run: Run) -> Model:
@@ -55,12 +99,12 @@ def check_row(run: Run, k: int, row: int) -> None:
         raise RequestError("server.field", 400, "row", name="row", found=row, allowed=f"0..{count - 1}")
 
 
-def lens_document(run: Run, k: int, row: int, id: int | None, top: int, stop: Stop) -> dict[str, Any]:
+def lens_document(run: Run, k: int, row: int, id: int | None, top: int, stop: Stop) -> LensDocument:
     """Return the best `top` candidates after each block, and the rank of the followed token among all."""
     model = model_of(run)
     check_row(run, k, row)
     one, tokenizer = followed(run, k, row, id), tokenizer_of(model)
-    layers = []
+    layers: list[LensLayerDocument] = []
     for path, logits in lens(model, run.trace, k, row, reader(run, stop)):
         best = logits.argsort(descending=True, stable=True)
         shown = candidates(tokenizer, logits, [one, *best[:top].tolist()])
@@ -71,19 +115,26 @@ def lens_document(run: Run, k: int, row: int, id: int | None, top: int, stop: St
     return {"schema": SCHEMA, "run": run.id, "step": k, "row": row, "id": one, "layers": layers}
 
 
-def attribution_document(run: Run, k: int, row: int, id: int | None, stop: Stop) -> dict[str, Any]:
+def attribution_document(run: Run, k: int, row: int, id: int | None, stop: Stop) -> AttributionDocument:
     """Return the contribution of each head and each feed-forward part to the followed token's logit, and all others."""
     model = model_of(run)
     check_row(run, k, row)
     one = followed(run, k, row, id)
     attributed: Attribution = attribution(model, run.trace, one, k, row, reader(run, stop))
-    about = {"schema": SCHEMA, "run": run.id, "step": k, "row": row, "id": one, "path": attributed.path, "value": finite(attributed.value)}
-    return about | {
+    return {
+        "schema": SCHEMA,
+        "run": run.id,
+        "step": k,
+        "row": row,
+        "id": one,
+        "path": attributed.path,
+        "value": finite(attributed.value),
         "total": finite(attributed.total),
         "parts": list(map(written, attributed.parts)),
         "rest": list(map(written, attributed.rest)),
     }
 
 
-def written(s: Share) -> dict[str, Any]:
+def written(s: Share) -> ShareDocument:
+    """Return the document of a share."""
     return {"path": s.path, "head": s.head, "value": finite(s.value)}

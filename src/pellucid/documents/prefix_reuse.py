@@ -5,9 +5,10 @@ The engine reuses whole pages: with pages of one row all rows of the common pref
 
 from collections.abc import Sequence as Tokens
 from itertools import takewhile
-from typing import Any
+from typing import Annotated, Final, Literal, TypedDict
 
 from pellucid.api.model import Model
+from pellucid.documents.definition import Constraint, Count, RunId
 from pellucid.documents.lens import model_of
 from pellucid.engine.engine import PAGE, Engine
 from pellucid.engine.requests import Sequence
@@ -18,11 +19,29 @@ from pellucid.runs.answers import piece_of, tokenizer_of, visible
 from pellucid.runs.kept_run import Run
 from pellucid.runs.worker import Stop
 
-SCHEMA = 1
+SCHEMA: Final = 1
 SIZES = (1, PAGE)  # rows of a page
 
 
-def reuse_document(run: Run, ids: Tokens[int], stop: Stop) -> dict[str, Any]:
+class ReusedDocument(TypedDict):
+    """The cached rows that the engine reuses with pages of one size."""
+
+    size: Annotated[int, Constraint(minimum=1), "rows of a page"]
+    reused: Count
+
+
+class ReuseDocument(TypedDict):
+    """The cached rows of a run that another prompt would reuse."""
+
+    schema: Literal[1]
+    run: RunId
+    ids: Annotated[list[Count], "of the other prompt"]
+    pieces: list[str]
+    same: Annotated[Count, "tokens of the common prefix"]
+    pages: list[ReusedDocument]
+
+
+def reuse_document(run: Run, ids: Tokens[int], stop: Stop) -> ReuseDocument:
     """Return the tokens `ids`, the length of the prefix they share with the run, and the rows that the engine would reuse by page size."""
     model = model_of(run)
     if isinstance(model.module, Encoder):
@@ -31,12 +50,12 @@ def reuse_document(run: Run, ids: Tokens[int], stop: Stop) -> dict[str, Any]:
         raise UseError("generate.empty", name="prompt")
     tokenizer = tokenizer_of(model)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(run.trace.ids, ids, strict=False)))
-    pages = []
+    pages: list[ReusedDocument] = []
     for size in SIZES:
         stop.check()
         pages.append({"size": size, "reused": reused(model, run.trace.ids, ids, size)})
-    about = {"schema": SCHEMA, "run": run.id, "ids": list(ids), "pieces": [visible(piece_of(tokenizer, i)) for i in ids]}
-    return about | {"same": same, "pages": pages}
+    pieces = [visible(piece_of(tokenizer, i)) for i in ids]
+    return {"schema": SCHEMA, "run": run.id, "ids": list(ids), "pieces": pieces, "same": same, "pages": pages}
 
 
 def reused(model: Model, first: Tokens[int], second: Tokens[int], size: int) -> int:

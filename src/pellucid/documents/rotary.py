@@ -1,11 +1,12 @@
 """The turns of a query and of a key: every pair of channels that rotary positions turned, before and after, with the angles that ran."""
 
-from typing import Any
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 import torch
 
 from pellucid.config import Rope
 from pellucid.documents.cell import cell_of
+from pellucid.documents.definition import As, Count, Path, RunId
 from pellucid.documents.lens import model_of
 from pellucid.errors import RequestError
 from pellucid.ops.rotate import frequencies
@@ -14,10 +15,39 @@ from pellucid.runs.kept_run import Run
 from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
 
-SCHEMA = 1
+SCHEMA: Final = 1
+Two = Annotated[list[float], As(tuple[float, float])]
+Four = Annotated[list[list[float]], As(tuple[tuple[float, float], tuple[float, float]]), "of the query, then of the key"]
 
 
-def turns_document(run: Run, part: str, query: int, key: int, head: int, n: int, stop: Stop) -> dict[str, Any]:
+class PairDocument(TypedDict):
+    """Two channels of a query and of a key that positions turn together."""
+
+    channels: tuple[Count, Count]
+    frequency: Annotated[float, "the query's, in radians a token"]
+    angles: Annotated[Two, "position times frequency"]
+    before: Four
+    after: Four
+    turn: Annotated[Four, "cos and sin"]
+    product: Annotated[float, "of the two turned pairs"]
+
+
+class TurnsDocument(TypedDict):
+    """A query and a key of one head as rotary positions turned them."""
+
+    schema: Literal[1]
+    run: RunId
+    part: Path
+    head: Count
+    query: Annotated[Count, "its position"]
+    key: Annotated[Count, "its position"]
+    theta: float
+    scaling: str | None
+    pairs: list[PairDocument]
+    total: Annotated[float, "the sum of the products: their part of q · k"]
+
+
+def turns_document(run: Run, part: str, query: int, key: int, head: int, n: int, stop: Stop) -> TurnsDocument:
     """Return the turned pairs of a query and a key, by position, in one head at step `n`. Cosines, sines and channels are those that ran.
 
     product: a pair's part of q·k; total: their sum.  frequency: the query's, in radians a token; angles: position times frequency.
@@ -31,8 +61,18 @@ def turns_document(run: Run, part: str, query: int, key: int, head: int, n: int,
     totals = torch.tensor([[q_total], [k_total]]) if rope.by_length else None
     speeds = frequencies(rope, torch.float64, totals=totals).expand(2, 1, -1)[:, 0].T.tolist()
     pairs = [written(c, f, (query, key), both) for c, f, both in zip(channels(rope), speeds, zip(*sides, strict=True), strict=True)]
-    about = {"schema": SCHEMA, "run": run.id, "part": part, "head": head, "query": query, "key": key, "theta": rope.theta}
-    return about | {"scaling": rope.scaling_name, "pairs": pairs, "total": sum(p["product"] for p in pairs)}
+    return {
+        "schema": SCHEMA,
+        "run": run.id,
+        "part": part,
+        "head": head,
+        "query": query,
+        "key": key,
+        "theta": rope.theta,
+        "scaling": rope.scaling_name,
+        "pairs": pairs,
+        "total": sum(p["product"] for p in pairs),
+    }
 
 
 def rope_of(run: Run, part: str) -> Rope:
@@ -79,14 +119,16 @@ def pair(s: Seen, at: tuple[int, ...], c: tuple[int, int]) -> tuple[list[float],
     return x, [float(s.value[(*at, i)]) for i in c], [turn[0], -turn[1]]
 
 
-def written(c: tuple[int, int], speeds: list[float], at: tuple[int, int], both: tuple[Any, Any]) -> dict[str, Any]:
+def written(c: tuple[int, int], speeds: list[float], at: tuple[int, int], both: tuple[Any, Any]) -> PairDocument:
     """Return a pair as JSON, its query first, its key second."""
     (_, q, _), (_, k, _) = both
-    numbers = {name: [side[i] for side in both] for i, name in enumerate(("before", "after", "turn"))}
+    before, after, turn = ([side[i] for side in both] for i in range(3))
     return {
         "channels": c,
         "frequency": speeds[0],
         "angles": [f * n for f, n in zip(speeds, at, strict=True)],
-        **numbers,
+        "before": before,
+        "after": after,
+        "turn": turn,
         "product": q[0] * k[0] + q[1] * k[1],
     }

@@ -4,11 +4,12 @@ Equal stats do not make equal tensors, so the numbers themselves are compared. A
 the same if its inputs are the same and the model is.
 """
 
-from typing import Any
+from typing import Annotated, Final, Literal, TypedDict
 
 import torch
 from torch import Tensor
 
+from pellucid.documents.definition import Count, Path, RunId
 from pellucid.documents.number import finite
 from pellucid.errors import RequestError
 from pellucid.runs import slices
@@ -17,16 +18,36 @@ from pellucid.runs.kept_run import Run, kept
 from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
 
-SCHEMA = 1
+SCHEMA: Final = 1
 STRIP = 1 << 20  # numbers compared at a time
 
 
-def differences_document(run: Run, other: Run, stop: Stop) -> dict[str, Any]:
+class DifferenceDocument(TypedDict):
+    """A tensor of two runs."""
+
+    n: Annotated[Count, "its number in the run"]
+    other: Annotated[Count, "its number in the other run"]
+    path: Path
+    call: Count
+    changed: bool
+    largest: Annotated[float | None, "difference of a number; null: not compared, or not finite"]
+
+
+class DifferencesDocument(TypedDict):
+    """The tensors of the first step that two runs both have."""
+
+    schema: Literal[1]
+    run: RunId
+    other: RunId
+    tensors: list[DifferenceDocument]
+
+
+def differences_document(run: Run, other: Run, stop: Stop) -> DifferencesDocument:
     """Return each tensor of the first step that both runs have: whether it differs, and its largest difference if both are kept."""
     theirs = {(s.path, s.call): (m, s) for m, s in enumerate(other.trace.seen[: other.firsts[1]])}
     alike = run.loaded is not None and run.loaded is other.loaded
     changed: dict[str, bool] = {}
-    tensors = []
+    tensors: list[DifferenceDocument] = []
     for n, s in enumerate(run.trace.seen[: run.firsts[1]]):
         if (s.path, s.call) not in theirs:
             continue

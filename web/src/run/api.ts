@@ -3,12 +3,10 @@
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
 import { Columns, cellOf } from "./columns";
-import type { Difference } from "./differences";
-import type { Attribution, Lens } from "./lens";
+import type { DifferenceDocument, LensDocument, ReuseDocument, TurnsDocument } from "./documents";
+import { attributed, type Attribution } from "./lens";
 import type { Measured, Measuring } from "./measured";
 import { recorded, unpacked, type Carried } from "./recorded";
-import type { Reuse } from "./reuse";
-import type { Turns } from "./turns";
 import { read } from "../sampling/settings";
 import { say } from "../messages";
 import type { Models, Run, Stats, Tensor, Terms, Weight } from "./types";
@@ -109,10 +107,10 @@ export async function pieces(run: string, step: number, row: number, sampling: o
 
 // For a row, -1 the last: the logit lens after each block, and each part's addition to a token's logit.
 const spot = (row: number, id: number): string => query({ ...(row < 0 ? {} : { row }), id });
-export const lens = (run: string, step: number, row: number, id: number): Promise<Lens> => json(`runs/${run}/steps/${step}/lens?${spot(row, id)}`);
-export const attribution = (run: string, step: number, row: number, id: number): Promise<Attribution> => json(`runs/${run}/steps/${step}/attribution?${spot(row, id)}`);
+export const lens = (run: string, step: number, row: number, id: number): Promise<LensDocument> => json(`runs/${run}/steps/${step}/lens?${spot(row, id)}`);
+export const attribution = async (run: string, step: number, row: number, id: number): Promise<Attribution> => attributed(await json(`runs/${run}/steps/${step}/attribution?${spot(row, id)}`));
 
-export const turns = (run: string, part: string, at: number, key: number, head: number, step: number): Promise<Turns> => json(`runs/${run}/turns?${query({ part, query: at, key, head, step })}`);
+export const turns = (run: string, part: string, at: number, key: number, head: number, step: number): Promise<TurnsDocument> => json(`runs/${run}/turns?${query({ part, query: at, key, head, step })}`);
 
 // The terms of a run's cells that a page in a file carries.
 export const columnsOf = async (run: string): Promise<Carried> => {
@@ -120,10 +118,10 @@ export const columnsOf = async (run: string): Promise<Carried> => {
   return { bytes, told, cells };
 };
 
-export const reuse = (run: string, prompt: string): Promise<Reuse> =>
+export const reuse = (run: string, prompt: string): Promise<ReuseDocument> =>
   json(`runs/${run}/reuse`, { method: "POST", body: JSON.stringify(given(prompt)), headers: { "Content-Type": "application/json" } });
 
-export const differences = async (run: string, other: string): Promise<Difference[]> => (await json<{ tensors: Difference[] }>(`runs/${run}/differences?${query({ other })}`)).tensors;
+export const differences = async (run: string, other: string): Promise<DifferenceDocument[]> => (await json<{ tensors: DifferenceDocument[] }>(`runs/${run}/differences?${query({ other })}`)).tensors;
 
 export async function difference(run: string, n: number, other: string, m: number, at: string, level: string): Promise<ArrayBuffer> {
   return (await ask(`runs/${run}/tensors/${n}/difference?${query({ other, m, at, level })}`)).arrayBuffer();

@@ -1,11 +1,11 @@
 // Which tensors of two runs differ, as the server compared them number by number, and which tokens each would go on with.
 
+import type { DifferenceDocument } from "./documents";
 import type { Run, Tensor } from "./types";
 
-export interface Difference { n: number; other: number; path: string; call: number; changed: boolean; largest: number | null }
 export interface Pair { before: Tensor; after: Tensor; largest: number | null }
 
-export function pairs(before: Run, after: Run, compared: readonly Difference[]): Pair[] {
+export function pairs(before: Run, after: Run, compared: readonly DifferenceDocument[]): Pair[] {
   const mine = new Map(before.tensors.map((t) => [t.n, t])), theirs = new Map(after.tensors.map((t) => [t.n, t]));
   return compared.filter((d) => d.changed).flatMap((d) => {
     const [a, b] = [mine.get(d.n), theirs.get(d.other)];

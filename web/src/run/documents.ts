@@ -6,6 +6,19 @@ export interface AnswerDocument {
   candidates: CandidateDocument[];
 }
 
+export interface AttributionDocument {
+  schema: 1;
+  run: string; // under which the server keeps it
+  step: number;
+  row: number; // of the step; -1: its last
+  id: number; // the token
+  path: "logits" | "uncapped"; // of the value
+  value: number | null; // that ran
+  total: number | null; // the sum of all shares
+  parts: ShareDocument[]; // of heads and feed-forward parts
+  rest: ShareDocument[]; // of the embedding and of biases
+}
+
 export interface BlankDocument {
   row: number;
   next: CandidateDocument | null;
@@ -39,6 +52,38 @@ export interface CellDocument {
   value: number | null; // that the model holds
 }
 
+export interface DifferenceDocument {
+  n: number; // its number in the run
+  other: number; // its number in the other run
+  path: string;
+  call: number;
+  changed: boolean;
+  largest: number | null; // difference of a number; null: not compared, or not finite
+}
+
+export interface DifferencesDocument {
+  schema: 1;
+  run: string; // under which the server keeps it
+  other: string; // under which the server keeps it
+  tensors: DifferenceDocument[];
+}
+
+export interface LensDocument {
+  schema: 1;
+  run: string; // under which the server keeps it
+  step: number;
+  row: number; // of the step; -1: its last
+  id: number; // the followed token
+  layers: LensLayerDocument[];
+}
+
+export interface LensLayerDocument {
+  path: string;
+  rank: number; // of the followed token among all
+  followed: CandidateDocument;
+  candidates: CandidateDocument[];
+}
+
 export interface MaskDocument {
   causal: boolean;
   window: number | null; // the last positions that are seen; null: all
@@ -46,6 +91,30 @@ export interface MaskDocument {
   until: number; // keys before it are seen even by earlier queries
   source: boolean; // the keys are an encoder's
   chosen: number | null; // keys that an indexer leaves at most; null: no indexer
+}
+
+export interface PairDocument {
+  channels: [number, number];
+  frequency: number; // the query's, in radians a token
+  angles: [number, number]; // position times frequency
+  before: [[number, number], [number, number]]; // of the query, then of the key
+  after: [[number, number], [number, number]]; // of the query, then of the key
+  turn: [[number, number], [number, number]]; // cos and sin
+  product: number; // of the two turned pairs
+}
+
+export interface ReuseDocument {
+  schema: 1;
+  run: string; // under which the server keeps it
+  ids: number[]; // of the other prompt
+  pieces: string[];
+  same: number; // tokens of the common prefix
+  pages: ReusedDocument[];
+}
+
+export interface ReusedDocument {
+  size: number; // rows of a page
+  reused: number;
 }
 
 export interface RoutingDocument {
@@ -112,6 +181,12 @@ export interface SamplingDocument {
   seed?: number;
 }
 
+export interface ShareDocument {
+  path: string;
+  head: number | null; // null: the whole part
+  value: number | null;
+}
+
 export interface StatsDocument {
   min: number | null;
   max: number | null;
@@ -165,4 +240,17 @@ export interface TokenDocument {
   id: number;
   text: string; // its bytes as text; U+FFFD where they are none
   bytes: string;
+}
+
+export interface TurnsDocument {
+  schema: 1;
+  run: string; // under which the server keeps it
+  part: string;
+  head: number;
+  query: number; // its position
+  key: number; // its position
+  theta: number;
+  scaling: string | null;
+  pairs: PairDocument[];
+  total: number; // the sum of the products: their part of q · k
 }

@@ -1,12 +1,14 @@
 // The logit lens after each block, and each part's addition to a token's logit.
 
 import { split } from "./river";
-import type { Candidate } from "./types";
+import type { AttributionDocument, ShareDocument } from "./documents";
 
-export interface Layer { path: string; rank: number; followed: Candidate; candidates: Candidate[] }
-export interface Lens { id: number; layers: Layer[] }
-export interface Share { path: string; head: number | null; value: number }
-export interface Attribution { id: number; path: string; value: number; total: number; parts: Share[]; rest: Share[] }
+export type Share = ShareDocument & { value: number };
+export type Attribution = Omit<AttributionDocument, "value" | "total" | "parts" | "rest"> & { value: number; total: number; parts: Share[]; rest: Share[] };
+
+// JSON has null for a number that is not finite.
+const known = (s: ShareDocument): Share => ({ ...s, value: s.value ?? NaN });
+export const attributed = (d: AttributionDocument): Attribution => ({ ...d, value: d.value ?? NaN, total: d.total ?? NaN, parts: d.parts.map(known), rest: d.rest.map(known) });
 
 // One block: each attention with its heads, in order, and the parts without heads.
 export interface Added { block: string; attentions: { path: string; heads: number[]; sum: number }[]; feed: Share[] }

@@ -3,8 +3,6 @@
 import { axes, type Tensor } from "./types";
 import { apart } from "./slices";
 
-export interface Reuse { ids: number[]; pieces: string[]; same: number; pages: { size: number; reused: number }[] }
-
 // Of what one attention keeps: of each row the largest difference between two runs, as far as both have rows.
 export async function rowsApart(run: string, other: string, mine: readonly Tensor[], theirs: readonly Tensor[]): Promise<number[]> {
   const pairs = mine.flatMap((t) => { const o = theirs.find((s) => s.path === t.path && s.step === t.step); return o ? [[t, o] as const] : []; });

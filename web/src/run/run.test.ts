@@ -5,7 +5,7 @@ import { NOWHERE, read, written } from "../link";
 import { OFF } from "../sampling/stages";
 import * as settings from "../sampling/settings";
 import { role } from "./role";
-import { byBlock, total } from "./lens";
+import { attributed, byBlock, total } from "./lens";
 import { blocks, river, split } from "./river";
 import { grouped } from "./groups";
 import { makers, sources } from "./sources";
@@ -164,6 +164,12 @@ it("what was added is told block by block, each attention by its heads", () => {
     { block: "decoder.layers.1", attentions: [{ path: "decoder.layers.1.cross", heads: [2], sum: 2 }], feed: [] },
   ]);
   expect(total(parts)).toBe(5);
+});
+
+it("a share that is not finite is no zero", () => {
+  const part = { path: "layers.0.attn", head: 0, value: null };
+  const own = attributed({ schema: 1, run: "", step: 0, row: 0, id: 0, path: "logits", value: 1, total: null, parts: [part], rest: [] });
+  expect([own.value, own.total, total(own.parts)]).toEqual([1, NaN, NaN]);
 });
 
 it("an axis may be made of axes, one of them a sum", () => {
