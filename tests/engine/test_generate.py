@@ -101,7 +101,7 @@ def test_greedy_of_every_family_of_files(family: str) -> None:
     ("owner", "name", "value"),
     [
         (Step, "advance", lambda self: None),  # the cache is never counted
-        (PagedCache, "release", lambda self, request: self.tables.clear()),
+        (PagedCache, "release", lambda self, request: [a.tables.clear() for a in self.allocators.values()]),
         (driving, "choose", lambda logits, *rest: int(logits.argmin())),
     ],
 )
