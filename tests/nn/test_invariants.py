@@ -153,7 +153,8 @@ def test_05_paged_is_contiguous() -> float:
 
 def freed_twice(self: PagedCache, request: object) -> None:
     """Free pages twice, so that two requests get them, as a mutant."""
-    self.free += self.allocated[request]
+    for allocator in self.allocators.values():
+        allocator.free += allocator.allocated[request]
     release(self, request)
 
 

@@ -66,7 +66,7 @@ def memories(dtype: torch.dtype) -> None:
     """Return rows of two requests, each against its own encoder's rows."""
     kept = [(rand(1, s, 2, 24, dtype=dtype, seed=s), rand(1, s, 2, 9, dtype=dtype, seed=s + 1)) for s in (1, 37)]
     q, at = rand(1, 2, 4, 24, dtype=dtype), torch.tensor([[3, 5]])
-    segments = [Segment(i, slice(i, i + 1), at[:, i : i + 1], lambda s=s: torch.arange(s[0].shape[1])[None], lambda s=s: s, kept=s)
+    segments = [Segment(i, slice(i, i + 1), at[:, i : i + 1], lambda s=s: torch.arange(s[0].shape[1])[None], lambda s=s: s, memory=s)
               for i, s in enumerate(kept)]  # fmt: skip
     want = torch.cat([truth(q[:, i : i + 1], p, bidirectional, 0.4) for i, p in enumerate(segments)], 1)
     with native.off():

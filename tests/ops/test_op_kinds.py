@@ -1,7 +1,6 @@
 """Every op of a record has one OpKind, defined beside it: its formula, its labels, and whether it is a product."""
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from pellucid.ops import kinds
 from pellucid.ops.kinds import KINDS, OpKind, is_product
 from pellucid.ops.sampling import stages
 
-PACKAGE, PAGE = Path(pellucid.__file__).parent, Path(__file__).parents[2] / "web" / "src"
+PACKAGE = Path(pellucid.__file__).parent
 PRODUCTS = {"linear", "experts", "attend", "attend latent", "scores", "look", "pick", "merged"}
 
 
@@ -50,11 +49,3 @@ def test_two_ops_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_products_are_what_costs_by_its_own_flops() -> None:
     """Everything else is counted as elementwise work, and a view as none."""
     assert {op for op in KINDS if is_product(op)} == PRODUCTS and is_product(None) and not is_product("an op of a later version")
-
-
-def test_the_page_asks_for_ops_that_there_are() -> None:
-    """Every op name in the page's sources is noted."""
-    text = "".join(path.read_text(encoding="utf-8") for path in PAGE.rglob("*") if path.suffix in (".ts", ".svelte"))
-    wanted = set(re.findall(r"\.op === \"([^\"]+)\"", text))
-    assert wanted and wanted <= KINDS.keys()
-    assert not wanted | {"lookup"} <= KINDS.keys()  # a name that nothing notes is seen
