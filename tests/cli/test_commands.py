@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 import pellucid
 from pellucid import messages
+from pellucid.api.model import specimens
 from pellucid.commands import app, main
 from pellucid.commands.screen import Screen, common_options
 from pellucid.errors import UseError
@@ -242,6 +244,17 @@ def test_show_counts_each_group(folder: Path) -> None:
     assert sum(g.count * max(1, len(g.paths)) for g in groups) == model.num_parameters()
     assert [g.paths for g in groups if g.paths] == [["layers.0", "layers.1"]]
     assert len(structure.groups(model, everything=True)) == len(groups) + 1
+
+
+@pytest.mark.parametrize("name", [*specimens(), "deepseek-v3"])
+def test_show_names_the_fields_of_a_config_alone(name: str) -> None:
+    """A constant of a class of specs (its kind, what it stores) is no setting of a model."""
+    layers = pellucid.load(name, device="meta").config.layers
+    for spec in (spec for layer in layers for spec in (layer.attn, layer.cross, layer.ffn) if spec is not None):
+        text = structure.fields(spec, everything=True)
+        while (bare := re.sub(r"[(\[{][^()\[\]{}]*[)\]}]", "", text)) != text:  # without values in brackets
+            text = bare
+        assert [shown.split()[0] for shown in text.split(", ")] == [f.name for f in fields(spec)]
 
 
 def test_env(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

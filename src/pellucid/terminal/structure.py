@@ -3,6 +3,7 @@
 Equal blocks are one entry with their count. Only shapes are needed, so a model on meta will do.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, is_dataclass
 from itertools import groupby
@@ -173,7 +174,8 @@ def settings(model: Model, everything: bool = False) -> Iterator[str]:
 def fields(spec: Any, leave: tuple[str, ...] = (), everything: bool = False) -> str:
     """Write a dataclass's fields as "name value", nested ones in brackets. leave: fields to omit.  everything: neutral ones too."""
     shown = []
-    for name, field in spec.__dataclass_fields__.items():
+    for field in dataclasses.fields(spec):  # without class constants: they say what a kind is, not how this model sets it
+        name = field.name
         if everything and name not in leave:
             value = getattr(spec, name)
             inner = f"{type(value).__name__}({fields(value, everything=True)})" if is_dataclass(value) else plain(value)
