@@ -36,7 +36,7 @@ def impatient() -> Iterator[None]:
 class Clients:
     """One engine, the requests of several threads, and the outputs of its steps.
 
-    begun: steps so far.  late: by request, the steps that had begun when its cancelling returned.
+    begun: steps so far.  late: by request, the steps that had begun when its cancelling returned.  patience: seconds.
     """
 
     engine: Engine
@@ -46,6 +46,7 @@ class Clients:
     late: dict[int, int] = field(default_factory=dict)
     outputs: list[tuple[int, Output]] = field(default_factory=list)
     refused: int = 0
+    patience: float = 60
 
     def ask(self, seed: int, request: Callable[[random.Random], Request], each: int = EACH) -> None:
         """Submit and cancel requests at random moments, as one thread does."""
@@ -68,7 +69,7 @@ class Clients:
         threads = [Thread(target=asker) for asker in askers]
         for thread in threads:
             thread.start()
-        ends = time.monotonic() + 60
+        ends = time.monotonic() + self.patience
         while any(thread.is_alive() for thread in threads) or not self.engine.idle:
             self.begun += 1
             self.outputs += [(self.begun, out) for out in self.engine.step()]
@@ -104,10 +105,10 @@ class Clients:
         return faults
 
 
-def simulated(seed: int, waiting: int = 1000) -> Clients:
+def simulated(seed: int, waiting: int = 1000, patience: float = 60) -> Clients:
     """Run client threads beside a model whose kv_cache is its own tokens, over few pages."""
     simulation = Simulation.of(40, 2, SchedulerLimits(16, 8, waiting), True)
-    clients = Clients(simulation.engine, text_alone)
+    clients = Clients(simulation.engine, text_alone, patience=patience)
     return clients.run([lambda i=i: clients.ask(10 * seed + i, lambda draw: random_request(draw, 60)) for i in range(ASKERS)])  # type: ignore[misc]
 
 
@@ -225,7 +226,7 @@ def test_mutants_are_seen(name: str, value: Any) -> None:
         faulty = False
         for seed in range(5):
             with suppress(UseError, ValueError, AssertionError, KeyError):
-                faulty = bool(simulated(seed).faults())
+                faulty = bool(simulated(seed, patience=5).faults())
             if faulty:
                 break
     assert faulty

@@ -158,6 +158,9 @@ def build(cfg: c.Config) -> Decoder | EncoderDecoder:
     """Build the module of a config, with unset weights on the default device. A ConfigError if it is too large to hold."""
     kind = EncoderDecoder if cfg.encoder is not None else Encoder if cfg.bidirectional else Decoder
     try:
+        if torch.get_default_device().type != "meta":
+            with torch.device("meta"):
+                kind(cfg)  # a tensor of too many bytes is refused before memory is filled with the smaller ones
         return kind(cfg)
     except RuntimeError as broken:  # more bytes than 63 bits count, or than the machine has
         raise ConfigError("config.huge", reason=str(broken).split("\n")[0]) from None
