@@ -124,7 +124,7 @@ class AttentionSpec:
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
-        """The most keys that a query sees, and the positions of a chunk; None where there is no such limit."""
+        """Return the most keys that a query sees, and the positions of a chunk; None where there is no such limit."""
         return self.window, self.chunk
 
     @property
@@ -133,15 +133,15 @@ class AttentionSpec:
         return None
 
     def rows_kept(self, context: int) -> int:
-        """The most rows that a text of this length needs in the KV cache: a window or a chunk stops it growing."""
+        """Return the most rows that a text of this length needs in the KV cache: a window or a chunk bounds them."""
         return min(n for n in (context, self.window, self.chunk) if n is not None)
 
     def without_index(self) -> Self:
-        """The same without an indexer, which leaves only the keys it chose."""
+        """Return this spec without an indexer, which leaves only the keys it chose."""
         return self
 
     def on_rank(self, row: int, groups: int) -> int:
-        """How much of the size `row` of a token's rows is on a rank with this many groups: all, where heads share what is stored."""
+        """Return the part of a token's row size `row` on a rank with this many groups: all, where heads share what is stored."""
         return row
 
     def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
@@ -149,11 +149,11 @@ class AttentionSpec:
         yield from ()
 
     def as_heads(self, groups: int) -> "Attention | None":
-        """This with keys and values in `groups` groups; None if there is no such attention."""
+        """Return this attention with keys and values in `groups` groups; None if there is no such attention."""
         return None
 
     def as_latent(self, rank: int | None) -> "Latent | None":
-        """This as MLA, with a latent of this rank, or by its heads' width; None if there is no such attention."""
+        """Return this attention as MLA, with a latent of this rank, or by its heads' width; None if there is no such attention."""
         return None
 
 
@@ -203,7 +203,7 @@ class Attention(AttentionSpec):
         return replace(self, kv_heads=groups)
 
     def as_latent(self, rank: int | None) -> "Latent | None":
-        """MLA drops windows, caps and sinks. Queries come straight from x."""
+        """Return MLA without windows, caps and sinks, whose queries come straight from x."""
         if not self.causal or self.buckets or self.alibi or self.distances:
             return None
         own, rotary = latent_widths(self.width)
@@ -212,7 +212,7 @@ class Attention(AttentionSpec):
 
 
 def latent_widths(width: int) -> tuple[int, int]:
-    """The widths of latent and rotary key for heads of this width: 4 times and half of it, as in arXiv 2405.04434, 2.1.
+    """Return the widths of latent and rotary key for heads of this width: 4 times and half of it, as in arXiv 2405.04434, 2.1.
 
     Heads of 128 have 512 + 64, as in DeepSeek-V2 and V3; so MLA stores as much as 2.25 groups of keys and values at any width of a head.
     """
@@ -276,7 +276,7 @@ class Latent(AttentionSpec):
         yield "H·(T·C·(K + W) + T·S·(C + R + C))", (h, (rows * c * (k + w), rows * seen * (c + r + c)))
 
     def as_heads(self, groups: int) -> Attention:
-        """Keys and values get the width of a head's content part, a part of which has rotary positions."""
+        """Return heads whose keys and values have the width of the content part, a part of which has rotary positions."""
         return Attention(self.heads, groups, self.key, replace(self.rope, width=min(self.rope.width, self.key)), bias=self.bias)
 
     def as_latent(self, rank: int | None) -> "Latent":

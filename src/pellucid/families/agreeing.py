@@ -26,7 +26,7 @@ def activation(value: Any, cfg: Config) -> bool:
 
 
 def max_sequence_length(value: Any, cfg: Config) -> bool:
-    """The first conversions of LLaMA: max_position_embeddings, or transformers' default where a file has none."""
+    """Read the first conversions of LLaMA: max_position_embeddings, or transformers' default where a file has none."""
     return same(value, cfg.context or LLAMA_POSITIONS)
 
 

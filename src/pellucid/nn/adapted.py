@@ -44,12 +44,12 @@ class AdaptedLinear(Linear):
         return ops.adapted(super().forward(x), x, self.weight, self.bias, added)
 
     def dense_weight(self) -> Tensor:
-        """The weight and its additions as one matrix."""
+        """Return the weight and its additions as one matrix."""
         return ops.merged(self.weight, [(a.lora_a.weight, a.lora_b.weight, a.scale) for a in self.additions()])
 
 
 def holder(weight: nn.Parameter) -> Linear:
-    """A Linear around this parameter, which another module may hold too."""
+    """Make a Linear around this parameter, which another module may hold too."""
     with META:
         made = Linear(weight.shape[1], weight.shape[0], False)
     made.weight = weight

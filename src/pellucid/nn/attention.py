@@ -78,7 +78,7 @@ class Attention(nn.Module):
         return q, tap(ops.rotate(k, angles, rope.interleaved, rope), "k_rot: B T G K")
 
     def mask(self, step: Step) -> Mask:
-        """The mask of this step: the caller's or the layer's own, its window, and what it adds to scores."""
+        """Return the mask of this step: the caller's or the layer's own, its window, and what it adds to scores."""
         mask = step.mask or self.base
         for limit in self.limits:
             mask = mask & limit

@@ -67,5 +67,5 @@ class Latent(nn.Module):
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]
 
     def mask(self, step: Step) -> Mask:
-        """The mask of this step: the caller's, or causal. An indexer leaves the chosen keys of it."""
+        """Return the mask of this step: the caller's, or causal. An indexer leaves the chosen keys of it."""
         return step.mask or causal

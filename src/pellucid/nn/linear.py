@@ -15,7 +15,7 @@ class Linear(nn.Linear):
         return ops.linear(x, self.weight, self.bias)
 
     def dense_weight(self) -> Tensor:
-        """The weight as one matrix, for a part that reads it without calling it."""
+        """Return the weight as one matrix, for a part that reads it without calling it."""
         return ops.dense_weight(self.weight)
 
 

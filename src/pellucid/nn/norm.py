@@ -17,7 +17,7 @@ class RmsNorm(nn.Module):
         self.eps, self.weight = eps, nn.Parameter(torch.ones(width))
 
     def gain(self) -> Tensor:
-        """The factor of each channel [D], besides the row's own scale."""
+        """Return the factor of each channel [D], besides the row's own scale."""
         return self.weight
 
     def forward(self, x: Tensor) -> Tensor:

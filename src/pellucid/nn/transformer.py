@@ -71,7 +71,7 @@ class Stack(nn.Module):
         return x if self.norm is None else tap(self.norm(x), "norm: B T D")
 
     def entrance(self) -> str | None:
-        """The name of the tensor that enters the first block. None where that is the embedding's rows, unchanged."""
+        """Return the name of the tensor that enters the first block. None if that is the embedding's rows, unchanged."""
         names = {"scaled": self.scale, "widen": self.widen, "start": self.sinusoids or self.positions, "typed": self.types}
         present = [name for name, part in (names | {"embed_norm": self.embed_norm}).items() if part is not None]
         return present[-1] if present else None

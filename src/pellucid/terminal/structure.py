@@ -36,7 +36,7 @@ class WeightGroup:
 
 
 def groups(model: Model, everything: bool = False) -> list[WeightGroup]:
-    """All weights, in order; consecutive blocks of one make are one group unless everything is asked for."""
+    """Group all weights, in order; consecutive blocks of one make are one group unless everything is asked for."""
     out: list[WeightGroup] = []
     made: list[object] = []
     for path, members in groupby(sorted(weights(model.module), key=order(model)), key=lambda w: block(w.path)[0]):

@@ -53,7 +53,7 @@ class Template:
 
     @property
     def literals(self) -> str:
-        """Every text literal in the template, joined by NUL."""
+        """Return every text literal in the template, joined by NUL."""
         texts: str = self._worker.ask()["literals"]
         return texts
 
