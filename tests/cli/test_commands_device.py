@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def test_every_entry_is_shown(capsys: Captured) -> None:
         assert document["source"] == entry["source"] and document["notes"] == entry.get("notes")
         text = "\n".join(structure.settings(model, everything=True))
         for layer in {*model.config.layers}:
-            for field in layer.ffn.__dataclass_fields__:
+            for field in (f.name for f in fields(layer.ffn)):
                 assert re.search(rf"\b{field} ", text), (name, field)
     _, document = judged(capsys, "show", MODEL)
     assert document["catalogue"] is None

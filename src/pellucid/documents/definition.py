@@ -40,8 +40,8 @@ class As:
 
 Count = Annotated[int, Constraint(minimum=0)]
 Path = Annotated[str, Constraint(pattern=r"^[A-Za-z_][\w.]*$")]
-RunId = Annotated[str, Constraint(pattern="^[0-9a-f]{32}$"), "under which the server keeps it"]
-Row = Annotated[int, Constraint(minimum=-1), "of the step; -1: its last"]
+RunId = Annotated[str, Constraint(pattern="^[0-9a-f]{32}$")]  # under which the server keeps it
+Row = Annotated[int, Constraint(minimum=-1)]  # of a step; -1 is its last
 
 
 def parts(hint: Any) -> tuple[Any, dict[str, Any], str, bool]:

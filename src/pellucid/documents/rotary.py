@@ -17,7 +17,7 @@ from pellucid.watching.watch import Seen
 
 SCHEMA: Final = 1
 Two = Annotated[list[float], As(tuple[float, float])]
-Four = Annotated[list[list[float]], As(tuple[tuple[float, float], tuple[float, float]]), "of the query, then of the key"]
+Four = Annotated[list[list[float]], As(tuple[tuple[float, float], tuple[float, float]])]  # of the query, then of the key
 
 
 class PairDocument(TypedDict):
@@ -26,8 +26,8 @@ class PairDocument(TypedDict):
     channels: tuple[Count, Count]
     frequency: Annotated[float, "the query's, in radians a token"]
     angles: Annotated[Two, "position times frequency"]
-    before: Four
-    after: Four
+    before: Annotated[Four, "of the query, then of the key"]
+    after: Annotated[Four, "of the query, then of the key"]
     turn: Annotated[Four, "cos and sin"]
     product: Annotated[float, "of the two turned pairs"]
 

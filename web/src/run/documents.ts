@@ -8,9 +8,9 @@ export interface AnswerDocument {
 
 export interface AttributionDocument {
   schema: 1;
-  run: string; // under which the server keeps it
+  run: string;
   step: number;
-  row: number; // of the step; -1: its last
+  row: number;
   id: number; // the token
   path: "logits" | "uncapped"; // of the value
   value: number | null; // that ran
@@ -63,16 +63,16 @@ export interface DifferenceDocument {
 
 export interface DifferencesDocument {
   schema: 1;
-  run: string; // under which the server keeps it
-  other: string; // under which the server keeps it
+  run: string;
+  other: string;
   tensors: DifferenceDocument[];
 }
 
 export interface LensDocument {
   schema: 1;
-  run: string; // under which the server keeps it
+  run: string;
   step: number;
-  row: number; // of the step; -1: its last
+  row: number;
   id: number; // the followed token
   layers: LensLayerDocument[];
 }
@@ -105,7 +105,7 @@ export interface PairDocument {
 
 export interface ReuseDocument {
   schema: 1;
-  run: string; // under which the server keeps it
+  run: string;
   ids: number[]; // of the other prompt
   pieces: string[];
   same: number; // tokens of the common prefix
@@ -244,7 +244,7 @@ export interface TokenDocument {
 
 export interface TurnsDocument {
   schema: 1;
-  run: string; // under which the server keeps it
+  run: string;
   part: string;
   head: number;
   query: number; // its position
