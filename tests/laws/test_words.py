@@ -14,6 +14,8 @@ from typing import TypeGuard
 
 import pytest
 
+from source_tree import write
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = "src/pellucid"
 
@@ -56,8 +58,6 @@ PERSONS = re.compile(
 )
 SUFFIXES = (".py", ".ts", ".svelte", ".h", ".cpp")
 
-Complaint = tuple[str, str]  # the folder that is counted, and where the word stands
-
 
 def files(root: Path, *suffixes: str) -> Iterator[Path]:
     """Yield the hand-written files of src, tests and web/src with these endings; the built page is none."""
@@ -65,13 +65,6 @@ def files(root: Path, *suffixes: str) -> Iterator[Path]:
         for file in sorted(folder.rglob("*")):
             if file.suffix in suffixes and not file.is_relative_to(root / PACKAGE / "web"):
                 yield file
-
-
-def folder_of(root: Path, file: Path) -> str:
-    """Return the folder that a file is counted under: src/pellucid/ops, tests/laws, web/src, docs."""
-    parts = file.relative_to(root).parts
-    depth = {"src": 3, "tests": 2, "web": 2}.get(parts[0], 1)
-    return "/".join(parts[: min(depth, len(parts) - 1)])
 
 
 def is_document(node: ast.AST) -> TypeGuard[ast.ClassDef]:
@@ -117,15 +110,15 @@ def declared(text: str) -> Iterator[tuple[int, str]]:
             yield from ((number, m[1]) for part in ",".join(groups).split(",") if (m := re.match(r"\s*\.{0,3}(\w+)", part)))
 
 
-def old_names(root: Path) -> Iterator[Complaint]:
+def old_names(root: Path) -> Iterator[str]:
     """Yield every place that binds a replaced word as a name, and every module that is called by one."""
     for file in files(root, ".py", ".ts", ".svelte"):
         text = file.read_text(encoding="utf-8")
         names = bound(ast.parse(text)) if file.suffix == ".py" else declared(text)
         where = file.relative_to(root)
-        yield from ((folder_of(root, file), f"{where}:{line}: {name}") for line, name in names if name.lstrip("_") in REPLACED)
+        yield from (f"{where}:{line}: {name}" for line, name in names if name.lstrip("_") in REPLACED)
         if file.suffix == ".py" and file.stem in PACKAGES:
-            yield folder_of(root, file), f"{where}: {file.stem}"
+            yield f"{where}: {file.stem}"
 
 
 def prose(file: Path) -> Iterator[tuple[int, str]]:
@@ -146,11 +139,11 @@ def prose(file: Path) -> Iterator[tuple[int, str]]:
             yield text.count("\n", 0, comment.start()) + 1, comment[0]
 
 
-def persons(root: Path) -> Iterator[Complaint]:
+def persons(root: Path) -> Iterator[str]:
     """Yield every place in a docstring, a comment or the documentation that PERSONS matches."""
     for file in [*files(root, *SUFFIXES), *sorted((root / "docs").glob("*.md"))]:
         for line, text in prose(file):
-            yield from ((folder_of(root, file), f"{file.relative_to(root)}:{line}: {word[0]}") for word in PERSONS.finditer(text))
+            yield from (f"{file.relative_to(root)}:{line}: {word[0]}" for word in PERSONS.finditer(text))
 
 
 def twice(root: Path) -> tuple[set[str], set[str]]:
@@ -166,8 +159,8 @@ def twice(root: Path) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.parametrize("check", [old_names, persons])
-def test_no_old_word_is_left(check: Callable[[Path], Iterator[Complaint]]) -> None:
-    assert [place for _, place in check(ROOT)] == []
+def test_no_old_word_is_left(check: Callable[[Path], Iterator[str]]) -> None:
+    assert [*check(ROOT)] == []
 
 
 def test_a_name_is_used_once() -> None:
@@ -181,7 +174,7 @@ def test_exceptions_have_a_use() -> None:
     assert all(len(re.findall(rf"^class {name}\b", text, re.M)) == 2 for name in SAME_CLASS)
 
 
-MUTANTS: list[tuple[Callable[[Path], Iterator[Complaint]], str, str]] = [
+MUTANTS: list[tuple[Callable[[Path], Iterator[str]], str, str]] = [
     (old_names, "src/pellucid/nn/mlp.py", "def f(x):\n    told = x\n"),
     (old_names, "src/pellucid/nn/mlp.py", "def whole(x): ...\n"),
     (old_names, "src/pellucid/nn/mlp.py", "def f(asked): ...\n"),
@@ -203,7 +196,7 @@ MUTANTS: list[tuple[Callable[[Path], Iterator[Complaint]], str, str]] = [
     (persons, "web/src/View.svelte", "<!-- whoever reads -->\n"),
     (persons, "docs/python.md", "A user and his model.\n"),
 ]
-SOUND: list[tuple[Callable[[Path], Iterator[Complaint]], str, str]] = [
+SOUND: list[tuple[Callable[[Path], Iterator[str]], str, str]] = [
     (old_names, "src/pellucid/nn/mlp.py", "held_out = say('x', found=1)\nfirst_found = row.told\n"),
     (old_names, "src/pellucid/documents/run.py", "class A(TypedDict):\n    past: int\n"),
     (old_names, "web/src/view.ts", "const row = { told: 1, held: answer.held };\n"),
@@ -212,29 +205,21 @@ SOUND: list[tuple[Callable[[Path], Iterator[Complaint]], str, str]] = [
 ]
 
 
-def project(root: Path, name: str, text: str) -> Path:
-    """Return `root` with one file of this text."""
-    (root / name).parent.mkdir(parents=True)
-    (root / name).write_text(text, encoding="utf-8")
-    return root
-
-
 @pytest.mark.parametrize(("check", "name", "text"), MUTANTS)
-def test_an_old_word_is_seen(check: Callable[[Path], Iterator[Complaint]], name: str, text: str, tmp_path: Path) -> None:
-    (complaint,) = check(project(tmp_path, name, text))
-    assert name.startswith(complaint[0]) and complaint[1].startswith(name)
+def test_an_old_word_is_seen(check: Callable[[Path], Iterator[str]], name: str, text: str, tmp_path: Path) -> None:
+    (complaint,) = check(write(tmp_path, {name: text}))
+    assert complaint.startswith(name)
 
 
 @pytest.mark.parametrize(("check", "name", "text"), SOUND)
-def test_other_words_pass(check: Callable[[Path], Iterator[Complaint]], name: str, text: str, tmp_path: Path) -> None:
-    assert not [*check(project(tmp_path, name, text))]
+def test_other_words_pass(check: Callable[[Path], Iterator[str]], name: str, text: str, tmp_path: Path) -> None:
+    assert not [*check(write(tmp_path, {name: text}))]
 
 
 def test_a_name_that_comes_twice_is_seen(tmp_path: Path) -> None:
-    for name in ("engine/queue.py", "server/queue.py", "terminal/queue.py", "nn/norm.py", "ops/norm.py", "ops/native/norm.py"):
-        (tmp_path / PACKAGE / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / PACKAGE / name).write_text("class Attention: ...\n", encoding="utf-8")
+    names = ("engine/queue.py", "server/queue.py", "terminal/queue.py", "nn/norm.py", "ops/norm.py", "ops/native/norm.py")
+    write(tmp_path, {f"{PACKAGE}/{name}": "class Attention: ...\n" for name in names})
     assert twice(tmp_path) == (set(), {"queue"})
-    (tmp_path / PACKAGE / "engine/queue.py").write_text("class Row: ...\n", encoding="utf-8")
-    (tmp_path / PACKAGE / "nn/norm.py").write_text("def f():\n    class Row: ...\n", encoding="utf-8")
+    rows = {"engine/queue.py": "class Row: ...\n", "nn/norm.py": "def f():\n    class Row: ...\n"}
+    write(tmp_path, {f"{PACKAGE}/{name}": text for name, text in rows.items()})
     assert twice(tmp_path) == ({"Row"}, {"queue"})

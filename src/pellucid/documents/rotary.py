@@ -48,10 +48,7 @@ class TurnsDocument(TypedDict):
 
 
 def turns_document(run: Run, part: str, query: int, key: int, head: int, n: int, stop: Stop) -> TurnsDocument:
-    """Return the turned pairs of a query and a key, by position, in one head at step `n`. Cosines, sines and channels are those that ran.
-
-    product: a pair's part of q·k; total: their sum.  frequency: the query's, in radians a token; angles: position times frequency.
-    """
+    """Return the turned pairs of a query and a key, by position, in one head at step `n`. The numbers are those that ran."""
     rope = rope_of(run, part)
     (q, q_row, q_total), (k, k_row, k_total) = (rotated(run, part, at, asks, n, stop) for at, asks in ((query, True), (key, False)))
     heads = q.shape[q.dims.split().index("H")]

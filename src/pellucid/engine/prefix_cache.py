@@ -47,21 +47,22 @@ class PrefixCache:
         path = self.find(key, tokens)
         n = len(path) * self.pages.size
         self.looked, self.hits = self.looked + len(tokens), self.hits + n
-        self.pages.begin(request, {r: [node.pages[r] for node in path[g.oldest(n) :]] for r, g in self.pages.allocators.items()}, n)
+        pages = {w: [node.pages[w] for node in path[a.oldest(n) :]] for w, a in self.pages.allocators.items()}
+        self.pages.begin(request, pages, n)
         self.use(path, n)
         return n
 
     def find(self, key: Hashable, tokens: Sequence[int]) -> list[Node]:
         """Return the longest path along these tokens after which every allocator has all keys that the next query sees."""
-        size, groups = self.pages.size, self.pages.allocators.items()
-        node, path, best, unbroken = self.top.children.get(key), list[Node](), 0, dict.fromkeys(self.pages.allocators, 0)
+        size, allocators = self.pages.size, self.pages.allocators
+        node, path, best, unbroken = self.top.children.get(key), list[Node](), 0, dict.fromkeys(allocators, 0)
         for i in range((len(tokens) - 1) // size):
             node = node and node.children.get(edge(tokens[i * size : (i + 1) * size]))
             if node is None:
                 break
             path.append(node)
-            unbroken = {r: n + 1 if r in node.pages else 0 for r, n in unbroken.items()}
-            if all(unbroken[r] >= i + 1 - g.oldest((i + 1) * size) for r, g in groups):
+            unbroken = {w: n + 1 if w in node.pages else 0 for w, n in unbroken.items()}
+            if all(unbroken[w] >= i + 1 - a.oldest((i + 1) * size) for w, a in allocators.items()):
                 best = i + 1
         return path[:best]
 

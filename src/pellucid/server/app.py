@@ -198,11 +198,7 @@ class Api:
         from pellucid.runs.slices import level_of
 
         given, session = query(request, "other", "m", "at", "level"), await self.session()
-        run, n, other = (
-            run_at(session, request),
-            tensor_at(request),
-            session.runs[given.get("other", "")],
-        )
+        run, n, other = run_at(session, request), tensor_at(request), session.runs[given.get("other", "")]
         m, level = integer(given.get("m", ""), "m"), level_of(given.get("level", "0"))
         ready = session.ready(run, n, False) and session.ready(other, m, False)
         body = await self.computed(request, ready, lambda stop: difference(run, n, other, m, given.get("at"), level, stop))
