@@ -121,6 +121,7 @@ class AttentionSpec:
     chunk: int | None = None
     buckets: Buckets | None = None
     alibi: Alibi | None = None
+    fill: float | None = None
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
@@ -179,6 +180,7 @@ class Attention(AttentionSpec):
     qk_rms: bool = False  # queries and keys over their root mean square, after rope, without a weight
     temper: Temper | None = None
     distances: bool = False  # scores gain q · r, r one more key, of the distance between the two (arXiv 1901.02860)
+    fill: float | None = None  # the score of a key that the mask hides, if it runs in the same forward or is stored; None: −∞
 
     stored: ClassVar[tuple[str, ...]] = "G·K", "G·W"
 
@@ -245,6 +247,7 @@ class Latent(AttentionSpec):
     eps: float = 1e-6
     scale: float | None = None  # None: (key + rope.width) ** -0.5
     index: Index | None = None
+    form: str | None = None  # "expanded" or "absorbed", two ways to the same numbers; None: in each step the one with fewer products
 
     kind: ClassVar[str] = "MLA"
     kv_heads: ClassVar[None] = None  # what is stored serves all heads, so ranks cannot share it out
@@ -334,13 +337,15 @@ class Layer:
     """One block: attention, feed-forward, and in a decoder that reads an encoder, cross attention.
 
     order: where the norms stand. "pre": before each part (arXiv 2002.04745);  "post": after each sum (arXiv 1706.03762);  "sandwich":
-    before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own.
+    before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own;
+    "bare": as "pre", without the sums.  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).
     """
 
     attn: AnyAttention
     ffn: Mlp | Moe
     cross: Attention | None = None
     order: str = "pre"
+    ranks: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -352,7 +357,7 @@ class Config:
     layers: tuple[Layer, ...]
     tied: bool = False
     eps: float = 1e-5
-    norm: str = "rms"  # "rms offset": its weight counts from 1 (Gemma);  "layer": subtracts the mean, has a bias;  "layer, no bias"
+    norm: str = "rms"  # "rms offset": its weight counts from 1 (Gemma);  "layer": with a mean and a bias;  "layer, no bias";  "none"
     positions: int | None = None  # tokens that learned positions reach, or sinusoids
     logit_scale: float = 1.0
     encoder: tuple[Layer, ...] | None = None
@@ -373,6 +378,11 @@ class Config:
     starts: int | None = None  # the id that a decoder of an encoder-decoder begins with
     stops: tuple[int, ...] = ()  # ids that end a text
     ignored: tuple[str, ...] = ()  # fields of config.json that the user had ignored
+
+    @property
+    def whole_prompts(self) -> bool:
+        """True if a prompt's rows depend on later ones, so that all of it must run at once: a prefix, or a mask that hides nothing."""
+        return self.prefix or any(layer.attn.fill is not None for layer in self.layers)
 
     @property
     def bidirectional(self) -> bool:

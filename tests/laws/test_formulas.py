@@ -21,6 +21,8 @@ from transformers import AutoConfig
 
 import formulas
 import pellucid
+import test_left_out
+import test_low_rank
 import test_orders
 from formula_functions import UnresolvedError
 from formulas import Run, evaluated
@@ -41,7 +43,7 @@ FULL = bool(os.environ.get("PELLUCID_FULL"))
 LENGTH, SEEDS = (37, (1, 2, 3)) if FULL else (19, (1,))
 WITHIN = {"gemma3": "gemma3_text", "llama4": "llama4_text", "kimi_k2": "deepseek_v3"}  # model types that are another's model
 DISTANT = replace(GPT2, positions=None, layers=(replace(GPT2.layers[0], attn=c.Attention(4, 4, 8, distances=True)),) * 2)
-MADE: dict[str, c.Config] = {**FAMILIES, **test_orders.SHAPES, "distant": DISTANT}
+MADE: dict[str, c.Config] = {**FAMILIES, **test_orders.SHAPES, **test_left_out.SHAPES, **test_low_rank.SHAPES, "distant": DISTANT}
 SPECIMENS = ("capitals", "capitals-bert", "capitals-deepseek", "capitals-llama", "capitals-prefix", "capitals-t5")
 
 
@@ -219,8 +221,9 @@ MUTANTS: dict[str, tuple[str, str, Mutant]] = {
     "no scale": ("llama", "plain", (ATTEND, "scaling", lambda scale: "")),
     "no soft cap": ("gemma2", "plain", other("cap", lambda m: m.x)),
     "a weight that counts from 0": ("gemma", "plain", (NORM, "gain", lambda m: m.weights[0])),
-    "no mask": ("gpt2", "plain", (GATE, "masked", lambda m: "")),
+    "no mask": ("gpt2", "plain", (GATE, "unmasked", lambda m: m.inputs[0])),
     "a mask without its window": ("mistral", "plain", (Band, "conditions", lambda self: "s ≤ t")),
+    "a fill that is not told": ("gpt2", "filled", (GATE, "unmasked", lambda m: f"{m.inputs[0]} + mask")),
     "forgotten sinks": ("gpt_oss", "plain", other("softmax", lambda m: f"softmax({m.inputs[0]} + mask)")),
     "swapped gate and up": ("llama", "plain", swapped_inputs("gate")),
     "swapped query and key": ("qwen3", "plain", swapped_inputs("scores")),
@@ -239,5 +242,5 @@ def test_mutant_is_seen(mutant: str) -> None:
     with pytest.MonkeyPatch.context() as patch, nullcontext() if isinstance(owner, dict) else swapped(owner, name, value):
         if isinstance(owner, dict):
             patch.setitem(owner, name, value)
-        gaps = wrong(runs(read(family, quirk)))
+        gaps = wrong(runs(MADE["filled"] if mutant == "a fill that is not told" else read(family, quirk)))
     assert gaps and max(gaps.values()) > 1e-6

@@ -30,13 +30,16 @@ def _no_grad() -> Any:
         yield
 
 
+def formed(form: str | None, cfg: c.Config = DEEPSEEK_V3) -> Any:
+    """Return a random model, the same one for each form."""
+    return tiny(replace(cfg, layers=tuple(replace(one, attn=replace(one.attn, form=form)) for one in cfg.layers)))
+
+
 def batch_gap(form: str | None) -> float:
     """Return how far the batch, every segment in this form, is from each request alone and expanded."""
-    model = tiny("deepseek_v3")
-    with swapped(latent, "FORM", "expanded"):
-        alone = {r: model(p[None])[0] for r, p in PROMPTS.items()}
-    with swapped(latent, "FORM", form):
-        got = serve(model, PROMPTS, PLAN)
+    expanded = formed("expanded")
+    alone = {r: expanded(p[None])[0] for r, p in PROMPTS.items()}
+    got = serve(formed(form), PROMPTS, PLAN)
     return max(far(got[r], alone[r]) for r in PROMPTS)
 
 
@@ -47,15 +50,13 @@ def test_forms_agree_in_a_batch(form: str | None) -> None:
 
 def lone_gap(form: str) -> float:
     """Return the gap of a padded batch, of packed documents and of decoding token by token to the expanded prefill."""
-    model, tokens = tiny("deepseek_v3"), ids(2, 9)
+    expanded, model, tokens = formed("expanded"), formed(form), ids(2, 9)
     padding = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1], [1] * 9])
-    with swapped(latent, "FORM", "expanded"):
-        full, short = model(tokens), model(tokens[:1, 3:])
-    with swapped(latent, "FORM", form):
-        padded = model(tokens, Step.plain(tokens, padding))
-        packed = model(torch.cat([tokens[:1, 3:], tokens[1:]], 1), Step.packed([6, 9]))
-        decoded = serve(model, {"a": tokens[1]}, [{"a": 1}] * 9)["a"]
-        gaps = [far(model(tokens), full), far(padded[:1, 3:], short), far(padded[1:], full[1:])]
+    full, short = expanded(tokens), expanded(tokens[:1, 3:])
+    padded = model(tokens, Step.plain(tokens, padding))
+    packed = model(torch.cat([tokens[:1, 3:], tokens[1:]], 1), Step.packed([6, 9]))
+    decoded = serve(model, {"a": tokens[1]}, [{"a": 1}] * 9)["a"]
+    gaps = [far(model(tokens), full), far(padded[:1, 3:], short), far(padded[1:], full[1:])]
     return max(*gaps, far(packed[:, :6], short), far(packed[:, 6:], full[1:]), far(decoded, full[1]))
 
 
@@ -66,12 +67,9 @@ def test_forms_agree_alone(form: str) -> None:
 
 def test_without_a_query_rank() -> None:
     """V2-Lite's queries are projected straight from the token."""
-    model = tiny(c.Config(97, 32, (c.Layer(replace(MLA, q_rank=None), c.Mlp(48)),) * 2))
-    outs = []
-    for form in FORMS:
-        with swapped(latent, "FORM", form):
-            outs.append(serve(model, PROMPTS, PLAN)["a"])
-    assert far(*outs) < 1e-10 and far(outs[0], model(PROMPTS["a"][None])[0]) < 1e-10
+    cfg = c.Config(97, 32, (c.Layer(replace(MLA, q_rank=None), c.Mlp(48)),) * 2)
+    outs = [serve(formed(form, cfg), PROMPTS, PLAN)["a"] for form in FORMS]
+    assert far(*outs) < 1e-10 and far(outs[0], tiny(cfg)(PROMPTS["a"][None])[0]) < 1e-10
 
 
 def test_scaled_by_its_own_width_mutant() -> None:
@@ -107,6 +105,20 @@ def multiplied(form: str, t: int, s: int, spec: c.Latent) -> int:
         return move + scores + mix + back
     keys, values, scores, mix = s * h * k * rank, s * h * w * rank, t * s * h * (k + r), t * s * h * w
     return keys + values + scores + mix
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_of_the_config_runs(form: str) -> None:
+    """Every segment runs in it, and the record says so; without one the record names those that the counts chose."""
+    model = formed(form)
+    runs = (lambda: serve(model, PROMPTS, PLAN), lambda: model(ids(1, 40)))
+    assert {met for run in runs for *_, met in spied(run)} == {form}
+    for made, expected in ((model, form), (tiny("deepseek_v3"), "expanded")):
+        with watch(made, only="layers.*.attn.z") as seen:
+            made(ids(1, 40))
+        assert {s.settings["form"] for s in seen} == {expected}
+        flops = 2 * multiplied(expected, 40, 40, MLA)
+        assert {s.flops for s in seen} == {flops}
 
 
 def test_choice_by_counts() -> None:

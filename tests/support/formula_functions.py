@@ -79,6 +79,12 @@ def softmax(reader: Any, x: Named, sinks: Named | None = None) -> Named:
     return Named((e / e.sum(-1, keepdim=True).clamp(min=1e-300))[..., : x.x.shape[-1]], x.axes)
 
 
+def masked_fill(reader: Any, x: Named, number: Named) -> Named:
+    """Return x, and the number where the record's mask hides a key."""
+    hidden = reader.mask(reader.seen.settings["mask"]).x == FAR
+    return Named(torch.where(hidden, number.x, x.x), x.axes)
+
+
 def rms(reader: Any, x: Named) -> Named:
     return Named((x.x.pow(2).mean(-1) + reader.seen.settings["eps"]).sqrt(), x.axes[:-1])
 
@@ -198,7 +204,8 @@ def phi(x: Tensor) -> Tensor:
 
 
 FUNCTIONS: dict[str, Callable[..., Named]] = {
-    "softmax": softmax, "rms": rms, "RoPE": rope, "bucket": bucket, "sincos": sincos, "top": top, "best": best, "clamp": clamp,
+    "softmax": softmax, "masked_fill": masked_fill, "rms": rms, "RoPE": rope, "bucket": bucket, "sincos": sincos, "top": top, "best": best,
+    "clamp": clamp,
     "min": least, "max": most, "sigmoid": each(lambda x: 1 / (1 + (-x).exp())), "tanh": each(torch.tanh), "ln": each(torch.log),
     "silu": each(lambda x: x / (1 + (-x).exp())), "relu": each(lambda x: x * (x > 0)), "gelu": each(lambda x: x * phi(x)),
     "gelu_tanh": each(lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),

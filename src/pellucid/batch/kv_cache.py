@@ -256,6 +256,7 @@ class PagedCache:
         self.count = sum(each.values())
         self.length: dict[object, int] = {}
         self.angle_length: dict[object, int] = {}  # of a request: the least text length that rotary scaling assumes for it
+        self.prompts: dict[object, tuple[Sequence[int], Sequence[int] | None]] = {}  # of a request: its ids and its source's
         self.pools: dict[nn.Module, Stored] = {}
         self.memory: dict[tuple[nn.Module, object], tuple[Stored, Tensor, bool]] = {}  # and whether padded
 
@@ -327,6 +328,7 @@ class PagedCache:
         self.begin(new, pages, n)
         if request in self.angle_length:
             self.angle_length[new] = self.angle_length[request]
+        self.prompts |= {new: self.prompts[request]} if request in self.prompts else {}
         for part, owner in list(self.memory):
             if owner == request:
                 self.memory[part, new] = self.memory[part, request]
@@ -335,21 +337,22 @@ class PagedCache:
         """Forget a request and free its pages. Does nothing for one that has none."""
         for allocator in self.allocators.values():
             allocator.release(request)
-        self.length.pop(request, None)
-        self.angle_length.pop(request, None)
+        for book in (self.length, self.angle_length, self.prompts):
+            book.pop(request, None)
         for key in [k for k in self.memory if k[1] == request]:
             del self.memory[key]
 
     def holders(self) -> set[object]:
         """Return every request that has a table."""
-        noted = (self.length, self.angle_length, *(table for g in self.allocators.values() for table in (g.tables, g.allocated, g.first)))
+        tables = (table for g in self.allocators.values() for table in (g.tables, g.allocated, g.first))
+        noted = (self.length, self.angle_length, self.prompts, *tables)
         return {request for table in noted for request in table} | {request for _, request in self.memory}
 
     def clear(self) -> None:
         """Free every page, whatever state the tables are in. The pools stay, since recorded plans point to them."""
         for allocator in self.allocators.values():
             allocator.clear()
-        for book in (self.length, self.angle_length, self.memory):
+        for book in (self.length, self.angle_length, self.prompts, self.memory):
             book.clear()
 
     def of(self, part: nn.Module) -> PageAllocator:

@@ -71,7 +71,8 @@ def both(a: Allowed, b: Allowed) -> Allowed:
 class Mask:
     """A rule and a bias of scores: allowed(q, k) and bias(q, k) of positions q [B 1 T 1] and k [B 1 1 S] -> [B H T S].
 
-    cap: a soft limit of scores.  sinks [H]: an extra key's score.  weights, inputs: the parameters and tensors that took part, for a watch.
+    cap: a soft limit of scores.  sinks [H]: an extra key's score.  fill: the score of a key that the rule hides, −∞ if None; where there
+    is no key, as in padding, it is −∞ in any case.  weights, inputs: the parameters and tensors that took part, for a watch.
     by_segment(mask, segment): the mask of one segment, where positions do not decide alone, as with an indexer's chosen keys.
     """
 
@@ -82,6 +83,7 @@ class Mask:
     weights: tuple[Tensor, ...] = ()
     inputs: tuple[Tensor, ...] = ()
     by_segment: "Callable[[Mask, Any], Mask] | None" = None
+    fill: float | None = None
 
     def of(self, segment: Any) -> "Mask":
         """Return the mask of one segment of the cache."""
@@ -93,7 +95,7 @@ class Mask:
 
     def __and__(self, other: "Mask") -> "Mask":
         """Let a query see what both masks let it see. A UseError if `other` changes scores: write `replace(mask, bias=...)` for that."""
-        if any(x is not None for x in (other.bias, other.cap, other.sinks, other.by_segment)):
+        if any(x is not None for x in (other.bias, other.cap, other.sinks, other.by_segment, other.fill)):
             raise UseError("mask.scores")
         return replace(self, allowed=both(self.allowed, other.allowed))
 
@@ -101,6 +103,16 @@ class Mask:
         """Make the tensors for positions q_at [B T] and k_at [B S]: allowed [B 1 T S], and the bias [B H T S] or None."""
         q, k = q_at[:, None, :, None], k_at[:, None, None, :]
         return self.allowed(q, k) & (k >= 0) & (q >= 0), None if self.bias is None else self.bias(q, k)
+
+    def present(self, q_at: Tensor, k_at: Tensor, allowed: Tensor) -> Tensor:
+        """Return the pairs that a softmax counts [B 1 T S]: those that are allowed, or under a `fill` all in which there is a key."""
+        return allowed if self.fill is None else (k_at[:, None, None, :] >= 0) & (q_at[:, None, :, None] >= 0)
+
+    def hide(self, scores: Tensor, allowed: Tensor, present: Tensor) -> Tensor:
+        """Return scores with `fill` for pairs that are not allowed, and −∞ for those that are not present."""
+        if self.fill is not None:
+            scores = torch.where(allowed, scores, scores.new_tensor(self.fill))  # one beyond the dtype is infinite
+        return torch.where(present, scores, float("-inf"))
 
 
 causal = Mask(Band(causal=True))

@@ -25,6 +25,7 @@ class Step:
     spans: the rows of each request; empty for a plain batch.  pages: the KV cache that it stores to; None keeps nothing.
     source: the encoder's rows and the Step that made them, where a request is new.  mask: replaces the layers' own, for a prefix say.
     wanted: the rows of T whose logits are returned; None: all.  types: token types [B T]; None: all 0.
+    prompts: the ids of each request's prompt, or of a plain batch's rows [B T], for changes that count from a prompt's end.
     """
 
     positions: Tensor
@@ -35,6 +36,7 @@ class Step:
     mask: Mask | None = None
     wanted: Tensor | None = None
     types: Tensor | None = None
+    prompts: Tensor | Mapping[Any, Sequence[int]] | None = None
     kept: dict[Any, Any] = field(default_factory=dict)  # cross attention's memory, where no pages keep it
     once: dict[Any, Any] = field(default_factory=dict)  # what all layers share: angles, the slots of new rows
 
@@ -42,18 +44,18 @@ class Step:
     def plain(tokens: Tensor, padding: Tensor | None = None, mask: Mask | None = None, types: Tensor | None = None) -> "Step":
         """Make the step of tokens [B T] at positions 0, 1, 2 ... Tokens whose padding [B T] is 0 get -1, and are not counted."""
         if padding is None:
-            return Step(torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape), mask=mask, types=types)
+            return Step(torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape), mask=mask, types=types, prompts=tokens)
         real = padding.bool()
-        return Step(torch.where(real, real.cumsum(-1) - 1, -1), padded=True, mask=mask, types=types)
+        return Step(torch.where(real, real.cumsum(-1) - 1, -1), padded=True, mask=mask, types=types, prompts=tokens)
 
     @staticmethod
-    def packed(lengths: list[int], device: torch.device | str = "cpu", names: Sequence[object] | None = None) -> "Step":
-        """Make the step of documents end to end in one row, each with its own positions. names: their requests; 0, 1, 2 ... if None."""
+    def packed(lengths: list[int], device: torch.device | str = "cpu", prompts: Mapping[Any, Sequence[int]] | None = None) -> "Step":
+        """Make the step of documents end to end in one row, each with its own positions. prompts: ids by request; 0, 1, 2 ... if None."""
         spans, start = [], 0
-        for name, n in zip(range(len(lengths)) if names is None else names, lengths, strict=True):
+        for name, n in zip(range(len(lengths)) if prompts is None else prompts, lengths, strict=True):
             spans.append(Span(name, start, start + n))
             start += n
-        return Step(torch.cat([torch.arange(n, device=device) for n in lengths])[None], tuple(spans))
+        return Step(torch.cat([torch.arange(n, device=device) for n in lengths])[None], tuple(spans), prompts=prompts)
 
     @staticmethod
     def paged(pages: PagedCache, chunks: Mapping[Any, int]) -> "Step":
@@ -66,6 +68,21 @@ class Step:
             at.append(torch.arange(before, before + n))
             start += n
         return Step(torch.cat(at)[None], tuple(spans), pages)
+
+    def prompt(self, request: Any) -> Sequence[int] | None:
+        """Return the ids of a request's prompt, or of a row of a plain batch. None if they are unknown."""
+        if self.pages is not None:
+            return self.pages.prompts.get(request, (None, None))[0]
+        if not isinstance(self.prompts, Tensor):
+            return None if self.prompts is None else self.prompts.get(request)
+        row = 0 if request is None else request
+        return self.prompts[row][self.positions[row] >= 0].tolist()
+
+    def source_prompt(self, request: Any) -> Sequence[int] | None:
+        """Return the ids of a request's source. None if they are unknown, or it has none."""
+        if self.pages is not None:
+            return self.pages.prompts.get(request, (None, None))[1]
+        return None if self.source is None else self.source[1].prompt(request)
 
     @property
     def position_ids(self) -> Tensor:

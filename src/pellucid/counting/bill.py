@@ -130,7 +130,7 @@ def part_of(path: str, active: Fraction) -> str:
 
 def pairs(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> int:
     """Return the number of (query, key) pairs that a layer's mask leaves, for `rows` new tokens after `before`."""
-    if bidirectional:
+    if bidirectional or layer.attn.fill is not None:  # with a fill hidden keys have a share too
         return rows * (before + rows)
     most, chunk = layer.attn.limits
 

@@ -181,7 +181,7 @@ def weight(module: Any, family: Family, name: str) -> Tensor:
     if name in own:
         return own[name].detach()
     for g in groups(module, family):
-        if (spelled := family.canonical(name)) in g.disk or name in g.disk:
+        if ((spelled := family.canonical(name)) in g.disk or name in g.disk) and own.keys() >= {*g.ours}:  # a variant may lack some
             return g.layout.write([own[n].detach() for n in g.ours])[g.disk.index(name if name in g.disk else spelled)]
     by_lens = dict(of_lens(module))
     if name not in by_lens:

@@ -43,6 +43,7 @@ class Attention(nn.Module):
         self.rms_eps = cfg.eps if spec.qk_rms else None
         self.temperature = spec.temper
         self.cap = spec.cap
+        self.fill = spec.fill
         self.alibi = alibi(slopes(spec.heads), spec.alibi) if spec.alibi else None
         self.distance = Linear(cfg.width, spec.heads * spec.width, False) if spec.distances else None
         self.base = causal if spec.causal else bidirectional
@@ -84,6 +85,8 @@ class Attention(nn.Module):
             mask = mask & limit
         if self.cap is not None:
             mask = replace(mask, cap=self.cap)
+        if self.fill is not None:
+            mask = replace(mask, fill=self.fill)
         if self.sinks is not None:
             mask = replace(mask, sinks=self.sinks, weights=(self.sinks,))
         if self.relative is not None and self.buckets is not None:

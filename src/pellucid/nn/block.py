@@ -13,6 +13,7 @@ from pellucid.batch.step import Step
 from pellucid.nn.attention import Attention, CrossAttention
 from pellucid.nn.latent import Latent
 from pellucid.nn.linear import Embedding
+from pellucid.nn.low_rank import thin
 from pellucid.nn.mlp import GatedMlp, Mlp
 from pellucid.nn.moe import InputWeightedMoe, Moe
 from pellucid.nn.norm import NORMS
@@ -97,6 +98,13 @@ class SandwichBlock(Block):
         return tap(ops.add(x, self.normed(f"{part}_post_norm", y)), f"{total}: B T D")
 
 
+class BareBlock(Block):
+    """A norm before each part and no sums: what a part makes goes on alone."""
+
+    def sum(self, x: Tensor, part: str, total: str, step: Step) -> Tensor:
+        return tap(ops.identity(self.run(part, self.normed(f"{part}_norm", x), step)), f"{total}: B T D")
+
+
 class ParallelBlock(Block):
     """Both parts read x at once through a norm each, and join it (Falcon, arXiv 2311.16867)."""
 
@@ -121,8 +129,14 @@ class OneNormBlock(ParallelBlock):
         return self.sum_both(x, rows, rows, step)
 
 
-ORDERS = {"pre": Block, "post": PostBlock, "sandwich": SandwichBlock, "parallel": OneNormBlock, "parallel, two norms": ParallelBlock}
+ORDERS = {
+    "pre": Block, "post": PostBlock, "sandwich": SandwichBlock, "parallel": OneNormBlock, "parallel, two norms": ParallelBlock,
+    "bare": BareBlock,
+}  # fmt: skip
 
 
 def block(cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> Block:
-    return ORDERS[spec.order](cfg, spec, table)
+    made: Block = ORDERS[spec.order](cfg, spec, table)
+    for path, rank in spec.ranks:
+        thin(made, path, rank)
+    return made

@@ -63,7 +63,7 @@ class Latent(nn.Module):
         mask = self.mask(step)
         if self.indexer is not None:
             mask = limited(mask, kv_cache, self.indexer(x, q_latent, angles, rope, step))
-        z = tap(ops.attend_latent(content, q_rot, kv_cache, up_k, up_v, mask, self.scale), "z: B T H W")
+        z = tap(ops.attend_latent(content, q_rot, kv_cache, up_k, up_v, mask, self.scale, s.form), "z: B T H W")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]
 
     def mask(self, step: Step) -> Mask:

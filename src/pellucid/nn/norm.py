@@ -72,6 +72,16 @@ class PlainLayerNorm(nn.Module):
         return ops.layer(x, self.weight, None, self.eps)
 
 
-NORMS: dict[str, type[RmsNorm] | type[LayerNorm] | type[PlainLayerNorm]] = {
-    "rms": RmsNorm, "rms offset": OffsetRmsNorm, "layer": LayerNorm, "layer, no bias": PlainLayerNorm,
+class NoNorm(nn.Module):
+    """x as it is."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.identity(x)
+
+
+NORMS: dict[str, type[RmsNorm] | type[LayerNorm] | type[PlainLayerNorm] | type[NoNorm]] = {
+    "rms": RmsNorm, "rms offset": OffsetRmsNorm, "layer": LayerNorm, "layer, no bias": PlainLayerNorm, "none": NoNorm,
 }  # fmt: skip

@@ -30,8 +30,8 @@ class Stack(nn.Module):
 
     def __init__(self, cfg: c.Config, layers: tuple[c.Layer, ...]) -> None:
         super().__init__()
-        first = layers[0].attn
-        table = Embedding(first.buckets.count, first.heads) if first.buckets is not None else None
+        first = next((one.attn for one in layers if one.attn.buckets is not None), None)
+        table = None if first is None or first.buckets is None else Embedding(first.buckets.count, first.heads)
         self.layers = nn.ModuleList(block(cfg, layer, table) for layer in layers)
         self.norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.final_norm else None
 

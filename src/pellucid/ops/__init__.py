@@ -6,7 +6,19 @@ from pellucid.ops.distance import distances
 from pellucid.ops.experts import best, combine, corrected, grouped, shares, sort, weighted
 from pellucid.ops.gate import capped, gate, gated, sigmoid, softmax, tanh
 from pellucid.ops.latent import attend_latent
-from pellucid.ops.linear import adapted, add, dense_weight, embedding, gather, linear, linear_wide, merged, scale_by_position, scaled
+from pellucid.ops.linear import (
+    adapted,
+    add,
+    dense_weight,
+    embedding,
+    gather,
+    identity,
+    linear,
+    linear_wide,
+    merged,
+    scale_by_position,
+    scaled,
+)
 from pellucid.ops.norm import layer, rms, rms_offset
 from pellucid.ops.precision import rounded, wide
 from pellucid.ops.rotate import angles, rotate
@@ -30,6 +42,7 @@ __all__ = [
     "gated",
     "gather",
     "grouped",
+    "identity",
     "layer",
     "linear",
     "linear_wide",

@@ -135,7 +135,7 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
         z = native.attend(q, paged.pools, paged.table, segment.q_at, paged.size, scale, mask, paged.end)
     elif segment.memory and native.fits_cross_attend(q, segment.memory, mask):
         z = native.cross_attend(q, segment.memory, torch.tensor([native.kv_address(segment.memory)]).expand(q.shape[1], -1), scale)
-    elif mask.cap is not None:
+    elif mask.cap is not None or mask.fill is not None:
         return attend_reference(q, segment, mask, scale, named)
     elif segment.paged is not None and q.shape[1] == 1:
         z = attend_pages(q, segment, mask, scale)
@@ -188,15 +188,16 @@ def attend_reference(
         return summands.plus(distance=None if bias is None else bias.expand_as(scores)[i])
 
     scores = tap_scores(scores, named, mask, scale, q.shape[3], score_terms)
-    w = torch.where(allowed, scores, float("-inf"))
+    present = mask.present(segment.q_at, segment.k_at, allowed)
+    w = mask.hide(scores, allowed, present)
     sink = None if mask.sinks is None else mask.sinks.to(w.dtype)[:, None, None]
     w = w if sink is None else torch.cat([w, sink.expand(*w.shape[:-1], 1)], -1)
     pattern = w.softmax(-1, dtype=wide(w.dtype)).to(q.dtype)[..., : k.shape[1]]
     if not (segment.contiguous and mask is causal):  # of a contiguous causal segment every row sees itself
-        pattern = pattern.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+        pattern = pattern.masked_fill(~present.any(-1, keepdim=True), 0.0)
 
     def pattern_cell(i: Index) -> Terms:
-        row = scores[i[:-1]].double().masked_fill(~allowed.expand_as(scores)[i[:-1]], float("-inf"))
+        row = mask.hide(*(table.expand_as(scores)[i[:-1]] for table in (scores, allowed, present))).double()
         return part_of_row(row if sink is None else torch.cat([row, sink[i[1]].double().reshape(1)]), i[-1])
 
     pattern = tap_pattern(pattern, scores, mask, pattern_cell)
@@ -218,8 +219,9 @@ def tap_scores(
 def tap_pattern(pattern: Tensor, scores: Tensor, mask: Mask, terms: Callable[[Index], Terms] | None = None) -> Tensor:
     """Note and tap the softmax of the scores [B H T S]."""
     weights = () if mask.sinks is None else (mask.sinks,)
-    rule = "chosen" if mask.inputs else conditions_of(mask.allowed)
-    return tap(note(pattern, SOFTMAX.name, (scores, *mask.inputs), weights, terms, settings=lambda: {"mask": rule}), "pattern: B H T S")
+    rule = {"mask": "chosen" if mask.inputs else conditions_of(mask.allowed)}
+    own = rule if mask.fill is None else rule | {"fill": mask.fill}
+    return tap(note(pattern, SOFTMAX.name, (scores, *mask.inputs), weights, terms, settings=lambda: own), "pattern: B H T S")
 
 
 def outline(q: Tensor, segment: Segment, mask: Mask, scale: float, width: int, named: tuple[Tensor, ...]) -> None:
@@ -298,7 +300,8 @@ def pattern_terms(
         s = s if mask.cap is None else mask.cap * torch.tanh(s / mask.cap)
         full = (k.shape[0], q.shape[2], segment.q_at.shape[1], k.shape[1])
         s = s if bias is None else s + bias.expand(full)[b, h, j].double()
-        s = s.masked_fill(~allowed.expand(full)[b, h, j], float("-inf"))
+        present = own.present(segment.q_at, segment.k_at, allowed)
+        s = own.hide(s, *(table.expand(full)[b, h, j] for table in (allowed, present)))
         s = s if mask.sinks is None else torch.cat([s, mask.sinks[h, None].double()])
         return Terms(pattern=s.softmax(0).nan_to_num(0.0)[: k.shape[1]], v=v[b, :, g, w])
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid.ops import native
-from pellucid.ops.kinds import Label, Operands, OpKind, masked, plain
+from pellucid.ops.kinds import Label, Operands, OpKind, plain, unmasked
 from pellucid.watching.tap import note
 from pellucid.watching.terms import Index, Terms
 
@@ -62,7 +62,7 @@ E_LABELS: dict[str, Label] = {"e": lambda m: f"e^({m.inputs[0]} − max)", "over
 E_NUMBERS = "e^({x} − {top}) / Σ e^… = {e} / {sum}"
 SOFTMAX = OpKind(  # attention's pattern too: over the visible keys, and a sink
     "softmax",
-    lambda m: f"softmax({m.inputs[0]}{masked(m)}{''.join(f', {w}' for w in m.weights)})",
+    lambda m: f"softmax({unmasked(m)}{''.join(f', {w}' for w in m.weights)})",
     labels=E_LABELS,
     template=lambda m: E_NUMBERS,
     result="shares",

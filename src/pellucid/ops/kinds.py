@@ -113,6 +113,12 @@ def masked(m: Operands) -> str:
     return " + mask" if m.setting("mask", "") != "" else ""
 
 
+def unmasked(m: Operands) -> str:
+    """Write the scores that a softmax takes: with a mask added, or with a number in place of those that it hides."""
+    fill = m.setting("fill")
+    return f"{m.inputs[0]}{masked(m)}" if fill is None or not masked(m) else f"masked_fill({m.inputs[0]}, {plain(fill)})"
+
+
 def scale_label(m: Operands) -> str:
     """Write a scale as a factor: 1/√32, √32, or its name."""
     text = scaling(m.setting("scale"))

@@ -2,7 +2,7 @@
 
 The expanded form multiplies the latent by up_k and up_v to get keys and values. The absorbed form multiplies the query by up_k and the
 output by up_v, and reads the latent alone. One token over 4,096 absorbs, a prompt of 4,096 expands: the op takes the form with fewer
-multiply-adds.
+multiply-adds, unless the Config names one.
 """
 
 import torch
@@ -15,12 +15,12 @@ from pellucid.ops.attend import attend_reference, attend_sdpa, gap, outline, pat
 from pellucid.ops.kinds import OpKind
 from pellucid.ops.linear import LINEAR
 from pellucid.watching.meta import META
-from pellucid.watching.tap import as_reference, deferred, inside, note, recomputing, tap, visit_segments
+from pellucid.watching.tap import Settings, as_reference, deferred, inside, note, recomputing, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
 
 ATTEND_LATENT = OpKind("attend latent", lambda m: "pattern · v", product=True, result="attention")
 
-FORM: str | None = None  # a test sets "absorbed" or "expanded"; None lets the counts decide
+FORMS = "absorbed", "expanded"
 
 INSIDE = "k", "v", "scores", "pattern"
 
@@ -39,16 +39,25 @@ def grow(latent: Tensor, up: Tensor, named: Tensor | None = None) -> Tensor:
     return note(y, LINEAR.name, (latent if named is None else named,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
 
 
-def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float) -> Tensor:
+def attend_latent(
+    q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float, form: str | None = None
+) -> Tensor:
     """Attend from q [B T H K] and q_rot [B T H R] to a cache of latents [B S C] and shared keys [B S R]. Returns z [B T H W].
 
-    up_k: [H K C].  up_v: [H W C].
+    up_k: [H K C].  up_v: [H W C].  form: of FORMS, for every segment; None takes the one with fewer multiply-adds for each.
     """
 
     ups, a = (up_k, up_v), kv_cache.batched
 
     def fits(content: Tensor, rotary: Tensor, pools: tuple[Tensor, ...], table: Tensor, at: Tensor, seen: Mask) -> bool:
-        return FORM != "expanded" and native.fits_latent(content, rotary, pools, ups, table, at, seen)
+        return form != "expanded" and native.fits_latent(content, rotary, pools, ups, table, at, seen)
+
+    def chosen(segment: Segment) -> str:
+        """Return the form of this segment."""
+        if alone(segment, mask.of(segment)):
+            return "absorbed"
+        absorbed, expanded = products(segment.q_at.shape[1], stored_rows(segment), *widths(q.shape, q_rot.shape, up_v))
+        return form or ("absorbed" if absorbed < expanded else "expanded")
 
     def alone(segment: Segment, seen: Mask) -> bool:
         """True if the absorbed kernel takes this segment: it has pages and one row, or any number of rows inside any_rows()."""
@@ -70,7 +79,7 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_
         if alone(segment, seen):
             assert paged is not None
             z = native.attend_latent(content, rotary, paged.pools, ups, paged.table, segment.q_at, paged.size, scale, seen)
-        elif form(q.shape, q_rot.shape, segment, up_v) == "absorbed":
+        elif chosen(segment) == "absorbed":
             latent, shared = segment.read()
             moved = torch.cat([torch.einsum("bthk,hkc->bthc", content, up_k), rotary], -1)
             key = torch.cat([latent, shared], -1)[:, :, None]
@@ -103,24 +112,20 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_
 
     def flops() -> int:
         sizes = [products(p.q_at.shape[1], stored_rows(p), *widths(q.shape, q_rot.shape, up_v)) for p in kv_cache.segments]
-        chosen = [not alone(p, mask.of(p)) and form(q.shape, q_rot.shape, p, up_v) == "expanded" for p in kv_cache.segments]
-        return 2 * q.shape[0] * sum(pair[c] for pair, c in zip(sizes, chosen, strict=True))
+        return 2 * q.shape[0] * sum(pair[FORMS.index(chosen(p))] for pair, p in zip(sizes, kv_cache.segments, strict=True))
+
+    def settings() -> Settings:
+        return {"form": ", ".join(sorted({chosen(p) for p in kv_cache.segments}))}
 
     def terms(i: Index) -> Terms:
         return pattern_terms(torch.cat([q, q_rot], -1), kv_cache, mask, scale, grown)(i)
 
-    return note(z, ATTEND_LATENT.name, (q, q_rot, *kv_cache.new, *mask.inputs), (up_k,), terms, flops)
+    return note(z, ATTEND_LATENT.name, (q, q_rot, *kv_cache.new, *mask.inputs), (up_k,), terms, flops, settings)
 
 
 def widths(q: torch.Size, q_rot: torch.Size, up_v: Tensor) -> tuple[int, int, int, int, int]:
     """Return (H, K, R, W, C)."""
     return q[2], q[3], q_rot[3], up_v.shape[1], up_v.shape[2]
-
-
-def form(q: torch.Size, q_rot: torch.Size, segment: Segment, up_v: Tensor) -> str:
-    """Return the name of the form with fewer multiply-adds for this segment."""
-    absorbed, expanded = products(segment.q_at.shape[1], stored_rows(segment), *widths(q, q_rot, up_v))
-    return FORM or ("absorbed" if absorbed < expanded else "expanded")
 
 
 def with_shared(k: Tensor, shared: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ MERGED = OpKind("merged", product=True)
 EMBEDDING = OpKind("look", row, product=True, labels={"weight": row}, result="embedding")
 GATHER = OpKind("pick", lambda m: f"{m.x}[tₙ]", product=True)
 DEQUANTISED = OpKind("dequantised")
+IDENTITY = OpKind("identity", lambda m: m.x, product=True)
 ADD = OpKind("add", lambda m: " + ".join(m.inputs), result="sum")
 SCALED = OpKind("scaled", lambda m: m.x + scaling(m.setting("scale")))
 TEMPERED = OpKind("tempered", lambda m: f"{m.x} · ({growth(m)})", labels={"growth": growth})
@@ -119,6 +120,12 @@ def rows(ids: Tensor, table: Tensor, skip: int) -> Tensor:
 def dense_weight(weight: Tensor) -> Tensor:
     """Return a weight [out in] dequantised, for an op that cannot read blocks; any other weight as it is."""
     return note(weight.plain(), DEQUANTISED.name, (), (weight,)) if isinstance(weight, Blocks) else weight
+
+
+def identity(x: Tensor) -> Tensor:
+    """Copy x: where a part is left out, its output is a tensor of its own, since a watch tells tensors apart by their memory."""
+    y = native.scaled(x, 1.0) if native.fits_each(x) else x.clone()
+    return note(y, IDENTITY.name, (x,), (), lambda i: Terms(x=x[i]))
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:

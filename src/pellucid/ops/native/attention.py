@@ -40,7 +40,7 @@ def fits_mask(mask: Mask, end: int | None = None) -> bool:
     band = mask.allowed
     if not isinstance(band, Band) or (ahead(band) and (end is None or band.chunk is not None)):
         return False
-    return mask.by_segment is None and (mask.bias is None or isinstance(mask.bias, AlibiBias | RelativeBias))
+    return mask.fill is None and mask.by_segment is None and (mask.bias is None or isinstance(mask.bias, AlibiBias | RelativeBias))
 
 
 def ahead(band: Band) -> bool:
