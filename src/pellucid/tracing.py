@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,10 @@ from pellucid.errors import CheckpointError, PellucidError, TokenizerError, Trac
 from pellucid.families.aliases import aliases, of_records, put
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.notebook import checked
+from pellucid.tokenizer.pieces import find_word
 from pellucid.watching import watch as watching
+from pellucid.watching.cells import Find
+from pellucid.watching.change import as_changes
 from pellucid.watching.watch import Edit, Inside, Records, Seen, Watch
 
 INDEX = "index.jsonl"
@@ -301,7 +304,7 @@ def watch(
     model: Any,
     only: str | Iterable[str] = "*",
     keep: Callable[[Tensor], Any] | None = None,
-    edit: Mapping[str, Edit] | None = None,
+    edit: Edit | None = None,
     grad: bool = False,
     request: object = None,
     inside: Inside = "beside",
@@ -312,7 +315,8 @@ def watch(
 
     only: paths to record, with `*`; a TraceError for one that matches no tensor. Here and in `edit`, TransformerLens' and transformers'
     names of a tensor work too (families.aliases).  keep: f(tensor) -> what to keep of it; by default the tensor itself.
-    edit: {path: f(tensor) -> tensor, or None to leave it}.  grad: leave `value` in the graph, and fill `Seen.grad` when a backward runs.
+    edit: {path: f(tensor) -> tensor, or None to leave it}, or a list of changes (`zero`, `put`, `add`, `take`, ...).
+    grad: leave `value` in the graph, and fill `Seen.grad` when a backward runs.
     request: record one request of a batch alone; by default all, each record with its request.  inside: for values inside a fused op,
     "beside" recomputes them, "listed" lists them and `Seen.later` recomputes one, "reference" runs the open form in the op's place.
     terms: keep the summands of every cell too.  to: a folder that records stream to, step by step, instead of memory.
@@ -320,15 +324,15 @@ def watch(
     module = module_of(model)
     known = aliases(module, getattr(model, "family", None)) if isinstance(module, Decoder | EncoderDecoder) else {}
     only = put((only,) if isinstance(only, str) else only, known)
-    edit = {path: change for key, change in (edit or {}).items() for path in put([key], known)}
+    changes = [replace(c, path=path, find=finder(model)) for c in as_changes(edit) for path in put([c.path], known)]
     if to is None:
-        with watching.watch(module, only, keep, edit, grad, request, inside, terms) as seen:
+        with watching.watch(module, only, keep, changes, grad, request, inside, terms) as seen:
             seen.aliases = known
             yield seen
         return
     writer = Writer(to, model=getattr(model, "name", type(module).__name__))
     try:
-        with watching.watch(module, only, keep, edit, grad, request, inside, terms, writer) as seen:
+        with watching.watch(module, only, keep, changes, grad, request, inside, terms, writer) as seen:
             writer.fed, seen.aliases = lambda: fed(*seen.given), known
             yield seen
     finally:
@@ -341,6 +345,12 @@ def module_of(model: Any) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise UseError("model.loaded", found=repr(model) if isinstance(model, str | Path) else type(model).__name__)
     return module
+
+
+def finder(model: Any) -> Find | None:
+    """Return the function that finds a word's pieces in ids by the model's tokenizer. None for a model without one."""
+    tokenizer = getattr(model, "_tokenizer", None)
+    return None if tokenizer is None else lambda ids, word: find_word(tokenizer.pieces(ids), word)
 
 
 def fed(given: tuple[Tensor, ...], steps: tuple[Step, ...]) -> list[dict[str, Any]]:

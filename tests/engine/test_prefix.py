@@ -204,7 +204,7 @@ def test_the_source_is_part_of_the_key() -> None:
             cached, got = cache.start(name, key, text), list[Tensor]()
             for i, t in enumerate(text[cached:]):
                 step = Step.paged(cache.pages, {name: 1})
-                source_inputs = (source[None], Step.packed([len(source)], names=[name])) if i == 0 else (None, None)
+                source_inputs = (source[None], Step.packed([len(source)], prompts={name: source.tolist()})) if i == 0 else (None, None)
                 got.append(model(source_inputs[0], torch.tensor([[t]]), step, source_inputs[1])[0])
                 step.advance()
             cache.keep(name, key, text)

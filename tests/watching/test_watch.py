@@ -12,7 +12,7 @@ from pellucid import ops
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.nn.attention import Attention
-from pellucid.watching import tap
+from pellucid.watching import change, tap
 from pellucid.watching import watch as watching
 from pellucid.watching.watch import Records, Seen, Watch, watch
 from tiny import FAMILIES, far, ids, inputs, serve, swapped, tiny
@@ -168,7 +168,7 @@ def test_edit_of_one_request_leaves_the_others(family: str, edit: str) -> None:
     assert others and far(plain["c"], got["c"]) > 1e-3
     assert sources == {("edited", "c")}
     if edit == "mid":
-        with swapped(Watch, "part_of_request", lambda self, x, dims, rows: ((), rows)):
+        with swapped(Watch, "part_of_request", lambda self, x, dims, rows, request=None: ((), rows)):
             assert not same(plain, flat_batch(family, model, feed), but="c")
 
 
@@ -216,7 +216,7 @@ def test_edit_of_the_wrong_shape_is_an_error(wrong: Callable[[Tensor], Any]) -> 
         model(TOKENS)
     assert clean(model)
     unchecked = lambda x: ()  # noqa: E731
-    with swapped(watching, "described", unchecked), watch(model, edit={"logits": lambda x: x.double()}):
+    with swapped(change, "described", unchecked), watch(model, edit={"logits": lambda x: x.double()}):
         model(TOKENS)
 
 

@@ -133,7 +133,7 @@ def read(module: Decoder | EncoderDecoder, requests: list[Request], rows: int, t
         forward = Forward(module, pages, deterministic=True)
         for t in batch:
             pages.angle_length[t.key] = len(t.request.prompt)
-        while chunks := next_chunks(batch, rows, module.config.prefix):
+        while chunks := next_chunks(batch, rows, module.config.whole_prompts):
             for t, logits in forward(chunks).items():
                 logits_of[t.number].append(logits.clone())
                 t.stored += chunks[t]

@@ -96,6 +96,7 @@ class Engine:
         self.unfinished = False  # a step has begun and not ended
         self.deterministic = False
         self.module = nn.Module()  # what `watch` watches; a simulation has none
+        self.made_for: tuple[object, object] | None = None  # the dtype and device of its module's weights when its pages were made
 
     @staticmethod
     def of(
@@ -116,7 +117,7 @@ class Engine:
         """
         if deterministic:
             require(module)
-        limits = replace(limits or SchedulerLimits(), whole_prompts=module.config.prefix)
+        limits = replace(limits or SchedulerLimits(), whole_prompts=module.config.whole_prompts)
         pages = pages_for(module, -(-tokens // size), limits, size, keep_all)
         engine = Engine(
             Forward(module, pages, keep_all, deterministic),
@@ -126,7 +127,7 @@ class Engine:
             lambda request: check(module, request),
             lambda s: first_nonfinite(module, s.tokens, s.request.source),
         )
-        engine.module, engine.deterministic = module, deterministic
+        engine.module, engine.deterministic, engine.made_for = module, deterministic, dtype_and_device(module)
         return engine
 
     @property
@@ -323,7 +324,7 @@ def generate(
     if not requests:
         return
     tokens, texts = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests), sum(r.n for r in requests)
-    limits = SchedulerLimits(rows=max(ROWS, texts), running=texts, waiting=len(requests), whole_prompts=module.config.prefix)
+    limits = SchedulerLimits(rows=max(ROWS, texts), running=texts, waiting=len(requests), whole_prompts=module.config.whole_prompts)
     free = [] if free is None else free
     tokens = max(tokens, KEPT) if cached else tokens  # on a CPU, zeros that are never written cost no memory
     engine = pop_idle(free, tokens, deterministic) or Engine.of(module, tokens, limits, deterministic=deterministic)
@@ -347,12 +348,24 @@ def generate(
             free.append(engine)
 
 
+def dtype_and_device(module: nn.Module) -> tuple[object, object]:
+    """Return the dtype and device of a module's first weight."""
+    weight = next(module.parameters())
+    return weight.dtype, weight.device
+
+
 def pop_idle(free: list[Engine], tokens: int, deterministic: bool) -> Engine | None:
-    """Pop an idle engine of this mode with at least `tokens` of capacity. None if there is none, or another thread took it."""
-    for engine in [e for e in free if e.capacity >= tokens and e.deterministic == deterministic]:
-        with suppress(ValueError):
-            free.remove(engine)
-            return engine
+    """Pop an idle engine of this mode with at least `tokens` of capacity. None if there is none, or another thread took it.
+
+    One whose weights were cast or moved since is dropped: a variant shares them with a model that may do so.
+    """
+    for engine in list(free):
+        stale = engine.made_for != dtype_and_device(engine.module)
+        if stale or (engine.capacity >= tokens and engine.deterministic == deterministic):
+            with suppress(ValueError):
+                free.remove(engine)
+                if not stale:
+                    return engine
     return None
 
 

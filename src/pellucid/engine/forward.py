@@ -64,7 +64,7 @@ class Forward:
         sources = {s.key: list(s.request.source or ()) for s in sequences if not self.has_memory(s)}
         if not sources:
             return self.module(None, tokens, step)  # type: ignore[no-any-return]
-        source = Step.packed([len(t) for t in sources.values()], tokens.device, list(sources))
+        source = Step.packed([len(t) for t in sources.values()], tokens.device, sources)
         return self.module(self.row([i for t in sources.values() for i in t]), tokens, step, source)  # type: ignore[no-any-return]
 
     def has_memory(self, s: Sequence) -> bool:

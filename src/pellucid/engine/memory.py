@@ -28,7 +28,7 @@ class Memory:
 
     def __init__(self, module: Decoder | EncoderDecoder, pages: PagedCache, prefix_cache: bool = True, keep_outgrown: bool = False) -> None:
         self.module, self.pages, self.keep_outgrown = module, pages, keep_outgrown
-        self.cache = PrefixCache(pages) if prefix_cache and not module.config.prefix else None  # a row of a prefix depends on later tokens
+        self.cache = PrefixCache(pages) if prefix_cache and not module.config.whole_prompts else None
         self.dynamic = sorted({s.original for s in scalings(module) if isinstance(s, Dynamic)})
         self.restart_lengths = restart_lengths(module)
 
@@ -58,6 +58,7 @@ class Memory:
             if not sequence.request.scored and not edits():
                 stored = self.cache.start(key, sequence.root, sequence.tokens)
         self.pages.angle_length[key] = self.angle_length(sequence)
+        self.pages.prompts[key] = sequence.request.prompt, sequence.request.source
         self.pages.reserve(key, stored)
         return stored
 
@@ -109,4 +110,4 @@ def restart_lengths(module: Decoder | EncoderDecoder) -> list[int]:
 
 def edits() -> bool:
     """True if a watch of this thread edits tensors."""
-    return any(w.edit for w in here.watches)
+    return any(w.changes for w in here.watches)

@@ -112,7 +112,7 @@ class TapRecorder(Watch):
 
     def can_emit_to(self, w: Watch) -> bool:
         """True if a replay can serve this watch: no edit, no gradient, no terms, no inside of an op but beside its kernel."""
-        if w.model is not self.model or w.edit or w.grad or w.terms:
+        if w.model is not self.model or w.changes or w.grad or w.terms:
             return False
         return w.inside == "beside" or not any(map(w.wants, self.inner_paths))
 

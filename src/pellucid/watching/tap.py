@@ -25,6 +25,7 @@ from pellucid.watching.terms import Index, Terms
 
 if TYPE_CHECKING:
     from pellucid.batch.step import Step
+    from pellucid.watching.change import Change
     from pellucid.watching.watch import Seen, Watch
 
 Flops = int | Callable[[], int]  # of an op's products, a multiplication with its addition as two; counted on demand
@@ -51,6 +52,15 @@ class Mark:
     made: Made = Made("tap")
     flops: int = 0
     names: dict[int, str] = field(default_factory=dict)
+
+
+def put_part(x: Tensor, part: tuple[Any, ...], new: Tensor) -> Tensor:
+    """Return a clone of x with `new` at the index `part`. Its marks say how x was made, for the other rows."""
+    marks: dict[int, Mark] = x.untyped_storage().__dict__.get("pellucid", {})
+    x = x.clone()
+    x[part] = new
+    x.untyped_storage().__dict__["pellucid"] = {serial: Mark(m.made, m.flops) for serial, m in marks.items()}
+    return x
 
 
 class Weights:
@@ -100,7 +110,7 @@ class Spot:
     dims: str
     letters: list[str]
     wanted: bool
-    key: str | None  # of the watch's edit that matches it
+    changes: "tuple[Change, ...]"  # of the watch, that act on it
 
 
 @dataclass(slots=True)
@@ -138,7 +148,7 @@ def tap(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
         return x
     editors: tuple[Watch, ...] = ()
     for w in here.watches:  # all edits before the first record, so that every watch records the tensor that the forward uses
-        if w.edit and (new := w.alter(x, label, rows)) is not x:
+        if w.changes and (new := w.alter(x, label, rows)) is not x:
             x, editors = new, (*editors, w)
     for w in here.watches:
         x = w.see(x, label, rows, any(None in (e.request, w.request) or e.request == w.request for e in editors))
@@ -288,7 +298,7 @@ class Catch:
     name: str
     part: tuple[Any, ...]
     caught: tuple[Tensor, Callable[[Index], Terms] | None] | None = None
-    terms, edit, request = True, None, None
+    terms, changes, request = True, (), None
 
     def made(self, *args: Any) -> None:
         """Do nothing: the deferred record has the path and the op."""

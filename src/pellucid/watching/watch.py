@@ -1,9 +1,5 @@
 """Record, and change, what `tap` names while this thread runs a model.
 
-    with watch(model, only="layers.*.attn.pattern") as seen:
-        model(ids)
-    seen["layers.0.attn.pattern"].value          # [batch, heads, tokens, tokens seen]
-
 While any thread watches, every module's forward is wrapped; the wrap leaves by `finally`. Nothing else of the model changes.
 """
 
@@ -22,8 +18,10 @@ from torch import Tensor, nn
 
 from pellucid.axes import bind
 from pellucid.batch.step import Step, part_of, spans_of
-from pellucid.errors import ShapeError, TraceError, UseError
+from pellucid.errors import TraceError, UseError
 from pellucid.notebook import Shown
+from pellucid.watching.cells import Place
+from pellucid.watching.change import Change, Function, as_changes
 from pellucid.watching.eager import EAGER
 from pellucid.watching.tap import (
     Call,
@@ -33,17 +31,17 @@ from pellucid.watching.tap import (
     Settings,
     Spot,
     Weights,
-    described,
     here,
     indexed_terms,
     matcher,
     offered,
+    put_part,
     terms_of,
     unwatched,
 )
 from pellucid.watching.terms import Index, Terms
 
-Edit = Callable[[Tensor], Tensor | None]
+Edit = Mapping[str, Function] | Iterable[Change] | Change
 Inside = Literal["beside", "listed", "reference"]
 Part = tuple[Any, ...]  # the index of a request's part of a tensor, () for all of it
 Cut = tuple[object, Part, Tensor | None]  # a request, its part, and the rows of that
@@ -123,7 +121,7 @@ class Watch(Records):
         model: nn.Module,
         only: str | Iterable[str] = "*",
         keep: Callable[[Tensor], Any] | None = None,
-        edit: Mapping[str, Edit] | None = None,
+        edit: Edit | None = None,
         grad: bool = False,
         request: object = None,
         inside: str = "beside",
@@ -135,12 +133,13 @@ class Watch(Records):
             raise UseError("watch.inside", found=repr(inside))
         self.only = (only,) if isinstance(only, str) else tuple(only)
         self.model, self.wants = model, matcher(self.only)
-        self.keep, self.edit, self.grad, self.request, self.inside, self.terms = keep, dict(edit or {}), grad, request, inside, terms
+        self.keep, self.changes, self.grad, self.request, self.inside, self.terms = keep, as_changes(edit), grad, request, inside, terms
         self.to = self.seen.append if to is None else functools.partial(unwatched, to)
         self.serial = next(_serial)  # not id(self): a tensor outlives its watch, and ids come again
         self.step, self.any_seen = -1, False
         self.count: dict[tuple[str, object], int] = {}
-        self.edited: set[str] = set()
+        self.met: set[Change] = set()
+        self.acted: set[Change] = set()
         self.recorded: set[str] = set()
         self.inner: dict[str, None] = {}  # paths inside ops, which are recorded only if they are wanted
         self.given: tuple[tuple[Tensor, ...], tuple[Step, ...]] = (), ()  # the arguments of the running forward: ids and steps
@@ -151,9 +150,9 @@ class Watch(Records):
             self.where.setdefault(m, []).append(path)
         self.weights = Weights(self.where)
 
-    def edits(self, path: str) -> str | None:
-        """Return the key of `edit` that matches this path, None if none does."""
-        return next((key for key in self.edit if fnmatch.fnmatchcase(path, key)), None)
+    def changes_of(self, path: str) -> tuple[Change, ...]:
+        """Return the changes of this path, in the order in which they act."""
+        return tuple(c for c in self.changes if fnmatch.fnmatchcase(path, c.path))
 
     def inside_of(self, names: tuple[str, ...]) -> str | None:
         """Return how this watch wants these tensors inside the running op, see `tap.inside`. None if it does not."""
@@ -163,7 +162,7 @@ class Watch(Records):
         full = [f"{path}.{n}".lstrip(".") for n in names]
         wanted = any(map(self.wants, full))
         self.inner.update(dict.fromkeys(full))
-        if any(self.edits(p) for p in full) or (wanted and self.inside == "reference"):
+        if any(self.changes_of(p) for p in full) or (wanted and self.inside == "reference"):
             return "reference"
         return (self.inside) if wanted else None
 
@@ -208,7 +207,7 @@ class Watch(Records):
     def spot(self, outer: str, label: str) -> Spot:
         name, dims = label.split(": ")
         path = f"{outer}.{name}" if outer else name
-        spot = self.spots[outer, label] = Spot(path, dims, dims.split(), self.wants(path), self.edits(path))
+        spot = self.spots[outer, label] = Spot(path, dims, dims.split(), self.wants(path), self.changes_of(path))
         return spot
 
     def find_spot(self, x: Tensor, label: str) -> Spot | None:
@@ -222,12 +221,13 @@ class Watch(Records):
         return spot
 
     def alter(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
-        """Return the tensor that the user's edit makes of x; x itself if no edit matches."""
+        """Return the tensor that this watch's changes make of x; x itself if none acts on it."""
         spot = self.find_spot(x, label)
-        if spot is None or spot.key is None or here.recomputed is not None:
+        if spot is None or not spot.changes or here.recomputed is not None:
             return x
-        part = () if self.request is None else self.part_of_request(x, spot.dims, rows)[0]
-        return x if part is None else self.change(x, part, spot)
+        for c in spot.changes:
+            x = self.change(x, c, spot, rows)
+        return x
 
     def see(self, x: Tensor, label: str, rows: Tensor | None, edited: bool) -> Tensor:
         """Record one tapped tensor. Returns the tensor that the forward uses: x, or with gradients a leaf of the same values."""
@@ -272,24 +272,19 @@ class Watch(Records):
             seen.terms = terms_of(cut) or indexed_terms(terms_of(x), part)
         self.to(seen)
 
-    def change(self, x: Tensor, part: tuple[Any, ...], spot: Spot) -> Tensor:
-        """Return x with the watched rows edited by the user's function; if that returns None, x as it is."""
-        before = x[part] if part else x
-        assert spot.key is not None
-        self.edited.add(spot.key)
-        new = unwatched(self.edit[spot.key], before.clone())
+    def change(self, x: Tensor, c: Change, spot: Spot, rows: Tensor | None) -> Tensor:
+        """Return x with the watched rows changed by `c`; x itself if `c` does not act on it in this step."""
+        self.met.add(c)
+        request = self.request if c.request is None else c.request
+        part = () if request is None else self.part_of_request(x, spot.dims, rows, request)[0]
+        if part is None:
+            return x
+        place = Place(spot.path, here.calls[-1], here.segment, spot.letters, rows, part, self.step)
+        new = unwatched(lambda own: c.apply(own, place), (x[part] if part else x).clone())
         if new is None:
             return x
-        if not isinstance(new, Tensor) or described(new) != described(before):
-            wrong = described(new) if isinstance(new, Tensor) else type(new).__name__
-            raise ShapeError("edit.shape", path=spot.path, found=wrong, allowed=described(before))
-        if not part:
-            return new
-        marks = x.untyped_storage().__dict__.get("pellucid", {})  # the clone keeps how the other rows were made
-        x = x.clone()
-        x[part] = new
-        x.untyped_storage().__dict__["pellucid"] = {serial: Mark(m.made, m.flops) for serial, m in marks.items()}
-        return x
+        self.acted.add(c)
+        return put_part(x, part, new) if part else new
 
     def cuts(self, x: Tensor, dims: str, rows: Tensor | None) -> list[Cut]:
         """Return the parts of x to record: the watched request's, or one for each request of a flat batch, or all of x."""
@@ -313,11 +308,13 @@ class Watch(Records):
         return part_of(call.steps, call.sizes, request, dims.split(), rows)
 
     def require_matches(self) -> None:
-        """Raise a TraceError for an edit or a pattern that matched no tensor: its path is wrong. Does nothing if the model did not run."""
-        missed = sorted(set(self.edit) - self.edited)
+        """Raise a TraceError for a change or a pattern that matched no tensor, or no cell. Does nothing if the model did not run."""
         known = dict.fromkeys([*(s.path for s in self.spots.values()), *self.inner, *self.recorded])
-        if missed and self.any_seen:
-            raise TraceError("edit.unmet", path=missed[0], near=offered(missed[0], known, self.aliases))
+        for c in self.changes if self.any_seen else ():
+            if c not in self.met:
+                raise TraceError("edit.unmet", path=c.path, near=offered(c.path, known, self.aliases))
+            if c.at and c.required and c not in self.acted:
+                raise TraceError("change.nowhere", change=c.text)
         unmet = (only for only in self.only if not any(fnmatch.fnmatchcase(path, only) for path in self.recorded))
         if self.any_seen and (pattern := next(unmet, None)) is not None:
             raise TraceError("watch.unmet", path=pattern, near=offered(pattern, known, self.aliases))
@@ -379,7 +376,7 @@ def watch(
     model: nn.Module,
     only: str | Iterable[str] = "*",
     keep: Callable[[Tensor], Any] | None = None,
-    edit: Mapping[str, Edit] | None = None,
+    edit: Edit | None = None,
     grad: bool = False,
     request: object = None,
     inside: Inside = "beside",
