@@ -14,46 +14,88 @@ from pellucid.notebook import Shown
 
 if TYPE_CHECKING:
     from pellucid.analysis.attribution import attribution as attribution
+    from pellucid.analysis.compare import compare as compare
     from pellucid.analysis.difference import first_difference as first_difference
+    from pellucid.analysis.heads import heads as heads
     from pellucid.analysis.lens import lens as lens
     from pellucid.api.count import count as count
     from pellucid.api.model import Model as Model
     from pellucid.api.model import load as load
+    from pellucid.api.sweep import ablate as ablate
+    from pellucid.api.sweep import patch as patch
     from pellucid.api.trace import trace as trace
+    from pellucid.api.variant import low_rank as low_rank
+    from pellucid.api.variant import variant as variant
     from pellucid.errors import PellucidError as PellucidError
     from pellucid.tracing import Trace as Trace
     from pellucid.tracing import load_trace as load_trace
     from pellucid.tracing import watch as watch
+    from pellucid.watching.change import Change as Change
+    from pellucid.watching.change import add as add
+    from pellucid.watching.change import mean as mean
+    from pellucid.watching.change import put as put
+    from pellucid.watching.change import take as take
+    from pellucid.watching.change import times as times
+    from pellucid.watching.change import without as without
+    from pellucid.watching.change import zero as zero
     from pellucid.watching.watch import Seen as Seen
 
 __version__ = "0.1.0"
 _HOMES = {
+    "Change": "watching.change",
     "Model": "api.model",
     "PellucidError": "errors",
     "Seen": "watching.watch",
     "Trace": "tracing",
+    "ablate": "api.sweep",
+    "add": "watching.change",
     "attribution": "analysis.attribution",
+    "compare": "analysis.compare",
     "count": "api.count",
     "first_difference": "analysis.difference",
+    "heads": "analysis.heads",
     "lens": "analysis.lens",
     "load": "api.model",
     "load_trace": "tracing",
+    "low_rank": "api.variant",
+    "mean": "watching.change",
+    "patch": "api.sweep",
+    "put": "watching.change",
+    "take": "watching.change",
+    "times": "watching.change",
     "trace": "api.trace",
+    "variant": "api.variant",
     "watch": "tracing",
+    "without": "watching.change",
+    "zero": "watching.change",
 }
 __all__ = [
+    "Change",
     "Model",
     "PellucidError",
     "Seen",
     "Trace",
+    "ablate",
+    "add",
     "attribution",
+    "compare",
     "count",
     "first_difference",
+    "heads",
     "lens",
     "load",
     "load_trace",
+    "low_rank",
+    "mean",
+    "patch",
+    "put",
+    "take",
+    "times",
     "trace",
+    "variant",
     "watch",
+    "without",
+    "zero",
 ]
 
 Shown._page = lambda: importlib.import_module("pellucid.html")

@@ -46,12 +46,12 @@ def test_tab_shows_every_public_name() -> None:
 
 
 def vague() -> Iterator[str]:
-    """Public functions and methods with a setting that their signature does not name or type."""
+    """Public functions and methods with a setting that their signature does not name or type. Axis letters are typed alone."""
     functions = {name: function for name in pellucid.__all__ if inspect.isfunction(function := getattr(pellucid, name))}
     functions |= {f"{owner.__name__}.{name}": getattr(owner, name) for owner, names in METHODS.items() for name in names}
     for name, function in functions.items():
         for p in inspect.signature(function).parameters.values():
-            if p.kind is p.VAR_KEYWORD or (p.annotation is p.empty and p.name != "self"):
+            if (p.kind is p.VAR_KEYWORD and p.annotation in (Any, "Any")) or (p.annotation is p.empty and p.name != "self"):
                 yield f"{name}: {p}"
         if not function.__doc__:
             yield f"{name} says nothing"

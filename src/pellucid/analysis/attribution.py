@@ -83,7 +83,7 @@ class Walk:
 
     def __init__(self, module: Any, records: dict[str, Seen], row: int, value: Callable[[Seen], Tensor], result: Attribution) -> None:
         self.module, self.records, self.row, self.value, self.result = module, records, row, value, result
-        self.backs = {"add": self.sum, "rms": self.norm, "layer norm": self.norm, "scaled": self.scaled}
+        self.backs = {"add": self.sum, "rms": self.norm, "layer norm": self.norm, "scaled": self.scaled, "identity": self.sum}
         self.backs |= {"linear": self.product, "adapted": self.product}
 
     def at(self, s: Seen) -> Tensor:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from pellucid.errors import TraceError
 from pellucid.notebook import checked
@@ -35,13 +36,18 @@ def first_difference(a: Trace | Watch, b: Trace | Watch, atol: float = 0.0, rtol
         if x.shape != y.shape:
             return Difference(x.path, x.step, float("inf"), (), (float(len(x.shape)), float(len(y.shape))))
         u, v = x.value.double(), y.value.double()
-        gap = (u - v).abs().nan_to_num(float("inf"), float("inf"))
+        gap = apart(u, v)
         near = gap.isfinite() & (gap <= atol + rtol * u.abs())
-        over = gap.masked_fill(near | (u == v) | (u.isnan() & v.isnan()), -1.0)
+        over = gap.masked_fill(near | (gap == 0), -1.0)
         if bool((over >= 0).any()):
             at = tuple(int(i) for i in torch.unravel_index(over.argmax(), over.shape))
             return Difference(x.path, x.step, float(over.max()), at, (float(u[at]), float(v[at])))
     return None
+
+
+def apart(u: Tensor, v: Tensor) -> Tensor:
+    """Return the difference of each cell of two float64 tensors. NaN in both counts as equal, in one alone as infinite."""
+    return (u - v).abs().masked_fill((u == v) | (u.isnan() & v.isnan()), 0.0).nan_to_num(float("inf"), float("inf"))
 
 
 def keyed(records: Trace | Watch) -> dict[tuple[object, ...], Seen]:

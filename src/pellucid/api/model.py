@@ -54,6 +54,7 @@ class Model(Placed, Adapting, Shown):
     module: the plain nn.Module.  config: what it is.  tokenizer: its text side, None if the folder has none.
 
     left: unused tensors of its folder, such as a multi-token prediction module, or masks and tables in old files.
+    switches: the fields in which a variant's config differs, {} for a model as it was loaded.  own: the weights made for a variant.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class Model(Placed, Adapting, Shown):
         self.name, self.hf, self._tokenizer = name, dict(hf), tokenizer
         self.files: dict[str, bytes] = {}  # the tokenizer's, by name, as they were read
         self.left: tuple[str, ...] = ()
+        self.switches: dict[str, Any] = {}
+        self.own: tuple[str, ...] = ()
         self.generation: dict[str, Any] = {}
         self.engines: list[Engine] = []  # idle ones
         self.precision = Precision(self.dtype, "given", self.dtype)
@@ -72,6 +75,7 @@ class Model(Placed, Adapting, Shown):
         layers = f"{len(c.encoder)} + {len(c.layers)}" if c.encoder else len(c.layers)
         sizes = say("model.sizes", layers=layers, width=c.width, heads=c.layers[0].attn.heads, vocab=f"{c.vocab:,}")
         facts = [self.family.name, sizes, say("explain.parameters", count=f"{self.num_parameters():,}")]
+        facts += [say("model.own", count=len(self.own))] if self.own else []
         return f"Model({self.name!r}: {' · '.join([*facts, *([self.quant] if self.quant else []), self.precision_note, str(self.device)])})"
 
     @property
@@ -270,7 +274,9 @@ class Model(Placed, Adapting, Shown):
         return weight(self.module, self.family, name)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights by their names in Hugging Face's files. A UseError if adapters are not merged."""
+        """Return the weights by their names in Hugging Face's files. A UseError if adapters are not merged, or for a variant."""
+        if self.switches:
+            raise UseError("variant.save", model=self.name)
         if self.adapters:
             raise UseError("adapter.on", model=self.name, names=", ".join(self.adapters))
         return dict(unfill(self.module, self.family.rules_for(self.config)))
@@ -280,7 +286,7 @@ class Model(Placed, Adapting, Shown):
         """Write a Hugging Face folder: config.json, safetensors, and the tokenizer's files as they came.
 
         A model in int8 or int4 blocks is written as codes and scales, which only `load` reads back; any other as plain tensors in its
-        dtype. A folder with weights is refused unless `overwrite`.
+        dtype. A folder with weights is refused unless `overwrite`, and a variant, whose switches no config.json says.
         """
         own = self.family.saved_config(self.hf)
         hf = {k: v for k, v in own.items() if k not in ("torch_dtype", QUANTISED)} | {"dtype": str(self.dtype).removeprefix("torch.")}

@@ -25,7 +25,7 @@ def trace(
     choose: Callable[[Tensor], int] | None = None,
     only: str | Iterable[str] = "*",
     keep: Callable[[Tensor], Any] | None = None,
-    edit: Mapping[str, Edit] | None = None,
+    edit: Edit | None = None,
     inside: Inside = "beside",
     terms: bool = False,
 ) -> Trace:
