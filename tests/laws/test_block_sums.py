@@ -124,7 +124,7 @@ def drawn(cfg: Config, name: str, family: str) -> Sums:
     """Return the page's sums of a model on meta."""
     loaded = LoadedModel(name, family, meta_model(cfg, torch.bfloat16), None)
     request = RunRequest(name, None, tuple(IDS))
-    return by_page(execute.run_prompt(loaded, request, Stop(), LIMITS, lambda *_: torch.empty(0)))
+    return by_page(execute.run_prompt(loaded, request, Stop(), LIMITS))
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

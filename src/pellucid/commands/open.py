@@ -1,6 +1,7 @@
 """`pellucid open`: the page in the browser, served to this machine alone."""
 
 import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +46,10 @@ def add(app: typer.Typer) -> None:
                 browse(address, end)
 
         with ExitStack() as end:
-            serve(port, model, ready, recorded_by=recorded_by, device=device, dtype=dtype, ignore_fields=tuple(ignore_field or ()))
+            ended = serve(port, model, ready, recorded_by=recorded_by, device=device, dtype=dtype, ignore_fields=tuple(ignore_field or ()))
+        if not ended:  # at the interpreter's end a thread inside torch would abort the process
+            sys.stdout.flush()
+            os._exit(0)
 
 
 def judge(name: str) -> None:

@@ -7,12 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pellucid.documents.comparison import ComparisonDocument
 from pellucid.documents.definition import definitions, interfaces
 from pellucid.documents.lens import AttributionDocument, LensDocument
 from pellucid.documents.prefix_reuse import ReuseDocument
 from pellucid.documents.rotary import TurnsDocument
 from pellucid.documents.run import CandidateDocument, RunDocument, StepDocument
 from pellucid.documents.run_difference import DifferencesDocument
+from pellucid.documents.sweep import HeadsDocument, SweepDocument
+from pellucid.documents.switch_list import SwitchesDocument
 from pellucid.documents.tensor import StatsDocument, TensorDocument
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -27,6 +30,7 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "turns": TurnsDocument,
     "reuse": ReuseDocument,
     "differences": DifferencesDocument,
+    "switches": SwitchesDocument,
 }
 HEAD = "// Generated: python -m pellucid.documents.generated\n"
 
@@ -36,15 +40,19 @@ def files(root: Path) -> dict[Path, str]:
     schemas = root / "src" / "pellucid" / "schemas"
     api = schemas / "api.json"
     return {
-        schemas / "explain.json": written(explain_schema()),
+        schemas / "explain.json": written(command_schema("explain", RunDocument)),
+        schemas / "heads.json": written(command_schema("heads", HeadsDocument)),
+        schemas / "patch.json": written(command_schema("patch", SweepDocument)),
+        schemas / "try.json": written(command_schema("try", ComparisonDocument)),
         api: written(api_schema(json.loads(api.read_text(encoding="utf-8")))),
         root / "web" / "src" / "run" / "documents.ts": f"{HEAD}\n{interfaces(*NAMED.values())}\n",
     }
 
 
-def explain_schema() -> dict[str, Any]:
-    """Return the schema of `explain --json`: the run document."""
-    return {"$schema": DIALECT, "title": "pellucid explain --json", "$ref": "#/$defs/RunDocument", "$defs": definitions(RunDocument)}
+def command_schema(command: str, document: type) -> dict[str, Any]:
+    """Return the schema of what a command prints with --json."""
+    reference = f"#/$defs/{document.__name__}"
+    return {"$schema": DIALECT, "title": f"pellucid {command} --json", "$ref": reference, "$defs": definitions(document)}
 
 
 def api_schema(api: dict[str, Any]) -> dict[str, Any]:

@@ -87,6 +87,7 @@ SIGNS: dict[str, Callable[[Mapping[str, Any]], Iterator[Note]]] = {
     r"\bbucket\(": buckets,
     r"\bsincos\(": one("sincos"),
     r"\bmask\b": mask,
+    r"\bmasked_fill\(": one("masked_fill", seen="mask", fill="fill"),
     r"\bsinks\b": one("sinks"),
     r"\bsoftmax\(": one("softmax"),
     r"^pattern · v$": one("pattern"),

@@ -22,6 +22,7 @@ class MaskDocument(TypedDict):
     until: Annotated[Count, "keys before it are seen even by earlier queries"]
     source: Annotated[bool, "the keys are an encoder's"]
     chosen: Annotated[Size | None, "keys that an indexer leaves at most; null: no indexer"]
+    fill: Annotated[float | None, "the score of keys that are not seen, so that they count; null: they do not"]
 
 
 class RoutingDocument(TypedDict):
@@ -47,7 +48,8 @@ def masks(run: Run) -> dict[str, MaskDocument]:
 
 def mask(part: Any, step: Step) -> MaskDocument:
     """Return the mask of `part` in `step`, as data."""
-    band = part.mask(step).allowed
+    made = part.mask(step)
+    band = made.allowed
     assert isinstance(band, Band)
     return {
         "causal": band.causal,
@@ -56,6 +58,7 @@ def mask(part: Any, step: Step) -> MaskDocument:
         "until": band.until,
         "source": bool(part.reads_source),
         "chosen": None if part.indexer is None else part.indexer.chosen,
+        "fill": made.fill,
     }
 
 

@@ -17,6 +17,7 @@ from pellucid.nn.transformer import Encoder
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.runs.answers import Answer, Candidate, piece_of, visible
 from pellucid.runs.kept_run import Run, kept
+from pellucid.tokenizer.pieces import Piece
 
 SCHEMA: Final = 1
 
@@ -95,6 +96,7 @@ class RunDocument(TypedDict):
     schema: Literal[1]
     run: Annotated[str, Constraint(pattern="^([0-9a-f]{32})?$"), "the id under which the server keeps it; empty: no server does"]
     model: str
+    switches: Annotated[list[str], "NAME=VALUE: how the model that ran differs from the one of this name"]
     family: str | None
     kind: Annotated[str | None, As(Literal["decoder", "prefix", "encoder", "encoder-decoder"] | None)]
     parameters: Count | None
@@ -141,6 +143,7 @@ def run_document(run: Run, steps: int = 1) -> RunDocument:
         "schema": SCHEMA,
         "run": run.id,
         "model": run.trace.model,
+        "switches": run.switches,
         "family": run.loaded.family or None if run.loaded is not None else None,
         "kind": run.kind,
         "parameters": None if run.loaded is None else sum(p.numel() for p in run.loaded.module.parameters()),
@@ -156,7 +159,7 @@ def run_document(run: Run, steps: int = 1) -> RunDocument:
         "ended": run.kind != "encoder" and run.model is not None and bool(run.trace.new) and run.trace.new[-1] in run.model.stops,
         "text": tokenizer.decode(i for i in run.trace.new if piece_of(tokenizer, i).raw) if tokenizer is not None else None,
         "sampling": drawn(run),
-        "edited": [] if request is None else [e.path for e in request.edits],
+        "edited": [] if request is None else [c.path for c in request.changes],
         "torn": run.trace.torn,
         "masks": masks(run),
         "routings": routings(run),
@@ -220,7 +223,11 @@ def answer(run: Run, a: Answer) -> AnswerDocument:
 
 
 def candidate(run: Run, c: Candidate) -> CandidateDocument:
-    """Return the document of candidate `c`."""
-    own = run.token(c.id)
+    """Return the document of candidate `c`, its piece as the run knows it."""
+    return candidate_of(run.token(c.id), c)
+
+
+def candidate_of(own: Piece, c: Candidate) -> CandidateDocument:
+    """Return the document of candidate `c` whose piece is `own`."""
     text = own.text if own.raw else None
     return {"id": c.id, "text": text, "piece": visible(own), "logit": finite(c.logit), "probability": finite(c.probability)}

@@ -7,19 +7,19 @@ the same if its inputs are the same and the model is.
 from typing import Annotated, Final, Literal, TypedDict
 
 import torch
-from torch import Tensor
 
+from pellucid.analysis.compare import gap
 from pellucid.documents.definition import Count, Path, RunId
 from pellucid.documents.number import finite
 from pellucid.errors import RequestError
 from pellucid.runs import slices
 from pellucid.runs.execute import full_record
 from pellucid.runs.kept_run import Run, kept
+from pellucid.runs.switched_model import alike
 from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
 
 SCHEMA: Final = 1
-STRIP = 1 << 20  # numbers compared at a time
 
 
 class DifferenceDocument(TypedDict):
@@ -45,7 +45,7 @@ class DifferencesDocument(TypedDict):
 def differences_document(run: Run, other: Run, stop: Stop) -> DifferencesDocument:
     """Return each tensor of the first step that both runs have: whether it differs, and its largest difference if both are kept."""
     theirs = {(s.path, s.call): (m, s) for m, s in enumerate(other.trace.seen[: other.firsts[1]])}
-    alike = run.loaded is not None and run.loaded is other.loaded
+    same = alike(run.loaded, other.loaded)
     changed: dict[str, bool] = {}
     tensors: list[DifferenceDocument] = []
     for n, s in enumerate(run.trace.seen[: run.firsts[1]]):
@@ -53,8 +53,8 @@ def differences_document(run: Run, other: Run, stop: Stop) -> DifferencesDocumen
             continue
         stop.check()
         m, t = theirs[s.path, s.call]
-        largest = gap(s.value, t.value) if s.shape == t.shape and kept(s) and kept(t) else None
-        moved = largest != 0.0 if largest is not None else s.shape != t.shape or not alike or unlike(s, t, run, other, changed)
+        largest = gap(s.value, t.value)[0] if s.shape == t.shape and kept(s) and kept(t) else None
+        moved = largest != 0.0 if largest is not None else s.shape != t.shape or not same or unlike(s, t, run, other, changed)
         changed[s.path] = changed.get(s.path, False) or moved
         tensors.append({"n": n, "other": m, "path": s.path, "call": s.call, "changed": moved, "largest": finite(largest)})
     return {"schema": SCHEMA, "run": run.id, "other": other.id, "tensors": tensors}
@@ -64,16 +64,6 @@ def unlike(s: Seen, t: Seen, run: Run, other: Run, changed: dict[str, bool]) -> 
     """True if a tensor that is not kept may differ: it is edited, or one of its inputs differs."""
     made = any(changed.get(path, True) for path in s.inputs) if s.inputs else run.trace.ids != other.trace.ids
     return made or "edited" in (s.source, t.source)
-
-
-def gap(a: Tensor, b: Tensor) -> float:
-    """Return the largest difference of a cell, in float64. NaN in both counts as equal, in one alone as infinite."""
-    largest = 0.0
-    for x, y in zip(a.reshape(-1).split(STRIP), b.reshape(-1).split(STRIP), strict=True):
-        u, v = x.double(), y.double()
-        apart = (u - v).abs().masked_fill((u == v) | (u.isnan() & v.isnan()), 0.0).nan_to_num(float("inf"), float("inf"))
-        largest = max(largest, float(apart.max())) if apart.numel() else largest
-    return largest
 
 
 def difference(run: Run, n: int, other: Run, m: int, at: str | None, level: slices.Level, stop: Stop) -> bytes:

@@ -66,6 +66,6 @@ def tint(x: float, top: float) -> Color:
 
 
 def bar(part: float, width: int) -> str:
-    """Draw a bar in eighths: bar(0.5, 4) is two full blocks."""
-    eighths = round(max(0.0, min(1.0, part)) * width * 8)
+    """Draw a bar in eighths: bar(0.5, 4) is two full blocks; of NaN nothing."""
+    eighths = 0 if part != part else round(max(0.0, min(1.0, part)) * width * 8)
     return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")

@@ -165,7 +165,8 @@ def settings(model: Model, everything: bool = False) -> Iterator[str]:
             where = f"{name}.{at}" if n == 1 else f"{name}.{at} … {at + n - 1}"
             parts = ((part, getattr(layer, part)) for part in ("attn", "cross", "ffn"))
             specs = [f"{part} {type(spec).__name__}({fields(spec, everything=everything)})" for part, spec in parts if spec is not None]
-            yield f"{where}: " + "; ".join([*specs, *([] if layer.order == "pre" else [f"order {layer.order}"])])
+            thin = [f"{path} rank {rank}" for path, rank in layer.ranks]
+            yield f"{where}: " + "; ".join([*specs, *([] if layer.order == "pre" else [f"order {layer.order}"]), *thin])
             at += n
     if config.ignored:
         yield say("show.ignored", fields=", ".join(config.ignored))

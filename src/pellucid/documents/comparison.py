@@ -1,0 +1,90 @@
+"""Two runs side by side as JSON: both answers, and how far each tensor of one is from the other's."""
+
+from typing import Annotated, Final, Literal, TypedDict
+
+from pellucid.analysis.compare import AnswerDifference, Comparison, TensorDifference
+from pellucid.api.model import Model
+from pellucid.documents.definition import Count, Path, Row
+from pellucid.documents.number import finite
+from pellucid.documents.run import CandidateDocument, candidate_of
+from pellucid.runs.answers import best_candidates, tokenizer_of
+from pellucid.tracing import Trace
+
+SCHEMA: Final = 1
+
+
+class TensorDifferenceDocument(TypedDict):
+    """A tensor of both runs."""
+
+    path: Path
+    step: Count
+    call: Count
+    changed: bool
+    largest: Annotated[float | None, "difference of a cell; null: not finite"]
+    relative: Annotated[float | None, "size of the difference over that of the first run's tensor"]
+    index: Annotated[list[Count], "of the cell that differs most"]
+    values: Annotated[list[float | None], "of that cell, in the first run and the second"]
+
+
+class ComparedRunDocument(TypedDict):
+    """One of the two runs."""
+
+    model: str
+    prompt: str | None
+    ids: list[Count]
+    new: list[Count]
+    changes: list[str]
+
+
+class ComparedAnswerDocument(TypedDict):
+    """The answers of both runs at one step."""
+
+    step: Count
+    row: Row
+    candidates: Annotated[list[list[CandidateDocument]], "of the first run and the second"]
+    divergence: Annotated[float | None, "KL of the first distribution from the second, in nats"]
+
+
+class ComparisonDocument(TypedDict):
+    """Two runs side by side."""
+
+    schema: Literal[1]
+    runs: Annotated[list[ComparedRunDocument], "the first and the second"]
+    rows: Annotated[list[list[Count]], "pairs of compared rows of the prompts"]
+    answers: list[ComparedAnswerDocument]
+    first: Annotated[Path | None, "the first tensor that differs"]
+    tensors: list[TensorDifferenceDocument]
+    only: Annotated[list[list[Path]], "paths of one run alone"]
+
+
+def comparison_document(c: Comparison, models: tuple[Model, Model], changes: tuple[list[str], list[str]], most: int) -> ComparisonDocument:
+    """Return a comparison as JSON. models, changes: of the first run and the second.  most: candidates of an answer."""
+    return {
+        "schema": SCHEMA,
+        "runs": [compared_run(trace, own) for trace, own in zip((c.a, c.b), changes, strict=True)],
+        "rows": [list(pair) for pair in c.rows],
+        "answers": [compared_answer(one, models, most) for one in c.answers],
+        "first": None if c.first is None else c.first.path,
+        "tensors": [compared_tensor(t) for t in c.tensors],
+        "only": [c.only_a, c.only_b],
+    }
+
+
+def compared_run(trace: Trace, changes: list[str]) -> ComparedRunDocument:
+    """Return what a run was made from."""
+    return {"model": trace.model, "prompt": trace.prompt, "ids": list(trace.ids), "new": list(trace.new), "changes": changes}
+
+
+def compared_answer(one: AnswerDifference, models: tuple[Model, Model], most: int) -> ComparedAnswerDocument:
+    """Return the likeliest tokens of both runs at one step."""
+    best = [best_candidates(tokenizer_of(model), logits, most) for model, logits in zip(models, one.logits, strict=True)]
+    documents = [[candidate_of(c.piece, c) for c in own] for own in best]
+    return {"step": one.step, "row": one.row, "candidates": documents, "divergence": finite(one.divergence)}
+
+
+def compared_tensor(t: TensorDifference) -> TensorDifferenceDocument:
+    """Return the difference of a tensor."""
+    return {
+        "path": t.path, "step": t.step, "call": t.call, "changed": t.changed, "largest": finite(t.largest), "relative": finite(t.relative),
+        "index": list(t.index), "values": [finite(v) for v in t.values],
+    }  # fmt: skip

@@ -1,0 +1,81 @@
+"""Two runs side by side as lines of a terminal: both answers, the first tensor that differs, and how far the others are."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.text import Text
+
+from pellucid.analysis.compare import AnswerDifference, Comparison, TensorDifference
+from pellucid.api.model import Model
+from pellucid.documents.formula import block
+from pellucid.documents.number import number
+from pellucid.messages import say
+from pellucid.runs.answers import best_candidates, tokenizer_of, visible
+from pellucid.terminal.sparkline import bar
+from pellucid.terminal.table import Cell, Column, clipped, prose, table
+
+TITLE, DIM, NAME = "bold", "dim", "cyan"
+BAR = 16  # characters of a bar
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two runs: its model, and what differs in it, as text."""
+
+    model: Model
+    about: str
+
+
+def comparison(c: Comparison, sides: Sequence[Side], best: int, width: int, everything: bool) -> list[Text]:
+    """Write both answers and the tensors that differ. everything: every tensor, not the last of each block alone."""
+    out: list[Text] = []
+    for one in c.answers:
+        out += [*answers(one, sides, best, width), Text()]
+    out += first(c, width)
+    out += tensors(c, width, everything)
+    for n, own in enumerate((c.only_a, c.only_b)):
+        if own:
+            out += prose(say("try.only", side="AB"[n], paths=", ".join(own[:6]) + (", …" if len(own) > 6 else "")), width, DIM)
+    return clipped(out, width)
+
+
+def answers(one: AnswerDifference, sides: Sequence[Side], best: int, width: int) -> Iterator[Text]:
+    """Yield the likeliest tokens of both runs at a step, side by side."""
+    columns, cells = [Column(most=max(12, width // 4), style=NAME), Column(">"), Column()], list[list[list[Cell]]]()
+    for side, logits in zip(sides, one.logits, strict=True):
+        shown = best_candidates(tokenizer_of(side.model), logits, best)
+        cells.append([[visible(c.piece) or str(c.id), f"{number(100 * c.probability)}%", bar(c.probability, BAR)] for c in shown])
+    titles: list[Cell] = [Text(f"{'AB'[n]}  {side.about}", TITLE) for n, side in enumerate(sides)]
+    yield from table([titles], [Column(most=width // 2 - 2), Column()], gap=4)
+    yield from table([[*a, "   ", *b] for a, b in zip(*cells, strict=True)], [*columns, Column(), *columns])
+    yield Text(" " + say("try.divergence", step=one.step, nats=number(one.divergence)), DIM)
+
+
+def first(c: Comparison, width: int) -> list[Text]:
+    """Say which tensor differs first, and where most."""
+    changed = [t for t in c.tensors if t.changed]
+    if not changed:
+        return prose(say("try.equal", count=len(c.tensors)), width, TITLE)
+    one = changed[0]
+    place = f"{one.path}[{', '.join(map(str, one.index))}]"
+    values = {"a": number(one.values[0]), "b": number(one.values[1])}
+    return prose(say("try.first", place=place, changed=len(changed), count=len(c.tensors), **values), width, TITLE)
+
+
+def tensors(c: Comparison, width: int, everything: bool) -> list[Text]:
+    """Write how far each tensor of the first step is, folded to the last tensor of each block."""
+    own = [t for t in c.tensors if t.step == c.tensors[0].step and t.call == 0]
+    groups = [list(group) for _, group in groupby(own, key=lambda t: block(t.path)[0])]
+    shown = own if everything else [t for group in groups for t in (group if not block(group[0].path)[0] else group[-1:])]
+    columns = [Column(style=NAME), Column(">"), Column(), Column(">"), Column(">", style=DIM)]
+    titles = [say("try.tensor"), say("try.relative"), "", say("try.largest"), say("try.cell")]
+    return table([[Text(t, DIM) for t in titles], *map(row, shown)], columns)
+
+
+def row(t: TensorDifference) -> list[Cell]:
+    """Write one tensor: its relative difference with a bar, its largest, and the cell that has it."""
+    if not t.changed:
+        return [t.path, Text(say("try.unchanged"), DIM), "", "", ""]
+    relative = "" if t.relative is None else f"{number(100 * t.relative)}%"
+    return [t.path, relative, bar(min(1.0, t.relative or 0.0), BAR), number(t.largest), f"[{','.join(map(str, t.index))}]"]

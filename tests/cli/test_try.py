@@ -1,0 +1,147 @@
+"""`pellucid try`: both answers, the first tensor that differs, and one line for what cannot be tried."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import pellucid
+from pellucid.commands import main
+from pellucid.errors import UseError
+from pellucid.messages import speaking
+from pellucid.watching.change_text import parse_change
+
+SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "try.json").read_text(encoding="utf-8"))
+SPECIMEN, PROMPT = "pellucid/capitals", "The capital of France is"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert main(["try", *arguments]) == code
+    got = capsys.readouterr()
+    return got.out if code == 0 else got.err
+
+
+def test_both_answers_and_the_first_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, SPECIMEN, PROMPT, "--change", "layers.0.ffn = 0")
+    answers, _, rest = out.partition("KL(")
+    assert "·Paris" in answers and "layers.0.ffn = 0" in answers and "layers.0.ffn[0, 0, 124]" in rest
+    lines = [line.split() for line in rest.splitlines() if line.startswith(" layers.")]
+    assert [words[0] for words in lines] == [f"layers.{i}.out" for i in range(4)]
+    every = run(capsys, SPECIMEN, PROMPT, "--change", "layers.0.ffn = 0", "--all")
+    assert "layers.3.attn.pattern" in every and "layers.0.attn.q" in every
+    assert "·Tokyo" in run(capsys, SPECIMEN, PROMPT, "--change", 'norm[T=-1] = from "The capital of Japan is"')
+
+
+def test_the_document_is_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["layers.2.attn.z[H=3, T=-1] *= 0.5", "layers.1.ffn[:, 2, 5:7] += 0.25"]
+    document = json.loads(run(capsys, SPECIMEN, PROMPT, "--steps", "2", "--json", *(x for c in changes for x in ("--change", c))))
+    jsonschema.validate(document, SCHEMA)
+    model = pellucid.load(SPECIMEN)
+    edit = [pellucid.times("layers.2.attn.z", 0.5, H=3, T=-1), pellucid.add("layers.1.ffn", 0.25, T=2, D=(5, 6))]
+    both = pellucid.compare(pellucid.trace(model, PROMPT, 2), pellucid.trace(model, PROMPT, 2, edit=edit))
+    assert document["first"] == both.first.path == "layers.1.ffn"
+    assert [(t["path"], t["largest"], t["changed"]) for t in document["tensors"]] == [(t.path, t.largest, t.changed) for t in both.tensors]
+    assert document["answers"][0]["divergence"] == both.answers[0].divergence
+    assert document["runs"][1]["changes"] == changes
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document | {"first": 3}, SCHEMA)
+
+
+def test_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
+    """The two runs differ from the first tensor on that the switch makes."""
+    out = run(capsys, SPECIMEN, PROMPT, "--with", "norm=none")
+    assert "norm=none" in out and "First layers.0.attn_norm[" in out and "·Paris" in out
+    document = json.loads(run(capsys, SPECIMEN, PROMPT, "--with", "layers.2.attn.scale=1", "--with", "layers.3.ffn.up.rank=4", "--json"))
+    model = pellucid.load(SPECIMEN)
+    other = pellucid.low_rank(pellucid.variant(model, {"layers.2.attn.scale": 1.0}), {"layers.3.ffn.up": 4})
+    both = pellucid.compare(pellucid.trace(model, PROMPT), pellucid.trace(other, PROMPT))
+    assert document["first"] == "layers.2.attn.scores" and document["answers"][0]["divergence"] == both.answers[0].divergence
+    assert [run["model"] for run in document["runs"]] == [model.name, other.name]
+    assert "layers.3.ffn.up.narrow" in document["only"][1]
+    assert "nearest: layers.*.attn.scale" in run(capsys, SPECIMEN, PROMPT, "--with", "layers.*.attn.scal=1", code=2)
+    assert "1 … 128" in run(capsys, SPECIMEN, PROMPT, "--with", "layers.0.ffn.up.rank=x", code=2)
+
+
+def test_numbers_that_are_none_have_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, SPECIMEN, PROMPT, "--change", "embed = nan")
+    assert "NaN%" in out and "First embed[0, 0, 0]: A " in out and "B NaN" in out
+    assert not any("█" in line.partition("NaN%")[2] for line in out.splitlines() if "NaN%" in line)
+    experts = run(capsys, "pellucid/capitals-deepseek", PROMPT, "--change", "layers.1.ffn.chosen[A=0] = 3")
+    assert "B 3." in experts and "B 3.0" not in experts
+
+
+def test_another_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, SPECIMEN, PROMPT, "--against", "The capital of Japan is")
+    assert "·Paris" in out and "·Tokyo" in out and "positions" in out
+    assert "12 + 9" not in out
+
+
+def test_a_vector_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    save_file({"v": torch.linspace(-1, 1, 128), "w": torch.ones(3)}, tmp_path / "v.safetensors")
+    file = tmp_path / "v.safetensors"
+    assert "layers.2.out" in run(capsys, SPECIMEN, PROMPT, "--change", f"layers.2.out[T=-1] += {file}:v")
+    assert "layers.2.out" in run(capsys, SPECIMEN, PROMPT, "--change", f"layers.2.out without {file}:v")
+    assert "v, w" in run(capsys, SPECIMEN, PROMPT, "--change", f"layers.2.out += {file}", code=2)
+    assert "(3,)" in run(capsys, SPECIMEN, PROMPT, "--change", f"layers.2.out += {file}:w", code=2)
+    assert "no file" in run(capsys, SPECIMEN, PROMPT, "--change", "layers.2.out += nothing.safetensors", code=2)
+
+
+WRONG = {
+    "layers.0.ffn 0": "is no change",
+    "layers.0.ffn = ": "is no change",
+    "layers.0.fn = 0": "nearest: layers.0.ffn",
+    "layers.0.ffn[Q=1] = 0": "no axis Q",
+    "layers.0.ffn[0, 1] = 0": "2 indices",
+    "layers.0.ffn[T=9] = 0": "no position",
+    'layers.0.ffn[T="Spain"] = 0': '"Spain" occurs 0 times',
+    "layers.0.ffn[T=a] = 0": "is no index",
+    "layers.0.ffn[T=1, T=2] = 0": "is no index",
+    "layers.0.ffn[T=::0] = 0": "is no index",
+    "layers.0.ffn = 1e99": "does not fit",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_cannot_be_tried_is_one_line(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    err = run(capsys, SPECIMEN, PROMPT, "--change", text, "-q", code=2)
+    assert WRONG[text] in err and err.count("\n") == 1
+    with speaking("zh"):
+        assert WRONG[text] not in run(capsys, SPECIMEN, PROMPT, "--change", text, "-q", "--lang", "zh", code=2) or "nearest" in WRONG[text]
+
+
+def test_nothing_to_try(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--change, --with or --against" in run(capsys, SPECIMEN, PROMPT, code=2)
+    assert "steps" in run(capsys, SPECIMEN, PROMPT, "--change", "embed = 0", "--steps", "0", code=2)
+
+
+READ = {
+    "layers.2.attn.z[H=3, T=-1] = 0": ("layers.2.attn.z", {"H": 3, "T": -1}, "=", 0.0),
+    "layers.*.ffn*=.5": ("layers.*.ffn", {}, "*=", 0.5),
+    "layers.2.attn.q[K+R=3, T=4:] += v.safetensors": ("layers.2.attn.q", {"K+R": 3, "T": slice(4, None)}, "+=", "v.safetensors"),
+    "x[0, 1:3, :] = -1e-05": ("x", (0, slice(1, 3), slice(None)), "=", -1e-05),
+    "x[D=0,2,5, T=:4:2] without a b.safetensors:n": ("x", {"D": (0, 2, 5), "T": slice(None, 4, 2)}, "without", "a b.safetensors:n"),
+    'x[T="a \\"b\\" ]"] = from "say \\"no\\" [T=1]"': ("x", {"T": 'a "b" ]'}, "=", 'say "no" [T=1]'),
+    "x = from The capital": ("x", {}, "=", "The capital"),
+}
+
+
+@pytest.mark.parametrize("text", READ)
+def test_a_change_is_read(text: str) -> None:
+    c = parse_change(text)
+    values = [value for value in (c.number, c.file, c.prompt) if value is not None]
+    assert (c.path, c.at, c.sign, *values) == READ[text]
+
+
+def test_the_other_runs_cells_are_read() -> None:
+    assert parse_change('x[T="a"] = from "b" [T="c, d"]').source == {"T": "c, d"}
+    assert parse_change("x = from b [0, 1, :]").source == (0, 1, slice(None))
+    assert parse_change("x = from b").source is None
+
+
+def test_texts_that_are_no_change() -> None:
+    for text in ("", "=", "x", "x =", "x == 0", "x = y", 'x[T="a] = 0', "x[T=1 = 0", "x without 3", 'x *= from "y"'):
+        with pytest.raises(UseError):
+            parse_change(text)
