@@ -20,7 +20,7 @@ from pellucid.documents.part_settings import MaskDocument
 from pellucid.documents.run import RunDocument
 from pellucid.documents.tensor import TensorDocument
 from pellucid.ops.kinds import KINDS, Result
-from served import Served
+from served import SCHEMA, Served
 from tiny import swapped
 
 NAME, PROMPT = "pellucid/capitals", "The capital of France is"
@@ -30,6 +30,12 @@ OWN = {
     "run": "the id under which a face keeps it",
     "sampling": "a trace does not say how its tokens were drawn",
 }
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    with pytest.raises(jsonschema.SchemaError):
+        jsonschema.Draft202012Validator.check_schema({**SCHEMA, "$defs": {"run": {"type": "record"}}})
 
 
 def by_explain(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:

@@ -209,8 +209,8 @@ def test_sampling_that_cannot_be(api: Served) -> None:
     assert code(sampling={"bias": {str(i): -1000 for i in range(3)}}, more=1) == "server.unknown"
 
 
-def test_edits_are_the_watchs(api: Served, models: dict[str, pellucid.Model]) -> None:
-    """A head set to 0, a multiplied cell and a tensor of another prompt give the logits of `watch(edit=...)`."""
+def test_changes_are_the_watchs(api: Served, models: dict[str, pellucid.Model]) -> None:
+    """A head set to 0, a multiplied cell and rows of another prompt give the logits of `watch(edit=...)`."""
     model = models["pellucid/capitals"]
     ids = torch.tensor([model.ids(CAPITAL)])
     other = api.run(model.name, "The capital of Japan is")
@@ -229,13 +229,12 @@ def test_edits_are_the_watchs(api: Served, models: dict[str, pellucid.Model]) ->
         x[:, 3:] = patch[:, 3:]
         return x
 
-    from_ = {"path": "layers.1.out", "at": ":,3:,:", "from": {"run": other["run"], "n": n, "at": ":,3:,:"}}
-    for edit, path, f in [
-        ({"path": "layers.2.attn.z", "at": ":,:,2,:", "to": 0}, "layers.2.attn.z", head),
-        ({"path": "layers.0.ffn.up", "at": "0,1,3", "times": -2}, "layers.0.ffn.up", cell),
-        (from_, "layers.1.out", put),
+    for text, path, f in [
+        ("layers.2.attn.z[:, :, 2, :] = 0", "layers.2.attn.z", head),
+        ("layers.0.ffn.up[0, 1, 3] *= -2", "layers.0.ffn.up", cell),
+        ('layers.1.out[T=3:] = from "The capital of Japan is"', "layers.1.out", put),
     ]:
-        run = api.run(model.name, CAPITAL, edits=[edit])
+        run = api.run(model.name, CAPITAL, changes=[text])
         with pellucid.watch(model, edit={path: f}) as seen, torch.no_grad():
             model(ids)
         last = next(t for t in run["tensors"] if t["path"] == "logits")
@@ -244,23 +243,23 @@ def test_edits_are_the_watchs(api: Served, models: dict[str, pellucid.Model]) ->
         assert next(t["source"] for t in run["tensors"] if t["path"] == path) == "edited"
         plain = api.run(model.name, CAPITAL)
         assert not torch.allclose(api.tensor(plain["run"], last["n"])[0], seen["logits"].value, atol=1e-2)
-    once = api.run(model.name, CAPITAL, new=2, edits=[{"path": "embed", "to": 0, "step": 1}])
+    once = api.run(model.name, CAPITAL, new=2, changes=["embed[T=5] = 0"])
     values = [api.tensor(once["run"], once["steps"][k]["first"])[0] for k in (0, 1)]
     assert bool(values[0].any()) and not values[1].any()
 
 
-def test_edits_that_cannot_be(api: Served) -> None:
-    def code(*edits: object) -> str:
-        reply = api.client.post("/api/runs", json={"model": "pellucid/capitals", "prompt": CAPITAL, "edits": list(edits)})
-        assert reply.status_code in (400, 404)
+def test_changes_that_cannot_be(api: Served) -> None:
+    def code(*changes: object) -> str:
+        reply = api.client.post("/api/runs", json={"model": "pellucid/capitals", "prompt": CAPITAL, "changes": list(changes)})
+        assert reply.status_code == 400
         return str(judge(reply.json(), "error")["error"]["code"])
 
-    assert code({"path": "layers.9.out", "to": 0}) == "edit.unmet"
-    assert code({"path": "embed", "at": "0,0", "to": 0}) == "server.axes"
-    assert code({"path": "embed"}) == code({"path": "embed", "to": 0, "times": 1}) == code("embed") == code({"path": "embed", "to": "0"})
-    assert code({"path": "embed", "from": {"run": "0" * 32, "n": 0}}) == "server.run"
-    other = api.run("pellucid/capitals", "The")["run"]
-    assert code({"path": "embed", "from": {"run": other, "n": 0}}) == "server.patch"
+    assert code("layers.9.out = 0") == "edit.unmet"
+    assert code("embed[0, 0] = 0") == "change.axes"
+    assert code("embed") == code("embed = zero") == code('embed from "x"') == "change.text"
+    assert code(1) == code({"path": "embed"}) == "server.field"
+    assert code("embed = /etc/passwd.safetensors") == "server.change.file"
+    assert code('embed[T=1] = from "The capital" [T=0,1]') == "change.shape"
 
 
 def test_a_value_too_large_to_keep_is_computed_again(models: dict[str, pellucid.Model]) -> None:
@@ -282,18 +281,11 @@ def test_a_value_too_large_to_keep_is_computed_again(models: dict[str, pellucid.
                 assert document["summands"] == cell_of(s, cell).terms.summands.tolist()
 
 
-def test_an_edited_value_is_computed_again_as_it_was_edited(api: Served) -> None:
-    """A value is recomputed with its step's edit, though the run that the edit read is gone."""
-    other = api.run("pellucid/capitals", "The capital of Japan is")["run"]
-    edits = [
-        {"path": "layers.0.out", "times": 2, "step": 1},
-        {"path": "layers.1.mid", "from": {"run": other, "n": 3, "at": "0:1,:,:"}, "step": 0},
-    ]
-    full = api.run("pellucid/capitals", CAPITAL, new=2, edits=edits)
+def test_a_changed_value_is_computed_again_as_it_was_changed(api: Served) -> None:
+    changes = ["layers.0.out[T=5] *= 2", 'layers.1.mid[T=:5] = from "The capital of Japan is"']
+    full = api.run("pellucid/capitals", CAPITAL, new=2, changes=changes)
     with served(limits=Limits(value=400)) as small:
-        small.session.runs.put(api.session.runs[other])
-        run = small.run("pellucid/capitals", CAPITAL, new=2, edits=edits)
-        small.session.runs.by_id.pop(other)
+        run = small.run("pellucid/capitals", CAPITAL, new=2, changes=changes)
         for k, path in itertools.product((0, 1), ("layers.0.out", "layers.1.mid", "layers.3.out")):
             n = next(n for n, s in enumerate(api.session.runs[full["run"]].trace) if (s.path, s.step) == (path, k))
             assert raw(small.tensor(run["run"], n)[0]) == raw(api.tensor(full["run"], n)[0])

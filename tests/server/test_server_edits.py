@@ -1,14 +1,13 @@
-"""Edits with extreme numbers are computed or refused in one line; the server never fails."""
+"""Changes with extreme numbers are computed or refused in one line; the server never fails."""
 
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 
 import pellucid
 from pellucid.errors import UseError
-from pellucid.runs import execute
+from pellucid.watching import change
 from served import Served, judge
 
 CAPITAL = "The capital of France is"
@@ -17,9 +16,9 @@ FAR: list[float] = [0, -0.0, 5e-324, 1e-45, 0.5, -1, 3.4e38, 3.5e38, -1e300, 1e3
 WHOLE: list[float] = [0, 7, 8, -1, 0.5, 2**31, 2**63, 1e19, 1e308]  # of the 8 experts of the specimen
 
 
-def code(api: Served, model: str, path: str, **change: Any) -> str:
-    """Return "" for an edit that is computed, else the error's code."""
-    reply = api.client.post("/api/runs", json={"model": model, "prompt": CAPITAL, "edits": [{"path": path, **change}]})
+def code(api: Served, model: str, path: str, sign: str, number: float) -> str:
+    """Return "" for a change that is computed, else the error's code."""
+    reply = api.client.post("/api/runs", json={"model": model, "prompt": CAPITAL, "changes": [f"{path} {sign} {number!r}"]})
     if reply.status_code == 200:
         return ""
     error = judge(reply.json(), "error")["error"]
@@ -29,18 +28,18 @@ def code(api: Served, model: str, path: str, **change: Any) -> str:
 
 @pytest.mark.parametrize("path", FLOATS)
 def test_any_finite_number_is_computed_or_refused(api: Served, path: str) -> None:
-    for way, number in product(("to", "times"), FAR):
-        error = code(api, "pellucid/capitals", path, **{way: number})
-        assert error == ("server.field" if way == "to" and abs(number) > torch.finfo(torch.float32).max else ""), (way, number)
+    for sign, number in product(("=", "*="), FAR):
+        error = code(api, "pellucid/capitals", path, sign, number)
+        assert error == ("change.number" if sign == "=" and abs(number) > torch.finfo(torch.float32).max else ""), (sign, number)
 
 
 def test_a_choice_of_experts_is_of_those_there_are(api: Served) -> None:
     """An expert that does not exist is refused; it was read beyond the end of the weights."""
-    for way, number in product(("to", "times"), WHOLE):
-        error = code(api, "pellucid/capitals-deepseek", "layers.1.ffn.chosen", **{way: number})
-        fits = number in (0, 7) if way == "to" else number == 0
-        assert (error == "") == fits or (way == "times" and error in ("", "edit.expert")), (way, number, error)
-        assert error in ("", "edit.expert", "server.field")
+    for sign, number in product(("=", "*="), WHOLE):
+        error = code(api, "pellucid/capitals-deepseek", "layers.1.ffn.chosen", sign, number)
+        fits = number in (0, 7) if sign == "=" else number == 0
+        assert (error == "") == fits or (sign == "*=" and error in ("", "edit.expert")), (sign, number, error)
+        assert error in ("", "edit.expert", "change.number")
 
 
 def test_python_is_told_the_same() -> None:
@@ -52,7 +51,6 @@ def test_python_is_told_the_same() -> None:
     assert seen["layers.1.ffn.chosen"].source == "edited"
 
 
-def test_without_the_range_the_server_fails(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "check_number", lambda *arguments: None)
-    with pytest.raises(AssertionError):
-        code(api, "pellucid/capitals", "embed", to=1e308)
+def test_without_the_range_no_number_is_refused(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change, "require_number", lambda *arguments: None)
+    assert code(api, "pellucid/capitals", "embed", "=", 1e308) != "change.number"

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -217,6 +218,7 @@ TEXTUAL = [
     "0,", ",", "0;1", "a:b", ":-1", "2**64", "18446744073709551616", "-9223372036854775809", "\u2028", "\x7f", "\x85",
     '<' * 500, "\U0010ffff", "\x85x", 'a' * 64, "layers.*", "*",
 ]  # fmt: skip
+FULL = bool(os.environ.get("PELLUCID_FULL"))
 PAYLOADS = [*MARKUP, *PATHLIKE, *TEXTUAL]
 LOOSE = re.compile(r"[<>]|Traceback|File \"|0x[0-9a-f]{8}|site-packages")
 events: list[str] = []
@@ -234,7 +236,7 @@ def places(api: Served, run: str, text: str) -> Iterator[Any]:
     yield client.post("/api/runs", json={"model": text, "prompt": "The"})
     yield client.post("/api/runs", json={"model": "pellucid/capitals", "prompt": text})
     if len(text) % 3 == 0:
-        yield client.post("/api/runs", json={"model": "pellucid/capitals", "prompt": "The", "edits": [{"path": text, "to": 0}]})
+        yield client.post("/api/runs", json={"model": "pellucid/capitals", "prompt": "The", "changes": [f"{text} = 0"]})
     yield client.post("/api/runs", json={"model": "pellucid/capitals", "prompt": "The", text: 1})
     yield client.post("/api/runs", json={"model": "pellucid/capitals", "prompt": "The", "sampling": {"seed": text}})
     yield client.post("/api/runs", content=text.encode("utf-8", "surrogatepass"), headers={"content-type": "application/json"})
@@ -258,7 +260,10 @@ def places(api: Served, run: str, text: str) -> Iterator[Any]:
 
 
 def test_hostile_words(api: Served, capfd: pytest.CaptureFixture[str]) -> None:
-    """A hostile text gets an error or a result without markup; no file is opened and no process started."""
+    """A hostile text gets an error or a result without markup; no file is opened and no process started.
+
+    PELLUCID_FULL=1 sends every text, otherwise one in four.
+    """
     global listening
     assert len(set(PAYLOADS)) >= 100
     run = api.run("pellucid/capitals", "The")["run"]
@@ -268,7 +273,7 @@ def test_hostile_words(api: Served, capfd: pytest.CaptureFixture[str]) -> None:
     events.clear()
     listening = True
     try:
-        for text in PAYLOADS:
+        for text in PAYLOADS if FULL else PAYLOADS[::4]:
             for reply in places(api, run, text):
                 assert reply.status_code < 500 and reply.status_code != 429, (text, reply.text)
                 assert reply.headers["content-type"] in ("application/json", "application/octet-stream", "text/html; charset=utf-8")

@@ -156,7 +156,7 @@ def test_masks_are_what_queries_see(api: Served) -> None:
     module: Any = api.session.registry["pellucid/capitals"].module.layers[1].attn
     with swapped(module, "limits", [window(3)]):
         mask = api.run("pellucid/capitals", CAPITAL)["masks"]["layers.1.attn"]
-        assert mask == {"causal": True, "window": 3, "chunk": None, "until": 0, "source": False, "chosen": None}
+        assert mask == {"causal": True, "window": 3, "chunk": None, "until": 0, "source": False, "chosen": None, "fill": None}
         seen = module.mask(Step.plain(at[None])).materialize(at[None], at[None])[0][0, 0]
         assert torch.equal(seen, (at[None] <= at[:, None]) & (at[:, None] - at[None] < mask["window"]))
         both = (prefix(4) & window(3)).allowed
@@ -236,9 +236,8 @@ def test_what_differs_is_every_number(api: Served, models: dict[str, Model]) -> 
 def test_what_measures_cannot_tell_apart_differs(api: Served) -> None:
     """Two swapped cells are a difference although minimum, mean and maximum stay."""
     base = api.run("pellucid/capitals", CAPITAL)
-    n = next(t["n"] for t in base["tensors"] if t["path"] == "layers.1.out")
-    swap = [{"path": "layers.1.out", "at": f"0,4,{i}", "from": {"run": base["run"], "n": n, "at": f"0,4,{j}"}} for i, j in ((1, 2), (2, 1))]
-    changed = api.run("pellucid/capitals", CAPITAL, edits=swap)
+    swap = [f'layers.1.out[0, 4, {i}] = from "{CAPITAL}" [0, 4, {j}]' for i, j in ((1, 2), (2, 1))]
+    changed = api.run("pellucid/capitals", CAPITAL, changes=swap)
     stats = [next(t["stats"] for t in r["tensors"] if t["path"] == "layers.1.out") for r in (base, changed)]
     assert stats[0] == pytest.approx(stats[1], abs=1e-12)
     changes = differ(api, base["run"], changed["run"])
@@ -246,11 +245,11 @@ def test_what_measures_cannot_tell_apart_differs(api: Served) -> None:
 
 
 def test_tensors_that_are_not_kept_differ_with_what_made_them() -> None:
-    """Without values an edit marks the tensors after it, and none before it."""
+    """Without values a change marks the tensors after it, and none before it."""
     with served(limits=Limits(value=1, tables=0)) as api:
         base = api.run("pellucid/capitals", CAPITAL)
         assert not any(t["kept"] for t in base["tensors"] if t["path"].startswith("layers"))
-        edited = api.run("pellucid/capitals", CAPITAL, edits=[{"path": "layers.1.attn.z", "at": "0,:,1,:", "to": 0}])
+        edited = api.run("pellucid/capitals", CAPITAL, changes=["layers.1.attn.z[0, :, 1, :] = 0"])
         differences = differ(api, base["run"], edited["run"])
         marks = {path: t["changed"] for path, t in differences.items()}
         assert all(t["largest"] is None for path, t in differences.items() if path.startswith("layers"))

@@ -82,7 +82,7 @@ def test_a_run_ends_at_its_next_tensor(api: Served) -> None:
 
     given = request.run_of({"model": "pellucid/capitals", "prompt": "The", "new": 50}, LIMITS)
     with swapped(Stop, "check", check), pytest.raises(RequestError):
-        execute.run_prompt(api.session.registry["pellucid/capitals"], given, stop, LIMITS, lambda run, n: None)  # type: ignore[arg-type,return-value]
+        execute.run_prompt(api.session.registry["pellucid/capitals"], given, stop, LIMITS)
     assert count == 20
     assert api.run("pellucid/capitals", "The")["new"]  # nothing of it is left behind
 

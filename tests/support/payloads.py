@@ -99,3 +99,4 @@ TABLE: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 PAYLOADS = [Payload(text, sink) for sink, texts in TABLE.items() for text in texts]
 TEXTS = [p.text for p in PAYLOADS]
+ONE_OF_EACH = [texts[0] for texts in TABLE.values()]  # sink

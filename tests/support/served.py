@@ -27,7 +27,6 @@ PAGE = {
     "/": File("/index.html", b"<!doctype html><title>p</title>", "text/html; charset=utf-8"),
     "/assets/page-DEADBEEF.js": File("/assets/page-DEADBEEF.js", b"0", "text/javascript; charset=utf-8"),
 }
-jsonschema.Draft202012Validator.check_schema(SCHEMA)
 JUDGES = {name: jsonschema.Draft202012Validator(SCHEMA | {"$ref": f"#/$defs/{name}"}) for name in SCHEMA["$defs"]}
 
 

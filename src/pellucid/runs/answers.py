@@ -37,8 +37,12 @@ class Answer:
 
 def answer(tokenizer: Tokenizer | None, logits: Tensor, row: int, token: int, best: int) -> Answer:
     """Return the answer at `row`: the `best` likeliest candidates by logits [V], and the picked `token`."""
-    order = torch.sort(logits, descending=True, stable=True)[1][:best].tolist()
-    return Answer(row, candidates(tokenizer, logits, order), candidates(tokenizer, logits, [token])[0])
+    return Answer(row, best_candidates(tokenizer, logits, best), candidates(tokenizer, logits, [token])[0])
+
+
+def best_candidates(tokenizer: Tokenizer | None, logits: Tensor, count: int) -> list[Candidate]:
+    """Return the `count` likeliest candidates by logits [V]; of equal ones the lower id first."""
+    return candidates(tokenizer, logits, torch.sort(logits, descending=True, stable=True)[1][:count].tolist())
 
 
 def candidates(tokenizer: Tokenizer | None, logits: Tensor, ids: Sequence[int]) -> list[Candidate]:

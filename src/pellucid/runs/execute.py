@@ -5,14 +5,17 @@ scores are only listed; on request one is computed by its op's reference from th
 place in the queue.
 """
 
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pellucid.api.change_values import change_of
 from pellucid.api.model import Model
 from pellucid.api.trace import trace
 from pellucid.errors import RequestError, TraceError, UseError
@@ -24,11 +27,12 @@ from pellucid.runs.kept_run import LetGo, Run, kept, summed
 from pellucid.runs.limits import Limits
 from pellucid.runs.memory_budget import TABLES, TENSORS, largest, require
 from pellucid.runs.model_registry import LoadedModel
-from pellucid.runs.request import Edit, RunRequest
-from pellucid.runs.slices import part_of
+from pellucid.runs.request import RunRequest
 from pellucid.runs.stats import stats_of
+from pellucid.runs.switched_model import switched
 from pellucid.runs.worker import Stop
 from pellucid.tracing import Trace, watch
+from pellucid.watching.change import Change
 from pellucid.watching.meta import META
 from pellucid.watching.watch import Seen
 
@@ -55,8 +59,9 @@ class Keeping:
         return x.detach()
 
 
-def run_prompt(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits, values: Callable[[str, int], Tensor]) -> Run:
-    """Run a prompt, watched; large tables of scores are only listed. values: returns another run's tensor, for patches."""
+def run_prompt(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits) -> Run:
+    """Run a prompt by the model with the request's switches, watched; large tables of scores are only listed."""
+    loaded = switched(loaded, request.switches, limits)
     if loaded.model is None or not loaded.has_weights:
         return shapes(loaded, request, stop, limits)
     model = loaded.model
@@ -71,17 +76,17 @@ def run_prompt(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Lim
         answers.append([answer(tokenizer, logits, -1, token, limits.candidates)])
         return token
 
-    patches = {e: values(e.run, e.n) for e in request.edits if e.run is not None and e.n is not None}
-    how: dict[str, Any] = {"keep": Keeping(stop, limits), "terms": True, "edit": changes(request, patches)}
+    changed = changes(loaded, request, limits)
+    how: dict[str, Any] = {"keep": Keeping(stop, limits), "terms": True, "edit": changed}
     how["inside"] = "beside" if square(loaded, len(ids) + request.new) <= limits.tables else "listed"
     if isinstance(model.module, Encoder):
         model.check(torch.tensor([ids]))
         traced = trace(model, ids, request.new, **how)
     else:
         traced = trace(model, ids, request.new, chosen, **how)
-    traced.prompt = request.prompt
+    traced.model, traced.prompt = loaded.name, request.prompt
     forget(traced)
-    run = Run(loaded, traced, answers, request, patches, limits)
+    run = Run(loaded, traced, answers, request, changed, limits)
     if isinstance(model.module, Encoder) and model.config.head:
         logits = full_record(run, next(n for n, s in enumerate(traced.seen) if s.path == "logits"), stop).value
         rows = zip(traced.blanks, traced.new, strict=True)
@@ -143,49 +148,31 @@ def choosing(loaded: LoadedModel, request: RunRequest, ids: Sequence[int]) -> Ca
     return picked
 
 
-def changes(request: RunRequest, patches: Mapping[Edit, Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Return the edits of `request` by path, as functions for `watch`; they count steps from the first."""
-    return {e.path: changing([x for x in request.edits if x.path == e.path], patches) for e in request.edits}
+def traced_alike(loaded: LoadedModel, request: RunRequest, ids: Sequence[int], steps: int, **how: Any) -> Trace:
+    """Trace `ids` with the sampling of `request`; an encoder takes no steps. how: settings of the watch."""
+    assert loaded.model is not None
+    choose = None if isinstance(loaded.model.module, Encoder) else choosing(loaded, request, ids)
+    return trace(loaded.model, ids, steps, choose, **how)
 
 
-def changing(edits: Sequence[Edit], patches: Mapping[Edit, Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return the function that applies the edits of one path to its tensor, each at its step or at all."""
-    step = -1
+def changes(loaded: LoadedModel, request: RunRequest, limits: Limits) -> list[Change]:
+    """Return the changes of `request`. A value from another prompt is of a run as long as this one, sampled alike."""
+    assert loaded.model is not None
+    model, made = loaded.model, list[Change]()
+    for c in request.changes:
 
-    def change(x: Tensor) -> Tensor:
-        nonlocal step
-        step += 1
-        for e in edits:
-            if e.step not in (None, step):
-                continue
-            part = part_of(e.at, tuple(x.shape), "edits.at")
-            if e in patches:
-                other = patches[e]
-                given = other[part_of(e.source, tuple(other.shape), "edits.from.at")].to(x)
-                if given.shape != x[part].shape:
-                    raise RequestError("server.patch", 400, "edits", path=e.path, found=tuple(given.shape), allowed=tuple(x[part].shape))
-                x[part] = given
-            elif e.to is not None:
-                check_number(e.to, "edits.to", x.dtype)
-                x[part] = e.to
-            else:
-                check_number(factor := e.times or 0.0, "edits.times", torch.float64 if x.is_floating_point() else x.dtype)
-                x[part] = x[part] * factor
-        return x
+        def run(prompt: str, path: str = c.path) -> Trace:
+            ids = ids_of(model, prompt, ids_in(prompt), limits)
+            traced = traced_alike(loaded, request, ids, request.new, only=path)
+            return Trace(model.name, prompt, ids, traced.new, traced.seen)
 
-    return change
+        made.append(change_of(c, run))
+    return made
 
 
-def check_number(number: float, name: str, dtype: torch.dtype) -> None:
-    """Raise a RequestError for a number that `dtype` cannot hold: one beyond its range, or a fraction for integers."""
-    if dtype.is_floating_point:
-        most = torch.finfo(dtype).max
-        if abs(number) > most:
-            raise RequestError("server.field", 400, "edits", name=name, found=number, allowed=f"{-most:g}..{most:g}")
-        return
-    least, most = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    if number != int(number) or not least <= int(number) <= most:
-        raise RequestError("server.field", 400, "edits", name=name, found=number, allowed=f"{least}..{most}, {dtype}".replace("torch.", ""))
+def ids_in(prompt: str) -> list[int] | None:
+    """Return the ids of a prompt written as "#1 2 3", for a model without a tokenizer; None for a text."""
+    return list(map(int, re.findall(r"\d+", prompt))) if re.fullmatch(r"#\s*\d{1,9}([\s,]+\d{1,9})*\s*", prompt) else None
 
 
 def shapes(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits) -> Run:
@@ -201,7 +188,7 @@ def shapes(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits)
     given = (tokens, tokens[:, :1]) if isinstance(loaded.module, EncoderDecoder) else (tokens,)
     with torch.no_grad(), watch(loaded.module, keep=Keeping(stop, limits)) as seen:
         loaded.module(*given)
-    return Run(loaded, Trace(loaded.name, request.prompt, ids, [], seen.seen), [], request, {}, limits)
+    return Run(loaded, Trace(loaded.name, request.prompt, ids, [], seen.seen), [], request, [], limits)
 
 
 def full_record(run: Run, n: int, stop: Stop, terms: bool = False) -> Seen:
@@ -234,10 +221,8 @@ def score_table(run: Run, s: Seen) -> Seen:
 def recomputed(run: Run, s: Seen, stop: Stop) -> Seen:
     """Run the request again, watched at the path of `s` alone, and return the record with value and terms."""
     assert run.loaded is not None and run.model is not None and run.request is not None
-    how: dict[str, Any] = {"keep": stop.keep, "terms": True, "edit": changes(run.request, run.patches), "only": s.path}
-    if isinstance(run.model.module, Encoder):
-        traced = trace(run.model, run.trace.ids, 1, **how)
-    else:
-        traced = trace(run.model, run.trace.ids, s.step + 1, choosing(run.loaded, run.request, run.trace.ids), **how)
+    changes = [replace(c, required=False) for c in run.changes]  # some act in later steps alone
+    how: dict[str, Any] = {"keep": stop.keep, "terms": True, "edit": changes, "only": s.path}
+    traced = traced_alike(run.loaded, run.request, run.trace.ids, 1 if run.kind == "encoder" else s.step + 1, **how)
     (record,) = (r for r in traced if (r.step, r.call) == (s.step, s.call))
     return record

@@ -11,16 +11,18 @@ from math import prod
 from torch import Tensor
 
 from pellucid.api.model import Model
+from pellucid.api.switching import written
 from pellucid.errors import RequestError
 from pellucid.runs.answers import Answer, piece_of, tokenizer_of, visible
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.memory_budget import Budget, held_by, weights_of
 from pellucid.runs.model_registry import LoadedModel
-from pellucid.runs.request import Edit, RunRequest
+from pellucid.runs.request import RunRequest
 from pellucid.runs.stats import Stats, stats_of
 from pellucid.tokenizer.pieces import Piece
 from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.tracing import Trace
+from pellucid.watching.change import Change
 from pellucid.watching.watch import Seen
 
 
@@ -39,7 +41,7 @@ class Run:
     trace: Trace
     answers: list[list[Answer]] = field(default_factory=list)
     request: RunRequest | None = None
-    patches: dict[Edit, Tensor] = field(default_factory=dict)  # what its edits take from other runs, which may be gone by now
+    changes: list[Change] = field(default_factory=list)  # with the tensors that they take from other runs
     limits: Limits = LIMITS
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     measures: dict[int, Stats] = field(default_factory=dict)
@@ -87,13 +89,28 @@ class Run:
 
     @cached_property
     def apart(self) -> frozenset[int]:
-        """Return the addresses of the model's weights, which the registry holds."""
+        """Return the addresses of the model's weights: the registry's, and those that `made` counts."""
         return frozenset() if self.loaded is None else weights_of(self.loaded.module)
+
+    @cached_property
+    def made(self) -> dict[int, int]:
+        """Return the bytes, by address, of the weights that were made for the run's switches: the run alone holds them."""
+        if self.model is None or not self.model.own:
+            return {}
+        own = dict(self.model.module.named_parameters(remove_duplicate=False))
+        return held_by(own[name].detach() for name in self.model.own)
+
+    @cached_property
+    def switches(self) -> list[str]:
+        """Return the switches that were asked for, as they were read, each of the form NAME=VALUE."""
+        if self.loaded is None or self.loaded.plain is None or self.model is None:
+            return []  # the name of a variant that was made in Python has them
+        return [f"{name}={written(value)}" for name, value in self.model.switches.items()]
 
     @property
     def memory(self) -> dict[int, int]:
         """Return the bytes that the run holds, by address, without values computed again."""
-        return held_by((self.trace.seen, self.patches, self.answers), self.apart)
+        return held_by((self.trace.seen, self.changes, self.answers), self.apart) | self.made
 
     @cached_property
     def firsts(self) -> list[int]:

@@ -15,7 +15,9 @@ class Limits:
     tokens: int = 8_192  # of a prompt
     new: int = 256  # tokens of one run
     steps: int = 1 << 16  # of a trace; a file may say any number
-    edits: int = 64  # of one run
+    changes: int = 64  # of one run
+    switches: int = 16  # of one run
+    switch: int = 200  # characters of one
     candidates: int = 20  # of a step
     column_numbers: int = 250_000  # of factors in the terms that a saved page carries
     column_cells: int = 4_000  # cells with terms in it

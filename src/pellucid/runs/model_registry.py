@@ -34,13 +34,17 @@ EXAMPLES = {"decoder": EXAMPLE, "prefix": EXAMPLE, "encoder": f"{EXAMPLE} ___.",
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model in memory. model: with its tokenizer; None of a catalogue's entry, which has only shapes.  measures: its weights' stats."""
+    """A model in memory. model: with its tokenizer; None of a catalogue's entry, which has only shapes.  measures: its weights' stats.
+
+    plain: the registry's entry that a model with switches was made from, None of one without.
+    """
 
     name: str
     family: str
     module: Any
     model: Model | None
     measures: dict[str, Stats] = field(default_factory=dict)
+    plain: "LoadedModel | None" = None
 
     @property
     def config(self) -> Config:

@@ -1,6 +1,5 @@
 """The request documents, read strictly: every field has a kind and a range, and an unknown one is refused by name."""
 
-import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -8,47 +7,49 @@ from typing import Any
 
 from pellucid.errors import RequestError
 from pellucid.runs.limits import Limits
+from pellucid.watching.change_text import ChangeText, parse_change
 
 LARGEST = 2**53 - 1  # that a page can count to
 
 
 @dataclass(frozen=True)
-class Edit:
-    """A change of one tensor's cells: to a number, by a factor, or to another run's values."""
-
-    path: str
-    at: str | None = None
-    to: float | None = None
-    times: float | None = None
-    run: str | None = None
-    n: int | None = None
-    source: str | None = None  # the other tensor's cells
-    step: int | None = None  # of which step alone; None of all
-
-
-@dataclass(frozen=True)
 class RunRequest:
-    """A request for a run: its model, a prompt as text or ids, new tokens, settings of sampling, edits."""
+    """A request for a run: its model, a prompt as text or ids, new tokens, settings of sampling, changes, switches of the model."""
 
     model: str
     prompt: str | None = None
     ids: tuple[int, ...] | None = None
     new: int = 1
     sampling: dict[str, Any] = field(default_factory=lambda: {"seed": 0})  # of `ops.sampling.Sampling`, which checks them
-    edits: tuple[Edit, ...] = ()
+    changes: tuple[ChangeText, ...] = ()
+    switches: tuple[str, ...] = ()  # of the form NAME=VALUE; "with" in a body
 
 
 def run_of(body: Mapping[str, Any], limits: Limits) -> RunRequest:
     """Read a run request from `body`. A RequestError for a wrong field."""
-    known(body, ("model", "prompt", "ids", "new", "sampling", "edits"), "")
+    known(body, ("model", "prompt", "ids", "new", "sampling", "changes", "with"), "")
     model = text(body, "model")
     prompt, ids = given_of(body, limits)
     sampling = sampling_of(body)
-    edits = body.get("edits") or []
-    if not isinstance(edits, list) or len(edits) > limits.edits:
-        raise wrong("edits", described(edits), f"0..{limits.edits}")
+    changes = body.get("changes") or []
+    if not isinstance(changes, list) or len(changes) > limits.changes:
+        raise wrong("changes", described(changes), f"0..{limits.changes}")
     new = int(number(body, "new", int, 1, limits.new, 1))
-    return RunRequest(model, prompt, ids, new, sampling, tuple(edit_of(e, f"edits[{i}]") for i, e in enumerate(edits)))
+    parsed = tuple(change_of(c, f"changes[{i}]") for i, c in enumerate(changes))
+    return RunRequest(model, prompt, ids, new, sampling, parsed, switches_of(body, limits))
+
+
+def switches_of(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
+    """Read the switches in `body`: texts, which the model reads later."""
+    given = body.get("with") or []
+    if not isinstance(given, list) or len(given) > limits.switches:
+        raise wrong("with", described(given), f"0..{limits.switches}")
+    for i, one in enumerate(given):
+        if not isinstance(one, str):
+            raise wrong(f"with[{i}]", described(one), '"NAME=VALUE"')
+        if len(one) > limits.switch:
+            raise wrong(f"with[{i}]", described(one[: limits.switch]), f"0..{limits.switch}")
+    return tuple(given)
 
 
 def prompt_of(body: Mapping[str, Any], limits: Limits) -> tuple[str | None, tuple[int, ...] | None]:
@@ -84,28 +85,14 @@ def sampling_of(body: Mapping[str, Any]) -> dict[str, Any]:
     return settings | ({"bias": {int(id): value for id, value in biases.items()}} if biases else {})
 
 
-def edit_of(given: Any, place: str) -> Edit:
-    """Read an edit from the JSON `given`. place: its name in errors."""
-    if not isinstance(given, dict):
-        raise wrong(place, described(given), "{}")
-    known(given, ("path", "at", "to", "times", "from", "step"), f"{place}.")
-    ways = [name for name in ("to", "times", "from") if given.get(name) is not None]
-    if len(ways) != 1:
-        raise wrong(place, ", ".join(ways) or "-", "to | times | from")
-    far = math.inf
-    to, times = (number(given, name, float, -far, far, 0.0, f"{place}.") if name in ways else None for name in ("to", "times"))
-    step = int(number(given, "step", int, 0, LARGEST, 0, f"{place}.")) if given.get("step") is not None else None
-    at = text(given, "at", f"{place}.") if given.get("at") is not None else None
-    path = text(given, "path", f"{place}.")
-    if "from" not in ways:
-        return Edit(path, at, to, times, step=step)
-    other = given["from"]
-    if not isinstance(other, dict):
-        raise wrong(f"{place}.from", described(other), "{}")
-    known(other, ("run", "n", "at"), f"{place}.from.")
-    source = text(other, "at", f"{place}.from.") if other.get("at") is not None else None
-    n = int(number(other, "n", int, 0, LARGEST, 0, f"{place}.from."))
-    return Edit(path, at, None, None, text(other, "run", f"{place}.from."), n, source, step)
+def change_of(given: Any, place: str) -> ChangeText:
+    """Read a change from its text. place: its name in errors.  A RequestError for one that reads a file."""
+    if not isinstance(given, str):
+        raise wrong(place, described(given), '"PATH[H=3] = 0"')
+    parsed = parse_change(given)
+    if parsed.file is not None:
+        raise RequestError("server.change.file", 400, place, name=place, file=parsed.file)
+    return parsed
 
 
 def known(given: Mapping[str, Any], names: Collection[str], prefix: str) -> None:

@@ -69,6 +69,7 @@ class Api:
             route("/api/runs/{run}/tensors/{n}/terms", self.terms),
             route("/api/runs/{run}/tensors/{n}/stats", self.stats),
             route("/api/runs/{run}/tensors/{n}/difference", self.difference),
+            route("/api/switches", self.switches),
             route("/api/weights", self.weights),
             route("/api/weights/tensor", self.weight),
             route("/api/weights/tensor/stats", self.weight_stats),
@@ -234,23 +235,33 @@ class Api:
         """Run a job and return its result: at once if `ready`, since it needs no model, else in the worker's queue."""
         return await (run_in_threadpool(job, Stop()) if ready else self.worker.run(request, job))
 
+    async def switches(self, request: Request) -> Response:
+        from pellucid.documents.switch_list import switches_document
+
+        name, session = named(query(request, "model")), await self.session()
+        return answer(await run_in_threadpool(lambda: switches_document(session.registry[name])))
+
     async def weights(self, request: Request) -> Response:
         from pellucid.documents.weight_list import weights_document
 
-        name, session = named(query(request, "model")), await self.session()
-        return answer(await run_in_threadpool(lambda: weights_document(session.registry[name])))
+        given, session = query(request, "model", "run"), await self.session()
+        return answer(await run_in_threadpool(lambda: weights_document(session.model(named(given), given.get("run")))))
 
     async def weight(self, request: Request) -> Response:
         from pellucid.runs.slices import level_of
 
-        given, session = query(request, "model", "path", "at", "level"), await self.session()
+        given, session = query(request, "model", "run", "path", "at", "level"), await self.session()
         level = level_of(given.get("level", "0"))
-        body = await run_in_threadpool(session.weight, named(given), given.get("path", ""), given.get("at"), level)
+        body = await run_in_threadpool(
+            lambda: session.weight(session.model(named(given), given.get("run")), given.get("path", ""), given.get("at"), level)
+        )
         return Response(body, 200, {"cache-control": "no-store"}, "application/octet-stream")
 
     async def weight_stats(self, request: Request) -> Response:
-        given, session = query(request, "model", "path"), await self.session()
-        return answer(await run_in_threadpool(session.weight_stats, named(given), given.get("path", "")))
+        given, session = query(request, "model", "run", "path"), await self.session()
+        return answer(
+            await run_in_threadpool(lambda: session.weight_stats(session.model(named(given), given.get("run")), given.get("path", "")))
+        )
 
     async def count(self, request: Request) -> Response:
         given, session = query(request, "model", *COUNTED, *VIEWED), await self.session()

@@ -40,16 +40,18 @@ def taken(port: int) -> socket.socket:
     return own
 
 
-def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: Limits = LIMITS, **how: Any) -> None:
+def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: Limits = LIMITS, **how: Any) -> bool:
     """Serve the page until Ctrl-C. ready: called with the address, which holds the token, once the port answers.
 
-    opened, how: see `Session`. Raises the error of a model that cannot be opened.
+    opened, how: see `Session`. Raises the error of a model that cannot be opened. Returns True if every thread of the server has ended:
+    one that still imports torch or runs a model cannot be stopped.
     """
     own, token, session = taken(port), secrets.token_urlsafe(32), Future["Session"]()
     at = int(own.getsockname()[1])
     app, api = build(session, token, at, limits)
     server = listening(app, limits)
-    threading.Thread(target=set_up, args=(session, server, opened, limits, how), name="pellucid-session", daemon=True).start()
+    loading = threading.Thread(target=set_up, args=(session, server, opened, limits, how), name="pellucid-session", daemon=True)
+    loading.start()
     try:
         with ended_by_hand(server):
             ready(f"http://{HOST}:{at}/#token={token}")  # from here on Ctrl-C may come
@@ -59,6 +61,7 @@ def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: L
         api.worker.close()
     if session.done() and (wrong := session.exception()) is not None:
         raise wrong
+    return not (loading.is_alive() or api.worker.thread.is_alive())
 
 
 def listening(app: "ASGIApp", limits: Limits) -> uvicorn.Server:

@@ -60,10 +60,7 @@ class Session:
 
     def new_run(self, request: RunRequest, stop: Stop) -> RunDocument:
         """Run a prompt, keep the run and return its document."""
-        run = execute.run_prompt(
-            self.registry[request.model], request, stop, self.limits, lambda id, n: execute.full_record(self.runs[id], n, stop).value
-        )
-        return run_document(self.runs.put(run))
+        return run_document(self.runs.put(execute.run_prompt(self.registry[request.model], request, stop, self.limits)))
 
     def ready(self, run: Run, n: int, terms: bool) -> bool:
         """True if tensor `n`, with its terms if `terms`, needs no run of the model."""
@@ -100,9 +97,13 @@ class Session:
             raise RequestError("server.field", 400, "row", name="row", found=row, allowed=f"-1..{len(logits) - 1}")
         return sample_document(run, k, row, logits[row], given, most)
 
-    def weight(self, name: str, path: str, at: str | None, level: slices.Level) -> bytes:
+    def model(self, name: str, run: str | None) -> LoadedModel:
+        """Return the model of a name; with the id of a run of it, the model that ran, with its switches."""
+        loaded = None if run is None else self.runs[run].loaded
+        return self.registry[name] if loaded is None or loaded.name != name else loaded
+
+    def weight(self, loaded: LoadedModel, path: str, at: str | None, level: slices.Level) -> bytes:
         """Return a part of the weight at `path` as the bytes of a safetensors file. A RequestError for a model without values."""
-        loaded = self.registry[name]
         x = loaded.tensor(path)
         part = slices.part_of(at, tuple(x.shape))
         slices.require(part, tuple(x.shape), x.dtype, level, self.limits)
@@ -110,15 +111,14 @@ class Session:
             raise RequestError("server.meta", 400, "path", path=path)
         return slices.packed(x, part, level, path)
 
-    def weight_stats(self, name: str, path: str) -> dict[str, Any]:
+    def weight_stats(self, loaded: LoadedModel, path: str) -> dict[str, Any]:
         """Return the stats of the weight at `path`. A RequestError for a model without values."""
-        loaded = self.registry[name]
         x = loaded.tensor(path)
         if x.is_meta:
             raise RequestError("server.meta", 400, "path", path=path)
         if path not in loaded.measures:
             loaded.measures[path] = stats_of(x)
-        return {"schema": SCHEMA, "model": name, "path": path, "stats": stats_to_json(loaded.measures[path])}
+        return {"schema": SCHEMA, "model": loaded.name, "path": path, "stats": stats_to_json(loaded.measures[path])}
 
     def tokens(self, name: str, text: str) -> dict[str, Any]:
         """Return the ids and pieces of a text. A RequestError for a model without a tokenizer."""

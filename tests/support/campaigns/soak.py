@@ -17,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -159,9 +160,15 @@ def resources() -> dict[str, int]:
     return {"threads": threading.active_count(), "tasks": len(os.listdir("/proc/self/task")), "files": len(os.listdir("/proc/self/fd"))}
 
 
+@cache
+def warm(kind: str, seed: int) -> None:
+    """Run a short soak, which starts the threads that live as long as the process."""
+    Soak(kind, random.Random(f"warm:{seed}")).run(40)
+
+
 def campaign(kind: str, requests: int, seed: int) -> dict[str, Any]:
     """Run the soak of one kind of model. Returns its counts, its faults, and the resources that are left."""
-    Soak(kind, random.Random(f"warm:{seed}")).run(40)  # threads that live as long as the process
+    warm(kind, seed)
     gc.collect()
     before = resources()
     soak = Soak(kind, random.Random(f"soak:{seed}")).run(requests)
