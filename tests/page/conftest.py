@@ -14,8 +14,9 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def address() -> Iterator[str]:
+    """Yield the address of one server for every module: a page changes nothing in it."""
     with serve_from_command() as url:
         yield url
 

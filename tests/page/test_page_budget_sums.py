@@ -115,7 +115,7 @@ def test_another_model_is_counted_at_its_own_context(tab: Tab) -> None:
     tab.page.wait_for_selector("[data-parts='decode'] tfoot")
     tab.page.locator(".controls select").first.select_option("gpt3-xl")
     expect(tab.page.locator("[data-column='gpt3-xl'] .kind").first).to_contain_text("24")
-    assert tab.page.locator("main .warn").count() == 0
+    assert tab.page.locator("main .kind.warn").count() == 0  # a busy machine may be said elsewhere
 
 
 def test_an_entry_says_where_it_is_from(tab: Tab) -> None:

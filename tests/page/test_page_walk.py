@@ -13,7 +13,7 @@ import torch
 from playwright.sync_api import Browser
 
 from browser import serve_from_thread
-from pellucid.api.model import SPECIMENS, make, specimens
+from pellucid.api.model import SPECIMENS, load, make, specimens
 from walks import Gesture, Walk, address, back, language, model, press, prompt, route, theme, view, walking
 
 FULL = bool(os.environ.get("PELLUCID_FULL"))
@@ -44,7 +44,8 @@ FAMILIES = [
     {"model_type": "qwen3", "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
      "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64, "rms_norm_eps": 1e-6},
     {"model_type": "mixtral", "hidden_size": 48, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-     "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "num_local_experts": 4, "num_experts_per_tok": 2},
+     "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "num_local_experts": 4, "num_experts_per_tok": 2,
+     "sliding_window": None},
     {"model_type": "gemma2", "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
      "num_key_value_heads": 2, "max_position_embeddings": 64, "sliding_window": 3, "query_pre_attn_scalar": 16},
 ]  # fmt: skip
@@ -196,6 +197,10 @@ def walked(walk: Walk, name: str, where: str, prompts: list[str], edits: list[li
 def test_every_view_of_every_specimen(browser: Browser, served: str, name: str, where: str) -> None:
     with walking(browser, served) as walk:
         assert walked(walk, name, where, PROMPTS, EDITS) == []
+
+
+def test_the_folders_of_the_full_walk_open(folders: list[str]) -> None:
+    assert [load(folder).family.name for folder in folders] == [hf["model_type"] for hf in FAMILIES]
 
 
 @pytest.mark.timeout(1800)  # up to a hundred loads

@@ -3,6 +3,7 @@
 export interface Place {
   view: string;
   model: string;
+  with: string; // its switches, as "norm=none; layers.*.attn.scale=1"
   prompt: string;
   steps: number;
   step: number;
@@ -20,7 +21,7 @@ export interface Place {
   tour: number; // of a station, from 1; 0 is no tour
 }
 
-export const NOWHERE: Place = { view: "life", model: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", trial: "", budget: "", edits: "", against: "", other: "", tour: 0 };
+export const NOWHERE: Place = { view: "life", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", trial: "", budget: "", edits: "", against: "", other: "", tour: 0 };
 const LONGEST = 20_000; // characters of a prompt in a link
 const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], tour: [0, 99] } as const;
 
@@ -33,7 +34,7 @@ export function written(place: Place): string {
 
 export function read(fragment: string): Place {
   const fields = new URLSearchParams(fragment.replace(/^#/, "")), place: Place = { ...NOWHERE };
-  for (const key of ["view", "model", "prompt", "block", "tensor", "cell", "sampling", "trial", "budget", "edits", "against", "other"] as const) {
+  for (const key of ["view", "model", "with", "prompt", "block", "tensor", "cell", "sampling", "trial", "budget", "edits", "against", "other"] as const) {
     const text = fields.get(key);
     if (text !== null && text.length <= LONGEST) place[key] = text;
   }

@@ -6,8 +6,10 @@ import { recorded } from "./run/recorded";
 import type { Spot } from "./run/sources";
 import * as settings from "./sampling/settings";
 import { asTensor } from "./run/slices";
+import * as switches from "./run/switches";
 import { axes, type ModelEntry, type Run, type Tensor } from "./run/types";
 import { NOWHERE, read, written, type Place } from "./link";
+import { say, visible } from "./messages";
 
 export const place: Place = $state({ ...NOWHERE });
 // The state that all views share: the run, the request in progress, and the sources of the cell under the pointer. Answers are replaced and
@@ -25,8 +27,8 @@ export const now = new Now();
 
 // A change of these adds an entry to the browser's history; any other replaces the current one.
 const IDS = "#0 1 2 3 4"; // the first prompt of a model without a tokenizer
-const RERUN: (keyof Place)[] = ["model", "prompt", "steps", "sampling"]; // a change of these needs another run
-const STATIONS: (keyof Place)[] = ["view", "model", "prompt", "tensor", "tour"];
+const RERUN: (keyof Place)[] = ["model", "with", "prompt", "steps", "sampling"]; // a change of these needs another run
+const STATIONS: (keyof Place)[] = ["view", "model", "with", "prompt", "tensor", "tour"];
 
 export function go(change: Partial<Place>): void {
   const station = STATIONS.some((key) => key in change && change[key] !== place[key]);
@@ -60,8 +62,9 @@ export async function open(): Promise<void> {
     const before = { ...place };
     Object.assign(place, read(location.hash));
     settle();
-    if (RERUN.some((key) => before[key] !== place[key])) void run();
-    else void loadStep();
+    if (RERUN.some((key) => before[key] !== place[key])) return void run();
+    if (now.run) keepSelection(now.run);
+    void turn(place.step);
   });
   try {
     const answer = await models();
@@ -69,7 +72,7 @@ export async function open(): Promise<void> {
     first = { model: answer.current, run: answer.run === null ? null : await kept(answer.run) };
     settle();
     const run = recording();
-    if (run) place.prompt = promptOf(run);
+    if (run) [place.prompt, place.with] = [promptOf(run), switches.written(run.switches)];
   } catch (fault) {
     now.fault = messageOf(fault);
     return;
@@ -91,7 +94,7 @@ export async function run(): Promise<void> {
   now.busy = true;
   now.fault = "";
   try {
-    const own = recording(), answer = own && place.prompt === promptOf(own) ? own : (await start(place.model, place.prompt, place.steps, place.sampling));
+    const own = recording(), answer = own && fits(own) ? own : (await start(place.model, place.prompt, place.steps, place.sampling, switches.read(place.with)));
     if (mine === latest) take(answer);
   } catch (fault) {
     if (mine === latest) now.fault = messageOf(fault);
@@ -100,27 +103,42 @@ export async function run(): Promise<void> {
   }
 }
 
+const fits = (run: Run): boolean => place.prompt === promptOf(run) && place.with === switches.written(run.switches);
+
+// The model that ran, with its switches.
+export const ran = (run: Run): string => (run.switches.length > 0 ? say("page.with.model", { model: visible(run.model), switches: visible(switches.written(run.switches)) }) : visible(run.model));
+
 // True if the shown run is not the requested one, which was refused.
-export const astray = (): boolean => now.fault !== "" && now.run !== null && (place.prompt !== promptOf(now.run) || place.model !== now.run.model);
+export const astray = (): boolean => now.fault !== "" && now.run !== null && (!fits(now.run) || place.model !== now.run.model);
 
 // Back to the run that is shown.
 export function back(): void {
   if (!now.run) return;
   now.fault = "";
-  go({ model: now.run.model, prompt: promptOf(now.run) });
+  go({ model: now.run.model, with: switches.written(now.run.switches), prompt: promptOf(now.run) });
 }
 
-// A run becomes what all views show; of the selection stays what it has.
+// A run becomes what all views show.
 function take(run: Run): void {
   now.run = run;
   now.tensors = { 0: run.tensors };
   now.weights = [];
-  if (now.models.some((m) => m.name === run.model)) void weights(run.model).then((all) => { if (now.run?.run === run.run) now.weights = all.filter((w) => run.values && w.shape.length > 0).map((w) => asTensor(run.model, w)); }, () => undefined);
+  const own = run.switches.length > 0 ? run.run : ""; // a switch may have made weights, which no other run has
+  if (now.models.some((m) => m.name === run.model)) void weights(run.model, own).then((all) => { if (now.run?.run === run.run) now.weights = all.filter((w) => run.values && w.shape.length > 0).map((w) => asTensor(run.model, own, w)); }, () => undefined);
+  if (place.with !== switches.written(run.switches)) { // as the server read them
+    place.with = switches.written(run.switches);
+    if (location.protocol !== "about:") history.replaceState(null, "", `#${written(place)}`);
+  }
+  keepSelection(run);
+  if (place.step > 0) void turn(place.step);
+}
+
+// Of the selection stays what the run has.
+function keepSelection(run: Run): void {
   place.step = Math.min(place.step, Math.max(0, run.steps.length - 1));
   place.position = Math.min(place.position, run.ids.length - 1);
   if (place.tensor && !run.tensors.some((t) => t.path === place.tensor || t.weights.includes(place.tensor))) place.tensor = place.cell = "";
   if (!run.tensors.some((t) => t.path.startsWith(`${place.block}.`))) place.block = "";
-  if (place.step > 0) void turn(place.step);
 }
 
 // The tensors of the first `steps` steps, one after the other.

@@ -1,4 +1,4 @@
-// The keys that a query may see, as one range of positions: the same rule as the model's own (batch/mask.py). A picture clears the rest.
+// The keys that count for a query, as one range of positions: the same rule as the model's own (batch/mask.py). A picture clears the rest.
 
 import type { View } from "./heat";
 
@@ -7,6 +7,7 @@ import type { MaskDocument as Mask } from "../run/documents";
 
 // stretch({causal, window: 2}, 5) is [4, 6]: the first key that the query of position 5 sees, and the first after them.
 export function stretch(s: Mask, q: number): [number, number] {
+  if (s.fill !== null) return [0, Infinity];
   const low = Math.max(0, s.window === null ? 0 : q - s.window + 1, s.chunk === null ? 0 : Math.floor(q / s.chunk) * s.chunk);
   const high = Math.min(s.causal ? Math.max(q + 1, s.until) : Infinity, s.chunk === null ? Infinity : (Math.floor(q / s.chunk) + 1) * s.chunk);
   return [low, high];

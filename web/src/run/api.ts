@@ -3,7 +3,7 @@
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
 import { Columns, cellOf } from "./columns";
-import type { DifferenceDocument, LensDocument, ReuseDocument, TurnsDocument } from "./documents";
+import type { DifferenceDocument, LensDocument, ReuseDocument, SwitchDocument, TurnsDocument } from "./documents";
 import { attributed, type Attribution } from "./lens";
 import type { Measured, Measuring } from "./measured";
 import { recorded, unpacked, type Carried } from "./recorded";
@@ -74,8 +74,8 @@ export const models = (): Promise<Models> => json("models");
 const given = (prompt: string): object => (/^#\s*\d+([\s,]+\d+)*\s*$/.test(prompt) ? { ids: (prompt.match(/\d+/g) ?? []).map(Number) } : { prompt });
 
 // sampling: as a link holds it; "" takes the likeliest token.
-export function start(model: string, prompt: string, steps: number, sampling: string, edits: Record<string, unknown>[] = []): Promise<Run> {
-  const body = JSON.stringify({ model, ...given(prompt), new: steps, ...(sampling === "" ? {} : { sampling: read(sampling) }), ...(edits.length > 0 ? { edits } : {}) });
+export function start(model: string, prompt: string, steps: number, sampling: string, switches: readonly string[] = [], changes: readonly string[] = []): Promise<Run> {
+  const body = JSON.stringify({ model, ...given(prompt), new: steps, ...(sampling === "" ? {} : { sampling: read(sampling) }), ...(switches.length > 0 ? { with: switches } : {}), ...(changes.length > 0 ? { changes } : {}) });
   return json("runs", { method: "POST", body, headers: { "Content-Type": "application/json" } });
 }
 
@@ -96,7 +96,11 @@ export async function measure(model: string, signal: AbortSignal): Promise<Measu
 }
 export const measuring = async (): Promise<Measuring> => (await ask("bench")).json() as Promise<Measuring>;
 
-export const weights = async (model: string): Promise<Weight[]> => (await json<{ weights: Weight[] }>(`weights?${query({ model })}`)).weights;
+export const switches = async (model: string): Promise<SwitchDocument[]> => (await json<{ switches: SwitchDocument[] }>(`switches?${query({ model })}`)).switches;
+
+// run: whose switches made weights of its own; "" for the model as it is.
+const whose = (model: string, run: string): Query => (run === "" ? { model } : { model, run });
+export const weights = async (model: string, run: string): Promise<Weight[]> => (await json<{ weights: Weight[] }>(`weights?${query(whose(model, run))}`)).weights;
 
 // Texts of a step's likeliest tokens, and of the one that these settings draw.
 export async function pieces(run: string, step: number, row: number, sampling: object, top = 1000): Promise<[number, string][]> {
@@ -143,12 +147,12 @@ export async function terms(run: string, n: number, cell: readonly number[]): Pr
 
 // The range of a tensor's values, if the run's document lacks it, or of a weight's.
 export const stats = async (run: string, n: number): Promise<Stats> => (await json<{ stats: Stats }>(`runs/${run}/tensors/${n}/stats`)).stats;
-export const weightStats = async (model: string, path: string): Promise<Stats> => (await json<{ stats: Stats }>(`weights/tensor/stats?${query({ model, path })}`)).stats;
+export const weightStats = async (model: string, run: string, path: string): Promise<Stats> => (await json<{ stats: Stats }>(`weights/tensor/stats?${query({ ...whose(model, run), path })}`)).stats;
 
 export async function tensor(run: string, n: number, at: string, level: number): Promise<ArrayBuffer> {
   return (await ask(`runs/${run}/tensors/${n}?at=${at}&level=${level}`)).arrayBuffer();
 }
 
-export async function weight(model: string, path: string, at: string, level: number): Promise<ArrayBuffer> {
-  return (await ask(`weights/tensor?${query({ model, path, at, level })}`)).arrayBuffer();
+export async function weight(model: string, run: string, path: string, at: string, level: number): Promise<ArrayBuffer> {
+  return (await ask(`weights/tensor?${query({ ...whose(model, run), path, at, level })}`)).arrayBuffer();
 }

@@ -91,6 +91,7 @@ export interface MaskDocument {
   until: number; // keys before it are seen even by earlier queries
   source: boolean; // the keys are an encoder's
   chosen: number | null; // keys that an indexer leaves at most; null: no indexer
+  fill: number | null; // the score of keys that are not seen, so that they count; null: they do not
 }
 
 export interface PairDocument {
@@ -131,6 +132,7 @@ export interface RunDocument {
   schema: 1;
   run: string; // the id under which the server keeps it; empty: no server does
   model: string;
+  switches: string[]; // NAME=VALUE: how the model that ran differs from the one of this name
   family: string | null;
   kind: "decoder" | "prefix" | "encoder" | "encoder-decoder" | null;
   parameters: number | null;
@@ -202,6 +204,19 @@ export interface StepDocument {
   run: string;
   step: number;
   tensors: TensorDocument[];
+}
+
+export interface SwitchDocument {
+  path: string; // * stands for the number of a layer
+  values: string[]; // that it has, of layers that differ each
+  allowed: string[]; // words, and ranges of numbers
+  listed: boolean; // true: allowed has every value, and no range
+}
+
+export interface SwitchesDocument {
+  schema: 1;
+  model: string;
+  switches: SwitchDocument[];
 }
 
 export interface TensorDocument {

@@ -1,7 +1,5 @@
 // Edits of a run: a part of a tensor, and the value put there. A link may hold them, so every field is checked.
 
-import type { Tensor } from "./types";
-
 export type How = "to" | "times" | "prompt";
 export interface Edit { path: string; at: string; how: How; value: string } // value: a number, or the prompt whose tensor is put there
 
@@ -24,9 +22,8 @@ export function read(text: string): Edit[] {
   });
 }
 
-// The edit as the server's request; from: the run of the other prompt and its tensors.
-export function toRequest(e: Edit, from?: { run: string; tensors: readonly Tensor[] }): Record<string, unknown> {
-  if (e.how !== "prompt") return { path: e.path, at: e.at, [e.how]: Number(e.value) };
-  const n = from?.tensors.find((t) => t.path === e.path)?.n;
-  return { path: e.path, at: e.at, from: { run: from?.run, n, at: e.at } };
+// The edit as a change's text, which the server reads.
+export function changeText(e: Edit): string {
+  const value = e.how === "prompt" ? `= from ${JSON.stringify(e.value)}` : `${e.how === "to" ? "=" : "*="} ${Number(e.value)}`;
+  return `${e.path}[${e.at}] ${value}`;
 }

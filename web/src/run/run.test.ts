@@ -131,7 +131,7 @@ describe("links", () => {
 });
 
 describe("what a query may see", () => {
-  const plain: Mask = { causal: true, window: null, chunk: null, until: 0, source: false, chosen: null };
+  const plain: Mask = { causal: true, window: null, chunk: null, until: 0, source: false, chosen: null, fill: null };
   const rule = (s: Mask, q: number, k: number): boolean =>
     (!s.causal || k <= q || k < s.until) && (s.window === null || q - k < s.window) && (s.chunk === null || Math.floor(q / s.chunk) === Math.floor(k / s.chunk));
 
@@ -145,6 +145,7 @@ describe("what a query may see", () => {
   it("is one stretch of keys", () => {
     expect(stretch({ ...plain, window: 2 }, 5)).toEqual([4, 6]);
     expect(stretch({ ...plain, until: 4 }, 1)).toEqual([0, 4]);
+    expect(stretch({ ...plain, window: 3, fill: 0 }, 1)).toEqual([0, Infinity]);
     expect(stretch({ ...plain, causal: false }, 1)).toEqual([0, Infinity]);
   });
 });

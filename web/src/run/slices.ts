@@ -42,11 +42,11 @@ function trim(): void {
 }
 
 // A model's weight has a number below 0 among the run's tensors; "run" is then the model's name.
-const known: { model: string; path: string }[] = [];
+const known: { model: string; run: string; path: string }[] = [];
 
-export function asTensor(model: string, w: Weight): Tensor {
-  let i = known.findIndex((k) => k.model === model && k.path === w.path);
-  if (i < 0) i = known.push({ model, path: w.path }) - 1;
+export function asTensor(model: string, run: string, w: Weight): Tensor {
+  let i = known.findIndex((k) => k.model === model && k.run === run && k.path === w.path);
+  if (i < 0) i = known.push({ model, run, path: w.path }) - 1;
   return {
     n: -1 - i, path: w.path, block: "", name: w.path, settings: {}, min: null, mean: null, max: null, dims: w.dims ?? w.shape.map((_, a) => `(${a})`).join(" "), shape: w.shape, dtype: w.dtype, step: 0, call: 0, source: "executed", error: null, op: null, result: null, made: "", notes: [], put: "",
     inputs: [], weights: [], bytes: 0, parameters: w.parameter ? w.count : 0, flops: null, rows: null, stats: null, kept: true, terms: false,
@@ -55,12 +55,12 @@ export function asTensor(model: string, w: Weight): Tensor {
 
 export function measures(run: string, n: number): Promise<Stats> {
   const of = known[-1 - n];
-  return n < 0 && of ? weightStats(of.model, of.path) : stats(run, n);
+  return n < 0 && of ? weightStats(of.model, of.run, of.path) : stats(run, n);
 }
 
 function received(run: string, n: number, at: string, level: number): Promise<ArrayBuffer> {
   const of = known[-1 - n];
-  return n < 0 && of ? weight(of.model, of.path, at, level) : tensor(run, n, at, level);
+  return n < 0 && of ? weight(of.model, of.run, of.path, at, level) : tensor(run, n, at, level);
 }
 
 // Of a run in a file: the slice of the whole tensor, whose own hash is the server's.

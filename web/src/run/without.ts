@@ -2,7 +2,7 @@
 
 import { start, stats } from "./api";
 import type { Edit } from "./edits";
-import { toRequest } from "./edits";
+import { changeText } from "./edits";
 import { recorded } from "./recorded";
 import { slice } from "./slices";
 import { axes, type Run, type Tensor } from "./types";
@@ -24,7 +24,7 @@ async function cell(run: string, t: Tensor, row: number, id: number): Promise<nu
 
 // scored: the path of the numbers that are compared, the logits or what a soft cap limits.
 export async function without(run: Run, step: number, row: number, id: number, scored: string, edit: Edit): Promise<number> {
-  const other = await start(run.model, `#${[...run.ids, ...run.new.slice(0, step)].join(" ")}`, 1, "", [toRequest(edit)]);
+  const other = await start(run.model, `#${[...run.ids, ...run.new.slice(0, step)].join(" ")}`, 1, "", run.switches, [changeText(edit)]);
   const t = other.tensors.findLast((s) => s.path === scored);
   const value = t ? await cell(other.run, t, row, id) : NaN;
   await stats(run.run, run.tensors[0]?.n ?? 0); // the server drops the run that was used longest ago: not this one
