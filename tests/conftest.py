@@ -1,5 +1,6 @@
 """One thread and no network for every test; two models that several of them load, and a server without a port."""
 
+import gc
 import json
 import os
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from pellucid.ops.native import library
 from served import Served, served
 
 torch.set_num_threads(1)
+gc.disable()  # until the tests are collected: it would walk all that they import, 20 times
 TEXTS = ["The capital of France is Paris.", "The capital of Japan is Tokyo.", "法国的首都是巴黎。", "Where is the cat? The cat is here."]
 
 
@@ -25,6 +27,12 @@ def pytest_sessionstart() -> None:
     """Stop where the kernels are stale or missing: everything would run through torch, and their tests would show nothing."""
     if (sentence := library.unfit()) is not None:
         pytest.exit(sentence, returncode=1)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which stay until the end, out of every later garbage collection."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

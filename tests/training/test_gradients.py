@@ -27,6 +27,7 @@ from training import DOCUMENTS, SETTINGS, WORDS, fresh, run_of
 HERE = sys.modules[__name__]
 attention = importlib.import_module("pellucid.nn.attention")
 cross_entropy, gated, relative, tanh, rms, add = F.cross_entropy, ops.gated, attention.relative, torch.tanh, ops.rms, ops.add
+identity = ops.identity
 mask = Attention.mask
 CHOSEN = [DOCUMENTS[i] for i in (0, 5, 8, 7)]
 
@@ -109,7 +110,10 @@ BLOCKS = {
     "slopes": layered(replace(FIRST, attn=c.Attention(4, 4, 8, alibi=c.Alibi()))),
     "gated shared expert": layered(replace(FIRST, ffn=replace(EXPERTS, affinity="softmax", shared_gate=True))),
     "norm from 1": layered(FIRST, norm="rms offset"),
-    **{order: layered(replace(FIRST, order=order)) for order in ("post", "sandwich", "parallel", "parallel, two norms")},
+    "no norm": layered(FIRST, norm="none", embed_scale=0.1),
+    "fill": layered(replace(FIRST, attn=replace(FIRST.attn, fill=0.5))),
+    "thin": layered(replace(FIRST, ranks=(("ffn.up", 5), ("attn.q", 7)))),
+    **{order: layered(replace(FIRST, order=order)) for order in ("post", "sandwich", "parallel", "parallel, two norms", "bare")},
 }
 
 
@@ -129,6 +133,7 @@ def test_30_gradients(kind: str) -> None:
         ("gated shared expert", ops, "gated", lambda x, gate: gated(x, gate.detach())),
         ("sandwich", ops, "rms", lambda x, w, eps: rms(x, w.detach(), eps)),
         ("parallel", ops, "add", lambda x, y: add(x, y.detach())),
+        ("bare", ops, "identity", lambda x: identity(x.detach())),
     ],
 )
 def test_30_gradients_mutants(kind: str, owner: Any, name: str, wrong: Any) -> None:

@@ -1,9 +1,14 @@
-"""The specimens that ship: each knows its facts on sentence forms that it never saw, and transformers sees the same model."""
+"""The specimens that ship: each knows its facts on sentence forms that it never saw, and transformers sees the same model.
+
+PELLUCID_FULL=1 asks three times as many questions of each card.
+"""
 
 import json
+import os
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +25,13 @@ from pellucid.api.model import SPECIMENS, Model, specimens
 from pellucid.batch.step import Step
 from pellucid.training.corpus import read
 from pellucid.training.objectives import OBJECTIVES, Objective
-from pellucid.training.quiz import quiz
+from pellucid.training.quiz import Question, quiz
 from pellucid.training.recipe import Recipe, read_recipe
 from training import ROOT
 
 RECIPES = {path.stem: read_recipe(path) for path in sorted((ROOT / "recipes").glob("*.toml"))}
 DATA = ROOT / "recipes" / "capitals"
+FULL = bool(os.environ.get("PELLUCID_FULL"))
 PROMPTS = ("The capital of France is", "法国的首都是", "Kenya's currency is", "与德国接壤的国家有")
 ASKED = {
     "translation": ("The capital of France is Paris.", "I know that Chile has a border with Peru.", "Q: Lagos belongs to which country?"),
@@ -57,6 +63,10 @@ class Specimen:
     @property
     def prompts(self) -> tuple[str, ...]:
         return ASKED.get(self.recipe.objective, PROMPTS)
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        return self.objective.questions(DATA)
 
     def ids(self, prompt: str) -> list[int]:
         return self.model.tokenizer.encode(prompt, parse="[MASK]" in prompt)
@@ -154,7 +164,7 @@ def test_it_ends_in_paris(one: Specimen) -> None:
 
 def test_capitals_on_held_out_forms(one: Specimen) -> None:
     """At least 98% of capitals (95% of translations and blanks), in both languages where it is asked in both."""
-    questions = [q for q in one.objective.questions(DATA) if q.relation == "capital"][::3]
+    questions = [q for q in one.questions if q.relation == "capital"][::3]
     written = one.objective.complete(one.model.module)([q.prompt for q in questions])
     for language in {q.language for q in questions}:
         right = [text.startswith(q.right) for q, text in zip(questions, written, strict=True) if q.language == language]
@@ -165,7 +175,7 @@ def test_the_card_tells_what_is_measured(one: Specimen) -> None:
     """A part of the questions, asked again, lies near the card's figures, which stand beside chance and a bag of words."""
     card = (one.folder / "README.md").read_text(encoding="utf-8")
     rows = {(r, lang): float(share) / 100 for r, lang, share in re.findall(r"^\| (\w+) \| (en|zh) \| [\d,]+ \| ([\d.]+)% \|", card, re.M)}
-    questions, learnt = one.objective.questions(DATA)[::23], list(one.objective.learnt(DATA))[::9]
+    questions, learnt = one.questions[:: 23 if FULL else 71], list(islice(one.objective.learnt(DATA), 4000))
     scores = quiz(questions, learnt, one.objective.complete(one.model.module), one.objective.tokenizer)
     assert rows.keys() == {(s.relation, s.language) for s in scores}
     for s in scores:

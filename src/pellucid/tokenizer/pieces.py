@@ -7,11 +7,12 @@ wordpiece     "##is"    -> b"##is"         joined to the word before it when dec
 
 import codecs
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-from pellucid.errors import TokenizerError
+from pellucid.errors import TokenizerError, UseError
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 # What the library tidies in a decoded word: " ." becomes "."
@@ -50,6 +51,16 @@ def _letters() -> dict[str, int]:
 
 
 LETTERS = _letters()
+
+
+def find_word(pieces: Sequence[Piece], word: str) -> list[int]:
+    """Return the positions of the pieces that hold `word`. A UseError unless the pieces' text has it once."""
+    text, sought = b"".join(p.raw for p in pieces), word.encode()
+    if not sought or text.count(sought) != 1:
+        raise UseError("change.word.count", word=word, found=text.count(sought) if sought else 0, prompt=text.decode(errors="replace"))
+    start = text.index(sought)
+    ends = list(accumulate(len(p.raw) for p in pieces))
+    return [i for i, (p, end) in enumerate(zip(pieces, ends, strict=True)) if end > start and end - len(p.raw) < start + len(sought)]
 
 
 def writing(decoder: dict[str, Any] | None, file: str) -> Writing:
