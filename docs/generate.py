@@ -30,6 +30,13 @@ def pages() -> dict[str, str]:
     return {place: re.sub(r"\(docs/", "(../", text) for place, text in made.items()}
 
 
+def on_config(config: Any) -> Any:
+    """Add the page of every public name to the navigation, after the examples."""
+    section = next(entry["Python"] for entry in config["nav"] if "Python" in entry)
+    section += [{name: f"python/{name}.md"} for name in pellucid.__all__]
+    return config
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages to the site."""
     from mkdocs.structure.files import File
