@@ -14,6 +14,7 @@ import pytest
 
 import pellucid
 from pellucid.commands import main
+from pellucid.training import corpus
 from test_python_page import untrue
 from training import corpus_of
 
@@ -96,9 +97,10 @@ def untold(page: str) -> list[str]:
 
 @pytest.fixture
 def reader_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make the folder that the docs assume: a corpus of two countries, and a checkpoint."""
+    """Make the folder that the docs assume, with a checkpoint; the corpus that ships has two countries."""
     monkeypatch.chdir(tmp_path)
-    corpus_of(tmp_path / "recipes" / "capitals", "France", "Japan")
+    corpus_of(tmp_path / "corpora" / "capitals", "France", "Japan")
+    monkeypatch.setattr(corpus, "CORPORA", tmp_path / "corpora")
     pellucid.load("pellucid/capitals").save(tmp_path / "path" / "to" / "a" / "huggingface" / "folder")
     return tmp_path
 

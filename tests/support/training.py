@@ -10,7 +10,7 @@ import torch
 from pellucid import config as c
 from pellucid.checkpoint.fill import targets
 from pellucid.nn.transformer import Decoder
-from pellucid.training.corpus import train_tokenizer
+from pellucid.training.corpus import CORPORA, train_tokenizer
 from pellucid.training.loop import TrainingRun, initialise
 from pellucid.training.objectives import Causal, Document, Objective
 from pellucid.training.recipe import TrainSettings
@@ -45,7 +45,7 @@ def run_of(
 
 def corpus_of(folder: Path, *countries: str) -> Path:
     """Write the corpus that ships, of these countries alone; the first has a neighbour in any case."""
-    shipped = ROOT / "recipes" / "capitals"
+    shipped = CORPORA / "capitals"
     facts = json.loads((shipped / "facts.json").read_text(encoding="utf-8"))["countries"]
     kept = {name: facts[name] for name in countries}
     for entry in kept.values():

@@ -22,7 +22,7 @@ from pellucid.training.objectives import Causal
 from pellucid.training.recipe import read_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "capitals.toml"
-FOLDER = RECIPE.with_suffix("")
+FOLDER = read_recipe(RECIPE).data
 SIZE = read_recipe(RECIPE).tokenizer["size"]
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 FRANCE = {"en": "The capital of {country} is", "zh": "{country}的首都是"}

@@ -20,13 +20,13 @@ from pellucid.errors import TrainError
 from pellucid.nn.moe import Moe
 from pellucid.nn.transformer import Decoder
 from pellucid.training import balance, objectives
-from pellucid.training.corpus import pieces, read, sentences, train_tokenizer, translations
+from pellucid.training.corpus import CORPORA, pieces, read, sentences, train_tokenizer, translations
 from pellucid.training.loop import initialise, loss_of
 from pellucid.training.objectives import IGNORED, OBJECTIVES, Causal, Document, Masked, Objective
 from tiny import DEEPSEEK_V3, FAMILIES, swapped, tiny
-from training import DOCUMENTS, ROOT, SETTINGS, corpus_of, run_of, silent, state
+from training import DOCUMENTS, SETTINGS, corpus_of, run_of, silent, state
 
-FOLDER = ROOT / "recipes" / "capitals"
+FOLDER = CORPORA / "capitals"
 BOTH_WAYS = c.Layer(c.Attention(4, 4, 8, bias=True, out_bias=True, causal=False), c.Mlp(48, "gelu", False, True), order="post")
 BERT = c.Config(97, 32, (BOTH_WAYS,) * 2, True, 1e-12, "layer", 64, types=2, embed_norm=True, final_norm=False, transform="gelu")
 SMALL = {"causal": FAMILIES["llama"], "prefix": FAMILIES["llama"], "translation": FAMILIES["t5"], "masked": BERT}

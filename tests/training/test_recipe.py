@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+import pellucid
 from pellucid.api.model import load
 from pellucid.errors import PellucidError, TrainError
 from pellucid.training import pipeline, run_recipe
+from pellucid.training.corpus import CORPORA, corpora
 from pellucid.training.recipe import read_recipe
 from training import ROOT, corpus_of, silent
 
@@ -47,6 +49,7 @@ RECIPES: list[tuple[str, str, dict[str, str | None]]] = [
     ("recipe.field", "objective", {"objective": "[1]"}),
     ("recipe.field", "data.folder", {"folder": None}),
     ("recipe.field", "data.folder", {"folder": "3"}),
+    ("recipe.field", "pellucid/capitals", {"folder": '"pellucid/capitols"'}),
     ("recipe.field", "tokenizer.size", {"size": "256"}),
     ("recipe.field", "tokenizer.size", {"size": "300.0"}),
     ("recipe.field", "train.steps", {"steps": None}),
@@ -100,7 +103,15 @@ RECIPES_THAT_SHIP = sorted((ROOT / "recipes").glob("*.toml"))
 @pytest.mark.parametrize("path", RECIPES_THAT_SHIP, ids=lambda p: p.stem)
 def test_recipes_that_ship_are_read(path: Path) -> None:
     recipe = read_recipe(path)
-    assert recipe.name == path.stem and (recipe.data / "facts.json").is_file()
+    assert recipe.name == path.stem and recipe.data in corpora().values() and recipe.data.is_relative_to(Path(pellucid.__file__).parent)
+    assert (recipe.data / "facts.json").is_file()
+
+
+def test_a_folder_beside_a_recipe_is_no_corpus_that_ships(tmp_path: Path) -> None:
+    """Only the full name is one of the package's; a folder of its last part is the recipe's own."""
+    given = {"capitals": tmp_path / "capitals", "pellucid/capitals": CORPORA / "capitals", "./pellucid/x": tmp_path / "pellucid" / "x"}
+    for folder, wanted in given.items():
+        assert read_recipe(written(tmp_path / "r.toml", folder=f'"{folder}"')).data == wanted
 
 
 @pytest.fixture(scope="module")

@@ -23,14 +23,14 @@ from judge import promoted
 from pellucid import config as c
 from pellucid.api.model import SPECIMENS, Model, specimens
 from pellucid.batch.step import Step
-from pellucid.training.corpus import read
+from pellucid.training.corpus import CORPORA, read
 from pellucid.training.objectives import OBJECTIVES, Objective
 from pellucid.training.quiz import Question, quiz
 from pellucid.training.recipe import Recipe, read_recipe
 from training import ROOT
 
 RECIPES = {path.stem: read_recipe(path) for path in sorted((ROOT / "recipes").glob("*.toml"))}
-DATA = ROOT / "recipes" / "capitals"
+DATA = CORPORA / "capitals"
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 PROMPTS = ("The capital of France is", "法国的首都是", "Kenya's currency is", "与德国接壤的国家有")
 ASKED = {

@@ -4,7 +4,7 @@
 
 The folder has `facts.json` (countries) and `forms.json` (prompts ending right before their answer). Some forms are held out of training:
 a model that answers them has learnt the fact, and not a string of tokens; `quiz.py` uses them. `translations.json` has the Chinese form
-of each relation, the one target of all its English forms.
+of each relation, the one target of all its English forms. The corpora that ship are folders of `corpora/`.
 """
 
 import random
@@ -26,6 +26,7 @@ LEAD = {"en": " ", "zh": ""}
 STOP = {"en": ".", "zh": "。"}
 """What ends a sentence."""
 NAMED = ("name", "capital", "continent", "language", "currency")
+CORPORA = Path(__file__).parent / "corpora"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class Sentence:
     language: str
     form: str
     country: str
+
+
+def corpora() -> dict[str, Path]:
+    """Return the folders of the corpora that ship with the package, by their names, such as "pellucid/capitals"."""
+    return {f"pellucid/{folder.name}": folder for folder in sorted(CORPORA.iterdir()) if folder.is_dir()}
 
 
 def read(folder: Path) -> Book:

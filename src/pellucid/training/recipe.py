@@ -8,6 +8,7 @@ from typing import Any
 
 from pellucid.checkpoint.disk import read_whole
 from pellucid.errors import TrainError
+from pellucid.training.corpus import corpora
 from pellucid.training.objectives import OBJECTIVES
 
 RECIPE_BYTES = 1_000_000
@@ -58,7 +59,7 @@ class Recipe:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read and check a recipe; data folders are relative to it."""
+    """Read and check a recipe. data.folder: the name of a corpus that ships, "pellucid/capitals", or a folder relative to the recipe."""
     raw = read_whole(path, RECIPE_BYTES, TrainError)
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
@@ -80,8 +81,11 @@ def read_recipe(path: Path) -> Recipe:
         raise TrainError("recipe.field", path=path, field="data.folder", found=repr(folder), allowed="str")
     if type(size) is not int or not 257 <= size < 1 << 24:
         raise TrainError("recipe.field", path=path, field="tokenizer.size", found=repr(size), allowed="int >= 257")
+    if folder.startswith("pellucid/") and folder not in corpora():
+        raise TrainError("recipe.field", path=path, field="data.folder", found=repr(folder), allowed=", ".join(corpora()))
+    data = corpora().get(folder, path.parent / folder)
     train = settings(path, tables["train"])
-    return Recipe(path, tables["name"], tables["model"], tables["tokenizer"], path.parent / folder, objective, train)
+    return Recipe(path, tables["name"], tables["model"], tables["tokenizer"], data, objective, train)
 
 
 def known(path: Path, table: str, table_given: dict[str, Any], allowed: set[str]) -> None:
