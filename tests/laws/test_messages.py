@@ -29,6 +29,7 @@ FAMILIES = {
     "axis.": "a letter of the legend",
     "precision.": "why a model is held in a dtype",
     "formula.": "a sign of a formula",
+    "exhibit.": "a text of an exhibit, whose keys tests/exhibits/test_exhibits.py compares with its file",
 }
 # Field-standard words that Chinese texts leave as they are; names and code need no entry, for they have capitals, digits or signs.
 KEPT = {"logits", "softmax", "token", "tokens", "safetensors", "transformers", "pellucid", "torch"}
@@ -39,6 +40,7 @@ GENERATED = (
 ALLOWED: dict[str, str] = {
     GENERATED: "the head of a generated source",
     "The capital of France is": "the prompt of the first example",
+    "The capital of {country} is": "the question that quality asks",
 }
 # Calls whose texts are shown, and arguments of any call that are shown.
 SHOWN = {"print", "echo", "secho", "rule", "add_column", "add_row", "Panel", "Table", "Text", "Tree", "Markdown", "status", "write"}

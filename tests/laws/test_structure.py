@@ -32,7 +32,7 @@ FLOORS = (
     {"families", "checkpoint", "tokenizer"},
     {"tracing", "counting"},
     {"engine", "training", "bench"},
-    {"api", "analysis", "runs"},
+    {"api", "analysis", "runs", "exhibits"},
     {"documents"},
     {"terminal", "server", "html"},
     {"commands", "specimens", "__init__", "__main__"},

@@ -8,7 +8,7 @@ Annotated carries rules of JSON Schema as a `Constraint`, the comment of the Typ
 where Python holds a plainer one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -154,7 +154,8 @@ def interface(document: Any) -> str:
     return "\n".join([*lines, "}"])
 
 
-def interfaces(*documents: Any) -> str:
-    """Return the TypeScript interfaces of these documents and of all within, by name."""
+def interfaces(*documents: Any, known: Iterable[Any] = ()) -> str:
+    """Return the TypeScript interfaces of these documents and of all within, by name. known: documents that another file has."""
+    elsewhere = {inner.__name__ for document in known for inner in documents_in(document)}
     every = {inner.__name__: inner for document in documents for inner in documents_in(document)}
-    return "\n\n".join(interface(every[name]) for name in sorted(every))
+    return "\n\n".join(interface(every[name]) for name in sorted(every.keys() - elsewhere))

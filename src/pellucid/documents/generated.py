@@ -9,6 +9,7 @@ from typing import Any
 
 from pellucid.documents.comparison import ComparisonDocument
 from pellucid.documents.definition import definitions, interfaces
+from pellucid.documents.exhibit import ExhibitDocument, ExhibitListDocument
 from pellucid.documents.lens import AttributionDocument, LensDocument
 from pellucid.documents.prefix_reuse import ReuseDocument
 from pellucid.documents.rotary import TurnsDocument
@@ -32,6 +33,8 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "differences": DifferencesDocument,
     "switches": SwitchesDocument,
 }
+OF_EXHIBITS = {"exhibits": ExhibitListDocument, "exhibit": ExhibitDocument}
+IMPORTED = 'import type { CandidateDocument } from "../run/documents";'
 HEAD = "// Generated: python -m pellucid.documents.generated\n"
 
 
@@ -41,11 +44,17 @@ def files(root: Path) -> dict[Path, str]:
     api = schemas / "api.json"
     return {
         schemas / "explain.json": written(command_schema("explain", RunDocument)),
+        schemas / "exhibit.json": written(command_schema("exhibit", ExhibitDocument)),
         schemas / "heads.json": written(command_schema("heads", HeadsDocument)),
         schemas / "patch.json": written(command_schema("patch", SweepDocument)),
         schemas / "try.json": written(command_schema("try", ComparisonDocument)),
         api: written(api_schema(json.loads(api.read_text(encoding="utf-8")))),
         root / "web" / "src" / "run" / "documents.ts": f"{HEAD}\n{interfaces(*NAMED.values())}\n",
+        root
+        / "web"
+        / "src"
+        / "exhibits"
+        / "documents.ts": f"{HEAD}\n{IMPORTED}\n\n{interfaces(*OF_EXHIBITS.values(), known=NAMED.values())}\n",
     }
 
 
@@ -57,9 +66,9 @@ def command_schema(command: str, document: type) -> dict[str, Any]:
 
 def api_schema(api: dict[str, Any]) -> dict[str, Any]:
     """Return the API's schema with the generated definitions put in place; those written by hand stay."""
-    own = definitions(*NAMED.values())
-    by_hand = {name: schema for name, schema in api["$defs"].items() if name not in NAMED and not name.endswith("Document")}
-    references = {name: {"$ref": f"#/$defs/{document.__name__}"} for name, document in NAMED.items()}
+    own = definitions(*NAMED.values(), *OF_EXHIBITS.values())
+    by_hand = {name: schema for name, schema in api["$defs"].items() if name not in NAMED | OF_EXHIBITS and not name.endswith("Document")}
+    references = {name: {"$ref": f"#/$defs/{document.__name__}"} for name, document in (NAMED | OF_EXHIBITS).items()}
     return api | {"$defs": references | own | by_hand}
 
 

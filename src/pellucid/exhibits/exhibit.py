@@ -1,0 +1,224 @@
+"""An exhibit: prompts, switches and claims about what follows from them, run on any model that fits.
+
+    EXHIBIT = Exhibit("norms", show, controls=(Control("prompt", PROMPT),))
+
+    def show(e: Experiment) -> Iterator[Panel | Claim]:
+        plain, bare = e.quality(), e.quality(e.variant({"norm": "none"}))
+        yield e.claim("needed", bare.right == 0, right=bare.right, plain=plain.right)
+
+Its file holds no arithmetic, which is in `analysis/`. Its texts are messages: `exhibit.norms.title`, `.said` (what is often said), `.true`
+(what is so), `.claim.needed` (a claim with its numbers), `.control.prompt`. With `enabled` False every switch is ignored: at least one
+claim must fail then.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+
+from pellucid.analysis.quality import Quality, quality
+from pellucid.api.change_values import changes as changes_of
+from pellucid.api.model import Model, load
+from pellucid.api.switching import written
+from pellucid.api.trace import trace
+from pellucid.api.variant import variant
+from pellucid.config import Config
+from pellucid.errors import UseError, nearest
+from pellucid.exhibits.panel import AnswerPanel, Panel
+from pellucid.runs.answers import best_candidates, tokenizer_of
+from pellucid.tracing import Trace, watch
+
+T = TypeVar("T")
+BEST = 5  # candidates of an answer
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}  # of numbers that are equal in exact arithmetic
+COARSE = 0.05  # in narrower dtypes
+CLEAR = 10  # times the tolerance: a difference that is no rounding
+
+
+@dataclass(frozen=True)
+class Control:
+    """What a visitor may set. value: until then.  options: all that it may be; any text or number of its type where there are none."""
+
+    name: str
+    value: str | float
+    options: Sequence[str | float] = ()
+
+    def read(self, given: Any) -> str | float:
+        """Return a given value in the control's type. A UseError if it is not allowed."""
+        kind = type(self.value)
+        try:
+            value = kind(given)
+        except (TypeError, ValueError):
+            value = None
+        if value is None or (self.options and value not in self.options):
+            raise UseError("exhibit.value", name=self.name, found=given, allowed=" | ".join(map(str, self.options)) or kind.__name__)
+        return value
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence about the runs, with its numbers, and whether it holds."""
+
+    key: str
+    holds: bool
+    numbers: Mapping[str, float | str]
+
+
+@dataclass(frozen=True)
+class ExhibitRun:
+    """A run that an exhibit made, as it can be made again."""
+
+    model: str
+    prompt: str
+    switches: tuple[str, ...]
+    changes: tuple[str, ...]
+    steps: int
+
+
+Show = Callable[["Experiment"], Iterator[Panel | Claim]]
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One exhibit. model: the specimen that it runs on if no other is given.  fits(config): whether a model can show it."""
+
+    name: str
+    show: Show
+    model: str = "pellucid/capitals"
+    controls: Sequence[Control] = ()
+    fits: Callable[[Config], bool] = lambda cfg: cfg.encoder is None and not cfg.bidirectional and cfg.head
+
+
+class Experiment:
+    """The runs of one exhibit. settings: of its controls.  enabled: False ignores every switch and change.
+
+    open_model(name): opens a specimen to set beside the model.
+    """
+
+    def __init__(
+        self, exhibit: Exhibit, model: Model, settings: Mapping[str, Any], open_model: Callable[[str], Model], enabled: bool = True
+    ) -> None:
+        known = {c.name: c for c in exhibit.controls}
+        for name in settings.keys() - known.keys():
+            raise UseError("exhibit.control", exhibit=exhibit.name, found=name, allowed=", ".join(known) or "-")
+        self.exhibit, self.model, self.open_model, self.enabled = exhibit, model, open_model, enabled
+        self.settings = {name: c.read(settings.get(name, c.value)) for name, c in known.items()}
+        self.runs: list[ExhibitRun] = []
+
+    def text(self, name: str) -> str:
+        """Return the setting of a control that holds a text."""
+        return str(self.settings[name])
+
+    def number(self, name: str) -> float:
+        """Return the setting of a control that holds a number."""
+        return float(self.settings[name])
+
+    @property
+    def tolerance(self) -> float:
+        """Return how far apart numbers may be that are equal in exact arithmetic."""
+        return TOLERANCE.get(self.model.dtype, COARSE)
+
+    def same(self, gap: float) -> bool:
+        """True if numbers this far apart are equal in exact arithmetic."""
+        return gap <= self.tolerance
+
+    def differ(self, gap: float) -> bool:
+        """True if numbers this far apart differ by more than rounding."""
+        return gap > CLEAR * self.tolerance
+
+    def on(self, value: T, off: T) -> T:
+        """Return `value`, or `off` if switches are ignored. For what is neither a switch of the Config nor a change."""
+        return value if self.enabled else off
+
+    def variant(self, switches: Mapping[str, Any], model: Model | None = None) -> Model:
+        """Return the model with switches."""
+        own = model or self.model
+        return variant(own, switches) if self.enabled and switches else own
+
+    def trace(self, prompt: str, model: Model | None = None, changes: Sequence[str] = (), steps: int = 1) -> Trace:
+        """Record a run of a prompt, and note it in `runs`. changes: as texts."""
+        own, texts = model or self.model, tuple(changes) if self.enabled else ()
+        switches = tuple(f"{name}={written(value)}" for name, value in own.switches.items())
+        self.runs.append(ExhibitRun(named(own), prompt, switches, texts, steps))
+        return trace(own, prompt, steps, edit=changes_of(own, texts, steps))
+
+    def quality(self, model: Model | None = None, changes: Sequence[str] = ()) -> Quality:
+        """Ask for the capitals of 194 countries. changes: as texts."""
+        own = model or self.model
+        with watch(own, only=(), edit=changes_of(own, changes if self.enabled else ())):
+            return quality(own)
+
+    def answers(self, title: str, runs: Mapping[str, Trace]) -> AnswerPanel:
+        """Return the next tokens of several runs side by side. runs: {what each is: its trace}."""
+        sides = [(about, best_candidates(tokenizer_of(run.runner), run.last_logits(0), BEST)) for about, run in runs.items()]
+        return AnswerPanel(title, sides)
+
+    def claim(self, key: str, holds: bool, **numbers: float | str) -> Claim:
+        """Return a claim. key: of its sentence, `exhibit.NAME.claim.KEY`, which `numbers` fill."""
+        return Claim(key, bool(holds), numbers)
+
+
+@dataclass(frozen=True)
+class ExhibitResult:
+    """An exhibit as it was run: its panels in order, its claims, and the runs behind them."""
+
+    exhibit: Exhibit
+    model: str
+    settings: Mapping[str, str | float]
+    panels: Sequence[Panel]
+    claims: Sequence[Claim]
+    runs: Sequence[ExhibitRun]
+
+    @property
+    def holds(self) -> bool:
+        """True if every claim holds."""
+        return all(c.holds for c in self.claims)
+
+    def __repr__(self) -> str:
+        return (
+            f"ExhibitResult({self.exhibit.name!r} on {self.model}: {sum(c.holds for c in self.claims)} of {len(self.claims)} claims hold)"
+        )
+
+
+@dataclass
+class Opened:
+    """Specimens that are opened once, at their first use. dtype: theirs."""
+
+    dtype: str = "float32"
+    models: dict[str, Model] = field(default_factory=dict)
+
+    def __call__(self, name: str) -> Model:
+        if name not in self.models:
+            self.models[name] = load(name, dtype=self.dtype)
+        return self.models[name]
+
+
+def run_exhibit(
+    shown: Exhibit,
+    model: Model | None = None,
+    settings: Mapping[str, Any] | None = None,
+    open_model: Callable[[str], Model] | None = None,
+    enabled: bool = True,
+) -> ExhibitResult:
+    """Run an exhibit. model: its own specimen where None. A UseError if the model cannot show it, or a setting is not allowed."""
+    open_model = open_model or Opened()
+    own = model or open_model(shown.model)
+    if not shown.fits(own.config):
+        raise UseError("exhibit.model", exhibit=shown.name, model=own.name, other=shown.model)
+    experiment = Experiment(shown, own, settings or {}, open_model, enabled)
+    with torch.no_grad():
+        parts = list(shown.show(experiment))
+    claims = [p for p in parts if isinstance(p, Claim)]
+    panels = [p for p in parts if not isinstance(p, Claim)]
+    return ExhibitResult(shown, own.name, experiment.settings, panels, claims, experiment.runs)
+
+
+def named(model: Model) -> str:
+    """Return a model's name without its switches."""
+    return model.name.partition(" with ")[0] if model.switches else model.name
+
+
+def refuse_name(name: str, known: Sequence[str]) -> UseError:
+    """Return the error for an exhibit that does not exist."""
+    return UseError("exhibit.unknown", found=name, near=nearest(name, known))

@@ -1,0 +1,28 @@
+"""Shuffled words: without positions attention follows a shuffle of its rows, and a causal mask ends even that."""
+
+from collections.abc import Iterator
+
+from pellucid.analysis.shuffle import Shuffled, shuffled, without_positions
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
+from pellucid.exhibits.panel import Panel, TablePanel
+from pellucid.messages import say
+
+PROMPT = "The capital of France is"
+
+
+def show(e: Experiment) -> Iterator[Panel | Claim]:
+    plain, bare = e.model, e.variant(without_positions(e.model.config))
+    rows: list[tuple[str, Shuffled]] = [
+        (say("exhibit.order.with"), shuffled(plain, e.text("prompt"), causal=False)),
+        (say("exhibit.order.without"), shuffled(bare, e.text("prompt"), causal=False)),
+        (say("exhibit.order.causal"), shuffled(bare, e.text("prompt"), causal=True)),
+    ]
+    columns = [say("exhibit.order.case"), say("exhibit.order.gap")]
+    yield TablePanel(say("exhibit.order.table"), columns, [(about, one.gap) for about, one in rows])
+    (_, placed), (_, free), (_, causal) = rows
+    yield e.claim("follows", e.same(free.gap), gap=free.gap)
+    yield e.claim("placed", e.differ(placed.gap), gap=placed.gap)
+    yield e.claim("causal", e.differ(causal.gap), gap=causal.gap)
+
+
+EXHIBIT = Exhibit("order", show, controls=(Control("prompt", PROMPT),))

@@ -1,0 +1,108 @@
+"""Panels of an exhibit: pictures as data, which the terminal, the page and a saved file draw."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pellucid.runs.answers import Candidate
+
+Value = str | float | None  # of a table
+
+
+@dataclass(frozen=True)
+class AnswerPanel:
+    """The likeliest next tokens of several runs, side by side. sides: (what a run is, its candidates)."""
+
+    title: str
+    sides: Sequence[tuple[str, Sequence[Candidate]]]
+
+
+@dataclass(frozen=True)
+class TablePanel:
+    """A table. columns: their headings.  marked: the row that the title speaks of."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Value]]
+    marked: int | None = None
+
+
+@dataclass(frozen=True)
+class BarPanel:
+    """Numbers as bars, drawn from 0. unit: what they count.  most: the number of a full bar, the largest where None."""
+
+    title: str
+    bars: Mapping[str, float]
+    unit: str = ""
+    most: float | None = None
+
+
+@dataclass(frozen=True)
+class LinePanel:
+    """Numbers along an axis, a line for each series. across: the axis' name.  at: its values.  series: {name: a number for each}."""
+
+    title: str
+    across: str
+    at: Sequence[str | float]
+    series: Mapping[str, Sequence[float | None]]
+
+
+@dataclass(frozen=True)
+class MatrixPanel:
+    """Cells of one tensor. path: the tensor's, "" for a difference or a sum of several.  scale: "share" from 0 to 1, "signed" about 0."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: Sequence[Sequence[float | None]]  # None: hidden
+    path: str = ""
+    scale: Literal["share", "signed"] = "signed"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A named point of a plane. moved: where an arrow from it ends."""
+
+    name: str
+    x: float
+    y: float
+    moved: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class PlanePanel:
+    """Points of a plane. across, up: what the axes are."""
+
+    title: str
+    across: str
+    up: str
+    points: Sequence[Point]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of a diagram. note: its shape, count or setting.  within: how deep it lies in the boxes before it."""
+
+    name: str
+    note: str = ""
+    within: int = 0
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class DiagramPanel:
+    """Stacks of boxes side by side, each read from above. stacks: {what it is: boxes}."""
+
+    title: str
+    stacks: Mapping[str, Sequence[Box]]
+
+
+@dataclass(frozen=True)
+class TextPanel:
+    """Lines of text, such as equations with their shapes."""
+
+    title: str
+    lines: Sequence[str] = field(default_factory=tuple)
+
+
+Panel = AnswerPanel | TablePanel | BarPanel | LinePanel | MatrixPanel | PlanePanel | DiagramPanel | TextPanel

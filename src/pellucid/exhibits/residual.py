@@ -1,0 +1,30 @@
+"""Without the sums around each part: a block passes on only what it computed, and what it was given is lost."""
+
+from collections.abc import Iterator
+
+from pellucid.analysis.rows import likeness, stream
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
+from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
+from pellucid.messages import say
+
+PROMPT = "The capital of France is"
+
+
+def show(e: Experiment) -> Iterator[Panel | Claim]:
+    every, first = e.variant({"layers.*.order": "bare"}), e.variant({"layers.0.order": "bare"})
+    models = {say("exhibit.residual.with"): e.model, say("exhibit.residual.first"): first, say("exhibit.residual.without"): every}
+    runs = {about: e.trace(e.text("prompt"), model) for about, model in models.items()}
+    yield e.answers(say("exhibit.residual.answers"), runs)
+    streams = {about: stream(run) for about, run in runs.items()}
+    at = [s.path for s in next(iter(streams.values()))]
+    alike = {about: [likeness(s.value) for s in records] for about, records in streams.items()}
+    yield LinePanel(say("exhibit.residual.likeness"), say("exhibit.residual.at"), at, alike)
+    right = {about: e.quality(model) for about, model in models.items()}
+    columns = [say("exhibit.residual.model"), say("exhibit.residual.right")]
+    yield TablePanel(say("exhibit.residual.table"), columns, [(about, one.right) for about, one in right.items()])
+    plain, one, none = right.values()
+    yield e.claim("answers", none.right < plain.right, right=none.right, plain=plain.right, of=plain.of)
+    yield e.claim("first", one.right > none.right, right=one.right, of=plain.of)
+
+
+EXHIBIT = Exhibit("residual", show, controls=(Control("prompt", PROMPT),))

@@ -1,0 +1,153 @@
+"""Every exhibit: its claims hold, fail when its switches are ignored, and its texts and numbers are those of its file and its runs."""
+
+import ast
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+import pellucid
+from pellucid.documents.exhibit import ExhibitDocument, exhibit_document, exhibit_list
+from pellucid.documents.number import number
+from pellucid.errors import UseError
+from pellucid.exhibits import CHAPTERS, find, names
+from pellucid.exhibits.exhibit import ExhibitResult, Opened, run_exhibit
+from pellucid.messages import phrases, speaking
+from pellucid.terminal.exhibit_lines import exhibit_lines
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "src" / "pellucid" / "exhibits"
+PARTS = {"__init__", "exhibit", "panel"}
+ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult)
+NAMES = list(names())
+open_single, open_double = Opened(), Opened("float64")
+
+
+@cache
+def ran(name: str) -> ExhibitResult:
+    """Return an exhibit that was run on its specimen; tests share it."""
+    return run_exhibit(find(name), open_model=open_single)
+
+
+def test_every_file_is_in_a_chapter() -> None:
+    assert sorted(NAMES) == sorted({p.stem for p in FOLDER.glob("*.py")} - PARTS)
+    assert len(set(NAMES)) == len(NAMES)
+    assert [find(name).name for name in NAMES] == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_claims_hold(name: str) -> None:
+    result = ran(name)
+    assert result.claims and result.panels
+    assert [c.key for c in result.claims if not c.holds] == []
+    assert len({c.key for c in result.claims}) == len(result.claims)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_claim_fails_without_the_switch(name: str) -> None:
+    result = run_exhibit(find(name), open_model=open_single, enabled=False)
+    assert not result.holds
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_claims_hold_in_float64(name: str) -> None:
+    result = run_exhibit(find(name), open_model=open_double)
+    assert [c.key for c in result.claims if not c.holds] == []
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("name", NAMES)
+def test_documents_say_the_numbers(name: str, lang: str) -> None:
+    """Each number of a claim stands in its sentence as every number is written, and the terminal shows sentence and panels."""
+    with speaking(lang):
+        document: ExhibitDocument = json.loads(json.dumps(exhibit_document(ran(name)), allow_nan=False))
+        text = "\n".join(line.plain for line in exhibit_lines(document, 4000, False))
+    for claim, own in zip(document["claims"], ran(name).claims, strict=True):
+        shown = [v if isinstance(v, str) else number(v) for v in own.numbers.values()]
+        assert all(v in claim["text"] for v in shown), claim
+        assert claim["text"] in text
+    assert all(panel["title"] in text for panel in document["panels"])
+    assert document["head"]["said"] in text and document["head"]["true"] in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_python_makes_the_runs_again(name: str) -> None:
+    """The lines that an exhibit gives as Python run, and there is a line for each of its runs."""
+    document = exhibit_document(ran(name))
+    scope: dict[str, object] = {}
+    exec("\n".join(document["python"]), scope)
+    distinct = list(dict.fromkeys(ran(name).runs))
+    traces = [scope[f"run_{n}"] for n in range(len(distinct))]
+    assert all(isinstance(t, pellucid.Trace) and t.prompt == r.prompt for t, r in zip(traces, distinct, strict=True))
+
+
+def texts(name: str, source: str) -> Iterator[str]:
+    """Yield the keys of messages that an exhibit's file needs."""
+    yield from (f"exhibit.{name}.{key}" for key in ("title", "said", "true"))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(f"exhibit.{name}."):
+            yield node.value
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "e.claim":
+            assert isinstance(node.args[0], ast.Constant)
+            yield f"exhibit.{name}.claim.{node.args[0].value}"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Control":
+            assert isinstance(node.args[0], ast.Constant)
+            yield f"exhibit.{name}.control.{node.args[0].value}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_texts_are_those_of_the_file(name: str) -> None:
+    known = {key for key in phrases("en") if key.startswith(f"exhibit.{name}.")}
+    assert known == set(texts(name, (FOLDER / f"{name}.py").read_text(encoding="utf-8")))
+
+
+def test_no_text_is_of_another_exhibit() -> None:
+    own = {f"exhibit.{name}." for name in NAMES} | {f"exhibit.chapter.{chapter}" for chapter in CHAPTERS}
+    three = [key for key in phrases("en") if key.startswith("exhibit.") and key.count(".") > 1 and not key.startswith("exhibit.help.")]
+    assert [key for key in three if not key.startswith(tuple(own))] == []
+
+
+def computed(source: str) -> list[str]:
+    """Return the arithmetic and the tensor code of an exhibit's file."""
+    arithmetic = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ARITHMETIC):
+            arithmetic.append(ast.unparse(node))
+        if isinstance(node, ast.Import | ast.ImportFrom) and "torch" in ast.unparse(node):
+            arithmetic.append(ast.unparse(node))
+    return arithmetic
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_arithmetic(name: str) -> None:
+    assert computed((FOLDER / f"{name}.py").read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("source", ["x = a + b", "import torch", "from torch import nn", "x = a @ b", "n += 1", "f(2 * x)"])
+def test_arithmetic_is_seen(source: str) -> None:
+    assert computed(source)
+
+
+def test_the_list_names_all() -> None:
+    document = exhibit_list()
+    assert [h["name"] for h in document["exhibits"]] == NAMES and list(document["chapters"]) == list(CHAPTERS)
+
+
+def test_refusals() -> None:
+    with pytest.raises(UseError, match="norms"):
+        find("norm")
+    with pytest.raises(UseError, match="prompt"):
+        run_exhibit(find("norms"), open_model=open_single, settings={"words": 1})
+    with pytest.raises(UseError, match="capitals"):
+        run_exhibit(find("norms"), open_single("pellucid/capitals-t5"))
+
+
+def test_exhibits_leave_the_model_alone() -> None:
+    """An exhibit changes no weight of the model that it is shown on."""
+    model = pellucid.load("pellucid/capitals", dtype="float32")
+    before = {name: p.clone() for name, p in model.module.named_parameters()}
+    run_exhibit(find("residual"), model, open_model=open_single)
+    assert all(torch.equal(p, before[name]) for name, p in model.module.named_parameters())

@@ -1,0 +1,145 @@
+// Generated: python -m pellucid.documents.generated
+
+import type { CandidateDocument } from "../run/documents";
+
+export interface AnswerPanelDocument {
+  kind: "answers";
+  title: string;
+  sides: SideDocument[];
+}
+
+export interface BarDocument {
+  name: string;
+  value: number | null;
+}
+
+export interface BarPanelDocument {
+  kind: "bars";
+  title: string;
+  bars: BarDocument[];
+  unit: string;
+  most: number | null; // of a full bar; null: the largest
+}
+
+export interface BoxDocument {
+  name: string;
+  note: string;
+  within: number; // how deep it lies
+  marked: boolean;
+}
+
+export interface ClaimDocument {
+  key: string;
+  text: string;
+  numbers: Record<string, string | number | null>;
+  holds: boolean;
+}
+
+export interface ControlDocument {
+  name: string;
+  title: string;
+  value: string | number;
+  options: (string | number)[]; // all that it may be; none: any
+}
+
+export interface DiagramPanelDocument {
+  kind: "diagram";
+  title: string;
+  stacks: StackDocument[];
+}
+
+export interface ExhibitDocument {
+  schema: 1;
+  head: ExhibitHeadDocument;
+  model: string;
+  panels: (AnswerPanelDocument | TablePanelDocument | BarPanelDocument | LinePanelDocument | MatrixPanelDocument | PlanePanelDocument | DiagramPanelDocument | TextPanelDocument)[];
+  claims: ClaimDocument[];
+  runs: ExhibitRunDocument[];
+  python: string[]; // lines that make the runs again
+}
+
+export interface ExhibitHeadDocument {
+  name: string;
+  chapter: string;
+  title: string;
+  said: string; // what is often said
+  true: string; // what is so
+  model: string; // its specimen
+  controls: ControlDocument[];
+}
+
+export interface ExhibitListDocument {
+  schema: 1;
+  chapters: Record<string, string>; // titles
+  exhibits: ExhibitHeadDocument[];
+}
+
+export interface ExhibitRunDocument {
+  model: string;
+  prompt: string;
+  switches: string[];
+  changes: string[];
+  steps: number;
+}
+
+export interface LinePanelDocument {
+  kind: "lines";
+  title: string;
+  across: string;
+  at: (string | number)[];
+  series: SeriesDocument[];
+}
+
+export interface MatrixPanelDocument {
+  kind: "matrix";
+  title: string;
+  rows: string[];
+  columns: string[];
+  values: ((number | null)[])[]; // null: hidden
+  path: string | null; // of the tensor; null: of several
+  scale: "share" | "signed";
+}
+
+export interface PlanePanelDocument {
+  kind: "plane";
+  title: string;
+  across: string;
+  up: string;
+  points: PointDocument[];
+}
+
+export interface PointDocument {
+  name: string;
+  x: number | null;
+  y: number | null;
+  moved: number[] | null; // where an arrow from it ends
+}
+
+export interface SeriesDocument {
+  name: string;
+  values: (number | null)[];
+}
+
+export interface SideDocument {
+  about: string;
+  candidates: CandidateDocument[];
+}
+
+export interface StackDocument {
+  about: string;
+  boxes: BoxDocument[];
+}
+
+export interface TablePanelDocument {
+  kind: "table";
+  title: string;
+  columns: string[];
+  rows: ((string | number | null)[])[];
+  marked: number | null; // the row that the title speaks of
+}
+
+export interface TextPanelDocument {
+  kind: "text";
+  title: string;
+  lines: string[];
+}
