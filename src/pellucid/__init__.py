@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pellucid.api.variant import low_rank as low_rank
     from pellucid.api.variant import variant as variant
     from pellucid.errors import PellucidError as PellucidError
+    from pellucid.exhibits import exhibit as exhibit
     from pellucid.tracing import Trace as Trace
     from pellucid.tracing import load_trace as load_trace
     from pellucid.tracing import watch as watch
@@ -52,6 +53,7 @@ _HOMES = {
     "attribution": "analysis.attribution",
     "compare": "analysis.compare",
     "count": "api.count",
+    "exhibit": "exhibits",
     "first_difference": "analysis.difference",
     "heads": "analysis.heads",
     "lens": "analysis.lens",
@@ -80,6 +82,7 @@ __all__ = [
     "attribution",
     "compare",
     "count",
+    "exhibit",
     "first_difference",
     "heads",
     "lens",
