@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import pellucid
+from pellucid.analysis.quality import quality
 from pellucid.api import variant as variants
 from pellucid.api.model import Model, load, make
 from pellucid.api.variant import low_rank, switches, variant
@@ -19,7 +20,7 @@ from pellucid.errors import UseError
 from pellucid.ops.latent import FORMS
 from test_block_sums import differing, sums_of_run
 from tiny import far, swapped
-from variant_models import NAMES, PROMPT, answers, copies, inputs, plain
+from variant_models import NAMES, PROMPT, copies, inputs, plain
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 97, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
 
@@ -49,12 +50,12 @@ RANKS = {64: 194, 32: 189, 16: 7, 8: 0}
 
 @pytest.mark.parametrize(("given", "right"), ANSWERS, ids=str)
 def test_answers_of_the_specimen(given: dict[str, Any], right: int) -> None:
-    assert answers(variant(plain(), given)) == right
+    assert quality(variant(plain(), given)).right == right
 
 
 @pytest.mark.parametrize("rank", RANKS)
 def test_answers_of_thinner_feed_forward_parts(rank: int) -> None:
-    assert answers(low_rank(plain(), {"layers.*.ffn.*": rank})) == RANKS[rank]
+    assert quality(low_rank(plain(), {"layers.*.ffn.*": rank})).right == RANKS[rank]
 
 
 def ahead() -> float:

@@ -1,30 +1,115 @@
-"""How many countries' capitals a model names."""
+"""Quality as one number: how many countries a model answers right, asked in one padded batch.
 
+q = quality(load("pellucid/capitals"))
+q.right, q.of                                    # 194, 194
+q.countries[61]                                  # ("France", "The capital of France is", " Paris", " Paris", True)
+
+A watch around the call changes what is measured, as it changes any forward.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from pellucid.api.model import Model
-from pellucid.training.corpus import corpora, read
+from pellucid.batch.mask import prefix
+from pellucid.batch.step import Step
+from pellucid.errors import UseError
+from pellucid.nn.transformer import Decoder, Encoder
+from pellucid.notebook import checked
+from pellucid.training.corpus import LANGUAGES, LEAD, RELATIONS, STOP, Book, answers, corpora, fill, read, slot, subject
 
-FORM = "The capital of {country} is"
+
+class CountryAnswer(NamedTuple):
+    """The answer about one country. expected: the first token of its right answer, of the first if there are several."""
+
+    country: str
+    prompt: str
+    expected: str
+    answered: str
+    right: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Quality:
-    """The number of right answers, of the questions."""
+    """The answers about all countries: `right` of `of` begin with the first token of a right answer."""
 
     right: int
     of: int
+    countries: list[CountryAnswer]
+
+    def __repr__(self) -> str:
+        return f"Quality({self.right} of {self.of})"
 
 
-def quality(model: Model) -> Quality:
-    """Ask for the capital of every country in one batch; an answer is right if its first token is."""
-    tokenizer, book = model.tokenizer, read(corpora()["pellucid/capitals"])
-    rows = [tokenizer.encode(FORM.format(country=one.named["name"]["en"])) for one in book.countries.values()]
-    right = [tokenizer.encode(f" {one.named['capital']['en']}")[0] for one in book.countries.values()]
-    longest = max(map(len, rows))
-    padded = torch.tensor([[0] * (longest - len(row)) + row for row in rows])
-    padding = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-    answers = model(padded, padding=padding)[:, -1].argmax(-1)
-    return Quality(int((answers == torch.tensor(right)).sum()), len(rows))
+@cache
+def capitals() -> Book:
+    """Return the facts that ship, read once."""
+    return read(corpora()["pellucid/capitals"])
+
+
+def subjects(corpus: Book | None = None, relation: str = "capital", language: str = "en") -> dict[str, str]:
+    """Return what a prompt names for each country, by the country's key. corpus: by default the facts that ship."""
+    return {key: subject(country, relation, language) for key, country in (corpus or capitals()).countries.items()}
+
+
+@checked
+def quality(model: Model, relation: str = "capital", language: str = "en", form: str | None = None) -> Quality:
+    """Ask a model about every country of the facts that ship, and compare the likeliest next token with those of the right answers.
+
+    form: a prompt with a slot, by default one that the specimens never saw in training: "The capital of {country} is". A masked model
+    fills as many blanks as the answer has tokens, and the first counts. A UseError for a relation, language or form that does not exist,
+    and for a model that neither continues a text nor fills blanks.
+    """
+    for field, value, allowed in (("relation", relation, RELATIONS), ("language", language, LANGUAGES)):
+        if value not in allowed:
+            raise UseError("quality.value", field=field, found=repr(value), allowed=", ".join(allowed))
+    book = capitals()
+    form = book.held_out[relation, language][0] if form is None else form
+    if form.count(slot(relation)) != 1 or form.count("{") + form.count("}") != 2:
+        raise UseError("quality.value", field="form", found=repr(form), allowed=slot(relation))
+    mask = mask_of(model)
+    keys, prompts, expected = list[str](), list[str](), list[list[int]]()
+    for key, country in book.countries.items():
+        tokens = [model.tokenizer.encode(LEAD[language] + name, special=False) for name in answers(book, country, relation, language)]
+        if tokens:
+            blanks = "" if mask is None else (LEAD[language] + mask) * len(tokens[0]) + STOP[language]
+            keys.append(key)
+            prompts.append(fill(form, subject(country, relation, language)) + blanks)
+            expected.append([ids[0] for ids in tokens])
+    best = likeliest(model, [model.ids(prompt) for prompt in prompts])
+    piece = model.tokenizer.decode
+    rows = [
+        CountryAnswer(key, prompt, piece([wanted[0]]), piece([answered]), answered in wanted)
+        for key, prompt, wanted, answered in zip(keys, prompts, expected, best, strict=True)
+    ]
+    return Quality(sum(row.right for row in rows), len(rows), rows)
+
+
+def mask_of(model: Model) -> str | None:
+    """Return the mask of a masked model as it is written, None for a decoder. A UseError for other models."""
+    if type(model.module) is Decoder and model.config.head:
+        return None
+    mask = model.tokenizer.special.get("mask") if isinstance(model.module, Encoder) and model.config.head else None
+    if mask is None:
+        raise UseError("quality.model", model=model.name)
+    return model.tokenizer.piece(mask)
+
+
+def likeliest(model: Model, texts: Sequence[Sequence[int]]) -> list[int]:
+    """Return the likeliest token after each text, or in its first blank, of texts of any lengths in one batch padded on the left."""
+    longest = max(map(len, texts))
+    ids = torch.tensor([[0] * (longest - len(text)) + list(text) for text in texts], device=model.device)
+    real = torch.tensor([[0] * (longest - len(text)) + [1] * len(text) for text in texts], device=model.device)
+    model.check(ids)
+    at = [longest - len(text) + min(model.blanks(text), default=len(text) - 1) for text in texts]
+    step = Step.plain(ids, real, prefix(longest) if model.config.prefix else None)
+    columns = sorted(set(at))
+    step.wanted = torch.tensor(columns, device=ids.device)
+    with torch.no_grad():
+        logits: Tensor = model.module(ids, step)
+    return [int(row[columns.index(column)].argmax()) for row, column in zip(logits, at, strict=True)]

@@ -106,11 +106,20 @@ def _forms(relations: dict[str, Any], relation: str, language: str, kind: str, p
     forms = _object(_object(relations, relation, path), language, path).get(kind)
     if not isinstance(forms, list) or not forms:
         raise TrainError("corpus.field", path=path, field=field)
-    slot = "{capital}" if relation == "country" else "{country}"
     for form in forms:
-        if not isinstance(form, str) or form.count(slot) != 1 or form.count("{") + form.count("}") != 2:
-            raise TrainError("corpus.form", path=path, field=field, form=form, slot=slot)
+        if not isinstance(form, str) or form.count(slot(relation)) != 1 or form.count("{") + form.count("}") != 2:
+            raise TrainError("corpus.form", path=path, field=field, form=form, slot=slot(relation))
     return tuple(forms)
+
+
+def slot(relation: str) -> str:
+    """Return the slot of a relation's forms."""
+    return "{capital}" if relation == "country" else "{country}"
+
+
+def subject(country: Country, relation: str, language: str) -> str:
+    """Return what a prompt names of a country: its name, or its capital where the country is the answer."""
+    return country.named["capital" if relation == "country" else "name"][language]
 
 
 def fill(form: str, name: str) -> str:
@@ -138,10 +147,9 @@ def sentences(folder: Path, held_out: bool = False, seed: int = 0) -> Iterator[S
     seen: dict[str, Sentence] = {}
     for (relation, language), forms in (book.held_out if held_out else book.trained).items():
         for country in book.countries.values():
-            subject = country.named["capital" if relation == "country" else "name"][language]
             names = answers(book, country, relation, language)
             for turn, form in enumerate(forms if names else ()):
-                prompt, answer = fill(form, subject), LEAD[language] + names[turn % len(names)]
+                prompt, answer = fill(form, subject(country, relation, language)), LEAD[language] + names[turn % len(names)]
                 text = prompt + answer + STOP[language]
                 seen.setdefault(text, Sentence(text, prompt, answer, relation, language, form, country.key))
     order = list(seen.values())
@@ -160,9 +168,11 @@ def translations(folder: Path, held_out: bool = False, seed: int = 0) -> Iterato
     for s in sentences(folder, held_out, seed):
         if s.language == "en":
             country = book.countries[s.country]
-            subject = country.named["capital" if s.relation == "country" else "name"]["zh"]
             turn = answers(book, country, s.relation, "en").index(s.answer.removeprefix(LEAD["en"]))
-            yield s, forms[s.relation].format(subject=subject, answer=answers(book, country, s.relation, "zh")[turn])
+            yield (
+                s,
+                forms[s.relation].format(subject=subject(country, s.relation, "zh"), answer=answers(book, country, s.relation, "zh")[turn]),
+            )
 
 
 def pieces(folder: Path) -> Iterator[str]:
