@@ -40,7 +40,6 @@ GENERATED = (
 ALLOWED: dict[str, str] = {
     GENERATED: "the head of a generated source",
     "The capital of France is": "the prompt of the first example",
-    "The capital of {country} is": "the question that quality asks",
 }
 # Calls whose texts are shown, and arguments of any call that are shown.
 SHOWN = {"print", "echo", "secho", "rule", "add_column", "add_row", "Panel", "Table", "Text", "Tree", "Markdown", "status", "write"}

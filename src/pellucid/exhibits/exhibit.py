@@ -143,11 +143,11 @@ class Experiment:
         self.runs.append(ExhibitRun(named(own), prompt, switches, texts, steps))
         return trace(own, prompt, steps, edit=changes_of(own, texts, steps))
 
-    def quality(self, model: Model | None = None, changes: Sequence[str] = ()) -> Quality:
-        """Ask for the capitals of 194 countries. changes: as texts."""
+    def quality(self, model: Model | None = None, changes: Sequence[str] = (), **question: str) -> Quality:
+        """Ask about every country, for its capital by default. changes: as texts.  question: relation, language, form (see `quality`)."""
         own = model or self.model
         with watch(own, only=(), edit=changes_of(own, changes if self.enabled else ())):
-            return quality(own)
+            return quality(own, **question)
 
     def answers(self, title: str, runs: Mapping[str, Trace]) -> AnswerPanel:
         """Return the next tokens of several runs side by side. runs: {what each is: its trace}."""
