@@ -204,7 +204,7 @@ PROMPTS = [ids(n, seed=n).tolist() for n in (4, 9, 5, 12, 7, 6)]
     ),
     end_of_the_chunk=(CELLS, "from_start", lambda position, prompt, text: position if position >= 0 else position + 1),
 )
-def test_steering_is_the_same_with_and_without_a_cache_in_chunks_and_in_a_crowd() -> float:
+def test_steering_is_the_same_with_and_without_a_cache_in_chunks_and_in_a_batch() -> float:
     gaps = []
     for family in ("gpt2", "llama", "deepseek_v3", "gpt_oss"):
         module = tiny(family)
@@ -219,7 +219,7 @@ def test_steering_is_the_same_with_and_without_a_cache_in_chunks_and_in_a_crowd(
 
 
 @pytest.mark.skipif(not native.available(), reason="no kernels here")
-def test_deterministic_steering_has_the_same_bits_in_a_crowd_of_16() -> None:
+def test_deterministic_steering_has_the_same_bits_in_a_batch_of_16() -> None:
     model = pellucid.load("pellucid/capitals", dtype="float32")
     edit = [add("layers.1.out", torch.linspace(-2, 2, 128), T=slice(4, None)), times("layers.0.ffn", 0.5, T=-1)]
     prompts = [
@@ -231,7 +231,7 @@ def test_deterministic_steering_has_the_same_bits_in_a_crowd_of_16() -> None:
     assert furthest(alone, continued(model.module, prompts, [], 512, 16, exact=True)) > 1e-3
 
 
-def test_one_request_of_a_crowd(model: Model) -> None:
+def test_one_request_of_a_batch(model: Model) -> None:
     """A change with a request acts on that request's rows alone."""
     prompts = PROMPTS[:3]
     edit = [replace(c, request=1) for c in STEERING]
