@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pellucid.api.variant import low_rank as low_rank
     from pellucid.api.variant import variant as variant
     from pellucid.errors import PellucidError as PellucidError
-    from pellucid.exhibits import exhibit as exhibit
+    from pellucid.exhibits.exhibit import exhibit as exhibit
     from pellucid.tracing import Trace as Trace
     from pellucid.tracing import load_trace as load_trace
     from pellucid.tracing import watch as watch
@@ -53,7 +53,7 @@ _HOMES = {
     "attribution": "analysis.attribution",
     "compare": "analysis.compare",
     "count": "api.count",
-    "exhibit": "exhibits",
+    "exhibit": "exhibits.exhibit",
     "first_difference": "analysis.difference",
     "heads": "analysis.heads",
     "lens": "analysis.lens",

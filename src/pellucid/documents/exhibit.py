@@ -109,7 +109,7 @@ class BoxDocument(TypedDict):
 
     name: str
     note: str
-    within: Annotated[Count, "how deep it lies"]
+    depth: Annotated[Count, "how deep it lies"]
     marked: bool
 
 
@@ -297,7 +297,7 @@ def point(p: Point) -> PointDocument:
 
 def box(b: Box) -> BoxDocument:
     """Return a box of a diagram."""
-    return {"name": b.name, "note": b.note, "within": b.within, "marked": b.marked}
+    return {"name": b.name, "note": b.note, "depth": b.depth, "marked": b.marked}
 
 
 def python(runs: Iterable[ExhibitRun]) -> Iterator[str]:

@@ -31,6 +31,7 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "turns": TurnsDocument,
     "reuse": ReuseDocument,
     "differences": DifferencesDocument,
+    "sweep": SweepDocument,
     "switches": SwitchesDocument,
 }
 OF_EXHIBITS = {"exhibits": ExhibitListDocument, "exhibit": ExhibitDocument}

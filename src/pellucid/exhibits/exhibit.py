@@ -24,8 +24,10 @@ from pellucid.api.switching import written
 from pellucid.api.trace import trace
 from pellucid.api.variant import variant
 from pellucid.config import Config
-from pellucid.errors import UseError, nearest
+from pellucid.errors import UseError
+from pellucid.exhibits import find
 from pellucid.exhibits.panel import AnswerPanel, Panel
+from pellucid.notebook import checked
 from pellucid.runs.answers import best_candidates, tokenizer_of
 from pellucid.tracing import Trace, watch
 
@@ -214,11 +216,16 @@ def run_exhibit(
     return ExhibitResult(shown, own.name, experiment.settings, panels, claims, experiment.runs)
 
 
+@checked
+def exhibit(name: str, model: Model | None = None, settings: Mapping[str, Any] | None = None) -> ExhibitResult:
+    """Run an exhibit on its own specimen, or on `model`, and return its panels and claims.
+
+    settings: {control: value}, such as {"prompt": "The capital of Japan is"}. A UseError names an exhibit or a control that does not
+    exist, a value that is not allowed, and a model that cannot show it.
+    """
+    return run_exhibit(find(name), model, settings)
+
+
 def named(model: Model) -> str:
     """Return a model's name without its switches."""
     return model.name.partition(" with ")[0] if model.switches else model.name
-
-
-def refuse_name(name: str, known: Sequence[str]) -> UseError:
-    """Return the error for an exhibit that does not exist."""
-    return UseError("exhibit.unknown", found=name, near=nearest(name, known))

@@ -19,9 +19,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     ]
     columns = [say("exhibit.order.case"), say("exhibit.order.gap")]
     yield TablePanel(say("exhibit.order.table"), columns, [(about, one.gap) for about, one in rows])
-    (_, placed), (_, free), (_, causal) = rows
+    (_, positioned), (_, free), (_, causal) = rows
     yield e.claim("follows", e.same(free.gap), gap=free.gap)
-    yield e.claim("placed", e.differ(placed.gap), gap=placed.gap)
+    yield e.claim("positions", e.differ(positioned.gap), gap=positioned.gap)
     yield e.claim("causal", e.differ(causal.gap), gap=causal.gap)
 
 

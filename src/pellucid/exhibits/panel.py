@@ -81,11 +81,11 @@ class PlanePanel:
 
 @dataclass(frozen=True)
 class Box:
-    """A box of a diagram. note: its shape, count or setting.  within: how deep it lies in the boxes before it."""
+    """A box of a diagram. note: its shape, count or setting.  depth: how deep it lies in the boxes before it."""
 
     name: str
     note: str = ""
-    within: int = 0
+    depth: int = 0
     marked: bool = False
 
 

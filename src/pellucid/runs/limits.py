@@ -14,6 +14,8 @@ class Limits:
     idle: float = 30.0  # seconds between two requests of a connection
     tokens: int = 8_192  # of a prompt
     new: int = 256  # tokens of one run
+    trials: int = 4_096  # of a sweep
+    sweep_rows: int = 2_048  # tokens that run together in one
     steps: int = 1 << 16  # of a trace; a file may say any number
     changes: int = 64  # of one run
     switches: int = 16  # of one run

@@ -69,6 +69,7 @@ class Api:
             route("/api/runs/{run}/tensors/{n}/terms", self.terms),
             route("/api/runs/{run}/tensors/{n}/stats", self.stats),
             route("/api/runs/{run}/tensors/{n}/difference", self.difference),
+            route("/api/sweeps", self.sweep, "POST"),
             route("/api/switches", self.switches),
             route("/api/weights", self.weights),
             route("/api/weights/tensor", self.weight),
@@ -234,6 +235,15 @@ class Api:
     async def computed(self, request: Request, ready: bool, job: Callable[[Stop], T]) -> T:
         """Run a job and return its result: at once if `ready`, since it needs no model, else in the worker's queue."""
         return await (run_in_threadpool(job, Stop()) if ready else self.worker.run(request, job))
+
+    async def sweep(self, request: Request) -> Response:
+        from pellucid.documents.sweep import sweep_document
+        from pellucid.runs.patching import run_sweep, sweep_of
+
+        given, session = sweep_of(await self.body(request), self.limits), await self.session()
+        session.registry.require(given.model)
+        model, swept = await self.worker.run(request, lambda stop: run_sweep(session.registry[given.model], given, stop, self.limits))
+        return answer(sweep_document(swept, model.name))
 
     async def switches(self, request: Request) -> Response:
         from pellucid.documents.switch_list import switches_document

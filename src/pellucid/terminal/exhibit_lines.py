@@ -137,6 +137,6 @@ def diagram(p: DiagramPanelDocument, width: int) -> list[Text]:
     cells: list[list[Cell]] = []
     for i in range(most):
         boxes = [s["boxes"][i] if i < len(s["boxes"]) else None for s in p["stacks"]]
-        texts = ["" if b is None else "  " * b["within"] + b["name"] + (f"  {b['note']}" if b["note"] else "") for b in boxes]
+        texts = ["" if b is None else "  " * b["depth"] + b["name"] + (f"  {b['note']}" if b["note"] else "") for b in boxes]
         cells.append([Text(text, TITLE if b and b["marked"] else "") for text, b in zip(texts, boxes, strict=True)])
     return table([titles, *cells], [Column(most=max(16, width // max(1, len(titles)) - 3))] * len(titles), gap=3, indent=2)

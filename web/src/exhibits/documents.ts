@@ -24,7 +24,7 @@ export interface BarPanelDocument {
 export interface BoxDocument {
   name: string;
   note: string;
-  within: number; // how deep it lies
+  depth: number; // how deep it lies
   marked: boolean;
 }
 

@@ -3,7 +3,7 @@
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
 import { Columns, cellOf } from "./columns";
-import type { DifferenceDocument, LensDocument, ReuseDocument, SwitchDocument, TurnsDocument } from "./documents";
+import type { DifferenceDocument, LensDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument } from "./documents";
 import { attributed, type Attribution } from "./lens";
 import type { Measured, Measuring } from "./measured";
 import { recorded, unpacked, type Carried } from "./recorded";
@@ -124,6 +124,12 @@ export const columnsOf = async (run: string): Promise<Carried> => {
 
 export const reuse = (run: string, prompt: string): Promise<ReuseDocument> =>
   json(`runs/${run}/reuse`, { method: "POST", body: JSON.stringify(given(prompt)), headers: { "Content-Type": "application/json" } });
+
+// Cells of the prompt `clean` put into the prompt `changed`, one after another, and a number of each run.
+export async function sweep(model: string, switches: readonly string[], clean: string, changed: string, how: { over: string; by: string; words: readonly [string, string] }): Promise<SweepDocument> {
+  const body = JSON.stringify({ model, clean, changed, over: how.over, by: how.by, ...(how.words[0] === "" ? {} : { metric: how.words }), ...(switches.length > 0 ? { with: switches } : {}) });
+  return json("sweeps", { method: "POST", body, headers: { "Content-Type": "application/json" } });
+}
 
 export const differences = async (run: string, other: string): Promise<DifferenceDocument[]> => (await json<{ tensors: DifferenceDocument[] }>(`runs/${run}/differences?${query({ other })}`)).tensors;
 

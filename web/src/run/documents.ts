@@ -206,6 +206,19 @@ export interface StepDocument {
   tensors: TensorDocument[];
 }
 
+export interface SweepDocument {
+  schema: 1;
+  model: string;
+  metric: string; // name of the number
+  base: number | null; // without a change
+  clean: number | null; // of the run that values are taken from
+  paths: string[]; // tensors, the first axis of the values
+  by: string[]; // letters of the other axes
+  shape: number[];
+  pieces: string[]; // of the changed prompt
+  values: (number | null)[]; // row by row
+}
+
 export interface SwitchDocument {
   path: string; // * stands for the number of a layer
   values: string[]; // that it has, of layers that differ each

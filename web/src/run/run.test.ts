@@ -4,6 +4,7 @@ import { sees, stretch, type Mask } from "../draw/mask";
 import { NOWHERE, read, written } from "../link";
 import { OFF } from "../sampling/stages";
 import * as settings from "../sampling/settings";
+import * as sweeps from "./sweep";
 import { role } from "./role";
 import { attributed, byBlock, total } from "./lens";
 import { blocks, river, split } from "./river";
@@ -176,4 +177,26 @@ it("a share that is not finite is no zero", () => {
 it("an axis may be made of axes, one of them a sum", () => {
   expect(axes({ dims: "(H (K+W)) C" })).toEqual(["(H (K+W))", "C"]);
   expect(axes({ dims: "B T K+R" })).toEqual(["B", "T", "K+R"]);
+});
+
+describe("sweeps", () => {
+  const document = { schema: 1 as const, model: "m", metric: "x", base: 1, clean: 5, paths: ["a", "b"], by: ["H", "T"], shape: [2, 2, 3], pieces: ["x", "y", "z"], values: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, null, -11] };
+  it("has a row for each tensor and each index of the outer axes", () => {
+    expect(sweeps.rows(document)).toEqual([
+      { path: "a", at: [0], values: [1, 2, 3] }, { path: "a", at: [1], values: [4, 5, 6] }, { path: "b", at: [0], values: [7, 8, 9] }, { path: "b", at: [1], values: [10, null, -11] },
+    ]);
+    expect(sweeps.rows({ ...document, by: ["T"], shape: [2, 6] }).map((r) => r.at)).toEqual([[], []]);
+    expect(sweeps.rows({ ...document, paths: ["a"], by: ["H", "K", "T"], shape: [1, 2, 3, 2] }).map((r) => r.at)).toEqual([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);
+  });
+  it("addresses a cell by the axes of its tensor", () => {
+    expect(sweeps.index(["B", "T", "H", "K"], ["H", "T"], [3, 4])).toBe(":,4,3,:");
+  });
+  it("tells how far a number is from the base", () => {
+    expect([1, -11, null, 7].map((x) => sweeps.far(document, x))).toEqual([0, -1, 0, 0.5]);
+  });
+  it("is read from a link only if it is sound", () => {
+    const own = { clean: "p", over: "layers.*.out", by: "T", words: [" a", " b"] as [string, string] };
+    expect(sweeps.read(sweeps.written(own))).toEqual(own);
+    for (const text of ["", "x", "[]", '["p","layers.*.out","t","",""]', '["","a","T","",""]', '["p","a","T","b",""]', '["p",1,"T","",""]']) expect(sweeps.read(text)).toBeUndefined();
+  });
 });
