@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from pellucid.analysis.lens import stream as of_module
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Seen
 
@@ -42,10 +43,7 @@ def on_future(pattern: Tensor) -> list[float]:
 
 def stream(run: Trace) -> list[Seen]:
     """Return the residual stream of a run's first step: what enters the first block, and what leaves each."""
-    first = [s for s in run if s.step == 0 and s.call == 0]
-    outs = [s for s in first if s.path.startswith("layers.") and s.path.count(".") == 2 and s.path.endswith(".out")]
-    entry = [s for s in first if s.path in ("embed", "start")]  # the start where positions or types are added
-    return [*entry[-1:], *outs]
+    return of_module(run.runner.module, [s for s in run if s.step == 0])
 
 
 def largest_gap(a: Tensor, b: Tensor) -> float:

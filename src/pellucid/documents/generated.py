@@ -10,7 +10,7 @@ from typing import Any
 from pellucid.documents.comparison import ComparisonDocument
 from pellucid.documents.definition import definitions, interfaces
 from pellucid.documents.exhibit import ExhibitDocument, ExhibitListDocument
-from pellucid.documents.lens import AttributionDocument, LensDocument
+from pellucid.documents.lens import AttributionDocument, LensDocument, ReadDocument
 from pellucid.documents.prefix_reuse import ReuseDocument
 from pellucid.documents.rotary import TurnsDocument
 from pellucid.documents.run import CandidateDocument, RunDocument, StepDocument
@@ -47,6 +47,7 @@ def files(root: Path) -> dict[Path, str]:
         schemas / "explain.json": written(command_schema("explain", RunDocument)),
         schemas / "exhibit.json": written(command_schema("exhibit", ExhibitDocument)),
         schemas / "heads.json": written(command_schema("heads", HeadsDocument)),
+        schemas / "lens.json": written(command_schema("lens", ReadDocument)),
         schemas / "patch.json": written(command_schema("patch", SweepDocument)),
         schemas / "try.json": written(command_schema("try", ComparisonDocument)),
         api: written(api_schema(json.loads(api.read_text(encoding="utf-8")))),

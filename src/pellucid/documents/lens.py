@@ -10,12 +10,14 @@ from pellucid.analysis.lens import lens
 from pellucid.api.model import Model
 from pellucid.documents.definition import Constraint, Count, Path, Row, RunId
 from pellucid.documents.number import finite
-from pellucid.documents.run import CandidateDocument, candidate
-from pellucid.errors import RequestError
-from pellucid.runs.answers import candidates, tokenizer_of
+from pellucid.documents.run import CandidateDocument, candidate, candidate_of
+from pellucid.errors import RequestError, UseError
+from pellucid.runs.answers import Candidate, candidates, piece_of, tokenizer_of, visible
 from pellucid.runs.execute import full_record
 from pellucid.runs.kept_run import Run
 from pellucid.runs.worker import Stop
+from pellucid.tokenizer.tokenizer import Tokenizer
+from pellucid.tracing import Trace
 from pellucid.watching.watch import Seen
 
 SCHEMA: Final = 1
@@ -37,6 +39,18 @@ class LensDocument(TypedDict):
     run: RunId
     step: Count
     row: Row
+    id: Annotated[Count, "the followed token"]
+    layers: list[LensLayerDocument]
+
+
+class ReadDocument(TypedDict):
+    """The logit lens of one row of a prompt."""
+
+    schema: Literal[1]
+    model: str
+    ids: list[Count]
+    row: int
+    piece: Annotated[str, "of the row"]
     id: Annotated[Count, "the followed token"]
     layers: list[LensLayerDocument]
 
@@ -104,15 +118,32 @@ def lens_document(run: Run, k: int, row: int, id: int | None, top: int, stop: St
     model = model_of(run)
     check_row(run, k, row)
     one, tokenizer = followed(run, k, row, id), tokenizer_of(model)
-    layers: list[LensLayerDocument] = []
-    for path, logits in lens(model, run.trace, k, row, reader(run, stop)):
-        best = logits.argsort(descending=True, stable=True)
-        shown = candidates(tokenizer, logits, [one, *best[:top].tolist()])
-        place = int((best == one).nonzero()[0, 0]) + 1
-        layers.append(
-            {"path": path, "rank": place, "followed": candidate(run, shown[0]), "candidates": [candidate(run, c) for c in shown[1:]]}
-        )
+    read = lens(model, run.trace, k, row, reader(run, stop))
+    layers = [lens_layer(path, logits, one, top, tokenizer, lambda c: candidate(run, c)) for path, logits in read]
     return {"schema": SCHEMA, "run": run.id, "step": k, "row": row, "id": one, "layers": layers}
+
+
+def lens_layer(
+    path: str, logits: Tensor, one: int, top: int, tokenizer: Tokenizer | None, shown: Callable[[Candidate], CandidateDocument]
+) -> LensLayerDocument:
+    """Return what the lens reads after one block: the best `top` of logits [V], and the rank of the token `one`."""
+    best = logits.argsort(descending=True, stable=True)
+    own, *rest = map(shown, candidates(tokenizer, logits, [one, *best[:top].tolist()]))
+    return {"path": path, "rank": int((best == one).nonzero()[0, 0]) + 1, "followed": own, "candidates": rest}
+
+
+def read_document(model: Model, trace: Trace, row: int, id: int | None, top: int) -> ReadDocument:
+    """Return the logit lens of one row of a trace's first step. id: the followed token, by default the row's likeliest.
+
+    A UseError for a row that the prompt does not have.
+    """
+    if not -len(trace.ids) <= row < len(trace.ids):
+        raise UseError("lens.row", found=row, most=len(trace.ids) - 1)
+    tokenizer, read = tokenizer_of(model), lens(model, trace, 0, row)
+    one = int(read[-1][1].argmax()) if id is None else id
+    layers = [lens_layer(path, logits, one, top, tokenizer, lambda c: candidate_of(c.piece, c)) for path, logits in read]
+    piece = visible(piece_of(tokenizer, trace.ids[row]))
+    return {"schema": SCHEMA, "model": model.name, "ids": list(trace.ids), "row": row, "piece": piece, "id": one, "layers": layers}
 
 
 def attribution_document(run: Run, k: int, row: int, id: int | None, stop: Stop) -> AttributionDocument:
