@@ -15,6 +15,7 @@ from pellucid.nn.attention import Attention
 from pellucid.watching import change, tap
 from pellucid.watching import watch as watching
 from pellucid.watching.watch import Records, Seen, Watch, watch
+from pellucid.watching.wrap import wrapped
 from tiny import FAMILIES, far, ids, inputs, serve, swapped, tiny
 
 attend_module, latent_module = sys.modules["pellucid.ops.attend"], sys.modules["pellucid.ops.latent"]
@@ -373,7 +374,7 @@ def test_watches_may_end_in_another_order() -> None:
 def clean(*models: nn.Module) -> bool:
     """Return True if no watch left anything on a module, in this thread or in the process."""
     on_modules = any("forward" in m.__dict__ for model in models for m in model.modules())
-    stale = watching._wrapped or watching.EAGER.watches or watching.EAGER.stance
+    stale = wrapped or watching.EAGER.watches or watching.EAGER.stance
     return not (on_modules or stale or tap.here.watches or tap.here.calls or tap.here.terms) and tap.here.recomputed is None
 
 
@@ -391,8 +392,8 @@ def test_an_exception_leaves_nothing_behind(path: str) -> None:
         model(TOKENS)
     assert model.layers[0].__dict__.pop("forward") is own
     assert clean(model) and torch.equal(model(TOKENS), plain)
-    right = watching._wrap_forwards
-    with swapped(watching, "_wrap_forwards", lambda modules, change: change > 0 and right(modules, change)):
+    right = watching.wrap_forwards
+    with swapped(watching, "wrap_forwards", lambda modules, change: change > 0 and right(modules, change)):
         with pytest.raises(ZeroDivisionError), watch(model, edit={path: boom}):
             model(TOKENS)
         assert not clean(model)

@@ -320,9 +320,9 @@ class PagedCache:
             allocator.open(request, pages.get(window, ()), tokens)
         self.length[request] = tokens
 
-    def fork(self, request: object, new: object) -> None:
-        """Start `new` with the stored tokens of `request`. Both share pages until one of them writes."""
-        n = self.length[request]
+    def fork(self, request: object, new: object, tokens: int | None = None) -> None:
+        """Start `new` with the stored tokens of `request`, or the first `tokens` of them. Both share pages until one of them writes."""
+        n = self.length[request] if tokens is None else tokens
         last = -(-n // self.size)
         pages = {window: a.allocated[request][: last - a.first[request]] for window, a in self.allocators.items()}
         self.begin(new, pages, n)

@@ -8,7 +8,7 @@ A step flattens its requests to B = 1, T = all their rows. Every part works row 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ class Step:
     spans: the rows of each request; empty for a plain batch.  pages: the KV cache that it stores to; None keeps nothing.
     source: the encoder's rows and the Step that made them, where a request is new.  mask: replaces the layers' own, for a prefix say.
     wanted: the rows of T whose logits are returned; None: all.  types: token types [B T]; None: all 0.
+    entry: the first block that runs, and the rows [B T D] that enter it; None: all blocks, from the embedding's rows.
     prompts: the ids of each request's prompt, or of a plain batch's rows [B T], for changes that count from a prompt's end.
     """
 
@@ -36,6 +37,7 @@ class Step:
     mask: Mask | None = None
     wanted: Tensor | None = None
     types: Tensor | None = None
+    entry: tuple[int, Tensor] | None = None
     prompts: Tensor | Mapping[Any, Sequence[int]] | None = None
     kept: dict[Any, Any] = field(default_factory=dict)  # cross attention's memory, where no pages keep it
     once: dict[Any, Any] = field(default_factory=dict)  # what all layers share: angles, the slots of new rows
@@ -57,8 +59,8 @@ class Step:
             start += n
         return Step(torch.cat([torch.arange(n, device=device) for n in lengths])[None], tuple(spans), prompts=prompts)
 
-    @staticmethod
-    def paged(pages: PagedCache, chunks: Mapping[Any, int]) -> "Step":
+    @classmethod
+    def paged(cls, pages: PagedCache, chunks: Mapping[Any, int]) -> Self:
         """Make the step of a flat batch, {request: number of new rows}. Reserves their pages, so that a forward allocates nothing."""
         spans, at, start = [], [], 0
         for request, n in chunks.items():
@@ -67,7 +69,7 @@ class Step:
             spans.append(Span(request, start, start + n, before))
             at.append(torch.arange(before, before + n))
             start += n
-        return Step(torch.cat(at)[None], tuple(spans), pages)
+        return cls(torch.cat(at)[None], tuple(spans), pages)
 
     def prompt(self, request: Any) -> Sequence[int] | None:
         """Return the ids of a request's prompt, or of a row of a plain batch. None if they are unknown."""

@@ -5,6 +5,7 @@ Encoder(tokens [B T], step) -> logits [B T V], or rows [B T D] where it has no h
 EncoderDecoder(source [B S], tokens [B T], step) -> logits [B T V]; its cross attention keeps keys and values of the encoder's rows
 """
 
+from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -49,7 +50,14 @@ class Stack(nn.Module):
         self.embed_norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.embed_norm else None
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """The embedding's rows [B T D] -> the last rows [B T D]."""
+        """The embedding's rows [B T D] -> the last rows [B T D]. A step with an entry brings the rows that enter a later block."""
+        first, x = step.entry or (0, self.enter(x, step))
+        for layer in islice(self.layers, first, None):
+            x = layer(x, step)
+        return self.last_norm(x)
+
+    def enter(self, x: Tensor, step: Step) -> Tensor:
+        """The embedding's rows [B T D] -> the rows that enter the first block."""
         if self.scale is not None:
             x = tap(ops.scaled(x, ops.rounded(self.scale, x.dtype)), "scaled: B T D")
         if self.widen is not None:
@@ -63,9 +71,7 @@ class Stack(nn.Module):
             x = tap(ops.add(x, tap(self.types(types), "types: B T D")), "typed: B T D")
         if self.embed_norm is not None:
             x = tap(self.embed_norm(x), "embed_norm: B T D")
-        for layer in self.layers:
-            x = layer(x, step)
-        return self.last_norm(x)
+        return x
 
     def last_norm(self, x: Tensor) -> Tensor:
         return x if self.norm is None else tap(self.norm(x), "norm: B T D")

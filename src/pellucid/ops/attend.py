@@ -106,7 +106,10 @@ def fits_batched(q: Tensor, kv_cache: KVCache, mask: Mask) -> bool:
     a = kv_cache.batched
     if isinstance(a, ScatteredRows):
         return native.fits_cross_attend(q, a.like, mask)
-    return a is not None and native.fits_attend(q, a.pools, a.tables, a.positions, mask)
+    if a is None:
+        return False
+    with native.any_rows():  # walking the segments would cost more
+        return native.fits_attend(q, a.pools, a.tables, a.positions, mask)
 
 
 def attend_batched(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:

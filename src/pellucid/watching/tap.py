@@ -54,11 +54,10 @@ class Mark:
     names: dict[int, str] = field(default_factory=dict)
 
 
-def put_part(x: Tensor, part: tuple[Any, ...], new: Tensor) -> Tensor:
-    """Return a clone of x with `new` at the index `part`. Its marks say how x was made, for the other rows."""
+def copied(x: Tensor) -> Tensor:
+    """Return a copy of x of which a part is to change. Its marks say how x was made, for the other rows."""
     marks: dict[int, Mark] = x.untyped_storage().__dict__.get("pellucid", {})
     x = x.clone()
-    x[part] = new
     x.untyped_storage().__dict__["pellucid"] = {serial: Mark(m.made, m.flops) for serial, m in marks.items()}
     return x
 

@@ -6,7 +6,6 @@ While any thread watches, every module's forward is wrapped; the wrap leaves by 
 import fnmatch
 import functools
 import itertools
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,22 +23,22 @@ from pellucid.watching.cells import Place
 from pellucid.watching.change import Change, Function, as_changes
 from pellucid.watching.eager import EAGER
 from pellucid.watching.tap import (
-    Call,
     Flops,
     Made,
     Mark,
     Settings,
     Spot,
     Weights,
+    copied,
     here,
     indexed_terms,
     matcher,
     offered,
-    put_part,
     terms_of,
     unwatched,
 )
 from pellucid.watching.terms import Index, Terms
+from pellucid.watching.wrap import wrap_forwards
 
 Edit = Mapping[str, Function] | Iterable[Change] | Change
 Inside = Literal["beside", "listed", "reference"]
@@ -144,6 +143,7 @@ class Watch(Records):
         self.inner: dict[str, None] = {}  # paths inside ops, which are recorded only if they are wanted
         self.given: tuple[tuple[Tensor, ...], tuple[Step, ...]] = (), ()  # the arguments of the running forward: ids and steps
         self.spots: dict[tuple[str, str], Spot] = {}
+        self.patterns, self.by_path = {c.path for c in self.changes}, dict[str, tuple[Change, ...]]()
         self.flops: dict[str, int] = {}
         self.where: dict[nn.Module, list[str]] = {}
         for path, m in model.named_modules(remove_duplicate=False):  # a shared module keeps every path
@@ -152,7 +152,10 @@ class Watch(Records):
 
     def changes_of(self, path: str) -> tuple[Change, ...]:
         """Return the changes of this path, in the order in which they act."""
-        return tuple(c for c in self.changes if fnmatch.fnmatchcase(path, c.path))
+        if path not in self.by_path:
+            hits = {pattern for pattern in self.patterns if fnmatch.fnmatchcase(path, pattern)}
+            self.by_path[path] = tuple(c for c in self.changes if c.path in hits)
+        return self.by_path[path]
 
     def inside_of(self, names: tuple[str, ...]) -> str | None:
         """Return how this watch wants these tensors inside the running op, see `tap.inside`. None if it does not."""
@@ -225,19 +228,28 @@ class Watch(Records):
         spot = self.find_spot(x, label)
         if spot is None or not spot.changes or here.recomputed is not None:
             return x
+        own = False  # x is a copy made here
         for c in spot.changes:
-            x = self.change(x, c, spot, rows)
+            if (changed := self.change(x, c, spot, rows)) is None:
+                continue
+            part, new = changed
+            x, own = (x if own else copied(x), True) if part else (new, False)
+            if part:
+                x[part] = new
         return x
 
     def see(self, x: Tensor, label: str, rows: Tensor | None, edited: bool) -> Tensor:
         """Record one tapped tensor. Returns the tensor that the forward uses: x, or with gradients a leaf of the same values."""
-        if (spot := self.find_spot(x, label)) is None or not (cuts := self.cuts(x, spot.dims, rows)):
+        if (spot := self.find_spot(x, label)) is None:
+            return x
+        cuts = self.cuts(x, spot.dims, rows) if spot.wanted or self.request is not None else None  # of many requests they take long
+        if cuts == []:
             return x
         self.any_seen = True
         mark = self.mark(x.untyped_storage())
         flops, mark.flops = mark.flops, 0
         mark.names[int(x.storage_offset())] = spot.path
-        if not spot.wanted:
+        if not spot.wanted or cuts is None:
             return x
         if self.grad and here.recomputed is None and torch.is_grad_enabled() and x.is_floating_point() and not x.requires_grad:
             x = x.detach().requires_grad_()
@@ -272,19 +284,19 @@ class Watch(Records):
             seen.terms = terms_of(cut) or indexed_terms(terms_of(x), part)
         self.to(seen)
 
-    def change(self, x: Tensor, c: Change, spot: Spot, rows: Tensor | None) -> Tensor:
-        """Return x with the watched rows changed by `c`; x itself if `c` does not act on it in this step."""
+    def change(self, x: Tensor, c: Change, spot: Spot, rows: Tensor | None) -> tuple[Part, Tensor] | None:
+        """Return the index of the rows that `c` may change, and what becomes of them; None if it does not act on x in this step."""
         self.met.add(c)
         request = self.request if c.request is None else c.request
         part = () if request is None else self.part_of_request(x, spot.dims, rows, request)[0]
         if part is None:
-            return x
+            return None
         place = Place(spot.path, here.calls[-1], here.segment, spot.letters, rows, part, self.step)
         new = unwatched(lambda own: c.apply(own, place), (x[part] if part else x).clone())
         if new is None:
-            return x
+            return None
         self.acted.add(c)
-        return put_part(x, part, new) if part else new
+        return part, new
 
     def cuts(self, x: Tensor, dims: str, rows: Tensor | None) -> list[Cut]:
         """Return the parts of x to record: the watched request's, or one for each request of a flat batch, or all of x."""
@@ -326,51 +338,6 @@ def take_gradient(of: "weakref.ref[Seen]", part: tuple[Any, ...], gradient: Tens
         seen.grad = gradient[part] if part else gradient
 
 
-_lock = threading.Lock()
-_wrapped: dict[nn.Module, list[Any]] = {}  # the number of watches, and the instance's own forward, if any, that the wrapper hides
-
-
-def _run_watched(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw: Any) -> Any:
-    """Run in place of `module.forward` while any thread watches it: note the running part, if this thread watches, and call `forward`."""
-    watches, calls, terms = here.watches, here.calls, here.terms
-    if not watches:
-        return forward(*args, **kw)
-    outer = calls[-1] if calls else None
-    paths: dict[Watch, str | None] = {}
-    steps = tuple([a for a in (*args, *kw.values()) if isinstance(a, Step)])
-    for w in watches:
-        options = w.where.get(module)
-        paths[w] = options[0] if options else None
-        if options and len(options) > 1 and outer is not None and (above := outer.path.get(w)):
-            paths[w] = next((p for p in options if p.startswith(above + ".")), options[0])
-        if module is w.model:
-            w.step, w.count, w.given = w.step + 1, {}, (tuple([a for a in args if isinstance(a, Tensor)]), steps)
-    sizes: dict[str, int] = {}
-    if outer is not None:
-        steps = steps or outer.steps
-        sizes = {d: outer.sizes[d] for d in "BT" if d in outer.sizes}
-    here.calls = (*calls, Call(module, paths, sizes, steps))
-    here.terms = terms if calls else {}
-    try:
-        return forward(*args, **kw)
-    finally:
-        here.calls, here.terms = calls, terms
-
-
-def _wrap_forwards(modules: Iterable[nn.Module], change: int) -> None:
-    """Wrap every module's forward at its first watch, and unwrap it when the last watch of any thread ends."""
-    with _lock:
-        for m in modules:
-            if m not in _wrapped:
-                _wrapped[m] = [0, m.__dict__.get("forward")]
-                m.__dict__["forward"] = functools.partial(_run_watched, m, m.forward)
-            _wrapped[m][0] += change
-            if _wrapped[m][0] == 0:
-                _, own = _wrapped.pop(m)
-                del m.__dict__["forward"]
-                m.__dict__.update({} if own is None else {"forward": own})
-
-
 @contextmanager
 def watch(
     model: nn.Module,
@@ -386,11 +353,11 @@ def watch(
     """Record and edit tapped tensors while this thread runs this module. to: called with each record.  The rest: see `pellucid.watch`."""
     w = Watch(getattr(model, "_orig_mod", model), only, keep, edit, grad, request, inside, terms, to)
     with EAGER:
-        _wrap_forwards(w.where, +1)
+        wrap_forwards(w.where, +1)
         here.watches = (*here.watches, w)
         try:
             yield w
         finally:
             here.watches = tuple(x for x in here.watches if x is not w)
-            _wrap_forwards(w.where, -1)
+            wrap_forwards(w.where, -1)
     w.require_matches()
