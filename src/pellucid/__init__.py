@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from pellucid.analysis.heads import heads as heads
     from pellucid.analysis.lens import lens as lens
     from pellucid.api.count import count as count
+    from pellucid.api.metrics import continuation as continuation
     from pellucid.api.model import Model as Model
     from pellucid.api.model import load as load
+    from pellucid.api.noise import noise as noise
     from pellucid.api.sweep import ablate as ablate
     from pellucid.api.sweep import patch as patch
+    from pellucid.api.sweep import sweep as sweep
     from pellucid.api.trace import trace as trace
     from pellucid.api.variant import low_rank as low_rank
     from pellucid.api.variant import variant as variant
@@ -52,6 +55,7 @@ _HOMES = {
     "add": "watching.change",
     "attribution": "analysis.attribution",
     "compare": "analysis.compare",
+    "continuation": "api.metrics",
     "count": "api.count",
     "exhibit": "exhibits.exhibit",
     "first_difference": "analysis.difference",
@@ -61,8 +65,10 @@ _HOMES = {
     "load_trace": "tracing",
     "low_rank": "api.variant",
     "mean": "watching.change",
+    "noise": "api.noise",
     "patch": "api.sweep",
     "put": "watching.change",
+    "sweep": "api.sweep",
     "take": "watching.change",
     "times": "watching.change",
     "trace": "api.trace",
@@ -81,6 +87,7 @@ __all__ = [
     "add",
     "attribution",
     "compare",
+    "continuation",
     "count",
     "exhibit",
     "first_difference",
@@ -90,8 +97,10 @@ __all__ = [
     "load_trace",
     "low_rank",
     "mean",
+    "noise",
     "patch",
     "put",
+    "sweep",
     "take",
     "times",
     "trace",

@@ -28,7 +28,7 @@ from pellucid.notebook import checked
 from pellucid.tokenizer.pieces import find_word
 from pellucid.watching import watch as watching
 from pellucid.watching.cells import Find
-from pellucid.watching.change import as_changes
+from pellucid.watching.change import Change, as_changes
 from pellucid.watching.watch import Edit, Inside, Records, Seen, Watch
 
 INDEX = "index.jsonl"
@@ -324,7 +324,7 @@ def watch(
     module = module_of(model)
     known = aliases(module, getattr(model, "family", None)) if isinstance(module, Decoder | EncoderDecoder) else {}
     only = put((only,) if isinstance(only, str) else only, known)
-    changes = [replace(c, path=path, find=finder(model)) for c in as_changes(edit) for path in put([c.path], known)]
+    (changes,) = resolved(model, [edit], known)
     if to is None:
         with watching.watch(module, only, keep, changes, grad, request, inside, terms) as seen:
             seen.aliases = known
@@ -337,6 +337,19 @@ def watch(
             yield seen
     finally:
         writer.close()
+
+
+def resolved(model: Any, edits: Iterable[Edit | None], known: Mapping[str, tuple[str, ...]] | None = None) -> list[list[Change]]:
+    """Return the changes of each edit by our paths alone, with the function that finds a word in a prompt. known: other names of paths."""
+    module, find, paths = module_of(model), finder(model), dict[str, list[str]]()
+    if known is None:
+        known = aliases(module, getattr(model, "family", None)) if isinstance(module, Decoder | EncoderDecoder) else {}
+    out = []
+    for edit in edits:
+        changes = as_changes(edit)
+        paths |= {c.path: put([c.path], known) for c in changes if c.path not in paths}
+        out.append([replace(c, path=path, find=find) for c in changes for path in paths[c.path]])
+    return out
 
 
 def module_of(model: Any) -> nn.Module:

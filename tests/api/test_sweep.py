@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ import torch
 from torch import Tensor
 
 import pellucid
-from pellucid import ablate, heads, patch, zero
+from pellucid import ablate, add, continuation, heads, noise, patch, put, sweep, take, without, zero
 from pellucid.api import sweep as sweeping
 from pellucid.api.model import Model, specimens
 from pellucid.api.sweep import Sweep
 from pellucid.commands import main
+from pellucid.engine import forks as forking
 from pellucid.errors import PellucidError
 from pellucid.ops.sampling.stages import logprobs
+from pellucid.watching.change import Change
 from tiny import swapped
 
 FRANCE, JAPAN = "The capital of France is", "The capital of Japan is"
@@ -64,26 +67,29 @@ def test_each_cell_is_its_lone_run(name: str) -> None:
         assert float((s.values - s.base).abs().max()) > 1e-3
 
 
-def one_further(path: str, dims: Any, by: Any, rows: Tensor, at: Tensor, cells: Tensor, right: Any = sweeping.cells_of_rows) -> Any:
-    """A mutant: the next trial's cells."""
-    return right(path, dims, by, rows, at.roll(1, 0), cells)
+def one_further(path: str, other: Any, source: Any = None, right: Any = sweeping.take, **at: int) -> Change:
+    """A mutant: the cells of the head before."""
+    return right(path, other, {**at, "H": max(at["H"] - 1, 0)}, **at)  # type: ignore[no-any-return]
 
 
-def neighbours(path: str, dims: Any, by: Any, rows: Tensor, at: Tensor, cells: Tensor, right: Any = sweeping.cells_of_rows) -> Any:
-    """A mutant: the cells are put into another trial's row."""
-    return right(path, dims, by, rows.roll(1), at, cells)
+def moved_on(model: Model, forks: Any, trials: Any, measure: Any, right: Any = sweeping.numbers) -> Tensor:
+    """A mutant: each trial's number is its neighbour's."""
+    return right(model, forks, trials, measure).roll(1)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("mutant", [one_further, neighbours])
-def test_mutants_are_seen(model: Model, mutant: Any) -> None:
-    with swapped(SWEEP, "cells_of_rows", mutant):
+@pytest.mark.parametrize("mutant", [("take", one_further), ("numbers", moved_on)])
+def test_mutants_are_seen(model: Model, mutant: tuple[str, Any]) -> None:
+    with swapped(SWEEP, *mutant):
         s = patch(model, FRANCE, JAPAN, "layers.*.attn.z", "H,T", (" Paris", " Tokyo"))
-    assert apart(s, difference(model, (" Paris", " Tokyo"))) > 1e-3
+    assert s.values.shape == (4, 4, 5)
+    alone = {(path, *at.values()): s.again([take(path, pellucid.trace(model, FRANCE, only=path), **at)]) for path, at, _ in s.best(4)}  # type: ignore[arg-type]
+    number = difference(model, (" Paris", " Tokyo"))
+    assert max(abs(value - float(number(alone[path, *at.values()].last_logits()[None]))) for path, at, value in s.best(4)) > 1e-3
 
 
 def test_batches_of_any_size(model: Model) -> None:
     every_row = patch(model, FRANCE, JAPAN, "layers.*.attn.z", "H T", " Paris")
-    with swapped(SWEEP, "ROWS", 15):
+    with swapped(forking, "ROWS", 15):
         assert float((patch(model, FRANCE, JAPAN, "layers.*.attn.z", "H T", " Paris").values - every_row.values).abs().max()) < 1e-10
     token = model.tokenizer.encode(" Paris")[0]
     assert apart(every_row, lambda logits: logprobs(logits)[:, token]) < 1e-10
@@ -146,8 +152,15 @@ REFUSED: dict[str, tuple[Callable[[Model], object], str]] = {
     "no tensor": (lambda m: patch(m, FRANCE, JAPAN, "layers.*.oot", "T", " Paris"), "nearest: layers.0.out"),
     "two tokens": (lambda m: patch(m, FRANCE, JAPAN, "layers.*.out", "T", " Paris is"), " Paris| is"),
     "three words": (lambda m: patch(m, FRANCE, JAPAN, "layers.*.out", "T", (" a", " b", " c")), "two words"),  # type: ignore[arg-type]
-    "how": (lambda m: ablate(m, FRANCE, "layers.*.out", "D", "median"), "zero or mean"),  # type: ignore[arg-type]
+    "how": (lambda m: ablate(m, FRANCE, "layers.*.out", "D", "median"), "zero, mean, resample"),  # type: ignore[arg-type]
     "by position": (lambda m: ablate(m, FRANCE, "layers.*.out", "T"), "other than T"),
+    "resample": (lambda m: ablate(m, FRANCE, "layers.*.out", "D", "resample"), "at least two"),
+    "draws": (lambda m: noise("France", draws=0), "whole number from 1"),
+    "no such word": (lambda m: patch(m, FRANCE, noise("Peru"), "layers.*.out", "T", " Paris"), "Peru"),
+    "no such trial": (lambda m: sweep(m, FRANCE, {"a": zero("layers.0.ffn")}, " Paris").run("b"), "it has 'a'"),
+    "no change": (lambda m: sweep(m, FRANCE, {"a": "layers.0.ffn"}, " Paris"), "str"),  # type: ignore[dict-item]
+    "no continuation": (lambda m: sweep(m, FRANCE, {}, continuation("")), "at least one token"),
+    "no loss": (lambda m: sweep(m, "The", {}, "loss"), "at least two tokens"),
     "no text": (lambda m: ablate(m, [], "layers.*.out", "D"), "at least one text"),
     "an encoder": (lambda m: heads(pellucid.load("pellucid/capitals-bert")), "no decoder"),
     "too long": (lambda m: heads(m, length=4000), "2 to"),
@@ -189,3 +202,115 @@ def test_a_sweep_of_silenced_heads_finds_the_ones_that_matter(model: Model) -> N
     token = model.tokenizer.encode(" Paris")[0]
     lone = pellucid.trace(model, FRANCE, edit=[zero(path, **at)])  # type: ignore[arg-type]
     assert value == pytest.approx(float(lone.last_logits().log_softmax(-1)[token]), abs=1e-10)
+
+
+def near(path: str, **at: Any) -> Change:
+    """A change of a test's own."""
+    return add(path, 0.5, **at)
+
+
+KINDS: dict[str, Callable[[Tensor, Tensor, list[int]], float]] = {
+    "kl": lambda x, base, ids: float((base[-1].softmax(-1) * (base[-1].log_softmax(-1) - x[-1].log_softmax(-1))).sum()),
+    "loss": lambda x, base, ids: -float(x.log_softmax(-1)[range(len(ids) - 1), ids[1:]].mean()),
+}
+
+
+@pytest.mark.parametrize("metric", KINDS)
+def test_trials_of_any_changes(model: Model, metric: str) -> None:
+    """Mixtures of changes, with words and positions from the end, each the number of its lone run."""
+    other = pellucid.trace(model, JAPAN)
+    trials: dict[Any, Any] = {
+        "head": zero("layers.1.attn.z", H=1), ("a", 2): [put("embed", 0.0, T="France"), add("layers.2.out", 1.0, T=-1)],
+        3: [take("layers.0.out", other, T=3), zero("layers.*.ffn", T=-2)], "nothing": [], "hooks": zero("blocks.1.attn.hook_z", H=1),
+    }  # fmt: skip
+    s = sweep(model, FRANCE, trials, metric)
+    assert list(s.values) == list(trials) and s.metric in ("KL", "loss")
+    base = pellucid.trace(model, FRANCE)
+    logits = base.all("logits")[0].value[0]
+    assert s.base == pytest.approx(KINDS[metric](logits, logits, base.ids), abs=1e-10) == s.values["nothing"]
+    for key in trials:
+        own = s.run(key).all("logits")[0].value[0]
+        assert s.values[key] == pytest.approx(KINDS[metric](own, logits, base.ids), abs=1e-10)
+    assert s.values["head"] == pytest.approx(s.values["hooks"], abs=1e-12) != s.base
+    assert s.best(1)[0][0] == max(trials, key=lambda key: abs(s.values[key] - s.base))
+
+
+@pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-prefix", "pellucid/capitals-t5"])
+def test_words_of_several_tokens(name: str) -> None:
+    """Their number is the sum over their tokens, each after those before it, and T counts the prompt's tokens."""
+    model, words = pellucid.load(name, dtype="float64"), " New Delhi, which"
+    own = model.tokenizer.encode(words, special=False)
+    stack = "decoder." if name.endswith("t5") else ""
+    changes = [zero(f"{stack}layers.1.ffn", T=-1), zero(f"{stack}layers.0.attn.z", H=1)]
+    s = sweep(model, FRANCE, {"a": changes, "b": []}, continuation(words))
+    ids = model.ids(FRANCE)
+    start = [model.config.starts] if model.config.starts is not None else ids
+    tokens = torch.tensor([[*start, *own[:-1]]])
+    arguments = (torch.tensor([ids]), tokens) if stack else (tokens,)
+    edit = [zero(f"{stack}layers.1.ffn", T=len(start) - 1), changes[1]]
+    with torch.no_grad(), pellucid.watch(model, only=(), edit=edit):
+        logits = model(*arguments, **({"prefix": len(ids)} if model.config.prefix else {}))[0, len(start) - 1 :]
+    assert len(own) > 2
+    assert s.values["a"] == pytest.approx(float(logits.log_softmax(-1)[range(len(own)), own].sum()), abs=1e-10) != s.base == s.values["b"]
+
+
+@pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-t5", "pellucid/capitals-bert"])
+def test_causal_tracing(name: str) -> None:
+    """Each number is the mean over draws of a noisy run with the clean run's cells put back; a seed gives the same noise."""
+    model = pellucid.load(name, dtype="float64")
+    word, stack = WORDS.get(name, (" Paris",))[0], "encoder." if name.endswith("t5") else ""
+    prompt = FRANCE + (" ___ ." if "bert" in name else "")
+    corrupted = noise("France", 3.0, draws=3, seed=5)
+    s = patch(model, prompt, corrupted, f"{stack}layers.[02].out", "T", word)
+    token, source = model.tokenizer.encode(word, special=False)[0], pellucid.trace(model, prompt)
+    table = model.module.embed.weight
+    (first, *others) = corrupted.changes(model, source.ids)
+    with pellucid.watch(model, only=first.path, edit=[first]) as seen, torch.no_grad():
+        ids = torch.tensor([source.ids])
+        model(ids, ids[:, :1]) if stack else model(ids)
+    by = seen[first.path].value - source.all(first.path)[0].value
+    (at,) = {int(t) for t in by.abs().sum(-1)[0].nonzero()}
+    assert model.tokenizer.pieces(source.ids)[at].text.strip() == "France"
+    assert float(by[0, at].std() / table.std()) == pytest.approx(3.0, rel=0.3)
+
+    def answer(edit: list[Change]) -> float:
+        run = pellucid.trace(model, prompt, edit=edit)
+        return float(logprobs(run.last_logits(row=run.blanks[0] if run.blanks else -1))[token])
+
+    assert s.base == pytest.approx(sum(answer([one]) for one in (first, *others)) / 3, abs=1e-10)
+    assert s.clean == pytest.approx(answer([]), abs=1e-10)
+    for path, place, value in s.best(3):
+        alone = [answer([one, take(path, source, **place)]) for one in (first, *others)]  # type: ignore[arg-type]
+        assert value == pytest.approx(sum(alone) / 3, abs=1e-10)
+        assert float(logprobs(s.run(path, **place).last_logits(row=row_of(s)))[token]) == pytest.approx(alone[0], abs=1e-10)
+    assert torch.equal(patch(model, prompt, corrupted, f"{stack}layers.[02].out", "T", word).values, s.values)
+    assert patch(model, prompt, noise("France", draws=3, seed=6), f"{stack}layers.0.out", "T", word).base != s.base
+
+
+def test_ablating_by_other_texts_and_by_directions(model: Model) -> None:
+    texts = [f"The capital of {x} is {y}." for x, y in (("France", "Paris"), ("Japan", "Tokyo"), ("Italy", "Rome"))]
+    runs, v = [pellucid.trace(model, text) for text in texts], torch.arange(32.0).double().sin()
+
+    def mean_loss(changes: list[Change]) -> float:
+        out = 0.0
+        for run, change in zip(runs, changes, strict=True):
+            with pellucid.watch(model, only=(), edit=[change]):
+                out -= float(model.logprobs(torch.tensor([run.ids])).mean()) / len(runs)
+        return out
+
+    path = "layers.0.attn.z"
+    s = ablate(model, texts, path, "H", partial(without, direction=v))
+    assert float(s.values[0, 3]) == pytest.approx(mean_loss([without(path, v, H=3)] * 3), abs=1e-10)
+    assert float(ablate(model, texts, path, "H", near).values[0, 2]) == pytest.approx(mean_loss([add(path, 0.5, H=2)] * 3), abs=1e-10)
+    given = {tuple(ablate(model, texts, path, "H", "resample", seed=seed).values[0].tolist()) for seed in range(4)}
+    options = [[take(path, runs[j], H=3) for j in others] for others in ((a, b, c) for a in (1, 2) for b in (0, 2) for c in (0, 1))]
+    known = [mean_loss(changes) for changes in options]
+    assert len(given) > 1 and all(min(abs(numbers[3] - x) for x in known) < 1e-10 for numbers in given)
+    assert torch.equal(*(ablate(model, texts, path, "H", "resample", seed=1).values for _ in range(2)))
+
+
+def test_deterministic_sweeps_have_the_bits_of_lone_runs() -> None:
+    model = pellucid.load("pellucid/capitals", dtype="float32")
+    number = difference(model, (" Paris", " Tokyo"))
+    s = patch(model, FRANCE, JAPAN, "layers.[13].attn.z", "H T", (" Paris", " Tokyo"), deterministic=True)
+    assert apart(s, number) == 0.0

@@ -12,10 +12,9 @@ from pellucid import ops
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.nn.attention import Attention
-from pellucid.watching import change, tap
+from pellucid.watching import change, tap, wrap
 from pellucid.watching import watch as watching
 from pellucid.watching.watch import Records, Seen, Watch, watch
-from pellucid.watching.wrap import wrapped
 from tiny import FAMILIES, far, ids, inputs, serve, swapped, tiny
 
 attend_module, latent_module = sys.modules["pellucid.ops.attend"], sys.modules["pellucid.ops.latent"]
@@ -374,7 +373,7 @@ def test_watches_may_end_in_another_order() -> None:
 def clean(*models: nn.Module) -> bool:
     """Return True if no watch left anything on a module, in this thread or in the process."""
     on_modules = any("forward" in m.__dict__ for model in models for m in model.modules())
-    stale = wrapped or watching.EAGER.watches or watching.EAGER.stance
+    stale = wrap.wrapped or watching.EAGER.watches or watching.EAGER.stance
     return not (on_modules or stale or tap.here.watches or tap.here.calls or tap.here.terms) and tap.here.recomputed is None
 
 

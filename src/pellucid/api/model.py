@@ -103,12 +103,14 @@ class Model(Placed, Adapting, Shown):
         prefix: int | None = None,
         types: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        rows: int | Sequence[int] | None = None,
     ) -> Tensor:
         """ids LongTensor [B T] -> logits [B T V]; of an encoder-decoder, source ids and target ids -> logits of the target.
 
         An encoder without a head gives its last rows [B T D].  padding: [B T], 0 where a row has no token, as
         transformers' attention_mask, which is another name for it.  types: token types [B T].
         prefix: the number of first tokens with bidirectional attention; None is all of them for a prefix model.
+        rows: only these rows' logits [B N V], -1 for the last token's; None: all.
         """
         self.check(ids)
         padding = self.padding_of(ids, padding, attention_mask)
@@ -120,11 +122,25 @@ class Model(Placed, Adapting, Shown):
         if isinstance(self.module, Decoder):
             if target_ids is not None:
                 raise UseError("model.target", model=self.name)
-            return self.module(ids, Step.plain(ids, padding, mask, types))  # type: ignore[no-any-return]
+            step = Step.plain(ids, padding, mask, types)
+            step.wanted = self.rows_of(rows, ids)
+            out: Tensor = self.module(ids, step)
+            return out if self.config.head or step.wanted is None else out[:, step.wanted]
         if target_ids is None:
             raise UseError("model.source", model=self.name)
         self.check(target_ids)
-        return self.module(ids, target_ids, None, Step.plain(ids, padding, mask))  # type: ignore[no-any-return]
+        step = Step.plain(target_ids)
+        step.wanted = self.rows_of(rows, target_ids)
+        return self.module(ids, target_ids, step, Step.plain(ids, padding, mask))  # type: ignore[no-any-return]
+
+    def rows_of(self, rows: int | Sequence[int] | None, ids: Tensor) -> Tensor | None:
+        """Return the numbers of rows of ids [B T], counted from the first. A UseError for one that ids do not have."""
+        if rows is None:
+            return None
+        wanted, most = [rows] if isinstance(rows, int) else list(rows), ids.shape[1]
+        if not wanted or not all(type(r) is int and -most <= r < most for r in wanted):
+            raise UseError("model.rows", found=rows, least=-most, most=most - 1)
+        return torch.tensor([r % most for r in wanted], device=ids.device)
 
     def check(self, ids: Tensor) -> None:
         """Raise a UseError unless ids are a LongTensor [B T] within the vocabulary, no longer than learned positions."""

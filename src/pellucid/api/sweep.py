@@ -1,4 +1,4 @@
-"""Sweeps: one number of a run under each of many changes. The runs are rows of common batches, and each can be run again alone.
+"""Sweeps: one number of a run under each of many changes. The runs are forks of one, and each can be run again alone.
 
 s = patch(model, "The capital of France is", "The capital of Japan is", over="layers.*.attn.z", by="H T", metric=(" Paris", " Tokyo"))
 s.values                       # [path H T]
@@ -6,33 +6,32 @@ s.run("layers.3.attn.z", H=1, T=4)
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from pellucid.api.metrics import Measure, Metric, measured, pieces
 from pellucid.api.model import Model
+from pellucid.api.noise import Noise
 from pellucid.api.trace import trace
-from pellucid.batch.mask import prefix
-from pellucid.batch.step import Step
+from pellucid.engine.forks import Forks
 from pellucid.errors import TraceError, UseError
-from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.notebook import checked
-from pellucid.ops.sampling.stages import logprobs
-from pellucid.tracing import Trace, watch
-from pellucid.watching.change import Cells, Change, mean, take, zero
+from pellucid.ops import native
+from pellucid.tracing import Trace, resolved
+from pellucid.watching.change import Averages, Change, as_changes, mean, take, zero
 from pellucid.watching.watch import Records, Seen
 
-ROWS = 2048  # of one batch: trials times tokens
-Metric = str | tuple[str, str] | Callable[[Tensor], Tensor]
-How = Literal["zero", "mean"]
+How = Literal["zero", "mean", "resample"] | Callable[..., Change]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One change of a sweep: the tensor, and the index of each axis that the sweep goes over."""
+    """One change of a grid: the tensor, and the index of each axis that the sweep goes over."""
 
     path: str
     at: tuple[int, ...]
@@ -63,80 +62,186 @@ class Sweep:
         return [(self.paths[path], dict(zip(self.by, at, strict=True)), float(self.values[path, *at])) for path, *at in rows]
 
     def run(self, path: str, **at: int) -> Trace:
-        """Run one change alone, with every tensor recorded. A UseError for a path or an axis that the sweep does not go over."""
+        """Run one change alone, with every tensor recorded; of noise the first draw, of texts the first.
+
+        A UseError for a path or an axis that the sweep does not go over.
+        """
         if path not in self.paths or set(at) != set(self.by):
             raise UseError("sweep.cell", found=", ".join([path, *at]), paths=", ".join(self.paths[:4]), by=", ".join(self.by))
         return self.again([self.change(Trial(path, tuple(at[letter] for letter in self.by)))])
 
 
+@dataclass(eq=False)
+class KeyedSweep:
+    """One number under the changes of each trial. values: {key: number}.  base: the number without a change.
+
+    metric: the number's name.  pieces: of the prompt.
+    """
+
+    values: dict[Any, float]
+    base: float
+    metric: str
+    pieces: list[str]
+    trials: dict[Any, list[Change]] = field(repr=False)
+    again: Callable[[Sequence[Change]], Trace] = field(repr=False)
+
+    def best(self, count: int = 5) -> list[tuple[Any, float]]:
+        """Return the trials that move the number furthest from the base: (key, number)."""
+        return sorted(self.values.items(), key=lambda each: -abs(each[1] - self.base))[:count]
+
+    def run(self, key: Hashable) -> Trace:
+        """Run one trial alone, with every tensor recorded. A UseError for a key that the sweep does not have."""
+        if key not in self.trials:
+            raise UseError("sweep.key", found=repr(key), keys=", ".join(map(repr, list(self.trials)[:4])))
+        return self.again(self.trials[key])
+
+
 @checked
-def patch(model: Model, clean: str | Sequence[int], corrupted: str | Sequence[int], over: str, by: str, metric: Metric) -> Sweep:
+def sweep(
+    model: Model,
+    prompt: str | Sequence[int],
+    trials: Mapping[Any, Change | Sequence[Change]],
+    metric: Metric,
+    deterministic: bool = False,
+) -> KeyedSweep:
+    """Run a prompt once under the changes of each trial, {key: changes of any kind}, and return the number of each.
+
+    metric: two words, whose logits are subtracted; a word, for its log-probability; `continuation(words)`; "kl", the divergence of the
+    answer from the answer without a change; "loss", the mean negative log-probability of the prompt's own tokens after the first, in
+    nats; or f(logits [n V]) -> [n].  deterministic: each number has the bits of its lone run; see Engine.of.
+    """
+    ids, own = ids_of(model, prompt), {key: as_changes(changes) for key, changes in trials.items()}
+    measure = measured(model, metric, ids)
+    forks = fork(model, ids, measure, deterministic=deterministic)
+    values = dict(zip(own, numbers(model, forks, list(own.values()), measure).tolist(), strict=True))
+    base = float(measure.number(forks.logits[None], forks.logits))
+    return KeyedSweep(values, base, measure.name, pieces(model, ids), own, again(model, ids, deterministic=deterministic))
+
+
+@checked
+def patch(
+    model: Model,
+    clean: str | Sequence[int],
+    corrupted: str | Sequence[int] | Noise,
+    over: str,
+    by: str,
+    metric: Metric,
+    deterministic: bool = False,
+) -> Sweep:
     """Put cells of the run of `clean` into the run of `corrupted`, one trial for each index along `by`, and return the number of each.
 
-    over: paths of tensors, with `*`.  by: axis letters, "H T".  metric: two words, whose logits are subtracted; a word, for its
-    log-probability; or f(logits [n V]) -> [n].  A UseError if the prompts have not as many tokens.
+    corrupted: another prompt of as many tokens, or `noise(word)` on the embeddings of the same.  over: paths of tensors, with `*`.
+    by: axis letters, "H T".  metric, deterministic: as in `sweep`.
     """
-    source = trace(model, clean, only=over)
-    other = ids_of(model, corrupted)
+    with kernels(deterministic):
+        source = trace(model, clean, only=over)
+    edits: list[list[Change]] = [[]]
+    if isinstance(corrupted, Noise):
+        other, edits = source.ids, [[change] for change in corrupted.changes(model, source.ids)]
+    else:
+        other = ids_of(model, corrupted)
     if len(source.ids) != len(other):
         raise UseError("sweep.lengths", clean="|".join(pieces(model, source.ids)), corrupted="|".join(pieces(model, other)))
     records = swept(source, by)
-    measure, name = measured(model, metric)
-    values = {s.path: s.value for s in records}
+    measure = measured(model, metric, other)
     trials = trials_of(records, by)
-    dims = {s.path: s.dims.split() for s in records}
-    numbers = [measure(x) for x in batches(model, other, trials, letters(by), dims, values)]
-    shape = len(records), *sizes(records[0], by)
-    base, clean_number = (float(measure(last_logits(model, [ids], [])[:, 0])) for ids in (other, source.ids))
 
     def change(trial: Trial) -> Change:
         at: dict[str, Any] = dict(zip(letters(by), trial.at, strict=True))
         return take(trial.path, source, **at)
 
-    def again(changes: Sequence[Change]) -> Trace:
-        return trace(model, other, edit=changes)
-
-    table = torch.cat(numbers).double().reshape(shape)
-    return Sweep(table, [s.path for s in records], letters(by), base, clean_number, name, pieces(model, other), change, again)
+    table, base, clean_number = torch.zeros(()), 0.0, 0.0
+    unchanged = fork(model, source.ids, measured(model, metric, source.ids), deterministic=deterministic).logits
+    for edit in edits:
+        forks = fork(model, other, measure, edit, deterministic)
+        table = table + numbers(model, forks, [[change(trial)] for trial in trials], measure) / len(edits)
+        base += float(measure.number(forks.logits[None], forks.logits)) / len(edits)
+        clean_number += float(measure.number(unchanged[None], forks.logits)) / len(edits)
+    table = table.reshape(len(records), *sizes(records[0], by))
+    run = again(model, other, edits[0], deterministic)
+    return Sweep(table, [s.path for s in records], letters(by), base, clean_number, measure.name, pieces(model, other), change, run)
 
 
 @checked
-def ablate(model: Model, texts: str | Sequence[str], over: str, by: str, how: How = "zero", metric: Metric | None = None) -> Sweep:
-    """Set cells to zero, or to their mean over all texts and positions, one trial for each index along `by`; return the mean over texts.
+def ablate(
+    model: Model,
+    texts: str | Sequence[str],
+    over: str,
+    by: str,
+    how: How = "zero",
+    metric: Metric = "loss",
+    seed: int = 0,
+    deterministic: bool = False,
+) -> Sweep:
+    """Take out what cells say, one trial for each index along `by`, and return the mean number over texts.
 
-    metric: as in `patch`; by default the loss, the mean negative log-probability of a text's own tokens after the first, in nats.
+    how: "zero"; "mean", of the cells over all texts and positions; "resample", the cells of another text, chosen by `seed`; or a
+    function (path, **at) -> Change, such as `functools.partial(without, direction=v)`.  metric, deterministic: as in `sweep`.
     """
-    if how not in ("zero", "mean"):
+    if how not in ("zero", "mean", "resample") and not callable(how):
         raise UseError("sweep.how", found=repr(how))
     prompts = [ids_of(model, text) for text in ([texts] if isinstance(texts, str) else texts)]
     if not prompts or "T" in letters(by):
         raise UseError("sweep.texts", found=len(prompts), by=by)
-    if metric is None and (type(model.module) is not Decoder or any(len(ids) < 2 for ids in prompts)):
-        raise UseError("sweep.loss", model=model.name)
-    measure, name = measured(model, metric) if metric is not None else (None, "loss")
-    runs = [trace(model, ids, only=over) for ids in prompts]
+    if how == "resample" and len(prompts) < 2:
+        raise UseError("sweep.resample", found=len(prompts))
+    measures = [measured(model, metric, ids) for ids in prompts]
+    with kernels(deterministic):
+        runs = [trace(model, ids, only=over) for ids in prompts]
     everything = Records()
     everything.seen = [s for run in runs for s in run]
-    total, bases = torch.zeros(()), list[float]()
+    averages = Averages(everything)
+    draw = torch.Generator().manual_seed(seed)
+    others = [(i + 1 + int(torch.randint(len(runs) - 1, (), generator=draw))) % len(runs) if runs[1:] else i for i in range(len(runs))]
     records = swept(runs[0], by)
-    dims, trials = {s.path: s.dims.split() for s in records}, trials_of(records, by)
-    for ids, run in zip(prompts, runs, strict=True):
-        cells = {s.path: torch.zeros_like(s.value) if how == "zero" else averaged(everything, s) for s in swept(run, by)}
-        every_row = measure is None
-        numbers = [measure(x) if measure else loss(x, ids) for x in batches(model, ids, trials, letters(by), dims, cells, every_row)]
-        plain = last_logits(model, [ids], [], every_row)
-        bases.append(float(measure(plain[:, 0]) if measure else loss(plain, ids)))
-        total = total + torch.cat(numbers).double() / len(prompts)
+    trials = trials_of(records, by)
 
-    def change(trial: Trial) -> Change:
-        at = dict(zip(letters(by), trial.at, strict=True))
-        return zero(trial.path, **at) if how == "zero" else mean(trial.path, everything, **at)
+    def change(trial: Trial, text: int = 0) -> Change:
+        at: dict[str, Any] = dict(zip(letters(by), trial.at, strict=True))
+        if callable(how):
+            return how(trial.path, **at)
+        if how == "resample":
+            return take(trial.path, runs[others[text]], **at)
+        return zero(trial.path, **at) if how == "zero" else mean(trial.path, averages, **at)
 
-    def again(changes: Sequence[Change]) -> Trace:
-        return trace(model, prompts[0], edit=changes)
+    total, base = torch.zeros(()), 0.0
+    for text, (ids, measure) in enumerate(zip(prompts, measures, strict=True)):
+        forks = fork(model, ids, measure, deterministic=deterministic)
+        total = total + numbers(model, forks, [[change(trial, text)] for trial in trials], measure) / len(prompts)
+        base += float(measure.number(forks.logits[None], forks.logits)) / len(prompts)
+    table = total.reshape(len(records), *sizes(records[0], by))
+    paths, run = [s.path for s in records], again(model, prompts[0], deterministic=deterministic)
+    return Sweep(table, paths, letters(by), base, None, measures[0].name, pieces(model, prompts[0]), change, run)
 
-    shape, base = (len(records), *sizes(records[0], by)), sum(bases) / len(bases)
-    return Sweep(total.reshape(shape), [s.path for s in records], letters(by), base, None, name, pieces(model, prompts[0]), change, again)
+
+def kernels(deterministic: bool) -> Any:
+    """Return the context in which a row has the same bits in any batch, or one that changes nothing."""
+    return native.any_rows() if deterministic else nullcontext()
+
+
+def again(
+    model: Model, ids: Sequence[int], edit: Sequence[Change] = (), deterministic: bool = False
+) -> Callable[[Sequence[Change]], Trace]:
+    """Return the function that runs these ids under `edit` and more changes, with every tensor recorded."""
+
+    def run(changes: Sequence[Change]) -> Trace:
+        with kernels(deterministic):
+            return trace(model, ids, edit=[*edit, *changes])
+
+    return run
+
+
+def fork(model: Model, ids: Sequence[int], measure: Measure, edit: Sequence[Change] = (), deterministic: bool = False) -> Forks:
+    """Run ids once, for forks that a measure can tell apart. edit: changes of that run and of every fork."""
+    return Forks(model.module, measure.text(model, ids), resolved(model, [edit])[0], deterministic)
+
+
+def numbers(model: Model, forks: Forks, trials: Sequence[Sequence[Change]], measure: Measure) -> Tensor:
+    """Return the number of each trial [trials] in float64."""
+    out = torch.zeros(len(trials), dtype=torch.float64)
+    for which, logits in forks.run(resolved(model, trials)):
+        out[which] = measure.number(logits, forks.logits).to(out)
+    return out
 
 
 def letters(by: str) -> tuple[str, ...]:
@@ -165,91 +270,9 @@ def trials_of(records: Sequence[Seen], by: str) -> list[Trial]:
     return [Trial(s.path, at) for s in records for at in itertools.product(*map(range, sizes(s, by)))]
 
 
-def batches(
-    model: Model, ids: Sequence[int], trials: Sequence[Trial], by: tuple[str, ...], dims: Mapping[str, list[str]],
-    cells: Mapping[str, Tensor], every_row: bool = False,
-) -> Iterator[Tensor]:  # fmt: skip
-    """Yield the logits [n V] of the answering row of each trial, or with `every_row` of every row [n T V], a batch at a time.
-
-    cells: {path: a tensor of one text, whose cells the trials take}.
-    """
-    count = max(1, ROWS // len(ids))
-    for first in range(0, len(trials), count):
-        group = trials[first : first + count]
-        edits = []
-        for path in dict.fromkeys(t.path for t in group):
-            rows = torch.tensor([n for n, t in enumerate(group) if t.path == path])
-            at = torch.tensor([t.at for t in group if t.path == path])
-            edits.append(cells_of_rows(path, dims[path], by, rows, at, cells[path]))
-        logits = last_logits(model, [ids] * len(group), edits, every_row)
-        yield logits if every_row else logits[:, 0]
-
-
-def cells_of_rows(path: str, dims: list[str], by: tuple[str, ...], rows: Tensor, at: Tensor, cells: Tensor) -> Change:
-    """Return the change that gives each row of a batch its own cells. rows: of the trials.  at: [n, axes of by]."""
-    own: dict[str, Any] = {letter: at[:, k] for k, letter in enumerate(by)}
-    index = tuple(rows if d == "B" else own.get(d, slice(None)) for d in dims)
-    source = tuple(torch.zeros_like(rows) if d == "B" else own.get(d, slice(None)) for d in dims)
-
-    def become(x: Tensor, which: object) -> Tensor:
-        x[index] = cells[source].to(x)
-        return x
-
-    return Change(path, become, path)
-
-
-def last_logits(model: Model, texts: Sequence[Sequence[int]], edit: Sequence[Change], every_row: bool = False) -> Tensor:
-    """Return the logits of the answering row of each text [n 1 V], with `every_row` of every row [n T V]. Texts are equally long."""
-    ids = torch.tensor(texts, device=model.device)
-    model.check(ids)
-    step = Step.plain(ids, mask=prefix(ids.shape[1]) if model.config.prefix and not every_row else None)
-    blanks = model.blanks(texts[0])
-    step.wanted = None if every_row else torch.tensor([blanks[0] if blanks else ids.shape[1] - 1], device=ids.device)
-    with torch.no_grad(), watch(model, only=(), edit=edit):
-        if isinstance(model.module, Decoder):
-            return model.module(ids, step)  # type: ignore[no-any-return]
-        assert isinstance(model.module, EncoderDecoder) and model.config.starts is not None
-        return model.module(ids, torch.full((len(ids), 1), model.config.starts, device=ids.device))  # type: ignore[no-any-return]
-
-
-def measured(model: Model, metric: Metric) -> tuple[Callable[[Tensor], Tensor], str]:
-    """Return the function from logits [n V] to numbers [n], and its name. A UseError for a word that is not one token."""
-    if callable(metric):
-        return metric, getattr(metric, "__name__", "number")
-    words = [metric] if isinstance(metric, str) else list(metric)
-    if len(words) not in (1, 2):
-        raise UseError("sweep.metric", found=repr(metric))
-    ids = list[int]()
-    for word in words:
-        own = model.tokenizer.encode(word, special=False)
-        if len(own) != 1:
-            raise UseError("sweep.word", word=word, pieces="|".join(pieces(model, own)))
-        ids += own
-    if len(ids) == 1:
-        return lambda logits: logprobs(logits)[:, ids[0]], f"log p({words[0]})"
-    return lambda logits: logits[:, ids[0]] - logits[:, ids[1]], f"logit({words[0]}) − logit({words[1]})"
-
-
-def loss(logits: Tensor, ids: Sequence[int]) -> Tensor:
-    """Return the mean negative log-probability of a text's own tokens after the first, of each row of logits [n T V]: [n]."""
-    after = torch.tensor(ids[1:], device=logits.device).expand(len(logits), -1)
-    return -logprobs(logits[:, :-1]).gather(-1, after[..., None])[..., 0].mean(-1)
-
-
-def averaged(others: Records, like: Seen) -> Tensor:
-    """Return a tensor shaped as `like` whose cells are their means over all texts and positions of `others`."""
-    change, numbers = mean(like.path, others), [torch.arange(n) for n in like.shape]
-    return change.become(like.value, Cells(like.path, change.text, like.dims.split(), numbers, (), {}))
-
-
 def ids_of(model: Model, prompt: str | Sequence[int]) -> list[int]:
     """Return the ids of a prompt. A UseError for an empty one."""
     ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
     if not ids:
         raise UseError("generate.empty", name="prompt")
     return ids
-
-
-def pieces(model: Model, ids: Sequence[int]) -> list[str]:
-    """Return the pieces of ids; for a model without a tokenizer the ids."""
-    return list(map(str, ids)) if model._tokenizer is None else [piece.text for piece in model.tokenizer.pieces(ids)]

@@ -37,7 +37,7 @@ ORIGIN = -1  # the number of the run without changes, among the trials'
 
 
 @dataclass(frozen=True)
-class Text:
+class ForkedText:
     """The ids that a model reads. tokens: of the stack that answers; the first `prompt` of them are the prompt, from whose end a
     change counts.  source: of an encoder beside it.  wanted: the rows of tokens whose logits are asked, in order.
     scored: a prefix model reads the tokens one after the other, without a prefix.
@@ -81,7 +81,9 @@ class Forks:
     edit: changes of that run and of every fork, before the fork's own.  deterministic: a fork has the bits of a lone run.
     """
 
-    def __init__(self, module: Decoder | EncoderDecoder, text: Text, edit: Sequence[Change] = (), deterministic: bool = False) -> None:
+    def __init__(
+        self, module: Decoder | EncoderDecoder, text: ForkedText, edit: Sequence[Change] = (), deterministic: bool = False
+    ) -> None:
         if deterministic:
             require(module)
         self.module, self.text, self.edit = module, text, list(edit)
@@ -128,12 +130,12 @@ class Forks:
     def fork(self, number: int, changes: Sequence[Change]) -> Fork:
         """Return the fork of a trial: it enters the first block that a change acts in, at the first row that one changes."""
         paths = {c: self.matched(c) for c in changes}
-        entry = min((self.blocks[p] for found in paths.values() for p in found), default=(0, START))
+        entry = min((self.blocks[p] for own in paths.values() for p in own), default=(0, START))
         if not self.share_rows and self.last:
             entry = min(entry, (0, self.counts[0]))  # without pages, nothing keeps what cross attention reads
         first = 0
         if self.share_rows and entry[0] == self.last and not any(isinstance(c, FunctionChange) for c in self.edit):
-            first = min([self.text.wanted[0], *(self.first_row(c, found) for c, found in paths.items())])
+            first = min([self.text.wanted[0], *(self.first_row(c, own) for c, own in paths.items())])
         again = [c for c in self.edit if any(self.blocks[p] >= entry for p in self.matched(c))]
         return Fork(number, [*(replace(c, required=False) for c in again), *changes], entry, first)
 
@@ -206,9 +208,9 @@ def blocks(seen: Watch, last: int, counts: Sequence[int]) -> dict[str, Entry]:
     spots = {s.path: s.letters for s in seen.spots.values()}
     for path in [*spots, *(p for p in seen.inner if p not in spots)]:
         stack = 0 if last == 0 or path == "source" or path.startswith("encoder.") else 1
-        found = re.match(r"(?:encoder\.|decoder\.)?layers\.(\d+)\.", path)
-        ended[stack] |= found is not None
-        number = int(found[1]) if found else counts[stack] if ended[stack] else START
+        hit = re.match(r"(?:encoder\.|decoder\.)?layers\.(\d+)\.", path)
+        ended[stack] |= hit is not None
+        number = int(hit[1]) if hit else counts[stack] if ended[stack] else START
         letters = spots.get(path, [])
         out[path] = (0, counts[0]) if stack == 1 and "S" in letters and "T" not in letters else (stack, number)
     return out

@@ -87,9 +87,9 @@ class Place:
         step = self.step_along(axis)
         at, texts = step.positions, torch.zeros_like(step.positions)
         texts = texts + torch.arange(len(at), device=at.device)[:, None]
-        if step.spans:
-            sizes = torch.tensor([s.stop - s.start for s in step.spans], device=at.device)
-            texts = torch.arange(len(sizes), device=at.device).repeat_interleave(sizes)[None]
+        if step.spans:  # found once for all changes of a step
+            texts = step.shared("texts", lambda: torch.tensor([[n for n, s in enumerate(step.spans) for _ in range(s.start, s.stop)]]))
+            texts = texts.to(at.device)
         if axis == "N":
             at, texts = at.flatten()[self.rows][None], texts.flatten()[self.rows][None]
         cut = dict(zip(self.letters, self.part, strict=False))

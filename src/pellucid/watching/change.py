@@ -157,14 +157,27 @@ def take(path: str, other: Any, source: At | None = None, **at: Index) -> Change
     return Change(path, Taken(other, source or {}), text, at)
 
 
+class Averages:
+    """The means of tensors over all texts and positions of `others`, the records of one or more runs; each is computed once."""
+
+    def __init__(self, others: Any) -> None:
+        self.others, self.known = others, dict[str, Tensor]()
+
+    def __getitem__(self, path: str) -> Tensor:
+        if path not in self.known:
+            flat = [rows_first(s.value.double(), s.dims.split()) for s in self.others.all(path)]
+            self.known[path] = torch.cat([f.flatten(0, 1) for f in flat]).mean(0)
+        return self.known[path]
+
+
 def mean(path: str, others: Any, **at: Index) -> Change:
     """Set cells to the mean that they have over all texts and positions of `others`, the records of one or more runs."""
+    averages = others if isinstance(others, Averages) else Averages(others)
 
     def become(x: Tensor, which: Cells) -> Tensor:
         if {"T", "S"} <= {*which.letters}:
             raise ShapeError("change.mean", change=which.text, path=which.path)
-        flat = [rows_first(s.value.double(), s.dims.split()) for s in others.all(which.path)]
-        average = torch.cat([f.flatten(0, 1) for f in flat]).mean(0)
+        average = averages[which.path]
         rest = [n for letter, n in zip(which.letters, which.numbers, strict=True) if letter not in ("B", *ALONG)]
         own = average[outer(rest)] if rest else average
         shape = [len(n) if letter not in ("B", *ALONG) else 1 for letter, n in zip(which.letters, which.numbers, strict=True)]
