@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pellucid.api.model import Model as Model
     from pellucid.api.model import load as load
     from pellucid.api.noise import noise as noise
+    from pellucid.api.path_patch import path_patch as path_patch
     from pellucid.api.sweep import ablate as ablate
     from pellucid.api.sweep import patch as patch
     from pellucid.api.sweep import sweep as sweep
@@ -67,6 +68,7 @@ _HOMES = {
     "mean": "watching.change",
     "noise": "api.noise",
     "patch": "api.sweep",
+    "path_patch": "api.path_patch",
     "put": "watching.change",
     "sweep": "api.sweep",
     "take": "watching.change",
@@ -99,6 +101,7 @@ __all__ = [
     "mean",
     "noise",
     "patch",
+    "path_patch",
     "put",
     "sweep",
     "take",

@@ -51,7 +51,7 @@ class Sweep:
     clean: float | None
     metric: str
     pieces: list[str]
-    change: Callable[[Trial], Change] = field(repr=False)
+    changes: Callable[[Trial], Sequence[Change]] = field(repr=False)  # of a trial
     again: Callable[[Sequence[Change]], Trace] = field(repr=False)
 
     def best(self, count: int = 5) -> list[tuple[str, dict[str, int], float]]:
@@ -68,7 +68,7 @@ class Sweep:
         """
         if path not in self.paths or set(at) != set(self.by):
             raise UseError("sweep.cell", found=", ".join([path, *at]), paths=", ".join(self.paths[:4]), by=", ".join(self.by))
-        return self.again([self.change(Trial(path, tuple(at[letter] for letter in self.by)))])
+        return self.again(self.changes(Trial(path, tuple(at[letter] for letter in self.by))))
 
 
 @dataclass(eq=False)
@@ -159,7 +159,9 @@ def patch(
         clean_number += float(measure.number(unchanged[None], forks.logits)) / len(edits)
     table = table.reshape(len(records), *sizes(records[0], by))
     run = again(model, other, edits[0], deterministic)
-    return Sweep(table, [s.path for s in records], letters(by), base, clean_number, measure.name, pieces(model, other), change, run)
+    return Sweep(
+        table, [s.path for s in records], letters(by), base, clean_number, measure.name, pieces(model, other), lambda t: [change(t)], run
+    )
 
 
 @checked
@@ -211,7 +213,7 @@ def ablate(
         base += float(measure.number(forks.logits[None], forks.logits)) / len(prompts)
     table = total.reshape(len(records), *sizes(records[0], by))
     paths, run = [s.path for s in records], again(model, prompts[0], deterministic=deterministic)
-    return Sweep(table, paths, letters(by), base, None, measures[0].name, pieces(model, prompts[0]), change, run)
+    return Sweep(table, paths, letters(by), base, None, measures[0].name, pieces(model, prompts[0]), lambda t: [change(t)], run)
 
 
 def kernels(deterministic: bool) -> Any:

@@ -198,15 +198,16 @@ class Taken:
         records = self.other.all(which.path)
         if len({s.request for s in records}) > 1:
             raise TraceError("change.several", change=which.text, path=which.path)
-        if "T" not in which.letters or "S" in which.letters:  # a table of scores grows with each step
+        axis = "N" if "N" in which.letters and "T" in records[0].dims.split() else "T"  # here some rows, there all: the head's
+        if axis not in which.letters or "S" in which.letters:  # a table of scores grows with each step
             return self.of_step(x, which, [s.value for s in records if s.step == which.step])
-        t = which.letters.index("T")
+        t = which.letters.index(axis)
         table = torch.cat([s.value for s in records], t)
-        rows = self.sources(which, table).get("T", which.positions["T"])
+        rows = self.sources(which, table).get("T", which.positions[axis])
         known = rows < table.shape[t]
         if "T" in which.named and not bool(known.all()):
             raise ShapeError("change.beyond", change=which.text, tokens=table.shape[t])
-        new = self.cells(table, which, {"T": rows.clamp(max=table.shape[t] - 1)})
+        new = self.cells(table, which, {axis: rows.clamp(max=table.shape[t] - 1)})
         if bool(known.all()):
             return new.to(x)
         shape = [-1 if i == t else 1 for i in range(len(which.letters)) if i not in which.dropped]
