@@ -315,7 +315,8 @@ def watch(
 
     only: paths to record, with `*`; a TraceError for one that matches no tensor. Here and in `edit`, TransformerLens' and transformers'
     names of a tensor work too (families.aliases).  keep: f(tensor) -> what to keep of it; by default the tensor itself.
-    edit: {path: f(tensor) -> tensor, or None to leave it}, or a list of changes (`zero`, `put`, `add`, `take`, ...).
+    edit: {path: f(tensor) -> tensor, or None to leave it}, or a list of changes (`zero`, `put`, `add`, `take`, ...); a module for f is a
+    part of the model, recorded below the path.
     grad: leave `value` in the graph, and fill `Seen.grad` when a backward runs.
     request: record one request of a batch alone; by default all, each record with its request.  inside: for values inside a fused op,
     "beside" recomputes them, "listed" lists them and `Seen.later` recomputes one, "reference" runs the open form in the op's place.

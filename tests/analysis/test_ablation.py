@@ -29,15 +29,15 @@ def silenced(model: Any, at: list[str]) -> dict[str, Tensor]:
     return {name: torch.zeros_like(model.get_parameter(name)) for name, part in by_part.items() if part in at}
 
 
-def lost(self: Watch, x: Tensor, *rest: Any) -> Tensor:
+def lost(self: Watch, x: Tensor, *rest: Any) -> None:
     """An edit that is recorded and not put back."""
     change(self, x, *rest)
-    return x
 
 
-def halfway(self: Watch, x: Tensor, *rest: Any) -> Tensor:
+def halfway(self: Watch, x: Tensor, *rest: Any) -> tuple[Any, Tensor] | None:
     """An edit of which the forward sees half."""
-    return (change(self, x, *rest) + x) / 2
+    changed = change(self, x, *rest)
+    return None if changed is None else (changed[0], (changed[1] + (x[changed[0]] if changed[0] else x)) / 2)
 
 
 @law(

@@ -106,15 +106,14 @@ def test_24_components_sum_to_the_residual() -> float:
     return max(gaps)
 
 
-def edit_lost(self: Watch, x: Tensor, *rest: Any) -> Tensor:
+def edit_lost(self: Watch, x: Tensor, *rest: Any) -> None:
     change(self, x, *rest)
-    return x
 
 
-def halved(self: Watch, x: Tensor, *rest: Any) -> Tensor:
+def halved(self: Watch, x: Tensor, *rest: Any) -> tuple[Any, Tensor] | None:
     """Return half of what the edit was given."""
-    x = change(self, x, *rest)
-    return x * 0.5 if x.is_floating_point() else x
+    changed = change(self, x, *rest)
+    return changed if changed is None or not x.is_floating_point() else (changed[0], changed[1] * 0.5)
 
 
 @law(0.0, halved=(Watch, "change", halved))

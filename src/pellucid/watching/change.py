@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.watching.cells import ALONG, Find, Index, Place, TextRows, chosen_cells, chosen_rows, relative
@@ -117,8 +117,24 @@ class FunctionChange(Change):
         return new
 
 
-def function(path: str, f: Function) -> Change:
-    """Change the tensors of `path` by f(tensor) -> tensor, or None to leave one as it is."""
+@dataclass(frozen=True, eq=False)
+class PartChange(FunctionChange):
+    """A change by a module, which is a part of the model while it is watched: its taps are recorded below `PATH.name`.
+
+    name: the module's own `name`, or its class' in small letters.
+    """
+
+    module: nn.Module | None = None
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.module, "name", type(self.module).__name__.lower()))
+
+
+def function(path: str, f: Function | nn.Module) -> Change:
+    """Change the tensors of `path` by f(tensor) -> tensor, or None to leave one as it is. f: a function, or a module, which is recorded."""
+    if isinstance(f, nn.Module):
+        return PartChange(path, lambda x, which: f(x), path, module=f)
     return FunctionChange(path, lambda x, which: f(x), path)  # type: ignore[arg-type, return-value]
 
 

@@ -20,7 +20,7 @@ from pellucid.batch.step import Step, part_of, spans_of
 from pellucid.errors import TraceError, UseError
 from pellucid.notebook import Shown
 from pellucid.watching.cells import Place
-from pellucid.watching.change import Change, Function, as_changes
+from pellucid.watching.change import Change, Function, PartChange, as_changes
 from pellucid.watching.eager import EAGER
 from pellucid.watching.tap import (
     Flops,
@@ -40,7 +40,7 @@ from pellucid.watching.tap import (
 from pellucid.watching.terms import Index, Terms
 from pellucid.watching.wrap import wrap_forwards
 
-Edit = Mapping[str, Function] | Iterable[Change] | Change
+Edit = Mapping[str, Function | nn.Module] | Iterable[Change] | Change
 Inside = Literal["beside", "listed", "reference"]
 Part = tuple[Any, ...]  # the index of a request's part of a tensor, () for all of it
 Cut = tuple[object, Part, Tensor | None]  # a request, its part, and the rows of that
@@ -148,6 +148,16 @@ class Watch(Records):
         self.where: dict[nn.Module, list[str]] = {}
         for path, m in model.named_modules(remove_duplicate=False):  # a shared module keeps every path
             self.where.setdefault(m, []).append(path)
+        self.weights = Weights(self.where)
+
+    def take_in(self, part: nn.Module, path: str) -> None:
+        """Make a module part of the watched model under `path`, until the watch ends."""
+        if path in self.where.get(part, ()):
+            return
+        for name, m in part.named_modules():
+            if m not in self.where:
+                wrap_forwards([m], +1)
+            self.where.setdefault(m, []).append(f"{path}.{name}".rstrip("."))
         self.weights = Weights(self.where)
 
     def changes_of(self, path: str) -> tuple[Change, ...]:
@@ -292,7 +302,12 @@ class Watch(Records):
         if part is None:
             return None
         place = Place(spot.path, here.calls[-1], here.segment, spot.letters, rows, part, self.step)
-        new = unwatched(lambda own: c.apply(own, place), (x[part] if part else x).clone())
+        own = (x[part] if part else x).clone()
+        if isinstance(c, PartChange) and c.module is not None and not part:  # of one request alone, its rows are no axis of the part's
+            self.take_in(c.module, f"{spot.path}.{c.name}")
+            new = c.apply(own, place)
+        else:
+            new = unwatched(lambda own: c.apply(own, place), own)
         if new is None:
             return None
         self.acted.add(c)

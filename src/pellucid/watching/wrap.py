@@ -26,7 +26,7 @@ def run_watched(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw
     paths: dict[Watch, str | None] = {}
     steps = tuple([a for a in (*args, *kw.values()) if isinstance(a, Step)])
     for w in watches:
-        options = w.where.get(module)
+        options = w.where.get(module) or next((o.where[module] for o in watches if o.model is w.model and module in o.where), None)
         paths[w] = options[0] if options else None
         if options and len(options) > 1 and outer is not None and (above := outer.path.get(w)):
             paths[w] = next((p for p in options if p.startswith(above + ".")), options[0])
