@@ -52,12 +52,16 @@ class ForkedText:
 
 @dataclass(frozen=True)
 class Fork:
-    """One trial: its number, which names its rows, its changes, the block that it enters, and its first row there."""
+    """One trial: its number, which names its rows, its changes, the block that it enters, and its first row there.
+
+    inside: the paths inside fused ops that it changes, for which their references run.
+    """
 
     request: int
     changes: Sequence[Change]
     entry: Entry
     first: int
+    inside: tuple[str, ...] = ()
 
 
 @dataclass
@@ -105,7 +109,7 @@ class Forks:
 
     def run(self, trials: Sequence[Sequence[Change]]) -> Iterator[tuple[list[int], Tensor]]:
         """Yield the numbers of trials that ran together, and their logits [trials wanted V], until all have run."""
-        forks = sorted((self.fork(i, changes) for i, changes in enumerate(trials)), key=lambda f: (f.entry, f.first))
+        forks = sorted((self.fork(i, changes) for i, changes in enumerate(trials)), key=lambda f: (f.entry, f.inside, f.first))
         while forks:
             batch = forks[: self.together(forks)]
             del forks[: len(batch)]
@@ -119,11 +123,11 @@ class Forks:
             yield [f.request for f in batch], logits
 
     def together(self, forks: Sequence[Fork]) -> int:
-        """Return how many of these forks run in the next batch: those of one block, as many as fit."""
+        """Return how many of these forks run in the next batch: as many as fit of those that enter one block and run the same ops."""
         rows = 0
         for n, f in enumerate(forks[:FORKS]):
             rows += len(self.text.source or ()) if f.entry[0] < self.last else len(self.text.tokens) - f.first
-            if n and (f.entry != forks[0].entry or rows > ROWS):
+            if n and ((f.entry, f.inside) != (forks[0].entry, forks[0].inside) or rows > ROWS):
                 return n
         return min(len(forks), FORKS)
 
@@ -137,7 +141,8 @@ class Forks:
         if self.share_rows and entry[0] == self.last and not any(isinstance(c, FunctionChange) for c in self.edit):
             first = min([self.text.wanted[0], *(self.first_row(c, own) for c, own in paths.items())])
         again = [c for c in self.edit if any(self.blocks[p] >= entry for p in self.matched(c))]
-        return Fork(number, [*(replace(c, required=False) for c in again), *changes], entry, first)
+        inside = sorted(self.inner.intersection(p for own in paths.values() for p in own))
+        return Fork(number, [*(replace(c, required=False) for c in again), *changes], entry, first, tuple(inside))
 
     def matched(self, c: Change) -> list[str]:
         """Return the paths of the tensors that a change names."""
