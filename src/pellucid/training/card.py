@@ -6,11 +6,12 @@ from torch import nn
 
 from pellucid.families.family import Family
 from pellucid.messages import phrases
+from pellucid.training.invented import Invented
 from pellucid.training.objectives import Objective
 from pellucid.training.quiz import Score
 from pellucid.training.recipe import Recipe
 
-TITLES = ("card.relation", "card.language", "card.asked", "card.accuracy", "card.chance", "card.bag")
+TITLES = ("card.language", "card.asked", "card.accuracy", "card.chance", "card.bag")
 
 
 def card(recipe: Recipe, family: Family, model: nn.Module, objective: Objective, scores: Sequence[Score]) -> str:
@@ -28,11 +29,14 @@ def card(recipe: Recipe, family: Family, model: nn.Module, objective: Objective,
         f"| {r.relation} | {r.language} | {r.questions:,} | {r.accuracy:.2%} | {r.chance:.2%} | {r.bag_of_words:.2%} |"
         for r in sorted(scores, key=lambda r: (r.relation, r.language))
     ]
+    made, first, measured = ("card.made", "card.relation", objective.measured)
+    if isinstance(recipe.data, Invented):
+        made, first, measured = "card.invented", "card.facts", "card.read"
     head = "---\nlicense: apache-2.0\nlanguage: [en, zh]\nlibrary_name: pellucid\n---\n"
     parts = []
     for language in ("en", "zh"):
         say = phrases(language)
-        titles = " | ".join(say[key] for key in TITLES)
+        titles = " | ".join(say[key] for key in (first, *TITLES))
         table = "\n".join([f"| {titles} |", "|---|---|---:|---:|---:|---:|", *rows])
-        parts.append(f"# {recipe.name}\n\n" + say["card.made"].format(**facts) + "\n\n" + say[objective.measured] + "\n\n" + table)
+        parts.append(f"# {recipe.name}\n\n" + say[made].format(**facts) + "\n\n" + say[measured] + "\n\n" + table)
     return head + "\n\n".join(parts) + "\n"

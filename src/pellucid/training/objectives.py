@@ -18,10 +18,16 @@ from torch import Tensor, nn
 from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
+from pellucid.training import invented
 from pellucid.training.corpus import END_OF_TEXT, LEAD, STOP, Sentence, sentences, translations
+from pellucid.training.invented import Invented
 from pellucid.training.quiz import Complete, Question, by_length, greedy, questions
 
 IGNORED = -100  # a target that carries no loss: padding and the prompt
+
+
+Data = Path | Invented
+"""A corpus: a folder of facts, or the settings of one whose facts are invented."""
 
 
 class Document(NamedTuple):
@@ -56,17 +62,20 @@ class Objective(ABC):
         self.tokenizer = tokenizer
         self.end = number(tokenizer, self.last)
 
-    def learnt(self, folder: Path, seed: int = 0) -> Iterator[tuple[str, str]]:
+    def learnt(self, data: Data, seed: int = 0) -> Iterator[tuple[str, str]]:
         """Yield every trained prompt with its answer, in an order by the seed."""
-        for s in sentences(folder, seed=seed):
+        if isinstance(data, Invented):
+            yield from ((e.prompt, e.answer) for e in invented.examples(data, seed))
+            return
+        for s in sentences(data, seed=seed):
             yield s.prompt, continuation(s)
 
-    def questions(self, folder: Path) -> list[Question]:
+    def questions(self, data: Data) -> list[Question]:
         """Return every held-out prompt once."""
-        return questions(folder)
+        return questions(data)
 
     @abstractmethod
-    def documents(self, folder: Path, seed: int) -> list[Document]:
+    def documents(self, data: Data, seed: int) -> list[Document]:
         """Return the documents to train on."""
 
     @abstractmethod
@@ -85,11 +94,21 @@ class Objective(ABC):
 class Causal(Objective):
     """Every token from those before it: a sentence, and the end of text."""
 
-    def documents(self, folder: Path, seed: int) -> list[Document]:
-        pairs = list(self.learnt(folder, seed))
+    def documents(self, data: Data, seed: int) -> list[Document]:
+        if isinstance(data, Invented):
+            return self.invented(data, seed)
+        pairs = list(self.learnt(data, seed))
         prompts = self.tokenizer.encode_batch([prompt for prompt, _ in pairs])
         full = self.tokenizer.encode_batch([prompt + answer for prompt, answer in pairs])
         return [self.document([*w.ids, self.end], len(p.ids)) for p, w in zip(prompts, full, strict=True)]
+
+    def invented(self, data: Invented, seed: int) -> list[Document]:
+        """Return the documents of invented facts. Only what can be known carries loss: what is stated or read before it is asked again."""
+        texts = list(invented.examples(data, seed))
+        stated = self.tokenizer.encode_batch([e.stated for e in texts])
+        full = self.tokenizer.encode_batch([e.stated + e.asked for e in texts])
+        out = [Document(w.ids[: len(s.ids)], [*w.ids[len(s.ids) :], self.end]) for s, w in zip(stated, full, strict=True)]
+        return out + [Document(ids, again) for ids, again in invented.copies(data, self.tokenizer.get_vocab_size(), seed)]
 
     def document(self, ids: list[int], prompt: int) -> Document:
         """Return the document of a sentence whose first `prompt` ids are its prompt."""
@@ -135,15 +154,15 @@ class Translation(Objective):
     ids = {"decoder_start": END_OF_TEXT, "eos": END_OF_TEXT, "pad": END_OF_TEXT}
     measured = "card.translated"
 
-    def learnt(self, folder: Path, seed: int = 0) -> Iterator[tuple[str, str]]:
-        for s, target in translations(folder, seed=seed):
+    def learnt(self, data: Data, seed: int = 0) -> Iterator[tuple[str, str]]:
+        for s, target in translations(folder_of(data), seed=seed):
             yield s.text, target
 
-    def questions(self, folder: Path) -> list[Question]:
-        return [Question(s.text, (target,), s.relation, s.language) for s, target in translations(folder, held_out=True)]
+    def questions(self, data: Data) -> list[Question]:
+        return [Question(s.text, (target,), s.relation, s.language) for s, target in translations(folder_of(data), held_out=True)]
 
-    def documents(self, folder: Path, seed: int) -> list[Document]:
-        pairs = list(self.learnt(folder, seed))
+    def documents(self, data: Data, seed: int) -> list[Document]:
+        pairs = list(self.learnt(data, seed))
         sources, targets = (self.tokenizer.encode_batch([pair[i] for pair in pairs]) for i in (0, 1))
         return [Document(s.ids, [*t.ids, self.end]) for s, t in zip(sources, targets, strict=True)]
 
@@ -191,22 +210,22 @@ class Masked(Objective):
             at = range(len(p.ids) - 1, len(w.ids) - 1 - stops[s.language])
             yield s.prompt + (LEAD[s.language] + MASK) * len(at) + STOP[s.language], w.ids, at
 
-    def learnt(self, folder: Path, seed: int = 0) -> Iterator[tuple[str, str]]:
-        given = list(sentences(folder, seed=seed))
+    def learnt(self, data: Data, seed: int = 0) -> Iterator[tuple[str, str]]:
+        given = list(sentences(folder_of(data), seed=seed))
         for s, (text, _, _) in zip(given, self.blanked(given), strict=True):
             yield text, continuation(s)
 
-    def questions(self, folder: Path) -> list[Question]:
-        given = list(sentences(folder, held_out=True))
-        right = {q.prompt: q.right for q in questions(folder)}
+    def questions(self, data: Data) -> list[Question]:
+        given = list(sentences(folder_of(data), held_out=True))
+        right = {q.prompt: q.right for q in questions(data)}
         blanked = zip(given, self.blanked(given), strict=True)
         return list({text: Question(text, right[s.prompt], s.relation, s.language) for s, (text, _, _) in blanked}.values())
 
-    def documents(self, folder: Path, seed: int) -> list[Document]:
+    def documents(self, data: Data, seed: int) -> list[Document]:
         """Return documents with the answer masked from its first token on, from its second on, and so on: masks are filled in turn."""
         return [
             Document([*ids[:first], *[self.mask] * (at.stop - first), *ids[at.stop :]], ids[first : at.stop])
-            for _, ids, at in self.blanked(list(sentences(folder, seed=seed)))
+            for _, ids, at in self.blanked(list(sentences(folder_of(data), seed=seed)))
             for first in at
         ]
 
@@ -239,6 +258,12 @@ class Masked(Objective):
 
 
 OBJECTIVES: dict[str, type[Objective]] = {"causal": Causal, "prefix": Prefix, "translation": Translation, "masked": Masked}
+
+
+def folder_of(data: Data) -> Path:
+    """Return the folder of a corpus of facts; a recipe refuses invented ones for these objectives."""
+    assert isinstance(data, Path)
+    return data
 
 
 def continuation(s: Sentence) -> str:

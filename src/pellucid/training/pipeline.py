@@ -18,7 +18,7 @@ from pellucid.errors import CheckpointError, StoppedError, TrainError
 from pellucid.families import understand
 from pellucid.families.family import Family
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
-from pellucid.training import corpus
+from pellucid.training import corpus, invented
 from pellucid.training.card import card
 from pellucid.training.loop import TrainingRun, initialise
 from pellucid.training.objectives import OBJECTIVES, Objective, number
@@ -68,7 +68,8 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
 def prepare(recipe: Recipe) -> Objective:
     """Return the recipe's objective, with a tokenizer trained on its corpus."""
     kind = OBJECTIVES[recipe.objective]
-    return kind(corpus.train_tokenizer(corpus.pieces(recipe.data), recipe.tokenizer["size"], kind.special))
+    pieces = invented.word_pieces(recipe.data) if isinstance(recipe.data, invented.Invented) else corpus.pieces(recipe.data)
+    return kind(corpus.train_tokenizer(pieces, recipe.tokenizer["size"], kind.special))
 
 
 def fresh(recipe: Recipe, objective: Objective) -> tuple[Family, dict[str, Any], Decoder | EncoderDecoder]:

@@ -16,6 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from pellucid.training import invented
 from pellucid.training.corpus import END_OF_TEXT, LEAD, STOP, answers, read, sentences
 
 Complete = Callable[[list[str]], list[str]]
@@ -49,10 +50,14 @@ class Score:
         return self.right / self.questions
 
 
-def questions(folder: Path) -> list[Question]:
-    """Return every held-out prompt once; a country with several neighbours has as many right answers."""
-    book, by_prompt = read(folder), {}
-    for sentence in sentences(folder, held_out=True):
+def questions(data: Path | invented.Invented) -> list[Question]:
+    """Return every held-out prompt once; a country with several neighbours has as many right answers. Of invented facts, the relation is
+    how many the text states.
+    """
+    if isinstance(data, invented.Invented):
+        return [Question(e.prompt, (e.answer,), str(count), e.language) for count, e in invented.quizzed(data)]
+    book, by_prompt = read(data), {}
+    for sentence in sentences(data, held_out=True):
         lead, stop = LEAD[sentence.language], STOP[sentence.language]
         names = answers(book, book.countries[sentence.country], sentence.relation, sentence.language)
         by_prompt[sentence.prompt] = Question(

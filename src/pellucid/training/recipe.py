@@ -9,10 +9,12 @@ from typing import Any
 from pellucid.checkpoint.disk import read_whole
 from pellucid.errors import TrainError
 from pellucid.training.corpus import corpora
+from pellucid.training.invented import WORDS, Invented, most_facts
 from pellucid.training.objectives import OBJECTIVES
 
 RECIPE_BYTES = 1_000_000
-TABLES = {"data": {"folder"}, "tokenizer": {"size"}}
+NUMBERS = {"texts": 1, "facts": 2, "copies": 0, "length": 2}
+"""The least of each number that a corpus of invented facts needs in [data]."""
 FROM_ZERO = {"seed", "warmup", "weight_decay", "floor", "correction"}
 BELOW_ONE = {"beta1", "beta2", "smoothing"}
 
@@ -53,13 +55,13 @@ class Recipe:
     name: str
     model: dict[str, Any]
     tokenizer: dict[str, Any]
-    data: Path
+    data: Path | Invented
     objective: str
     train: TrainSettings
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read and check a recipe. data.folder: the name of a corpus that ships, "pellucid/capitals", or a folder relative to the recipe."""
+    """Read and check a recipe. data.folder: a corpus that ships, "pellucid/capitals", or a folder relative to the recipe."""
     raw = read_whole(path, RECIPE_BYTES, TrainError)
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
@@ -74,18 +76,34 @@ def read_recipe(path: Path) -> Recipe:
     objective = tables.get("objective", "causal")
     if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(OBJECTIVES))
-    for table, names in TABLES.items():
-        known(path, f"{table}.", tables[table], names)
-    folder, size = tables["data"].get("folder"), tables["tokenizer"].get("size")
-    if not isinstance(folder, str):
-        raise TrainError("recipe.field", path=path, field="data.folder", found=repr(folder), allowed="str")
+    data, size = data_of(path, tables["data"], objective), tables["tokenizer"].get("size")
+    known(path, "tokenizer.", tables["tokenizer"], {"size"})
     if type(size) is not int or not 257 <= size < 1 << 24:
         raise TrainError("recipe.field", path=path, field="tokenizer.size", found=repr(size), allowed="int >= 257")
-    if folder.startswith("pellucid/") and folder not in corpora():
-        raise TrainError("recipe.field", path=path, field="data.folder", found=repr(folder), allowed=", ".join(corpora()))
-    data = corpora().get(folder, path.parent / folder)
     train = settings(path, tables["train"])
     return Recipe(path, tables["name"], tables["model"], tables["tokenizer"], data, objective, train)
+
+
+def data_of(path: Path, given: dict[str, Any], objective: str) -> Path | Invented:
+    """Return the corpus that the [data] table names: a folder of facts, or of words to invent facts from, with its numbers."""
+    name = given.get("folder")
+    if not isinstance(name, str):
+        raise TrainError("recipe.field", path=path, field="data.folder", found=repr(name), allowed="str")
+    if name.startswith("pellucid/") and name not in corpora():
+        raise TrainError("recipe.field", path=path, field="data.folder", found=repr(name), allowed=", ".join(corpora()))
+    folder = corpora().get(name, path.parent / name)
+    if not (folder / WORDS).exists():
+        known(path, "data.", given, {"folder"})
+        return folder
+    known(path, "data.", given, {"folder", *NUMBERS})
+    if objective not in ("causal", "prefix"):
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed="causal, prefix")
+    most = {"facts": most_facts(folder)}
+    for field, least in NUMBERS.items():
+        value, high = given.get(field), most.get(field, 2**31)
+        if type(value) is not int or not least <= value <= high:
+            raise TrainError("recipe.field", path=path, field=f"data.{field}", found=repr(value), allowed=f"int {least} … {high}")
+    return Invented(folder, **{field: given[field] for field in NUMBERS})
 
 
 def known(path: Path, table: str, table_given: dict[str, Any], allowed: set[str]) -> None:
