@@ -25,7 +25,8 @@ from pellucid.watching.change import Change
 from tiny import swapped
 
 FRANCE, JAPAN = "The capital of France is", "The capital of Japan is"
-WORDS = {"pellucid/capitals-t5": ("法国", "日本"), "pellucid/capitals-bert": (" France", " Japan")}
+WORDS = {"pellucid/capitals-t5": ("法国", "日本"), "pellucid/capitals-bert": (" France", " Japan"), "pellucid/reader": (" red", " blue")}
+READING = ("The key of Alda is red. The key of Alda is", "The key of Alda is blue. The key of Alda is")
 SCHEMAS = Path(pellucid.__file__).parent / "schemas"
 SWEEP = sys.modules["pellucid.api.sweep"]
 
@@ -59,6 +60,8 @@ def test_each_cell_is_its_lone_run(name: str) -> None:
     own = pellucid.load(name, dtype="float64")
     words = WORDS.get(name, (" Paris", " Tokyo"))
     clean, corrupted = (f"The capital of {country} is{' ___ .' if 'bert' in name else ''}" for country in ("France", "Japan"))
+    if name == "pellucid/reader":
+        clean, corrupted = READING
     stack = "encoder." if name.endswith("t5") else ""
     for over, by in ((f"{stack}layers.[01].attn.z", "H T"), (f"{stack}layers.1.ffn", "T")):
         s = patch(own, clean, corrupted, over, by, words)

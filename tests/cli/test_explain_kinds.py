@@ -1,6 +1,7 @@
 """`explain` for every kind of model: filled blanks, both sides of a translation, a prompt whose tokens see all of it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from pellucid.errors import UseError
 SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "explain.json").read_text(encoding="utf-8"))
 CAPITAL = "The capital of France is"
 PROMPTS = {"pellucid/capitals-bert": f"{CAPITAL} ___.", "pellucid/capitals-t5": f"{CAPITAL} Paris."}
+PROMPTS |= {"pellucid/reader": "The key of Alda is red. The key of Borin is blue. The key of Alda is"}
+ENDS = {"pellucid/reader": "·red"}
 
 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -28,7 +31,7 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
 
 @pytest.mark.parametrize("name", specimens())
 def test_every_specimen_is_explained_to_its_end(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The document has the API's numbers, and both languages end in Paris."""
+    """The document has the API's numbers, and both languages end in Paris, or in what the text says."""
     prompt = PROMPTS.get(name, CAPITAL)
     document = explained(capsys, name, prompt)
     model = pellucid.load(name, dtype="float32")
@@ -40,7 +43,8 @@ def test_every_specimen_is_explained_to_its_end(name: str, capsys: pytest.Captur
     assert parameters == {w for t in document["tensors"] for w in t["weights"]} & parameters
     for language in ("en", "zh"):
         assert main(["explain", name, prompt, "--lang", language]) == 0
-        assert "Paris" in capsys.readouterr().out
+        output = capsys.readouterr().out
+        assert "Paris" in output if name not in ENDS else re.search(rf"(?m)^ → .*{ENDS[name]}", output)
 
 
 def test_blanks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,7 @@ GENERATED = (
 ALLOWED: dict[str, str] = {
     GENERATED: "the head of a generated source",
     "The capital of France is": "the prompt of the first example",
+    "The key of Alda is red. The key of Borin is blue. The key of Alda is": "the prompt of the specimen that reads",
 }
 # Calls whose texts are shown, and arguments of any call that are shown.
 SHOWN = {"print", "echo", "secho", "rule", "add_column", "add_row", "Panel", "Table", "Text", "Tree", "Markdown", "status", "write"}

@@ -39,6 +39,7 @@ QUICK: list[tuple[str, str, list[str]]] = [
     ("pellucid/capitals-bert", "next", ["prompt"]),
     ("pellucid/capitals-prefix", "change", ["edits", "against"]),
     ("pellucid/capitals-prefix", "budget", ["model"]),
+    ("pellucid/reader", "attention", ["head", "position"]),
 ]
 FAMILIES = [
     {"model_type": "qwen3", "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,

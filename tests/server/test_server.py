@@ -21,7 +21,7 @@ from pellucid.ops.sampling.settings import Sampling
 from pellucid.runs.answers import visible
 from pellucid.runs.kept_run import kept
 from pellucid.runs.limits import LIMITS, Limits
-from pellucid.runs.model_registry import EXAMPLES
+from pellucid.runs.model_registry import example
 from served import SCHEMA, Served, judge, raw, served
 from tiny import swapped
 
@@ -44,11 +44,11 @@ def test_models(api: Served, rows: dict[str, Any], models: dict[str, pellucid.Mo
     for name, model in models.items():
         row = rows[name]
         assert (row["family"], row["parameters"], row["vocab"]) == (model.family.name, model.num_parameters(), model.config.vocab)
-        assert row["weights"] and row["prompt"] == EXAMPLES[row["kind"]]
+        assert row["weights"] and row["prompt"] == example(name, row["kind"])
     kinds = {name.removeprefix("pellucid/"): row["kind"] for name, row in rows.items()}
     assert kinds == {
         "capitals": "decoder", "capitals-llama": "decoder", "capitals-deepseek": "decoder", "capitals-prefix": "prefix",
-        "capitals-bert": "encoder", "capitals-t5": "encoder-decoder",
+        "capitals-bert": "encoder", "capitals-t5": "encoder-decoder", "reader": "decoder",
     }  # fmt: skip
 
 

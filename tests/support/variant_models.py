@@ -15,12 +15,12 @@ NAMES = [name.removeprefix("pellucid/") for name in specimens()] + judges.FAMILI
 @cache
 def plain(name: str = "capitals") -> Model:
     """Return a specimen in float32, or the tiny model of a family; tests share it and change nothing."""
-    return load(f"pellucid/{name}", dtype="float32") if name.startswith("capitals") else load(judges.judge(name).folder)
+    return load(f"pellucid/{name}", dtype="float32") if f"pellucid/{name}" in specimens() else load(judges.judge(name).folder)
 
 
 def inputs(name: str, model: Model) -> tuple[Tensor, ...]:
     """Return arguments for a call of the model."""
-    if name.startswith("capitals"):
+    if f"pellucid/{name}" in specimens():
         row = torch.tensor([model.tokenizer.encode(PROMPT)])
         return (row, row[:, :3]) if model.config.encoder else (row,)
     return tuple(judges.prompts(name))

@@ -29,8 +29,8 @@ STATED = {"en": r"The (\w+) of (\w+) is (\w+)\.", "zh": r"(\w+?)的(\w+?)是(\w+
 
 def pairs(text: str, language: str) -> list[tuple[str, str]]:
     """The names and values that a text states, read by a pattern of its own."""
-    found = re.findall(STATED[language], text)
-    return [(name, value) for _, name, value in found] if language == "en" else [(name, value) for name, _, value in found]
+    rows = re.findall(STATED[language], text)
+    return [(name, value) for _, name, value in rows] if language == "en" else [(name, value) for name, _, value in rows]
 
 
 def wrong(data: Invented) -> int:
@@ -38,10 +38,10 @@ def wrong(data: Invented) -> int:
     count, sides = 0, (set[tuple[str, str]](), set[tuple[str, str]]())
     for held_out, several in ((0, examples(data, 3)), (1, (e for _, e in quizzed(data)))):
         for e in several:
-            stated, asked = pairs(e.stated, e.language), pairs(e.asked, e.language)
+            stated, again = pairs(e.stated, e.language), pairs(e.again, e.language)
             sides[held_out].update(stated)
-            name, value = asked[0]
-            right = len({n for n, _ in stated}) == len({v for _, v in stated}) == len(stated) and {*asked} == {*stated}
+            name, value = again[0]
+            right = len({n for n, _ in stated}) == len({v for _, v in stated}) == len(stated) and {*again} == {*stated}
             right &= e.prompt.startswith(e.stated) and name in e.prompt[len(e.stated) :]
             right &= e.answer == LEAD[e.language] + value + STOP[e.language]
             count += not right
@@ -100,7 +100,7 @@ def test_only_what_can_be_known_carries_loss(objective: type[Causal]) -> None:
     documents = made.documents(DATA, 3)
     assert len(documents) == 500
     for e, (given, target) in zip(examples(DATA, 3), documents, strict=False):
-        assert TOKENIZER.decode(given) == e.stated and TOKENIZER.decode(target[:-1]) == e.asked and target[-1] == made.end
+        assert TOKENIZER.decode(given) == e.stated and TOKENIZER.decode(target[:-1]) == e.again and target[-1] == made.end
     for (ids, again), document in zip(copies(DATA, TOKENIZER.get_vocab_size(), 3), documents[400:], strict=True):
         assert document == Document(ids, again)
     batch = made.batch(documents[:7])

@@ -1,4 +1,4 @@
-"""The specimens that ship: each knows its facts on sentence forms that it never saw, and transformers sees the same model.
+"""The specimens that ship: each knows its facts on sentence forms that it never saw, or reads them, and transformers sees the same model.
 
 PELLUCID_FULL=1 asks three times as many questions of each card.
 """
@@ -31,6 +31,7 @@ from training import ROOT
 
 RECIPES = {path.stem: read_recipe(path) for path in sorted((ROOT / "recipes").glob("*.toml"))}
 DATA = CORPORA / "capitals"
+OF_CAPITALS = [name for name, recipe in RECIPES.items() if recipe.data == DATA]
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 PROMPTS = ("The capital of France is", "法国的首都是", "Kenya's currency is", "与德国接壤的国家有")
 ASKED = {
@@ -41,8 +42,12 @@ ASKED = {
         "[MASK] lies in Europe.",
         "Kenya's currency is the [MASK] [MASK].",
     ),
+    "reader": (
+        "The key of Alda is red. The key of Borin is blue. The key of Alda is",
+        "阿达的门是红色。博林的门是蓝色。多娃的门是白色。博林的门是",
+    ),
 }
-SAID = {"translation": "法国的首都是巴黎。"}
+SAID = {"translation": "法国的首都是巴黎。", "reader": " red."}
 ENOUGH = {"translation": 0.95, "masked": 0.95}
 KINDS = {"translation": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM"}
 
@@ -62,11 +67,11 @@ class Specimen:
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        return ASKED.get(self.recipe.objective, PROMPTS)
+        return ASKED.get(self.recipe.name, ASKED.get(self.recipe.objective, PROMPTS))
 
     @cached_property
     def questions(self) -> list[Question]:
-        return self.objective.questions(DATA)
+        return self.objective.questions(self.recipe.data)
 
     def ids(self, prompt: str) -> list[int]:
         return self.model.tokenizer.encode(prompt, parse="[MASK]" in prompt)
@@ -77,6 +82,16 @@ def specimen(name: str) -> Specimen:
     folder = SPECIMENS / name
     objective = OBJECTIVES[RECIPES[name].objective](Tokenizer.from_file(str(folder / "tokenizer.json")))
     return Specimen(RECIPES[name], folder, objective, pellucid.load(f"pellucid/{name}", dtype="float32"))
+
+
+@pytest.fixture(params=OF_CAPITALS)
+def capitals(request: pytest.FixtureRequest) -> Specimen:
+    return specimen(request.param)
+
+
+@pytest.fixture(scope="module")
+def reader() -> Specimen:
+    return specimen("reader")
 
 
 @pytest.fixture(params=RECIPES)
@@ -119,20 +134,20 @@ def our_logits(s: Specimen, model: Any, ids: list[int], after: list[int]) -> Ten
 
 
 def test_they_are_listed_small_and_of_the_promised_shape() -> None:
-    """4 MB for the first, 2.5 for the others, 16 for all that ships; four layers of four heads, or three and three."""
+    """4 MB for the first, 2.5 for the others, 16 for all that ships; four layers of four heads, or three and three; two read."""
     assert specimens() == sorted(f"pellucid/{name}" for name in RECIPES)
     for name in RECIPES:
         s = specimen(name)
         assert (s.folder / "model.safetensors").stat().st_size <= (4_000_000 if name == "capitals" else 2_500_000)
         cfg = s.model.config
-        assert len(cfg.layers) + len(cfg.encoder or ()) >= 4 and cfg.layers[0].attn.heads >= 4
+        assert len(cfg.layers) + len(cfg.encoder or ()) >= (2 if name == "reader" else 4) and cfg.layers[0].attn.heads >= 4
         assert pellucid.load(s.name).precision.stored == torch.bfloat16
         assert {f.stat().st_mode & 0o777 for f in s.folder.iterdir()} == {0o644}
     assert sum(f.stat().st_size for f in SPECIMENS.rglob("*") if f.is_file()) <= 16_000_000
 
 
 def test_each_shows_what_it_is_there_for() -> None:
-    """Grouped heads and rotary positions; a latent cache and a corrected mixture; a prefix; an encoder beside a decoder; blanks."""
+    """Grouped heads and rotary positions; a latent cache and a corrected mixture; a prefix; encoder and decoder; blanks; a window."""
     llama, deepseek, prefix, t5, bert = (specimen(f"capitals-{n}").model.config for n in ("llama", "deepseek", "prefix", "t5", "bert"))
     attn, latent, moe = llama.layers[0].attn, deepseek.layers[0].attn, deepseek.layers[-1].ffn
     assert isinstance(attn, c.Attention) and 1 < attn.kv_heads < attn.heads and attn.rope and llama.norm == "rms"
@@ -140,6 +155,7 @@ def test_each_shows_what_it_is_there_for() -> None:
     corrections = [b for path, b in specimen("capitals-deepseek").model.module.named_buffers() if path.endswith("correction")]
     assert len(corrections) == 3 and all(b.dtype == torch.float32 and float(b.abs().max()) > 0 for b in corrections)
     assert prefix.prefix and not llama.prefix and t5.encoder and not bert.layers[0].attn.causal  # type: ignore[union-attr]
+    assert [layer.attn.window for layer in specimen("reader").model.config.layers] == [5, None]  # type: ignore[union-attr]
 
 
 def test_the_prompt_of_the_readme_was_held_out() -> None:
@@ -150,32 +166,60 @@ def test_the_prompt_of_the_readme_was_held_out() -> None:
 
 def test_it_ends_in_paris(one: Specimen) -> None:
     """Each in its own way, and in a trace where there is a next token."""
-    ids, wanted = one.ids(one.prompts[0]), SAID.get(one.recipe.objective, " Paris.")
-    assert one.objective.complete(one.model.module)([one.prompts[0]]) == [wanted]
+    ids, wanted = one.ids(one.prompts[0]), SAID.get(one.recipe.name, SAID.get(one.recipe.objective, " Paris."))
+    (written,) = one.objective.complete(one.model.module)([one.prompts[0]])
+    assert written == wanted or (one.recipe.name == "reader" and written.startswith(wanted))  # it goes on with other facts
     if one.recipe.objective == "masked":
         return
     (new,) = one.model.generate([ids])
-    assert one.model.tokenizer.decode(new, skip_special=True) == wanted
+    assert one.model.tokenizer.decode(new, skip_special=True)[: len(wanted)] == wanted
     recorded = pellucid.trace(one.model, one.prompts[0])
     assert wanted.startswith(one.model.tokenizer.decode(recorded.new))
     pieces = [p.text for p in one.model.tokenizer.pieces(ids)]
-    assert pieces[:5] == ["The", " capital", " of", " France", " is"]
+    assert "".join(pieces[:5]) == one.prompts[0][: len("".join(pieces[:5]))] and pieces[0] == "The"
 
 
-def test_capitals_on_held_out_forms(one: Specimen) -> None:
+def test_capitals_on_held_out_forms(capitals: Specimen) -> None:
     """At least 98% of capitals (95% of translations and blanks), in both languages where it is asked in both."""
-    questions = [q for q in one.questions if q.relation == "capital"][::3]
-    written = one.objective.complete(one.model.module)([q.prompt for q in questions])
+    questions = [q for q in capitals.questions if q.relation == "capital"][::3]
+    written = capitals.objective.complete(capitals.model.module)([q.prompt for q in questions])
     for language in {q.language for q in questions}:
         right = [text.startswith(q.right) for q, text in zip(questions, written, strict=True) if q.language == language]
-        assert sum(right) / len(right) >= ENOUGH.get(one.recipe.objective, 0.98), (language, sum(right), len(right))
+        assert sum(right) / len(right) >= ENOUGH.get(capitals.recipe.objective, 0.98), (language, sum(right), len(right))
+
+
+def read_right(s: Specimen, *changes: pellucid.Change) -> float:
+    """Return the share of questions about 8 facts whose first token is right, with these changes."""
+    questions = [q for q in s.questions if q.relation == "8"][::4]
+    right = 0
+    with torch.no_grad(), pellucid.watch(s.model, only=(), edit=changes):
+        for q in questions:
+            (wanted, *_) = s.ids(q.right[0])
+            right += int(s.model(torch.tensor([s.ids(q.prompt)]))[0, -1].argmax()) == wanted
+    return right / len(questions)
+
+
+def test_it_reads(reader: Specimen) -> None:
+    """Of 8 facts, in pairs that were never trained, it finds the one that is asked for; without the attention of either block it cannot."""
+    assert read_right(reader) >= 0.95
+    assert read_right(reader, pellucid.zero("layers.0.attn")) < 0.3
+    assert read_right(reader, pellucid.zero("layers.1.attn")) < 0.3
+
+
+def test_its_heads_copy(reader: Specimen) -> None:
+    """On random tokens that are read twice; a specimen that knows its facts by heart is the mutant."""
+    scores = pellucid.heads(reader.model)
+    assert scores.best("induction", 1)[0][0] == "layers.1.attn.pattern" and scores.best("induction", 1)[0][2] >= 0.4
+    assert scores.best("previous", 1)[0][0] == "layers.0.attn.pattern" and scores.best("previous", 1)[0][2] >= 0.4
+    assert pellucid.heads(specimen("capitals-llama").model).best("induction", 1)[0][2] < 0.2
 
 
 def test_the_card_tells_what_is_measured(one: Specimen) -> None:
     """A part of the questions, asked again, lies near the card's figures, which stand beside chance and a bag of words."""
     card = (one.folder / "README.md").read_text(encoding="utf-8")
     rows = {(r, lang): float(share) / 100 for r, lang, share in re.findall(r"^\| (\w+) \| (en|zh) \| [\d,]+ \| ([\d.]+)% \|", card, re.M)}
-    questions, learnt = one.questions[:: 23 if FULL else 71], list(islice(one.objective.learnt(DATA), 4000))
+    part = 1 + len(one.questions) // (1200 if FULL else 400)
+    questions, learnt = one.questions[::part], list(islice(one.objective.learnt(one.recipe.data), 4000))
     scores = quiz(questions, learnt, one.objective.complete(one.model.module), one.objective.tokenizer)
     assert rows.keys() == {(s.relation, s.language) for s in scores}
     for s in scores:

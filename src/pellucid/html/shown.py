@@ -15,7 +15,7 @@ from pellucid.runs.answers import tokenizer_of
 from pellucid.runs.execute import recorded, shapes
 from pellucid.runs.kept_run import Run
 from pellucid.runs.limits import LIMITS
-from pellucid.runs.model_registry import EXAMPLES, LoadedModel
+from pellucid.runs.model_registry import LoadedModel, example
 from pellucid.runs.request import RunRequest
 from pellucid.runs.worker import Stop
 from pellucid.tracing import Trace
@@ -57,7 +57,7 @@ def loaded_from(runner: object, name: str) -> LoadedModel | None:
 def of_model(model: Model) -> Run:
     """Return a run with a model's shapes, by one forward on meta of its kind's example."""
     loaded = LoadedModel(model.name, model.family.name, meta_model(model.config, model.dtype), model)
-    text = EXAMPLES[loaded.kind] if tokenizer_of(model) is not None else None
+    text = example(model.name, loaded.kind) if tokenizer_of(model) is not None else None
     rows = ROWS[: model.config.positions or len(ROWS)]
     return shapes(loaded, RunRequest(model.name, text, None if text is not None else rows), Stop(), LIMITS)
 

@@ -30,6 +30,12 @@ from pellucid.tokenizer.tokenizer import load_tokenizer
 
 EXAMPLE = "The capital of France is"
 EXAMPLES = {"decoder": EXAMPLE, "prefix": EXAMPLE, "encoder": f"{EXAMPLE} ___.", "encoder-decoder": f"{EXAMPLE} Paris."}
+EXAMPLES |= {"pellucid/reader": "The key of Alda is red. The key of Borin is blue. The key of Alda is"}  # which knows no country
+
+
+def example(name: str, kind: str) -> str:
+    """Return a prompt to try: the model's own, or that of its kind."""
+    return EXAMPLES.get(name, EXAMPLES[kind])
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +97,7 @@ class LoadedModel:
             "vocab": self.config.vocab,
             "layers": len(self.config.layers) + len(self.config.encoder or ()),
             "weights": self.has_weights,
-            "prompt": EXAMPLES[self.kind] if can else None,
+            "prompt": example(self.name, self.kind) if can else None,
         }
 
 

@@ -70,10 +70,13 @@ class Fact(NamedTuple):
 
 
 class Example(NamedTuple):
-    """One text. stated: its facts.  asked: the same again, with a lead.  prompt, answer: the first of them, cut before its value."""
+    """One text. stated: its facts.  again: the same in another order, with a lead.
+
+    prompt, answer: the text up to the first value that is read again, and that value with its stop.
+    """
 
     stated: str
-    asked: str
+    again: str
     prompt: str
     answer: str
     language: str

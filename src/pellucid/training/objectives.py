@@ -106,7 +106,7 @@ class Causal(Objective):
         """Return the documents of invented facts. Only what can be known carries loss: what is stated or read before it is asked again."""
         texts = list(invented.examples(data, seed))
         stated = self.tokenizer.encode_batch([e.stated for e in texts])
-        full = self.tokenizer.encode_batch([e.stated + e.asked for e in texts])
+        full = self.tokenizer.encode_batch([e.stated + e.again for e in texts])
         out = [Document(w.ids[: len(s.ids)], [*w.ids[len(s.ids) :], self.end]) for s, w in zip(stated, full, strict=True)]
         return out + [Document(ids, again) for ids, again in invented.copies(data, self.tokenizer.get_vocab_size(), seed)]
 
