@@ -169,6 +169,14 @@ def test_batches_of_any_size(limit: str) -> None:
         assert error(model, text, trials_of(model, text)[::2]) < 1e-10
 
 
+def test_an_answer_longer_than_its_source() -> None:
+    """Pages are enough for the tokens of every fork, not only for its source."""
+    model = model_of("t5")
+    text = ForkedText(TOKENS, 1, (8,), TOKENS[:2])
+    with swapped(forking, "ROWS", 20):
+        assert error(model, text, [[times(f"encoder.layers.{n % 2}.ffn", 1.0 + n)] for n in range(12)]) < 1e-10
+
+
 def test_a_wrong_change_is_an_error() -> None:
     """And leaves no pages behind."""
     model = model_of("gpt2")

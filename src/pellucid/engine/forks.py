@@ -126,7 +126,7 @@ class Forks:
         """Return how many of these forks run in the next batch: as many as fit of those that enter one block and run the same ops."""
         rows = 0
         for n, f in enumerate(forks[:FORKS]):
-            rows += len(self.text.source or ()) if f.entry[0] < self.last else len(self.text.tokens) - f.first
+            rows += max(len(self.text.source or ()) if f.entry[0] < self.last else 0, len(self.text.tokens) - f.first)
             if n and ((f.entry, f.inside) != (forks[0].entry, forks[0].inside) or rows > ROWS):
                 return n
         return min(len(forks), FORKS)
@@ -160,6 +160,7 @@ class Forks:
         """Run forks of one entry through the model. Returns logits [forks wanted V]."""
         stack, text, device = forks[0].entry[0], self.text, next(self.module.parameters()).device
         step = self.step_of(forks)
+        step.positions = step.positions.to(device)
         starts = [s.start - f.first for s, f in zip(step.spans, forks, strict=True)]
         step.wanted = torch.tensor([start + row for start in starts for row in text.wanted], device=device)
         tokens = torch.tensor([[t for f in forks for t in text.tokens[f.first :]]], device=device)
