@@ -40,6 +40,11 @@ GENERATED = (
 ALLOWED: dict[str, str] = {
     GENERATED: "the head of a generated source",
     "The capital of France is": "the prompt of the first example",
+    "{name} is the capital of": "the first step of a chain of two questions",
+    "The continent of {name} is": "its second step",
+    "The continent of the country whose capital is {name} is": "both steps at once",
+    "The capital of France is Paris.": "the text of an exhibit about losses",
+    "The capital of France is ___.": "the prompt of a masked model",
     "The key of Alda is red. The key of Borin is blue. The key of Alda is": "the prompt of the specimen that reads",
 }
 # Calls whose texts are shown, and arguments of any call that are shown.

@@ -49,7 +49,7 @@ PACKAGES = {"apprentice", "draw", "echo", "ghost", "life", "measuring", "past", 
 SAME_CLASS = {
     "Attention": "a config and its part", "Latent": "a config and its part", "Mlp": "a config and its part", "Moe": "a config and its part",
 }  # fmt: skip
-FACES = ("commands", "documents", "terminal")  # a face has the name of what it shows
+FACES = ("commands", "documents", "exhibits", "terminal")  # a face has the name of what it shows
 OF_AN_OP = ("nn", "ops", "ops/native")  # a part, the op that it calls and the op's kernel have one name
 
 PERSONS = re.compile(

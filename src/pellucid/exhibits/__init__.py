@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "attention": ("order",),
     "blocks": ("norms", "residual"),
-    "output": ("softmax",),
+    "output": ("softmax", "steps", "forcing"),
+    "learning": ("adapter",),
 }
 
 

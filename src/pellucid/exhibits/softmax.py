@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pellucid.analysis.catalogue import biases
 from pellucid.analysis.rows import largest_gap
-from pellucid.analysis.softmax import entropy_at, order_kept, share_gap, shifted_gap, softmax_table
+from pellucid.analysis.softmax_shares import entropy_at, order_kept, share_gap, shifted_gap, softmax_table
 from pellucid.exhibits.exhibit import BEST, Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
 from pellucid.messages import say

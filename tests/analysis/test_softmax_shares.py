@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from pellucid.analysis import softmax
-from pellucid.analysis.softmax import entropy_at, order_kept, share_gap, shifted_gap, softmax_table
+from pellucid.analysis import softmax_shares
+from pellucid.analysis.softmax_shares import entropy_at, order_kept, share_gap, shifted_gap, softmax_table
 
 LOGITS = torch.tensor([math.log(1.0), math.log(5.0), math.log(2.0)], dtype=torch.float64)
 
@@ -32,5 +32,5 @@ def test_entropy_and_order_by_temperature() -> None:
 
 
 def test_an_upset_order_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax, "probabilities", lambda x, t=1.0: (-x).softmax(-1))
+    monkeypatch.setattr(softmax_shares, "probabilities", lambda x, t=1.0: (-x).softmax(-1))
     assert not order_kept(LOGITS, 2.0)

@@ -10,7 +10,7 @@ from pellucid.ops.sampling.stages import probabilities
 
 
 @dataclass(frozen=True)
-class Share:
+class TokenShare:
     """One token of a softmax. below: the logit less the largest one.  power: e to that.  share: of all powers."""
 
     id: int
@@ -24,7 +24,7 @@ class Share:
 class SoftmaxTable:
     """The likeliest tokens of a row of logits [V]. total: the sum of the powers of all V.  gap: of the shares to the model's own."""
 
-    shares: Sequence[Share]
+    shares: Sequence[TokenShare]
     total: float
     gap: float
 
@@ -40,7 +40,7 @@ def softmax_table(logits: Tensor, powers_of: Tensor, best: int) -> SoftmaxTable:
     total = powers.sum()
     shares = powers / total
     ids = logits.topk(best).indices.tolist()
-    rows = [Share(i, float(x[i]), float(below[i]), float(powers[i]), float(shares[i])) for i in ids]
+    rows = [TokenShare(i, float(x[i]), float(below[i]), float(powers[i]), float(shares[i])) for i in ids]
     return SoftmaxTable(rows, float(total), largest_gap(probabilities(logits), shares))
 
 
