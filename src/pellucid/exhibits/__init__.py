@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "attention": ("order",),
-    "blocks": ("norms", "residual"),
-    "output": ("softmax", "steps", "forcing"),
+    "blocks": ("norms", "residual", "rows", "activations",),
+    "output": ("softmax", "steps", "forcing",),
     "learning": ("adapter",),
 }
 

@@ -81,6 +81,11 @@ class ExhibitRun:
 Show = Callable[["Experiment"], Iterator[Panel | Claim]]
 
 
+def causal(cfg: Config) -> bool:
+    """True for a model that goes on with a text by itself."""
+    return cfg.encoder is None and not cfg.bidirectional and cfg.head
+
+
 @dataclass(frozen=True)
 class Exhibit:
     """One exhibit. model: the specimen that it runs on if no other is given.  fits(config): whether a model can show it."""
@@ -89,7 +94,7 @@ class Exhibit:
     show: Show
     model: str = "pellucid/capitals"
     controls: Sequence[Control] = ()
-    fits: Callable[[Config], bool] = lambda cfg: cfg.encoder is None and not cfg.bidirectional and cfg.head
+    fits: Callable[[Config], bool] = causal
 
 
 class Experiment:

@@ -1,0 +1,44 @@
+"""Bending a line: what an activation does to the neurons, and how little the trained model minds another one."""
+
+from collections.abc import Iterator
+
+from pellucid.analysis.activations import bend, curve, places, silence
+from pellucid.config import Config, Mlp
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
+from pellucid.messages import say
+
+PROMPT = "The capital of France is"
+ACTS = ("relu", "gelu", "silu")
+
+
+def show(e: Experiment) -> Iterator[Panel | Claim]:
+    at = places(-4, 4, 17)
+    yield LinePanel(say("exhibit.activations.curves"), "x", at, {act: curve(act, at) for act in ACTS})
+    relu, bare = e.variant({"layers.*.ffn.act": "relu"}), e.variant({"layers.*.ffn.bias": False})
+    own = e.model.config.layers[0].ffn.act
+    models = {own: e.model, "relu": relu}
+    counts = {act: silence(e.trace(e.text("prompt"), model)) for act, model in models.items()}
+    heads = "exhibit.activations.act", "exhibit.activations.of", "exhibit.activations.negative", "exhibit.activations.zero"
+    columns = [*map(say, heads), say("exhibit.activations.near")]
+    rows = [(act, c.of, c.negative, c.zero, c.near) for act, c in counts.items()]
+    yield TablePanel(say("exhibit.activations.table"), columns, rows)
+    before, after = counts[own], counts["relu"]
+    zeroed = after.zero == after.negative and before.zero < after.zero
+    yield e.claim("zeroed", zeroed, zero=after.zero, negative=after.negative, of=after.of, own=before.zero, near=before.near, act=own)
+    opposite = e.on(places(4, -4, 17), at)
+    bends = {act: bend(act, at, opposite) for act in ACTS}
+    straight, most = (max(pair[k] for pair in bends.values()) for k in (0, 1))
+    yield e.claim("bent", straight < 1e-12 < most, gap=straight, bend=most)
+    plain, other, free = e.quality(), e.quality(relu), e.quality(bare)
+    yield e.claim("answers", other.right == plain.right, right=other.right, plain=plain.right, of=plain.of, act=own)
+    sizes = {"own": e.model.num_parameters(), "bare": bare.num_parameters()}
+    yield e.claim("bias", free.right == plain.right, right=free.right, of=plain.of, **sizes)
+
+
+def fits(cfg: Config) -> bool:
+    """True for a generator whose feed-forward parts are dense, with an activation of one number."""
+    return causal(cfg) and all(isinstance(layer.ffn, Mlp) and layer.ffn.act != "clamped" for layer in cfg.layers)
+
+
+EXHIBIT = Exhibit("activations", show, controls=(Control("prompt", PROMPT),), fits=fits)
