@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "attention": ("order",),
-    "blocks": ("norms", "residual", "rows", "activations",),
+    "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "library",),
     "output": ("softmax", "steps", "forcing",),
     "learning": ("adapter",),
 }

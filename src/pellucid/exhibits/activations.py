@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.activations import bend, curve, places, silence
+from pellucid.analysis.silence import bend, curve, places, silence
 from pellucid.config import Config, Mlp
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import pellucid
-from pellucid.analysis.activations import bend, curve, places, silence
+from pellucid.analysis.silence import bend, curve, places, silence
 
 
 def test_curves_by_hand() -> None:
