@@ -14,7 +14,7 @@ BEFORE = {"pre", "sandwich", "parallel", "parallel, two norms", "bare"}  # order
 
 
 @dataclass(frozen=True)
-class Part:
+class DrawnPart:
     """A part of a drawing. kind: "embed", "positions", "encoder", "decoder", "norm", "attn", "cross", "sum", "ffn", "experts", "head".
 
     note: its sizes.  times: how many equal ones follow each other.  depth: 1 inside a block.
@@ -26,30 +26,30 @@ class Part:
     depth: int = 0
 
 
-def parts(cfg: Config) -> list[Part]:
+def parts(cfg: Config) -> list[DrawnPart]:
     """Return the parts of a model in the order in which a token passes them, equal blocks as one."""
-    out = [Part("embed", f"{cfg.vocab} × {cfg.embed_width or cfg.width}")]
+    out = [DrawnPart("embed", f"{cfg.vocab} × {cfg.embed_width or cfg.width}")]
     if cfg.positions or cfg.sinusoids:
-        out.append(Part("positions", "sin, cos" if cfg.sinusoids else f"{cfg.positions} × {cfg.width}"))
+        out.append(DrawnPart("positions", "sin, cos" if cfg.sinusoids else f"{cfg.positions} × {cfg.width}"))
     out += stack("encoder", cfg.encoder or ())
     out += stack("decoder", cfg.layers)
-    out += [Part("norm", cfg.norm)] if cfg.final_norm else []
-    return [*out, Part("head", f"{cfg.width} × {cfg.vocab}")] if cfg.head else out
+    out += [DrawnPart("norm", cfg.norm)] if cfg.final_norm else []
+    return [*out, DrawnPart("head", f"{cfg.width} × {cfg.vocab}")] if cfg.head else out
 
 
-def stack(kind: str, layers: tuple[Layer, ...]) -> Iterator[Part]:
+def stack(kind: str, layers: tuple[Layer, ...]) -> Iterator[DrawnPart]:
     """Yield the blocks of a stack, each followed by its parts."""
     for layer, same in groupby(layers):
-        yield Part(kind, times=len(list(same)))
+        yield DrawnPart(kind, times=len(list(same)))
         inner = [("attn", attention(layer.attn))]
         inner += [("cross", attention(layer.cross))] if layer.cross is not None else []
         inner += [("experts" if isinstance(layer.ffn, Moe) else "ffn", feed_forward(layer.ffn))]
         for name, note in inner:
-            yield from (Part("norm", depth=1),) if layer.order in BEFORE else ()
-            yield Part(name, note, depth=1)
-            yield from (Part("norm", depth=1),) if layer.order == "sandwich" else ()
-            yield from (Part("sum", depth=1),) if layer.order != "bare" else ()
-            yield from (Part("norm", depth=1),) if layer.order == "post" else ()
+            yield from (DrawnPart("norm", depth=1),) if layer.order in BEFORE else ()
+            yield DrawnPart(name, note, depth=1)
+            yield from (DrawnPart("norm", depth=1),) if layer.order == "sandwich" else ()
+            yield from (DrawnPart("sum", depth=1),) if layer.order != "bare" else ()
+            yield from (DrawnPart("norm", depth=1),) if layer.order == "post" else ()
 
 
 def attention(spec: Attention | Latent) -> str:
@@ -66,7 +66,7 @@ def feed_forward(spec: Mlp | Moe) -> str:
     return f"{spec.width}, {spec.act}" + (", gated" if spec.gated else "")
 
 
-def blocks(drawing: list[Part], kind: str) -> int:
+def blocks(drawing: list[DrawnPart], kind: str) -> int:
     """Return the number of blocks of a kind, "encoder" or "decoder", in a drawing."""
     return sum(part.times for part in drawing if part.kind == kind)
 

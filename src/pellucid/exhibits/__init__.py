@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "attention": ("order",),
     "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "library",),
+    "cache": ("kinds",),
     "output": ("softmax", "steps", "forcing",),
     "learning": ("adapter",),
 }

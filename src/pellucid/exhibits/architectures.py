@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.architecture import Part, blocks, built, longer, parts
+from pellucid.analysis.architecture import DrawnPart, blocks, built, longer, parts
 from pellucid.api.count import described
 from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
@@ -31,7 +31,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("norms", original.layers[0].order == "post", **both)
 
 
-def boxes(drawing: list[Part]) -> list[Box]:
+def boxes(drawing: list[DrawnPart]) -> list[Box]:
     """Return the boxes of a drawing, their names in the reader's language."""
     names = {
         "embed": say("exhibit.architectures.embed"),

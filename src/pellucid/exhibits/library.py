@@ -16,15 +16,15 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     run = e.trace(e.text("prompt"))
     theirs, wrong = library_attention(e.model, PATH, e.on(RIGHT, SWAPPED)), library_attention(e.model, PATH, SWAPPED)
     weights = {name: e.model.weight(f"{PATH}.{name}.weight") for name in RIGHT}
-    held = thirds(theirs, weights)
+    matrices = thirds(theirs, weights)
     columns = [say("exhibit.library.rows"), *(f"{PATH}.{name}" for name in weights)]
-    yield TablePanel(say("exhibit.library.thirds"), columns, [(rows, *gaps.values()) for rows, gaps in held])
+    yield TablePanel(say("exhibit.library.thirds"), columns, [(rows, *gaps.values()) for rows, gaps in matrices])
     out, each, mean = library_gaps(run, PATH, theirs)
     swapped, _, _ = library_gaps(run, PATH, wrong)
     table = [(say("exhibit.library.right"), out), (say("exhibit.library.swapped"), swapped)]
     yield TablePanel(say("exhibit.library.table"), [say("exhibit.library.order"), say("exhibit.library.gap")], table)
-    q, k, v = (rows for rows, _ in held)
-    yield e.claim("thirds", all(held[n][1][name] == 0 for n, name in enumerate(RIGHT)), q=q, k=k, v=v)
+    q, k, v = (rows for rows, _ in matrices)
+    yield e.claim("thirds", all(matrices[n][1][name] == 0 for n, name in enumerate(RIGHT)), q=q, k=k, v=v)
     yield e.claim("same", e.same(out), gap=out)
     yield e.claim("swapped", e.differ(swapped), gap=swapped)
     heads = e.model.config.layers[0].attn.heads

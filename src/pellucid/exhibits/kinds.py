@@ -1,0 +1,47 @@
+"""MHA, GQA, MQA: keys and values shared by more and more heads, and what is saved and lost by it."""
+
+from collections.abc import Iterator
+
+from pellucid.analysis.cache_cost import cache_cost, groupings, shared_by_all
+from pellucid.config import Attention, Config
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.panel import Panel, TablePanel
+from pellucid.messages import say
+
+PROMPT = "The capital of France is"
+LARGE = "gpt3-175b"
+
+
+def show(e: Experiment) -> Iterator[Panel | Claim]:
+    groups = groupings(e.model.config)
+    models = {n: e.variant({"layers.*.attn.kv_heads": n}) for n in groups}
+    runs = {say("exhibit.kinds.heads", count=n): e.trace(e.text("prompt"), model) for n, model in models.items()}
+    yield e.answers(say("exhibit.kinds.answers"), runs)
+    costs = {n: cache_cost(model.config, model.family.name, model.name) for n, model in models.items()}
+    right = {n: e.quality(model) for n, model in models.items()}
+    heads = (
+        "exhibit.kinds.kind",
+        "exhibit.kinds.groups",
+        "exhibit.kinds.token",
+        "exhibit.kinds.read",
+        "exhibit.kinds.flops",
+        "exhibit.kinds.right",
+    )
+    rows = [(c.kind, n, c.token, c.read, c.flops, right[n].right) for n, c in costs.items()]
+    yield TablePanel(say("exhibit.kinds.table"), list(map(say, heads)), rows)
+    most, least = costs[groups[0]], costs[groups[-1]]
+    numbers = {"most": most.token, "least": least.token, "read": most.read, "reads": least.read, "context": most.context}
+    smaller = least.token < most.token and least.read < most.read
+    yield e.claim("bytes", smaller, groups=groups[0], **numbers)
+    plain, one = right[groups[0]], right[groups[-1]]
+    yield e.claim("pooled", one.right < plain.right, right=one.right, plain=plain.right, of=plain.of)
+    own, shared, ratio = shared_by_all(LARGE)
+    yield e.claim("large", shared.token < own.token, model=LARGE, own=own.token, shared=shared.token, ratio=ratio)
+
+
+def fits(cfg: Config) -> bool:
+    """True for a generator with several key/value heads in all blocks."""
+    return causal(cfg) and all(isinstance(layer.attn, Attention) and layer.attn.kv_heads > 1 for layer in cfg.layers)
+
+
+EXHIBIT = Exhibit("kinds", show, controls=(Control("prompt", PROMPT),), fits=fits)
