@@ -81,6 +81,8 @@ class Api:
             route("/api/bench", self.bench, "POST"),
             route("/api/bench", self.benched),
             route("/api/catalog", self.catalog),
+            route("/api/exhibits", self.exhibits),
+            route("/api/exhibits/{name}", self.exhibit, "POST"),
         ]
 
     async def session(self) -> "Session":
@@ -311,6 +313,20 @@ class Api:
     async def catalog(self, request: Request) -> Response:
         query(request)
         return answer((await self.session()).catalog())
+
+    async def exhibits(self, request: Request) -> Response:
+        query(request)
+        await self.session()
+        from pellucid.documents.exhibit import exhibit_list
+
+        return answer(await run_in_threadpool(exhibit_list))
+
+    async def exhibit(self, request: Request) -> Response:
+        body, session = await self.body(request), await self.session()
+        from pellucid.server.exhibits import exhibit_request
+
+        name, (model, settings) = request.path_params["name"], exhibit_request(body, self.limits)
+        return answer(await self.worker.run(request, lambda stop: session.gallery.run(name, model, settings, stop)))
 
 
 def run_at(session: "Session", request: Request) -> "Run":

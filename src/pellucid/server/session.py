@@ -22,6 +22,7 @@ from pellucid.runs.stats import stats_of
 from pellucid.runs.worker import Stop
 from pellucid.server.bench import Bench
 from pellucid.server.bills import Bills
+from pellucid.server.exhibits import Gallery
 from pellucid.tracing import INDEX, Trace, load_trace
 
 SCHEMA = 1
@@ -44,7 +45,7 @@ class Session:
             how = {"dtype": dtype_of(traced), "ignore_fields": how.get("ignore_fields", ())}  # as it ran, where the trace's values are
         self.registry = ModelRegistry(opened, limits.models, **how)
         self.first: Run | None = None  # of a trace that was opened
-        self.bills, self.bench = Bills(self.registry, limits), Bench(limits)
+        self.bills, self.bench, self.gallery = Bills(self.registry, limits), Bench(limits), Gallery(self.registry, limits)
         loaded = None if opened is None else self.registry[opened]
         if traced is not None:
             traced.model = recorded_by or traced.model
