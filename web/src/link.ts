@@ -19,10 +19,13 @@ export interface Place {
   against: string; // the prompt of a run to compare with, and its model where that is another
   other: string;
   sweep: string; // cells of another prompt that are put into the run's, one after another
+  exhibit: string; // its name, the model that it runs on where that is not its own, and its settings
+  on: string;
+  controls: string;
   tour: number; // of a station, from 1; 0 is no tour
 }
 
-export const NOWHERE: Place = { view: "life", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", trial: "", budget: "", edits: "", against: "", other: "", sweep: "", tour: 0 };
+export const NOWHERE: Place = { view: "life", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", trial: "", budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", tour: 0 };
 const LONGEST = 20_000; // characters of a prompt in a link
 const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], tour: [0, 99] } as const;
 
@@ -35,7 +38,7 @@ export function written(place: Place): string {
 
 export function read(fragment: string): Place {
   const fields = new URLSearchParams(fragment.replace(/^#/, "")), place: Place = { ...NOWHERE };
-  for (const key of ["view", "model", "with", "prompt", "block", "tensor", "cell", "sampling", "trial", "budget", "edits", "against", "other", "sweep"] as const) {
+  for (const key of ["view", "model", "with", "prompt", "block", "tensor", "cell", "sampling", "trial", "budget", "edits", "against", "other", "sweep", "exhibit", "on", "controls"] as const) {
     const text = fields.get(key);
     if (text !== null && text.length <= LONGEST) place[key] = text;
   }

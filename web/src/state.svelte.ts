@@ -28,7 +28,7 @@ export const now = new Now();
 // A change of these adds an entry to the browser's history; any other replaces the current one.
 const IDS = "#0 1 2 3 4"; // the first prompt of a model without a tokenizer
 const RERUN: (keyof Place)[] = ["model", "with", "prompt", "steps", "sampling"]; // a change of these needs another run
-const STATIONS: (keyof Place)[] = ["view", "model", "with", "prompt", "tensor", "tour"];
+const STATIONS: (keyof Place)[] = ["view", "model", "with", "prompt", "tensor", "exhibit", "on", "controls", "tour"];
 
 export function go(change: Partial<Place>): void {
   const station = STATIONS.some((key) => key in change && change[key] !== place[key]);

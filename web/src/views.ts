@@ -11,6 +11,7 @@ import Attention from "./views/Attention.svelte";
 import Budget from "./views/Budget.svelte";
 import Cache from "./views/Cache.svelte";
 import Change from "./views/Change.svelte";
+import Exhibits from "./views/Exhibits.svelte";
 import Experts from "./views/Experts.svelte";
 import Life from "./views/Life.svelte";
 import NextToken from "./views/NextToken.svelte";
@@ -28,6 +29,7 @@ export const VIEWS: readonly [View, ...View[]] = [
   { name: "cache", title: () => "page.view.cache", there: (run, tensors) => run.values && !encoder(run) && run.steps.length > 0 && kept(tensors).length > 0, component: Cache },
   { name: "budget", title: () => "page.view.budget", there: () => recorded === null || "catalog" in recorded.answers, component: Budget },
   { name: "change", title: () => "page.view.change", there: (run) => recorded === null && run.values && run.prompt !== null && run.steps.length > 0, component: Change },
+  { name: "exhibits", title: () => "page.view.exhibits", there: () => recorded === null || "exhibits" in recorded.answers, component: Exhibits },
 ];
 
 // The views that a run has something for, in order; a link may name any other.

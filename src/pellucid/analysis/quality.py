@@ -40,7 +40,7 @@ class Quality:
 
     right: int
     of: int
-    countries: list[CountryAnswer]
+    countries: Sequence[CountryAnswer] = ()
 
     def __repr__(self) -> str:
         return f"Quality({self.right} of {self.of})"

@@ -1,5 +1,7 @@
 // The server, as functions. Every request carries the token that the opened address brought; it leaves the address at once.
 
+import type { Settings } from "../exhibits/address";
+import type { ExhibitDocument, ExhibitListDocument } from "../exhibits/documents";
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
 import { Columns, cellOf } from "./columns";
@@ -95,6 +97,11 @@ export async function measure(model: string, signal: AbortSignal): Promise<Measu
   return (await ask("bench", { method: "POST", body: JSON.stringify({ model }), headers: { "Content-Type": "application/json" }, signal })).json() as Promise<Measured>;
 }
 export const measuring = async (): Promise<Measuring> => (await ask("bench")).json() as Promise<Measuring>;
+
+// model: "" for the exhibit's own specimen.
+export const exhibits = (): Promise<ExhibitListDocument> => json("exhibits");
+export const exhibit = (name: string, model: string, settings: Settings): Promise<ExhibitDocument> =>
+  json(`exhibits/${encodeURIComponent(name)}`, { method: "POST", body: JSON.stringify({ model, settings }), headers: { "Content-Type": "application/json" } });
 
 export const switches = async (model: string): Promise<SwitchDocument[]> => (await json<{ switches: SwitchDocument[] }>(`switches?${query({ model })}`)).switches;
 

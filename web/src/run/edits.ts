@@ -1,13 +1,16 @@
 // Edits of a run: a part of a tensor, and the value put there. A link may hold them, so every field is checked.
 
 export type How = "to" | "times" | "prompt";
-export interface Edit { path: string; at: string; how: How; value: string } // value: a number, or the prompt whose tensor is put there
+// at: an index of every axis, or axes by letter; "" for the whole tensor.  value: a number, or the prompt whose tensor is put there
+export interface Edit { path: string; at: string; how: How; value: string }
 
 const MOST = 16;
 const AT = /^(\d{1,9}|\d{0,9}:\d{0,9})(,(\d{1,9}|\d{0,9}:\d{0,9}))*$/;
+const LETTERED = /^([A-Z](\+[A-Z])*=[-+\d:,]{1,40}(, ?(?=[A-Z])|$))+$/; // H=3, T=-1
+const CHANGE = /^\s*([^\s[\]]+?)\s*(?:\[([^\]]*)\])?\s*(\*=|=)\s*(?:from\s+("(?:[^"\\]|\\.)*")|(\S+))\s*$/;
 
 export const sound = (e: Edit): boolean =>
-  e.path.length > 0 && e.path.length < 200 && AT.test(e.at) && (e.how === "prompt" ? e.value.length > 0 && e.value.length <= 4000 : e.value.trim() !== "" && Number.isFinite(Number(e.value)));
+  e.path.length > 0 && e.path.length < 200 && (e.at === "" || AT.test(e.at) || LETTERED.test(e.at)) && (e.how === "prompt" ? e.value.length > 0 && e.value.length <= 4000 : e.value.trim() !== "" && Number.isFinite(Number(e.value)));
 
 export const written = (edits: readonly Edit[]): string => (edits.length > 0 ? JSON.stringify(edits.map((e) => [e.path, e.at, e.how, e.value])) : "");
 
@@ -25,5 +28,17 @@ export function read(text: string): Edit[] {
 // The edit as a change's text, which the server reads.
 export function changeText(e: Edit): string {
   const value = e.how === "prompt" ? `= from ${JSON.stringify(e.value)}` : `${e.how === "to" ? "=" : "*="} ${Number(e.value)}`;
-  return `${e.path}[${e.at}] ${value}`;
+  return `${e.path}${where(e.at)} ${value}`;
+}
+
+export const where = (at: string): string => (at === "" ? "" : `[${at}]`);
+
+// The edit of a change's text; undefined for one that no edit is.
+export function parsed(text: string): Edit | undefined {
+  const [, path = "", at = "", sign, prompt, value = ""] = CHANGE.exec(text) ?? [];
+  if (prompt !== undefined && sign !== "=") return undefined;
+  try {
+    const edit: Edit = { path, at: at.trim(), how: prompt !== undefined ? "prompt" : sign === "=" ? "to" : "times", value: prompt !== undefined ? (JSON.parse(prompt) as string) : value };
+    return sound(edit) ? edit : undefined;
+  } catch { return undefined; }
 }

@@ -1,0 +1,64 @@
+import { describe, expect, it } from "vitest";
+import { parsed, changeText, read as readEdits, written as writtenEdits } from "../run/edits";
+import { read as readPlace } from "../link";
+import { address, read, written } from "./address";
+import { axis, nested, spread, writer } from "./picture";
+
+const box = (name: string, within: number) => ({ name, note: "", within, marked: false });
+
+describe("pictures of exhibits", () => {
+  it("write counts whole and other numbers as every number", () => {
+    expect([194, null, "all"].map(writer([194, null, "all"]))).toEqual(["194", "", "all"]);
+    expect([194, 0.25].map(writer([194, 0.25]))).toEqual(["194.0", "0.250"]);
+  });
+  it("place numbers on an axis", () => {
+    const plain = axis([2, 6], 100, 0, true), far = axis([1, 10, 10000], 0, 400), narrow = axis([5, 5.1], 0, 10, true), alone = axis([3], 0, 10);
+    expect([plain.low, plain.at(0), plain.at(3), plain.at(6)]).toEqual([0, 100, 50, 0]);
+    expect([far.log, far.at(1), far.at(10), far.at(10000)]).toEqual([true, 0, 100, 400]);
+    expect([narrow.low, narrow.log]).toEqual([5, false]);
+    expect(alone.at(3)).toBe(5);
+  });
+  it("keep names apart, and above the bottom", () => {
+    expect(spread([10, 12, 90], 14, 100)).toEqual([10, 24, 90]);
+    expect(spread([95, 96], 14, 100)).toEqual([86, 100]);
+    expect(spread([96, 95], 14, 100)).toEqual([100, 86]);
+  });
+  it("lay boxes in one another", () => {
+    const tree = nested([box("block", 0), box("attn", 1), box("q", 2), box("ffn", 1), box("head", 0)]);
+    expect(tree.map((t) => t.box.name)).toEqual(["block", "head"]);
+    expect(tree[0]?.inner.map((t) => [t.box.name, t.inner.length])).toEqual([["attn", 1], ["ffn", 0]]);
+  });
+});
+
+describe("an exhibit in an address", () => {
+  const controls = [{ name: "prompt", title: "", value: "a", options: [] }, { name: "seed", title: "", value: 1, options: [] }];
+  it("holds what differs from its own settings", () => {
+    expect(written({ prompt: "a", seed: 1 }, controls)).toBe("");
+    expect(read(written({ seed: 2, prompt: "b", other: "c" }, controls))).toEqual({ prompt: "b", seed: 2 });
+  });
+  it("reads no more than texts and numbers", () => {
+    for (const text of ["", "[1]", "{", "null", "3"]) expect(read(text)).toEqual({});
+    expect(read('{"a": null, "b": [1], "c": "d"}')).toEqual({ c: "d" });
+  });
+  it("says where a run opens", () => {
+    const run = { model: "m", prompt: "p q", switches: ["norm=none", "a=1"], changes: [], steps: 3 };
+    expect(readPlace(address(run) ?? "")).toMatchObject({ view: "life", model: "m", prompt: "p q", with: "norm=none; a=1", steps: 3, edits: "" });
+    const changed = readPlace(address({ ...run, changes: ["layers.0.ffn = 0", "layers.1.attn.z[H=3, T=-1] *= 0.5"] }) ?? "");
+    expect(changed.view).toBe("change");
+    expect(readEdits(changed.edits).map(changeText)).toEqual(["layers.0.ffn = 0", "layers.1.attn.z[H=3, T=-1] *= 0.5"]);
+    expect(address({ ...run, changes: ["layers.0.out += steer.safetensors"] })).toBeUndefined();
+  });
+});
+
+describe("changes as edits", () => {
+  it("keep their text", () => {
+    for (const text of ["layers.0.ffn = 0", "layers.2.attn.z[0,1:3,:] *= 0.5", 'layers.1.out[T=4:] = from "The \\"capital\\""', "a.b[H=0] = -1"]) {
+      const edit = parsed(text);
+      expect(edit && changeText(edit)).toBe(text);
+      expect(edit && readEdits(writtenEdits([edit]))).toEqual([edit]);
+    }
+  });
+  it("are none where the text is another", () => {
+    for (const text of ["", "layers.0.ffn", "a += 1", "a without b.safetensors", 'a[T="x"] = 0', 'a *= from "b"', "a = b", 'a = from "b" [T=1]']) expect(parsed(text)).toBeUndefined();
+  });
+});

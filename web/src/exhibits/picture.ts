@@ -1,0 +1,46 @@
+// What the pictures of exhibits share: how a row of numbers is written, where numbers lie on an axis, and where names fit beside them.
+
+import type { BoxDocument } from "./documents";
+import { number } from "../tensor/number";
+
+export type Cell = string | number | null;
+
+// Counts as whole numbers, where all are; else as every number is written.
+export function writer(values: readonly Cell[]): (x: Cell) => string {
+  const whole = values.every((v) => typeof v !== "number" || Number.isInteger(v));
+  return (x) => (typeof x === "string" ? x : x === null ? "" : whole ? String(x) : number(x));
+}
+
+export interface Axis { low: number; high: number; log: boolean; at: (x: number) => number }
+
+const FAR = 64; // times the least that the greatest number may be before an axis counts in powers
+
+// An axis from `from` to `to` on the picture. base: an axis of heights begins at 0 where its numbers are near enough.
+export function axis(values: readonly number[], from: number, to: number, base = false): Axis {
+  const least = Math.min(...values), most = Math.max(...values), log = least > 0 && most / least >= FAR;
+  const low = base && !log && least > 0 && least < 0.6 * most ? 0 : least, high = most, place = (x: number): number => (log ? Math.log(x) : x);
+  const wide = place(high) - place(low);
+  return { low, high, log, at: (x) => from + (wide > 0 ? ((to - from) * (place(x) - place(low))) / wide : (to - from) / 2) };
+}
+
+// Heights for names, never closer than `apart`, in the order of where they belong.
+export function spread(wanted: readonly number[], apart: number, bottom: number): number[] {
+  const order = wanted.map((y, i) => ({ y, i })).sort((a, b) => a.y - b.y), out: number[] = [];
+  order.forEach((one, n) => { one.y = n === 0 ? one.y : Math.max(one.y, (order[n - 1]?.y ?? 0) + apart); });
+  for (let n = order.length - 1, most = bottom; n >= 0; n--, most -= apart) { const one = order[n]; if (one) out[one.i] = Math.min(one.y, most); }
+  return out;
+}
+
+export interface Nested { box: BoxDocument; inner: Nested[] }
+
+// Boxes of a stack, each with those that lie in it.
+export function nested(boxes: readonly BoxDocument[]): Nested[] {
+  const out: Nested[] = [], path: Nested[] = [];
+  for (const box of boxes) {
+    while (path.length > 0 && (path.at(-1)?.box.within ?? 0) >= box.within) path.pop();
+    const one: Nested = { box, inner: [] };
+    (path.at(-1)?.inner ?? out).push(one);
+    path.push(one);
+  }
+  return out;
+}
