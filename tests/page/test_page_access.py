@@ -23,6 +23,8 @@ PLACES: dict[str, dict[str, Any]] = {
     "budget": {"view": "budget", "budget": "beside:gpt2-small device:h200"},
     "change": {"view": "change", "edits": ZERO},
     "tour": {"tour": 6},
+    "gallery": {"view": "exhibits"},
+    "exhibit": {"view": "exhibits", "exhibit": "residual"},
 }
 WIDTHS = (1440, 390)
 # Both of every pair: each place in both themes, languages and widths, and over the places every mixture of the three.

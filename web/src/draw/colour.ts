@@ -38,5 +38,8 @@ export function colour(x: number, limit: number, scheme: Scheme, root = false): 
 
 export const css = ([r, g, b]: Rgb): string => `rgb(${r} ${g} ${b})`;
 
-// Ink that can be read on this colour.
-export const ink = ([r, g, b]: Rgb): string => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#111" : "#fff");
+// Black or white, whichever stands out more from this colour: at least 4.5 to 1.
+export function ink(colour: Rgb): string {
+  const [r, g, b] = colour.map((c) => (c <= 10 ? c / 3294.6 : ((c / 255 + 0.055) / 1.055) ** 2.4)) as unknown as Rgb;
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
+}

@@ -2,9 +2,9 @@ import { describe, expect, it } from "vitest";
 import { parsed, changeText, read as readEdits, written as writtenEdits } from "../run/edits";
 import { read as readPlace } from "../link";
 import { address, read, written } from "./address";
-import { axis, nested, spread, writer } from "./picture";
+import { axis, letters, nested, shortened, spread, writer } from "./picture";
 
-const box = (name: string, within: number) => ({ name, note: "", within, marked: false });
+const box = (name: string, depth: number) => ({ name, note: "", depth, marked: false });
 
 describe("pictures of exhibits", () => {
   it("write counts whole and other numbers as every number", () => {
@@ -22,6 +22,9 @@ describe("pictures of exhibits", () => {
     expect(spread([10, 12, 90], 14, 100)).toEqual([10, 24, 90]);
     expect(spread([95, 96], 14, 100)).toEqual([86, 100]);
     expect(spread([96, 95], 14, 100)).toEqual([100, 86]);
+  });
+  it("shorten names by the room that they take", () => {
+    expect([letters("a残差"), shortened("a残差连接", 9), shortened("a残差连接", 7), shortened("with norms", 6)]).toEqual([5, "a残差连接", "a残差…", "with …"]);
   });
   it("lay boxes in one another", () => {
     const tree = nested([box("block", 0), box("attn", 1), box("q", 2), box("ffn", 1), box("head", 0)]);

@@ -31,13 +31,22 @@ export function spread(wanted: readonly number[], apart: number, bottom: number)
   return out;
 }
 
+// Letters that a text takes in a line; a Chinese one is as wide as two.
+export const letters = (text: string): number => [...text].reduce((n, c) => n + ((c.codePointAt(0) ?? 0) >= 0x2e80 ? 2 : 1), 0);
+
+export function shortened(text: string, most: number): string {
+  let out = text;
+  while (letters(out) > most) out = `${[...out.replace(/…$/, "")].slice(0, -1).join("")}…`;
+  return out;
+}
+
 export interface Nested { box: BoxDocument; inner: Nested[] }
 
 // Boxes of a stack, each with those that lie in it.
 export function nested(boxes: readonly BoxDocument[]): Nested[] {
   const out: Nested[] = [], path: Nested[] = [];
   for (const box of boxes) {
-    while (path.length > 0 && (path.at(-1)?.box.within ?? 0) >= box.within) path.pop();
+    while (path.length > 0 && (path.at(-1)?.box.depth ?? 0) >= box.depth) path.pop();
     const one: Nested = { box, inner: [] };
     (path.at(-1)?.inner ?? out).push(one);
     path.push(one);

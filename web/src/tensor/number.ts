@@ -12,7 +12,14 @@ export function number(x: number | null | undefined): string {
     const [mantissa, exponent] = x.toExponential(a < 1 ? 1 : 3).split("e");
     return `${mantissa}e${Number(exponent)}`;
   }
-  return x.toFixed(a < 9.9995 ? 3 : a < 99.995 ? 2 : a < 999.95 ? 1 : 0);
+  return rounded(x, a < 9.9995 ? 3 : a < 99.995 ? 2 : a < 999.95 ? 1 : 0);
+}
+
+// To decimals, and halfway between two to the even one, as Python does: rounded(0.0625, 3) is 0.062, rounded(0.1875, 3) is 0.188.
+function rounded(x: number, decimals: number): string {
+  const scaled = x * 10 ** decimals, below = Math.floor(scaled);
+  const half = Number.isInteger(x * 2 ** (decimals + 1)) && scaled - below === 0.5;
+  return half ? ((below % 2 === 0 ? below : below + 1) / 10 ** decimals).toFixed(decimals) : x.toFixed(decimals);
 }
 
 // signed(0.4127) is +0.413

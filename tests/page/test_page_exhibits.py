@@ -1,0 +1,261 @@
+"""The gallery: every exhibit's sentences and numbers on the page are Python's; controls, links and runs lead where they say."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Browser, Route, expect
+
+from browser import Tab, open_tab
+from pellucid.documents.exhibit import exhibit_document
+from pellucid.documents.number import number
+from pellucid.exhibits import find, names
+from pellucid.exhibits.exhibit import Opened, run_exhibit
+from pellucid.messages import phrases, speaking
+
+NAMES, OTHER, LLAMA = list(names()), "The capital of Japan is", "pellucid/capitals-llama"
+FULL = os.environ.get("PELLUCID_FULL") == "1"
+CASES = [(name, lang) for n, name in enumerate(NAMES) for lang in (("en", "zh") if FULL else (("en", "zh")[n % 2],))]
+open_model = Opened()
+# Of the shown exhibit: its sentences, and for each panel its title and every text in it that is a value or a name.
+SHOWN = """() => {
+  const texts = (node, selector) => [...node.querySelectorAll(selector)].map(e => e.textContent.trim());
+  const parts = { answers: "h4, li bdi, li .number", table: "th, td", bars: ".name, .number",
+    lines: "tbody th, tbody td", matrix: "tbody td", plane: "tbody th, tbody td", diagram: "h4, li p > *", text: ".line" };
+  const article = document.querySelector("article");
+  return {
+    title: texts(article, "h2")[0], said: texts(article, ".said s")[0], true: article.querySelector(".true").lastChild.textContent.trim(),
+    claims: [...article.querySelectorAll("[data-claim]")].map(e =>
+      [e.dataset.claim, e.querySelector(".mark").getAttribute("aria-label"), e.lastChild.textContent]),
+    panels: [...article.querySelectorAll("[data-panel]")].map(e => [texts(e, "h3")[0], ...texts(e, parts[e.dataset.panel])]),
+  };
+}"""
+
+
+def show(tab: Tab, name: str, lang: str, **fields: str) -> None:
+    """Show an exhibit in the open tab, without loading the page again."""
+    if tab.page.url == "about:blank":
+        tab.go(lang, view="exhibits")
+    shown = "zh" if tab.page.get_attribute("html", "lang") == "zh-Hans" else "en"
+    if shown != lang:
+        tab.page.click("header .settings button[lang]")
+    tab.page.evaluate("h => { location.hash = h }", urlencode({"view": "exhibits", "exhibit": name, **fields}))
+    ready(tab, name, lang)
+
+
+def ready(tab: Tab, name: str, lang: str) -> None:
+    """Wait until an exhibit with the settings of the address is shown."""
+    tab.page.wait_for_selector(f'article[aria-busy="false"][data-shown="{lang} {name}"]')
+
+
+@cache
+def document(name: str, lang: str, prompt: str | None = None, model: str | None = None) -> dict[str, Any]:
+    """Return an exhibit's document as Python makes it."""
+    settings = {} if prompt is None else {"prompt": prompt}
+    with speaking(lang):
+        result = run_exhibit(find(name), None if model is None else open_model(model), settings, open_model)
+        parsed: dict[str, Any] = json.loads(json.dumps(exhibit_document(result)))
+    return parsed
+
+
+def expected(d: dict[str, Any], lang: str) -> dict[str, Any]:
+    """Return what the page must show of a document, in the form of SHOWN."""
+    words = phrases(lang)
+    marks = {True: words["page.exhibits.holds"], False: words["page.exhibits.fails"]}
+    panels = [[text.strip() for text in (p["title"], *DRAWN[p["kind"]](p, lang))] for p in d["panels"]]
+    claims = [[c["key"], marks[c["holds"]], c["text"]] for c in d["claims"]]
+    return {name: d["head"][name] for name in ("title", "said", "true")} | {"claims": claims, "panels": panels}
+
+
+def written(values: Sequence[Any]) -> list[str]:
+    """Write a column: counts as whole numbers, where all are."""
+    whole = all(v == int(v) for v in values if isinstance(v, int | float))
+    return [v if isinstance(v, str) else "" if v is None else str(int(v)) if whole else number(float(v)) for v in values]
+
+
+def answers(p: dict[str, Any], lang: str) -> list[str]:
+    sides = ([s["about"], *(t for c in s["candidates"] for t in (c["piece"], f"{number(100 * c['probability'])}%"))] for s in p["sides"])
+    return [text for side in sides for text in side]
+
+
+def table(p: dict[str, Any], lang: str) -> list[str]:
+    columns = [written([row[j] for row in p["rows"]]) for j in range(len(p["columns"]))]
+    return [*p["columns"], *(text for row in zip(*columns, strict=True) for text in row)]
+
+
+def bars(p: dict[str, Any], lang: str) -> list[str]:
+    texts = zip(p["bars"], written([b["value"] for b in p["bars"]]), strict=True)
+    return [t for b, text in texts for t in (b["name"], "–" if b["value"] is None else f"{text} {p['unit']}".strip())]
+
+
+def lines(p: dict[str, Any], lang: str) -> list[str]:
+    every = written([v for s in p["series"] for v in s["values"]])
+    size = len(p["at"])
+    return [t for i, at in enumerate(written(p["at"])) for t in (at, *every[i::size])]
+
+
+def matrix(p: dict[str, Any], lang: str) -> list[str]:
+    every = [v for row in p["values"] for v in row]
+    if len(every) > 1600:  # a picture without a table
+        return []
+    return [phrases(lang)["page.mask.hidden"] if v is None else text for v, text in zip(every, written(every), strict=True)]
+
+
+def plane(p: dict[str, Any], lang: str) -> list[str]:
+    every = [v for q in p["points"] for v in (q["x"], q["y"], *(q["moved"] or ()))]
+    write = dict(zip(every, written(every), strict=True))
+    return [
+        t
+        for q in p["points"]
+        for t in (q["name"], write[q["x"]], write[q["y"]], "" if not q["moved"] else "→ " + ", ".join(write[v] for v in q["moved"]))
+    ]
+
+
+def diagram(p: dict[str, Any], lang: str) -> list[str]:
+    return [t for s in p["stacks"] for t in (s["about"], *(t for b in s["boxes"] for t in (b["name"], b["note"]) if t))]
+
+
+DRAWN: dict[str, Callable[[dict[str, Any], str], list[str]]] = {
+    "answers": answers, "table": table, "bars": bars, "lines": lines, "matrix": matrix, "plane": plane, "diagram": diagram,
+    "text": lambda p, lang: p["lines"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def gallery(browser: Browser, address: str) -> Iterator[Tab]:
+    """Open one tab for all exhibits."""
+    with open_tab(browser, address) as tab:
+        yield tab
+
+
+@pytest.mark.parametrize(("name", "lang"), CASES)
+def test_an_exhibit_shows_pythons_numbers(gallery: Tab, name: str, lang: str) -> None:
+    show(gallery, name, lang)
+    assert gallery.page.evaluate(SHOWN) == expected(document(name, lang), lang)
+    assert not gallery.page.evaluate("document.documentElement.scrollWidth > innerWidth")
+
+
+# A panel of each kind, with what is rare: no number, a negative one, halfway between two, a hidden cell, a box in a box.
+EVERY: list[dict[str, Any]] = [
+    {"kind": "table", "title": "t", "columns": ["a", "b", "c"], "rows": [["x", 194, 0.0625], ["y", None, 1e-7]], "marked": 1},
+    {"kind": "bars", "title": "b", "bars": [{"name": "p", "value": 1.5}, {"name": "q", "value": -0.1875}, {"name": "r", "value": None}],
+     "unit": "MiB", "most": None},
+    {"kind": "lines", "title": "l", "across": "context", "at": [128, 1024, 131072],
+     "series": [{"name": "s", "values": [1, 2.5, 900]}, {"name": "with a very long name that is cut", "values": [0.5, None, 400]}]},
+    {"kind": "matrix", "title": "m", "rows": ["·a", "·b"], "columns": ["·a", "·b"], "values": [[1.0, None], [0.25, 0.75]],
+     "path": "layers.0.attn.pattern", "scale": "share"},
+    {"kind": "matrix", "title": "n", "rows": [str(i) for i in range(41)], "columns": [str(i) for i in range(40)],
+     "values": [[i - j for j in range(40)] for i in range(41)], "path": None, "scale": "signed"},
+    {"kind": "plane", "title": "p", "across": "x", "up": "y",
+     "points": [{"name": "u", "x": -1.5, "y": 2.0, "moved": [0.5, 0.25]}, {"name": "v", "x": 3.0, "y": 1.0, "moved": None}]},
+    {"kind": "diagram", "title": "d", "stacks": [{"about": "s", "boxes": [
+        {"name": "block", "note": "×4", "within": 0, "marked": False}, {"name": "norm", "note": "", "within": 1, "marked": True}]}]},
+    {"kind": "text", "title": "e", "lines": ["q = x W", "p = softmax(q kᵀ)"]},
+]  # fmt: skip
+
+
+def altered(tab: Tab, change: Callable[[dict[str, Any]], None]) -> None:
+    """Let the server's exhibits reach the page changed."""
+
+    def answer(route: Route) -> None:
+        reply = route.fetch()
+        given = reply.json()
+        change(given)
+        route.fulfill(response=reply, json=given)
+
+    tab.page.route("**/api/exhibits/*", answer)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_panels_of_every_kind(tab: Tab, lang: str) -> None:
+    d = json.loads(json.dumps(document("norms", lang)))
+    d["panels"] += EVERY
+    d["claims"][0]["holds"] = False
+    assert {p["kind"] for p in d["panels"]} == DRAWN.keys()
+    altered(tab, lambda given: given.update(d))
+    show(tab, "norms", lang)
+    assert tab.page.evaluate(SHOWN) == expected(d, lang)
+    assert tab.page.locator("[data-panel] .hatch").count() == 1 and tab.page.locator("[data-panel] canvas").count() == 1
+    assert tab.page.locator("li[data-marked=true] b").all_inner_texts() == ["norm"] and tab.page.locator("tr.marked th").inner_text() == "y"
+    fills = tab.page.locator("[data-bar] .fill")
+    widths = fills.evaluate_all("all => all.map(e => [parseFloat(e.style.left), parseFloat(e.style.width)])")
+    assert widths == [pytest.approx([100 / 9, 800 / 9]), pytest.approx([0, 100 / 9])]
+
+
+def test_another_number_would_be_seen(tab: Tab) -> None:
+    """The mutants: one number of a panel, or of a claim, is another on its way to the page."""
+
+    def change(given: dict[str, Any]) -> None:
+        given["panels"][1]["series"][0]["values"][2] *= 1.01
+        given["claims"][0]["text"] = given["claims"][0]["text"].replace("194", "193")
+
+    altered(tab, change)
+    show(tab, "norms", "en")
+    seen, right = tab.page.evaluate(SHOWN), expected(document("norms", "en"), "en")
+    assert seen["panels"][1] != right["panels"][1] and seen["claims"] != right["claims"]
+    assert seen["panels"][0] == right["panels"][0]
+
+
+def test_a_control_changes_it_and_a_link_restores_it(tab: Tab) -> None:
+    show(tab, "norms", "en")
+    before = tab.page.evaluate(SHOWN)
+    tab.page.fill("[data-control=prompt]", OTHER)
+    tab.page.keyboard.press("Enter")
+    expect(tab.page.locator("[data-panel=answers] li").first).to_contain_text("Tokyo")
+    ready(tab, "norms", "en")
+    assert tab.page.evaluate(SHOWN) == expected(document("norms", "en", OTHER), "en") != before
+    tab.page.select_option("[data-on]", LLAMA)
+    tab.page.wait_for_function("location.hash.includes('on=')")
+    ready(tab, "norms", "en")
+    other = tab.page.evaluate(SHOWN)
+    assert other == expected(document("norms", "en", OTHER, LLAMA), "en")
+    link = tab.page.evaluate("location.hash")
+    tab.page.goto("about:blank")
+    tab.page.goto(tab.address.split("#")[0] + "?lang=en" + link)
+    ready(tab, "norms", "en")
+    assert tab.page.evaluate(SHOWN) == other and tab.page.input_value("[data-control=prompt]") == OTHER
+
+
+def test_a_card_opens_its_exhibit(tab: Tab) -> None:
+    tab.go("zh", view="exhibits")
+    cards = tab.page.locator("[data-exhibit]")
+    expect(cards).to_have_count(len(NAMES))
+    assert cards.evaluate_all("all => all.map(e => e.dataset.exhibit)") == NAMES
+    assert cards.first.inner_text().split("\n") == [phrases("zh")[f"exhibit.{NAMES[0]}.{key}"] for key in ("title", "said")]
+    cards.first.click()
+    ready(tab, NAMES[0], "zh")
+    tab.page.click(f"[data-turn={NAMES[1]}]")
+    ready(tab, NAMES[1], "zh")
+    tab.page.go_back()
+    ready(tab, NAMES[0], "zh")
+    tab.page.click(".way button >> nth=0")
+    expect(cards).to_have_count(len(NAMES))
+
+
+def test_a_run_opens_in_the_page(tab: Tab) -> None:
+    show(tab, "norms", "en")
+    tab.page.click("details > summary:has-text('Python')")
+    assert tab.page.locator("article pre").inner_text().split("\n") == document("norms", "en")["python"]
+    tab.page.click("[data-run='1'] a")
+    tab.page.wait_for_selector("[data-switches='1']")
+    tab.settle()
+    words = re.sub(r"\s", "", tab.page.locator("[data-switches] li").inner_text())
+    assert words.startswith("norm=none") and tab.page.locator("nav a[aria-current]").inner_text() == phrases("en")["page.view.life"]
+    picked = document("norms", "en")["panels"][0]["sides"][1]["candidates"][0]["id"]
+    assert int(tab.page.inner_text(".token.new .id")) == picked
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_what_does_not_exist_is_refused_in_one_line(browser: Browser, address: str, lang: str) -> None:
+    with open_tab(browser, address, refusals=[400]) as tab:
+        for fields, word in (({"exhibit": "norm"}, "norms"), ({"exhibit": "norms", "controls": '{"words": 1}'}, "words")):
+            tab.go(lang, view="exhibits", **fields)
+            line = tab.page.locator("article [role=alert]")
+            expect(line).to_have_count(1)
+            assert word in line.inner_text() and "\n" not in line.inner_text()
+        assert tab.page.locator("[data-control]").count() == 1  # which may be set right
