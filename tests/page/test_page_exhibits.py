@@ -154,7 +154,7 @@ EVERY: list[dict[str, Any]] = [
     {"kind": "plane", "title": "p", "across": "x", "up": "y",
      "points": [{"name": "u", "x": -1.5, "y": 2.0, "moved": [0.5, 0.25]}, {"name": "v", "x": 3.0, "y": 1.0, "moved": None}]},
     {"kind": "diagram", "title": "d", "stacks": [{"about": "s", "boxes": [
-        {"name": "block", "note": "×4", "within": 0, "marked": False}, {"name": "norm", "note": "", "within": 1, "marked": True}]}]},
+        {"name": "block", "note": "×4", "depth": 0, "marked": False}, {"name": "norm", "note": "", "depth": 1, "marked": True}]}]},
     {"kind": "text", "title": "e", "lines": ["q = x W", "p = softmax(q kᵀ)"]},
 ]  # fmt: skip
 

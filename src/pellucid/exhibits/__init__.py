@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pellucid.exhibits.exhibit import Exhibit
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
+    "words": ("pieces",),
     "attention": ("order",),
     "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "library",),
     "cache": ("kinds",),

@@ -30,6 +30,9 @@ class TextEncoder(Protocol):
     def pieces(self, ids: Sequence[int]) -> list[str | None]:
         """Return what the library decodes each of these ids from."""
 
+    def words(self, text: str) -> list[str]:
+        """Return the parts of a text that are encoded apart, in the vocabulary's writing."""
+
 
 def library(spec: Spec, file: str, parse: bool) -> TextEncoder:
     """Return the library's tokenizer of a checked spec. parse: control tokens are taken from text."""
@@ -73,7 +76,15 @@ class LocalEncoder:
     def pieces(self, ids: Sequence[int]) -> list[str | None]:
         return [self._made.id_to_token(id) for id in ids]
 
+    def words(self, text: str) -> list[str]:
+        with guarded(self.file):
+            normal, split = self._made.normalizer, self._made.pre_tokenizer
+            text = text if normal is None else normal.normalize_str(text)
+            return [text] if split is None else [word for word, _ in split.pre_tokenize_str(text)]
+
     def __call__(self, request: Spec) -> Spec:
+        if "words" in request:
+            return {"words": self.words(request["words"])}
         if "tokens" in request:
             return {"ids": self.ids(request["tokens"])}
         if "ids" in request:
@@ -104,6 +115,10 @@ class RemoteEncoder:
     def pieces(self, ids: Sequence[int]) -> list[str | None]:
         texts: list[str | None] = self._worker.ask({"ids": list(ids)})["pieces"]
         return texts
+
+    def words(self, text: str) -> list[str]:
+        parts: list[str] = self._worker.ask({"words": text})["words"]
+        return parts
 
 
 @contextmanager

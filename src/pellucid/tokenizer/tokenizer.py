@@ -145,6 +145,25 @@ class Tokenizer:
             tokens.append(Piece(id, raw.decode("utf-8", "replace"), raw, id in self._specials))
         return tokens
 
+    def words(self, text: str) -> list[str]:
+        """Return the parts of a text that are encoded apart, in the vocabulary's writing: ["The", "Ġcapital"]."""
+        _refuse_text(text)
+        return self._plain.words(text)
+
+    def merges(self) -> dict[tuple[str, str], int]:
+        """Return the rank of each pair of pieces that byte-pair encoding joins, {} for another kind of model."""
+        pairs = self._spec["model"].get("merges") or []
+        return {(left, right): rank for rank, (left, right) in enumerate(pairs)}
+
+    def id_of(self, piece: str) -> int | None:
+        """Return the id of a piece in the vocabulary's writing, None if there is none."""
+        return vocabulary(self._spec["model"]).get(piece)
+
+    @property
+    def added(self) -> int:
+        """Return the number of added tokens, which no merge makes."""
+        return len(self._spec.get("added_tokens") or [])
+
     def piece(self, id: int) -> str:
         """Return the vocabulary's writing of this id: "ĠParis"; "" if it has no entry."""
         return self.entry(self._pieces, id) or ""
