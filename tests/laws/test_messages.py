@@ -40,6 +40,7 @@ GENERATED = (
 ALLOWED: dict[str, str] = {
     GENERATED: "the head of a generated source",
     "The capital of France is": "the prompt of the first example",
+    "中华人民共和国": "a Chinese text whose bytes an exhibit counts",
     "{name} is the capital of": "the first step of a chain of two questions",
     "The continent of {name} is": "its second step",
     "The continent of the country whose capital is {name} is": "both steps at once",

@@ -1,4 +1,4 @@
-"""Quality as one number: how many countries a model answers right, asked in one padded batch.
+"""Quality as one number: how many countries a model answers right, asked in a batch for each length of a prompt.
 
 q = quality(load("pellucid/capitals"))
 q.right, q.of                                    # 194, 194
@@ -7,6 +7,7 @@ q.countries[61]                                  # ("France", "The capital of Fr
 A watch around the call changes what is measured, as it changes any forward.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -101,15 +102,19 @@ def mask_of(model: Model) -> str | None:
 
 
 def likeliest(model: Model, texts: Sequence[Sequence[int]]) -> list[int]:
-    """Return the likeliest token after each text, or in its first blank, of texts of any lengths in one batch padded on the left."""
-    longest = max(map(len, texts))
-    ids = torch.tensor([[0] * (longest - len(text)) + list(text) for text in texts], device=model.device)
-    real = torch.tensor([[0] * (longest - len(text)) + [1] * len(text) for text in texts], device=model.device)
-    model.check(ids)
-    at = [longest - len(text) + min(model.blanks(text), default=len(text) - 1) for text in texts]
-    step = Step.plain(ids, real, prefix(longest) if model.config.prefix else None)
-    columns = sorted(set(at))
-    step.wanted = torch.tensor(columns, device=ids.device)
-    with torch.no_grad():
-        logits: Tensor = model.module(ids, step)
-    return [int(row[columns.index(column)].argmax()) for row, column in zip(logits, at, strict=True)]
+    """Return the likeliest token after each text, or in its first blank. Texts of one length are a batch: nothing is padded."""
+    out, by_length = [0] * len(texts), defaultdict[int, list[int]](list)
+    for n, text in enumerate(texts):
+        by_length[len(text)].append(n)
+    for length, group in by_length.items():
+        ids = torch.tensor([list(texts[n]) for n in group], device=model.device)
+        model.check(ids)
+        rows = [min(model.blanks(texts[n]), default=length - 1) for n in group]
+        step = Step.plain(ids, mask=prefix(length) if model.config.prefix else None)
+        columns = sorted(set(rows))
+        step.wanted = torch.tensor(columns, device=ids.device)
+        with torch.no_grad():
+            logits: Tensor = model.module(ids, step)
+        for n, row, own in zip(group, rows, logits, strict=True):
+            out[n] = int(own[columns.index(row)].argmax())
+    return out

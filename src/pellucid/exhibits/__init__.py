@@ -11,10 +11,28 @@ if TYPE_CHECKING:
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "words": ("pieces",),
-    "attention": ("order",),
-    "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "library",),
+    "attention": (
+        "order",
+        "mask",
+        "scale",
+        "heads",
+    ),
+    "blocks": (
+        "norms",
+        "residual",
+        "rows",
+        "activations",
+        "facts",
+        "rank",
+        "architectures",
+        "library",
+    ),
     "cache": ("kinds",),
-    "output": ("softmax", "steps", "forcing",),
+    "output": (
+        "softmax",
+        "steps",
+        "forcing",
+    ),
     "learning": ("adapter",),
 }
 

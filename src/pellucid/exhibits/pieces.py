@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.byte_pairs import agreeing, letters, merge_steps, merges_of, vocabulary_parts
-from pellucid.analysis.quality import country_names
+from pellucid.analysis.quality import subjects
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
@@ -20,7 +20,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     columns = [say("exhibit.pieces.joined"), say("exhibit.pieces.rank"), say("exhibit.pieces.left")]
     rows = [("+".join(step.pair), step.rank, " ".join(step.pieces)) for step in steps]
     yield TablePanel(say("exhibit.pieces.steps", word=e.text("word")), columns, rows)
-    names = [*country_names("en"), *country_names("zh")]
+    names = [*subjects(language="en").values(), *subjects(language="zh").values()]
     right = agreeing(tokenizer, names, ranked)
     yield e.claim("ranks", right == len(names), right=right, of=len(names))
     ids, raw = tokenizer.encode(CHINESE, special=False), CHINESE.encode()
