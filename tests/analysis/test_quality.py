@@ -44,18 +44,15 @@ def test_an_answer_is_that_of_the_prompt_alone(name: str, relation: str, languag
     assert differing(name, q) == 0
 
 
-def test_a_batch_without_its_padding_is_seen() -> None:
-    """The mutants: padding that is read, a prefix that is read causally, and the last row in place of the blank."""
+def test_a_wrong_row_or_mask_is_seen() -> None:
+    """The mutants: a prefix that is read causally, and the last row in place of the blank."""
     made = Step.plain
-
-    def read(tokens: Any, padding: Any = None, mask: Any = None, types: Any = None) -> Step:
-        return made(tokens, None, mask, types)
 
     def causal(tokens: Any, padding: Any = None, mask: Any = None, types: Any = None) -> Step:
         return made(tokens, padding, None, types)
 
     for name, owner, attribute, mutant in (
-        ("capitals", Step, "plain", staticmethod(read)), ("capitals-prefix", Step, "plain", staticmethod(causal)),
+        ("capitals-prefix", Step, "plain", staticmethod(causal)),
         ("capitals-bert", Model, "blanks", lambda self, ids: []),
     ):  # fmt: skip
         with swapped(owner, attribute, mutant):

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from pellucid.exhibits.exhibit import Exhibit
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
-    "words": ("pieces",),
+    "words": (
+        "pieces",
+        "places",
+    ),
     "attention": (
         "order",
         "mask",
