@@ -10,32 +10,11 @@ if TYPE_CHECKING:
     from pellucid.exhibits.exhibit import Exhibit
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
-    "words": (
-        "pieces",
-        "places",
-    ),
-    "attention": (
-        "order",
-        "mask",
-        "scale",
-        "heads",
-    ),
-    "blocks": (
-        "norms",
-        "residual",
-        "rows",
-        "activations",
-        "facts",
-        "rank",
-        "architectures",
-        "library",
-    ),
+    "words": ("pieces", "places", "analogy",),
+    "attention": ("order", "mask", "scale", "heads",),
+    "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "library",),
     "cache": ("kinds",),
-    "output": (
-        "softmax",
-        "steps",
-        "forcing",
-    ),
+    "output": ("softmax", "steps", "forcing",),
     "learning": ("adapter",),
 }
 
