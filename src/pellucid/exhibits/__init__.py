@@ -14,6 +14,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "attention": ("order", "mask", "scale", "heads",),
     "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "library",),
     "cache": ("kinds",),
+    "experts": ("routing",),
     "output": ("softmax", "steps", "forcing",),
     "learning": ("adapter",),
 }
