@@ -13,7 +13,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "words": ("pieces", "places", "analogy",),
     "attention": ("order", "mask", "scale", "heads",),
     "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "library",),
-    "cache": ("kinds",),
+    "cache": ("kinds", "latent",),
     "experts": ("routing",),
     "output": ("softmax", "steps", "forcing",),
     "learning": ("adapter",),

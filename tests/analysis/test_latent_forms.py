@@ -1,0 +1,22 @@
+"""The work of MLA's two forms by their formulas, and DeepSeek-V3's sizes."""
+
+import pytest
+
+import pellucid
+from pellucid.analysis.latent_forms import attention_work, latent_sizes
+
+
+@pytest.mark.parametrize("form", ["expanded", "absorbed"])
+def test_work_by_hand(form: str) -> None:
+    model = pellucid.variant(pellucid.load("pellucid/capitals-deepseek", dtype="float64"), {"layers.*.attn.form": form})
+    run = pellucid.trace(model, "The capital of France is", steps=2)
+    h, k, r, w, c = 4, 16, 8, 24, 32
+    for step, (t, s) in enumerate(((5, 5), (1, 6))):
+        grown, over = (s, k + r + w) if form == "expanded" else (t, c + r + c)
+        assert attention_work(run, step) == 4 * 2 * h * (grown * c * (k + w) + t * s * over)
+
+
+def test_sizes_of_the_large_model() -> None:
+    sizes = latent_sizes("deepseek-v3")
+    assert sizes.matrices["q_a"] == (7168, 1536) and sizes.matrices["q_b"] == (1536, 24_576) and sizes.matrices["kv_a"] == (7168, 576)
+    assert (sizes.stored, sizes.heads) == (61 * (512 + 64) * 2, 4_997_120)
