@@ -17,6 +17,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "experts": ("routing",),
     "output": ("softmax", "steps", "forcing",),
     "learning": ("adapter",),
+    "tables": ("sizes", "memory", "timeline"),
 }
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pellucid import catalog
-from pellucid.api.count import described
+from pellucid.analysis.catalogue import parameters_of
 from pellucid.config import Config
-from pellucid.counting import Bill, Setting, weighed
+from pellucid.counting import Bill
 from pellucid.counting.complexity import compared
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.variants import kinds
@@ -43,8 +43,7 @@ def parameters(name: str) -> Bill:
     """Return the bill of a model's parameters alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        family, cfg = described(name)
-    return weighed(cfg, name, family, Setting())
+        return parameters_of(name)
 
 
 def configurations() -> Grid:

@@ -1,0 +1,76 @@
+"""The catalogue in the order of its releases: when models with experts, and each kind of attention, came."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pellucid import catalog
+from pellucid.api.count import described
+from pellucid.counting.variants import kinds
+
+UNCONFIRMED = "unconfirmed"  # begins the status of a statement that no maker has made
+
+
+@dataclass(frozen=True)
+class Release:
+    """A model of the catalogue. date: "2024-12".  attention: its kinds, "" if its makers disclosed nothing.  sparse: it has experts."""
+
+    name: str
+    organisation: str
+    date: str
+    attention: str
+    sparse: bool
+    statements: int
+    unconfirmed: int
+
+    @property
+    def year(self) -> str:
+        return self.date.partition("-")[0]
+
+    @property
+    def disclosed(self) -> bool:
+        return bool(self.attention)
+
+
+def releases() -> list[Release]:
+    """Return every model of the catalogue, the oldest first."""
+    out = []
+    for entry in catalog.models().values():
+        about = [str(statement["status"]) for statement in entry.get("statements", ())]
+        cfg = None if about else described(entry["id"])[1]
+        attention, sparse = ("", False) if cfg is None else (kinds(cfg), any(layer.ffn.experts for layer in cfg.layers))
+        unconfirmed = sum(status.startswith(UNCONFIRMED) for status in about)
+        out.append(Release(entry["name"], entry["organisation"], entry["released"], attention, sparse, len(about), unconfirmed))
+    return sorted(out, key=lambda one: one.date)
+
+
+@dataclass(frozen=True)
+class Year:
+    """The releases of a year."""
+
+    year: str
+    models: Sequence[Release]
+
+    @property
+    def disclosed(self) -> int:
+        """Return the number of models whose configuration is public."""
+        return sum(one.disclosed for one in self.models)
+
+    @property
+    def sparse(self) -> int:
+        """Return the number of models that have experts."""
+        return sum(one.sparse for one in self.models)
+
+    @property
+    def kinds(self) -> str:
+        """Return the kinds of attention with the number of models of each, the commonest first."""
+        counts = Counter(one.attention for one in self.models if one.disclosed)
+        return ", ".join(f"{kind} {n}" for kind, n in counts.most_common())
+
+
+def by_year(models: Iterable[Release]) -> list[Year]:
+    """Return releases year by year."""
+    own: dict[str, list[Release]] = {}
+    for one in models:
+        own.setdefault(one.year, []).append(one)
+    return [Year(year, those) for year, those in own.items()]

@@ -1,0 +1,23 @@
+"""The timeline against the catalogue's file."""
+
+import json
+
+from pellucid import catalog
+from pellucid.analysis.releases import by_year, releases
+
+ENTRIES = json.loads((catalog.HERE / "models.json").read_text(encoding="utf-8"))
+
+
+def test_every_release_in_order() -> None:
+    models = releases()
+    assert sorted(m.name for m in models) == sorted(e["name"] for e in ENTRIES) and len(models) == 114
+    assert [m.date for m in models] == sorted(e["released"] for e in ENTRIES)
+    assert {m.name for m in models if not m.disclosed} == {e["name"] for e in ENTRIES if "statements" in e}
+    assert sum(m.unconfirmed for m in models) == sum("unconfirmed" in s["status"] for e in ENTRIES for s in e.get("statements", ()))
+
+
+def test_years_by_hand() -> None:
+    years = {y.year: y for y in by_year(releases())}
+    assert [*years] == sorted(years) and sum(len(y.models) for y in years.values()) == 114
+    assert {m.name for m in years["2023"].models if m.sparse} == {"Mixtral-8x7B-v0.1"} and years["2023"].sparse == 1
+    assert (years["2017"].kinds, years["2017"].disclosed, years["2017"].sparse) == ("MHA 2", 2, 0)
