@@ -1,0 +1,114 @@
+"""docs/capabilities.md: every row's command runs, every exhibit exists, and the number that it names is what they print.
+
+A sample by default; all of it with PELLUCID_FULL=1.
+"""
+
+import os
+import random
+import re
+import shlex
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from pellucid.commands import main
+from pellucid.exhibits import names
+
+ROOT = Path(__file__).parents[2]
+SEED, SAMPLE = 0, 6
+GROUPS = "ABCDEFGHIJK"
+# Exhibits that the table names before they are there.
+PENDING = {
+    "activations", "additive", "analogy", "architectures", "balance", "context", "conversation", "distance", "equation", "facts", "formats",
+    "heads", "kinds", "latent", "mask", "pieces", "places", "ragged", "rank", "recurrent", "routing", "rows", "scale", "sights", "torch",
+    "translation",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table. where: its commands, exhibits and views.  reads: what they must print, "" for nothing."""
+
+    id: str
+    where: str
+    reads: str
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """Return the command lines that the row names, an exhibit's too."""
+        own = [shlex.split(c)[1:] for c in re.findall(r"`(pellucid [^`]+)`", self.where)]
+        return own + [["exhibit", name] for name in self.exhibits if name in names()]
+
+    @property
+    def exhibits(self) -> list[str]:
+        """Return the names of exhibits."""
+        return re.findall(r"exhibit `([a-z]+)`", self.where)
+
+    @property
+    def views(self) -> list[str]:
+        """Return the names of views."""
+        return re.findall(r"view ([A-Z]\w+)", self.where)
+
+
+def table() -> list[Row]:
+    """Return the rows of every table of the page."""
+    text = (ROOT / "docs" / "capabilities.md").read_text(encoding="utf-8")
+    return [Row(m[1], m[2], m[3].strip()) for m in re.finditer(r"^\| ([A-K]\d.*?) \| .*? \| (.*?) \| (.*?)\|$", text, re.M)]
+
+
+ROWS = table()
+FULL = os.environ.get("PELLUCID_FULL") == "1"
+READING = [row for row in ROWS if row.reads]
+CHOSEN = READING if FULL else random.Random(SEED).sample(READING, SAMPLE)
+
+
+@cache
+def printed(command: tuple[str, ...]) -> str:
+    """Run a command line in English; return what it prints."""
+    out = StringIO()
+    with redirect_stdout(out):
+        code = main([*command] if "--lang" in command else [*command, "--lang", "en"])
+    assert code == 0, command
+    return out.getvalue()
+
+
+def numbers() -> set[str]:
+    """Return every capability that the page has a row for, J3 and G74 to G78 one by one."""
+    out: set[str] = set()
+    for row in ROWS:
+        ids = re.findall(r"([A-K])(\d+)", row.id)
+        (letter, first), (_, last) = ids[0], ids[-1]
+        out |= {f"{letter}{n}" for n in range(int(first), int(last) + 1)} if " to " in row.id else {a + b for a, b in ids}
+    return out
+
+
+def test_every_capability_has_a_row() -> None:
+    running = [f"{letter}{n}" for letter, first, last in ranges() for n in range(first, last + 1)]
+    assert numbers() == set(running) and len(running) == 96 + 26 + 5
+
+
+def ranges() -> list[tuple[str, int, int]]:
+    """Return the first and last number of each group; those of A to I run on."""
+    ends = [0, 12, 27, 40, 52, 66, 73, 81, 87, 96]
+    return [(letter, a + 1, b) for letter, a, b in zip(GROUPS, ends, ends[1:], strict=False)] + [("J", 1, 26), ("K", 1, 5)]
+
+
+def test_what_a_row_names_exists() -> None:
+    views = {p.stem for p in (ROOT / "web" / "src" / "views").glob("*.svelte")}
+    assert {view for row in ROWS for view in row.views} <= views
+    assert {name for row in ROWS for name in row.exhibits} - set(names()) <= PENDING
+    assert all(row.commands or row.exhibits or row.views or "not there yet" in row.where or row.id == "K5" for row in ROWS)
+
+
+@pytest.mark.parametrize("row", CHOSEN, ids=lambda row: row.id)
+def test_a_row_reads_its_number(row: Row) -> None:
+    assert row.commands and all(row.reads in printed(tuple(command)) for command in row.commands), row
+
+
+def test_a_wrong_number_is_seen() -> None:
+    row = next(row for row in ROWS if row.id == "I90")
+    assert all("1,557,611,201" not in printed(tuple(command)) for command in row.commands)
