@@ -73,9 +73,9 @@ def expected(d: dict[str, Any], lang: str) -> dict[str, Any]:
 
 
 def written(values: Sequence[Any]) -> list[str]:
-    """Write a column: counts as whole numbers, where all are."""
-    whole = all(v == int(v) for v in values if isinstance(v, int | float))
-    return [v if isinstance(v, str) else "" if v is None else str(int(v)) if whole else number(float(v)) for v in values]
+    """Write a column: counts as integers numbers, where all are."""
+    integers = all(v == int(v) for v in values if isinstance(v, int | float))
+    return [v if isinstance(v, str) else "" if v is None else str(int(v)) if integers else number(float(v)) for v in values]
 
 
 def answers(p: dict[str, Any], lang: str) -> list[str]:

@@ -24,8 +24,8 @@ class CacheCost:
 def cache_cost(cfg: Config, family: str, name: str) -> CacheCost:
     """Count the cache of a config. family, name: of its model."""
     bill = billed(cfg, family, name)
-    counts = (int(bill[key]) for key in ("cache.bytes_per_token", "cache.bytes", "flops.decode"))
-    return CacheCost(kinds(cfg), *counts, bill.setting.context)
+    token, read, flops = (int(bill[key]) for key in ("cache.bytes_per_token", "cache.bytes", "flops.decode"))
+    return CacheCost(kinds(cfg), token, read, flops, bill.setting.context)
 
 
 def groupings(cfg: Config) -> list[int]:

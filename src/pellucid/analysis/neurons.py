@@ -30,7 +30,7 @@ class Neuron:
 def neurons_for(model: Model, ids: Sequence[int], token: int, count: int) -> list[Neuron]:
     """Return the `count` neurons that add most to the logit of `token` after these ids, the largest effect first."""
     with torch.enable_grad(), watch(model, only=NEURONS, grad=True) as seen:
-        model(torch.tensor([list(ids)], device=model.device))[0, -1, token].backward()  # type: ignore[no-untyped-call]
+        model(torch.tensor([list(ids)], device=model.device))[0, -1, token].backward()
     effects = torch.stack([(s.value * s.grad)[0].double().detach() for s in seen])  # [layer T F]
     best = effects.flatten().topk(count).indices
     layers, rows, numbers = (one.tolist() for one in torch.unravel_index(best, effects.shape))

@@ -27,12 +27,12 @@ def rope_of(run: Trace) -> Rope:
 
 def scores_at(run: Trace, query: int, key: int) -> Tensor:
     """Return the products of block 0's queries and keys [H T S], each position of a query moved on by `query`, of a key by `key`."""
-    rope, turned = rope_of(run), []
+    rope, rotated = rope_of(run), []
     for name, by in (("q", query), ("k", key)):
         x = run[f"layers.0.attn.{name}"].value.double()
         at = torch.arange(x.shape[1], device=x.device)[None] + by
-        turned.append(ops.rotate(x, ops.angles(at, rope, x.dtype), rope.interleaved)[0])
-    q, k = turned
+        rotated.append(ops.rotate(x, ops.angles(at, rope, x.dtype), rope.interleaved)[0])
+    q, k = rotated
     return torch.einsum("thk,shk->hts", q, k.repeat_interleave(q.shape[1] // k.shape[1], 1))
 
 

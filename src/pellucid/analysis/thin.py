@@ -33,14 +33,14 @@ class Loss:
 
 def singular_values(model: Model, path: str) -> list[float]:
     """Return the singular values of the matrix at a path of the model, the largest first."""
-    values: list[float] = torch.linalg.svdvals(model.module.get_submodule(path).weight.detach().double()).tolist()  # type: ignore[union-attr, operator]
+    values: list[float] = torch.linalg.svdvals(model.module.get_submodule(path).weight.detach().double()).tolist()  # type: ignore[operator]
     return values
 
 
 def loss(model: Model, thin: Model, path: str, values: list[float], rank: int) -> Loss:
     """Compare the matrix at a path with its twin in `thin`. values: its singular values.  rank: of those that the twin keeps."""
     full, twin = (one.module.get_submodule(path) for one in (model, thin))
-    w = full.weight.detach().double()  # type: ignore[union-attr, operator]
+    w = full.weight.detach().double()  # type: ignore[operator]
     if hasattr(twin, "widen"):
         b, a = (getattr(twin, name).weight.detach().double() for name in ("widen", "narrow"))
         product, numbers = b @ a, a.numel() + b.numel()

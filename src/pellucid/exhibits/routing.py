@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.routing import choices_changed, scores, share_gap, sparse, sum_gap
+from pellucid.analysis.routing_scores import choices_changed, scores, share_gap, sparse, sum_gap
 from pellucid.api.count import described
 from pellucid.config import Config, Moe
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal

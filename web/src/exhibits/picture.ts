@@ -5,10 +5,10 @@ import { number } from "../tensor/number";
 
 export type Cell = string | number | null;
 
-// Counts as whole numbers, where all are; else as every number is written.
+// Counts as integers numbers, where all are; else as every number is written.
 export function writer(values: readonly Cell[]): (x: Cell) => string {
-  const whole = values.every((v) => typeof v !== "number" || Number.isInteger(v));
-  return (x) => (typeof x === "string" ? x : x === null ? "" : whole ? String(x) : number(x));
+  const integers = values.every((v) => typeof v !== "number" || Number.isInteger(v));
+  return (x) => (typeof x === "string" ? x : x === null ? "" : integers ? String(x) : number(x));
 }
 
 export interface Axis { low: number; high: number; log: boolean; at: (x: number) => number }
