@@ -8,7 +8,7 @@ from pellucid.config import Config
 
 
 def with_groups(cfg: Config, n: int) -> Config:
-    return replace(cfg, layers=tuple(replace(one, attn=replace(one.attn, kv_heads=n)) for one in cfg.layers))  # type: ignore[call-arg]
+    return replace(cfg, layers=tuple(replace(one, attn=one.attn.as_heads(n)) for one in cfg.layers))
 
 
 def test_cache_by_hand() -> None:

@@ -43,7 +43,7 @@ def stack(kind: str, layers: tuple[Layer, ...]) -> Iterator[DrawnPart]:
         yield DrawnPart(kind, times=len(list(same)))
         inner = [("attn", attention(layer.attn))]
         inner += [("cross", attention(layer.cross))] if layer.cross is not None else []
-        inner += [("experts" if isinstance(layer.ffn, Moe) else "ffn", feed_forward(layer.ffn))]
+        inner += [("experts" if layer.ffn.experts else "ffn", feed_forward(layer.ffn))]
         for name, note in inner:
             yield from (DrawnPart("norm", depth=1),) if layer.order in BEFORE else ()
             yield DrawnPart(name, note, depth=1)
@@ -61,7 +61,7 @@ def attention(spec: Attention | Latent) -> str:
 
 def feed_forward(spec: Mlp | Moe) -> str:
     """Write the sizes and the activation of a feed-forward part."""
-    if isinstance(spec, Moe):
+    if spec.experts:
         return f"{spec.chosen} / {spec.experts} × {spec.width}, {spec.act}"
     return f"{spec.width}, {spec.act}" + (", gated" if spec.gated else "")
 

@@ -16,12 +16,11 @@ ORDER = "q", "k", "v"  # the thirds of in_proj_weight, from its first row
 
 def has_twin(cfg: Config) -> bool:
     """True if the attention of the first block is plain softmax attention with a key for each head, as the library's is."""
-    a = cfg.layers[0].attn
-    return (
-        isinstance(a, Attention)
-        and a.heads == a.kv_heads
+    a: Any = cfg.layers[0].attn
+    return bool(
+        a.kind == "MHA"
         and a.heads * a.width == cfg.width
-        and a == Attention(a.heads, a.kv_heads, a.width, bias=a.bias, out_bias=a.out_bias, scale=a.scale, causal=a.causal)
+        and a == Attention(a.heads, a.heads, a.width, bias=a.bias, out_bias=a.out_bias, scale=a.scale, causal=a.causal)
         and a.bias == a.out_bias
         and a.scale in (None, a.width**-0.5)
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.silence import bend, curve, places, silence
-from pellucid.config import Config, Mlp
+from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
 from pellucid.messages import say
@@ -38,7 +38,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
 
 def fits(cfg: Config) -> bool:
     """True for a generator whose feed-forward parts are dense, with an activation of one number."""
-    return causal(cfg) and all(isinstance(layer.ffn, Mlp) and layer.ffn.act != "clamped" for layer in cfg.layers)
+    return causal(cfg) and all(not layer.ffn.experts and layer.ffn.act != "clamped" for layer in cfg.layers)
 
 
 EXHIBIT = Exhibit("activations", show, controls=(Control("prompt", PROMPT),), fits=fits)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.neurons import neurons_for, probability
-from pellucid.config import Config, Mlp
+from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
 from pellucid.exhibits.panel import BarPanel, LinePanel, Panel, TablePanel
 from pellucid.messages import say
@@ -47,7 +47,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
 
 def fits(cfg: Config) -> bool:
     """True for a generator whose feed-forward parts are dense, and whose heads can be switched off."""
-    return causal(cfg) and all(isinstance(layer.ffn, Mlp) for layer in cfg.layers)
+    return causal(cfg) and not any(layer.ffn.experts for layer in cfg.layers)
 
 
 EXHIBIT = Exhibit("facts", show, controls=(Control("prompt", PROMPT),), fits=fits)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.cache_cost import cache_cost, groupings, shared_by_all
-from pellucid.config import Attention, Config
+from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
@@ -41,7 +41,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
 
 def fits(cfg: Config) -> bool:
     """True for a generator with several key/value heads in all blocks."""
-    return causal(cfg) and all(isinstance(layer.attn, Attention) and layer.attn.kv_heads > 1 for layer in cfg.layers)
+    return causal(cfg) and all((layer.attn.kv_heads or 1) > 1 for layer in cfg.layers)
 
 
 EXHIBIT = Exhibit("kinds", show, controls=(Control("prompt", PROMPT),), fits=fits)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pellucid.analysis.latent_forms import attention_work, latent_sizes
 from pellucid.analysis.rows import largest_gap
-from pellucid.config import Config, Latent
+from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
@@ -37,7 +37,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
 
 def fits(cfg: Config) -> bool:
     """True for a generator with latent attention in all blocks."""
-    return causal(cfg) and all(isinstance(layer.attn, Latent) for layer in cfg.layers)
+    return causal(cfg) and all(layer.attn.uncompressed is not None for layer in cfg.layers)
 
 
 EXHIBIT = Exhibit("latent", show, "pellucid/capitals-deepseek", (Control("prompt", PROMPT),), fits)

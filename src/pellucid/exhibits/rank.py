@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.thin import loss, singular_values
-from pellucid.config import Config, Mlp
+from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
 from pellucid.messages import say
@@ -33,7 +33,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
 
 def fits(cfg: Config) -> bool:
     """True for a generator whose feed-forward parts are dense."""
-    return causal(cfg) and all(isinstance(layer.ffn, Mlp) for layer in cfg.layers)
+    return causal(cfg) and not any(layer.ffn.experts for layer in cfg.layers)
 
 
 EXHIBIT = Exhibit("rank", show, controls=(Control("rank", 32, RANKS),), fits=fits)

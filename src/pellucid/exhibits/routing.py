@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.routing_scores import choices_changed, scores, share_gap, sparse, sum_gap
+from pellucid.analysis.expert_scores import choices_changed, corrected, scores, share_gap, sparse, sum_gap
 from pellucid.api.count import described
-from pellucid.config import Config, Moe
+from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
 from pellucid.exhibits.panel import Panel, TablePanel, TextPanel
 from pellucid.messages import say
@@ -24,8 +24,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.routing.table", path=f"layers.{block}.ffn"), list(map(say, heads)), rows)
     repeated, of = choices_changed(run, again)
     yield e.claim("again", repeated == 0, same=of)
-    gap, corrected = share_gap(run, e.on("affinity", "corrected")), share_gap(run, "corrected")
-    yield e.claim("shares", e.same(gap) and e.differ(corrected), gap=gap, corrected=corrected)
+    gap, wrong = share_gap(run, e.on("affinity", "corrected")), share_gap(run, "corrected")
+    yield e.claim("shares", e.same(gap) and e.differ(wrong), gap=gap, corrected=wrong)
     free, apart = e.variant({"layers.*.ffn.corrected": False}), e.variant({"layers.*.ffn.groups": 1, "layers.*.ffn.groups_chosen": 1})
     chosen, changed = choices_changed(run, e.trace(prompt, free))[0], choices_changed(run, e.trace(prompt, apart))[0]
     plain, right, open_groups = e.quality(), e.quality(free), e.quality(apart)
@@ -40,14 +40,13 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     total = sum_gap(e.trace(prompt, e.variant({"layers.*.ffn.scale": SCALE})), SCALE)
     yield e.claim("scale", e.same(total), scale=SCALE, gap=total)
     _, large = described(LARGE)
-    dense = [layer for layer in large.layers if not isinstance(layer.ffn, Moe)]
+    dense = [layer for layer in large.layers if not layer.ffn.experts]
     yield e.claim("dense", 0 < len(dense) < len(large.layers), dense=len(dense), layers=len(large.layers))
 
 
 def fits(cfg: Config) -> bool:
     """True for a generator whose experts are chosen with a correction, and whose shares are divided by their sum."""
-    moe = [layer.ffn for layer in cfg.layers if isinstance(layer.ffn, Moe)]
-    return causal(cfg) and bool(moe) and all(ffn.corrected and ffn.normalised and ffn.affinity == "sigmoid" for ffn in moe)
+    return causal(cfg) and bool(sparse(cfg)) and all(corrected(cfg, block) for block in sparse(cfg))
 
 
 EXHIBIT = Exhibit("routing", show, "pellucid/capitals-deepseek", (Control("prompt", PROMPT),), fits)

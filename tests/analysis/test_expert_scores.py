@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pellucid
-from pellucid.analysis.routing_scores import choices_changed, scores, share_gap, sparse, sum_gap
+from pellucid.analysis.expert_scores import choices_changed, scores, share_gap, sparse, sum_gap
 from pellucid.ops import experts
 from pellucid.tracing import Trace
 

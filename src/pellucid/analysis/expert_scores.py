@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,14 +25,19 @@ class ExpertScore:
 
 def sparse(cfg: Config) -> list[int]:
     """Return the numbers of the blocks with experts."""
-    return [i for i, layer in enumerate(cfg.layers) if isinstance(layer.ffn, Moe)]
+    return [i for i, layer in enumerate(cfg.layers) if layer.ffn.experts]
 
 
 def spec_of(run: Trace, block: int) -> Moe:
     """Return the experts' spec of a block."""
-    spec = run.runner.config.layers[block].ffn
-    assert isinstance(spec, Moe)
+    spec: Moe = run.runner.config.layers[block].ffn
     return spec
+
+
+def corrected(cfg: Config, block: int) -> bool:
+    """True if a block's router is DeepSeek-V3's: a sigmoid and a correction for each expert, shares over their sum."""
+    ffn: Any = cfg.layers[block].ffn
+    return bool(ffn.corrected and ffn.normalised and ffn.affinity == "sigmoid")
 
 
 def tensor(run: Trace, block: int, name: str) -> Tensor:
