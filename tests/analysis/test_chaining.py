@@ -5,7 +5,7 @@ import torch
 
 import pellucid
 from pellucid.analysis import chaining
-from pellucid.analysis.chaining import answers, chained, rightly, sentence
+from pellucid.analysis.chaining import answers, at_once, in_steps, rightly, sentence
 from pellucid.analysis.quality import Quality
 from pellucid.api.model import Model
 
@@ -33,6 +33,7 @@ def test_right_is_counted_by_the_token(model: Model) -> None:
 
 def test_the_second_step_needs_the_first(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
-        own = chained(model)
+        own = in_steps(model)
+        assert at_once(model).right < in_steps(model, carry=False).right < own.right == own.of
         monkeypatch.setattr(chaining, "sentence", lambda text: "France")
-        assert own.at_once.right < own.in_steps.right == own.in_steps.of != chained(model).in_steps.right
+        assert in_steps(model).right < own.right

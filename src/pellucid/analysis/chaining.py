@@ -1,7 +1,6 @@
 """A question of two steps, put at once and step by step: on which continent is the country with this capital?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pellucid.analysis.quality import Quality, likeliest
 from pellucid.api.model import Model
@@ -13,24 +12,24 @@ AT_ONCE = "The continent of the country whose capital is {name} is"
 NEW = 12  # tokens of the longest country's name
 
 
-@dataclass(frozen=True)
-class Chained:
-    """The number of right continents. at_once: asked of the capital.  in_steps: asked of the country that a first answer names."""
-
-    at_once: Quality
-    in_steps: Quality
+def at_once(model: Model) -> Quality:
+    """Ask for the continent of every capital in one form."""
+    capitals, right = asking(model)
+    return rightly(model, [AT_ONCE.format(name=name) for name in capitals], right)
 
 
-def chained(model: Model, carry: bool = True) -> Chained:
-    """Ask for the continent of every capital. carry: False asks the second step of the capital, without the first answer."""
-    book = read(corpora()["pellucid/capitals"])
-    capitals = [one.named["capital"]["en"] for one in book.countries.values()]
-    right = [model.tokenizer.encode(f" {one.named['continent']['en']}")[0] for one in book.countries.values()]
+def in_steps(model: Model, carry: bool = True) -> Quality:
+    """Ask for the country of every capital, then for that country's continent. carry: False asks the second of the capital itself."""
+    capitals, right = asking(model)
     first = answers(model, [COUNTRY.format(name=name) for name in capitals]) if carry else capitals
-    return Chained(
-        rightly(model, [AT_ONCE.format(name=name) for name in capitals], right),
-        rightly(model, [CONTINENT.format(name=name) for name in first], right),
-    )
+    return rightly(model, [CONTINENT.format(name=name) for name in first], right)
+
+
+def asking(model: Model) -> tuple[list[str], list[int]]:
+    """Return every capital, and the first token of its continent."""
+    countries = read(corpora()["pellucid/capitals"]).countries.values()
+    right = [model.tokenizer.encode(f" {one.named['continent']['en']}")[0] for one in countries]
+    return [one.named["capital"]["en"] for one in countries], right
 
 
 def answers(model: Model, prompts: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.chaining import AT_ONCE, CONTINENT, COUNTRY, chained, sentence
+from pellucid.analysis.chaining import AT_ONCE, CONTINENT, COUNTRY, at_once, in_steps, sentence
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
@@ -17,18 +17,17 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     once = e.trace(AT_ONCE.format(name=capital))
     second = e.trace(CONTINENT.format(name=e.on(country, capital)))
     yield e.answers(say("exhibit.steps.answers"), {str(run.prompt): run for run in (once, first, second)})
-    all_of = chained(e.model, carry=e.on(True, False))
-    alone = chained(e.model, carry=False)
+    direct, alone = at_once(e.model), in_steps(e.model, carry=False)
+    chained = e.on(in_steps(e.model), alone)
     columns = [say("exhibit.steps.way"), say("exhibit.steps.right")]
     rows = [
-        (say("exhibit.steps.once"), all_of.at_once.right),
-        (say("exhibit.steps.alone"), alone.in_steps.right),
-        (say("exhibit.steps.steps"), all_of.in_steps.right),
+        (say("exhibit.steps.once"), direct.right),
+        (say("exhibit.steps.alone"), alone.right),
+        (say("exhibit.steps.steps"), chained.right),
     ]
     yield TablePanel(say("exhibit.steps.table"), columns, rows, marked=2)
-    right, of = all_of.in_steps.right, all_of.in_steps.of
-    yield e.claim("steps", right > all_of.at_once.right, right=right, once=all_of.at_once.right, of=of)
-    yield e.claim("carried", right > alone.in_steps.right, right=right, alone=alone.in_steps.right, country=country)
+    yield e.claim("steps", chained.right > direct.right, right=chained.right, once=direct.right, of=chained.of)
+    yield e.claim("carried", chained.right > alone.right, right=chained.right, alone=alone.right, country=country)
 
 
 EXHIBIT = Exhibit("steps", show, controls=(Control("capital", "Paris"),))
