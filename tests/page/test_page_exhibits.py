@@ -5,13 +5,15 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from browser import Tab, open_tab
+from browser import Tab, open_file, open_offline_tab, open_tab
+from pellucid.commands import main
 from pellucid.documents.exhibit import exhibit_document
 from pellucid.documents.number import number
 from pellucid.exhibits import find, names
@@ -74,8 +76,8 @@ def expected(d: dict[str, Any], lang: str) -> dict[str, Any]:
 
 def written(values: Sequence[Any]) -> list[str]:
     """Write a column: counts as integers numbers, where all are."""
-    integers = all(v == int(v) for v in values if isinstance(v, int | float))
-    return [v if isinstance(v, str) else "" if v is None else str(int(v)) if integers else number(float(v)) for v in values]
+    counts = all(v == int(v) for v in values if isinstance(v, int | float))
+    return [v if isinstance(v, str) else "" if v is None else str(int(v)) if counts else number(float(v)) for v in values]
 
 
 def answers(p: dict[str, Any], lang: str) -> list[str]:
@@ -248,6 +250,28 @@ def test_a_run_opens_in_the_page(tab: Tab) -> None:
     assert words.startswith("norm=none") and tab.page.locator("nav a[aria-current]").inner_text() == phrases("en")["page.view.life"]
     picked = document("norms", "en")["panels"][0]["sides"][1]["candidates"][0]["id"]
     assert int(tab.page.inner_text(".token.new .id")) == picked
+
+
+def test_a_file_saved_by_the_page_shows_it(browser: Browser, address: str, tmp_path: Path) -> None:
+    controls = json.dumps({"prompt": OTHER})
+    with open_tab(browser, address) as tab:
+        show(tab, "norms", "zh", controls=controls)
+        with tab.page.expect_download() as download:
+            tab.page.click("nav .save")
+        download.value.save_as(tmp_path / "page.html")
+    with open_offline_tab(browser, tmp_path / "page.html") as tab:
+        open_file(tab, tmp_path / "page.html", 'article[data-shown="zh norms"]')
+        assert tab.page.evaluate(SHOWN) == expected(document("norms", "zh", OTHER), "zh")
+
+
+def test_a_file_saved_by_the_command_shows_it(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "exhibit.html"
+    prompt = "法国的首都是"
+    with speaking("zh"):
+        assert main(["--json", "exhibit", "norms", "--set", f"prompt={prompt}", "--save", str(file)]) == 0
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, 'article[data-shown="zh norms"]')
+        assert tab.page.evaluate(SHOWN) == expected(document("norms", "zh", prompt), "zh")
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

@@ -1,6 +1,7 @@
 """`pellucid exhibit`: one exhibit, or all of them, run and judged by their own claims."""
 
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,12 +22,13 @@ def add(app: typer.Typer) -> None:
         name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=say("exhibit.help.name"))] = None,
         model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=say("exhibit.help.model"))] = None,
         settings: Annotated[list[str] | None, typer.Option("--set", metavar="CONTROL=VALUE", help=say("exhibit.help.set"))] = None,
+        save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help=say("exhibit.help.save"))] = None,
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
     ) -> None:
         screen: Screen = ctx.obj
         given = settings_of(settings or ())
-        if name is None and (given or model):
+        if name is None and (given or model or save):
             raise UseError("exhibit.alone")
 
         from pellucid.documents.exhibit import exhibit_document
@@ -40,6 +42,11 @@ def add(app: typer.Typer) -> None:
         shown = find(name)
         own = options.loaded(screen, model or shown.model, dtype=dtype or (None if model else "float32"), device=options.numbers(device))
         document = exhibit_document(run_exhibit(shown, own, given))
+        if save is not None:
+            from pellucid.html import exhibit_html, keep
+
+            keep(exhibit_html(document, own, model or "", given), save)
+            screen.note(say("exhibit.saved", file=save))
         if screen.json:
             screen.document(document)
         else:

@@ -4,10 +4,10 @@ import { read as readPlace } from "../link";
 import { address, read, written } from "./address";
 import { axis, letters, nested, shortened, spread, writer } from "./picture";
 
-const box = (name: string, depth: number) => ({ name, note: "", depth, marked: false });
+const box = (name: string, depth: number) => ({ name, note: "", depth: depth, marked: false });
 
 describe("pictures of exhibits", () => {
-  it("write counts whole and other numbers as every number", () => {
+  it("write counts integers and other numbers as every number", () => {
     expect([194, null, "all"].map(writer([194, null, "all"]))).toEqual(["194", "", "all"]);
     expect([194, 0.25].map(writer([194, 0.25]))).toEqual(["194.0", "0.250"]);
   });

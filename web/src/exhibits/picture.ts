@@ -7,8 +7,8 @@ export type Cell = string | number | null;
 
 // Counts as integers numbers, where all are; else as every number is written.
 export function writer(values: readonly Cell[]): (x: Cell) => string {
-  const integers = values.every((v) => typeof v !== "number" || Number.isInteger(v));
-  return (x) => (typeof x === "string" ? x : x === null ? "" : integers ? String(x) : number(x));
+  const counts = values.every((v) => typeof v !== "number" || Number.isInteger(v));
+  return (x) => (typeof x === "string" ? x : x === null ? "" : counts ? String(x) : number(x));
 }
 
 export interface Axis { low: number; high: number; log: boolean; at: (x: number) => number }

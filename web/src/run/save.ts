@@ -28,7 +28,7 @@ async function recording(run: Run, place: Place): Promise<Recorded> {
   const files = await Promise.all(all.map(async (t) => [t.n, readTensor(await tensor(run.run, t.n, t.shape.map(() => ":").join(), 0))] as const));
   const terms = await columnsOf(run.run);
   const own = { ...known, current: run.model, run: run.run, models: known.models.filter((m) => m.name === run.model) };
-  const kept = [...answered].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count[/?]|catalog$)/.test(key));
+  const kept = [...answered].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count[/?]|catalog$|exhibits)/.test(key));
   return {
     schema: 1, place: written({ ...place, tour: 0 }), language: settings.language,
     answers: { ...Object.fromEntries(kept), models: own, [`runs/${run.run}`]: run },
