@@ -1,0 +1,67 @@
+"""A head's scores as one matrix between two rows: q · k = x · M · xᵀ, M = W_Q · W_Kᵀ; and how attention moves the rows."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pellucid.analysis.rows import largest_gap
+from pellucid.api.model import Model
+from pellucid.config import Attention, Config
+from pellucid.tracing import Trace
+
+
+def bilinear(cfg: Config) -> bool:
+    """True for a decoder whose scores in block 0 are products of two projections and nothing else, and whose sum follows at once."""
+    first = cfg.layers[0]
+    plain = isinstance(first.attn, Attention) and first.attn.causal and first.order == "pre"
+    changed = any(
+        getattr(first.attn, name, None) for name in ("rope", "qk_norm", "qk_rms", "temper", "cap", "buckets", "alibi", "distances")
+    )
+    return plain and not changed and cfg.encoder is None and cfg.head and not cfg.prefix
+
+
+def score_matrix(run: Trace, head: int) -> Tensor:
+    """Return the matrix M [D+1 D+1] of a head of block 0, in float64. Its last row and column are those of the biases."""
+    attn = run.runner.module.layers[0].attn
+    sides = []
+    for linear, at in ((attn.q, head), (attn.k, head * attn.k.out_features // attn.q.out_features)):
+        weight = linear.dense_weight().double()
+        bias = weight.new_zeros(len(weight)) if linear.bias is None else linear.bias.double()
+        rows = slice(at * attn.width, (at + 1) * attn.width)
+        sides.append(torch.cat([weight[rows], bias[rows, None]], 1))
+    return sides[0].T @ sides[1]
+
+
+def score_gap(run: Trace, head: int, matrix: Tensor) -> float:
+    """Return the largest difference between the scores of a head of block 0 and x · matrix · xᵀ, times the scale, where both exist."""
+    x = run["layers.0.attn_norm"].value[0].double()
+    x = torch.cat([x, x.new_ones(len(x), 1)], 1)
+    scores = run["layers.0.attn.scores"]
+    made, own = (x @ matrix @ x.T * scores.settings["scale"]).tril(), scores.value[0, head].double()
+    return largest_gap(made, own.masked_fill(own.isinf(), 0.0).tril())
+
+
+def moves(run: Trace) -> tuple[Tensor, Tensor, int]:
+    """Return the places of block 0's rows before attention and after, [T 2] each, on their first two directions, and those' share in percent."""
+    before = run[run["layers.0.mid"].inputs[0]].value[0].double()
+    after = run["layers.0.mid"].value[0].double()
+    rows = torch.cat([before, after])
+    centre = rows.mean(0)
+    _, sizes, directions = torch.linalg.svd(rows - centre, full_matrices=False)
+    squares = sizes**2
+    return (before - centre) @ directions[:2].T, (after - centre) @ directions[:2].T, round(100 * float(squares[:2].sum() / squares.sum()))
+
+
+def sum_gap(run: Trace) -> float:
+    """Return the largest difference between the rows after block 0's attention and the rows before it plus its output."""
+    before = run[run["layers.0.mid"].inputs[0]].value.double()
+    return largest_gap(run["layers.0.mid"].value, before + run["layers.0.attn"].value.double())
+
+
+def embedding_gap(model: Model, ids: Sequence[int]) -> float:
+    """Return the largest change of a number of the embedding while a model reads these ids."""
+    table = model.module.get_parameter("embed.weight")
+    before = table.detach().clone()
+    model(torch.tensor([list(ids)], device=model.device))
+    return largest_gap(before, table)
