@@ -43,7 +43,7 @@ def score_gap(run: Trace, head: int, matrix: Tensor) -> float:
 
 
 def moves(run: Trace) -> tuple[Tensor, Tensor, int]:
-    """Return the places of block 0's rows before attention and after, [T 2] each, on their first two directions, and those' share in percent."""
+    """Return block 0's rows before attention and after, [T 2] each, on their first two directions, and the share in percent."""
     before = run[run["layers.0.mid"].inputs[0]].value[0].double()
     after = run["layers.0.mid"].value[0].double()
     rows = torch.cat([before, after])
