@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -70,7 +71,7 @@ CHOSEN = READING if FULL else random.Random(SEED).sample(READING, SAMPLE)
 def printed(command: tuple[str, ...]) -> str:
     """Run a command line in English; return what it prints."""
     out = StringIO()
-    with redirect_stdout(out):
+    with redirect_stdout(out), patch.dict(os.environ, COLUMNS="200"):  # no table is cut
         code = main([*command] if "--lang" in command else [*command, "--lang", "en"])
     assert code == 0, command
     return out.getvalue()

@@ -66,7 +66,7 @@ def test_documents_say_the_numbers(name: str, lang: str) -> None:
         document: ExhibitDocument = json.loads(json.dumps(exhibit_document(ran(name)), allow_nan=False))
         text = "\n".join(line.plain for line in exhibit_lines(document, 4000, False))
     for claim, own in zip(document["claims"], ran(name).claims, strict=True):
-        shown = [v if isinstance(v, str) else number(v) for v in own.numbers.values()]
+        shown = [v if isinstance(v, str) else f"{v:,}" if isinstance(v, int) else number(v) for v in own.numbers.values()]
         assert all(v in claim["text"] for v in shown), claim
         assert claim["text"] in text
     assert all(panel["title"] in text for panel in document["panels"])

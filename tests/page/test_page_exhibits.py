@@ -75,9 +75,9 @@ def expected(d: dict[str, Any], lang: str) -> dict[str, Any]:
 
 
 def written(values: Sequence[Any]) -> list[str]:
-    """Write a column: counts as integers numbers, where all are."""
+    """Write a column: counts with their thousands apart, where all are."""
     counts = all(v == int(v) for v in values if isinstance(v, int | float))
-    return [v if isinstance(v, str) else "" if v is None else str(int(v)) if counts else number(float(v)) for v in values]
+    return [v if isinstance(v, str) else "" if v is None else f"{int(v):,}" if counts else number(float(v)) for v in values]
 
 
 def answers(p: dict[str, Any], lang: str) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Final, Literal, TypedDict
 
 from pellucid.documents.definition import Count, Path
-from pellucid.documents.number import finite, number
+from pellucid.documents.number import count, finite, number
 from pellucid.documents.run import CandidateDocument, candidate_of
 from pellucid.exhibits import CHAPTERS, find
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, ExhibitResult, ExhibitRun
@@ -251,9 +251,14 @@ def control(name: str, c: Control, value: str | float) -> ControlDocument:
 
 def claim(name: str, c: Claim) -> ClaimDocument:
     """Return a claim of the exhibit `name` as a sentence."""
-    shown = {k: v if isinstance(v, str) else number(v) for k, v in c.numbers.items()}
+    shown = {k: shown_value(v) for k, v in c.numbers.items()}
     numbers: dict[str, str | float | None] = {k: v if isinstance(v, str) else finite(v) for k, v in c.numbers.items()}
     return {"key": c.key, "text": say(f"exhibit.{name}.claim.{c.key}", **shown), "numbers": numbers, "holds": c.holds}
+
+
+def shown_value(value: str | float | None) -> str:
+    """Write a value of a claim or a table: a text as it is, a count with its thousands apart, nothing for None."""
+    return "" if value is None else value if isinstance(value, str) else count(value) if isinstance(value, int) else number(value)
 
 
 def panel(p: Panel) -> PanelDocument:

@@ -15,6 +15,7 @@ from pellucid.documents.exhibit import (
     PanelDocument,
     PlanePanelDocument,
     TablePanelDocument,
+    shown_value,
 )
 from pellucid.documents.number import number
 from pellucid.messages import say
@@ -58,11 +59,6 @@ def drawn(p: PanelDocument, width: int, colour: bool) -> list[Text]:
     return [line for one in p["lines"] for line in prose(one, width)]
 
 
-def shown(value: str | float | None) -> str:
-    """Write a value of a table."""
-    return "" if value is None else value if isinstance(value, str) else number(value)
-
-
 def answers(p: AnswerPanelDocument, width: int) -> list[Text]:
     """Draw the likeliest next tokens of each run."""
     out: list[Text] = []
@@ -79,7 +75,7 @@ def rows(p: TablePanelDocument, width: int) -> list[Text]:
     """Draw a table."""
     titles: list[Cell] = [Text(c, DIM) for c in p["columns"]]
     numeric = [all(not isinstance(row[i], str) for row in p["rows"]) for i in range(len(p["columns"]))]
-    cells = [[Text(shown(v), TITLE if n == p["marked"] else "") for v in row] for n, row in enumerate(p["rows"])]
+    cells = [[Text(shown_value(v), TITLE if n == p["marked"] else "") for v in row] for n, row in enumerate(p["rows"])]
     return table([titles, *cells], [Column(">" if n else "<", max(12, width // 2)) for n in numeric], indent=2)
 
 
@@ -87,7 +83,7 @@ def bars(p: BarPanelDocument, width: int) -> list[Text]:
     """Draw numbers as bars."""
     most = p["most"] or max((abs(b["value"] or 0.0) for b in p["bars"]), default=0.0) or 1.0
     cells: list[list[Cell]] = [
-        [b["name"], f"{shown(b['value'])} {p['unit']}".strip(), bar(abs(b["value"] or 0.0) / most, BAR)] for b in p["bars"]
+        [b["name"], f"{shown_value(b['value'])} {p['unit']}".strip(), bar(abs(b["value"] or 0.0) / most, BAR)] for b in p["bars"]
     ]
     return table(cells, [Column(most=width // 3, style=NAME), Column(">"), Column()], indent=2)
 
@@ -95,7 +91,7 @@ def bars(p: BarPanelDocument, width: int) -> list[Text]:
 def series(p: LinePanelDocument) -> Iterator[Text]:
     """Draw lines as a table with a row for each place on the axis."""
     titles: list[Cell] = [Text(p["across"], DIM), *(Text(s["name"], NAME) for s in p["series"])]
-    cells: list[list[Cell]] = [[shown(at), *(shown(s["values"][i]) for s in p["series"])] for i, at in enumerate(p["at"])]
+    cells: list[list[Cell]] = [[shown_value(at), *(shown_value(s["values"][i]) for s in p["series"])] for i, at in enumerate(p["at"])]
     yield from table([titles, *cells], [Column(), *[Column(">", 18)] * len(p["series"])], indent=2)
 
 
@@ -104,17 +100,15 @@ def matrix(p: MatrixPanelDocument, colour: bool) -> Iterator[Text]:
     known = [abs(v) for row in p["values"] for v in row if v is not None]
     top = 1.0 if p["scale"] == "share" else max(known, default=0.0) or 1.0
     titles: list[Cell] = ["", *(Text(c, DIM) for c in p["columns"])]
-    cells: list[list[Cell]] = [
-        [name, *(cell(v, top, p["scale"] == "share", colour) for v in row)] for name, row in zip(p["rows"], p["values"], strict=True)
-    ]
+    cells: list[list[Cell]] = [[name, *(cell(v, top, colour) for v in row)] for name, row in zip(p["rows"], p["values"], strict=True)]
     yield from table([titles, *cells], [Column(style=DIM, most=24), *[Column(">", 9)] * len(p["columns"])], gap=1, indent=2)
 
 
-def cell(v: float | None, top: float, share: bool, colour: bool) -> Text:
-    """Write a number of a matrix, tinted by its size; a share in percent. A hidden cell is empty."""
+def cell(v: float | None, top: float, colour: bool) -> Text:
+    """Write a number of a matrix, tinted by its size. A hidden cell is empty."""
     if v is None:
         return Text("")
-    words = f"{100 * v:.0f}" if share else number(v)
+    words = number(v)
     if colour:
         return Text(words.rjust(6), Style(color="white" if abs(v) > 0.55 * top else "black", bgcolor=tint(v, top)))
     return Text(shade(v, top) + words)
@@ -124,7 +118,12 @@ def points(p: PlanePanelDocument) -> list[Text]:
     """Write the places of points."""
     titles: list[Cell] = ["", Text(p["across"], DIM), Text(p["up"], DIM), ""]
     cells = [
-        [one["name"], shown(one["x"]), shown(one["y"]), "" if one["moved"] is None else "→ " + ", ".join(map(number, one["moved"]))]
+        [
+            one["name"],
+            shown_value(one["x"]),
+            shown_value(one["y"]),
+            "" if one["moved"] is None else "→ " + ", ".join(map(number, one["moved"])),
+        ]
         for one in p["points"]
     ]
     return table([titles, *cells], [Column(style=NAME), Column(">"), Column(">"), Column()], indent=2)

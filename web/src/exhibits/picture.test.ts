@@ -9,6 +9,7 @@ const box = (name: string, depth: number) => ({ name, note: "", depth: depth, ma
 describe("pictures of exhibits", () => {
   it("write counts integers and other numbers as every number", () => {
     expect([194, null, "all"].map(writer([194, null, "all"]))).toEqual(["194", "", "all"]);
+    expect([1050624, -12345].map(writer([1050624, -12345]))).toEqual(["1,050,624", "-12,345"]);
     expect([194, 0.25].map(writer([194, 0.25]))).toEqual(["194.0", "0.250"]);
   });
   it("place numbers on an axis", () => {

@@ -1,14 +1,14 @@
 // What the pictures of exhibits share: how a row of numbers is written, where numbers lie on an axis, and where names fit beside them.
 
 import type { BoxDocument } from "./documents";
-import { number } from "../tensor/number";
+import { count, number } from "../tensor/number";
 
 export type Cell = string | number | null;
 
-// Counts as integers numbers, where all are; else as every number is written.
+// Counts with their thousands apart, where all are; else as every number is written.
 export function writer(values: readonly Cell[]): (x: Cell) => string {
   const counts = values.every((v) => typeof v !== "number" || Number.isInteger(v));
-  return (x) => (typeof x === "string" ? x : x === null ? "" : counts ? String(x) : number(x));
+  return (x) => (typeof x === "string" ? x : x === null ? "" : counts ? count(x) : number(x));
 }
 
 export interface Axis { low: number; high: number; log: boolean; at: (x: number) => number }
@@ -33,6 +33,10 @@ export function spread(wanted: readonly number[], apart: number, bottom: number)
 
 // Letters that a text takes in a line; a Chinese one is as wide as two.
 export const letters = (text: string): number => [...text].reduce((n, c) => n + ((c.codePointAt(0) ?? 0) >= 0x2e80 ? 2 : 1), 0);
+
+// Letters that a table takes across, with the space between its columns.
+export const across = (columns: readonly string[], rows: readonly (readonly Cell[])[]): number =>
+  columns.reduce((sum, c, j) => sum + 3 + Math.max(letters(c), ...rows.map((r) => letters(writer(rows.map((x) => x[j] ?? null))(r[j] ?? null)))), 0);
 
 export function shortened(text: string, most: number): string {
   let out = text;
