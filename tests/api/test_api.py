@@ -132,7 +132,8 @@ def test_a_type_checker_sees_the_settings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context", str(file)]
     message = subprocess.run(command, capture_output=True, text=True, cwd=root).stdout.splitlines()
     first = SNIPPET.count("\n") + 1
-    lines = {int(line.split(":")[1]): line for line in message if line.startswith(str(file)) and ": error:" in line}
+    # A cached run names the file by the place that it had then.
+    lines = {int(line.split(":")[1]): line for line in message if Path(line.split(":")[0]).name == file.name and ": error:" in line}
     assert sorted(lines) == list(range(first, first + len(REFUSED))), message
     for at, named in enumerate(REFUSED.values(), first):
         assert named in lines[at]

@@ -41,7 +41,7 @@ def test_lines_show_the_numbers(capsys: pytest.CaptureFixture[str], lang: str, w
     assert word in text
     for layer in document["layers"]:
         line = next(one for one in text.splitlines() if one.split()[:1] == [layer["path"]])
-        assert line.split()[-2:] == [str(layer["rank"]), number(layer["followed"]["logit"])]
+        assert line.split()[1:3] == [str(layer["rank"]), number(layer["followed"]["logit"])]
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ def lens_lines(d: ReadDocument, width: int) -> list[Text]:
     piece = d["layers"][-1]["followed"]["piece"] or str(d["id"])
     out = [*prose(say("lens.title", model=d["model"], row=d["row"], piece=d["piece"]), width, TITLE), Text()]
     best = len(d["layers"][0]["candidates"])
-    titles = [say("page.lens.from"), *map(str, range(1, best + 1)), say("page.lens.rank", piece=piece), "logit"]
+    titles = [say("page.lens.from"), say("page.lens.rank", piece=piece), "logit", *map(str, range(1, best + 1))]
     rows: list[list[Cell]] = [[Text(t, DIM) for t in titles]]
     for layer in d["layers"]:
         shown = [candidate(c, d["id"]) for c in layer["candidates"]]
         logit = layer["followed"]["logit"]
-        rows.append([layer["path"], *shown, str(layer["rank"]), "NaN" if logit is None else number(logit)])
-    columns = [Column(style=NAME), *[Column(most=24)] * best, Column(">"), Column(">")]
+        rows.append([layer["path"], str(layer["rank"]), "NaN" if logit is None else number(logit), *shown])
+    columns = [Column(style=NAME), Column(">"), Column(">"), *[Column(most=24)] * best]
     return clipped([*out, *table(rows, columns)], width)
 
 
