@@ -63,7 +63,7 @@ def test_a_wrong_row_or_mask_is_seen() -> None:
 CHANGES = [(pellucid.zero("layers.0.ffn"), 0), (pellucid.zero("layers.0.attn.z", H=0), 110), (pellucid.zero("layers.0.attn.z", H=3), 40)]
 
 
-@pytest.mark.parametrize(("change", "right"), CHANGES, ids=str)
+@pytest.mark.parametrize(("change", "right"), CHANGES, ids=["ffn", "head 0", "head 3"])
 def test_a_change_around_the_questions_acts(change: pellucid.Change, right: int) -> None:
     """The specimen's parts; a change of another model is the mutant, and leaves every answer."""
     with pellucid.watch(plain(), only=(), edit=[change]):
