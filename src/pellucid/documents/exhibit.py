@@ -174,6 +174,7 @@ class ExhibitRunDocument(TypedDict):
     switches: list[str]
     changes: list[str]
     steps: Count
+    dtype: str
 
 
 class ExhibitHeadDocument(TypedDict):
@@ -224,7 +225,8 @@ def exhibit_document(shown: ExhibitResult) -> ExhibitDocument:
         "panels": [panel(p) for p in shown.panels],
         "claims": [claim(name, c) for c in shown.claims],
         "runs": [
-            {"model": r.model, "prompt": r.prompt, "switches": [*r.switches], "changes": [*r.changes], "steps": r.steps} for r in shown.runs
+            {"model": r.model, "prompt": r.prompt, "switches": [*r.switches], "changes": [*r.changes], "steps": r.steps, "dtype": r.dtype}
+            for r in shown.runs
         ],
         "python": list(python(shown.runs)),
     }
@@ -317,7 +319,7 @@ def python(runs: Iterable[ExhibitRun]) -> Iterator[str]:
             if (r.model, switches) not in known:
                 made = known[r.model, switches] = f"model_{len(known)}"
                 pairs = dict(one.split("=", 1) for one in switches)
-                plain = f'pellucid.load({r.model!r}, dtype="float32")'
+                plain = f"pellucid.load({r.model!r}, dtype={r.dtype!r})"
                 yield f"{made} = " + (f"pellucid.variant({known[r.model, ()]}, {pairs!r})" if switches else plain)
         model = known[r.model, r.switches]
         steps = f", steps={r.steps}" if r.steps > 1 else ""

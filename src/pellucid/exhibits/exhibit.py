@@ -69,13 +69,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class ExhibitRun:
-    """A run that an exhibit made, as it can be made again."""
+    """A run that an exhibit made, as it can be made again. dtype: in which the model computed."""
 
     model: str
     prompt: str
     switches: tuple[str, ...]
     changes: tuple[str, ...]
     steps: int
+    dtype: str
 
 
 Show = Callable[["Experiment"], Iterator[Panel | Claim]]
@@ -147,7 +148,7 @@ class Experiment:
         """Record a run of a prompt, and note it in `runs`. changes: as texts."""
         own, texts = model or self.model, tuple(changes) if self.enabled else ()
         switches = tuple(f"{name}={written(value)}" for name, value in own.switches.items())
-        self.runs.append(ExhibitRun(named(own), prompt, switches, texts, steps))
+        self.runs.append(ExhibitRun(named(own), prompt, switches, texts, steps, str(own.dtype).removeprefix("torch.")))
         return trace(own, prompt, steps, edit=changes_of(own, texts, steps))
 
     def quality(self, model: Model | None = None, changes: Sequence[str] = (), **question: str) -> Quality:

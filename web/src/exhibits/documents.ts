@@ -80,6 +80,7 @@ export interface ExhibitRunDocument {
   switches: string[];
   changes: string[];
   steps: number;
+  dtype: string;
 }
 
 export interface LinePanelDocument {
