@@ -10,44 +10,14 @@ if TYPE_CHECKING:
     from pellucid.exhibits.exhibit import Exhibit
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
-    "words": (
-        "pieces",
-        "places",
-        "analogy",
-    ),
-    "attention": (
-        "order",
-        "mask",
-        "scale",
-        "heads",
-        "equation",
-    ),
-    "blocks": (
-        "norms",
-        "residual",
-        "rows",
-        "activations",
-        "facts",
-        "rank",
-        "architectures",
-        "library",
-    ),
-    "cache": (
-        "kinds",
-        "latent",
-    ),
+    "words": ("pieces", "places", "analogy"),
+    "attention": ("order", "mask", "scale", "heads", "equation", "distance"),
+    "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "library"),
+    "cache": ("kinds", "latent"),
     "experts": ("routing",),
-    "output": (
-        "softmax",
-        "steps",
-        "forcing",
-    ),
+    "output": ("softmax", "steps", "forcing"),
     "learning": ("adapter",),
-    "tables": (
-        "sizes",
-        "memory",
-        "timeline",
-    ),
+    "tables": ("sizes", "memory", "timeline"),
 }
 
 
