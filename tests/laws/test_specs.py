@@ -16,6 +16,7 @@ ROOT = Path(pellucid.__file__).parent
 KINDS = {"Attention", "CrossAttention", "Latent", "Mlp", "GatedMlp", "Moe", "InputWeightedMoe"}
 
 ALLOWED = {
+    "analysis/catalogue.py": "counts what latent attention would store without its latent",
     "counting/variants.py": "makes experts from one MLP",
     "engine/plans.py": "finds the parts whose memories a plan points to",
     "nn/block.py": "chooses the feed-forward part that a spec asks for",

@@ -7,14 +7,14 @@ from torch import Tensor
 
 from pellucid.analysis.rows import largest_gap
 from pellucid.api.model import Model
-from pellucid.config import Attention, Config
+from pellucid.config import Config
 from pellucid.tracing import Trace
 
 
 def bilinear(cfg: Config) -> bool:
     """True for a decoder whose scores in block 0 are products of two projections and nothing else, and whose sum follows at once."""
     first = cfg.layers[0]
-    plain = isinstance(first.attn, Attention) and first.attn.causal and first.order == "pre"
+    plain = first.attn.kv_heads is not None and first.attn.causal and first.order == "pre"
     changed = any(
         getattr(first.attn, name, None) for name in ("rope", "qk_norm", "qk_rms", "temper", "cap", "buckets", "alibi", "distances")
     )

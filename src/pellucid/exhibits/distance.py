@@ -1,18 +1,18 @@
-"""How far back a model looks: a fact of the text is found as well eight sentences back as one."""
+"""How far back a model looks: a fact of the text is seen as well eight sentences back as one."""
 
 from collections.abc import Iterator
 
-from pellucid.analysis.reading import asked_texts, found_word
+from pellucid.analysis.reading import question_texts, word_place
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
 from pellucid.messages import say
 
 
 def show(e: Experiment) -> Iterator[Panel | Claim]:
-    texts = asked_texts(int(e.number("facts")), e.on(True, False), e.text("language"))
+    texts = question_texts(int(e.number("facts")), e.on(True, False), e.text("language"))
     runs = [e.trace(text.prompt) for text in texts]
     yield e.answers(say("exhibit.distance.answers"), {say("exhibit.distance.near"): runs[0], say("exhibit.distance.far"): runs[-1]})
-    words = [found_word(run, text.word) for run, text in zip(runs, texts, strict=True)]
+    words = [word_place(run, text.word) for run, text in zip(runs, texts, strict=True)]
     columns = [say("exhibit.distance.between"), say("exhibit.distance.back"), say("exhibit.distance.weight")]
     answers = [say("exhibit.distance.head"), say("exhibit.distance.answer"), say("exhibit.distance.expected")]
     rows = [(t.between, w.back, w.weight, f"{w.path} H={w.head}", w.answered, t.word) for t, w in zip(texts, words, strict=True)]

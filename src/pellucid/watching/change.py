@@ -269,7 +269,10 @@ def made(path: str, at: Mapping[str, Index], sign: str, value: float | Tensor, f
     def become(x: Tensor, which: Cells) -> Tensor:
         if not isinstance(value, Tensor):
             require_number(value, torch.float64 if sign == "*=" and x.is_floating_point() else x.dtype, which.text)
-        own = torch.as_tensor(value, device=x.device) if wide or not isinstance(value, Tensor) else value.to(x)
+        if isinstance(value, Tensor):
+            own = value.to(x.device) if wide else value.to(x)
+        else:  # float64 until the cells' own dtype takes it: 0.999999 is another number in float32
+            own = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None, device=x.device)
         try:
             return f(x, own)
         except RuntimeError:
