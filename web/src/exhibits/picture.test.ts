@@ -45,7 +45,7 @@ describe("an exhibit in an address", () => {
     expect(read('{"a": null, "b": [1], "c": "d"}')).toEqual({ c: "d" });
   });
   it("says where a run opens", () => {
-    const run = { model: "m", prompt: "p q", switches: ["norm=none", "a=1"], changes: [], steps: 3 };
+    const run = { model: "m", prompt: "p q", switches: ["norm=none", "a=1"], changes: [], steps: 3, dtype: "float32" };
     expect(readPlace(address(run) ?? "")).toMatchObject({ view: "life", model: "m", prompt: "p q", with: "norm=none; a=1", steps: 3, edits: "" });
     const changed = readPlace(address({ ...run, changes: ["layers.0.ffn = 0", "layers.1.attn.z[H=3, T=-1] *= 0.5"] }) ?? "");
     expect(changed.view).toBe("change");
