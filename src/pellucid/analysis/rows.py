@@ -1,4 +1,4 @@
-"""Measures of the rows of a recorded tensor: their size, how alike they are, how spread attention is."""
+"""Measures of the rows of a recorded tensor: their length, how alike they are, how spread attention is."""
 
 from collections.abc import Iterable
 
@@ -8,12 +8,6 @@ from torch import Tensor
 from pellucid.analysis.lens import stream as of_module
 from pellucid.tracing import Trace
 from pellucid.watching.watch import Seen
-
-
-def sizes(x: Tensor) -> list[float]:
-    """Return the length of each row of x [... D], over the last axis."""
-    lengths: list[float] = x.double().norm(dim=-1).flatten().tolist()
-    return lengths
 
 
 def mean_size(x: Tensor) -> float:

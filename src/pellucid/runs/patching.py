@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid.api.metrics import one_token
 from pellucid.api.model import Model
 from pellucid.api.sweep import Sweep, letters, patch, sizes
 from pellucid.api.trace import trace
@@ -73,7 +74,7 @@ def answers_of(model: Model, clean: list[int], changed: list[int]) -> tuple[int,
 
 def difference(model: Model, words: tuple[str, str] | tuple[int, int], stop: Stop) -> Callable[[Tensor], Tensor]:
     """Return the logit of one token less another's, as a function of logits [n V] that ends when the client has left."""
-    a, b = (id_of(model, word) if isinstance(word, str) else word for word in words)
+    a, b = (one_token(model, word) if isinstance(word, str) else word for word in words)
 
     def number(logits: Tensor) -> Tensor:
         stop.check()
@@ -82,11 +83,3 @@ def difference(model: Model, words: tuple[str, str] | tuple[int, int], stop: Sto
     names = [visible(piece_of(tokenizer_of(model), i)) or str(i) for i in (a, b)]
     number.__name__ = f"logit({names[0]}) − logit({names[1]})"
     return number
-
-
-def id_of(model: Model, word: str) -> int:
-    """Return the id of a word. A UseError if it is not one token."""
-    ids = model.tokenizer.encode(word, special=False)
-    if len(ids) != 1:
-        raise UseError("sweep.word", word=word, pieces="|".join(piece.text for piece in model.tokenizer.pieces(ids)))
-    return int(ids[0])

@@ -19,7 +19,7 @@ from pellucid.training.corpus import LANGUAGES, LEAD, STOP
 WORDS = "words.json"
 LISTS = ("names", "things", "values")
 FOLDS = 5
-"""One pair of a name and a value in so many is held out."""
+"""The number of pairs of a name and a value of which one is held out."""
 QUIZZED = (2, 4, 8)
 """How many facts the texts of the quiz state."""
 ASKED = 200
