@@ -1,10 +1,8 @@
 """The engine's memory stays flat over any number of requests, and a text's bytes are those that are counted."""
 
 import gc
-import os
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from pellucid.engine.engine import Engine
 from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Request, Sequence
 from pellucid.engine.scheduler import SchedulerLimits
+from resident import resident
 from tiny import DEEPSEEK_V3, GPT2, LLAMA, MLP, D, V, ids, swapped, tiny
 
 REQUESTS, RUNNING = 1000, 16
@@ -33,11 +32,6 @@ def serve(engine: Engine, requests: list[Request]) -> None:
         while requests and engine.waiting < RUNNING:
             engine.submit(requests.pop())
         engine.step()
-
-
-def resident() -> int:
-    """Return the resident bytes of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def tensors() -> int:

@@ -1,7 +1,6 @@
 """Memory for weights behaves as torch's own, and is faster if the system has huge pages."""
 
 import gc
-import mmap
 import platform
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pellucid
 from pellucid.ops import huge_pages
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.huge_pages import ARENA, LINE, PAGE, empty
+from resident import resident
 
 SHAPES = ((3,), (64, 1024), (1000, 100), (4097, 33), (ARENA // 4, 1), (5, ARENA // 8), (0, 7), (40000,))
 linux = pytest.mark.skipif(sys.platform != "linux", reason="huge pages are Linux's")
@@ -61,11 +61,6 @@ def test_memory_goes_back_with_the_last_tensor():
     del large
     gc.collect()
     assert resident() - before < ARENA
-
-
-def resident() -> int:
-    """Return the resident bytes of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 @linux

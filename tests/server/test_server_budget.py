@@ -3,7 +3,6 @@
 PELLUCID_FULL=1 pytest tests/server/test_server_budget.py    200 runs of 4,096 tokens, four tables of each
 """
 
-import ctypes
 import functools
 import gc
 import json
@@ -11,7 +10,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +23,7 @@ from pellucid.runs.kept_run import Run, RunStore
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.memory_budget import Budget, held_by, weights_of
 from pellucid.runs.worker import Stop
+from resident import resident
 from served import Served, served
 from tiny import swapped
 
@@ -39,13 +38,6 @@ def tables(api: Served, run: dict[str, Any]) -> list[int]:
     """Return the numbers of a run's tables of scores and patterns."""
     tensors = api.get(f"/api/runs/{run['run']}/steps/0", "step")["tensors"]
     return [t["n"] for t in tensors if t["path"].endswith((".scores", ".pattern"))]
-
-
-def resident() -> int:
-    """Return the resident bytes of the process after its allocator has given back free memory."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def looked_at(runs: int, tokens: int, kept: int, counted: bool) -> list[tuple[int, int]]:

@@ -1,13 +1,11 @@
 """Watches among threads, beside torch's compiler, and in memory: their state is the thread's, the process's, or freed."""
 
 import gc
-import resource
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from pellucid.watching import watch as watching
 from pellucid.watching.tap import Owner, ThreadState
 from pellucid.watching.terms import Terms
 from pellucid.watching.watch import Seen, Watch, watch
+from resident import resident
 from test_watch import TOKENS, clean
 from tiny import FAMILIES, GPT2, inputs, swapped, tiny
 
@@ -235,14 +234,6 @@ def test_a_dropped_watch_mutants() -> None:
         assert left("llama") > 30
     with swapped(Watch, "require_matches", lambda self: kept.append(self)):
         assert left("llama") > 30
-
-
-def resident() -> int:
-    """Return the resident bytes of this process."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * resource.getpagesize()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def growth(times: int, kept: list[Watch] | None = None) -> float:
