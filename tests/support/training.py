@@ -78,7 +78,7 @@ def state(run: TrainingRun) -> dict[str, bytes]:
 def log_of(run: TrainingRun) -> list[dict[str, Any]]:
     """Return the log without its clock."""
     lines = (run.folder / "log.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
 def resumed(folder: Path, **how: Any) -> TrainingRun:

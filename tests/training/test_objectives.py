@@ -273,9 +273,9 @@ def overload(correction: float) -> float:
     model = mixture()
     batch, even = made("causal").batch(DOCUMENTS), balance.Balance(model, correction)
     for _ in range(60):
-        with even.watching(), torch.no_grad():
+        with even.counting(batch.targets != IGNORED), torch.no_grad():
             model(*batch.inputs)
-        excess = even.correct(batch.targets != IGNORED)["overload"]
+        excess = even.correct()["overload"]
     return excess
 
 
@@ -312,3 +312,25 @@ def test_a_model_without_routers_is_not_watched(tmp_path: Path) -> None:
 
     with swapped(balance, "watch", never):
         assert "overload" not in run_of(tmp_path).one([0])
+
+
+def test_the_auxiliary_loss_by_hand() -> None:
+    """Of real rows alone: E · Σ share of the choices · mean affinity, and its gradient moves the router."""
+    model, batch = mixture(), made("causal").batch(DOCUMENTS)
+    even, real = balance.Balance(model, 0.0, 0.5), batch.targets != IGNORED
+    with even.counting(real):
+        model(*batch.inputs)
+    want = 0.0
+    for path, m in routers(model).items():
+        affinity, chosen = (even.seen[f"{path}.{name}"].value[real] for name in ("affinity", "chosen"))
+        share = torch.stack([(chosen == e).double().mean() for e in range(8)])
+        want += 0.5 * 8 * float((share * (affinity / affinity.sum(-1, keepdim=True)).mean(0)).sum().detach())
+        assert m.router.weight.grad is None
+    loss = even.loss(real)
+    assert isinstance(loss, Tensor) and float(loss.detach()) == pytest.approx(want, rel=1e-5)
+    loss.backward()
+    assert all(float(m.router.weight.grad.abs().max()) > 0 for m in routers(model).values())  # type: ignore[union-attr]
+
+
+def test_without_a_factor_there_is_no_auxiliary_loss() -> None:
+    assert balance.Balance(mixture(), 1e-3).loss(torch.ones(1, 1, dtype=torch.bool)) == 0.0

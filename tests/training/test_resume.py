@@ -19,11 +19,13 @@ from typing import Any
 import pytest
 import torch
 
+from killed import killed
 from pellucid.checkpoint import disk
 from pellucid.checkpoint.safetensors_file import read_tensor
 from pellucid.errors import TrainError
 from pellucid.nn.transformer import Decoder
 from pellucid.training import loop, saves
+from pellucid.training.identity import MACHINE
 from pellucid.training.objectives import Document, Prefix
 from pellucid.training.saves import digest, newest, save_state
 from tiny import swapped
@@ -75,29 +77,7 @@ def test_saving_changes_nothing(tmp_path: Path, uninterrupted: tuple[dict[str, b
         assert sorted(p.name for p in (run.folder / "saves").iterdir())[-1] == "000000012"
 
 
-def dying(folder: Path, moment: int) -> int:
-    """Train in a child that is killed at this moment: before a file is written, synced, renamed or deleted. Its exit status."""
-    child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1]
-    count = 0
-
-    def deadly(f: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*args: Any, **how: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == moment:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return f(*args, **how)
-
-        return called
-
-    try:
-        for owner, name in ((os, "fsync"), (os, "replace"), (shutil, "rmtree"), (saves, "text"), (saves, "write")):
-            setattr(owner, name, deadly(getattr(owner, name)))
-        run_of(folder).train(silent)
-    finally:
-        os._exit(0 if sys.exc_info()[0] is None else 1)
+BORDERS = [(os, "fsync"), (os, "replace"), (shutil, "rmtree"), (saves, "text"), (saves, "write")]
 
 
 def test_killed_at_any_moment(tmp_path: Path, uninterrupted: tuple[dict[str, bytes], Any]) -> None:
@@ -106,7 +86,7 @@ def test_killed_at_any_moment(tmp_path: Path, uninterrupted: tuple[dict[str, byt
     while True:
         moment += 1 if FULL and moment < 36 else 5  # in full densely through two saves, then here and there
         folder = tmp_path / str(moment)
-        status = dying(folder, moment)
+        status = killed(moment, BORDERS, lambda: run_of(folder).train(silent))
         assert status in (0, signal.SIGKILL), status
         assert newest(folder / "saves")[0] is not None or moment <= 16, moment
         run = resumed(folder)
@@ -231,9 +211,9 @@ def test_a_full_disk_ends_the_run_cleanly(tmp_path: Path, uninterrupted: tuple[d
         assert state(resumed(folder)) == uninterrupted[0]
 
 
-@pytest.mark.parametrize("what", ["settings", "documents", "objective", "model", "torch", "threads"])
+@pytest.mark.parametrize("what", ["settings", "documents", "objective", "model"])
 def test_another_run_is_refused(what: str, tmp_path: Path) -> None:
-    """A state belongs to its settings, documents, objective, model, torch and threads; what differs is named, a setting with its values."""
+    """A state belongs to its settings, documents, objective and model; what differs is named, a setting with its values."""
     first = run_of(tmp_path)
     first.train(silent, lambda: first.step == 3)
     changed: dict[str, dict[str, Any]] = {
@@ -242,16 +222,25 @@ def test_another_run_is_refused(what: str, tmp_path: Path) -> None:
         "objective": {"objective": Prefix},
         "model": {"model": Decoder(replace(CONFIG, eps=1e-4))},
     }
-    other = run_of(tmp_path, **changed.get(what, {}))
-    if what in ("torch", "threads"):
-        other.identity[what] = "0"
+    other = run_of(tmp_path, **changed[what])
+    before = state(other)
+    differences = {"settings": "train.learning_rate (0.01 → 0.02)", "objective": "objective (Causal → Prefix)"}
+    for inexact in (False, True):
+        with pytest.raises(TrainError) as caught:
+            other.resume(inexact=inexact)
+        assert caught.value.key == "train.differs" and str(caught.value).endswith(differences.get(what, what)) and state(other) == before
+
+
+@pytest.mark.parametrize("what", sorted(MACHINE))
+def test_a_state_of_another_machine_is_resumed_on_demand(what: str, tmp_path: Path) -> None:
+    """Other rounding: refused with both values, or resumed with the same words as a warning."""
+    first = run_of(tmp_path)
+    first.train(silent, lambda: first.step == 3)
+    other = run_of(tmp_path)
+    own, other.identity[what] = other.identity[what], "0"
     before = state(other)
     with pytest.raises(TrainError) as caught:
         other.resume()
-    differences = {
-        "settings": "train.learning_rate (0.01 → 0.02)",
-        "objective": "objective (Causal → Prefix)",
-        "torch": f"torch ({torch.__version__} → 0)",
-        "threads": f"threads ({torch.get_num_threads()} → 0)",
-    }
-    assert caught.value.key == "train.differs" and str(caught.value).endswith(differences.get(what, what)) and state(other) == before
+    assert caught.value.key == "train.machine" and f"{what} ({own} → 0)" in str(caught.value) and state(other) == before
+    (warning,) = other.resume(inexact=True)
+    assert f"{what} ({own} → 0)" in warning and state(other) == state(first) and other.step == 3

@@ -1,5 +1,6 @@
 """Training: first weights, loss and step are the formula; what cannot be trained is refused, and what is no number changes nothing."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ from torch import Tensor
 
 from pellucid.errors import TrainError
 from pellucid.training import loop
-from pellucid.training.loop import TrainingRun, batches, learning_rate, loss_of, optimizer
+from pellucid.training.identity import digest
+from pellucid.training.loop import HeldOut, TrainingRun, batches, learning_rate, loss_of, optimizer
 from pellucid.training.objectives import IGNORED, Batch, Causal, Document
+from pellucid.training.recipe import TrainSettings
 from tiny import swapped
-from training import DOCUMENTS, SETTINGS, WORDS, fresh, run_of, silent, state
+from training import DOCUMENTS, SETTINGS, WORDS, fresh, log_of, run_of, silent, state
 
 
 def test_first_weights_follow_from_the_seed() -> None:
@@ -89,6 +92,58 @@ def test_step_is_adamw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as m:
         m.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, clip: torch.tensor(1.0))
         assert gap() > 1e-6
+
+
+@pytest.mark.parametrize("micro", [1, 2, 4])
+def test_micro_batches_add_up_to_the_step(micro: int, tmp_path: Path) -> None:
+    """Each is a share of the step's targets, of which they have unequal numbers; a mean of their means is another gradient."""
+
+    def step(s: TrainSettings) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        run = run_of(tmp_path, s, model=fresh(dtype=torch.float64))
+        entry = run.one([0, 5, 8, 7])
+        return entry, {path: p.detach().clone() for path, p in run.model.named_parameters()}
+
+    def unweighted(model: Any, batch: Batch, smoothing: float) -> Tensor:
+        return loss_of(model, batch) * full["tokens"] / int((batch.targets != IGNORED).sum()) * micro / 4
+
+    def gap(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+        return max(float((a[path] - b[path]).abs().max()) for path in a)
+
+    full, at = step(SETTINGS)
+    parts, there = step(replace(SETTINGS, micro=micro))
+    assert parts["loss"] == pytest.approx(full["loss"], rel=1e-12) and parts["gradient"] == pytest.approx(full["gradient"], rel=1e-10)
+    assert parts["tokens"] == full["tokens"] and gap(at, there) < 1e-10
+    with swapped(loop, "loss_of", unweighted):
+        assert micro == 4 or gap(at, step(replace(SETTINGS, micro=micro))[1]) > 1e-6
+
+
+def test_held_out_loss_is_the_mean_over_its_targets_and_changes_nothing(tmp_path: Path) -> None:
+    """Over all targets of all its batches, by hand in float64; and a run that asks for it ends in the same bits."""
+    documents = [Document([], [(5 * i + j) % 23 for j in range(2 + 3 * i)]) for i in range(5)]
+    model = fresh(dtype=torch.float64)
+    own = HeldOut(Causal(WORDS), documents, 4, 2)
+    with torch.no_grad():
+        parts = [-model(torch.tensor([d.target[:-1]]))[0].log_softmax(-1)[torch.arange(len(d.target) - 1), d.target[1:]] for d in documents]
+    assert own.loss(model) == pytest.approx(float(torch.cat(parts).mean()), rel=1e-12)
+    assert own.loss(model) != pytest.approx(float(torch.stack([x.mean() for x in parts]).mean()), rel=1e-6)
+    plain, evaluated = run_of(tmp_path / "a"), run_of(tmp_path / "b")
+    evaluated.held_out = own
+    for run in (plain, evaluated):
+        run.train(silent)
+    assert state(plain) == state(evaluated)
+    assert [e["step"] for e in log_of(evaluated) if "held_out" in e] == [4, 8, 12] and not any("held_out" in e for e in log_of(plain))
+
+
+def test_every_step_has_its_line_in_the_log(tmp_path: Path) -> None:
+    """Whatever progress shows: a line a step, with the hash of its documents, which another order changes."""
+    shown: list[int] = []
+    run = run_of(tmp_path, replace(SETTINGS, log_every=5))
+    run.train(lambda entry: shown.append(entry["step"]))
+    lines = log_of(run)
+    assert [e["step"] for e in lines] == [*range(1, 13)] and shown == [5, 10, 12]
+    feed = batches(DOCUMENTS, SETTINGS)
+    assert [e["documents"] for e in lines] == [digest(json.dumps(next(feed)))[:16] for _ in lines]
+    assert digest(json.dumps([1, 2]))[:16] != digest(json.dumps([2, 1]))[:16]
 
 
 def test_learning_rate() -> None:

@@ -71,9 +71,9 @@ def test_a_signal_before_the_first_step_ends_a_run(recipe: Path, number: int, mo
     """No step is made for a state that nothing asked for; the same command can be given again."""
     prepare = pipeline.prepare
 
-    def interrupted(read: Any) -> Any:
+    def interrupted(*given: Any) -> Any:
         os.kill(os.getpid(), number)
-        return prepare(read)
+        return prepare(*given)
 
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "prepare", interrupted)

@@ -32,6 +32,7 @@ DTYPES = {
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
+    "U16": torch.uint16,
     "I8": torch.int8,
     "U8": torch.uint8,
     "F8_E4M3": torch.float8_e4m3fn,

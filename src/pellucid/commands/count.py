@@ -50,6 +50,13 @@ def add(app: typer.Typer) -> None:
         if not models and table is None:
             raise UseError("command.missing", name="MODEL...")
 
+        if models and models[0].endswith(".toml"):
+            others = (context, dtype, cache, source, why, fields, attn, experts, lora, ranks, svg, table, batch > 1, recompute, shards > 1)
+            if any(other for other in others) or len(models) > 1 or csv or markdown:
+                raise UseError("count.recipe.alone", path=models[0])
+            of_recipe(screen, Path(models[0]), device, price)
+            return
+
         from pellucid.api.count import count as counted
         from pellucid.documents import count as bill_json
         from pellucid.terminal import bill as drawing
@@ -80,6 +87,18 @@ def add(app: typer.Typer) -> None:
             show(screen, columns.compare(bills, price), csv, markdown)
         else:
             screen.lines(drawing.drawn(bills[0], screen.width, scenario))
+
+
+def of_recipe(screen: Screen, path: Path, device: str | None, price: float | None) -> None:
+    """Print the bill of a recipe."""
+    from pellucid.documents.recipe_bill import recipe_bill
+    from pellucid.terminal.recipe_run import drawn_recipe
+
+    made = recipe_bill(path, device, price)
+    if screen.json:
+        screen.document(made.document())
+    else:
+        screen.lines(drawn_recipe(made, screen.width))
 
 
 def show(screen: Screen, table: "Grid", csv: bool, markdown: bool) -> None:

@@ -21,18 +21,20 @@ def add(app: typer.Typer) -> None:
         out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help=say("train.help.out"))] = None,
         resume: Annotated[bool, typer.Option("--resume", help=say("train.help.resume"))] = False,
         restart: Annotated[bool, typer.Option("--restart", help=say("train.help.restart"))] = False,
+        inexact: Annotated[bool, typer.Option("--allow-inexact", help=say("train.help.inexact"))] = False,
+        prepare: Annotated[bool, typer.Option("--prepare", help=say("train.help.prepare"))] = False,
         threads: Annotated[int | None, options.integer("--threads", say("train.help.threads"))] = None,
     ) -> None:
         screen: Screen = ctx.obj
 
-        from pellucid.training import run_recipe
+        from pellucid.training import prepare_data, run_recipe
 
         def progress(entry: dict[str, Any]) -> None:
             screen.note("  ".join(f"{key} {figure(value)}" for key, value in entry.items()))
 
-        made = run_recipe(recipe, out, resume, threads, progress, restart)
+        made = prepare_data(recipe, out) if prepare else run_recipe(recipe, out, resume, threads, progress, restart, inexact)
         if screen.json:
-            screen.document({"schema": SCHEMA, "model": str(made)})
+            screen.document({"schema": SCHEMA, "data" if prepare else "model": str(made)})
         else:
             screen.text(f"{made}\n")
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 from pellucid.counting.weights import Weight, parameters
 from pellucid.documents.cell import CellDocument
+from pellucid.documents.cell_parts import CellPartsDocument
 from pellucid.documents.definition import As, Constraint, Count, Path
 from pellucid.documents.formula import block
 from pellucid.documents.number import finite
@@ -122,6 +123,7 @@ class RunDocument(TypedDict):
     steps: list[RunStepDocument]
     tensors: Annotated[list[TensorDocument], "of the first step; of all in explain --json"]
     cell: NotRequired[Annotated[CellDocument, "of explain --json --cell"]]
+    parts: NotRequired[Annotated[CellPartsDocument, "of explain --json --cell --parts"]]
 
 
 class StepDocument(TypedDict):

@@ -3,6 +3,6 @@
 pellucid train recipes/capitals.toml --out run
 """
 
-from pellucid.training.pipeline import run_recipe
+from pellucid.training.pipeline import prepare_data, run_recipe
 
-__all__ = ["run_recipe"]
+__all__ = ["prepare_data", "run_recipe"]

@@ -1,6 +1,7 @@
-"""Load balancing without an auxiliary loss: after each step a router's correction moves towards the mean load (arXiv 2408.15664).
+"""Load balancing: a correction that moves after each step towards the mean load, or an auxiliary loss.
 
-correction += rate · sign(mean load - load)        loads 9, 1, 2 (mean 4)  ->  -rate, +rate, +rate
+correction += rate · sign(mean load - load)        loads 9, 1, 2 (mean 4)  ->  -rate, +rate, +rate      (arXiv 2408.15664)
+loss += auxiliary · E · Σ share of the load · mean affinity, over all routers                          (arXiv 2101.03961, eq. 4)
 """
 
 from collections.abc import Iterator
@@ -15,29 +16,53 @@ from pellucid.watching.watch import Records
 
 
 class Balance:
-    """The balancing of a model's routers: counts which experts they choose, and corrects them. Does nothing without such routers."""
+    """The balancing of a model's routers: counts which experts they choose, and corrects them. Does nothing without such routers.
 
-    def __init__(self, model: nn.Module, rate: float) -> None:
-        self.model, self.rate, self.seen = model, rate, Records()
-        self.routers = {path: m for path, m in model.named_modules() if isinstance(m, Moe) and m.correction is not None}
+    rate: by how much a correction moves.  auxiliary: the factor of the auxiliary loss, 0 for none.
+    """
+
+    def __init__(self, model: nn.Module, rate: float, auxiliary: float = 0.0) -> None:
+        self.model, self.rate, self.auxiliary, self.seen = model, rate, auxiliary, Records()
+        experts = {path: m for path, m in model.named_modules() if isinstance(m, Moe)}
+        self.routers = {path: m for path, m in experts.items() if m.correction is not None}
+        self.loads = {path: torch.zeros(m.router.weight.shape[0], dtype=torch.long) for path, m in self.routers.items()}
+        self.penalised = list(experts) if auxiliary else []
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Record which experts the forward inside chooses."""
-        if not self.routers:
+    def counting(self, real: Tensor) -> Iterator[None]:
+        """Count which experts the forward inside chooses for the real rows [B T]; for an auxiliary loss keep their affinities."""
+        names = {f"{path}.chosen": None for path in (*self.routers, *self.penalised)}
+        if not names:
             yield
             return
-        with watch(self.model, only=[f"{path}.chosen" for path in self.routers]) as self.seen:
+        names.update(dict.fromkeys(f"{path}.affinity" for path in self.penalised))
+        with watch(self.model, only=names, grad=bool(self.penalised)) as self.seen:
             yield
+        for path, load in self.loads.items():
+            chosen: Tensor = self.seen[f"{path}.chosen"].value
+            load += torch.bincount(chosen[real].flatten(), minlength=len(load)).to(load.device)
 
-    def correct(self, real: Tensor) -> dict[str, float]:
-        """Move every correction by one rate, by the loads of the real rows [B T]; return the fullest expert's excess over the mean."""
+    def loss(self, real: Tensor) -> Tensor | float:
+        """Return the auxiliary loss of the last forward's real rows [B T]: its factor for each even router, more for an uneven one."""
+        return sum((self.auxiliary * unevenness(self.seen, path, real) for path in self.penalised), 0.0)
+
+    def correct(self) -> dict[str, float]:
+        """Move every correction by one rate, by the loads, and count them anew; return the fullest expert's excess over the mean."""
         excess = []
         for path, router in self.routers.items():
-            chosen: Tensor = self.seen[f"{path}.chosen"].value
             correction = router.correction
             assert correction is not None
-            load = torch.bincount(chosen[real].flatten(), minlength=len(correction)).to(correction.dtype)
+            load = self.loads[path].to(correction)
             correction += self.rate * (load.mean() - load).sign()
             excess.append(float(load.max() / load.mean()) - 1)
+            self.loads[path].zero_()
         return {"overload": round(max(excess), 4)} if excess else {}
+
+
+def unevenness(seen: Records, path: str, real: Tensor) -> Tensor:
+    """Return E · Σ f·p of a router: f, each expert's share of the choices; p, its mean affinity among a token's. 1 if either is even."""
+    affinity, chosen = seen[f"{path}.affinity"].value[real], seen[f"{path}.chosen"].value[real]
+    experts = affinity.shape[-1]
+    load = torch.bincount(chosen.flatten(), minlength=experts).to(affinity.dtype) / chosen.numel()
+    out: Tensor = experts * (load * (affinity / affinity.sum(-1, keepdim=True)).mean(0)).sum()
+    return out

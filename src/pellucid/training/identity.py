@@ -7,7 +7,8 @@ a constant rate (`floor = 1`), where it may be raised.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from pellucid.config import Config
 from pellucid.errors import TrainError
 from pellucid.training.objectives import Document, Objective
 from pellucid.training.recipe import TrainSettings
+from pellucid.training.text_rows import TrainingRows
 
 FREE = {"log_every", "save_every"}
-HASHES = {"model", "documents"}
+HASHES = {"model", "documents", "sources", "tokenizer"}
+MACHINE = {"torch", "threads", "cpu", "pellucid"}
+"""What rounding depends on: with other values a run goes on along another curve, as good a one."""
 
 
 def identity(config: Config, objective: Objective, documents: Sequence[Document], s: TrainSettings) -> dict[str, Any]:
@@ -28,9 +32,11 @@ def identity(config: Config, objective: Objective, documents: Sequence[Document]
         "settings": asdict(s),
         "model": digest(repr(config)),
         "objective": type(objective).__name__,
-        "documents": digest(json.dumps(documents)),
+        **(documents.identity() if isinstance(documents, TrainingRows) else {"documents": digest(json.dumps(documents))}),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "pellucid": version("pellucid"),
     }
 
 
@@ -38,21 +44,27 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def require(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any], step: int) -> None:
+def require(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any], step: int, inexact: bool = False) -> str:
     """Raise TrainError if a run with the identity `own` cannot resume the state at `path`, of step `step` and identity `saved`.
 
-    The error names each field that differs, with both values.
+    The error names each field that differs, with both values. inexact: fields of MACHINE may differ; they are returned as text.
     """
     before, now = saved.get("settings"), own["settings"]
     if not isinstance(before, dict):
         raise TrainError("train.differs", path=path, what="settings")
     level = before.get("floor") == now["floor"] == 1 and now["steps"] >= step
     names = sorted((before.keys() | now.keys()) - FREE - ({"steps"} if level else set()))
-    pairs = {f"train.{name}": (before.get(name), now.get(name)) for name in names}
+    defaults = {f.name: f.default for f in fields(TrainSettings)}  # of settings that are newer than the state
+    pairs = {f"train.{name}": (before.get(name, defaults.get(name)), now.get(name)) for name in names}
     pairs |= {name: (saved.get(name), value) for name, value in own.items() if name != "settings"}
     differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if differing.keys() == {"train.steps"}:
         raise TrainError("train.steps", path=path, held=before.get("steps"), found=now["steps"], step=step)
     if differing:
-        what = (name if name in HASHES else f"{name} ({pair[0]} → {pair[1]})" for name, pair in differing.items())
-        raise TrainError("train.differs", path=path, what=", ".join(what))
+        what = ", ".join(name if name in HASHES else f"{name} ({pair[0]} → {pair[1]})" for name, pair in differing.items())
+        if not inexact and differing.keys() <= MACHINE:
+            raise TrainError("train.machine", path=path, what=what)
+        if not differing.keys() <= MACHINE:
+            raise TrainError("train.differs", path=path, what=what)
+        return what
+    return ""

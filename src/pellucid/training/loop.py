@@ -11,25 +11,30 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pellucid.checkpoint.disk import read_whole, reason, replacing
+from pellucid.checkpoint.disk import read_whole, reason, replacing, sync
 from pellucid.checkpoint.fill import targets
 from pellucid.errors import TrainError
+from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.training.balance import Balance
-from pellucid.training.identity import identity, require
+from pellucid.training.identity import digest, identity, require
 from pellucid.training.objectives import IGNORED, Batch, Document, Objective
 from pellucid.training.recipe import TrainSettings
 from pellucid.training.saves import newest, read_state, save_state, set_aside
+from pellucid.training.text_rows import TrainingRows
 from pellucid.watching.meta import untrace
 
 LOG_BYTES = 1 << 32
+LOG_ONLY = {"documents", "seconds"}
+"""Fields of a log line that progress does not show."""
 STEP = re.compile(rb'\{"step": ([0-9]+)[,}].*\}$')
 
 
@@ -45,7 +50,7 @@ def initialise(model: nn.Module, layers: int, spread: float, seed: int) -> None:
                 p.zero_()
 
 
-def batches(documents: list[Document], s: TrainSettings) -> Iterator[list[int]]:
+def batches(documents: Sequence[Document], s: TrainSettings) -> Iterator[list[int]]:
     """Yield the indices of each step's documents, forever. A pool of batches is sorted by length, so that little is padded."""
     epoch = 0
     while True:
@@ -58,6 +63,11 @@ def batches(documents: list[Document], s: TrainSettings) -> Iterator[list[int]]:
             rng.shuffle(cut)
             yield from cut
         epoch += 1
+
+
+def feed(documents: Sequence[Document], s: TrainSettings, step: int) -> Iterator[list[int]]:
+    """Yield the indices of each step's documents from `step` on: those of texts are computed, others drawn from the first step on."""
+    return documents.steps(step, s.batch) if isinstance(documents, TrainingRows) else islice(batches(documents, s), step, None)
 
 
 def learning_rate(step: int, s: TrainSettings) -> float:
@@ -98,32 +108,75 @@ def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
 
 
+def micro_batches(numbers: list[int], micro: int | None) -> list[list[int]]:
+    """Return the documents of a step in groups of at most `micro`, whose gradients are added; all in one where None."""
+    return [numbers[i : i + micro] for i in range(0, len(numbers), micro)] if micro else [numbers]
+
+
+def targets_in(batch: Batch) -> int:
+    """Return the number of targets that carry loss."""
+    return int((batch.targets != IGNORED).sum())
+
+
+def losses(model: nn.Module, parts: list[Batch], smoothing: float, balance: Balance) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each micro-batch's part of the step's loss, then with its part of the auxiliary loss, which is what the step differentiates."""
+    counts = [targets_in(part) for part in parts]
+    for part, count in zip(parts, counts, strict=True):
+        share = count / sum(counts)  # of the step's targets: a mean over these, and not of the parts' means
+        real = part.targets != IGNORED
+        with balance.counting(real):
+            loss = loss_of(model, part, smoothing) * share
+        yield loss, loss + balance.loss(real) * share
+
+
+class HeldOut:
+    """Documents that are not trained on, and how often their loss is logged. every: steps."""
+
+    def __init__(self, objective: Objective, documents: list[Document], every: int, batch: int) -> None:
+        self.objective, self.every = objective, every
+        by_length = sorted(documents, key=objective.rows)
+        self.batches = [by_length[i : i + batch] for i in range(0, len(by_length), batch)]
+
+    @torch.no_grad()
+    def loss(self, model: nn.Module) -> float:
+        """Return the mean of -log p(target) over all their targets, without smoothing."""
+        made = [self.objective.batch(documents) for documents in self.batches]
+        counts = [targets_in(batch) for batch in made]
+        return sum(float(loss_of(model, batch)) * n for batch, n in zip(made, counts, strict=True)) / sum(counts)
+
+
 class TrainingRun:
-    """A training run in its own folder: log.jsonl, saves/."""
+    """A training run in its own folder: log.jsonl with a line a step, saves/. held_out: its loss is logged too."""
 
     def __init__(
-        self, model: Decoder | EncoderDecoder, objective: Objective, documents: list[Document], s: TrainSettings, folder: Path
+        self,
+        model: Decoder | EncoderDecoder,
+        objective: Objective,
+        documents: Sequence[Document],
+        s: TrainSettings,
+        folder: Path,
+        held_out: HeldOut | None = None,
     ) -> None:
         check(objective, documents, model.config.vocab, model.config.positions)
+        self.held_out = held_out
         self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
-        self.balance = Balance(model, s.correction)
+        self.balance = Balance(model, s.correction, s.auxiliary)
         self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
         self.identity = identity(model.config, objective, documents, s)
 
     def train(self, progress: Callable[[dict[str, Any]], None], stopped: Callable[[], bool] = lambda: False) -> bool:
         """Train to the last step. Return True there, False if `stopped()` said to stop, with the state saved."""
-        feed = batches(self.documents, self.s)
-        for _ in range(self.step):
-            next(feed)
+        steps = feed(self.documents, self.s, self.step)
         self.model.train()
         started, before = time.monotonic(), self.tokens
         while self.step < self.s.steps:
-            numbers = next(feed)
-            entry = self.one(numbers)
+            entry = self.one(next(steps))
+            if self.held_out is not None and (self.step % self.held_out.every == 0 or self.step == self.s.steps):
+                entry["held_out"] = self.held_out.loss(self.model)
+            self.log(entry)
             if self.step % self.s.log_every == 0 or self.step == self.s.steps:
-                entry["tokens_per_second"] = round((self.tokens - before) / (time.monotonic() - started), 1)
-                self.log(entry)
-                progress(entry)
+                rate = (self.tokens - before) / (time.monotonic() - started)
+                progress({k: v for k, v in entry.items() if k not in LOG_ONLY} | {"tokens_per_second": round(rate, 1)})
             halt = stopped()
             if halt or self.step % self.s.save_every == 0 or self.step == self.s.steps:
                 self.save()
@@ -131,28 +184,37 @@ class TrainingRun:
                 return False
         return True
 
+    def parts(self, numbers: list[int]) -> list[list[int]]:
+        """Return the documents of each micro-batch of a step on these."""
+        micro = self.documents.micro_batches if isinstance(self.documents, TrainingRows) else micro_batches
+        return micro(numbers, self.s.micro)
+
+    def batches(self, numbers: list[int]) -> list[Batch]:
+        """Return the micro-batches of a step on these documents."""
+        return [self.objective.batch([self.documents[i] for i in part]) for part in self.parts(numbers)]
+
     def one(self, numbers: list[int]) -> dict[str, Any]:
         """Take one step on these documents. A TrainError if loss or gradient is not finite, before any weight changes."""
         rate = learning_rate(self.step, self.s)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        batch = self.objective.batch([self.documents[i] for i in numbers])
-        real = batch.targets != IGNORED
-        with self.balance.watching():
-            loss = loss_of(self.model, batch, self.s.smoothing)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))
+        started, value = time.perf_counter(), 0.0
+        parts = self.batches(numbers)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        for loss, differentiated in losses(self.model, parts, self.s.smoothing, self.balance):
+            value += float(loss.detach())
+            if not math.isfinite(value):
+                raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))
+            differentiated.backward()
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.s.clip))
         if not math.isfinite(norm):
             raise TrainError("train.gradient", step=self.step + 1, norm=norm, documents=", ".join(map(str, numbers[:8])))
         self.optimizer.step()
-        load = self.balance.correct(real)
+        load = self.balance.correct()
         self.step += 1
-        self.tokens += int(real.sum())
-        return {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens, **load}
+        self.tokens += sum(map(targets_in, parts))
+        entry = {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens, **load}
+        return entry | {"documents": digest(json.dumps(numbers))[:16], "seconds": round(time.perf_counter() - started, 6)}
 
     def log(self, entry: dict[str, Any]) -> None:
         try:
@@ -175,16 +237,18 @@ class TrainingRun:
                 part.write_bytes(kept)
 
     def save(self) -> None:
-        """Save everything that the next step depends on."""
+        """Save everything that the next step depends on, with the log so far."""
+        sync(self.folder / "log.jsonl")
         state = self.optimizer.state
         moments = {f"{path}:{k}": v for path, p in self.model.named_parameters() for k, v in state[p].items()}
         weights = {path: t.detach() for path, t in targets(self.model).items()}
         save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity})
 
-    def resume(self, restart: bool = False) -> list[str]:
+    def resume(self, restart: bool = False, inexact: bool = False) -> list[str]:
         """Resume from the newest state that verifies, or start if none was saved. Returns the faults of later states, moved aside.
 
-        If states were saved and none verifies: a TrainError, or with `restart` a fresh start, and the log is moved aside too.
+        If states were saved and none verifies: a TrainError, or with `restart` a fresh start, and the log is moved aside too. inexact:
+        resume a state of another machine too, with a warning.
         """
         newest_state, faults = newest(self.folder / "saves")
         warnings = list(faults.values())
@@ -196,7 +260,8 @@ class TrainingRun:
                     set_aside(self.folder, lost)
             return warnings
         weights, moments, state = read_state(newest_state)
-        require(newest_state, state["identity"], self.identity, state["step"])
+        if what := require(newest_state, state["identity"], self.identity, state["step"], inexact):
+            warnings.append(say("train.inexact", path=newest_state, what=what))
         for lost in faults:
             set_aside(self.folder, lost)
         with torch.no_grad():
@@ -209,8 +274,10 @@ class TrainingRun:
         return warnings
 
 
-def check(objective: Objective, documents: list[Document], vocab: int, positions: int | None) -> None:
+def check(objective: Objective, documents: Sequence[Document], vocab: int, positions: int | None) -> None:
     """Raise TrainError for documents without rows, too long for the model, or with ids outside the vocabulary."""
+    if isinstance(documents, TrainingRows):  # whose ids were checked when the shards were read
+        return documents.check(positions)
     if not documents:
         raise TrainError("train.empty")
     for number, document in enumerate(documents):

@@ -22,12 +22,13 @@ from pellucid.training import invented
 from pellucid.training.corpus import END_OF_TEXT, LEAD, STOP, Sentence, sentences, translations
 from pellucid.training.invented import Invented
 from pellucid.training.quiz import Complete, Question, by_length, greedy, questions
+from pellucid.training.texts import Texts
 
 IGNORED = -100  # a target that carries no loss: padding and the prompt
 
 
-Data = Path | Invented
-"""A corpus: a folder of facts, or the settings of one whose facts are invented."""
+Data = Path | Invented | Texts
+"""What a model is trained on: a folder of facts, the settings of a corpus whose facts are invented, or texts."""
 
 
 class Document(NamedTuple):
@@ -62,21 +63,21 @@ class Objective(ABC):
         self.tokenizer = tokenizer
         self.end = number(tokenizer, self.last)
 
-    def learnt(self, data: Data, seed: int = 0) -> Iterator[tuple[str, str]]:
-        """Yield every trained prompt with its answer, in an order by the seed."""
+    def learnt(self, data: Data, seed: int = 0, held_out: bool = False) -> Iterator[tuple[str, str]]:
+        """Yield every trained prompt with its answer, in an order by the seed; or those of the held-out forms."""
         if isinstance(data, Invented):
-            yield from ((e.prompt, e.answer) for e in invented.examples(data, seed))
+            yield from ((e.prompt, e.answer) for e in invented_texts(data, seed, held_out))
             return
-        for s in sentences(data, seed=seed):
+        for s in sentences(folder_of(data), held_out, seed):
             yield s.prompt, continuation(s)
 
     def questions(self, data: Data) -> list[Question]:
         """Return every held-out prompt once."""
-        return questions(data)
+        return questions(data if isinstance(data, Invented) else folder_of(data))
 
     @abstractmethod
-    def documents(self, data: Data, seed: int) -> list[Document]:
-        """Return the documents to train on."""
+    def documents(self, data: Data, seed: int, held_out: bool = False) -> list[Document]:
+        """Return the documents to train on, or those held out of training."""
 
     @abstractmethod
     def rows(self, document: Document) -> int:
@@ -92,23 +93,26 @@ class Objective(ABC):
 
 
 class Causal(Objective):
-    """Every token from those before it: a sentence, and the end of text."""
+    """Every token from those before it: a sentence, and the end of text. longest: tokens of a completion."""
 
-    def documents(self, data: Data, seed: int) -> list[Document]:
+    longest = 16
+
+    def documents(self, data: Data, seed: int, held_out: bool = False) -> list[Document]:
         if isinstance(data, Invented):
-            return self.invented(data, seed)
-        pairs = list(self.learnt(data, seed))
+            return self.invented(data, seed, held_out)
+        pairs = list(self.learnt(data, seed, held_out))
         prompts = self.tokenizer.encode_batch([prompt for prompt, _ in pairs])
         full = self.tokenizer.encode_batch([prompt + answer for prompt, answer in pairs])
         return [self.document([*w.ids, self.end], len(p.ids)) for p, w in zip(prompts, full, strict=True)]
 
-    def invented(self, data: Invented, seed: int) -> list[Document]:
+    def invented(self, data: Invented, seed: int, held_out: bool) -> list[Document]:
         """Return the documents of invented facts. Only what can be known carries loss: what is stated or read before it is asked again."""
-        texts = list(invented.examples(data, seed))
+        texts = list(invented_texts(data, seed, held_out))
         stated = self.tokenizer.encode_batch([e.stated for e in texts])
         full = self.tokenizer.encode_batch([e.stated + e.again for e in texts])
         out = [Document(w.ids[: len(s.ids)], [*w.ids[len(s.ids) :], self.end]) for s, w in zip(stated, full, strict=True)]
-        return out + [Document(ids, again) for ids, again in invented.copies(data, self.tokenizer.get_vocab_size(), seed)]
+        copies = () if held_out else invented.copies(data, self.tokenizer.get_vocab_size(), seed)
+        return out + [Document(ids, again) for ids, again in copies]
 
     def document(self, ids: list[int], prompt: int) -> Document:
         """Return the document of a sentence whose first `prompt` ids are its prompt."""
@@ -133,7 +137,7 @@ class Causal(Objective):
             tokens = torch.cat([prompt, written], 1)
             return last_logits(model, (tokens,), self.step(tokens, torch.full(tokens.shape[:1], prompt.shape[1])))
 
-        return greedy(logits, self.tokenizer)
+        return greedy(logits, self.tokenizer, self.longest, last=self.last)
 
 
 class Prefix(Causal):
@@ -154,15 +158,15 @@ class Translation(Objective):
     ids = {"decoder_start": END_OF_TEXT, "eos": END_OF_TEXT, "pad": END_OF_TEXT}
     measured = "card.translated"
 
-    def learnt(self, data: Data, seed: int = 0) -> Iterator[tuple[str, str]]:
-        for s, target in translations(folder_of(data), seed=seed):
+    def learnt(self, data: Data, seed: int = 0, held_out: bool = False) -> Iterator[tuple[str, str]]:
+        for s, target in translations(folder_of(data), held_out, seed):
             yield s.text, target
 
     def questions(self, data: Data) -> list[Question]:
         return [Question(s.text, (target,), s.relation, s.language) for s, target in translations(folder_of(data), held_out=True)]
 
-    def documents(self, data: Data, seed: int) -> list[Document]:
-        pairs = list(self.learnt(data, seed))
+    def documents(self, data: Data, seed: int, held_out: bool = False) -> list[Document]:
+        pairs = list(self.learnt(data, seed, held_out))
         sources, targets = (self.tokenizer.encode_batch([pair[i] for pair in pairs]) for i in (0, 1))
         return [Document(s.ids, [*t.ids, self.end]) for s, t in zip(sources, targets, strict=True)]
 
@@ -210,22 +214,22 @@ class Masked(Objective):
             at = range(len(p.ids) - 1, len(w.ids) - 1 - stops[s.language])
             yield s.prompt + (LEAD[s.language] + MASK) * len(at) + STOP[s.language], w.ids, at
 
-    def learnt(self, data: Data, seed: int = 0) -> Iterator[tuple[str, str]]:
-        given = list(sentences(folder_of(data), seed=seed))
+    def learnt(self, data: Data, seed: int = 0, held_out: bool = False) -> Iterator[tuple[str, str]]:
+        given = list(sentences(folder_of(data), held_out, seed))
         for s, (text, _, _) in zip(given, self.blanked(given), strict=True):
             yield text, continuation(s)
 
     def questions(self, data: Data) -> list[Question]:
         given = list(sentences(folder_of(data), held_out=True))
-        right = {q.prompt: q.right for q in questions(data)}
+        right = {q.prompt: q.right for q in questions(folder_of(data))}
         blanked = zip(given, self.blanked(given), strict=True)
         return list({text: Question(text, right[s.prompt], s.relation, s.language) for s, (text, _, _) in blanked}.values())
 
-    def documents(self, data: Data, seed: int) -> list[Document]:
+    def documents(self, data: Data, seed: int, held_out: bool = False) -> list[Document]:
         """Return documents with the answer masked from its first token on, from its second on, and so on: masks are filled in turn."""
         return [
             Document([*ids[:first], *[self.mask] * (at.stop - first), *ids[at.stop :]], ids[first : at.stop])
-            for _, ids, at in self.blanked(list(sentences(folder_of(data), seed=seed)))
+            for _, ids, at in self.blanked(list(sentences(folder_of(data), held_out, seed)))
             for first in at
         ]
 
@@ -261,9 +265,14 @@ OBJECTIVES: dict[str, type[Objective]] = {"causal": Causal, "prefix": Prefix, "t
 
 
 def folder_of(data: Data) -> Path:
-    """Return the folder of a corpus of facts; a recipe refuses invented ones for these objectives."""
+    """Return the folder of a corpus of facts; a recipe refuses other data for these objectives."""
     assert isinstance(data, Path)
     return data
+
+
+def invented_texts(data: Invented, seed: int, held_out: bool) -> Iterator[invented.Example]:
+    """Yield the texts to train on, or those of the quiz, whose pairs are held out."""
+    yield from (e for _, e in invented.quizzed(data)) if held_out else invented.examples(data, seed)
 
 
 def continuation(s: Sentence) -> str:

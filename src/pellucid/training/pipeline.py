@@ -3,7 +3,7 @@
 import fcntl
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,29 +20,37 @@ from pellucid.families.family import Family
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
 from pellucid.training import corpus, invented
 from pellucid.training.card import card
-from pellucid.training.loop import TrainingRun, initialise
-from pellucid.training.objectives import OBJECTIVES, Objective, number
+from pellucid.training.loop import HeldOut, TrainingRun, initialise
+from pellucid.training.objectives import OBJECTIVES, Document, Objective, number
 from pellucid.training.quiz import quiz
 from pellucid.training.recipe import Recipe, read_recipe
+from pellucid.training.saves import states
+from pellucid.training.shards import open_shards, size_of
+from pellucid.training.text_card import score_of_texts, text_card
+from pellucid.training.text_objective import CausalText
+from pellucid.training.text_rows import TrainingRows
+from pellucid.training.texts import Texts
 
-LOCK = "lock"
+LOCK, DATA = "lock", "data"
 Progress = Callable[[dict[str, Any]], None]
 
 
-def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, progress: Progress, restart: bool = False) -> Path:
+def run_recipe(
+    path: Path, out: Path | None, resume: bool, threads: int | None, progress: Progress, restart: bool = False, inexact: bool = False
+) -> Path:
     """Train by a recipe, and return the folder of the finished model, `out`/model.
 
     out: the run's folder, by default runs/<name>.  resume: resume from its newest saved state.  progress: called with each log entry.
-    restart: resume, but start at step 1 if no saved state verifies.
+    restart: resume, but start at step 1 if no saved state verifies.  inexact: resume a state of another machine too.
 
     The first SIGINT or SIGTERM during or after training is a StoppedError with everything saved; an earlier or second one is a
     KeyboardInterrupt.
     """
-    recipe, resume = read_recipe(path), resume or restart
+    recipe, resume = read_recipe(path), resume or restart or inexact
     folder = out or Path("runs") / recipe.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        used = any(f.name != LOCK for f in folder.iterdir())
+        used = any(f.name not in (LOCK, DATA) for f in folder.iterdir())
     except OSError as fault:
         raise TrainError("train.folder", folder=folder, reason=reason(fault)) from None
     if used and not resume:
@@ -50,10 +58,13 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
     if threads is not None:
         torch.set_num_threads(threads)
     with stopping() as stop, alone(folder):
-        objective = prepare(recipe)
+        objective = prepare(recipe, folder)
         family, hf, model = fresh(recipe, objective)
-        run = TrainingRun(model, objective, objective.documents(recipe.data, recipe.train.seed), recipe.train, folder)
-        for warning in run.resume(restart) if resume else ():
+        documents, out_of_training = examples(recipe, objective)
+        run = TrainingRun(model, objective, documents, recipe.train, folder, held_out(recipe, objective, out_of_training))
+        if isinstance(documents, TrainingRows):
+            progress(documents.figures())
+        for warning in run.resume(restart, inexact) if resume else ():
             progress({"warning": warning})
         with stop.at_a_step():
             run.train(progress, lambda: stop.received)
@@ -65,22 +76,55 @@ def run_recipe(path: Path, out: Path | None, resume: bool, threads: int | None, 
         raise StoppedError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)
 
 
-def prepare(recipe: Recipe) -> Objective:
-    """Return the recipe's objective, with a tokenizer trained on its corpus."""
+def prepare_data(path: Path, out: Path | None) -> Path:
+    """Make the shards of a recipe of texts alone, also where some are damaged, and return their folder, `out`/data."""
+    recipe = read_recipe(path)
+    folder = out or Path("runs") / recipe.name
+    if not isinstance(recipe.data, Texts):
+        raise TrainError("data.facts", path=path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise TrainError("train.folder", folder=folder, reason=reason(fault)) from None
+    with alone(folder):
+        prepare(recipe, folder, remake=True)
+    return folder / DATA
+
+
+def prepare(recipe: Recipe, folder: Path, remake: bool = False) -> Objective:
+    """Return the recipe's objective with its tokenizer, and of texts with the shards in the run's folder. remake: damaged ones too."""
+    if isinstance(recipe.data, Texts):
+        shards = open_shards(recipe.data, recipe.tokenizer, folder / DATA, bool(states(folder / "saves")), remake)
+        return CausalText(shards.tokenizer, shards, recipe.data)
     kind = OBJECTIVES[recipe.objective]
     pieces = invented.word_pieces(recipe.data) if isinstance(recipe.data, invented.Invented) else corpus.pieces(recipe.data)
     return kind(corpus.train_tokenizer(pieces, recipe.tokenizer["size"], kind.special))
 
 
+def examples(recipe: Recipe, objective: Objective) -> tuple[Sequence[Document], Sequence[Document]]:
+    """Return what is trained on and what is held out; of facts nothing is held out unless the recipe evaluates it."""
+    if isinstance(objective, CausalText):
+        return objective.rows_of(recipe.train.seed)
+    out = objective.documents(recipe.data, recipe.train.seed, held_out=True) if recipe.evaluate is not None else []
+    return objective.documents(recipe.data, recipe.train.seed), out
+
+
 def fresh(recipe: Recipe, objective: Objective) -> tuple[Family, dict[str, Any], Decoder | EncoderDecoder]:
     """Return a new model of the recipe's configuration with its first weights, in float32."""
-    hf = {**recipe.model, "vocab_size": objective.tokenizer.get_vocab_size(), **numbered(objective)}
+    hf = {**recipe.model, "vocab_size": size_of(objective.tokenizer), **numbered(objective)}
     family, cfg = understand(hf, str(recipe.path))
     model = build(cfg)
     if type(model) is not objective.kind:
         raise TrainError("train.kind", path=recipe.path, found=hf.get("model_type"), objective=recipe.objective)
     initialise(model, len(cfg.layers), recipe.train.spread, recipe.train.seed)
     return family, hf, model
+
+
+def held_out(recipe: Recipe, objective: Objective, documents: Sequence[Document]) -> HeldOut | None:
+    """Return what is held out of training, with how often its loss is logged. None if the recipe does not ask for it."""
+    if recipe.evaluate is None or not documents:
+        return None
+    return HeldOut(objective, list(documents), recipe.evaluate.every, recipe.train.batch)
 
 
 def numbered(objective: Objective) -> dict[str, int]:
@@ -97,11 +141,10 @@ def finish(
     objective: Objective,
     progress: Progress,
 ) -> Path:
-    """Round the model to bfloat16, quiz the saved folder, and write its card."""
+    """Round the model to bfloat16, measure what is saved, and write the folder with its card."""
     cast(model.eval(), torch.bfloat16)
     cast(model, torch.float32)
-    scores = quiz(objective.questions(recipe.data), objective.learnt(recipe.data), objective.complete(model), objective.tokenizer)
-    progress({"scores": {f"{s.relation}.{s.language}": round(s.accuracy, 4) for s in scores}})
+    about_it = described(recipe, family, model, objective, progress)
     cast(model, torch.bfloat16)
     tensors = {name: t.clone() for name, t in unfill(model, family.rules_for(model.config))}
     config = {"architectures": [family.architecture], **hf, "dtype": "bfloat16"}
@@ -110,13 +153,25 @@ def finish(
     copies = {
         "tokenizer.json": objective.tokenizer.to_str(pretty=True).encode(),
         "tokenizer_config.json": (json.dumps(about, indent=2) + "\n").encode(),
-        "README.md": card(recipe, family, model, objective, scores).encode(),
+        "README.md": about_it.encode(),
     }
     try:
         save_folder(folder, config, tensors, None if isinstance(model, Encoder) else numbered(objective), copies, overwrite=True)
     except CheckpointError as fault:
         raise TrainError("train.folder", folder=folder, reason=fault) from None
     return folder
+
+
+def described(recipe: Recipe, family: Family, model: Decoder | EncoderDecoder, objective: Objective, progress: Progress) -> str:
+    """Return the card of a model: a quiz of facts, or the loss of texts that were held out and samples."""
+    if isinstance(objective, CausalText):
+        score = score_of_texts(recipe, model, objective)
+        if score.loss is not None:
+            progress({"held_out": score.loss, "bits_per_byte": score.bits_per_byte})
+        return text_card(recipe, family, model, objective, score)
+    scores = quiz(objective.questions(recipe.data), objective.learnt(recipe.data), objective.complete(model), objective.tokenizer)
+    progress({"scores": {f"{s.relation}.{s.language}": round(s.accuracy, 4) for s in scores}})
+    return card(recipe, family, model, objective, scores)
 
 
 @contextmanager

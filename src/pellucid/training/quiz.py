@@ -111,12 +111,14 @@ class BagOfWords:
         return [self.answers[int(np.argmax(self.prior + self.likelihood[:, encoding.ids].sum(1)))] for encoding in encoded]
 
 
-def greedy(logits: Callable[[Tensor, Tensor], Tensor], tokenizer: Tokenizer, most: int = 16, batch: int = 512) -> Complete:
-    """Return a greedy `Complete` of at most `most` new tokens.
+def greedy(
+    logits: Callable[[Tensor, Tensor], Tensor], tokenizer: Tokenizer, most: int = 16, batch: int = 512, last: str = END_OF_TEXT
+) -> Complete:
+    """Return a greedy `Complete` of at most `most` new tokens, or up to the token `last`.
 
     logits(prompts [B S], written [B T]): returns the next token's logits. A batch has prompts of one length, without padding.
     """
-    end = tokenizer.token_to_id(END_OF_TEXT)
+    end = tokenizer.token_to_id(last)
 
     def complete(prompts: list[str]) -> list[str]:
         encoded: list[list[int]] = [encoding.ids for encoding in tokenizer.encode_batch(prompts)]

@@ -4,18 +4,22 @@ import re
 import tomllib
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pellucid.checkpoint.disk import read_whole
 from pellucid.errors import TrainError
 from pellucid.training.corpus import corpora
 from pellucid.training.invented import WORDS, Invented, most_facts
-from pellucid.training.objectives import OBJECTIVES
+from pellucid.training.objectives import OBJECTIVES, Data
+from pellucid.training.texts import Texts
 
 RECIPE_BYTES = 1_000_000
 NUMBERS = {"texts": 1, "facts": 2, "copies": 0, "length": 2}
 """The least of each number that a corpus of invented facts needs in [data]."""
-FROM_ZERO = {"seed", "warmup", "weight_decay", "floor", "correction"}
+CHOICES = {"pack": ("documents", "stream", "none"), "long": ("split", "drop", "cut", "refuse")}
+LONGEST_ROW = 1 << 20
+TABLES = {"name": str, "model": dict, "tokenizer": dict, "data": dict, "train": dict, "eval": dict}
+FROM_ZERO = {"seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
 BELOW_ONE = {"beta1", "beta2", "smoothing"}
 
 
@@ -23,7 +27,8 @@ BELOW_ONE = {"beta1", "beta2", "smoothing"}
 class TrainSettings:
     """The [train] table of a recipe: AdamW with a warm-up and a cosine down to `floor` of the learning rate.
 
-    batch: documents a step.  pool: batches that are filled from one pool sorted by length, so that little is padded.
+    batch: documents a step.  micro: documents of one forward, whose gradients are added up; None for all.  pool: batches that are filled
+    from one pool sorted by length, so that little is padded.
     """
 
     seed: int
@@ -38,15 +43,27 @@ class TrainSettings:
     clip: float = 1.0
     smoothing: float = 0.0  # of the targets, 0.1 in arXiv 1706.03762 §5.4
     correction: float = 1e-3  # by how much a router's correction moves in a step, arXiv 2408.15664
+    auxiliary: float = 0.0  # times a loss that is least where experts are chosen evenly, arXiv 2101.03961
     pool: int = 16
+    micro: int | None = None
     spread: float = 0.02  # standard deviation of the first weights
     save_every: int = 1000
     log_every: int = 50
 
 
 @dataclass(frozen=True)
+class EvalSettings:
+    """The [eval] table of a recipe. every: the steps after which the loss of what is held out of training is logged."""
+
+    every: int
+
+
+Table = TypeVar("Table", TrainSettings, EvalSettings)
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """A recipe. model: fields of a Hugging Face config.json.  data, tokenizer: of the corpus.
+    """A recipe. model: fields of a Hugging Face config.json.  data, tokenizer: of the corpus, or of texts.
 
     objective: what is trained, one of `objectives.OBJECTIVES`.
     """
@@ -55,9 +72,10 @@ class Recipe:
     name: str
     model: dict[str, Any]
     tokenizer: dict[str, Any]
-    data: Path | Invented
+    data: Data
     objective: str
     train: TrainSettings
+    evaluate: EvalSettings | None = None
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -67,25 +85,59 @@ def read_recipe(path: Path) -> Recipe:
         tables = tomllib.loads(raw.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise TrainError("recipe.toml", path=path, reason=fault) from None
-    known(path, "", tables, {"name", "objective", "model", "tokenizer", "data", "train"})
-    for field, kind in {"name": str, "model": dict, "tokenizer": dict, "data": dict, "train": dict}.items():
-        if not isinstance(tables.get(field), kind):
+    known(path, "", tables, {"objective", *TABLES})
+    for field, kind in TABLES.items():
+        if (field in tables or field != "eval") and not isinstance(tables.get(field), kind):
             raise TrainError("recipe.field", path=path, field=field, found=repr(tables.get(field)), allowed=kind.__name__)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", tables["name"]):  # it names the run's folder
         raise TrainError("recipe.field", path=path, field="name", found=repr(tables["name"]), allowed="A-Z a-z 0-9 . _ -")
     objective = tables.get("objective", "causal")
     if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(OBJECTIVES))
-    data, size = data_of(path, tables["data"], objective), tables["tokenizer"].get("size")
-    known(path, "tokenizer.", tables["tokenizer"], {"size"})
-    if type(size) is not int or not 257 <= size < 1 << 24:
-        raise TrainError("recipe.field", path=path, field="tokenizer.size", found=repr(size), allowed="int >= 257")
-    train = settings(path, tables["train"])
-    return Recipe(path, tables["name"], tables["model"], tables["tokenizer"], data, objective, train)
+    data = data_of(path, tables["data"], objective)
+    check_tokenizer(path, tables["tokenizer"], isinstance(data, Texts))
+    train = train_settings(path, tables["train"])
+    evaluate = settings(path, "eval", EvalSettings, tables["eval"]) if "eval" in tables else None
+    return Recipe(path, tables["name"], tables["model"], tables["tokenizer"], data, objective, train, evaluate)
 
 
-def data_of(path: Path, given: dict[str, Any], objective: str) -> Path | Invented:
-    """Return the corpus that the [data] table names: a folder of facts, or of words to invent facts from, with its numbers."""
+def check_tokenizer(path: Path, given: dict[str, Any], of_texts: bool) -> None:
+    """Raise TrainError unless [tokenizer] has a size to train one of; for texts a folder to take one from will do as well."""
+    known(path, "tokenizer.", given, {"size", *(("from", "sample_bytes") if of_texts else ())})
+    if "from" in given:
+        if "size" in given:
+            raise TrainError("recipe.one", path=path, fields="tokenizer.size, tokenizer.from")
+        if not isinstance(folder := given["from"], str) or not folder:
+            raise TrainError("recipe.field", path=path, field="tokenizer.from", found=repr(folder), allowed="str")
+        return
+    for field, least in (("size", 257), *((("sample_bytes", 1),) if "sample_bytes" in given else ())):
+        if type(number := given.get(field)) is not int or not least <= number < (1 << 24 if field == "size" else 1 << 40):
+            raise TrainError("recipe.field", path=path, field=f"tokenizer.{field}", found=repr(number), allowed=f"int >= {least}")
+
+
+def texts_of(path: Path, given: dict[str, Any], objective: str) -> Texts:
+    """Return the [data] table of a recipe of texts, checked. Its files are looked for when the data is prepared."""
+    known(path, "data.", given, {f.name for f in fields(Texts)} - {"root"})
+    if objective != "causal":
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed="causal")
+    files = given["files"]
+    right = {
+        "files": (isinstance(files, list) and files and all(isinstance(file, str) and file for file in files), '["text/*.txt", ...]'),
+        "field": (isinstance(given.get("field", "text"), str), "str"),
+        "length": (type(length := given.get("length", 2)) is int and 2 <= length <= LONGEST_ROW, f"int 2 … {LONGEST_ROW}"),
+        "held_out": (type(share := given.get("held_out", 0)) in (int, float) and 0 <= share <= 0.5, "number 0 … 0.5"),
+        **{field: (field not in given or given[field] in choices, ", ".join(choices)) for field, choices in CHOICES.items()},
+    }
+    for field, (sound, allowed) in right.items():
+        if not sound:
+            raise TrainError("recipe.field", path=path, field=f"data.{field}", found=repr(given[field]), allowed=allowed)
+    return Texts(path.parent, **{**given, "files": tuple(files)})
+
+
+def data_of(path: Path, given: dict[str, Any], objective: str) -> Data:
+    """Return the data that the [data] table names: texts, a folder of facts, or one of words to invent facts from, with its numbers."""
+    if "files" in given:
+        return texts_of(path, given, objective)
     name = given.get("folder")
     if not isinstance(name, str):
         raise TrainError("recipe.field", path=path, field="data.folder", found=repr(name), allowed="str")
@@ -112,18 +164,30 @@ def known(path: Path, table: str, table_given: dict[str, Any], allowed: set[str]
         raise TrainError("recipe.unknown", path=path, field=table + field, allowed=", ".join(sorted(allowed)))
 
 
-def settings(path: Path, given: dict[str, Any]) -> TrainSettings:
-    """Return the [train] table, checked against its bounds."""
-    known(path, "train.", given, {f.name for f in fields(TrainSettings)})
-    for field in fields(TrainSettings):
-        name, is_int = field.name, field.type is int
+def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -> Table:
+    """Return a table of numbers, [train] or [eval], checked against its bounds."""
+    known(path, f"{table}.", given, {f.name for f in fields(kind)})
+    for field in fields(kind):
+        name, is_int = field.name, field.type is not float
         value = given.get(name, field.default)
-        kind = "int" if is_int else "number"
+        if value is None:
+            continue
+        about = "int" if is_int else "number"
         if value is MISSING:
-            raise TrainError("recipe.field", path=path, field=f"train.{name}", found="-", allowed=kind)
+            raise TrainError("recipe.field", path=path, field=f"{table}.{name}", found="-", allowed=about)
         right = type(value) is int if is_int else type(value) in (int, float)
         high = 1.0 if name in BELOW_ONE else 2.0**63
         if not right or not 0 <= value < high or (value == 0 and name not in FROM_ZERO | BELOW_ONE):
-            bound = f"{kind} {'>=' if name in FROM_ZERO | BELOW_ONE else '>'} 0" + (", < 1" if name in BELOW_ONE else "")
-            raise TrainError("recipe.field", path=path, field=f"train.{name}", found=repr(value), allowed=bound)
-    return TrainSettings(**given)
+            bound = f"{about} {'>=' if name in FROM_ZERO | BELOW_ONE else '>'} 0" + (", < 1" if name in BELOW_ONE else "")
+            raise TrainError("recipe.field", path=path, field=f"{table}.{name}", found=repr(value), allowed=bound)
+    return kind(**given)
+
+
+def train_settings(path: Path, given: dict[str, Any]) -> TrainSettings:
+    """Return the [train] table, checked."""
+    s = settings(path, "train", TrainSettings, given)
+    if s.micro is not None and s.batch % s.micro:
+        raise TrainError(
+            "recipe.field", path=path, field="train.micro", found=s.micro, allowed=f"train.batch = {s.batch} = n × train.micro"
+        )
+    return s

@@ -26,6 +26,7 @@ from pellucid.watching.terms import Index, Terms
 if TYPE_CHECKING:
     from pellucid.batch.step import Step
     from pellucid.watching.change import Change
+    from pellucid.watching.pulls import Reading
     from pellucid.watching.watch import Seen, Watch
 
 Flops = int | Callable[[], int]  # of an op's products, a multiplication with its addition as two; counted on demand
@@ -46,11 +47,12 @@ class Made:
 class Mark:
     """A watch's record of a storage, shared by its views: how it was made, and the path of the tap at each offset.
 
-    flops: of the op that made it; 0 once the first record has taken them.
+    flops: of the op that made it; 0 once the first record has taken them.  reading: of the op's weights, if the watch keeps it; likewise.
     """
 
     made: Made = Made("tap")
     flops: int = 0
+    reading: "Reading | None" = None
     names: dict[int, str] = field(default_factory=dict)
 
 
@@ -184,16 +186,18 @@ def note(
     terms: Callable[[Index], Terms] | None = None,
     flops: Flops = 0,
     settings: Callable[[], Settings] = dict,
+    again: Callable[..., Tensor] | None = None,
 ) -> Tensor:
     """Remember how an op made x, while a watch is on. Returns x.
 
     terms(index): the summands of one cell.  flops: a multiplication with its addition counts as 2.  settings(): numbers of the op.
+    again(*weights): x once more, of other weights, for the gradients of a weight's cells.
     """
     if not here.calls:
         return x
     storage, keep = x.untyped_storage(), False
     for w in here.watches:
-        w.made(storage, op, inputs, weights, flops, settings)
+        w.made(x, op, inputs, weights, flops, settings, again)
         keep |= w.terms
     if keep and terms is not None and x.device.type != "meta":
         here.terms[storage._cdata] = (x, terms)

@@ -22,6 +22,7 @@ from pellucid.notebook import Shown
 from pellucid.watching.cells import Place
 from pellucid.watching.change import Change, Function, PartChange, as_changes
 from pellucid.watching.eager import EAGER
+from pellucid.watching.pulls import Pulls, Reading, layout
 from pellucid.watching.tap import (
     Flops,
     Made,
@@ -67,6 +68,7 @@ class Seen(Shown):
     weights: tuple[str, ...] = ()
     grad: Tensor | None = None
     terms: Callable[[Index], Terms] | None = None
+    pulls: Pulls | None = None  # if the watch keeps terms and gradients: how the op read its weights
     flops: int | None = 0  # of the op whose output this is, booked to the first record of it; None: unknown, for a part of a batch
     settings: Settings = field(default_factory=dict)  # numbers of the op beside its operands: a scale, an eps, a mask's conditions
     later: Callable[[], "Seen"] | None = None  # of a deferred tensor: computes the record with its value
@@ -183,10 +185,10 @@ class Watch(Records):
         """Do nothing: a forward is watched while it runs. A recorder of plans keeps `show` for later steps."""
 
     def made(
-        self, storage: torch.UntypedStorage, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops,
-        settings: Callable[[], Settings],
+        self, x: Tensor, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops,
+        settings: Callable[[], Settings], again: Callable[..., Tensor] | None,
     ) -> None:  # fmt: skip
-        """Mark the storage with the op that made it, and book the op's FLOPs to the running part."""
+        """Mark the storage of x with the op that made it, and book the op's FLOPs to the running part."""
         path = here.calls[-1].path.get(self)
         if path is None:
             return
@@ -200,8 +202,10 @@ class Watch(Records):
                 made = self.mark(w.untyped_storage()).made
                 names, own = made.weights, {**made.settings, **own}
             parts += names
-        mark = self.mark(storage)
+        mark = self.mark(x.untyped_storage())
         mark.made, mark.flops = Made(op, tuple(operands), tuple(parts), own), n
+        if self.grad and self.terms and again is not None and here.recomputed is None:
+            mark.reading = Reading(again, weights, layout(x), self.serial)
 
     def mark(self, storage: torch.UntypedStorage) -> Mark:
         """Return this watch's mark on a storage. Makes one if there is none."""
@@ -258,19 +262,22 @@ class Watch(Records):
         self.any_seen = True
         mark = self.mark(x.untyped_storage())
         flops, mark.flops = mark.flops, 0
+        reading, mark.reading = mark.reading, None
         mark.names[int(x.storage_offset())] = spot.path
         if not spot.wanted or cuts is None:
             return x
         if self.grad and here.recomputed is None and torch.is_grad_enabled() and x.is_floating_point() and not x.requires_grad:
             x = x.detach().requires_grad_()
         made, known = Made("edit") if edited else mark.made, flops if len(cuts) == 1 else None
-        for request, part, rows in cuts:
-            self.record(spot, x, x[part] if part else x, part, rows, made, edited, known, request)
+        for request, part, own in cuts:
+            place = Place(spot.path, here.calls[-1], here.segment, spot.letters, rows, part, self.step)
+            pulls = None if reading is None or edited else Pulls(reading, layout(x), place)
+            self.record(spot, x, x[part] if part else x, part, own, made, edited, known, request, pulls)
         return x
 
     def record(
         self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool,
-        flops: int | None, request: object = None,
+        flops: int | None, request: object = None, pulls: Pulls | None = None,
     ) -> None:  # fmt: skip
         """Hand on the record of `cut`: x, or a request's part of it."""
         self.recorded.add(spot.path)
@@ -282,7 +289,7 @@ class Watch(Records):
         value = own if self.keep is None else unwatched(self.keep, own)
         seen = Seen(
             spot.path, spot.dims, tuple(cut.shape), x.dtype, value, self.step, request, call, rows, source, None,
-            made.op, made.inputs, made.weights, flops=flops, settings=made.settings,
+            made.op, made.inputs, made.weights, pulls=pulls, flops=flops, settings=made.settings,
         )  # fmt: skip
         if here.recomputed is not None:
             here.recomputed.append(seen)

@@ -1,0 +1,27 @@
+"""The bill of a recipe as lines of a terminal: that of its model, then the counts of the run."""
+
+from rich.text import Text
+
+from pellucid.documents.amount import scaled
+from pellucid.documents.number import count, number
+from pellucid.documents.recipe_bill import RecipeBill
+from pellucid.messages import say
+from pellucid.terminal.bill import drawn
+from pellucid.terminal.table import Cell, Column, table
+
+COLUMNS = [Column(), Column(">")]
+
+
+def drawn_recipe(given: RecipeBill, width: int) -> list[Text]:
+    """Write the lines of `count` for a recipe."""
+    run = given.run()
+    rows: list[list[Cell]] = [
+        [say("count.recipe.tokens"), count(int(run["tokens"] or 0))],
+        [say("count.recipe.flops"), scaled(run["flops"] or 0, "FLOP")],
+    ]
+    if run["hours"] is not None:
+        rows.append([say("count.recipe.hours"), number(run["hours"])])
+    if run["price"] is not None:
+        rows.append([say("count.recipe.price"), number(run["price"])])
+    head = Text(say("count.recipe.run", steps=count(given.steps)), "bold")
+    return [*drawn(given.bill, width, given.scenario), Text(), head, *table(rows, COLUMNS)]

@@ -1,0 +1,46 @@
+"""The objective of texts: every token of a document from those before it, with documents that share a row kept apart."""
+
+from collections.abc import Sequence
+
+import torch
+from tokenizers import Tokenizer
+
+from pellucid.batch.step import Step
+from pellucid.training.objectives import Batch, Causal, Data, Document
+from pellucid.training.shards import Shards
+from pellucid.training.text_rows import TrainingRows, split_rows
+from pellucid.training.texts import Texts
+
+LONGEST = 64  # tokens that a sample in the card goes on for
+
+
+class CausalText(Causal):
+    """The causal objective over texts. shards: their tokens.  apart: several documents lie in a row."""
+
+    def __init__(self, tokenizer: Tokenizer, shards: Shards, data: Texts) -> None:
+        self.last = shards.end
+        self.names, self.ids = (dict.fromkeys(roles, shards.end) for roles in (("bos", "eos", "unk"), ("bos", "eos")))
+        super().__init__(tokenizer)
+        self.shards, self.data, self.apart = shards, data, data.pack == "documents"
+        self.longest = min(LONGEST, data.length // 2)
+        self.rows_by_seed: dict[int, tuple[TrainingRows, TrainingRows]] = {}
+
+    def rows_of(self, seed: int) -> tuple[TrainingRows, TrainingRows]:
+        """Return what is trained on and what is held out. All tokens are hashed for it, so it is done once."""
+        if seed not in self.rows_by_seed:
+            self.rows_by_seed[seed] = split_rows(self.shards, self.data, seed)
+        return self.rows_by_seed[seed]
+
+    def documents(self, data: Data, seed: int, held_out: bool = False) -> list[Document]:
+        trained, out = self.rows_of(seed)
+        return list(out if held_out else trained)
+
+    def batch(self, documents: Sequence[Document]) -> Batch:
+        return packed_batch(documents) if self.apart else super().batch(documents)
+
+
+def packed_batch(documents: Sequence[Document]) -> Batch:
+    """Return the batch of documents end to end in one row: each has its own positions, and attends to itself alone."""
+    inputs = torch.tensor([i for d in documents for i in d.target[:-1]])
+    targets = torch.tensor([i for d in documents for i in d.target[1:]])
+    return Batch((inputs[None], Step.packed([len(d.target) - 1 for d in documents])), targets[None])

@@ -1,0 +1,154 @@
+"""Rows of training texts: documents cut to a row's length, held out or packed, in an order whose every step is computed alone.
+
+pack = "documents"   | a a a a b b b c c | d d d d d d e e .   |   each document from position 0, and blind to its neighbours
+pack = "stream"      | a a a a b b b c c | c d d d d d d e e   |   one long text, cut anywhere
+pack = "none"        | a a a a . . . . . | b b b . . . . . .   |   a document a row, padded in its batch
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import Any, overload
+
+import numpy as np
+
+from pellucid.errors import TrainError
+from pellucid.training.objectives import Document
+from pellucid.training.order import permuted, rows_of_step
+from pellucid.training.shards import Shards
+from pellucid.training.texts import Texts
+
+OPEN_ROWS = 64  # in which a document is tried before a new row is begun
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class TrainingRows(Sequence[Document]):
+    """Cut documents as examples, by their number, and the rows that they are trained in. seed: of the packing and the order."""
+
+    def __init__(self, shards: Shards, data: Texts, begins: Ints, ends: Ints, seed: int) -> None:
+        self.shards, self.data, self.begins, self.ends, self.seed = shards, data, begins, ends, seed
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    @overload
+    def __getitem__(self, number: int) -> Document: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Document]: ...
+    def __getitem__(self, number: int | slice) -> Document | list[Document]:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        return Document([], self.shards.tokens[self.begins[number] : self.ends[number]].tolist())
+
+    @cached_property
+    def rows(self) -> list[list[int]]:
+        """The documents of each row. Packing is first-fit over a window of open rows, the documents in an order by the seed."""
+        if self.data.pack != "documents":
+            return [[number] for number in range(len(self))]
+        sizes = (self.ends - self.begins - 1).tolist()
+        return packed(sizes, self.data.length, [permuted(i, len(sizes), self.seed, -1) for i in range(len(sizes))])
+
+    @cached_property
+    def row_of(self) -> Ints:
+        """The row of each document."""
+        row_of = np.zeros(len(self), dtype=np.int64)
+        for row, members in enumerate(self.rows):
+            row_of[members] = row
+        return row_of
+
+    def steps(self, step: int, batch: int) -> Iterator[list[int]]:
+        """Yield the documents of each step from `step` on, forever: those of `batch` rows."""
+        while True:
+            yield [number for row in rows_of_step(step, batch, len(self.rows), self.seed) for number in self.rows[row]]
+            step += 1
+
+    def micro_batches(self, numbers: list[int], micro: int | None) -> list[list[int]]:
+        """Return the documents of a step in groups of `micro` rows; all in one where None."""
+        rows = [list(members) for _, members in groupby(numbers, lambda number: self.row_of[number])]
+        groups = [rows[i : i + micro] for i in range(0, len(rows), micro)] if micro else [rows]
+        return [[number for row in group for number in row] for group in groups]
+
+    def figures(self) -> dict[str, int | float]:
+        """Return the counts that the log begins with: documents after they are cut, tokens, rows, and the share of positions left idle."""
+        used = int((self.ends - self.begins - 1).sum())
+        return {"examples": len(self), "tokens": used, "rows": len(self.rows), "idle": 1 - used / (len(self.rows) * self.data.length)}
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the rows depend on besides the seed, by the names that an error gives."""
+        index = self.shards.index
+        named = {f"data.{field}": getattr(self.data, field) for field in ("length", "pack", "long", "held_out")}
+        sources = hashlib.sha256(repr(sorted(index["sources"].items())).encode()).hexdigest()
+        shards = hashlib.sha256(repr(sorted(index["shards"].items())).encode()).hexdigest()
+        return {**named, "tokenizer": index["tokenizer_hash"], "sources": sources, "documents": shards}
+
+    def check(self, positions: int | None) -> None:
+        """Raise TrainError if there is nothing to train on, or a row is longer than the model's positions."""
+        if not len(self):
+            raise TrainError("train.empty")
+        if positions is not None and self.data.length > positions:
+            raise TrainError("data.positions", found=self.data.length, most=positions)
+
+
+def split_rows(shards: Shards, data: Texts, seed: int) -> tuple[TrainingRows, TrainingRows]:
+    """Return what is trained on and what is held out: the examples with the least SHA-256, so that equal ones lie on one side."""
+    begins, ends = cut(shards, data)
+    count = min(len(begins) - 1, max(1, round(data.held_out * len(begins)))) if data.held_out else 0
+    out = np.zeros(len(begins), dtype=bool)
+    if count > 0:
+        tokens = shards.tokens.numpy()
+        hashes = [hashlib.sha256(tokens[b:e].tobytes()).digest() for b, e in zip(begins, ends, strict=True)]
+        last = sorted(hashes)[count - 1]
+        out = np.array([own <= last for own in hashes])
+    return TrainingRows(shards, data, begins[~out], ends[~out], seed), TrainingRows(shards, data, begins[out], ends[out], seed)
+
+
+def cut(shards: Shards, data: Texts) -> tuple[Ints, Ints]:
+    """Return begin and end of each example. An example of n tokens takes n - 1 positions; where a document is split, the last token of
+    a part is the first of the next, so that each is predicted once.
+    """
+    starts = shards.starts.numpy()
+    if data.pack == "stream":
+        starts = starts[[0, -1]]
+    first, last = starts[:-1], starts[1:]
+    first, last = first[last - first > 1], last[last - first > 1]  # a tokenizer may give no id for a text
+    sizes = last - first - 1
+    long = sizes > data.length
+    if data.pack == "stream" or data.long == "split":
+        parts = np.maximum(-(-sizes // data.length), 1)
+    else:
+        parts = np.ones_like(sizes)
+    if data.pack != "stream" and long.any():
+        if data.long == "refuse":
+            refuse(shards, data, int(long.argmax()))
+        if data.long == "drop":
+            first, last, parts = first[~long], last[~long], parts[~long]
+    part = np.arange(parts.sum()) - np.repeat(parts.cumsum() - parts, parts)
+    begins = np.repeat(first, parts) + part * data.length
+    return begins, np.minimum(begins + data.length + 1, np.repeat(last, parts))
+
+
+def refuse(shards: Shards, data: Texts, number: int) -> None:
+    """Raise TrainError for a document that is longer than a row, by its file and its number there."""
+    size = int(shards.starts[number + 1] - shards.starts[number])
+    for name, count in shards.index["documents"].items():
+        if number < count:
+            raise TrainError("data.long", path=data.root / name, number=number + 1, found=size, most=data.length + 1)
+        number -= count
+
+
+def packed(sizes: Sequence[int], length: int, order: Sequence[int]) -> list[list[int]]:
+    """Return rows of documents: each, in its `order`, goes to the first of the open rows that has space for its positions."""
+    rows, spaces = list[list[int]](), list[int]()
+    first = 0  # the oldest open row
+    for number in order:
+        size = sizes[number]
+        row = next((row for row in range(first, len(rows)) if spaces[row] >= size), None)
+        if row is None:
+            row = len(rows)
+            rows.append([])
+            spaces.append(length)
+            first = max(first, len(rows) - OPEN_ROWS)
+        rows[row].append(number)
+        spaces[row] -= size
+    return rows

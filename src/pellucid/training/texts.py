@@ -1,0 +1,132 @@
+"""Texts as documents: the files that a recipe names, read line by line; each fault is one line with its file and place.
+
+a.txt     one document, or several with a line <|endoftext|> between them. Nothing else parts a text: a blank line may belong to a poem
+b.jsonl   a document a line, {"text": "..."}; `data.field` names the field
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pellucid.checkpoint.disk import reason, regular
+from pellucid.checkpoint.json_file import name_of, parse
+from pellucid.errors import TrainError
+from pellucid.training.corpus import END_OF_TEXT
+
+MOST_NAMES = 8  # of a JSON object, in an error
+MARK = "\ufeff".encode()  # a byte-order mark, which some editors write before a text
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The [data] table of a recipe of texts. files: patterns, relative to `root`.  field: of a JSON line.  length: positions of a row.
+
+    pack: "documents", several in a row and each apart; "stream", rows cut from one long text; or "none", a document a row.
+    long: what becomes of a document longer than a row, "split", "drop", "cut" or "refuse".  held_out: the share that is not trained on.
+    """
+
+    root: Path
+    files: tuple[str, ...]
+    field: str = "text"
+    length: int = 256
+    pack: str = "documents"
+    long: str = "split"
+    held_out: float = 0.005
+
+    def name(self, file: Path) -> str:
+        """Return a file's name in the index: relative to the recipe if it lies below it."""
+        return (file.relative_to(self.root) if file.is_relative_to(self.root) else file).as_posix()
+
+
+def sources(data: Texts) -> list[Path]:
+    """Return the files of all patterns in their order, each once. A TrainError if a pattern matches nothing, or another kind of file."""
+    files: dict[Path, None] = {}
+    for pattern in data.files:
+        anchor = Path(pattern).anchor
+        try:
+            matched = sorted((Path(anchor) if anchor else data.root).glob(pattern.removeprefix(anchor)))
+        except (ValueError, OSError, IndexError):
+            matched = []
+        matched = [file for file in matched if not file.is_dir()]
+        if not matched:
+            raise TrainError("data.none", path=data.root, pattern=pattern)
+        for file in matched:
+            if file.suffix not in READERS:
+                raise TrainError("data.kind", path=file, allowed=", ".join(READERS))
+        files.update(dict.fromkeys(matched))
+    return list(files)
+
+
+def read_documents(file: Path, field: str) -> Iterator[str]:
+    """Yield the documents of one file. A TrainError at its first fault, or at its end if it has no document."""
+    count = 0
+    try:
+        with regular(file, TrainError) as fd, os.fdopen(os.dup(fd), "rb") as lines:
+            for text in READERS[file.suffix](lines, file, field):
+                count += 1
+                yield text
+    except OSError as fault:
+        raise TrainError("file.closed", file=file, reason=reason(fault)) from None
+    if not count:
+        raise TrainError("data.empty", path=file)
+
+
+def _plain(lines: IO[bytes], file: Path, field: str) -> Iterator[str]:
+    """Yield the documents of a text: what stands between lines <|endoftext|>, without the line ends around it."""
+    offset, kept = 0, list[str]()
+    for line in lines:
+        text = _decoded(line, offset, file).replace("\r\n", "\n")
+        if not offset:
+            text = text.removeprefix("\ufeff")
+        offset += len(line)
+        if text.strip() != END_OF_TEXT:
+            kept.append(text)
+            continue
+        if document := "".join(kept).strip("\n"):
+            yield document
+        kept = []
+    if document := "".join(kept).strip("\n"):
+        yield document
+
+
+def _json_lines(lines: IO[bytes], file: Path, field: str) -> Iterator[str]:
+    """Yield the field of each line's JSON object; blank lines are passed over."""
+    offset = 0
+    for number, line in enumerate(lines, 1):
+        line = line.removeprefix(MARK) if number == 1 else line
+        _decoded(line, offset, file)
+        offset += len(line)
+        if line.strip():
+            yield _field(line, file, number, field)
+
+
+READERS = {".txt": _plain, ".jsonl": _json_lines}
+
+
+def _field(line: bytes, file: Path, number: int, field: str) -> str:
+    try:
+        entry = parse(line, f"{file}:{number}", TrainError)
+    except TrainError as fault:
+        if fault.key != "json.syntax":
+            raise
+        raise TrainError("data.json", path=file, line=number, column=fault.values["column"]) from None
+    if not isinstance(entry, dict):
+        raise TrainError("data.json", path=file, line=number, column=1)
+    if field not in entry:
+        names = ", ".join(list(entry)[:MOST_NAMES]) or "-"
+        raise TrainError("data.field", path=file, line=number, field=field, found=names)
+    text = entry[field]
+    if not isinstance(text, str):
+        raise TrainError("data.type", path=file, line=number, field=field, found=name_of(text))
+    if not text:
+        raise TrainError("data.blank", path=file, line=number, field=field)
+    return text
+
+
+def _decoded(line: bytes, offset: int, file: Path) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        raise TrainError("data.encoding", path=file, byte=f"{line[fault.start]:02x}", offset=f"{offset + fault.start:,}") from None

@@ -1,0 +1,67 @@
+"""`pellucid count RECIPE`: the bill of a run before it starts."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import pellucid
+from pellucid.commands import main
+from pellucid.documents import recipe_bill as bills
+from pellucid.documents.recipe_bill import recipe_bill
+from pellucid.nn.transformer import build
+from pellucid.training.recipe import read_recipe
+from pellucid.training.shards import load_tokenizer
+from text_runs import recipe_of, shards_of
+from training import ROOT
+
+STORIES = ROOT / "recipes" / "stories.toml"
+SCHEMAS = Path(pellucid.__file__).parent / "schemas"
+
+
+def test_a_recipe_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Parameters as the model has them, moments and gradients of float32, and the tokens of all steps; as text in both languages."""
+    assert main(["count", str(STORIES), "--json"]) == 0
+    bill = json.loads(capsys.readouterr().out)
+    jsonschema.validate(bill, json.loads((SCHEMAS / "count.json").read_text()))
+    s, made = read_recipe(STORIES).train, recipe_bill(STORIES)
+    total = sum(p.numel() for p in build(made.bill.config).parameters())
+    training = {name: entry["value"] for name, entry in bill["training"].items()}
+    assert bill["parameters"]["total"] == total and training["memory.weights"] == training["memory.gradients"] == 4 * total
+    assert training["memory.moments"] == 8 * total and "memory.master" not in training
+    assert bill["run"]["tokens"] == s.steps * s.batch * 256 and bill["run"]["flops"] == s.steps * training["flops.total"]
+    assert bill["run"]["hours"] is None
+    for language, word in (("en", "tokens, at most"), ("zh", "token 数")):
+        assert main(["count", str(STORIES), "--lang", language]) == 0
+        assert word in (out := capsys.readouterr().out) and f"{bill['run']['tokens']:,}" in out
+
+
+def test_micro_batches_are_counted_once(tmp_path: Path) -> None:
+    """The work of a step is the same, the activations are of one forward; and a price needs the hours of a device."""
+    full, micro = (recipe_bill(recipe_of(tmp_path, **given), "h200", 3.0) for given in ({}, {"train__micro": "2"}))
+    assert full.run() == micro.run() and (full.forwards, micro.forwards) == (1, 4)
+    kept = [given.document()["training"]["memory.activations"]["value"] for given in (full, micro)]
+    assert 3 < kept[0] / kept[1] < 4.01
+    run = full.run()
+    assert run["hours"] and run["price"] == pytest.approx(3 * run["hours"])
+
+
+def test_a_tokenizer_that_is_taken_is_counted(tmp_path: Path) -> None:
+    shards_of(tmp_path / "first")
+    path = recipe_of(tmp_path, size=None, tokenizer__from='"first/data"')
+    ids = load_tokenizer(tmp_path / "first" / "data" / "tokenizer.json").get_vocab_size()
+    assert recipe_bill(path).bill.config.vocab == ids < 400
+    assert bills.ids_of(read_recipe(recipe_of(tmp_path)), read_recipe(path).data) == 400  # type: ignore[arg-type]
+
+
+REFUSED = ("{capitals}", "{stories} gpt2", "{stories} --lora 4", "{stories} --context 8", "no.toml")
+
+
+@pytest.mark.parametrize("given", REFUSED)
+def test_what_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A recipe of facts, a second model, and settings that the recipe has itself."""
+    names = {"capitals": ROOT / "recipes" / "capitals.toml", "stories": STORIES}
+    assert main(["count", *(text.format(**names) for text in given.split())]) == 2
+    output = capsys.readouterr()
+    assert not output.out and output.err.count("\n") == 1

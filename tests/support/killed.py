@@ -1,0 +1,36 @@
+"""A child process that is killed with SIGKILL at one border of the disk."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def killed(moment: int, borders: list[tuple[Any, str]], work: Callable[[], object]) -> int:
+    """Run `work` in a child that is killed before the call number `moment`, from 1, of any of `borders`. Returns its exit status.
+
+    borders: (owner, name) of functions that write, sync, rename or remove a file.
+    """
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    count = 0
+
+    def deadly(f: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **how: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return f(*args, **how)
+
+        return called
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # whose threads the fork has left behind
+    try:
+        for owner, name in borders:
+            setattr(owner, name, deadly(getattr(owner, name)))
+        work()
+    finally:
+        os._exit(0 if sys.exc_info()[0] is None else 1)
