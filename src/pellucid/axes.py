@@ -12,7 +12,7 @@ from collections.abc import Iterable, MutableMapping
 from functools import cache
 from math import prod
 
-from pellucid.errors import ShapeError
+from pellucid.errors import ShapeError, UseError
 
 LEGEND = "BTSDHGKWRCQFEANVPUYL"
 
@@ -62,3 +62,21 @@ def bind(path: str, dims: str, shape: Iterable[int], sizes: MutableMapping[str, 
             sizes[unknown[0]] = rest
         elif not unknown and (expected := prod(total(factor, sizes) for factor in axis)) != n:
             raise ShapeError("shape.size", path=path, dims=dims, shape=sizes_there, axis=show(axis), expected=expected)
+
+
+def index_of(path: str, dims: str, shape: tuple[int, ...], text: str) -> tuple[int, ...]:
+    """Return the index that a text names in a tensor: "0,1,3,2"; the batch may be left out, and negative numbers count from the end.
+
+    A UseError for one outside of the tensor.
+    """
+    if not re.fullmatch(r"\s*-?\d+(\s*[, ]\s*-?\d+)*\s*", text):
+        raise UseError("cell.index", path=path, found=text, dims=dims)
+    at = [int(i) for i in re.findall(r"-?\d+", text)]
+    if len(at) == len(shape) - 1 and dims.startswith("B ") and shape[0] == 1:
+        at = [0, *at]
+    if len(at) != len(shape):
+        raise UseError("cell.count", path=path, found=len(at), dims=dims, shape=shape)
+    for i, n, axis in zip(at, shape, parse(dims), strict=True):
+        if not -n <= i < n:
+            raise UseError("cell.range", path=path, axis=show(axis), found=i, last=n - 1)
+    return tuple(i % n for i, n in zip(at, shape, strict=True))

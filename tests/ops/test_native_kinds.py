@@ -29,23 +29,24 @@ def _no_grad() -> Iterator[None]:
 
 
 def latent_case(dtype: torch.dtype, seen: int, h: int, k: int, r: int, w: int, c: int, size: int = 3) -> tuple[Any, ...]:
-    """Return one row over a request of `seen` tokens in shuffled pages: (q, q_rot, segment, up_k, up_v)."""
+    """Return one row over a request of `seen` tokens in shuffled pages: (q, q_rot, segment, up)."""
     table = torch.randperm(-(-seen // size) + 2, generator=torch.Generator().manual_seed(seen))
     pools = rand(len(table) * size, c, dtype=dtype), rand(len(table) * size, r, dtype=dtype, seed=1)
     slots, at = table[torch.arange(seen) // size] * size + torch.arange(seen) % size, torch.tensor([[seen - 1]])
     segment = Segment(0, slice(0, 1), at, lambda: torch.arange(seen)[None], lambda: tuple(p[slots][None] for p in pools), True,
                   Paged(pools, table, size, seen))  # fmt: skip
-    up_k, up_v = rand(h, k + w, c, dtype=dtype, seed=2, scale=c**-0.5).split([k, w], 1)
+    up = rand(h, k + w, c, dtype=dtype, seed=2, scale=c**-0.5)
     q = rand(1, 1, h, k + r, dtype=dtype, seed=3)[..., :k]
-    return q, rand(1, 1, h, r, dtype=dtype, seed=4), segment, up_k, up_v
+    return q, rand(1, 1, h, r, dtype=dtype, seed=4), segment, up
 
 
 def latents(dtype: torch.dtype) -> None:
     for mask in (causal, causal & window(7), causal & chunk(5)):
         for seen, sizes in ((1, (2, 3, 2, 5, 9)), (40, (4, 16, 8, 12, 20)), (130, (3, 33, 16, 40, 100))):
-            q, q_rot, segment, up_k, up_v = latent_case(dtype, seen, *sizes)
-            run = lambda: ops.attend_latent(q, q_rot, KVCache([segment]), up_k, up_v, mask, 0.3)  # noqa: E731
+            q, q_rot, segment, up = latent_case(dtype, seen, *sizes)
+            run = lambda: ops.attend_latent(q, q_rot, KVCache([segment]), up, mask, 0.3)  # noqa: E731
             low, shared = (t.double() for t in segment.read())
+            up_k, up_v = up.split([q.shape[3], up.shape[1] - q.shape[3]], 1)
             grown = latent.with_shared(latent.grow(low, up_k.double()), shared), latent.grow(low, up_v.double())
             want = ops.attend.__globals__["attend_reference"](torch.cat([q, q_rot], -1).double(), segment, mask, 0.3, (), grown)
             with native.off():
@@ -53,7 +54,7 @@ def latents(dtype: torch.dtype) -> None:
             z = run()
             assert near(z, want, 2) and no_worse(z, theirs, want), (seen, sizes)
             a = PagedRows(segment.paged.pools, torch.stack([segment.paged.table] * 2), 3, segment.q_at.expand(1, 2).contiguous())
-            two = ops.attend_latent(q.expand(1, 2, -1, -1), q_rot.repeat(1, 2, 1, 1), KVCache([], (), a), up_k, up_v, mask, 0.3)
+            two = ops.attend_latent(q.expand(1, 2, -1, -1), q_rot.repeat(1, 2, 1, 1), KVCache([], (), a), up, mask, 0.3)
             assert torch.equal(two, z.expand(1, 2, -1, -1))
 
 

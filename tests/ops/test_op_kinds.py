@@ -12,7 +12,7 @@ from pellucid.ops.kinds import KINDS, OpKind, is_product
 from pellucid.ops.sampling import stages
 
 PACKAGE = Path(pellucid.__file__).parent
-PRODUCTS = {"linear", "experts", "attend", "attend latent", "scores", "look", "pick", "merged", "identity"}
+PRODUCTS = {"linear", "experts", "attend", "attend latent", "scores", "look", "pick", "merged", "identity", "mixture", "shifted"}
 
 
 def noted(source: str) -> Iterator[str]:

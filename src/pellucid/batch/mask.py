@@ -89,6 +89,13 @@ class Mask:
         """Return the mask of one segment of the cache."""
         return self if self.by_segment is None else self.by_segment(self, segment)
 
+    def with_weights(self, weights: tuple[Tensor, ...]) -> "Mask":
+        """Return the mask with other tensors in the place of its weights, in their order."""
+        bias, new = self.bias, {id(old): w for old, w in zip(self.weights, weights, strict=True)}
+        if isinstance(bias, RelativeBias):
+            bias = replace(bias, table=new[id(bias.table)])
+        return replace(self, bias=bias, sinks=None if self.sinks is None else new[id(self.sinks)], weights=weights)
+
     def settings(self) -> Settings:
         """Return the numbers of a bias that is plain data, {} for any other."""
         return self.bias.settings() if isinstance(self.bias, AlibiBias | RelativeBias) else {}

@@ -101,7 +101,7 @@ class Attention(nn.Module):
         scale = self.scale
 
         def by_segment(mask: Mask, segment: Segment) -> Mask:
-            by_distance = ops.distances(q[:, segment.rows] * scale, distance.dense_weight(), segment.k_at.shape[1])
+            by_distance = ops.distances(q[:, segment.rows] * scale, mask.weights[-1], segment.k_at.shape[1])
             last = by_distance.shape[-1] - 1  # by_distance: B H T and the distances from 0 on
 
             def bias(q_at: Tensor, k_at: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class Attention(nn.Module):
 
             return replace(mask, bias=bias)
 
-        return replace(mask, by_segment=by_segment, weights=(*mask.weights, distance.weight))
+        return replace(mask, by_segment=by_segment, weights=(*mask.weights, distance.dense_weight()))
 
 
 class CrossAttention(Attention):

@@ -59,11 +59,11 @@ class Latent(nn.Module):
         latent = tap(self.kv_norm(latent), "latent: B T C")
         k_shared = tap(ops.rotate(shared.unsqueeze(2), angles, rope.interleaved, rope).squeeze(2), "k_shared: B T R")
         kv_cache = step.store(self, latent, k_shared)
-        up_k, up_v = self.kv_b.dense_weight().unflatten(0, (-1, s.key + s.value)).split([s.key, s.value], 1)
+        up = self.kv_b.dense_weight().unflatten(0, (-1, s.key + s.value))
         mask = self.mask(step)
         if self.indexer is not None:
             mask = limited(mask, kv_cache, self.indexer(x, q_latent, angles, rope, step))
-        z = tap(ops.attend_latent(content, q_rot, kv_cache, up_k, up_v, mask, self.scale, s.form), "z: B T H W")
+        z = tap(ops.attend_latent(content, q_rot, kv_cache, up, mask, self.scale, s.form), "z: B T H W")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]
 
     def mask(self, step: Step) -> Mask:

@@ -19,6 +19,7 @@ from pellucid.ops.linear import (
     scale_by_position,
     scaled,
 )
+from pellucid.ops.mixture import mixture
 from pellucid.ops.norm import layer, rms, rms_offset
 from pellucid.ops.precision import rounded, wide
 from pellucid.ops.rotate import angles, rotate
@@ -47,6 +48,7 @@ __all__ = [
     "linear",
     "linear_wide",
     "merged",
+    "mixture",
     "rms",
     "rms_offset",
     "rotate",

@@ -84,7 +84,12 @@ def attend(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
         seen = sum((p.q_at.shape[1]) * stored_rows(p) * q.shape[0] for p in kv_cache.segments)
         return 2 * seen * q.shape[2] * (q.shape[3] + z.shape[3])
 
-    return note(z, ATTEND.name, (q, *kv_cache.new, *mask.inputs), mask.weights, pattern_terms(q, kv_cache, mask, scale), flops)
+    def again(*weights: Tensor) -> Tensor:
+        own = mask.with_weights(weights)
+        return walk((q,), kv_cache, lambda p, cut: attend_reference(cut[0], p, own.of(p), scale))
+
+    terms = pattern_terms(q, kv_cache, mask, scale)
+    return note(z, ATTEND.name, (q, *kv_cache.new, *mask.inputs), mask.weights, terms, flops, again=again if mask.weights else None)
 
 
 def stored_rows(segment: Segment) -> int:

@@ -136,7 +136,10 @@ def grouped(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = No
         e = int(torch.searchsorted(ends, torch.tensor(i[0]), right=True))
         return Terms(x=rows[i[0]], weight=weight[e, i[1]]).plus(bias=None if bias is None else bias[e, i[1]]).of(expert=e)
 
-    return note(y, EXPERTS.name, (rows,), (weight, bias), terms, 2 * y.numel() * weight.shape[2])
+    def again(weight: Tensor, bias: Tensor | None) -> Tensor:
+        return grouped_reference(rows, weight, ends, bias)
+
+    return note(y, EXPERTS.name, (rows,), (weight, bias), terms, 2 * y.numel() * weight.shape[2], again=again)
 
 
 def grouped_reference(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:

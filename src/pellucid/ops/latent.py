@@ -39,15 +39,14 @@ def grow(latent: Tensor, up: Tensor, named: Tensor | None = None) -> Tensor:
     return note(y, LINEAR.name, (latent if named is None else named,), (up,), lambda i: Terms(x=latent[i[:2]], weight=up[i[2:]]))
 
 
-def attend_latent(
-    q: Tensor, q_rot: Tensor, kv_cache: KVCache, up_k: Tensor, up_v: Tensor, mask: Mask, scale: float, form: str | None = None
-) -> Tensor:
+def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up: Tensor, mask: Mask, scale: float, form: str | None = None) -> Tensor:
     """Attend from q [B T H K] and q_rot [B T H R] to a cache of latents [B S C] and shared keys [B S R]. Returns z [B T H W].
 
-    up_k: [H K C].  up_v: [H W C].  form: of FORMS, for every segment; None takes the one with fewer multiply-adds for each.
+    up: kv_b's weight [H K+W C].  form: of FORMS, for every segment; None takes the one with fewer multiply-adds for each.
     """
 
-    ups, a = (up_k, up_v), kv_cache.batched
+    up_k, up_v = ups = up.split([q.shape[3], up.shape[1] - q.shape[3]], 1)
+    a = kv_cache.batched
 
     def fits(content: Tensor, rotary: Tensor, pools: tuple[Tensor, ...], table: Tensor, at: Tensor, seen: Mask) -> bool:
         return form != "expanded" and native.fits_latent(content, rotary, pools, ups, table, at, seen)
@@ -120,7 +119,11 @@ def attend_latent(
     def terms(i: Index) -> Terms:
         return pattern_terms(torch.cat([q, q_rot], -1), kv_cache, mask, scale, grown)(i)
 
-    return note(z, ATTEND_LATENT.name, (q, q_rot, *kv_cache.new, *mask.inputs), (up_k,), terms, flops, settings)
+    def again(up: Tensor) -> Tensor:
+        k, v = up.split([up_k.shape[1], up_v.shape[1]], 1)
+        return walk((q, q_rot), kv_cache, lambda p, cut: in_the_open(torch.cat(cut, -1), named, p, k, v, mask.of(p), scale))
+
+    return note(z, ATTEND_LATENT.name, (q, q_rot, *kv_cache.new, *mask.inputs), (up,), terms, flops, settings, again)
 
 
 def widths(q: torch.Size, q_rot: torch.Size, up_v: Tensor) -> tuple[int, int, int, int, int]:

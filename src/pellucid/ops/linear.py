@@ -3,6 +3,9 @@
 Weights are [out in]. The terms of a product's cell are its row times the weight's row, and the bias.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -41,7 +44,7 @@ TEMPERED = OpKind("tempered", lambda m: f"{m.x} · ({growth(m)})", labels={"grow
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiply x [... in] by weight [out in], and add bias [out]. Returns [... out]. FLOPs: 2·rows·in·out."""
-    return product(times(x, weight, bias), x, weight, bias)
+    return product(times(x, weight, bias), x, weight, bias, times)
 
 
 def times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -56,18 +59,18 @@ def times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiply as `linear` does, into float32 at least: rounding the router's logits would change a choice of experts."""
     if native.fits_linear(x, weight, bias):
-        return product(native.linear_wide(x, weight, bias), x, weight, bias)
+        return product(native.linear_wide(x, weight, bias), x, weight, bias, linear_wide)
     w = wide(x.dtype)
-    return product(F.linear(x.to(w), weight.to(w), None if bias is None else bias.to(w)), x, weight, bias)
+    return product(F.linear(x.to(w), weight.to(w), None if bias is None else bias.to(w)), x, weight, bias, linear_wide)
 
 
-def product(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Note that y is x times weight plus bias. Returns y."""
+def product(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, by: Callable[..., Tensor]) -> Tensor:
+    """Note that y is x times weight plus bias, computed by the function `by`. Returns y."""
 
     def terms(i: Index) -> Terms:
         return Terms(x=x[i[:-1]], weight=weight[i[-1]]).plus(bias=None if bias is None else bias[i[-1]])
 
-    return note(y, LINEAR.name, (x,), (weight, bias), terms, 2 * y.numel() * weight.shape[1])
+    return note(y, LINEAR.name, (x,), (weight, bias), terms, 2 * y.numel() * weight.shape[1], again=partial(by, x))
 
 
 def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: list[tuple[Tensor, float]]) -> Tensor:
@@ -80,7 +83,12 @@ def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: li
         more = {f"addition {n}": a[i].double() * scale for n, (a, scale) in enumerate(added)}
         return Terms(x=x[i[:-1]], weight=weight[i[-1]]).plus(bias=None if bias is None else bias[i[-1]], **more)
 
-    return note(z, ADAPTED.name, (x, *(a for a, _ in added)), (weight, bias), terms, settings=lambda: {"scales": [s for _, s in added]})
+    def again(weight: Tensor, bias: Tensor | None) -> Tensor:
+        return adapted(times(x, weight, bias), x, weight, bias, added)
+
+    return note(
+        z, ADAPTED.name, (x, *(a for a, _ in added)), (weight, bias), terms, 0, lambda: {"scales": [s for _, s in added]}, again
+    )  # fmt: skip
 
 
 def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
@@ -98,13 +106,18 @@ def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
         None,
         flops,
         lambda: {"scales": [s for *_, s in low]},
+        lambda weight, *pairs: merged(weight, [(a, b, s) for a, b, (*_, s) in zip(pairs[::2], pairs[1::2], low, strict=True)]),
     )
 
 
 def embedding(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
     """Look up the rows of table [rows width] at ids [...] + skip. Returns [... width]."""
     y = rows(ids, table, skip)
-    return note(y, EMBEDDING.name, (), (table,), lambda i: Terms(weight=table[ids[i[:-1]] + skip, i[-1]]), settings=lambda: {"skip": skip})
+
+    def terms(i: Index) -> Terms:
+        return Terms(weight=table[ids[i[:-1]] + skip, i[-1]])
+
+    return note(y, EMBEDDING.name, (), (table,), terms, settings=lambda: {"skip": skip}, again=lambda table: rows(ids, table, skip))
 
 
 def rows(ids: Tensor, table: Tensor, skip: int) -> Tensor:

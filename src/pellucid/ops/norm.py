@@ -41,7 +41,7 @@ def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     def terms(i: Index) -> Terms:
         return over_rms(x, i, eps, {} if weight is None else {"weight": weight[i[-1]]})
 
-    return note(y, RMS.name, (x,), (weight,), terms, settings=lambda: {"eps": eps})
+    return note(y, RMS.name, (x,), (weight,), terms, settings=lambda: {"eps": eps}, again=lambda weight: rms(x, weight, eps))
 
 
 def over_rms(x: Tensor, i: Index, eps: float, gain: dict[str, Tensor]) -> Terms:
@@ -61,7 +61,10 @@ def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     def terms(i: Index) -> Terms:
         return over_rms(x, i, eps, {"gain": 1.0 + weight[i[-1]].double()})
 
-    return note(y, RMS.name, (x,), (weight,), terms, settings=lambda: {"eps": eps, "offset": 1})
+    def again(weight: Tensor) -> Tensor:
+        return rms_offset(x, weight, eps)
+
+    return note(y, RMS.name, (x,), (weight,), terms, settings=lambda: {"eps": eps, "offset": 1}, again=again)
 
 
 def layer(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -77,4 +80,7 @@ def layer(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         terms_of_cell = Terms(centred=x[i].double() - mean, over=1.0 / deviation, weight=weight[i[-1]])
         return terms_of_cell.plus(bias=None if bias is None else bias[i[-1]]).of(x=x[i], mean=mean, deviation=deviation)
 
-    return note(y, LAYER_NORM.name, (x,), (weight, bias), terms, settings=lambda: {"eps": eps})
+    def again(weight: Tensor, bias: Tensor | None) -> Tensor:
+        return layer(x, weight, bias, eps)
+
+    return note(y, LAYER_NORM.name, (x,), (weight, bias), terms, settings=lambda: {"eps": eps}, again=again)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.native.library import HALF, call, fresh, most
-from pellucid.ops.native.twins import ROUTED, ROWS, address, count, fits, numbers
+from pellucid.ops.native.twins import ROUTED, ROWS, address, count, fits, meets, numbers
 
 BLOCK = 64  # rows of x in a call: the weight is read once for each
 
@@ -22,7 +22,7 @@ def fits_blocks(weight: Tensor, dtype: torch.dtype, axes: int = 2) -> bool:
 
 
 def fits_linear_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    return fits_blocks(weight, x.dtype) and x.numel() > 0 and fits(x, bias)
+    return fits_blocks(weight, x.dtype) and x.numel() > 0 and meets(x, weight, bias) and fits(x, bias)
 
 
 def linear_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
@@ -43,7 +43,8 @@ def linear_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
 def fits_experts_blocks(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> bool:
     """True for up to ROUTED rows. More go through `linear_blocks` expert by expert, with the same bits."""
     some = 0 < rows.shape[0] <= ROUTED and ends.dtype is torch.int32 and ends.is_contiguous()
-    return some and fits_blocks(weight, rows.dtype, 3) and fits(rows, bias)
+    some = some and fits_blocks(weight, rows.dtype, 3) and ends.shape == weight.shape[:1]
+    return some and meets(rows, weight, bias) and fits(rows, bias)
 
 
 def experts_blocks(rows: Tensor, weight: Blocks, ends: Tensor, bias: Tensor | None) -> Tensor:

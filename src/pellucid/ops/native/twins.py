@@ -72,8 +72,13 @@ def address(t: Tensor | None) -> int:
     return 0 if t is None else t.data_ptr()
 
 
+def meets(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """True if the shapes of a product fit, x [... in], weight [... out in], bias [... out]: a kernel would read past an end."""
+    return x.shape[-1] == weight.shape[-1] and (bias is None or bias.shape == weight.shape[:-1])
+
+
 def fits_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    return taken(x) and fits(x, weight, bias)
+    return taken(x) and weight.ndim == 2 and meets(x, weight, bias) and fits(x, weight, bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -126,6 +131,7 @@ def embedding(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
 
 def fits_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> bool:
     even = x.is_contiguous() or (x.ndim == 3 and x.shape[0] == 1)
+    even = even and all(t is None or t.shape == x.shape[-1:] for t in (weight, bias))
     return even and taken(x) and slices(x) and fits(weight, bias) and (weight is None or weight.dtype is x.dtype)
 
 
@@ -259,6 +265,7 @@ def waves(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 def fits_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
     even = x.ndim == 4 and (x.shape[0] == 1 or x.stride(0) == x.stride(1) * x.shape[1])
+    even = even and cos.shape == sin.shape == (*x.shape[:2], 1, cos.shape[-1]) and 2 * cos.shape[-1] <= x.shape[-1]
     return even and taken(x) and x.dtype is cos.dtype and slices(x) and fits(cos, sin)
 
 
