@@ -51,6 +51,17 @@ def test_heads_by_hand() -> None:
     assert split_heads.join(heads).tolist() == table.tolist()
     assert split_heads.join_by_reshape(heads).tolist() == [[[0, 1, 4, 5], [2, 3, 6, 7]]]
     assert split_heads.moved_rows(split_heads.join, 2, 2, 2) == 0 and split_heads.moved_rows(split_heads.join_by_reshape, 2, 2, 2) == 2
+    steps = split_heads.stages(split_heads.named_cells(2, 4), 2)
+    assert [split_heads.shape(x) for x in steps] == ["[1, 2, 4]", "[1, 2, 2, 2]", "[1, 2, 2, 2]", "[1, 2, 2, 2]", "[1, 2, 4]", "[1, 2, 4]"]
+    assert split_heads.as_table(steps[2], "HT") == (["H=0 T=0", "H=0 T=1", "H=1 T=0", "H=1 T=1"], [[0, 1], [10, 11], [2, 3], [12, 13]])
+    assert steps[-2].equal(steps[0]) and split_heads.as_table(steps[-1], "T") == (["T=0", "T=1"], [[0, 1, 10, 11], [2, 3, 12, 13]])
+    assert [split_heads.place(x, 11) for x in steps] == [
+        "[0, 1, 1]",
+        *["[0, 1, 0, 1]", "[0, 0, 1, 1]", "[0, 1, 0, 1]"],
+        "[0, 1, 1]",
+        "[0, 0, 3]",
+    ]
+    assert split_heads.number_at(1, 2, 5, 16, 512) == int(split_heads.ramp(4, 16, 512)[1, 2, 5])
     assert split_heads.parameters(8, 2) == 4 * (8 * 8 + 8)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import pellucid
-from pellucid.analysis.latent_forms import attention_work, latent_sizes
+from pellucid.analysis.latent_forms import attention_work, grown_bytes, latent_sizes, stored_bytes
 
 
 @pytest.mark.parametrize("form", ["expanded", "absorbed"])
@@ -14,6 +14,8 @@ def test_work_by_hand(form: str) -> None:
     for step, (t, s) in enumerate(((5, 5), (1, 6))):
         grown, over = (s, k + r + w) if form == "expanded" else (t, c + r + c)
         assert attention_work(run, step) == 4 * 2 * h * (grown * c * (k + w) + t * s * over)
+        assert grown_bytes(run, step) == 4 * 8 * h * (s * (k + w) if form == "expanded" else t * (c + c))
+        assert stored_bytes(run, step) == 4 * 8 * s * (c + r)
 
 
 def test_sizes_of_the_large_model() -> None:

@@ -2,43 +2,22 @@
 
 import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import pellucid
-from pellucid import config as c
-from pellucid.analysis.attribution import Walk, attribution
+from pellucid.analysis.attribution import attribution
 from pellucid.analysis.lens import lens
+from pellucid.analysis.walk_back import Walk
 from pellucid.api.model import Model
 from pellucid.documents.formula import formula
 from pellucid.errors import UseError
 from pellucid.ops.kinds import KINDS as OPS
 from pellucid.tracing import Trace
-from tiny import FAMILIES, GPT2, LLAMA, T5, swapped, tiny
-
-HEARS = replace(T5, starts=1)
-BLOOM = replace(GPT2, embed_norm=True, positions=None)
-SANDWICH = replace(LLAMA, norm="rms offset", layers=tuple(replace(one, order="sandwich") for one in LLAMA.layers), logit_cap=5.0)
-POST = replace(GPT2, layers=tuple(replace(one, order="post") for one in GPT2.layers), final_norm=False, embed_scale=3.0)
-BOTH = replace(GPT2, norm="layer, no bias", layers=tuple(replace(one, order="parallel") for one in GPT2.layers), head_bias=True)
-NARROW = replace(GPT2, embed_width=16, logit_scale=0.25)
-FILLS = replace(
-    GPT2, layers=tuple(replace(one, attn=replace(one.attn, causal=False), order="post") for one in GPT2.layers), transform="gelu",
-    final_norm=False, head_bias=True, embed_norm=True, types=2,
-)  # fmt: skip
-KINDS: dict[str, c.Config] = FAMILIES | {
-    "t5": HEARS, "bloom": BLOOM, "sandwich": SANDWICH, "post": POST, "parallel": BOTH, "narrow": NARROW, "fills": FILLS,
-}  # fmt: skip
-IDS = [5, 3, 80, 17, 2, 44]
-
-
-def lived(cfg: c.Config, **how: Any) -> tuple[Model, Trace]:
-    """A random model of a config, and its run over a few tokens."""
-    model = Model("tiny", tiny(cfg), None, {}, None)  # type: ignore[arg-type]
-    return model, pellucid.trace(model, IDS, 1, **how)
+from recorded_models import HEARS, IDS, KINDS, lived
+from tiny import LLAMA, swapped, tiny
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,11 +91,9 @@ def test_all_that_was_added_is_the_logit(kind: str, row: int) -> None:
     assert result.total == pytest.approx(result.value, abs=1e-11)
     layers = model.config.layers
     heads = sum(one.attn.heads + (one.cross.heads if one.cross else 0) for one in layers)
-    if kind == "fills":  # an activation stands before its head
-        assert not result.parts and "transform.acted" in {s.path for s in result.rest}
-    else:
-        assert len(result.parts) == heads + len(layers)
-        assert sum(s.head is None for s in result.parts) == len(layers)
+    assert ("gate" in result.constant) == (kind == "fills")  # an activation stands before its head
+    assert len(result.parts) == heads + len(layers)
+    assert sum(s.head is None for s in result.parts) == len(layers)
 
 
 def direction(model: Model, recorded: Trace, id: int) -> Tensor:
@@ -147,11 +124,11 @@ def test_a_head_added_what_its_columns_make_of_it(kind: str) -> None:
 
 
 MUTANTS = {
-    "a norm that is not gone through": ("gpt2", Walk, "norm", lambda self, s, g: self.end(s, g, False)),
+    "a norm that is not gone through": ("gpt2", Walk, "norm", lambda self, s, rows, g: self.end(s, rows, g, False)),
     "a scale that is lost": ("sandwich", torch, "rsqrt", torch.sqrt),
-    "a sum of which one side counts": ("llama", Walk, "sum", lambda self, s, g: self.back(s.inputs[0], g)),
-    "a factor that is forgotten": ("t5", Walk, "scaled", lambda self, s, g: self.back(s.inputs[0], g)),
-    "a bias that is forgotten": ("parallel", Walk, "rest", lambda self, path, value: None),
+    "a sum of which one side counts": ("llama", Walk, "sum", lambda self, s, rows, g: self.back(self.inputs(s)[0], rows, g)),
+    "a factor that is forgotten": ("t5", Walk, "factor", lambda self, s, rows, g: self.back(self.inputs(s)[0], rows, g)),
+    "a bias that is forgotten": ("parallel", Walk, "bias", lambda self, path, bias, g: None),
 }
 
 

@@ -4,14 +4,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 import pellucid
+from pellucid.analysis.quality import Quality
 from pellucid.documents.exhibit import exhibit_document
+from pellucid.errors import RequestError
 from pellucid.exhibits import find, names
-from pellucid.exhibits.exhibit import run_exhibit
+from pellucid.exhibits.exhibit import Experiment, run_exhibit
 from pellucid.messages import phrases, speaking
 from pellucid.runs import model_registry
 from pellucid.runs.limits import LIMITS
+from pellucid.runs.worker import Stop
 from pellucid.server.exhibits import Gallery
 from served import Served, judge, served
 
@@ -49,6 +53,37 @@ def test_an_exhibit_is_pythons(api: Served, lang: str) -> None:
     assert shown(api, "norms", lang, settings={"prompt": OTHER}) == own
     assert own["head"]["controls"][0]["value"] == OTHER
     assert shown(api, "norms", lang, model="pellucid/capitals-llama", settings={})["model"] == "pellucid/capitals-llama"
+
+
+def test_an_exhibit_ends_when_its_client_leaves(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stop ends an exhibit in the middle of a run: no tensor is recorded after it."""
+    stop, records, keep = Stop(), list[int](), Experiment.keep
+
+    def leaving(self: Experiment, x: torch.Tensor) -> torch.Tensor:
+        out = keep(self, x)
+        records.append(1)
+        if len(records) == 5:
+            stop.set()
+        return out
+
+    monkeypatch.setattr(Experiment, "keep", leaving)
+    with pytest.raises(RequestError, match="stop"):
+        api.session.gallery.run("latent", "", {}, stop)
+    assert len(records) == 5
+
+
+def test_questions_end_when_the_client_leaves(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exhibit that asks for capitals and records nothing ends too."""
+    stop, asking = Stop(), Experiment.quality
+
+    def leaving(self: Experiment, *given: Any, **question: Any) -> Quality:
+        stop.set()
+        return asking(self, *given, **question)
+
+    monkeypatch.setattr(Experiment, "quality", leaving)
+    monkeypatch.setattr(Experiment, "trace", lambda self, *given, **how: pytest.fail("it goes on"))
+    with pytest.raises(RequestError, match="stop"):
+        api.session.gallery.run("facts", "", {}, stop)
 
 
 def test_a_model_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pellucid.analysis.rows import largest_gap
+from pellucid.analysis.rows import largest_gap, plane_of
 from pellucid.api.model import Model
 from pellucid.config import Config
 from pellucid.tracing import Trace
@@ -46,11 +46,9 @@ def moves(run: Trace) -> tuple[Tensor, Tensor, int]:
     """Return block 0's rows before attention and after, [T 2] each, on their first two directions, and the share in percent."""
     before = run[run["layers.0.mid"].inputs[0]].value[0].double()
     after = run["layers.0.mid"].value[0].double()
-    rows = torch.cat([before, after])
-    centre = rows.mean(0)
-    _, sizes, directions = torch.linalg.svd(rows - centre, full_matrices=False)
-    squares = sizes**2
-    return (before - centre) @ directions[:2].T, (after - centre) @ directions[:2].T, round(100 * float(squares[:2].sum() / squares.sum()))
+    places, share = plane_of(torch.cat([before, after]))
+    first, second = places.split(len(before))
+    return first, second, share
 
 
 def sum_gap(run: Trace) -> float:

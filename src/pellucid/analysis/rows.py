@@ -40,6 +40,14 @@ def stream(run: Trace) -> list[Seen]:
     return of_module(run.runner.module, [s for s in run if s.step == 0])
 
 
+def plane_of(x: Tensor) -> tuple[Tensor, int]:
+    """Return rows x [N D] on their first two directions [N 2], from their mean, and the share of these directions in percent."""
+    centred = x - x.mean(0)
+    _, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
+    squares = sizes**2
+    return centred @ directions[:2].T, round(100 * float(squares[:2].sum() / squares.sum()))
+
+
 def largest_gap(a: Tensor, b: Tensor) -> float:
     """Return the largest difference of a cell of two tensors of one shape."""
     return float((a.double() - b.double()).abs().max()) if a.numel() else 0.0

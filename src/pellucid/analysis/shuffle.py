@@ -25,7 +25,8 @@ def shuffled(model: Model, prompt: str, causal: bool, seed: int = 0) -> Shuffled
     order = torch.randperm(ids.shape[1], generator=torch.Generator().manual_seed(seed))
     if torch.equal(order, torch.arange(len(order))):
         order = order.flip(0)
-    prefix = None if causal else ids.shape[1]
+    causally = 0 if model.config.prefix else None
+    prefix = causally if causal else ids.shape[1]
     with torch.no_grad():
         straight, mixed = model(ids, prefix=prefix), model(ids[:, order], prefix=prefix)
     pieces = [p.text for p in model.tokenizer.pieces(ids[0, order].tolist())]
@@ -33,9 +34,14 @@ def shuffled(model: Model, prompt: str, causal: bool, seed: int = 0) -> Shuffled
 
 
 def without_positions(cfg: Config) -> dict[str, object]:
-    """Return the switches that take from a model all that says where a word stands: tables, rotation, buckets, slopes."""
+    """Return the switches that take from a model all that says where a word stands: tables, rotation, buckets, slopes, windows."""
     switches: dict[str, object] = {} if cfg.positions is None else {"positions": None}
-    for name in ("rope", "buckets", "alibi"):
+    for name in ("rope", "buckets", "alibi", "window", "chunk", "temper"):
         having = [i for i, layer in enumerate(cfg.layers) if getattr(layer.attn, name, None) is not None]
         switches |= {f"layers.{i}.attn.{name}": None for i in having}
     return switches
+
+
+def positions_can_go(cfg: Config) -> bool:
+    """True if `without_positions` leaves nothing that says where a word stands: MLA's rotary key is a part of its matrices."""
+    return all(layer.attn.uncompressed is None for layer in cfg.layers)

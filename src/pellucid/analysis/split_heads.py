@@ -31,6 +31,39 @@ def join_by_reshape(z: Tensor) -> Tensor:
     return z.reshape(z.shape[0], z.shape[2], -1)
 
 
+def stages(x: Tensor, heads: int) -> list[Tensor]:
+    """Return rows x [B T D] as they are after each step: as they come, split, swapped, swapped back, merged; last, merged unswapped.
+
+    [B T D] -> [B T H K] -> [B H T K] -> [B T H K] -> [B T D], and [B H T K] -> [B T D] by a reshape alone.
+    """
+    apart = split(x, heads)
+    return [x, apart.transpose(1, 2), apart, apart.transpose(1, 2), join(apart), join_by_reshape(apart)]
+
+
+def place(x: Tensor, number: int) -> str:
+    """Return the index of the cell of x that holds a number: "[1, 2, 389]". A number that x has once."""
+    (index,) = (x == number).nonzero().tolist()
+    return str(index)
+
+
+def number_at(batch: int, row: int, channel: int, rows: int, width: int) -> int:
+    """Return the number that a `ramp` of rows [B T D] holds at one cell. rows, width: T and D."""
+    return (batch * rows + row) * width + channel
+
+
+def named_cells(rows: int, width: int) -> Tensor:
+    """Return rows [1 T D] in which a number names its cell: 21 is channel 1 of token 2. width: at most 10."""
+    return (10 * torch.arange(rows)[:, None] + torch.arange(width))[None]
+
+
+def as_table(x: Tensor, axes: str) -> tuple[list[str], list[list[float | None]]]:
+    """Return the first text of x as a table: the names of its rows, "T=0 H=1", and their numbers. axes: the letters of all but B and K."""
+    names = [""]
+    for letter, size in zip(axes, x.shape[1:], strict=False):
+        names = [f"{name} {letter}={n}".strip() for name in names for n in range(size)]
+    return names, x[0].flatten(0, -2).tolist()
+
+
 def joined_by_reshape(model: Model) -> Quality:
     """Ask for the capitals while every block joins its heads by a reshape alone."""
 

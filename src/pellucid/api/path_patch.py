@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pellucid.analysis.attribution import PARTS
+from pellucid.analysis.walk_back import PARTS
 from pellucid.api.metrics import Metric, measured, pieces
 from pellucid.api.model import Model
 from pellucid.api.sweep import Sweep, Trial, again, fork, ids_of, letters, numbers, sizes, swept, trials_of

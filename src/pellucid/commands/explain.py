@@ -23,6 +23,7 @@ def add(app: typer.Typer) -> None:
         head: Annotated[int | None, options.integer("--head", say("explain.help.head"))] = None,
         everything: Annotated[bool, typer.Option("--all", help=say("explain.help.all"))] = False,
         cell: Annotated[tuple[str, str] | None, typer.Option("--cell", metavar="PATH I,J,...", help=say("explain.help.cell"))] = None,
+        parts: Annotated[bool, typer.Option("--parts", help=say("explain.help.parts"))] = False,
         steps: Annotated[int, options.steps()] = 1,
         best: Annotated[int, options.integer("--top", say("explain.help.top"))] = 5,
         reference: Annotated[bool, typer.Option("--reference", help=say("explain.help.reference"))] = False,
@@ -39,11 +40,14 @@ def add(app: typer.Typer) -> None:
         prompt = options.prompt_of(text, ids)
         if device == "meta" and (cell is not None or head is not None or finite or adapter is not None):
             raise UseError("explain.numbers")
+        if parts and cell is None:
+            raise UseError("explain.parts")
         how = {"dtype": dtype, "device": device, "quant": quant, "ignore_fields": ignore_field or (), "adapter": adapter}
         model = options.loaded(screen, name, finite, **how)
 
         from pellucid.documents.cell import cell as cell_of
         from pellucid.documents.cell import document
+        from pellucid.documents.cell_parts import cell_parts
         from pellucid.documents.run import run_document
         from pellucid.documents.run_view import explain as explained
         from pellucid.terminal import cell_lines, run_lines
@@ -54,10 +58,14 @@ def add(app: typer.Typer) -> None:
         selected = cell_of(view.trace, *cell) if cell is not None else None
         dims = {s.path: s.dims for s in view.trace}
         lines = cell_lines.account(selected, dims, shown.width, everything) if selected is not None else run_lines.story(view, shown)
+        made = cell_parts(model, view.trace, selected.seen.path, selected.index) if selected is not None and parts else None
+        lines += cell_lines.made_of(made, shown.width) if made is not None else []
         if screen.json:
             data = run_document(view.run, view.trace.steps)
             if selected is not None:
                 data["cell"] = document(selected, dims)
+            if made is not None:
+                data["parts"] = made
             screen.document(data)
         else:
             screen.lines(lines)

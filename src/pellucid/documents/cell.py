@@ -3,13 +3,12 @@
 layers.0.attn.scores[0, 1, 3, 2]   q · k · scale:  0.31·-1.20·0.177 + ... = 2.410
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, TypedDict
 
-from pellucid.axes import parse, show
+from pellucid.axes import index_of, parse, show
 from pellucid.documents.definition import Count, Setting
 from pellucid.documents.formula import formula
 from pellucid.documents.number import finite
@@ -63,17 +62,7 @@ def cell_of(seen: Seen, index: str) -> Cell:
     Raises a UseError for an index outside of the tensor, and for a run that was watched without terms=True.
     """
     path = seen.path
-    if not re.fullmatch(r"\s*-?\d+(\s*[, ]\s*-?\d+)*\s*", index):
-        raise UseError("cell.index", path=path, found=index, dims=seen.dims)
-    at = [int(i) for i in re.findall(r"-?\d+", index)]
-    if len(at) == len(seen.shape) - 1 and seen.dims.startswith("B ") and seen.shape[0] == 1:
-        at = [0, *at]
-    if len(at) != len(seen.shape):
-        raise UseError("cell.count", path=path, found=len(at), dims=seen.dims, shape=seen.shape)
-    for i, n, axis in zip(at, seen.shape, parse(seen.dims), strict=True):
-        if not -n <= i < n:
-            raise UseError("cell.range", path=path, axis=show(axis), found=i, last=n - 1)
-    place = tuple(i % n for i, n in zip(at, seen.shape, strict=True))
+    place = index_of(path, seen.dims, seen.shape, index)
     if seen.terms is None:
         raise UseError("cell.terms", path=path)
     return Cell(seen, place, seen.terms(place), float(seen.value[place]))

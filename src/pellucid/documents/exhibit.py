@@ -1,14 +1,28 @@
 """An exhibit as JSON: what is often said, what is so, its panels, claims and runs, in the reader's language."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypedDict
 
+from pellucid.analysis.rerun import lines
 from pellucid.documents.definition import Count, Path
 from pellucid.documents.number import count, finite, number
 from pellucid.documents.run import CandidateDocument, candidate_of
 from pellucid.exhibits import CHAPTERS, find
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, ExhibitResult, ExhibitRun
-from pellucid.exhibits.panel import AnswerPanel, BarPanel, Box, DiagramPanel, LinePanel, MatrixPanel, Panel, PlanePanel, Point, TablePanel
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, ExhibitResult
+from pellucid.exhibits.panel import (
+    AnswerPanel,
+    BarPanel,
+    Box,
+    DiagramPanel,
+    LinePanel,
+    MatrixPanel,
+    NetworkNode,
+    NetworkPanel,
+    Panel,
+    PlanePanel,
+    Point,
+    TablePanel,
+)
 from pellucid.messages import say
 
 SCHEMA: Final = 1
@@ -37,6 +51,7 @@ class TablePanelDocument(TypedDict):
     columns: list[str]
     rows: list[list[str | float | None]]
     marked: Annotated[Count | None, "the row that the title speaks of"]
+    exhibits: Annotated[Count | None, "the column whose cells name exhibits"]
 
 
 class BarDocument(TypedDict):
@@ -128,6 +143,29 @@ class DiagramPanelDocument(TypedDict):
     stacks: list[StackDocument]
 
 
+class NodeDocument(TypedDict):
+    """A node of a network."""
+
+    name: str
+    value: float | None
+
+
+class NodeColumnDocument(TypedDict):
+    """Nodes that stand in one column."""
+
+    about: str
+    nodes: list[NodeDocument]
+
+
+class NetworkPanelDocument(TypedDict):
+    """Columns of nodes, each linked to every one of the next column."""
+
+    kind: Literal["network"]
+    title: str
+    columns: list[NodeColumnDocument]
+    weights: Annotated[list[list[list[float | None]]], "of each column but the last: a row for each node, a number for each of the next"]
+
+
 class TextPanelDocument(TypedDict):
     """Lines of text."""
 
@@ -144,6 +182,7 @@ PanelDocument = (
     | MatrixPanelDocument
     | PlanePanelDocument
     | DiagramPanelDocument
+    | NetworkPanelDocument
     | TextPanelDocument
 )
 
@@ -225,10 +264,17 @@ def exhibit_document(shown: ExhibitResult) -> ExhibitDocument:
         "panels": [panel(p) for p in shown.panels],
         "claims": [claim(name, c) for c in shown.claims],
         "runs": [
-            {"model": r.model, "prompt": r.prompt, "switches": [*r.switches], "changes": [*r.changes], "steps": r.steps, "dtype": r.dtype}
+            {
+                "model": r.model,
+                "prompt": str(r.prompt),
+                "switches": [*r.switches],
+                "changes": [*r.changes],
+                "steps": r.steps,
+                "dtype": r.dtype,
+            }
             for r in shown.runs
         ],
-        "python": list(python(shown.runs)),
+        "python": list(lines(shown.runs)),
     }
 
 
@@ -270,7 +316,7 @@ def panel(p: Panel) -> PanelDocument:
         return {"kind": "answers", "title": p.title, "sides": sides}
     if isinstance(p, TablePanel):
         rows = [[finite(v) if isinstance(v, float) else v for v in row] for row in p.rows]
-        return {"kind": "table", "title": p.title, "columns": [*p.columns], "rows": rows, "marked": p.marked}
+        return {"kind": "table", "title": p.title, "columns": [*p.columns], "rows": rows, "marked": p.marked, "exhibits": p.exhibits}
     if isinstance(p, BarPanel):
         bars: list[BarDocument] = [{"name": name, "value": finite(v)} for name, v in p.bars.items()]
         return {"kind": "bars", "title": p.title, "bars": bars, "unit": p.unit, "most": p.most}
@@ -294,6 +340,10 @@ def panel(p: Panel) -> PanelDocument:
     if isinstance(p, DiagramPanel):
         stacks: list[StackDocument] = [{"about": about, "boxes": [box(b) for b in boxes]} for about, boxes in p.stacks.items()]
         return {"kind": "diagram", "title": p.title, "stacks": stacks}
+    if isinstance(p, NetworkPanel):
+        columns: list[NodeColumnDocument] = [{"about": about, "nodes": [node(n) for n in nodes]} for about, nodes in p.columns.items()]
+        weights = [[[finite(w) for w in row] for row in between] for between in p.weights]
+        return {"kind": "network", "title": p.title, "columns": columns, "weights": weights}
     return {"kind": "text", "title": p.title, "lines": [*p.lines]}
 
 
@@ -302,26 +352,11 @@ def point(p: Point) -> PointDocument:
     return {"name": p.name, "x": finite(p.x), "y": finite(p.y), "moved": None if p.moved is None else [*p.moved]}
 
 
+def node(n: NetworkNode) -> NodeDocument:
+    """Return a node of a network."""
+    return {"name": n.name, "value": finite(n.value)}
+
+
 def box(b: Box) -> BoxDocument:
     """Return a box of a diagram."""
     return {"name": b.name, "note": b.note, "depth": b.depth, "marked": b.marked}
-
-
-def python(runs: Iterable[ExhibitRun]) -> Iterator[str]:
-    """Yield the lines of Python that make the runs of an exhibit again: a line for each model, each variant and each run."""
-    distinct, known = list(dict.fromkeys(runs)), dict[tuple[str, tuple[str, ...]], str]()
-    if distinct:
-        yield "import pellucid"
-    if any(r.changes for r in distinct):
-        yield "from pellucid.api.change_values import changes"
-    for n, r in enumerate(distinct):
-        for switches in dict.fromkeys([(), r.switches]):
-            if (r.model, switches) not in known:
-                made = known[r.model, switches] = f"model_{len(known)}"
-                pairs = dict(one.split("=", 1) for one in switches)
-                plain = f"pellucid.load({r.model!r}, dtype={r.dtype!r})"
-                yield f"{made} = " + (f"pellucid.variant({known[r.model, ()]}, {pairs!r})" if switches else plain)
-        model = known[r.model, r.switches]
-        steps = f", steps={r.steps}" if r.steps > 1 else ""
-        edit = f", edit=changes({model}, {[*r.changes]!r})" if r.changes else ""
-        yield f"run_{n} = pellucid.trace({model}, {r.prompt!r}{steps}{edit})"

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pellucid.documents.cell_parts import CellPartsDocument
+from pellucid.documents.code import CodeDocument
 from pellucid.documents.comparison import ComparisonDocument
 from pellucid.documents.definition import definitions, interfaces
 from pellucid.documents.exhibit import ExhibitDocument, ExhibitListDocument
@@ -28,6 +30,8 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "measures": StatsDocument,
     "lens": LensDocument,
     "attribution": AttributionDocument,
+    "parts": CellPartsDocument,
+    "code": CodeDocument,
     "turns": TurnsDocument,
     "reuse": ReuseDocument,
     "differences": DifferencesDocument,

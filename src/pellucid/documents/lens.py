@@ -8,6 +8,8 @@ from torch import Tensor
 from pellucid.analysis.attribution import Attribution, Share, attribution
 from pellucid.analysis.lens import lens
 from pellucid.api.model import Model
+from pellucid.axes import index_of
+from pellucid.documents.cell_parts import CellPartsDocument, cell_parts
 from pellucid.documents.definition import Constraint, Count, Path, Row, RunId
 from pellucid.documents.number import finite
 from pellucid.documents.run import CandidateDocument, candidate, candidate_of
@@ -71,7 +73,7 @@ class AttributionDocument(TypedDict):
     step: Count
     row: Row
     id: Annotated[Count, "the token"]
-    path: Annotated[Literal["logits", "uncapped"], "of the value"]
+    path: Annotated[Path, "of the value: the logits, or the input of their soft cap"]
     value: Annotated[float | None, "that ran"]
     total: Annotated[float | None, "the sum of all shares"]
     parts: Annotated[list[ShareDocument], "of heads and feed-forward parts"]
@@ -169,3 +171,10 @@ def attribution_document(run: Run, k: int, row: int, id: int | None, stop: Stop)
 def written(s: Share) -> ShareDocument:
     """Return the document of a share."""
     return {"path": s.path, "head": s.head, "value": finite(s.value)}
+
+
+def run_cell_parts(run: Run, n: int, index: str, stop: Stop) -> CellPartsDocument:
+    """Return the parts of a cell of tensor `n` of a run."""
+    seen = run.seen(n)
+    place = index_of(seen.path, seen.dims, seen.shape, index)
+    return cell_parts(model_of(run), run.trace, seen.path, place, seen.step, run.id, value=reader(run, stop))

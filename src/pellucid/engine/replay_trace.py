@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from pellucid.batch.kv_cache import Span
+from pellucid.watching.pulls import Pulls
 from pellucid.watching.tap import Call, Flops, Made, Settings, Spot, here, seen_by
 from pellucid.watching.watch import Cut, Watch
 
@@ -93,12 +93,12 @@ class TapRecorder(Watch):
         return replace(here.calls[-1], sizes=dict(here.calls[-1].sizes))
 
     def made(
-        self, storage: torch.UntypedStorage, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops,
-        settings: Callable[[], Settings],
+        self, x: Tensor, op: str, inputs: tuple[Tensor, ...], weights: tuple[Tensor | None, ...], flops: Flops,
+        settings: Callable[[], Settings], again: Callable[..., Tensor] | None,
     ) -> None:  # fmt: skip
-        super().made(storage, op, inputs, weights, flops if isinstance(flops, int) else 0, settings)
+        super().made(x, op, inputs, weights, flops if isinstance(flops, int) else 0, settings, None)
         if not isinstance(flops, int):
-            self.counts[storage._cdata] = flops
+            self.counts[x.untyped_storage()._cdata] = flops
 
     def cuts(self, x: Tensor, dims: str, rows: Tensor | None) -> list[Cut]:
         """Return one cut for all requests; a request's rows are known only when a step is emitted."""
@@ -106,7 +106,7 @@ class TapRecorder(Watch):
 
     def record(
         self, spot: Spot, x: Tensor, cut: Tensor, part: tuple[Any, ...], rows: Tensor | None, made: Made, edited: bool,
-        flops: int | None, request: object = None,
+        flops: int | None, request: object = None, pulls: Pulls | None = None,
     ) -> None:  # fmt: skip
         self.events.append(TapEvent(self.call(), spot, x, rows, made, self.counts.pop(x.untyped_storage()._cdata, flops or 0)))
 

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from pellucid.exhibits.exhibit import Exhibit
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
-    "words": ("pieces", "places", "analogy"),
-    "attention": ("order", "mask", "scale", "heads", "equation", "distance"),
-    "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "library"),
-    "cache": ("kinds", "latent"),
-    "experts": ("routing",),
+    "words": ("pieces", "places", "analogy", "context"),
+    "attention": ("order", "sights", "mask", "ragged", "scale", "additive", "heads", "equation", "distance", "translation"),
+    "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "recurrent", "library"),
+    "cache": ("kinds", "latent", "conversation"),
+    "experts": ("routing", "balance"),
     "output": ("softmax", "steps", "forcing"),
-    "learning": ("adapter",),
-    "tables": ("sizes", "memory", "timeline"),
+    "learning": ("adapter", "depth"),
+    "tables": ("sizes", "memory", "timeline", "reasoning", "code", "glossary", "errata"),
 }
 
 

@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from pellucid.analysis.quality import Quality, quality
+from pellucid.analysis.rerun import Rerun
 from pellucid.api.change_values import changes as changes_of
 from pellucid.api.model import Model, load
 from pellucid.api.switching import written
 from pellucid.api.trace import trace
 from pellucid.api.variant import variant
+from pellucid.bench.machine_limits import threaded
 from pellucid.config import Config
 from pellucid.errors import UseError
 from pellucid.exhibits import find
@@ -67,18 +70,6 @@ class Claim:
     numbers: Mapping[str, float | str]
 
 
-@dataclass(frozen=True)
-class ExhibitRun:
-    """A run that an exhibit made, as it can be made again. dtype: in which the model computed."""
-
-    model: str
-    prompt: str
-    switches: tuple[str, ...]
-    changes: tuple[str, ...]
-    steps: int
-    dtype: str
-
-
 Show = Callable[["Experiment"], Iterator[Panel | Claim]]
 
 
@@ -101,18 +92,24 @@ class Exhibit:
 class Experiment:
     """The runs of one exhibit. settings: of its controls.  enabled: False ignores every switch and change.
 
-    open_model(name): opens a specimen to set beside the model.
+    open_model(name): opens a specimen to set beside the model.  check(): raises to end the exhibit, before a run and between its tensors.
     """
 
     def __init__(
-        self, exhibit: Exhibit, model: Model, settings: Mapping[str, Any], open_model: Callable[[str], Model], enabled: bool = True
+        self,
+        exhibit: Exhibit,
+        model: Model,
+        settings: Mapping[str, Any],
+        open_model: Callable[[str], Model],
+        enabled: bool = True,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         known = {c.name: c for c in exhibit.controls}
         for name in settings.keys() - known.keys():
             raise UseError("exhibit.control", exhibit=exhibit.name, found=name, allowed=", ".join(known) or "-")
-        self.exhibit, self.model, self.open_model, self.enabled = exhibit, model, open_model, enabled
+        self.exhibit, self.model, self.open_model, self.enabled, self.check = exhibit, model, open_model, enabled, check
         self.settings = {name: c.read(settings.get(name, c.value)) for name, c in known.items()}
-        self.runs: list[ExhibitRun] = []
+        self.runs: list[Rerun] = []
 
     def text(self, name: str) -> str:
         """Return the setting of a control that holds a text."""
@@ -148,13 +145,18 @@ class Experiment:
         """Record a run of a prompt, and note it in `runs`. changes: as texts."""
         own, texts = model or self.model, tuple(changes) if self.enabled else ()
         switches = tuple(f"{name}={written(value)}" for name, value in own.switches.items())
-        self.runs.append(ExhibitRun(named(own), prompt, switches, texts, steps, str(own.dtype).removeprefix("torch.")))
-        return trace(own, prompt, steps, edit=changes_of(own, texts, steps))
+        self.runs.append(Rerun(named(own), prompt, switches, texts, steps, str(own.dtype).removeprefix("torch.")))
+        return trace(own, prompt, steps, keep=self.keep, edit=changes_of(own, texts, steps))
+
+    def keep(self, x: Tensor) -> Tensor:
+        """Return a recorded tensor detached, unless the exhibit ends; a watch's `keep`."""
+        self.check()
+        return x.detach()
 
     def quality(self, model: Model | None = None, changes: Sequence[str] = (), **question: str) -> Quality:
         """Ask about every country, for its capital by default. changes: as texts.  question: relation, language, form (see `quality`)."""
         own = model or self.model
-        with watch(own, only=(), edit=changes_of(own, changes if self.enabled else ())):
+        with watch(own, only="embed", keep=lambda x: self.check(), edit=changes_of(own, changes if self.enabled else ())):
             return quality(own, **question)
 
     def answers(self, title: str, runs: Mapping[str, Trace]) -> AnswerPanel:
@@ -176,7 +178,7 @@ class ExhibitResult:
     settings: Mapping[str, str | float]
     panels: Sequence[Panel]
     claims: Sequence[Claim]
-    runs: Sequence[ExhibitRun]
+    runs: Sequence[Rerun]
 
     @property
     def holds(self) -> bool:
@@ -202,21 +204,31 @@ class Opened:
         return self.models[name]
 
 
+SMALL = 10_000_000
+"""Parameters of a model whose products two threads do not make faster. On a busy machine each waits for the other, at 120 s for 37."""
+
+
 def run_exhibit(
     shown: Exhibit,
     model: Model | None = None,
     settings: Mapping[str, Any] | None = None,
     open_model: Callable[[str], Model] | None = None,
     enabled: bool = True,
+    check: Callable[[], None] = lambda: None,
 ) -> ExhibitResult:
-    """Run an exhibit. model: its own specimen where None. A UseError if the model cannot show it, or a setting is not allowed."""
+    """Run an exhibit. model: its own specimen where None. A UseError if the model cannot show it, or a setting is not allowed.
+
+    check(): called often; what it raises ends the exhibit.
+    """
     open_model = open_model or Opened()
     own = model or open_model(shown.model)
     if not shown.fits(own.config):
         raise UseError("exhibit.model", exhibit=shown.name, model=own.name, other=shown.model)
-    experiment = Experiment(shown, own, settings or {}, open_model, enabled)
-    with torch.no_grad():
-        parts = list(shown.show(experiment))
+    experiment, parts = Experiment(shown, own, settings or {}, open_model, enabled, check), list[Panel | Claim]()
+    with torch.no_grad(), threaded(1 if own.num_parameters() < SMALL else torch.get_num_threads()):
+        for part in shown.show(experiment):
+            check()
+            parts.append(part)
     claims = [p for p in parts if isinstance(p, Claim)]
     panels = [p for p in parts if not isinstance(p, Claim)]
     return ExhibitResult(shown, own.name, experiment.settings, panels, claims, experiment.runs)

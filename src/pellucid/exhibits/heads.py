@@ -4,15 +4,20 @@ from collections.abc import Iterator
 
 from pellucid.analysis.mask_leak import causal_attention, token_names
 from pellucid.analysis.split_heads import (
+    as_table,
     head_gap,
     join,
     join_by_reshape,
     joined_by_reshape,
     moved_rows,
+    named_cells,
+    number_at,
     parameters,
+    place,
     ramp,
     shape,
     split,
+    stages,
 )
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import MatrixPanel, Panel, TablePanel
@@ -21,17 +26,32 @@ from pellucid.messages import say
 PROMPT = "The capital of France is"
 BATCH, HEADS, ROWS, WIDTH = 4, 4, 16, 128  # of the split that the table of steps shows
 WIDE, COUNTS = 512, (1, 2, 4, 8, 64)
+CELL = 1, 2, 389  # batch, token and channel of the number that is followed
+SMALL, SMALL_HEADS = (3, 4), 2  # tokens and channels of the table whose cells are drawn
+AXES = "T", "TH", "HT", "TH", "T", "T"  # of the rows after each step
 
 
 def show(e: Experiment) -> Iterator[Panel | Claim]:
     table = ramp(BATCH, ROWS, HEADS, WIDTH).flatten(2)
     heads = split(table, HEADS)
-    rows = [
-        (say("exhibit.heads.rows"), shape(table)),
-        (say("exhibit.heads.apart"), shape(heads)),
-        (say("exhibit.heads.joined"), shape(join(heads))),
-    ]
-    yield TablePanel(say("exhibit.heads.steps"), [say("exhibit.heads.step"), say("exhibit.heads.shape")], rows)
+    after = (
+        say("exhibit.heads.rows"),
+        say("exhibit.heads.split"),
+        say("exhibit.heads.apart"),
+        say("exhibit.heads.back"),
+        say("exhibit.heads.joined"),
+        say("exhibit.heads.wrong"),
+    )
+    number = number_at(*CELL, ROWS, WIDE)
+    steps = stages(table, HEADS)
+    places = [place(x, number) for x in steps]
+    columns = [say("exhibit.heads.step"), say("exhibit.heads.shape"), say("exhibit.heads.place", cell=places[0])]
+    yield TablePanel(say("exhibit.heads.steps"), columns, [*zip(after, map(shape, steps), places, strict=True)])
+    kept, lost = e.on(places[-2:], (places[0], places[0]))
+    yield e.claim("cell", kept == places[0] and lost != places[0], cell=places[0], joined=kept, wrong=lost)
+    for step, axes, x in zip(after, AXES, stages(named_cells(*SMALL), SMALL_HEADS), strict=True):
+        names, values = as_table(x, axes)
+        yield MatrixPanel(f"{step}  {shape(x[0])}", names, [*map(str, range(len(values[0])))], values)
     yield e.claim("joined", moved_rows(join, HEADS, ROWS, WIDTH) == 0, apart=shape(heads), joined=shape(join(heads)))
     moved = e.on(moved_rows(join_by_reshape, HEADS, ROWS, WIDTH), moved_rows(join, HEADS, ROWS, WIDTH))
     plain = e.quality()

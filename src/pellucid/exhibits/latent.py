@@ -2,27 +2,59 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.latent_forms import attention_work, latent_sizes
+from pellucid.analysis.latent_equations import SYMBOLS, channel_names, equations
+from pellucid.analysis.latent_forms import attention_work, grown_bytes, latent_sizes, stored_bytes
+from pellucid.analysis.mask_leak import token_names
 from pellucid.analysis.rows import largest_gap
 from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
-from pellucid.exhibits.panel import Panel, TablePanel
+from pellucid.exhibits.panel import MatrixPanel, Panel, TablePanel, Value
 from pellucid.messages import say
 
 PROMPT = "The capital of France is"
 LARGE = "deepseek-v3"
 FORMS = "expanded", "absorbed"
+CHANNELS = 12  # that are drawn of a symbol's rows
 
 
 def show(e: Experiment) -> Iterator[Panel | Claim]:
     prompt = e.text("prompt")
     runs = {form: e.trace(prompt, e.variant({"layers.*.attn.form": form}), steps=2) for form in FORMS}
-    first = [s for s in e.trace(prompt) if s.step == 0 and s.path.startswith("layers.0.attn.")]
-    columns = [say("exhibit.latent.tensor"), say("exhibit.latent.axes"), say("exhibit.latent.shape")]
-    yield TablePanel(say("exhibit.latent.tensors"), columns, [(s.path, s.dims, " × ".join(map(str, s.shape))) for s in first])
+    plain = e.trace(prompt)
+    eleven = equations(plain)
+    parts = (
+        "exhibit.latent.equation",
+        "exhibit.latent.tensor",
+        "exhibit.latent.axes",
+        "exhibit.latent.shape",
+        "exhibit.latent.weight",
+        "exhibit.latent.gap",
+        "exhibit.latent.kept",
+    )
+    yes = {True: say("exhibit.latent.yes"), False: ""}
+    rows = [(q.text, q.name, q.dims, q.shape, q.matrix, q.gap, yes[q.stored]) for q in eleven]
+    by_symbol = {q.symbol: n for n, q in enumerate(eleven)}
+    chosen = by_symbol.get(e.text("symbol"), 0)
+    yield TablePanel(say("exhibit.latent.equations"), list(map(say, parts)), rows, chosen)
+    one = eleven[chosen]
+    cells = one.rows(CHANNELS)
+    yield MatrixPanel(say("exhibit.latent.numbers", symbol=one.symbol), token_names(plain), channel_names(cells), cells, one.path)
+    apart = [q.gap for q in eleven if q.gap is not None]
+    yield e.claim("equations", e.same(max(apart)), checked=len(apart), count=len(eleven), gap=max(apart))
     work = {form: [attention_work(run, step) for step in (0, 1)] for form, run in runs.items()}
-    columns = [say("exhibit.latent.form"), say("exhibit.latent.prefill"), say("exhibit.latent.decode")]
-    yield TablePanel(say("exhibit.latent.work"), columns, [(form, *flops) for form, flops in work.items()])
+    grown = {form: [grown_bytes(run, step) for step in (0, 1)] for form, run in runs.items()}
+    sums = (
+        "exhibit.latent.form",
+        "exhibit.latent.prefill",
+        "exhibit.latent.decode",
+        "exhibit.latent.grown",
+        "exhibit.latent.grows",
+        "exhibit.latent.cache",
+    )
+    lines: list[tuple[Value, ...]] = [(form, *flops, *grown[form], stored_bytes(runs[form], 1)) for form, flops in work.items()]
+    yield TablePanel(say("exhibit.latent.work"), list(map(say, sums)), lines)
+    most, least = grown["expanded"][1], grown["absorbed"][1]
+    yield e.claim("bytes", least < most, most=most, least=least, stored=stored_bytes(runs["absorbed"], 1))
     gap = max(largest_gap(*(run.all("logits")[step].value for run in runs.values())) for step in (0, 1))
     yield e.claim("same", e.same(gap), gap=gap)
     numbers = {f"{form}_{phase}": flops[n] for form, flops in work.items() for n, phase in enumerate(("prefill", "decode"))}
@@ -40,4 +72,5 @@ def fits(cfg: Config) -> bool:
     return causal(cfg) and all(layer.attn.uncompressed is not None for layer in cfg.layers)
 
 
-EXHIBIT = Exhibit("latent", show, "pellucid/capitals-deepseek", (Control("prompt", PROMPT),), fits)
+CONTROLS = (Control("prompt", PROMPT), Control("symbol", "c^KV", SYMBOLS))
+EXHIBIT = Exhibit("latent", show, "pellucid/capitals-deepseek", CONTROLS, fits)

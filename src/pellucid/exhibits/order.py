@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.shuffle import Shuffled, shuffled, without_positions
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
+from pellucid.analysis.shuffle import Shuffled, positions_can_go, shuffled, without_positions
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
 
@@ -25,4 +25,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("causal", e.differ(causal.gap), gap=causal.gap)
 
 
-EXHIBIT = Exhibit("order", show, controls=(Control("prompt", PROMPT),))
+EXHIBIT = Exhibit("order", show, controls=(Control("prompt", PROMPT),), fits=lambda cfg: causal(cfg) and positions_can_go(cfg))

@@ -19,12 +19,13 @@ class AnswerPanel:
 
 @dataclass(frozen=True)
 class TablePanel:
-    """A table. columns: their headings.  marked: the row that the title speaks of."""
+    """A table. columns: their headings.  marked: the row that the title speaks of.  exhibits: the column that names exhibits."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Value]]
     marked: int | None = None
+    exhibits: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,26 @@ class DiagramPanel:
 
 
 @dataclass(frozen=True)
+class NetworkNode:
+    """A node of a network. value: its number, None if it has none of its own."""
+
+    name: str
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class NetworkPanel:
+    """Columns of nodes, each linked to every one of the next column. columns: {what they are: nodes}.
+
+    weights: for each column but the last, a row for each of its nodes, with a number for each node of the next.
+    """
+
+    title: str
+    columns: Mapping[str, Sequence[NetworkNode]]
+    weights: Sequence[Sequence[Sequence[float]]]
+
+
+@dataclass(frozen=True)
 class TextPanel:
     """Lines of text, such as equations with their shapes."""
 
@@ -105,4 +126,4 @@ class TextPanel:
     lines: Sequence[str] = field(default_factory=tuple)
 
 
-Panel = AnswerPanel | TablePanel | BarPanel | LinePanel | MatrixPanel | PlanePanel | DiagramPanel | TextPanel
+Panel = AnswerPanel | TablePanel | BarPanel | LinePanel | MatrixPanel | PlanePanel | DiagramPanel | NetworkPanel | TextPanel

@@ -1,22 +1,70 @@
-"""Where order enters: rotary positions turn queries and keys in every block, and a score keeps only the distance."""
+"""Where order enters: five kinds of positions, each run; rotary ones turn queries and keys, and a score keeps only the distance."""
 
 from collections.abc import Iterator
 
+from pellucid.analysis.mask_leak import token_names
+from pellucid.analysis.position_kinds import ALIBI, SINUSOIDS, bent, bias, entrances, lines, moved_on, position_rows
 from pellucid.analysis.rotary import length_gap, rope_of, rotary, rotations, shift_gap, wavelengths
 from pellucid.config import Rope
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
-from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
+from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, TablePanel
 from pellucid.messages import say
+from pellucid.tracing import Trace
 
 PROMPT, SHIFT, LLAMA = "The capital of France is", 7, Rope(128)
+CHANNELS = 12  # of a position's row that are drawn
+
+
+def runs(e: Experiment) -> dict[str, Trace]:
+    """Run the prompt with each kind of positions, by the key of its name."""
+    learned = e.open_model("pellucid/capitals")
+    models = {
+        "learned": learned,
+        "sinusoids": e.variant(SINUSOIDS, learned),
+        "rotary": e.model,
+        "alibi": e.variant(ALIBI, learned),
+        "buckets": e.open_model("pellucid/capitals-t5"),
+    }
+    return {kind: e.trace(e.text("prompt"), model) for kind, model in models.items()}
 
 
 def show(e: Experiment) -> Iterator[Panel | Claim]:
-    run, shift = e.trace(e.text("prompt")), int(e.number("shift"))
+    kinds, shift = runs(e), int(e.number("shift"))
+    names = {
+        "learned": say("exhibit.places.learned"),
+        "sinusoids": say("exhibit.places.sinusoids"),
+        "rotary": say("exhibit.places.rotary"),
+        "alibi": say("exhibit.places.alibi"),
+        "buckets": say("exhibit.places.buckets"),
+    }
+    moved = {kind: moved_on(run, e.on(shift, 0)) for kind, run in kinds.items()}
+    places = {kind: entrances(run) for kind, run in kinds.items()}
+    heads = (
+        "exhibit.places.kind",
+        "exhibit.places.added",
+        "exhibit.places.rotated",
+        "exhibit.places.biased",
+        "exhibit.places.scores",
+        "exhibit.places.values",
+        "exhibit.places.model",
+    )
+    rows = [(names[k], p.added, p.rotated, p.biased, moved[k].scores, moved[k].values, kinds[k].model) for k, p in places.items()]
+    yield TablePanel(say("exhibit.places.kinds", shift=shift), list(map(say, heads)), rows)
+    added, rest = ("learned", "sinusoids"), ("rotary", "alibi", "buckets")
+    absolute = all(e.differ(moved[k].scores) and e.differ(moved[k].values) for k in added)
+    relative = all(e.same(moved[k].scores) and e.same(moved[k].values) for k in rest)
+    numbers = {k: m.scores for k, m in moved.items()}
+    yield e.claim("kinds", absolute and relative, shift=shift, **numbers)
+    once = [places[k].added for k in added]
+    inside = all(places[k].added == 0 and max(places[k].rotated, places[k].biased) >= places[k].blocks for k in rest)
+    numbers = {"once": max(once), "rotated": places["rotary"].rotated, "alibi": places["alibi"].biased, "buckets": places["buckets"].biased}
+    yield e.claim("often", once == [1, 1] and inside, **numbers)
+
+    run = kinds["rotary"]
     gaps = [shift_gap(run, shift, e.on(shift, 0)), shift_gap(run, shift, 0)]
     columns = [say("exhibit.places.moved"), say("exhibit.places.gap")]
-    names = [say("exhibit.places.both", shift=shift), say("exhibit.places.query", shift=shift)]
-    yield TablePanel(say("exhibit.places.table"), columns, [*zip(names, gaps, strict=True)])
+    sides = [say("exhibit.places.both", shift=shift), say("exhibit.places.query", shift=shift)]
+    yield TablePanel(say("exhibit.places.table"), columns, [*zip(sides, gaps, strict=True)])
     own = wavelengths(rope_of(run))
     yield LinePanel(say("exhibit.places.waves"), say("exhibit.places.pair"), [*range(len(own))], {say("exhibit.places.tokens"): own})
     both, one = gaps
@@ -28,6 +76,19 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     waves = wavelengths(LLAMA)
     yield e.claim("waves", waves[0] < waves[-1], first=waves[0], last=waves[-1], width=LLAMA.width)
 
+    slopes, table = bias(kinds["alibi"]), bias(kinds["buckets"])
+    for name, made in (("alibi", slopes), ("buckets", table)):
+        series = {say("exhibit.places.head", head=h): values for h, values in lines(made.by_distance).items()}
+        yield LinePanel(say("exhibit.places.bias", kind=names[name]), say("exhibit.places.distance"), [*made.by_distance], series)
+    straight, curved = bent(slopes.by_distance), bent(table.by_distance)
+    spread = max(slopes.spread, table.spread)
+    holds = e.same(spread) and e.same(straight) and e.differ(curved)
+    steps = slopes.by_distance[1]
+    yield e.claim("bias", holds, spread=spread, straight=straight, curved=curved, steep=min(steps), flat=max(steps))
+    for kind in added:
+        cells = position_rows(kinds[kind], CHANNELS)
+        yield MatrixPanel(say("exhibit.places.rows", kind=names[kind]), token_names(run), [*map(str, range(CHANNELS))], cells, "positions")
 
-CONTROLS = (Control("prompt", PROMPT), Control("shift", SHIFT, (1, SHIFT, 100)))
+
+CONTROLS = (Control("prompt", PROMPT), Control("shift", SHIFT, (1, SHIFT, 30)))
 EXHIBIT = Exhibit("places", show, model="pellucid/capitals-llama", controls=CONTROLS, fits=rotary)

@@ -1,7 +1,8 @@
 """The parameters of an address, read strictly: each has a kind and a range, and an unknown one is refused by name."""
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pellucid.errors import RequestError
 from pellucid.runs.request import LARGEST, wrong
@@ -45,3 +46,20 @@ def truth(given: str, name: str) -> bool:
 def plain(given: str, name: str) -> str:
     """Return a text as it is."""
     return given
+
+
+def taken(given: Mapping[str, str], names: Mapping[str, Callable[[str, str], Any]]) -> dict[str, Any]:
+    """Parse those parameters of `given` that `names` lists."""
+    return {name: parsed(given[name], name) for name, parsed in names.items() if name in given}
+
+
+def named(given: Mapping[str, str]) -> str:
+    """Return the model that an address names. A RequestError if it names none."""
+    if not (name := given.get("model")):
+        raise RequestError("server.field", 400, "model", name="model", found="-", allowed='"..."')
+    return name
+
+
+def optional(given: Mapping[str, str], name: str, absent: Any) -> Any:
+    """Parse a whole number in an address, or return `absent`."""
+    return absent if name not in given else integer(given[name], name)

@@ -19,7 +19,7 @@ from pellucid.messages import speaking
 from pellucid.runs import request as request_body
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.worker import Stop, Worker
-from pellucid.server.address import integer, plain, query, real, truth
+from pellucid.server.address import integer, named, optional, plain, query, real, taken, truth
 from pellucid.server.faults import answer, error_response
 from pellucid.server.files import File, files, sent
 from pellucid.server.guard import Guard, language
@@ -67,8 +67,10 @@ class Api:
             route("/api/runs/{run}/differences", self.differences),
             route("/api/runs/{run}/tensors/{n}", self.tensor),
             route("/api/runs/{run}/tensors/{n}/terms", self.terms),
+            route("/api/runs/{run}/tensors/{n}/parts", self.parts),
             route("/api/runs/{run}/tensors/{n}/stats", self.stats),
             route("/api/runs/{run}/tensors/{n}/difference", self.difference),
+            route("/api/code", self.code),
             route("/api/sweeps", self.sweep, "POST"),
             route("/api/switches", self.switches),
             route("/api/weights", self.weights),
@@ -227,6 +229,20 @@ class Api:
         )
         return answer(document, headers={"cache-control": FOREVER})
 
+    async def parts(self, request: Request) -> Response:
+        from pellucid.documents.lens import run_cell_parts
+
+        given, session = query(request, "cell"), await self.session()
+        run, n, cell = run_at(session, request), tensor_at(request), given.get("cell", "")
+        return answer(await self.worker.run(request, lambda stop: run_cell_parts(run, n, cell, stop)))
+
+    async def code(self, request: Request) -> Response:
+        from pellucid.documents.code import code_document
+
+        given, session = query(request, "run", "tensor", "cell"), await self.session()
+        run, n = session.runs[given.get("run", "")], integer(given.get("tensor", ""), "tensor")
+        return answer(await run_in_threadpool(code_document, run, n, given.get("cell", "")))
+
     async def stats(self, request: Request) -> Response:
         query(request)
         session = await self.session()
@@ -342,23 +358,6 @@ def step_at(request: Request, run: "Run") -> int:
 def tensor_at(request: Request) -> int:
     """Return the number of the tensor that the path names."""
     return integer(request.path_params["n"], "n")
-
-
-def taken(given: Mapping[str, str], names: Mapping[str, Callable[[str, str], Any]]) -> dict[str, Any]:
-    """Parse those parameters of `given` that `names` lists."""
-    return {name: parsed(given[name], name) for name, parsed in names.items() if name in given}
-
-
-def named(given: Mapping[str, str]) -> str:
-    """Return the model that an address names. A RequestError if it names none."""
-    if not (name := given.get("model")):
-        raise RequestError("server.field", 400, "model", name="model", found="-", allowed='"..."')
-    return name
-
-
-def optional(given: Mapping[str, str], name: str, absent: Any) -> Any:
-    """Parse a whole number in an address, or return `absent`."""
-    return absent if name not in given else integer(given[name], name)
 
 
 def spoken(handler: Handler) -> Handler:

@@ -33,7 +33,7 @@ class Gallery:
         own = self.valued(self.registry[model]) if model else self.specimen(shown.model)
         self.require(shown, own, settings)
         stop.check()
-        return exhibit_document(run_exhibit(shown, own, settings, self.specimen))
+        return exhibit_document(run_exhibit(shown, own, settings, self.specimen, check=stop.check))
 
     def specimen(self, name: str) -> Model:
         """Return a specimen: the registry's, or where a setting of the server narrowed that one, another in float32."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from rich.text import Text
 
 from pellucid.documents.cell import Cell, shortened
+from pellucid.documents.cell_parts import CellPartsDocument
 from pellucid.documents.formula import formula
 from pellucid.documents.notation import notes, sentences
 from pellucid.documents.number import count, number
@@ -39,6 +40,18 @@ def account(c: Cell, dims: Mapping[str, str], width: int, everything: bool = Fal
     total = say("cell.total", count=count(len(c.rows)), total=precise(c.total)) if len(c.rows) > 1 else ""
     out.append(Text(" " + (total or say("cell.product", total=precise(c.total))), "bold"))
     out.append(Text(" " + say("cell.value", value=precise(c.value), difference=number(abs(c.total - c.value)))))
+    return clipped(out, width)
+
+
+def made_of(made: CellPartsDocument, width: int) -> list[Text]:
+    """Write the largest parts of a cell, their sum, and what was taken as constant."""
+    out = [Text(), Text(" " + say("page.made.parts", count=count(made["count"])), "bold")]
+    body = [[number(part["value"] or 0.0), part["text"]] for part in made["parts"]]
+    sizes = widths(body, [Column(">"), Column()])
+    out += [line(row, [Column(">"), Column()], sizes, 1, 1) for row in body]
+    out.append(Text(" " + say("page.made.parts.sum", total=precise(made["total"] or 0.0), value=precise(made["value"] or 0.0))))
+    if made["notes"]:
+        out.append(Text(" " + say("page.made.parts.constant", what=", ".join(made["notes"])), "dim"))
     return clipped(out, width)
 
 

@@ -12,6 +12,8 @@ from pellucid.documents.exhibit import (
     ExhibitDocument,
     LinePanelDocument,
     MatrixPanelDocument,
+    NetworkPanelDocument,
+    NodeDocument,
     PanelDocument,
     PlanePanelDocument,
     TablePanelDocument,
@@ -56,6 +58,8 @@ def drawn(p: PanelDocument, width: int, colour: bool) -> list[Text]:
         return points(p)
     if p["kind"] == "diagram":
         return diagram(p, width)
+    if p["kind"] == "network":
+        return network(p)
     return [line for one in p["lines"] for line in prose(one, width)]
 
 
@@ -139,3 +143,20 @@ def diagram(p: DiagramPanelDocument, width: int) -> list[Text]:
         texts = ["" if b is None else "  " * b["depth"] + b["name"] + (f"  {b['note']}" if b["note"] else "") for b in boxes]
         cells.append([Text(text, TITLE if b and b["marked"] else "") for text, b in zip(texts, boxes, strict=True)])
     return table([titles, *cells], [Column(most=max(16, width // max(1, len(titles)) - 3))] * len(titles), gap=3, indent=2)
+
+
+def network(p: NetworkPanelDocument) -> list[Text]:
+    """Write the links between each two columns as a table: a row for each node of the first, a column for each of the second."""
+    out: list[Text] = []
+    for first, second, weights in zip(p["columns"], p["columns"][1:], p["weights"], strict=False):
+        titles: list[Cell] = [Text(f"{first['about']} → {second['about']}", DIM), *(Text(valued(n), NAME) for n in second["nodes"])]
+        cells: list[list[Cell]] = [
+            [Text(valued(n), NAME), *(shown_value(w) for w in row)] for n, row in zip(first["nodes"], weights, strict=True)
+        ]
+        out += [*table([titles, *cells], [Column(most=28), *[Column(">", 18)] * len(second["nodes"])], indent=2), Text()]
+    return out[:-1]
+
+
+def valued(n: NodeDocument) -> str:
+    """Write a node's name and its number."""
+    return n["name"] if n["value"] is None else f"{n['name']} {number(n['value'])}"

@@ -1,0 +1,99 @@
+"""Numbers that correct what is often said, each counted or run when it is asked for: {name of a correction: (its exhibit, its number)}."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pellucid.analysis.bilinear import embedding_gap
+from pellucid.analysis.cache_cost import shared_by_all
+from pellucid.analysis.catalogue import biases, built
+from pellucid.analysis.latent_forms import latent_sizes
+from pellucid.analysis.mask_leak import future_shares
+from pellucid.analysis.releases import releases
+from pellucid.analysis.rotary import wavelengths
+from pellucid.analysis.silence import curve
+from pellucid.analysis.split_heads import join_by_reshape, moved_rows, parameters, shape
+from pellucid.api.count import described
+from pellucid.config import Rope
+from pellucid.tracing import Trace
+
+
+@dataclass(frozen=True)
+class CorrectedFact:
+    """A correction. exhibit: that shows it.  number: computes what is so, from a recorded run or from nothing but configurations."""
+
+    exhibit: str
+    number: Callable[[Trace], str]
+
+
+def blocks(name: str) -> str:
+    """Write the blocks of a catalogue's encoder-decoder: "6 + 6"."""
+    cfg = described(name)[1]
+    return f"{len(cfg.encoder or ())} + {len(cfg.layers)}"
+
+
+def saved_by_sharing(name: str) -> str:
+    """Write how many times fewer bytes a catalogue's model stores, and reads in a step, with one key and value for all heads."""
+    own, one, ratio = shared_by_all(name)
+    return f"1/{ratio}, 1/{own.read // one.read}"
+
+
+def biased(start: str) -> str:
+    """Write how many models of a line have a bias at the head, and how many in attention."""
+    own = biases(start)
+    return f"{own.head} / {own.models}, {own.attention} / {own.models}"
+
+
+def head_widths(*names: str) -> str:
+    """Write the width of a key of one head, by which scores are divided under the root, of several models."""
+    specs = [described(name)[1].layers[0].attn for name in names]
+    return ", ".join(str(sum(spec.uncompressed[:2]) if spec.uncompressed else spec.head_width) for spec in specs)
+
+
+def query_path(name: str) -> str:
+    """Write the two matrices of a catalogue's latent queries."""
+    matrices = latent_sizes(name).matrices
+    return ", ".join("{} × {}".format(*matrices[part]) for part in ("q_a", "q_b"))
+
+
+def dense(name: str) -> str:
+    """Write how many layers of a catalogue's model have no experts, of how many."""
+    layers = described(name)[1].layers
+    return f"{sum(not layer.ffn.experts for layer in layers)} / {len(layers)}"
+
+
+def unconfirmed() -> str:
+    """Write how many statements about models without a published configuration are unconfirmed, of how many."""
+    closed = [one for one in releases() if not one.disclosed]
+    return f"{sum(one.unconfirmed for one in closed)} / {sum(one.statements for one in closed)}"
+
+
+def equal_counts(width: int, few: int, many: int) -> str:
+    """Write the parameters of attention of a width with few heads and with many."""
+    return f"{parameters(width, few):,}, {parameters(width, many):,}"
+
+
+def pattern_shape(run: Trace) -> str:
+    """Write the shape of a run's first attention pattern."""
+    return shape(next(s.value for s in run if s.path.endswith(".attn.pattern"))[0])
+
+
+CORRECTED: Mapping[str, CorrectedFact] = {
+    "vocabulary": CorrectedFact("pieces", lambda run: f"{described('gpt2-small')[1].vocab:,}"),
+    "gpt2": CorrectedFact("sizes", lambda run: f"{built('gpt2-small'):,}"),
+    "maps": CorrectedFact("heads", pattern_shape),
+    "heads": CorrectedFact("heads", lambda run: equal_counts(512, 1, 64)),
+    "reshape": CorrectedFact("heads", lambda run: f"{moved_rows(join_by_reshape, 4, 16, 128)} / 16"),
+    "original": CorrectedFact("architectures", lambda run: blocks("transformer-base")),
+    "t5": CorrectedFact("architectures", lambda run: blocks("t5-base")),
+    "future": CorrectedFact("mask", lambda run: f"{max(future_shares(run)):g}"),
+    "embedding": CorrectedFact("equation", lambda run: f"{embedding_gap(run.runner, run.ids):g}"),
+    "shared": CorrectedFact("kinds", lambda run: saved_by_sharing("gpt3-175b")),
+    "relu": CorrectedFact("activations", lambda run: ", ".join(f"{y:g}" for y in curve("relu", [-2, -1, 1, 2]))),
+    "bias": CorrectedFact("softmax", lambda run: biased("qwen2-")),
+    "rope": CorrectedFact("places", lambda run: f"{wavelengths(Rope(128))[0]:.4f}"),
+    "width": CorrectedFact("scale", lambda run: head_widths("gpt2-small", "llama-2-7b", "deepseek-v3")),
+    "queries": CorrectedFact("latent", lambda run: query_path("deepseek-v3")),
+    "v3": CorrectedFact("sizes", lambda run: f"{built('deepseek-v3'):,}"),
+    "dense": CorrectedFact("routing", lambda run: dense("deepseek-v3")),
+    "closed": CorrectedFact("timeline", lambda run: unconfirmed()),
+}

@@ -1,0 +1,42 @@
+"""Which word sees which: four kinds of models read one text, and each has a picture of its own."""
+
+from collections.abc import Iterator
+
+from pellucid.analysis.visibility import across, one_block, pairs_of, reached, visibility
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
+from pellucid.exhibits.panel import MatrixPanel, Panel
+from pellucid.messages import say
+
+TEXT, PREFIX, MOST = "大家共同努力", 3, 8
+ENCODER, BOTH, SHARED = "pellucid/capitals-bert", "pellucid/capitals-t5", "pellucid/capitals-prefix"
+LEAST = 1e-6  # by which a row moves that sees a changed word; others do not move at all
+
+
+def show(e: Experiment) -> Iterator[Panel | Claim]:
+    text, prefix = e.text("text"), int(e.number("prefix"))
+    bert, t5, glm = (e.open_model(name) for name in (ENCODER, BOTH, SHARED))
+    chosen = e.on(prefix, 0)
+    e.trace(text)
+    open_to_all, split = visibility(bert, text), across(t5, text, prefix)
+    causal, partly = visibility(e.model, text), visibility(glm, text, chosen)
+    titles = [
+        say("exhibit.sights.encoder", model=bert.name, pairs=open_to_all.pairs),
+        say("exhibit.sights.both", model=t5.name, pairs=split.pairs),
+        say("exhibit.sights.causal", model=e.model.name, pairs=causal.pairs),
+        say("exhibit.sights.prefix", model=glm.name, pairs=partly.pairs),
+    ]
+    for title, own in zip(titles, (open_to_all, split, causal, partly), strict=True):
+        yield MatrixPanel(title, own.words, own.words, own.cells, "", "share")
+    words = len(partly.words)
+    yield e.claim("encoder", open_to_all.complete, pairs=open_to_all.pairs)
+    alone = pairs_of(len(causal.words), 0)
+    yield e.claim("causal", causal.later == 0 and causal.pairs == alone, pairs=causal.pairs, later=causal.later)
+    yield e.claim("prefix", partly.pairs == pairs_of(words, prefix), prefix=prefix, pairs=partly.pairs, later=partly.later)
+    moves = [(open_to_all, reached(bert, text)), (causal, reached(e.model, text)), (partly, reached(glm, text, chosen))]
+    unlike = sum(own.unlike(moved, LEAST) for own, moved in moves)
+    yield e.claim("reached", unlike == 0, unlike=unlike)
+    yield e.claim("both", e.same(split.off(2)) and e.same(partly.off(1)), both=split.sums[-1], one=partly.sums[-1])
+
+
+CONTROLS = (Control("text", TEXT), Control("prefix", PREFIX, tuple(range(MOST))))
+EXHIBIT = Exhibit("sights", show, controls=CONTROLS, fits=one_block)
