@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from browser import Tab, open_file, open_offline_tab, open_tab
+from browser import Tab, next_load, open_file, open_offline_tab, open_tab
 from pellucid.commands import main
 from pellucid.documents.exhibit import exhibit_document
 from pellucid.documents.number import number
@@ -28,7 +28,8 @@ open_model = Opened()
 SHOWN = """() => {
   const texts = (node, selector) => [...node.querySelectorAll(selector)].map(e => e.textContent.trim());
   const parts = { answers: "h4, li bdi, li .number", table: "th, td", bars: ".name, .number",
-    lines: "tbody th, tbody td", matrix: "tbody td", plane: "tbody th, tbody td", diagram: "h4, li p > *", text: ".line" };
+    lines: "tbody th, tbody td", matrix: "tbody td", plane: "tbody th, tbody td", diagram: "h4, li p > *",
+    network: ".about, .name, tbody td", text: ".line" };
   const article = document.querySelector("article");
   return {
     title: texts(article, "h2")[0], said: texts(article, ".said s")[0], true: article.querySelector(".true").lastChild.textContent.trim(),
@@ -122,9 +123,20 @@ def diagram(p: dict[str, Any], lang: str) -> list[str]:
     return [t for s in p["stacks"] for t in (s["about"], *(t for b in s["boxes"] for t in (b["name"], b["note"]) if t))]
 
 
+def network(p: dict[str, Any], lang: str) -> list[str]:
+    weights = [w for between in p["weights"] for row in between for w in row]
+    values = [n["value"] for c in p["columns"] for n in c["nodes"]]
+    every = written([0.5, *weights, *values])[1:]  # a fraction, so that no number is written as a count
+    own = iter(every[len(weights) :])
+    names = [
+        t for c in p["columns"] for t in (c["about"], *(f"{n['name']} {text}".rstrip() for n, text in zip(c["nodes"], own, strict=False)))
+    ]
+    return [*names, *every[: len(weights)]]
+
+
 DRAWN: dict[str, Callable[[dict[str, Any], str], list[str]]] = {
     "answers": answers, "table": table, "bars": bars, "lines": lines, "matrix": matrix, "plane": plane, "diagram": diagram,
-    "text": lambda p, lang: p["lines"],
+    "network": network, "text": lambda p, lang: p["lines"],
 }  # fmt: skip
 
 
@@ -157,6 +169,9 @@ EVERY: list[dict[str, Any]] = [
      "points": [{"name": "u", "x": -1.5, "y": 2.0, "moved": [0.5, 0.25]}, {"name": "v", "x": 3.0, "y": 1.0, "moved": None}]},
     {"kind": "diagram", "title": "d", "stacks": [{"about": "s", "boxes": [
         {"name": "block", "note": "×4", "depth": 0, "marked": False}, {"name": "norm", "note": "", "depth": 1, "marked": True}]}]},
+    {"kind": "network", "title": "k", "columns": [
+        {"about": "inputs", "nodes": [{"name": "i", "value": 2.0}, {"name": "rest", "value": None}]},
+        {"about": "words", "nodes": [{"name": "w", "value": -1.5}]}], "weights": [[[1.25], [-3.0]]]},
     {"kind": "text", "title": "e", "lines": ["q = x W", "p = softmax(q kᵀ)"]},
 ]  # fmt: skip
 
@@ -217,8 +232,7 @@ def test_a_control_changes_it_and_a_link_restores_it(tab: Tab) -> None:
     other = tab.page.evaluate(SHOWN)
     assert other == expected(document("norms", "en", OTHER, LLAMA), "en")
     link = tab.page.evaluate("location.hash")
-    tab.page.goto("about:blank")
-    tab.page.goto(tab.address.split("#")[0] + "?lang=en" + link)
+    tab.page.goto(next_load(tab.address.split("#")[0] + "?lang=en") + link)
     ready(tab, "norms", "en")
     assert tab.page.evaluate(SHOWN) == other and tab.page.input_value("[data-control=prompt]") == OTHER
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Error, Route
 
-from browser import READY, Tab, open_tab, serve_from_thread
+from browser import READY, Tab, next_load, open_tab, serve_from_thread
 from payloads import NAIVE, ONE_OF_EACH, PAYLOADS, TEXTS, Payload
 from pellucid import messages
 from pellucid.api.model import make
@@ -274,9 +274,8 @@ def test_links(browser: Browser, addresses: dict[str, str]) -> None:
     """No text in any field of a link runs, in any view."""
     with open_tab(browser, addresses["first"], refusals=REFUSED) as tab:
         for lang in (*ALONE[:: 1 if FULL else 8], ALL[:900]):
-            tab.page.goto("about:blank")
             base, token = tab.address.split("#")
-            tab.page.goto(f"{base}?lang={quote(lang)}#{token}&prompt=x")
+            tab.page.goto(f"{next_load(f'{base}?lang={quote(lang)}')}#{token}&prompt=x")
             tab.page.wait_for_function(READY)
             assert tab.page.evaluate(HARM) == [] and tab.page.evaluate("document.documentElement.lang") == "en"
         for i, text in enumerate(ALONE):

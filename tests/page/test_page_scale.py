@@ -57,7 +57,6 @@ def turn(tab: Tab, ready: str, **place: object) -> None:
 def test_a_long_prompt(browser: Browser, long: str) -> None:
     with open_tab(browser, long) as tab:
         page = tab.page
-        page.set_default_timeout(60_000)
         tab.go(prompt=IDS)
         assert page.locator(".token").count() == 160
         scores = page.locator('[data-path="layers.0.attn.scores"]')
@@ -81,7 +80,6 @@ def test_small_pictures_of_tables_hold_up_no_tile(browser: Browser, long: str) -
     heads = re.compile(r"/tensors/(\d+)\?at=0%2C\d+%2C%3A%2C%3A&")  # of scores and patterns, as a card asks for them
     with open_tab(browser, long) as tab:
         page, routes, free = tab.page, list[Route](), list[bool]()
-        page.set_default_timeout(60_000)
         page.route(heads, lambda route: route.fallback() if free else routes.append(route))
         tab.go(prompt=IDS)
         for name in ("scores", "pattern"):
@@ -102,8 +100,6 @@ def test_small_pictures_of_tables_hold_up_no_tile(browser: Browser, long: str) -
 
 def test_a_table_of_scores_pans_and_zooms_from_pooled_to_exact(browser: Browser, long: str) -> None:
     with open_tab(browser, long) as tab:
-        page = tab.page
-        page.set_default_timeout(60_000)
         tab.go(prompt=IDS)
         pools(tab, "layers.1.attn.pattern", "0,3,2000,5", prompt=IDS)
 
@@ -129,7 +125,6 @@ def pools(tab: Tab, path: str, cell: str, **place: object) -> None:
 
 def test_a_large_matrix(browser: Browser, tmp_path: Path) -> None:
     with serve_from_thread(model(tmp_path / "large", LARGE)) as address, open_tab(browser, address) as tab:
-        tab.page.set_default_timeout(60_000)
         tab.go(prompt="#1 2 3")
         tab.page.wait_for_function("() => document.querySelector('[data-path]')")
         pools(tab, "layers.0.attn.q.weight", "2222,3333", prompt="#1 2 3")

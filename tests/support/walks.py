@@ -13,44 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from playwright.sync_api import Browser, Page
 
-from browser import Tab, open_tab
-
-# Counts what the page waits for (answers, hashes, short timers) and what changes in it, so that a test waits for these and for no time.
-WATCHED = """(() => {
-  let pending = 0;
-  const later = setTimeout, frame = requestAnimationFrame.bind(window);
-  const counted = (owner, name) => {
-    const own = owner[name];
-    owner[name] = function (...how) {
-      pending++;
-      return Promise.resolve(own.apply(this, how)).finally(() => later(() => pending--, 0));
-    };
-  };
-  counted(window, "fetch");
-  for (const part of ["arrayBuffer", "json", "text"]) counted(Response.prototype, part);
-  if (window.crypto?.subtle) counted(SubtleCrypto.prototype, "digest");
-  const timers = new Set();
-  window.setTimeout = (run, ms = 0, ...rest) => {
-    const id = later((...all) => { timers.delete(id); run(...all); }, ms, ...rest);
-    if (ms < 1000) timers.add(id);
-    return id;
-  };
-  const clear = clearTimeout;
-  window.clearTimeout = (id) => { timers.delete(id); clear(id); };
-  const turn = () => new Promise((go) => frame(() => frame(() => later(go, 0))));
-  window.__calm = async () => {
-    let changes = 0;
-    const watcher = new MutationObserver((all) => { changes += all.length; });
-    watcher.observe(document.documentElement, { subtree: true, childList: true, attributes: true, characterData: true });
-    for (let quiet = 0, before = -1; quiet < 3; before = changes) {
-      await turn();
-      const done = document.querySelector("main")?.getAttribute("aria-busy") === "false";
-      const still = done && pending === 0 && timers.size === 0 && changes === before;
-      quiet = still ? quiet + 1 : 0;
-    }
-    watcher.disconnect();
-  };
-})();"""
+from browser import Tab, next_load, open_tab
 
 # Everything that is drawn, as lines "where: what".
 SHOWN = """async () => {
@@ -140,8 +103,7 @@ class Walk:
         address = self.page.evaluate("location.href")
         fragment = address.partition("#")[2]
         self.fresh.bring_to_front()
-        self.fresh.goto("about:blank")
-        self.fresh.goto(f"{address.partition('#')[0]}#{token}&{fragment}")
+        self.fresh.goto(f"{next_load(address.partition('#')[0])}#{token}&{fragment}")
         self.fresh.wait_for_selector("main")
         self.fresh.evaluate("__calm()")
         lines: list[str] = self.fresh.evaluate(SHOWN)
@@ -171,7 +133,6 @@ def walking(browser: Browser, address: str, *scripts: str, **how: Any) -> Iterat
     The window is higher than any page: a card is drawn once it comes into view, and the two need not be scrolled alike.
     """
     with open_tab(browser, address, refusals=(400, 404), **{"viewport": {"width": 1440, "height": 5000}, **how}) as tab:
-        tab.page.context.add_init_script(WATCHED)
         for script in scripts:
             tab.page.add_init_script(script)
         yield Walk(tab, tab.page.context.new_page())

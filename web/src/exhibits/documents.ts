@@ -52,7 +52,7 @@ export interface ExhibitDocument {
   schema: 1;
   head: ExhibitHeadDocument;
   model: string;
-  panels: (AnswerPanelDocument | TablePanelDocument | BarPanelDocument | LinePanelDocument | MatrixPanelDocument | PlanePanelDocument | DiagramPanelDocument | TextPanelDocument)[];
+  panels: (AnswerPanelDocument | TablePanelDocument | BarPanelDocument | LinePanelDocument | MatrixPanelDocument | PlanePanelDocument | DiagramPanelDocument | NetworkPanelDocument | TextPanelDocument)[];
   claims: ClaimDocument[];
   runs: ExhibitRunDocument[];
   python: string[]; // lines that make the runs again
@@ -101,6 +101,23 @@ export interface MatrixPanelDocument {
   scale: "share" | "signed";
 }
 
+export interface NetworkPanelDocument {
+  kind: "network";
+  title: string;
+  columns: NodeColumnDocument[];
+  weights: (((number | null)[])[])[]; // of each column but the last: a row for each node, a number for each of the next
+}
+
+export interface NodeColumnDocument {
+  about: string;
+  nodes: NodeDocument[];
+}
+
+export interface NodeDocument {
+  name: string;
+  value: number | null;
+}
+
 export interface PlanePanelDocument {
   kind: "plane";
   title: string;
@@ -137,6 +154,7 @@ export interface TablePanelDocument {
   columns: string[];
   rows: ((string | number | null)[])[];
   marked: number | null; // the row that the title speaks of
+  exhibits: number | null; // the column whose cells name exhibits
 }
 
 export interface TextPanelDocument {

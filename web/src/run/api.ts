@@ -5,7 +5,7 @@ import type { ExhibitDocument, ExhibitListDocument } from "../exhibits/documents
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
 import { Columns, cellOf } from "./columns";
-import type { DifferenceDocument, LensDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument } from "./documents";
+import type { CellPartsDocument, CodeDocument, DifferenceDocument, LensDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument } from "./documents";
 import { attributed, type Attribution } from "./lens";
 import type { Measured, Measuring } from "./measured";
 import { recorded, unpacked, type Carried } from "./recorded";
@@ -122,6 +122,10 @@ export const lens = (run: string, step: number, row: number, id: number): Promis
 export const attribution = async (run: string, step: number, row: number, id: number): Promise<Attribution> => attributed(await json(`runs/${run}/steps/${step}/attribution?${spot(row, id)}`));
 
 export const turns = (run: string, part: string, at: number, key: number, head: number, step: number): Promise<TurnsDocument> => json(`runs/${run}/turns?${query({ part, query: at, key, head, step })}`);
+
+// What a cell is made of; the code behind a tensor, with lines that make the cell again.
+export const parts = (run: string, n: number, cell: readonly number[]): Promise<CellPartsDocument> => json(`runs/${run}/tensors/${n}/parts?cell=${cell.join()}`);
+export const code = (run: string, n: number, cell: readonly number[] | undefined): Promise<CodeDocument> => json(`code?${query({ run, tensor: n, ...(cell ? { cell: cell.join() } : {}) })}`);
 
 // The terms of a run's cells that a page in a file carries.
 export const columnsOf = async (run: string): Promise<Carried> => {

@@ -12,7 +12,7 @@ export interface AttributionDocument {
   step: number;
   row: number;
   id: number; // the token
-  path: "logits" | "uncapped"; // of the value
+  path: string; // of the value: the logits, or the input of their soft cap
   value: number | null; // that ran
   total: number | null; // the sum of all shares
   parts: ShareDocument[]; // of heads and feed-forward parts
@@ -50,6 +50,35 @@ export interface CellDocument {
   summands: (number | null)[]; // the products of the factors, and after them what is added
   total: number | null; // of the summands, in float64
   value: number | null; // that the model holds
+}
+
+export interface CellPartDocument {
+  of: OriginDocument; // of a score, where the query's part comes from
+  key: OriginDocument | null; // of a score, where the key's part comes from
+  text: string; // both as people read them
+  value: number | null;
+}
+
+export interface CellPartsDocument {
+  schema: 1;
+  run: string; // empty: no server keeps the run
+  path: string;
+  index: number[];
+  value: number | null; // that the model has
+  total: number | null; // the sum of all parts
+  count: number; // all parts
+  constant: ("norm" | "pattern" | "gate" | "experts")[]; // what was taken as constant
+  notes: string[]; // what was taken as constant, as people read it
+  parts: CellPartDocument[]; // the largest, in size
+}
+
+export interface CodeDocument {
+  schema: 1;
+  run: string;
+  path: string;
+  op: string | null;
+  sources: SourceDocument[];
+  python: string[]; // that make the cell again; none: the run cannot be made by a few lines
 }
 
 export interface DifferenceDocument {
@@ -92,6 +121,15 @@ export interface MaskDocument {
   source: boolean; // the keys are an encoder's
   chosen: number | null; // keys that an indexer leaves at most; null: no indexer
   fill: number | null; // the score of keys that are not seen, so that they count; null: they do not
+}
+
+export interface OriginDocument {
+  path: string;
+  row: number | null; // its position in the text
+  head: number | null;
+  source: number | null; // the position that the head reads
+  expert: number | null;
+  neuron: number | null;
 }
 
 export interface PairDocument {
@@ -158,6 +196,7 @@ export interface RunDocument {
   steps: RunStepDocument[];
   tensors: TensorDocument[]; // of the first step; of all in explain --json
   cell?: CellDocument; // of explain --json --cell
+  parts?: CellPartsDocument; // of explain --json --cell --parts
 }
 
 export interface RunStepDocument {
@@ -187,6 +226,15 @@ export interface ShareDocument {
   path: string;
   head: number | null; // null: the whole part
   value: number | null;
+}
+
+export interface SourceDocument {
+  what: "op" | "part"; // the op that made the tensor, or the part that it ran in
+  name: string;
+  file: string; // from the package on: pellucid/ops/linear.py
+  first: number; // the number of its first line
+  last: number;
+  text: string;
 }
 
 export interface StatsDocument {
