@@ -239,7 +239,7 @@ def main() -> None:
         for name, hf in shapes.items():
             if a.only in (None, name) and not (root / name).exists():
                 subprocess.run([sys.executable, __file__, "--make", json.dumps(hf), "--folder", str(root / name)], check=True)
-        with chromium() as browser:
+        with chromium(["chromium"]) as browser:  # frames as a reader's browser draws them
             report["browser"] = browser.version
             if a.only in (None, "paint"):
                 report["specimen"] = first_paint(browser, a.rounds)

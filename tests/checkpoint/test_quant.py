@@ -1,8 +1,12 @@
-"""Models whose matrices are int8 or int4: loaded, run, planned, watched, adapted, saved, counted; and what a folder can have wrong."""
+"""Models whose matrices are int8 or int4: loaded, run, planned, watched, adapted, saved, counted; and what a folder can have wrong.
+
+Each family is in int8 or in int4 by turns, with PELLUCID_FULL=1 in both.
+"""
 
 import copy
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,8 @@ from test_plan import FAMILIES, PROMPT, Alone, model_of, run, tokens
 from tiny import far
 
 FORMS = list(BITS)
+FULL = bool(os.environ.get("PELLUCID_FULL"))
+IN_BLOCKS = [(*case, form) for n, case in enumerate(CASES) for form in (FORMS if FULL else [FORMS[n % len(FORMS)]])]
 
 
 def pack(model: Any, form: str) -> Any:
@@ -68,8 +74,7 @@ def alike(a: Model, b: Model) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.module.buffers(), b.module.buffers(), strict=True))
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("family", "quirk"), CASES)
+@pytest.mark.parametrize(("family", "quirk", "form"), IN_BLOCKS)
 def test_every_family_in_blocks(family: str, quirk: str, form: str, tmp_path: Path) -> None:
     """In float64 its logits are those of the same values held plain; saved and loaded it is the same, however it lies on disk."""
     j = judge(family, quirk)

@@ -178,6 +178,20 @@ def test_a_cell_in_the_terminal(explained: RunView, capsys: pytest.CaptureFixtur
     assert sum(document["cell"]["summands"]) == pytest.approx(document["cell"]["total"], abs=1e-9)
 
 
+def test_the_parts_of_a_cell_in_the_terminal(explained: RunView, capsys: pytest.CaptureFixture[str]) -> None:
+    """--parts names the largest parts under the cell, and in the document; without a cell it is refused."""
+    where = ("--cell", "layers.1.attn.q", "4,1,7", "--parts")
+    code, out, _ = run("explain", PROMPT, *where, "--json", capsys=capsys)
+    document = json.loads(out)
+    jsonschema.validate(document, schema("explain"))
+    made = document["parts"]
+    assert code == 0 and made["total"] == pytest.approx(document["cell"]["value"], abs=1e-4) and made["constant"] == ["norm"]
+    code, out, _ = run("explain", PROMPT, *where, capsys=capsys)
+    assert all(part["text"] in out and number.number(part["value"]) in out for part in made["parts"])
+    code, _, stderr = run("explain", PROMPT, "--parts", capsys=capsys)
+    assert code != 0 and "--cell" in stderr
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_chinese(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """With --lang zh all words are Chinese and lines of wide characters fit; the next command is English again."""
