@@ -19,8 +19,6 @@ from pellucid.ops.native import quantised as twins
 DTYPES = [torch.float32, torch.bfloat16]
 WIDTHS = [1, 2, 17, 31, 32, 33, 64, 95, 96, 128, 160, 512, 530, 768, 1056]
 SETS = [name for name in make.FLAGS if native.available() and library.load(name) is not None]
-if native.instructions() != "avx512_vnni":
-    SETS = SETS[: SETS.index(str(native.instructions())) + 1] if SETS else []
 
 
 @pytest.fixture(params=SETS or [None])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import pellucid
 from pellucid.ops.native import library, make
@@ -79,6 +80,23 @@ def test_a_library_of_an_older_design_is_not_loaded(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(library, "digest", lambda: "older")  # a mutant: the digest alone decides, and the kernels are missing
     with pytest.raises(AttributeError):
         library.load("avx2")
+
+
+@pytest.mark.parametrize(("can", "opened"), [("AVX2", ["avx2"]), ("AVX512", ["avx2", "avx512"]), ("DEFAULT", [])])
+def test_a_library_of_another_processor_is_not_opened(monkeypatch: pytest.MonkeyPatch, can: str, opened: list[str]) -> None:
+    """Opening one runs its constructors, whose instructions end the process on a machine that lacks them."""
+    if library.lib is None:
+        return
+    names = list[str]()
+    monkeypatch.setattr(library, "Library", lambda path: names.append(path.stem.removeprefix("kernels_")))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: can)
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    for name in make.FLAGS:
+        library.load(name)
+    assert names == opened
+    monkeypatch.setattr(library, "wanted", lambda: tuple(make.FLAGS))  # a mutant: every library is opened
+    library.load("avx512_vnni")
+    assert names[-1] == "avx512_vnni"
 
 
 def test_a_command_warns_on_stderr(tmp_path: Path) -> None:

@@ -1,15 +1,22 @@
 """Every op of a record has one OpKind, defined beside it: its formula, its labels, and whether it is a product."""
 
 import ast
+import importlib
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import pellucid
+from pellucid import ops
 from pellucid.ops import kinds
 from pellucid.ops.kinds import KINDS, OpKind, is_product
 from pellucid.ops.sampling import stages
+
+for module in pkgutil.walk_packages(ops.__path__, "pellucid.ops."):
+    if not module.name.split(".")[-1].startswith("kernels_"):  # libraries of kernels are no modules
+        importlib.import_module(module.name)  # a kind exists once its module is imported
 
 PACKAGE = Path(pellucid.__file__).parent
 PRODUCTS = {"linear", "experts", "attend", "attend latent", "scores", "look", "pick", "merged", "identity", "mixture", "shifted"}

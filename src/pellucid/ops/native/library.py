@@ -95,10 +95,13 @@ def described(lines: str) -> dict[str, Op]:
 
 
 def load(name: str) -> Library | None:
-    """Load the kernels for an instruction set, one of make.FLAGS. None if they are not built, or built from other sources."""
+    """Load the kernels for an instruction set, one of make.FLAGS.
+
+    None if this machine lacks the set, as loading alone may then end the process, or if they are not built, or built from other sources.
+    """
     path = HERE / f"kernels_{name}.so"
     try:
-        return Library(path) if path.exists() else None
+        return Library(path) if name in wanted() and path.exists() else None
     except OSError:
         return None
 
