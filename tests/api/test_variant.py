@@ -1,6 +1,8 @@
 """Variants: a model whose Config differs in named fields, over the same Parameters."""
 
 import inspect
+import os
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from pellucid.engine import engine
 from pellucid.errors import PellucidError, UseError
 from tiny import far, swapped
 from variant_models import NAMES, PROMPT, copies, inputs, plain
+
+FULL = bool(os.environ.get("PELLUCID_FULL"))
 
 
 @pytest.fixture(autouse=True)
@@ -108,11 +112,15 @@ RUN: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_switch_runs_or_says_why_not(name: str) -> None:
-    """Each field with each value: a variant of that Config whose forward runs, or one line. Those of RUN run, whatever the family."""
+    """Each field with each value: a variant of that Config whose forward runs, or one line. Those of RUN run, whatever the family.
+
+    A third of the other values are tried, with PELLUCID_FULL=1 all.
+    """
     model, given = plain(name), inputs(name, plain(name))
-    refused, ran = dict[str, str](), set[str]()
+    refused, ran, draw = dict[str, str](), set[str](), random.Random(name)
     for path, f in every(model.config):
-        for value in [*values(f), *([RUN[f.name](getattr(f.owner, f.name))] if f.name in RUN else [])]:
+        tried = [value for value in values(f) if FULL or draw.random() < 1 / 3]
+        for value in [*tried, *([RUN[f.name](getattr(f.owner, f.name))] if f.name in RUN else [])]:
             try:
                 out = (other := variant(model, {path: value}))(*given)
             except PellucidError as error:
@@ -125,7 +133,7 @@ def test_every_switch_runs_or_says_why_not(name: str) -> None:
             ran.add(f"{path}={value}")
         if f.name in RUN and (value := RUN[f.name](getattr(f.owner, f.name))) != getattr(f.owner, f.name):
             assert f"{path}={value}" in ran, refused[f"{path}={value}"]
-    assert len(ran) > 25 and not any("\n" in line for line in refused.values())
+    assert len(ran) > (25 if FULL else 12) and not any("\n" in line for line in refused.values())
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from training import corpus_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "README.zh.md", "CONTRIBUTING.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]
-ELSEWHERE = {"docs/python.md": "tests/api/test_python_page.py"}
+ELSEWHERE = {"docs/python.md": "tests/api/test_python_page.py", "README.zh.md": "tests/docs/test_snippets.py"}
 ELSEWHERE |= {page: "tests/docs/test_walks.py" for page in PAGES if page.startswith("docs/contributing/")}
 RUN = {"python", "sh", "toml"}
 READ = {"", "text", "js", "diff", "cpp", "json", "svelte", "ts"}  # pictures, and what other tests apply or compare
@@ -106,6 +106,18 @@ def reader_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     corpus_of(tmp_path / "corpora" / "capitals", "France", "Japan")
     pellucid.load("pellucid/capitals").save(tmp_path / "path" / "to" / "a" / "huggingface" / "folder")
     return tmp_path
+
+
+def programs(page: str) -> list[tuple[str, str, list[str]]]:
+    """Return the blocks of a page that run, without their comments."""
+    return [(block.language, block.title, commands(block.text)) for block in blocks(page) if block.language in RUN]
+
+
+def test_both_readmes_run_the_same() -> None:
+    """README.md runs, and README.zh.md has its commands and lines."""
+    own, other = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
+    assert programs(own) == programs(other) and len(programs(own)) > 3
+    assert programs(other.replace("pellucid exhibit", "pellucid exhibits")) != programs(own)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p not in ELSEWHERE])
