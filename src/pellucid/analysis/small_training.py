@@ -1,5 +1,6 @@
 """Training of small models from nothing, in memory, on shipped sentences: every model sees the same batches."""
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -32,10 +33,20 @@ def untrained(cfg: c.Config) -> Decoder:
     return model
 
 
-def train(model: Decoder, steps: int, rate: float, correction: float = 0.0, auxiliary: float = 0.0) -> tuple[TrainingRun, list[float]]:
-    """Train a model on the corpus, and return the run and each step's loss. correction, auxiliary: as in TrainSettings."""
+def training_run(model: Decoder, steps: int, rate: float, correction: float = 0.0, auxiliary: float = 0.0) -> TrainingRun:
+    """Return a model's training on the corpus, before its first step. correction, auxiliary: as in TrainSettings."""
     objective, documents = corpus()
     s = TrainSettings(SEED, steps, BATCH, rate, warmup=5, correction=correction, auxiliary=auxiliary)
-    run = TrainingRun(model, objective, list(documents), s, Path())
+    return TrainingRun(model, objective, list(documents), s, Path())
+
+
+def numbers_of(run: TrainingRun) -> Iterator[list[int]]:
+    """Yield the numbers of each step's documents, from the first step to the last."""
+    return islice(batches(run.documents, run.s), run.s.steps)
+
+
+def train(model: Decoder, steps: int, rate: float, correction: float = 0.0, auxiliary: float = 0.0) -> tuple[TrainingRun, list[float]]:
+    """Train a model on the corpus, and return the run and each step's loss. correction, auxiliary: as in TrainSettings."""
+    run = training_run(model, steps, rate, correction, auxiliary)
     with torch.enable_grad():
-        return run, [run.one(numbers)["loss"] for numbers in islice(batches(run.documents, s), steps)]
+        return run, [run.one(numbers)["loss"] for numbers in numbers_of(run)]

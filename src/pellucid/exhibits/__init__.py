@@ -16,7 +16,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "cache": ("kinds", "latent", "conversation"),
     "experts": ("routing", "balance"),
     "output": ("softmax", "steps", "forcing"),
-    "learning": ("adapter", "depth"),
+    "learning": ("learning", "adapter", "depth"),
     "tables": ("sizes", "memory", "timeline", "reasoning", "code", "glossary", "errata"),
 }
 

@@ -1,0 +1,194 @@
+"""A small model's training from nothing, watched: what a step moves and by how much, a word's way, and why one weight moved."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.analysis.deep_or_wide import config_of
+from pellucid.analysis.rows import plane_of
+from pellucid.analysis.small_training import corpus, numbers_of, training_run, untrained
+from pellucid.batch.step import Step
+from pellucid.training.loop import TrainingRun
+from pellucid.training.why import Why, why_moved
+from pellucid.watching.watch import watch
+
+BLOCKS, WIDTH, NEURONS, RATE = 2, 48, 96, 5e-3
+WATCHED = 8  # steps of a training
+WEIGHT = "layers.1.ffn.down.weight"
+ROUNDING = 1e-5  # of the sum of a gradient's parts without their signs, in float32
+
+
+@dataclass(frozen=True)
+class WatchedStep:
+    """One step. gradients: {part: the size of its gradient}.  changes: {part: the size of its change over the size of its weights}."""
+
+    step: int
+    gradients: Mapping[str, float]
+    changes: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class WatchedTraining:
+    """A training. losses: of each step.  steps: those that were watched.
+
+    texts: (steps so far, what the model writes after the prompt).  rows: of one word in the table, at the first weights and after each
+    watched step [N D].  table: after the last step [V D].  patterns: of the prompt, with the first weights and the last [L H T T].
+    hashes: of all weights at first, after a forward, and after the last step.  why: of one cell in the last step.
+    """
+
+    losses: Sequence[float]
+    steps: Sequence[WatchedStep]
+    texts: Sequence[tuple[int, str]]
+    rows: Tensor
+    table: Tensor
+    patterns: tuple[Tensor, Tensor]
+    parameters: tuple[int, int]
+    hashes: tuple[str, str, str]
+    why: Why
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all weights."""
+        return self.parameters[1] * self.table.element_size()
+
+
+def part_of(path: str) -> str:
+    """Return the part of the model that a parameter belongs to: the table, a block, the last norm."""
+    return ".".join(path.split(".")[:2]) if path.startswith("layers.") else path.split(".")[0]
+
+
+def sizes(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the length of all numbers of each part together. tensors: {path: tensor}."""
+    squares: dict[str, float] = {}
+    for path, x in tensors.items():
+        squares[part_of(path)] = squares.get(part_of(path), 0.0) + float(x.double().square().sum())
+    return {part: square**0.5 for part, square in squares.items()}
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of every parameter."""
+    return {path: p.detach().clone() for path, p in model.named_parameters()}
+
+
+def weights_hash(model: nn.Module) -> str:
+    """Return the first figures of the SHA-256 of every weight's bytes."""
+    made = hashlib.sha256()
+    for p in model.parameters():
+        made.update(p.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    return made.hexdigest()[:16]
+
+
+def patterns_of(model: nn.Module, prompt: str) -> Tensor:
+    """Return the attention pattern of every block for a prompt [L H T T]."""
+    tokens = torch.tensor([corpus()[0].tokenizer.encode(prompt).ids])
+    with torch.no_grad(), watch(model, only="*.attn.pattern") as seen:
+        model(tokens, Step.plain(tokens))
+    return torch.stack([s.value[0].detach().clone() for s in seen])
+
+
+def watched_step(run: TrainingRun, numbers: list[int]) -> tuple[WatchedStep, float]:
+    """Take one step of a training, and return what it moved, and its loss."""
+    before = weights_of(run.model)
+    loss: float = run.one(numbers)["loss"]
+    gradients = {path: p.grad for path, p in run.model.named_parameters() if p.grad is not None}
+    moved = {path: p.detach() - before[path] for path, p in run.model.named_parameters()}
+    of = sizes(before)
+    return WatchedStep(run.step, sizes(gradients), {part: size / of[part] for part, size in sizes(moved).items()}), loss
+
+
+@cache
+def watched_training(steps: int, prompt: str, word: str, rate: float = RATE) -> WatchedTraining:
+    """Train for `steps` steps, every eighth part of them watched. word: one token of the tokenizer, such as " capital"."""
+    objective = corpus()[0]
+    (id,) = objective.tokenizer.encode(word).ids
+    model = untrained(config_of(objective.tokenizer.get_vocab_size(), BLOCKS, WIDTH, NEURONS))
+    run = training_run(model, steps, rate)
+    counted, first, pattern, text = count(model), weights_hash(model), patterns_of(model, prompt), written(run, prompt)
+    used, table = weights_hash(model), model.get_parameter("embed.weight")
+    rows, texts, losses, watched = [table[id].detach().clone()], [(0, text)], list[float](), list[WatchedStep]()
+    why: Why | None = None
+    with torch.enable_grad():
+        for numbers in numbers_of(run):
+            if run.step + 1 == steps:
+                why = why_moved(run, numbers, WEIGHT, busiest(run))
+            if (run.step + 1) % (steps // WATCHED):
+                losses.append(run.one(numbers)["loss"])
+                continue
+            one, loss = watched_step(run, numbers)
+            losses.append(loss)
+            watched.append(one)
+            rows.append(table[id].detach().clone())
+            texts.append((run.step, written(run, prompt)))
+    assert why is not None
+    patterns = pattern, patterns_of(model, prompt)
+    hashes = first, used, weights_hash(model)
+    return WatchedTraining(losses, watched, texts, torch.stack(rows), table.detach(), patterns, (counted, count(model)), hashes, why)
+
+
+def count(model: nn.Module) -> int:
+    """Return the number of parameters."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def written(run: TrainingRun, prompt: str) -> str:
+    """Return what the model writes after a prompt, always its likeliest token."""
+    return run.objective.complete(run.model)([prompt])[0]
+
+
+def busiest(run: TrainingRun) -> tuple[int, int]:
+    """Return the cell of WEIGHT with the largest momentum."""
+    momentum = run.optimizer.state[run.model.get_parameter(WEIGHT)]["exp_avg"].abs()
+    row, column = divmod(int(momentum.argmax()), momentum.shape[1])
+    return row, column
+
+
+def most_changed(a: Tensor, b: Tensor) -> tuple[int, int]:
+    """Return the block and the head whose pattern differs most between a and b [L H T T]."""
+    gaps = (a - b).abs().sum((-2, -1))
+    block, head = divmod(int(gaps.argmax()), gaps.shape[1])
+    return block, head
+
+
+def on_plane(rows: Tensor, table: Tensor) -> tuple[list[list[float]], int]:
+    """Return rows [N D] on the first two directions of a table [V D], and the share of the table's variance there in percent."""
+    mean = table.double().mean(0)
+    _, _, directions = torch.linalg.svd(table.double() - mean, full_matrices=False)
+    places: list[list[float]] = ((rows.double() - mean) @ directions[:2].T).tolist()
+    return places, plane_of(table.double())[1]
+
+
+def text_before(run_ids: Sequence[int], position: int) -> str:
+    """Return the text of a document's ids up to a position."""
+    text: str = corpus()[0].tokenizer.decode(list(run_ids[: position + 1]))
+    return text
+
+
+def contributions(why: Why, shown: int) -> tuple[list[tuple[str, str, float, float, float]], float]:
+    """Return the largest parts of a gradient, each as token, text so far, x, δ and x · δ; and the sum of all others."""
+    objective, documents = corpus()
+    rows = []
+    for pull in why.tokens[:shown]:
+        ids = documents[pull.document].target
+        piece = objective.tokenizer.decode([pull.id])
+        rows.append((piece, text_before(ids, pull.position - 1), sum(pull.x), sum(pull.delta), pull.product))
+    return rows, sum(pull.product for pull in why.tokens[shown:])
+
+
+def fell(losses: Sequence[float]) -> bool:
+    """Return True if the last loss is less than three quarters of the first."""
+    return losses[-1] < 0.75 * losses[0]
+
+
+def adds_up(why: Why) -> bool:
+    """Return True if the parts of a gradient add up to autograd's, but for rounding."""
+    return abs(why.rest) <= ROUNDING * sum(abs(pull.product) for pull in why.tokens)
+
+
+def pieces_of(prompt: str) -> list[str]:
+    """Return the text of each token of a prompt."""
+    tokenizer = corpus()[0].tokenizer
+    return [tokenizer.decode([id]) for id in tokenizer.encode(prompt).ids]

@@ -1,0 +1,94 @@
+"""A watched training is the training; its sizes, its way and its sum are those of the weights."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pellucid.analysis import watched_steps
+from pellucid.analysis.deep_or_wide import config_of
+from pellucid.analysis.small_training import corpus, train, untrained
+from pellucid.analysis.watched_steps import (
+    BLOCKS,
+    NEURONS,
+    RATE,
+    WATCHED,
+    WIDTH,
+    WatchedTraining,
+    adds_up,
+    on_plane,
+    part_of,
+    watched_training,
+)
+from pellucid.training.loop import TrainingRun
+from tiny import swapped
+
+PROMPT, STEPS = "The capital of France is", 16
+
+
+@pytest.fixture(scope="module")
+def run() -> WatchedTraining:
+    return watched_training(STEPS, PROMPT, " capital")
+
+
+def plain() -> tuple[TrainingRun, list[float]]:
+    """Return the same training, unwatched."""
+    return train(untrained(config_of(corpus()[0].tokenizer.get_vocab_size(), BLOCKS, WIDTH, NEURONS)), STEPS, RATE)
+
+
+def test_to_watch_changes_no_bit(run: WatchedTraining) -> None:
+    own, losses = plain()
+    assert run.losses == losses and run.hashes[2] == watched_steps.weights_hash(own.model)
+    (id,) = corpus()[0].tokenizer.encode(" capital").ids
+    table = own.model.get_parameter("embed.weight").detach()
+    assert torch.equal(run.table, table) and torch.equal(run.rows[-1], table[id]) and len(run.rows) == WATCHED + 1
+    assert run.parameters == (sum(p.numel() for p in own.model.parameters()),) * 2 and run.size == 4 * run.parameters[0]
+
+
+def test_a_look_that_changes_a_weight_is_seen(run: WatchedTraining) -> None:
+    """The mutant: what the model writes on the way is written by a model that was changed for it."""
+    right = watched_steps.written
+
+    def changing(own: TrainingRun, prompt: str) -> str:
+        with torch.no_grad():
+            own.model.get_parameter("norm.weight").mul_(1.01)
+        return right(own, prompt)
+
+    with swapped(watched_steps, "written", changing):
+        other = watched_training.__wrapped__(STEPS, PROMPT, " capital")
+    assert other.hashes[2] != run.hashes[2] and other.hashes[0] != other.hashes[1]
+
+
+def test_sizes_by_hand(run: WatchedTraining) -> None:
+    """The last step again, from the weights before it."""
+    own, _ = plain()
+    before = watched_steps.weights_of(own.model)
+    one, _ = watched_steps.watched_step(own, list(range(16)))
+    after = watched_steps.weights_of(own.model)
+    for part, share in one.changes.items():
+        names = [path for path in before if part_of(path) == part]
+        moved = torch.cat([(after[path] - before[path]).flatten() for path in names]).double()
+        assert share == pytest.approx(float(moved.norm() / torch.cat([before[path].flatten() for path in names]).double().norm()))
+    assert set(one.changes) == set(one.gradients) == {"embed", "layers.0", "layers.1", "norm"}
+    assert [s.step for s in run.steps] == list(range(2, STEPS + 1, STEPS // WATCHED))
+
+
+def test_the_parts_of_a_gradient(run: WatchedTraining) -> None:
+    assert adds_up(run.why) and len(run.why.uses) == 1
+    use = run.why.uses[0]
+    short = replace(run.why, uses=[replace(use, x=use.x * (use.product.abs() < use.product.abs().max())[:, None])])
+    assert not adds_up(short)
+    shown, others = watched_steps.contributions(run.why, 3)
+    assert sum(row[4] for row in shown) + others == pytest.approx(run.why.gradient, abs=1e-6)
+    for piece, before, x, delta, product in shown:
+        assert product == pytest.approx(x * delta) and isinstance(piece, str) and isinstance(before, str)
+
+
+def test_a_way_on_the_plane(run: WatchedTraining) -> None:
+    places, share = on_plane(run.rows, run.table)
+    table = run.table.double()
+    centred = table - table.mean(0)
+    values, directions = torch.linalg.eigh(centred.T @ centred)
+    first = (run.rows.double() - table.mean(0)) @ directions[:, -1]
+    assert [abs(x) for x, _ in places] == pytest.approx(first.abs().tolist())
+    assert share == round(100 * float(values[-2:].sum() / values.sum()))
