@@ -24,7 +24,7 @@ ROUNDING = 1e-5  # of the sum of a gradient's parts without their signs, in floa
 
 @dataclass(frozen=True)
 class WatchedStep:
-    """One step. gradients: {part: the size of its gradient}.  changes: {part: the size of its change over the size of its weights}."""
+    """One step. gradients: {part: the size of its gradient}.  changes: {part: the size of its change in percent of its weights' size}."""
 
     step: int
     gradients: Mapping[str, float]
@@ -97,7 +97,7 @@ def watched_step(run: TrainingRun, numbers: list[int]) -> tuple[WatchedStep, flo
     gradients = {path: p.grad for path, p in run.model.named_parameters() if p.grad is not None}
     moved = {path: p.detach() - before[path] for path, p in run.model.named_parameters()}
     of = sizes(before)
-    return WatchedStep(run.step, sizes(gradients), {part: size / of[part] for part, size in sizes(moved).items()}), loss
+    return WatchedStep(run.step, sizes(gradients), {part: 100 * size / of[part] for part, size in sizes(moved).items()}), loss
 
 
 @cache
@@ -168,14 +168,18 @@ def text_before(run_ids: Sequence[int], position: int) -> str:
 
 
 def contributions(why: Why, shown: int) -> tuple[list[tuple[str, str, float, float, float]], float]:
-    """Return the largest parts of a gradient, each as token, text so far, x, δ and x · δ; and the sum of all others."""
+    """Return the largest parts of a gradient, each as token, text so far, x, δ and x · δ, and the sum of all others, δ in thousandths."""
     objective, documents = corpus()
     rows = []
     for pull in why.tokens[:shown]:
         ids = documents[pull.document].target
         piece = objective.tokenizer.decode([pull.id])
-        rows.append((piece, text_before(ids, pull.position - 1), sum(pull.x), sum(pull.delta), pull.product))
-    return rows, sum(pull.product for pull in why.tokens[shown:])
+        rows.append((piece, text_before(ids, pull.position - 1), sum(pull.x), thousandths(sum(pull.delta)), thousandths(pull.product)))
+    return rows, thousandths(sum(pull.product for pull in why.tokens[shown:]))
+
+
+def thousandths(x: float) -> float:
+    return 1000 * x
 
 
 def fell(losses: Sequence[float]) -> bool:

@@ -12,6 +12,7 @@ from pellucid.analysis.watched_steps import (
     most_changed,
     on_plane,
     pieces_of,
+    thousandths,
     watched_training,
 )
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
@@ -57,7 +58,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("forward", first == used != last, first=first, last=last)
     before, after = run.parameters
     yield e.claim("count", before == after, count=after, size=run.size)
-    yield e.claim("sum", adds_up(run.why), sum=run.why.total(), gradient=run.why.gradient)
+    yield e.claim("sum", adds_up(run.why), sum=thousandths(run.why.total()), gradient=thousandths(run.why.gradient))
 
 
 EXHIBIT = Exhibit(
