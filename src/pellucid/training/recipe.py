@@ -48,6 +48,7 @@ class TrainSettings:
     micro: int | None = None
     spread: float = 0.02  # standard deviation of the first weights
     save_every: int = 1000
+    keep: int | None = 2  # of the newest states; None, "all" in a recipe, keeps every one
     log_every: int = 50
 
 
@@ -65,10 +66,11 @@ Table = TypeVar("Table", TrainSettings, EvalSettings)
 class Recipe:
     """A recipe. model: fields of a Hugging Face config.json.  data, tokenizer: of the corpus, or of texts.
 
-    objective: what is trained, one of `objectives.OBJECTIVES`.
+    objective: what is trained, one of `objectives.OBJECTIVES`.  root: the folder that its files are relative to.
     """
 
     path: Path
+    root: Path
     name: str
     model: dict[str, Any]
     tokenizer: dict[str, Any]
@@ -78,8 +80,12 @@ class Recipe:
     evaluate: EvalSettings | None = None
 
 
-def read_recipe(path: Path) -> Recipe:
-    """Read and check a recipe. data.folder: a corpus that ships, "pellucid/capitals", or a folder relative to the recipe."""
+def read_recipe(path: Path, root: Path | None = None) -> Recipe:
+    """Read and check a recipe. data.folder: a corpus that ships, "pellucid/capitals", or a folder relative to the recipe.
+
+    root: the folder that its files are relative to, if the recipe is a copy.
+    """
+    root = root or path.parent
     raw = read_whole(path, RECIPE_BYTES, TrainError)
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
@@ -94,11 +100,11 @@ def read_recipe(path: Path) -> Recipe:
     objective = tables.get("objective", "causal")
     if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(OBJECTIVES))
-    data = data_of(path, tables["data"], objective)
+    data = data_of(path, root, tables["data"], objective)
     check_tokenizer(path, tables["tokenizer"], isinstance(data, Texts))
     train = train_settings(path, tables["train"])
     evaluate = settings(path, "eval", EvalSettings, tables["eval"]) if "eval" in tables else None
-    return Recipe(path, tables["name"], tables["model"], tables["tokenizer"], data, objective, train, evaluate)
+    return Recipe(path, root, tables["name"], tables["model"], tables["tokenizer"], data, objective, train, evaluate)
 
 
 def check_tokenizer(path: Path, given: dict[str, Any], of_texts: bool) -> None:
@@ -115,7 +121,7 @@ def check_tokenizer(path: Path, given: dict[str, Any], of_texts: bool) -> None:
             raise TrainError("recipe.field", path=path, field=f"tokenizer.{field}", found=repr(number), allowed=f"int >= {least}")
 
 
-def texts_of(path: Path, given: dict[str, Any], objective: str) -> Texts:
+def texts_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Texts:
     """Return the [data] table of a recipe of texts, checked. Its files are looked for when the data is prepared."""
     known(path, "data.", given, {f.name for f in fields(Texts)} - {"root"})
     if objective != "causal":
@@ -131,19 +137,19 @@ def texts_of(path: Path, given: dict[str, Any], objective: str) -> Texts:
     for field, (sound, allowed) in right.items():
         if not sound:
             raise TrainError("recipe.field", path=path, field=f"data.{field}", found=repr(given[field]), allowed=allowed)
-    return Texts(path.parent, **{**given, "files": tuple(files)})
+    return Texts(root, **{**given, "files": tuple(files)})
 
 
-def data_of(path: Path, given: dict[str, Any], objective: str) -> Data:
+def data_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Data:
     """Return the data that the [data] table names: texts, a folder of facts, or one of words to invent facts from, with its numbers."""
     if "files" in given:
-        return texts_of(path, given, objective)
+        return texts_of(path, root, given, objective)
     name = given.get("folder")
     if not isinstance(name, str):
         raise TrainError("recipe.field", path=path, field="data.folder", found=repr(name), allowed="str")
     if name.startswith("pellucid/") and name not in corpora():
         raise TrainError("recipe.field", path=path, field="data.folder", found=repr(name), allowed=", ".join(corpora()))
-    folder = corpora().get(name, path.parent / name)
+    folder = corpora().get(name, root / name)
     if not (folder / WORDS).exists():
         known(path, "data.", given, {"folder"})
         return folder
@@ -185,6 +191,10 @@ def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -
 
 def train_settings(path: Path, given: dict[str, Any]) -> TrainSettings:
     """Return the [train] table, checked."""
+    if "keep" in given and given["keep"] != "all" and (type(given["keep"]) is not int or given["keep"] < 1):
+        raise TrainError("recipe.field", path=path, field="train.keep", found=repr(given["keep"]), allowed='int > 0, "all"')
+    if given.get("keep") == "all":
+        given = given | {"keep": None}
     s = settings(path, "train", TrainSettings, given)
     if s.micro is not None and s.batch % s.micro:
         raise TrainError(
