@@ -15,13 +15,13 @@ import pellucid
 from pellucid.checkpoint.fill import targets
 from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
 from pellucid.errors import TrainError
-from pellucid.training import loop, pipeline, replay, run_recipe
+from pellucid.training import loop, replay, run_recipe
 from pellucid.training.objectives import Document
 from pellucid.training.saves import FILES, digest, read_state
 from test_recipe import written
 from text_runs import recipe_of
 from tiny import swapped
-from training import corpus_of, silent
+from training import corpus_of, silent, unmeasured
 
 STEPS = 20
 DEEPSEEK = """name = "deep"
@@ -68,9 +68,8 @@ keep = "all"
 
 
 @pytest.fixture(autouse=True, scope="module")
-def unmeasured() -> Iterator[None]:
-    """No model is measured and written at the end of a run, which takes longer than its steps."""
-    with swapped(pipeline, "finish", lambda recipe, folder, *rest: folder):
+def quick() -> Iterator[None]:
+    with unmeasured():
         yield
 
 

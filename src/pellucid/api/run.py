@@ -6,12 +6,14 @@ run.replay(137)["layers.0.attn.pattern"].grad
 
 import copy
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pellucid.api.model import Model
+from pellucid.errors import TokenizerError
 from pellucid.notebook import checked
-from pellucid.tokenizer.tokenizer import load_tokenizer
+from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from pellucid.training import run_recipe
 from pellucid.training.recorded_step import RecordedStep
 from pellucid.training.replay import Replay
@@ -26,6 +28,18 @@ class Run(Replay):
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {len(self.log)} of {self.recipe.train.steps} steps, states {self.states})"
 
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The run's tokenizer."""
+        return load_tokenizer(self.folder, self.built[0].model.config.vocab)
+
+    def piece(self, id: int) -> str | None:
+        """Return the text of a token's piece. None if no piece has this id."""
+        try:
+            return None if self.tokenizer is None or id < 0 else self.tokenizer.pieces([id])[0].text
+        except TokenizerError:
+            return None
+
     @checked
     def model(self, step: int | None = None) -> Model:
         """Return the model after a step, 0 for its first weights; by default after the last one that was logged.
@@ -36,7 +50,7 @@ class Run(Replay):
         run, (_, family, hf) = self.to(step), self.built
         module = copy.deepcopy(run.model).eval()
         fields = {"architectures": [family.architecture], **hf, "dtype": "float32"}
-        return Model(f"{self.recipe.name} at step {step}", module, family, fields, load_tokenizer(self.folder, module.config.vocab))
+        return Model(f"{self.recipe.name} at step {step}", module, family, fields, self.tokenizer)
 
     @checked
     def replay(self, step: int, only: str | Iterable[str] = "*", gradients: bool = True) -> RecordedStep:

@@ -178,16 +178,17 @@ class TrainingRun:
         progress: Callable[[dict[str, Any]], None],
         stopped: Callable[[], bool] = lambda: False,
         on: Callable[[dict[str, Any]], None] = lambda entry: None,
+        take: Callable[[list[int]], dict[str, Any]] | None = None,
     ) -> bool:
         """Train to the last step. Return True there, False if `stopped()` said to stop, with the state saved.
 
-        on: called with each log entry.
+        on: called with each log entry.  take: takes a step on these documents and returns its entry, by default `one`.
         """
         steps = feed(self.documents, self.s, self.step)
         self.model.train()
         started, before = time.monotonic(), self.tokens
         while self.step < self.s.steps:
-            entry = self.one(next(steps))
+            entry = (take or self.one)(next(steps))
             if self.held_out is not None and (self.step % self.held_out.every == 0 or self.step == self.s.steps):
                 entry["held_out"] = self.held_out.loss(self.model)
             self.log(entry)

@@ -32,6 +32,7 @@ from pellucid.training.text_card import score_of_texts, text_card
 from pellucid.training.text_objective import CausalText
 from pellucid.training.text_rows import TrainingRows
 from pellucid.training.texts import Texts
+from pellucid.training.watched import StepRecorder
 
 LOCK, DATA = "lock", "data"
 Progress = Callable[[dict[str, Any]], None]
@@ -77,8 +78,9 @@ def run_recipe(
         for warning in run.resume(restart, inexact) if resume else ():
             progress({"warning": warning})
         with stop.at_a_step():
+            recorder = None if recipe.watch is None else StepRecorder(run, recipe, recipe.watch)
             write_run(folder, recipe, objective.tokenizer, run.identity, run.step)
-            run.train(progress, lambda: stop.received, on)
+            run.train(progress, lambda: stop.received, on, None if recorder is None else recorder.take)
         try:
             if not stop.received:
                 return finish(recipe, folder / "model", family, hf, model, objective, progress)

@@ -18,7 +18,8 @@ NUMBERS = {"texts": 1, "facts": 2, "copies": 0, "length": 2}
 """The least of each number that a corpus of invented facts needs in [data]."""
 CHOICES = {"pack": ("documents", "stream", "none"), "long": ("split", "drop", "cut", "refuse")}
 LONGEST_ROW = 1 << 20
-TABLES = {"name": str, "model": dict, "tokenizer": dict, "data": dict, "train": dict, "eval": dict}
+TABLES = {"name": str, "model": dict, "tokenizer": dict, "data": dict, "train": dict, "eval": dict, "watch": dict}
+OPTIONAL = {"eval", "watch"}
 FROM_ZERO = {"seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
 BELOW_ONE = {"beta1", "beta2", "smoothing"}
 
@@ -59,6 +60,21 @@ class EvalSettings:
     every: int
 
 
+@dataclass(frozen=True)
+class WatchSettings:
+    """The [watch] table of a recipe: the steps to record. every: each step of this distance.  first: and the first ones.
+
+    tensors: paths with `*`.  gradients: theirs too.  tokens: whose embedding is kept.  prompts: texts to run after each recorded step.
+    """
+
+    every: int | None = None
+    first: int = 0
+    tensors: tuple[str, ...] = ()
+    gradients: bool = True
+    tokens: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()
+
+
 Table = TypeVar("Table", TrainSettings, EvalSettings)
 
 
@@ -78,6 +94,7 @@ class Recipe:
     objective: str
     train: TrainSettings
     evaluate: EvalSettings | None = None
+    watch: WatchSettings | None = None
 
 
 def read_recipe(path: Path, root: Path | None = None) -> Recipe:
@@ -93,7 +110,7 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
         raise TrainError("recipe.toml", path=path, reason=fault) from None
     known(path, "", tables, {"objective", *TABLES})
     for field, kind in TABLES.items():
-        if (field in tables or field != "eval") and not isinstance(tables.get(field), kind):
+        if (field in tables or field not in OPTIONAL) and not isinstance(tables.get(field), kind):
             raise TrainError("recipe.field", path=path, field=field, found=repr(tables.get(field)), allowed=kind.__name__)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", tables["name"]):  # it names the run's folder
         raise TrainError("recipe.field", path=path, field="name", found=repr(tables["name"]), allowed="A-Z a-z 0-9 . _ -")
@@ -104,7 +121,8 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
     check_tokenizer(path, tables["tokenizer"], isinstance(data, Texts))
     train = train_settings(path, tables["train"])
     evaluate = settings(path, "eval", EvalSettings, tables["eval"]) if "eval" in tables else None
-    return Recipe(path, root, tables["name"], tables["model"], tables["tokenizer"], data, objective, train, evaluate)
+    watch = watch_settings(path, tables["watch"]) if "watch" in tables else None
+    return Recipe(path, root, tables["name"], tables["model"], tables["tokenizer"], data, objective, train, evaluate, watch)
 
 
 def check_tokenizer(path: Path, given: dict[str, Any], of_texts: bool) -> None:
@@ -187,6 +205,23 @@ def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -
             bound = f"{about} {'>=' if name in FROM_ZERO | BELOW_ONE else '>'} 0" + (", < 1" if name in BELOW_ONE else "")
             raise TrainError("recipe.field", path=path, field=f"{table}.{name}", found=repr(value), allowed=bound)
     return kind(**given)
+
+
+def watch_settings(path: Path, given: dict[str, Any]) -> WatchSettings:
+    """Return the [watch] table, checked."""
+    known(path, "watch.", given, {f.name for f in fields(WatchSettings)})
+    if not {"every", "first"} & given.keys():
+        raise TrainError("recipe.one", path=path, fields="watch.every, watch.first")
+    for name, value in given.items():
+        if name in ("every", "first"):
+            sound, allowed = type(value) is int and 0 < value < 2**63, "int > 0"
+        elif name == "gradients":
+            sound, allowed = isinstance(value, bool), "true, false"
+        else:
+            sound, allowed = isinstance(value, list) and all(isinstance(x, str) and x for x in value), '["...", ...]'
+        if not sound:
+            raise TrainError("recipe.field", path=path, field=f"watch.{name}", found=repr(value), allowed=allowed)
+    return WatchSettings(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 def train_settings(path: Path, given: dict[str, Any]) -> TrainSettings:

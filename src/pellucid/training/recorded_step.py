@@ -4,18 +4,22 @@ A recorded step is the step: watching changes no bit of it.
 """
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pellucid.tracing import Trace, watch
+from pellucid.batch.step import Step
+from pellucid.tracing import Trace, Writer, fed, watch
 from pellucid.training.loop import TrainingRun
+from pellucid.training.objectives import Batch
+from pellucid.watching.watch import Records
 
 
-@dataclass(frozen=True)
-class ParameterStep:
+class ParameterStep(NamedTuple):
     """A step's effect on one parameter. norm: before the step.  gradient: its norm, before all were clipped.  update: norm of the change.
 
     ratio: update / norm, None where the norm is 0.  angle: in degrees, to the change by the last recorded step; None without one, or
@@ -34,7 +38,7 @@ class RecordedStep(Trace):
     """The records of one step of training; a step of the trace is a forward of the training step, one for each micro-batch.
 
     number: the training step, from 1.  entry: its log entry.  documents: the numbers of each forward's documents.  parameters: what the
-    step did to each, by path.  updates: the change of each.
+    step did to each, by path.  updates: the change of each.  tokens: the embedding's row of each, prompts: their traces, both after it.
     """
 
     number: int = 0
@@ -42,9 +46,19 @@ class RecordedStep(Trace):
     documents: list[list[int]] = field(default_factory=list)
     parameters: dict[str, ParameterStep] = field(default_factory=dict)
     updates: dict[str, Tensor] = field(default_factory=dict)
+    tokens: dict[str, Tensor] = field(default_factory=dict)
+    prompts: list[Trace] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"RecordedStep({self.model!r}, {self.number}, {len(self.seen)} tensors, {len(self.parameters)} parameters)"
+
+    def save(self, folder: str | Path) -> None:
+        """Write the records, with gradients and the ids of each forward, as a trace into a folder of its own."""
+        writer = Writer(folder, model=self.model)
+        writer.fed = lambda: self.fed.get(writer.step, [])
+        for s in self.seen:
+            writer(s)
+        writer.close()
 
 
 def record_step(
@@ -60,7 +74,7 @@ def record_step(
     last: the updates of the step that was recorded before, for the angles.
     """
     parts = run.parts(numbers)
-    with watch(run.model, only=only, grad=gradients) as seen:
+    with watch(run.model, only=only, grad=gradients) if only else nullcontext(Records()) as seen:
         differentiated = run.backward(numbers)
     for s in seen:
         s.value = s.value.detach()
@@ -74,9 +88,16 @@ def record_step(
         for path, update in updates.items()
     }
     recorded = RecordedStep(name, seen=seen.seen, aliases=seen.aliases)
+    recorded.fed = {i: given(batch) for i, batch in enumerate(run.batches(numbers))}
     recorded.number, recorded.entry, recorded.documents = run.step, entry, parts
     recorded.parameters, recorded.updates = parameters, updates
     return recorded
+
+
+def given(batch: Batch) -> list[dict[str, Any]]:
+    """Return the ids of a batch as JSON, an entry for each of its texts."""
+    tensors, steps = (tuple(x for x in batch.inputs if isinstance(x, kind)) for kind in (Tensor, Step))
+    return fed(tensors, steps)
 
 
 def parameter_step(before: Tensor, gradient: float, update: Tensor, last: Tensor | None) -> ParameterStep:

@@ -19,10 +19,12 @@ from pellucid.checkpoint.fill import targets
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.errors import TrainError
 from pellucid.families.family import Family
+from pellucid.messages import say
+from pellucid.nn.transformer import Decoder
 from pellucid.training.balance import Balance
 from pellucid.training.identity import require
 from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, feed, losses
-from pellucid.training.objectives import OBJECTIVES, Objective
+from pellucid.training.objectives import OBJECTIVES, Masked, Objective
 from pellucid.training.pipeline import DATA, examples, fresh
 from pellucid.training.recipe import Recipe, read_recipe
 from pellucid.training.recorded_step import RecordedStep, record_step
@@ -30,7 +32,9 @@ from pellucid.training.run_folder import RECIPE, RUN, TOKENIZER, RunFile, read_r
 from pellucid.training.saves import check_state, states
 from pellucid.training.shards import load_tokenizer, read_index, read_shards
 from pellucid.training.text_objective import CausalText
+from pellucid.training.text_rows import TrainingRows
 from pellucid.training.texts import Texts
+from pellucid.training.watched import WatchedSteps
 from pellucid.training.why import Why, why_moved
 
 COMPARED = ("documents", "loss", "gradient")  # fields of a log line, in the order in which a step computes them
@@ -63,6 +67,11 @@ class Replay:
     def states(self) -> list[int]:
         """The steps whose states are kept."""
         return [int(path.name) for path in states(self.folder / "saves")]
+
+    @property
+    def watched(self) -> WatchedSteps:
+        """The steps that were recorded while the run trained, by their numbers."""
+        return WatchedSteps(self.folder)
 
     @cached_property
     def objective(self) -> Objective:
@@ -128,6 +137,21 @@ class Replay:
             while run.step < step:
                 compare(run.one(next(steps)), log)
         return run
+
+    def text(self, number: int) -> str:
+        """Return the text of a training document; a source and its target with an arrow between."""
+        objective = self.objective
+        kept = isinstance(objective, Masked)  # whose blanks are tokens of the vocabulary
+        parts = [objective.tokenizer.decode(ids, skip_special_tokens=not kept) for ids in self.built[0].documents[number] if ids]
+        return (" → " if objective.kind is not Decoder else "").join(parts)
+
+    def source(self, number: int) -> str:
+        """Return where a training document comes from: its file and its place there, or its number among the facts."""
+        documents = self.built[0].documents
+        if not isinstance(documents, TrainingRows):
+            return say("why.fact", number=number)
+        name, place = documents.source(number)
+        return say("why.text", name=name, number=place + 1)
 
     def numbers(self, step: int) -> list[int]:
         """Return the numbers of a step's documents."""
