@@ -68,7 +68,7 @@ def files(root: Path) -> dict[Path, str]:
 def command_schema(command: str, *documents: type) -> dict[str, Any]:
     """Return the schema of what a command prints with --json: one of these documents."""
     references = [{"$ref": f"#/$defs/{document.__name__}"} for document in documents]
-    either: dict[str, Any] = references[0] if len(references) == 1 else {"anyOf": references}  # type: ignore[assignment]
+    either: dict[str, Any] = references[0] if len(references) == 1 else {"anyOf": references}
     return {"$schema": DIALECT, "title": f"pellucid {command} --json", **either, "$defs": definitions(*documents)}
 
 

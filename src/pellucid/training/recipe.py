@@ -221,7 +221,8 @@ def watch_settings(path: Path, given: dict[str, Any]) -> WatchSettings:
             sound, allowed = isinstance(value, list) and all(isinstance(x, str) and x for x in value), '["...", ...]'
         if not sound:
             raise TrainError("recipe.field", path=path, field=f"watch.{name}", found=repr(value), allowed=allowed)
-    return WatchSettings(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return WatchSettings(**values)
 
 
 def train_settings(path: Path, given: dict[str, Any]) -> TrainSettings:

@@ -96,8 +96,7 @@ def record_step(
 
 def given(batch: Batch) -> list[dict[str, Any]]:
     """Return the ids of a batch as JSON, an entry for each of its texts."""
-    tensors, steps = (tuple(x for x in batch.inputs if isinstance(x, kind)) for kind in (Tensor, Step))
-    return fed(tensors, steps)
+    return fed(tuple(x for x in batch.inputs if isinstance(x, Tensor)), tuple(x for x in batch.inputs if isinstance(x, Step)))
 
 
 def parameter_step(before: Tensor, gradient: float, update: Tensor, last: Tensor | None) -> ParameterStep:
