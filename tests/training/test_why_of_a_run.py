@@ -35,7 +35,7 @@ def test_tokens_add_up_and_the_weight_moves(finished: Path) -> None:
     for path, cell in CELLS.items():
         one = run.why(path, cell, 5)
         assert one.move is not None
-        moved = float((run.model(5).module.get_parameter(path) - run.model(4).module.get_parameter(path))[cell])
+        moved = float((run.model(5).module.get_parameter(path) - run.model(4).module.get_parameter(path)).detach()[cell])
         assert abs(one.rest) < 1e-4 * max(abs(token.product) for token in one.tokens)
         assert one.move.total() == pytest.approx(moved, rel=1e-3, abs=1e-7)
         with swapped(why, "adamw_move", lambda *given, **how: moves(*given[:2], 0.0, *given[3:], **how)):

@@ -267,8 +267,7 @@ class TrainingRun:
     def save(self) -> None:
         """Save everything that the next step depends on, with the log so far."""
         sync(self.folder / "log.jsonl")
-        state = self.optimizer.state
-        moments = {f"{path}:{k}": v for path, p in self.model.named_parameters() for k, v in state[p].items()}
+        moments = moments_of(self)
         weights = {path: t.detach() for path, t in targets(self.model).items()}
         save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity}, self.s.keep)
 
@@ -308,6 +307,12 @@ class TrainingRun:
                 self.optimizer.state[p] = {k.split(":")[1]: v.clone() for k, v in moments.items() if k.split(":")[0] == path}
         self.step, self.tokens = state["step"], state["tokens"]
         return what
+
+
+def moments_of(run: TrainingRun) -> dict[str, Tensor]:
+    """Return the optimizer's numbers of each parameter, by its path and their name."""
+    state = run.optimizer.state
+    return {f"{path}:{k}": v for path, p in run.model.named_parameters() for k, v in state[p].items()}
 
 
 def check(objective: Objective, documents: Sequence[Document], vocab: int, positions: int | None) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pellucid.checkpoint.disk import read_whole
 from pellucid.checkpoint.fill import targets
@@ -23,13 +24,13 @@ from pellucid.messages import say
 from pellucid.nn.transformer import Decoder
 from pellucid.training.balance import Balance
 from pellucid.training.identity import require
-from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, feed, losses
+from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, feed, losses, moments_of
 from pellucid.training.objectives import OBJECTIVES, Masked, Objective
 from pellucid.training.pipeline import DATA, examples, fresh
 from pellucid.training.recipe import Recipe, read_recipe
 from pellucid.training.recorded_step import RecordedStep, record_step
 from pellucid.training.run_folder import RECIPE, RUN, TOKENIZER, RunFile, read_run
-from pellucid.training.saves import check_state, states
+from pellucid.training.saves import check_state, read_state, states
 from pellucid.training.shards import load_tokenizer, read_index, read_shards
 from pellucid.training.text_objective import CausalText
 from pellucid.training.text_rows import TrainingRows
@@ -129,14 +130,31 @@ class Replay:
 
     def to(self, step: int) -> TrainingRun:
         """Return the training after `step` steps, 0 before the first: from the newest kept state, each step compared with the log."""
-        run, start, log = self.built[0], self.start(step), self.lines(step) if step else {}
+        run, start = self.built[0], self.start(step)
         if not (self.sound and start <= run.step <= step):
             self.go(start)
+        self.advance(step)
+        return run
+
+    def advance(self, step: int) -> None:
+        """Take the steps up to `step`, each compared with the log."""
+        run, log = self.built[0], self.lines(step) if step else {}
         steps = feed(run.documents, run.s, run.step)
         with self.exact():
             while run.step < step:
                 compare(run.one(next(steps)), log)
-        return run
+
+    def check_stretch(self, first: int, last: int) -> None:
+        """Take the steps between two kept states again, 0 for the first weights. A TrainError if they end in another state."""
+        run, path = self.built[0], state_at(self.folder, last)
+        check_state(path)
+        self.go(first)
+        self.advance(last)
+        weights, moments, _ = read_state(path)
+        own: dict[str, Tensor] = {name: t.detach() for name, t in targets(run.model).items()} | moments_of(run)
+        for name, t in (weights | moments).items():
+            if name not in own or not torch.equal(own[name], t):
+                raise TrainError("replay.state", path=path, tensor=name, first=first)
 
     def text(self, number: int) -> str:
         """Return the text of a training document; a source and its target with an arrow between."""
@@ -179,7 +197,7 @@ class Replay:
         """Put the training at a kept state, or at the first weights, which follow from the seed."""
         run, self.sound = self.built[0], False
         if start:
-            (path,) = (path for path in states(self.folder / "saves") if int(path.name) == start)
+            path = state_at(self.folder, start)
             check_state(path)
             run.load(path, inexact=True)
         else:
@@ -212,6 +230,11 @@ class Replay:
                 total += float(loss.detach())  # in the order of `backward`; sum() of Python 3.12 rounds otherwise
             compare({"step": run.step + 1, "loss": total}, log)
         self.confirmed.add(entry["step"])
+
+
+def state_at(folder: Path, step: int) -> Path:
+    """Return the folder of a kept state."""
+    return next(path for path in states(folder / "saves") if int(path.name) == step)
 
 
 def compare(entry: dict[str, Any], log: dict[int, dict[str, Any]]) -> None:
