@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pellucid.api.model import load as load
     from pellucid.api.noise import noise as noise
     from pellucid.api.path_patch import path_patch as path_patch
+    from pellucid.api.run import Run as Run
+    from pellucid.api.run import train as train
     from pellucid.api.sweep import ablate as ablate
     from pellucid.api.sweep import patch as patch
     from pellucid.api.sweep import sweep as sweep
@@ -50,6 +52,7 @@ _HOMES = {
     "Change": "watching.change",
     "Model": "api.model",
     "PellucidError": "errors",
+    "Run": "api.run",
     "Seen": "watching.watch",
     "Trace": "tracing",
     "ablate": "api.sweep",
@@ -74,6 +77,7 @@ _HOMES = {
     "take": "watching.change",
     "times": "watching.change",
     "trace": "api.trace",
+    "train": "api.run",
     "variant": "api.variant",
     "watch": "tracing",
     "without": "watching.change",
@@ -83,6 +87,7 @@ __all__ = [
     "Change",
     "Model",
     "PellucidError",
+    "Run",
     "Seen",
     "Trace",
     "ablate",
@@ -107,6 +112,7 @@ __all__ = [
     "take",
     "times",
     "trace",
+    "train",
     "variant",
     "watch",
     "without",

@@ -135,7 +135,8 @@ class Writer:
             raise TraceError("trace.value", path=seen.path, found=seen.value.device if isinstance(seen.value, Tensor) else type(seen.value))
         if seen.step != self.step:
             self.flush()
-            self.step, self.ids = seen.step, self.fed()
+            self.step = seen.step
+            self.ids = self.fed()
         self.waiting.append(seen)
 
     def flush(self) -> None:
@@ -144,7 +145,8 @@ class Writer:
         if not waiting:
             return
         name = f"{self.written:06d}.safetensors"
-        write(self.folder / name, {str(i): s.value.detach() for i, s in enumerate(waiting)})
+        gradients = {f"{i}.grad": s.grad for i, s in enumerate(waiting) if s.grad is not None}
+        write(self.folder / name, {str(i): s.value.detach() for i, s in enumerate(waiting)} | gradients)
         try:
             (self.folder / name).chmod(0o600)
         except OSError as broken:
@@ -256,6 +258,10 @@ def step_of(root: Path, entry: dict[str, Any], line: str) -> list[Seen]:
         )
         record.op, record.inputs, record.weights = s["op"], tuple(s.get("inputs", ())), tuple(s.get("weights", ()))
         record.flops, record.settings = s.get("flops"), s.get("settings", {})
+        if (gradient := tensors.get(f"{i}.grad")) is not None:
+            record.grad = read_tensor(gradient)
+            if record.grad.shape != value.shape:
+                raise TraceError("trace.line", found=f"{line}: {name}, {i}.grad")
         records.append(record)
     return records
 

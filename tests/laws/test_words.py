@@ -48,6 +48,7 @@ PACKAGES = {"apprentice", "draw", "echo", "ghost", "life", "measuring", "past", 
 # A class that has the name of another: the reason.
 SAME_CLASS = {
     "Attention": "a config and its part", "Latent": "a config and its part", "Mlp": "a config and its part", "Moe": "a config and its part",
+    "Run": "a public name, a run of training; the other is a run of a model that a server keeps",
 }  # fmt: skip
 FACES = ("commands", "documents", "exhibits", "terminal")  # a face has the name of what it shows
 OF_AN_OP = ("nn", "ops", "ops/native")  # a part, the op that it calls and the op's kernel have one name

@@ -75,7 +75,7 @@ def by_name(root: Path, step: int, *what: Any) -> Path:
     final = save_state(root / "new" / "saves", step, *what)
     shutil.rmtree(root / final.name, ignore_errors=True)
     os.replace(final, root / final.name)
-    for old in states(root)[: -saves.KEPT]:
+    for old in states(root)[:-2]:
         shutil.rmtree(old)
     return root / final.name
 

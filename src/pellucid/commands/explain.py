@@ -1,5 +1,6 @@
 """`pellucid explain`: the life of a prompt, from its ids to the next token."""
 
+import re
 from typing import Annotated
 
 import typer
@@ -24,6 +25,8 @@ def add(app: typer.Typer) -> None:
         everything: Annotated[bool, typer.Option("--all", help=say("explain.help.all"))] = False,
         cell: Annotated[tuple[str, str] | None, typer.Option("--cell", metavar="PATH I,J,...", help=say("explain.help.cell"))] = None,
         parts: Annotated[bool, typer.Option("--parts", help=say("explain.help.parts"))] = False,
+        weight: Annotated[tuple[str, str] | None, typer.Option("--weight", metavar="PATH I,J", help=say("explain.help.weight"))] = None,
+        step: Annotated[int | None, options.integer("--step", say("explain.help.step"))] = None,
         steps: Annotated[int, options.steps()] = 1,
         best: Annotated[int, options.integer("--top", say("explain.help.top"))] = 5,
         reference: Annotated[bool, typer.Option("--reference", help=say("explain.help.reference"))] = False,
@@ -36,6 +39,8 @@ def add(app: typer.Typer) -> None:
         finite: Annotated[bool, options.check_finite()] = False,
     ) -> None:
         screen: Screen = ctx.obj
+        if weight is not None or step is not None:
+            return of_weight(screen, first, second, weight, step)
         name, text = (SPECIMEN, first) if second is None else (first, second)
         prompt = options.prompt_of(text, ids)
         if device == "meta" and (cell is not None or head is not None or finite or adapter is not None):
@@ -69,3 +74,21 @@ def add(app: typer.Typer) -> None:
             screen.document(data)
         else:
             screen.lines(lines)
+
+
+def of_weight(screen: Screen, folder: str, prompt: str | None, weight: tuple[str, str] | None, step: int | None) -> None:
+    """Print why a weight moved in a step of the run in `folder`."""
+    if weight is None or step is None or prompt is not None:
+        raise UseError("explain.weight")
+    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", weight[1]):
+        raise UseError("explain.weight.cell", found=weight[1])
+
+    from pellucid.api.run import Run
+    from pellucid.documents.why import why_document
+    from pellucid.terminal.why_lines import why_lines
+
+    document = why_document(Run(folder), step, weight[0], tuple(map(int, weight[1].split(","))))
+    if screen.json:
+        screen.document(document)
+    else:
+        screen.lines(why_lines(document, screen.width))

@@ -1,7 +1,7 @@
 """`pellucid trace`: record tensors of a run in a folder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from pellucid.commands.screen import Screen
 from pellucid.errors import TraceError, UseError
 from pellucid.messages import say
 
+if TYPE_CHECKING:
+    from pellucid.tracing import Trace
+
 SCHEMA = 1
 
 
@@ -19,8 +22,9 @@ def add(app: typer.Typer) -> None:
     def trace(
         ctx: typer.Context,
         model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
-        prompt: Annotated[str, typer.Argument(metavar="PROMPT", help=say("explain.help.prompt"))],
-        save: Annotated[Path, typer.Option("--save", metavar="FOLDER", help=say("trace.help.save"))],
+        prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help=say("explain.help.prompt"))] = None,
+        save: Annotated[Path | None, typer.Option("--save", metavar="FOLDER", help=say("trace.help.save"))] = None,
+        step: Annotated[int | None, options.integer("--step", say("trace.help.step"))] = None,
         only: Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", help=say("trace.help.only"))] = None,
         steps: Annotated[int, options.steps()] = 1,
         ids: Annotated[bool, options.ids()] = False,
@@ -29,16 +33,18 @@ def add(app: typer.Typer) -> None:
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
-        text = options.prompt_of(prompt, ids)
+        if save is None:
+            raise UseError("command.missing", name="--save")
+        if (prompt is None) == (step is None):
+            raise UseError("trace.step") if prompt is not None else UseError("command.missing", name="PROMPT")
+        text = options.prompt_of(prompt or "", ids)
+        if step is not None:
+            return of_step(screen, model, step, save, only)
         if not text:
             raise UseError("generate.empty", name="prompt")
         if steps < 1:
             raise UseError("explain.steps", found=steps)
-        if save.is_file() or (save.is_dir() and any(save.iterdir())):
-            from pellucid.tracing import INDEX
-
-            problem = "trace.exists" if (save / INDEX).exists() else "trace.full" if save.is_dir() else "trace.file"
-            raise TraceError(problem, folder=save)
+        require_empty(save)
         loaded = options.loaded(screen, model, dtype=dtype, device=options.numbers(device), ignore_fields=ignore_field or ())
 
         from pellucid.api.trace import trace as run
@@ -49,16 +55,35 @@ def add(app: typer.Typer) -> None:
         options.warn_beyond(screen, loaded, len(recorded.ids) + recorded.steps - 1)
         recorded.save(save)
         options.tell_held(screen, loaded)
-        size = sum(s.value.nbytes for s in recorded)
-        result = {
-            "schema": SCHEMA,
-            "model": loaded.name,
-            "folder": str(save),
-            "tensors": len(recorded),
-            "steps": recorded.steps,
-            "bytes": size,
-        }
-        if screen.json:
-            screen.document(result)
-        elif not screen.quiet:
-            screen.text(say("trace.saved", count=len(recorded), steps=recorded.steps, size=f"{size:,}", folder=save) + "\n")
+        show_saved(screen, loaded.name, recorded, save)
+
+
+def of_step(screen: Screen, folder: str, step: int, save: Path, only: list[str] | None) -> None:
+    """Take a step of the run in `folder` again, and save it with the gradients of its tensors."""
+    require_empty(save)
+
+    from pellucid.api.run import Run
+    from pellucid.training.watched import save_step
+
+    recorded = Run(folder).replay(step, only or "*")
+    save_step(recorded, save)
+    show_saved(screen, recorded.model, recorded, save)
+
+
+def require_empty(save: Path) -> None:
+    """Raise a TraceError for a folder in which a trace cannot be saved."""
+    if save.is_file() or (save.is_dir() and any(save.iterdir())):
+        from pellucid.tracing import INDEX
+
+        problem = "trace.exists" if (save / INDEX).exists() else "trace.full" if save.is_dir() else "trace.file"
+        raise TraceError(problem, folder=save)
+
+
+def show_saved(screen: Screen, name: str, recorded: "Trace", save: Path) -> None:
+    """Print what was saved."""
+    size = sum(s.value.nbytes for s in recorded)
+    result = {"schema": SCHEMA, "model": name, "folder": str(save), "tensors": len(recorded), "steps": recorded.steps, "bytes": size}
+    if screen.json:
+        screen.document(result)
+    elif not screen.quiet:
+        screen.text(say("trace.saved", count=len(recorded), steps=recorded.steps, size=f"{size:,}", folder=save) + "\n")

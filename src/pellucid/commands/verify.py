@@ -1,6 +1,7 @@
 """`pellucid verify`: a folder's model compared with transformers' own, module by module; exit code 1 if they differ."""
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,6 +9,7 @@ import typer
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
+from pellucid.errors import UseError
 from pellucid.messages import say
 
 if TYPE_CHECKING:
@@ -26,8 +28,12 @@ def add(app: typer.Typer) -> None:
         device: Annotated[str, options.device()] = "cpu",
         prompt: Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help=say("verify.help.prompt"))] = None,
         everything: Annotated[bool, typer.Option("--all", help=say("verify.help.all"))] = False,
+        stretches: Annotated[int | None, options.integer("--stretches", say("verify.help.stretches"))] = None,
     ) -> int:
         screen: Screen = ctx.obj
+
+        if stretches is not None or (Path(model) / "run.json").is_file():
+            return of_run(screen, model, 3 if stretches is None else stretches)
 
         from pellucid.analysis.verify import verify as verified
         from pellucid.documents.number import finite
@@ -54,6 +60,27 @@ def add(app: typer.Typer) -> None:
             side = say("verify.input") if first.side == "input" else say("verify.output")
             screen.text(say("verify.differs", side=side, path=first.path, theirs=first.theirs, error=f"{first.error:.1e}") + "\n")
         return int(not report.agrees)
+
+
+def of_run(screen: Screen, folder: str, count: int) -> int:
+    """Print what becomes of random stretches of the run in `folder` when they are taken again."""
+    if count < 1:
+        raise UseError("verify.stretches", found=count)
+
+    from pellucid.training.replay import Replay
+    from pellucid.training.stretches import verify_stretches
+
+    stretches = verify_stretches(Replay(folder), count)
+    agrees = bool(stretches) and all(s.fault is None for s in stretches)
+    if screen.json:
+        rows = [{"first": s.first, "last": s.last, "fault": s.fault} for s in stretches]
+        screen.document({"schema": SCHEMA, "run": folder, "agrees": agrees, "stretches": rows})
+        return int(not agrees)
+    for s in stretches:
+        screen.text((say("verify.stretch", first=s.first, last=s.last) if s.fault is None else s.fault) + "\n")
+    if not stretches:
+        screen.text(say("verify.none", folder=folder) + "\n")
+    return int(not agrees)
 
 
 def folded(rows: "list[Compared]") -> "list[Compared]":

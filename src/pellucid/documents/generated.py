@@ -20,6 +20,7 @@ from pellucid.documents.run_difference import DifferencesDocument
 from pellucid.documents.sweep import HeadsDocument, SweepDocument
 from pellucid.documents.switch_list import SwitchesDocument
 from pellucid.documents.tensor import StatsDocument, TensorDocument
+from pellucid.documents.why import WhyDocument
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 NAMED = {  # documents by the names that schemas/api.json has for them
@@ -48,7 +49,7 @@ def files(root: Path) -> dict[Path, str]:
     schemas = root / "src" / "pellucid" / "schemas"
     api = schemas / "api.json"
     return {
-        schemas / "explain.json": written(command_schema("explain", RunDocument)),
+        schemas / "explain.json": written(command_schema("explain", RunDocument, WhyDocument)),
         schemas / "exhibit.json": written(command_schema("exhibit", ExhibitDocument)),
         schemas / "heads.json": written(command_schema("heads", HeadsDocument)),
         schemas / "lens.json": written(command_schema("lens", ReadDocument)),
@@ -64,10 +65,11 @@ def files(root: Path) -> dict[Path, str]:
     }
 
 
-def command_schema(command: str, document: type) -> dict[str, Any]:
-    """Return the schema of what a command prints with --json."""
-    reference = f"#/$defs/{document.__name__}"
-    return {"$schema": DIALECT, "title": f"pellucid {command} --json", "$ref": reference, "$defs": definitions(document)}
+def command_schema(command: str, *documents: type) -> dict[str, Any]:
+    """Return the schema of what a command prints with --json: one of these documents."""
+    references = [{"$ref": f"#/$defs/{document.__name__}"} for document in documents]
+    either: dict[str, Any] = references[0] if len(references) == 1 else {"anyOf": references}
+    return {"$schema": DIALECT, "title": f"pellucid {command} --json", **either, "$defs": definitions(*documents)}
 
 
 def api_schema(api: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from pellucid.ops.gate import SOFTMAX, bounded, part_of_row
 from pellucid.ops.kinds import Operands, OpKind, cut, plain, scaling
 from pellucid.ops.precision import wide
 from pellucid.watching.meta import META
-from pellucid.watching.tap import as_reference, deferred, in_segment, inside, note, recomputing, tap, visit_segments
+from pellucid.watching.recomputing import gap, recomputing
+from pellucid.watching.tap import as_reference, deferred, in_segment, inside, note, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
 
 
@@ -159,8 +160,8 @@ def shown(mode: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: 
     """Tap the tables beside a kernel's z: their values if mode is "read", otherwise their shapes, with the values computed on demand."""
     reference = partial(attend_reference, q, segment, mask, scale, named)
     if mode == "beside":
-        with recomputing() as report:
-            report(gap(reference(), z))
+        with recomputing(z) as compare:
+            compare(reference())
     else:
         with deferred(lambda: gap(reference(), z)):
             outline(q, segment, mask, scale, q.shape[3], named)
@@ -170,11 +171,6 @@ def one_page(segment: Segment) -> Paged | None:
     """Return a segment's keys and values as a single page, or None unless B is 1."""
     k, v = segment.read()
     return Paged((k[0], v[0]), torch.zeros(1, dtype=torch.long), k.shape[1], k.shape[1]) if k.shape[0] == 1 else None
-
-
-def gap(a: Tensor, b: Tensor) -> float | None:
-    """Return the largest |a - b|, None on meta."""
-    return None if a.device.type == "meta" else float((a - b).abs().max())
 
 
 def attend_reference(

@@ -11,11 +11,12 @@ from torch import Tensor
 from pellucid.batch.kv_cache import KVCache, PagedRows, Segment
 from pellucid.batch.mask import Mask
 from pellucid.ops import native
-from pellucid.ops.attend import attend_reference, attend_sdpa, gap, outline, pattern_terms, stored_rows, walk
+from pellucid.ops.attend import attend_reference, attend_sdpa, outline, pattern_terms, stored_rows, walk
 from pellucid.ops.kinds import OpKind
 from pellucid.ops.linear import LINEAR
 from pellucid.watching.meta import META
-from pellucid.watching.tap import Settings, as_reference, deferred, inside, note, recomputing, tap, visit_segments
+from pellucid.watching.recomputing import gap, recomputing
+from pellucid.watching.tap import Settings, as_reference, deferred, inside, note, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
 
 ATTEND_LATENT = OpKind("attend latent", lambda m: "pattern · v", product=True, result="attention")
@@ -95,8 +96,8 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up: Tensor, mask:
 
     def shown(mode: str, segment: Segment, content: Tensor, rotary: Tensor, z: Tensor) -> None:
         if mode == "beside":
-            with recomputing() as report:
-                report(gap(reference(segment, content, rotary), z))
+            with recomputing(z) as compare:
+                compare(reference(segment, content, rotary))
         else:
             with deferred(lambda: gap(reference(segment, content, rotary), z)):
                 k, _ = tap_grown(segment.read()[0].to(META), up_k, up_v, named)

@@ -1,7 +1,7 @@
 """The identity of a training run: a saved state is resumed only if every later number would be the same.
 
-The intervals of logging and saving change no number and may differ. The number of steps changes the learning rate and may not, except at
-a constant rate (`floor = 1`), where it may be raised.
+The intervals of logging and saving, and the number of states kept, change no number and may differ. The number of steps changes the
+learning rate and may not, except at a constant rate (`floor = 1`), where it may be raised.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pellucid.training.objectives import Document, Objective
 from pellucid.training.recipe import TrainSettings
 from pellucid.training.text_rows import TrainingRows
 
-FREE = {"log_every", "save_every"}
+FREE = {"log_every", "save_every", "keep"}
 HASHES = {"model", "documents", "sources", "tokenizer"}
 MACHINE = {"torch", "threads", "cpu", "pellucid"}
 """What rounding depends on: with other values a run goes on along another curve, as good a one."""

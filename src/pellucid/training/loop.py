@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +145,15 @@ class HeldOut:
         return sum(float(loss_of(model, batch)) * n for batch, n in zip(made, counts, strict=True)) / sum(counts)
 
 
+class Differentiated(NamedTuple):
+    """A step whose gradients are computed and whose weights are not changed yet. numbers: its documents.  targets: how many carry loss."""
+
+    numbers: list[int]
+    loss: float
+    targets: int
+    started: float
+
+
 class TrainingRun:
     """A training run in its own folder: log.jsonl with a line a step, saves/. held_out: its loss is logged too."""
 
@@ -164,16 +173,26 @@ class TrainingRun:
         self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
         self.identity = identity(model.config, objective, documents, s)
 
-    def train(self, progress: Callable[[dict[str, Any]], None], stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Train to the last step. Return True there, False if `stopped()` said to stop, with the state saved."""
+    def train(
+        self,
+        progress: Callable[[dict[str, Any]], None],
+        stopped: Callable[[], bool] = lambda: False,
+        on: Callable[[dict[str, Any]], None] = lambda entry: None,
+        take: Callable[[list[int]], dict[str, Any]] | None = None,
+    ) -> bool:
+        """Train to the last step. Return True there, False if `stopped()` said to stop, with the state saved.
+
+        on: called with each log entry.  take: takes a step on these documents and returns its entry, by default `one`.
+        """
         steps = feed(self.documents, self.s, self.step)
         self.model.train()
         started, before = time.monotonic(), self.tokens
         while self.step < self.s.steps:
-            entry = self.one(next(steps))
+            entry = (take or self.one)(next(steps))
             if self.held_out is not None and (self.step % self.held_out.every == 0 or self.step == self.s.steps):
                 entry["held_out"] = self.held_out.loss(self.model)
             self.log(entry)
+            on(entry)
             if self.step % self.s.log_every == 0 or self.step == self.s.steps:
                 rate = (self.tokens - before) / (time.monotonic() - started)
                 progress({k: v for k, v in entry.items() if k not in LOG_ONLY} | {"tokens_per_second": round(rate, 1)})
@@ -195,9 +214,10 @@ class TrainingRun:
 
     def one(self, numbers: list[int]) -> dict[str, Any]:
         """Take one step on these documents. A TrainError if loss or gradient is not finite, before any weight changes."""
-        rate = learning_rate(self.step, self.s)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        return self.update(self.backward(numbers))
+
+    def backward(self, numbers: list[int]) -> "Differentiated":
+        """Compute the loss of a step on these documents, and its gradients. A TrainError if the loss is not finite."""
         started, value = time.perf_counter(), 0.0
         parts = self.batches(numbers)
         self.optimizer.zero_grad(set_to_none=True)
@@ -206,13 +226,21 @@ class TrainingRun:
             if not math.isfinite(value):
                 raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))
             differentiated.backward()
+        return Differentiated(numbers, value, sum(map(targets_in, parts)), started)
+
+    def update(self, given: "Differentiated") -> dict[str, Any]:
+        """Change the weights by the gradients of a step, and return its log entry. A TrainError if the gradient is not finite."""
+        numbers, value, count, started = given
+        rate = learning_rate(self.step, self.s)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.s.clip))
         if not math.isfinite(norm):
             raise TrainError("train.gradient", step=self.step + 1, norm=norm, documents=", ".join(map(str, numbers[:8])))
         self.optimizer.step()
         load = self.balance.correct()
         self.step += 1
-        self.tokens += sum(map(targets_in, parts))
+        self.tokens += count
         entry = {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens, **load}
         return entry | {"documents": digest(json.dumps(numbers))[:16], "seconds": round(time.perf_counter() - started, 6)}
 
@@ -239,10 +267,9 @@ class TrainingRun:
     def save(self) -> None:
         """Save everything that the next step depends on, with the log so far."""
         sync(self.folder / "log.jsonl")
-        state = self.optimizer.state
-        moments = {f"{path}:{k}": v for path, p in self.model.named_parameters() for k, v in state[p].items()}
+        moments = moments_of(self)
         weights = {path: t.detach() for path, t in targets(self.model).items()}
-        save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity})
+        save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity}, self.s.keep)
 
     def resume(self, restart: bool = False, inexact: bool = False) -> list[str]:
         """Resume from the newest state that verifies, or start if none was saved. Returns the faults of later states, moved aside.
@@ -259,19 +286,33 @@ class TrainingRun:
                 if lost.exists():
                     set_aside(self.folder, lost)
             return warnings
-        weights, moments, state = read_state(newest_state)
-        if what := require(newest_state, state["identity"], self.identity, state["step"], inexact):
+        if what := self.load(newest_state, inexact):
             warnings.append(say("train.inexact", path=newest_state, what=what))
         for lost in faults:
             set_aside(self.folder, lost)
+        self.unlog()
+        return warnings
+
+    def load(self, folder: Path, inexact: bool = False) -> str:
+        """Go to a saved state of this run. A TrainError for another run's.
+
+        inexact: of another machine too; its differences are returned as text.
+        """
+        weights, moments, state = read_state(folder)
+        what = require(folder, state["identity"], self.identity, state["step"], inexact)
         with torch.no_grad():
             for path, t in targets(self.model).items():
                 t.copy_(weights[path])
             for path, p in self.model.named_parameters():
                 self.optimizer.state[p] = {k.split(":")[1]: v.clone() for k, v in moments.items() if k.split(":")[0] == path}
         self.step, self.tokens = state["step"], state["tokens"]
-        self.unlog()
-        return warnings
+        return what
+
+
+def moments_of(run: TrainingRun) -> dict[str, Tensor]:
+    """Return the optimizer's numbers of each parameter, by its path and their name."""
+    state = run.optimizer.state
+    return {f"{path}:{k}": v for path, p in run.model.named_parameters() for k, v in state[p].items()}
 
 
 def check(objective: Objective, documents: Sequence[Document], vocab: int, positions: int | None) -> None:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,24 +25,34 @@ from pellucid.training.loop import HeldOut, TrainingRun, initialise
 from pellucid.training.objectives import OBJECTIVES, Document, Objective, number
 from pellucid.training.quiz import quiz
 from pellucid.training.recipe import Recipe, read_recipe
+from pellucid.training.run_folder import write_run
 from pellucid.training.saves import states
 from pellucid.training.shards import open_shards, size_of
 from pellucid.training.text_card import score_of_texts, text_card
 from pellucid.training.text_objective import CausalText
 from pellucid.training.text_rows import TrainingRows
 from pellucid.training.texts import Texts
+from pellucid.training.watched import StepRecorder
 
 LOCK, DATA = "lock", "data"
 Progress = Callable[[dict[str, Any]], None]
 
 
 def run_recipe(
-    path: Path, out: Path | None, resume: bool, threads: int | None, progress: Progress, restart: bool = False, inexact: bool = False
+    path: Path,
+    out: Path | None,
+    resume: bool,
+    threads: int | None,
+    progress: Progress,
+    restart: bool = False,
+    inexact: bool = False,
+    on: Progress = lambda entry: None,
 ) -> Path:
     """Train by a recipe, and return the folder of the finished model, `out`/model.
 
-    out: the run's folder, by default runs/<name>.  resume: resume from its newest saved state.  progress: called with each log entry.
+    out: the run's folder, by default runs/<name>.  resume: resume from its newest saved state.  progress: called with what is shown.
     restart: resume, but start at step 1 if no saved state verifies.  inexact: resume a state of another machine too.
+    on: called with each log entry, one for each step.
 
     The first SIGINT or SIGTERM during or after training is a StoppedError with everything saved; an earlier or second one is a
     KeyboardInterrupt.
@@ -67,7 +78,9 @@ def run_recipe(
         for warning in run.resume(restart, inexact) if resume else ():
             progress({"warning": warning})
         with stop.at_a_step():
-            run.train(progress, lambda: stop.received)
+            recorder = None if recipe.watch is None else StepRecorder(run, recipe, recipe.watch)
+            write_run(folder, recipe, objective.tokenizer, run.identity, run.step)
+            run.train(progress, lambda: stop.received, on, None if recorder is None else recorder.take)
         try:
             if not stop.received:
                 return finish(recipe, folder / "model", family, hf, model, objective, progress)
@@ -212,8 +225,11 @@ class StopSignal:
 
 @contextmanager
 def stopping() -> Iterator[StopSignal]:
-    """Yield a StopSignal that handles SIGINT and SIGTERM; restore the handlers afterwards."""
+    """Yield a StopSignal that handles SIGINT and SIGTERM; restore the handlers afterwards. Only the main thread gets signals."""
     stop = StopSignal()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
     before = {s: signal.signal(s, stop.receive) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop

@@ -18,7 +18,8 @@ NUMBERS = {"texts": 1, "facts": 2, "copies": 0, "length": 2}
 """The least of each number that a corpus of invented facts needs in [data]."""
 CHOICES = {"pack": ("documents", "stream", "none"), "long": ("split", "drop", "cut", "refuse")}
 LONGEST_ROW = 1 << 20
-TABLES = {"name": str, "model": dict, "tokenizer": dict, "data": dict, "train": dict, "eval": dict}
+TABLES = {"name": str, "model": dict, "tokenizer": dict, "data": dict, "train": dict, "eval": dict, "watch": dict}
+OPTIONAL = {"eval", "watch"}
 FROM_ZERO = {"seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
 BELOW_ONE = {"beta1", "beta2", "smoothing"}
 
@@ -48,6 +49,7 @@ class TrainSettings:
     micro: int | None = None
     spread: float = 0.02  # standard deviation of the first weights
     save_every: int = 1000
+    keep: int | None = 2  # of the newest states; None, "all" in a recipe, keeps every one
     log_every: int = 50
 
 
@@ -58,6 +60,21 @@ class EvalSettings:
     every: int
 
 
+@dataclass(frozen=True)
+class WatchSettings:
+    """The [watch] table of a recipe: the steps to record. every: each step of this distance.  first: and the first ones.
+
+    tensors: paths with `*`.  gradients: theirs too.  tokens: whose embedding is kept.  prompts: texts to run after each recorded step.
+    """
+
+    every: int | None = None
+    first: int = 0
+    tensors: tuple[str, ...] = ()
+    gradients: bool = True
+    tokens: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()
+
+
 Table = TypeVar("Table", TrainSettings, EvalSettings)
 
 
@@ -65,10 +82,11 @@ Table = TypeVar("Table", TrainSettings, EvalSettings)
 class Recipe:
     """A recipe. model: fields of a Hugging Face config.json.  data, tokenizer: of the corpus, or of texts.
 
-    objective: what is trained, one of `objectives.OBJECTIVES`.
+    objective: what is trained, one of `objectives.OBJECTIVES`.  root: the folder that its files are relative to.
     """
 
     path: Path
+    root: Path
     name: str
     model: dict[str, Any]
     tokenizer: dict[str, Any]
@@ -76,10 +94,15 @@ class Recipe:
     objective: str
     train: TrainSettings
     evaluate: EvalSettings | None = None
+    watch: WatchSettings | None = None
 
 
-def read_recipe(path: Path) -> Recipe:
-    """Read and check a recipe. data.folder: a corpus that ships, "pellucid/capitals", or a folder relative to the recipe."""
+def read_recipe(path: Path, root: Path | None = None) -> Recipe:
+    """Read and check a recipe. data.folder: a corpus that ships, "pellucid/capitals", or a folder relative to the recipe.
+
+    root: the folder that its files are relative to, if the recipe is a copy.
+    """
+    root = root or path.parent
     raw = read_whole(path, RECIPE_BYTES, TrainError)
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
@@ -87,18 +110,19 @@ def read_recipe(path: Path) -> Recipe:
         raise TrainError("recipe.toml", path=path, reason=fault) from None
     known(path, "", tables, {"objective", *TABLES})
     for field, kind in TABLES.items():
-        if (field in tables or field != "eval") and not isinstance(tables.get(field), kind):
+        if (field in tables or field not in OPTIONAL) and not isinstance(tables.get(field), kind):
             raise TrainError("recipe.field", path=path, field=field, found=repr(tables.get(field)), allowed=kind.__name__)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", tables["name"]):  # it names the run's folder
         raise TrainError("recipe.field", path=path, field="name", found=repr(tables["name"]), allowed="A-Z a-z 0-9 . _ -")
     objective = tables.get("objective", "causal")
     if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(OBJECTIVES))
-    data = data_of(path, tables["data"], objective)
+    data = data_of(path, root, tables["data"], objective)
     check_tokenizer(path, tables["tokenizer"], isinstance(data, Texts))
     train = train_settings(path, tables["train"])
     evaluate = settings(path, "eval", EvalSettings, tables["eval"]) if "eval" in tables else None
-    return Recipe(path, tables["name"], tables["model"], tables["tokenizer"], data, objective, train, evaluate)
+    watch = watch_settings(path, tables["watch"]) if "watch" in tables else None
+    return Recipe(path, root, tables["name"], tables["model"], tables["tokenizer"], data, objective, train, evaluate, watch)
 
 
 def check_tokenizer(path: Path, given: dict[str, Any], of_texts: bool) -> None:
@@ -115,7 +139,7 @@ def check_tokenizer(path: Path, given: dict[str, Any], of_texts: bool) -> None:
             raise TrainError("recipe.field", path=path, field=f"tokenizer.{field}", found=repr(number), allowed=f"int >= {least}")
 
 
-def texts_of(path: Path, given: dict[str, Any], objective: str) -> Texts:
+def texts_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Texts:
     """Return the [data] table of a recipe of texts, checked. Its files are looked for when the data is prepared."""
     known(path, "data.", given, {f.name for f in fields(Texts)} - {"root"})
     if objective != "causal":
@@ -131,19 +155,19 @@ def texts_of(path: Path, given: dict[str, Any], objective: str) -> Texts:
     for field, (sound, allowed) in right.items():
         if not sound:
             raise TrainError("recipe.field", path=path, field=f"data.{field}", found=repr(given[field]), allowed=allowed)
-    return Texts(path.parent, **{**given, "files": tuple(files)})
+    return Texts(root, **{**given, "files": tuple(files)})
 
 
-def data_of(path: Path, given: dict[str, Any], objective: str) -> Data:
+def data_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Data:
     """Return the data that the [data] table names: texts, a folder of facts, or one of words to invent facts from, with its numbers."""
     if "files" in given:
-        return texts_of(path, given, objective)
+        return texts_of(path, root, given, objective)
     name = given.get("folder")
     if not isinstance(name, str):
         raise TrainError("recipe.field", path=path, field="data.folder", found=repr(name), allowed="str")
     if name.startswith("pellucid/") and name not in corpora():
         raise TrainError("recipe.field", path=path, field="data.folder", found=repr(name), allowed=", ".join(corpora()))
-    folder = corpora().get(name, path.parent / name)
+    folder = corpora().get(name, root / name)
     if not (folder / WORDS).exists():
         known(path, "data.", given, {"folder"})
         return folder
@@ -183,8 +207,30 @@ def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -
     return kind(**given)
 
 
+def watch_settings(path: Path, given: dict[str, Any]) -> WatchSettings:
+    """Return the [watch] table, checked."""
+    known(path, "watch.", given, {f.name for f in fields(WatchSettings)})
+    if not {"every", "first"} & given.keys():
+        raise TrainError("recipe.one", path=path, fields="watch.every, watch.first")
+    for name, value in given.items():
+        if name in ("every", "first"):
+            sound, allowed = type(value) is int and 0 < value < 2**63, "int > 0"
+        elif name == "gradients":
+            sound, allowed = isinstance(value, bool), "true, false"
+        else:
+            sound, allowed = isinstance(value, list) and all(isinstance(x, str) and x for x in value), '["...", ...]'
+        if not sound:
+            raise TrainError("recipe.field", path=path, field=f"watch.{name}", found=repr(value), allowed=allowed)
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return WatchSettings(**values)
+
+
 def train_settings(path: Path, given: dict[str, Any]) -> TrainSettings:
     """Return the [train] table, checked."""
+    if "keep" in given and given["keep"] != "all" and (type(given["keep"]) is not int or given["keep"] < 1):
+        raise TrainError("recipe.field", path=path, field="train.keep", found=repr(given["keep"]), allowed='int > 0, "all"')
+    if given.get("keep") == "all":
+        given = given | {"keep": None}
     s = settings(path, "train", TrainSettings, given)
     if s.micro is not None and s.batch % s.micro:
         raise TrainError(

@@ -2,8 +2,8 @@
 
     run/saves/000500/   weights.safetensors  moments.safetensors  state.json  manifest.json (SHA-256 and size of each)
 
-A state is valid if its manifest verifies; a run resumes from the newest valid one. The two newest are kept, and always the one just
-written. Invalid states are moved aside, never deleted: run/aside/000500.
+A state is valid if its manifest verifies; a run resumes from the newest valid one. As many of the newest are kept as `train.keep` says,
+and always the one just written. Invalid states are moved aside, never deleted: run/aside/000500.
 """
 
 import hashlib
@@ -22,13 +22,19 @@ from pellucid.checkpoint.json_file import read_object
 from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
 from pellucid.errors import PellucidError, TrainError
 
-KEPT = 2
 NAME = re.compile("[0-9]{9,}")
 FILES = ("weights.safetensors", "moments.safetensors", "state.json")
 
 
-def save_state(root: Path, step: int, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-    """Write one state completely, then drop all but it and the newest before it. States of later steps are moved aside."""
+def save_state(
+    root: Path,
+    step: int,
+    weights: Mapping[str, Tensor],
+    moments: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    keep: int | None = 2,
+) -> Path:
+    """Write one state completely, then drop all but the `keep` newest, None to drop none. States of later steps are moved aside."""
     final, part = root / f"{step:09d}", root / f".{step:09d}.part"
     try:
         shutil.rmtree(part, ignore_errors=True)
@@ -46,7 +52,7 @@ def save_state(root: Path, step: int, weights: Mapping[str, Tensor], moments: Ma
     except (OSError, PellucidError) as fault:
         shutil.rmtree(part, ignore_errors=True)
         raise TrainError("train.save", path=final, reason=reason(fault)) from None
-    for old in states(root)[:-KEPT]:
+    for old in states(root)[:-keep] if keep is not None else ():
         shutil.rmtree(old, ignore_errors=True)
     return final
 
@@ -94,14 +100,20 @@ def newest(root: Path) -> tuple[Path | None, dict[Path, str]]:
     faults: dict[Path, str] = {}
     for folder in reversed(states(root)):
         try:
-            manifest = read_object(folder / "manifest.json", error=TrainError)
-            for name in FILES:
-                if [digest(folder / name), (folder / name).stat().st_size] != manifest.get(name):
-                    raise TrainError("train.damaged", path=folder / name)
+            check_state(folder)
             return folder, faults
         except (PellucidError, OSError) as fault:
             faults[folder] = str(fault)
     return None, faults
+
+
+def check_state(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a state. A TrainError that names the first file that does not match it."""
+    manifest = read_object(folder / "manifest.json", error=TrainError)
+    for name in FILES:
+        if [digest(folder / name), (folder / name).stat().st_size] != manifest.get(name):
+            raise TrainError("train.damaged", path=folder / name)
+    return manifest
 
 
 def read_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:

@@ -43,4 +43,5 @@ def packed_batch(documents: Sequence[Document]) -> Batch:
     """Return the batch of documents end to end in one row: each has its own positions, and attends to itself alone."""
     inputs = torch.tensor([i for d in documents for i in d.target[:-1]])
     targets = torch.tensor([i for d in documents for i in d.target[1:]])
-    return Batch((inputs[None], Step.packed([len(d.target) - 1 for d in documents])), targets[None])
+    prompts = {i: d.target[:-1] for i, d in enumerate(documents)}
+    return Batch((inputs[None], Step.packed([len(ids) for ids in prompts.values()], prompts=prompts)), targets[None])

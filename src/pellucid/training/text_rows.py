@@ -74,6 +74,15 @@ class TrainingRows(Sequence[Document]):
         used = int((self.ends - self.begins - 1).sum())
         return {"examples": len(self), "tokens": used, "rows": len(self.rows), "idle": 1 - used / (len(self.rows) * self.data.length)}
 
+    def source(self, number: int) -> tuple[str, int]:
+        """Return the file of an example's first token, by its name in the index, and the number of its document there, from 0."""
+        place = int(np.searchsorted(self.shards.starts.numpy(), self.begins[number], side="right")) - 1
+        for name, count in self.shards.index["documents"].items():
+            if place < count:
+                return name, place
+            place -= count
+        raise AssertionError(number)
+
     def identity(self) -> dict[str, Any]:
         """Return what the rows depend on besides the seed, by the names that an error gives."""
         index = self.shards.index

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cache, cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -124,6 +124,14 @@ class Call:
     steps: "tuple[Step, ...]" = ()
 
 
+class Recomputed(NamedTuple):
+    """A record of a recomputed value. x: the tensor, if its watch wants gradients.  part: the index of the record in it, () for all."""
+
+    seen: "Seen"
+    x: Tensor | None
+    part: tuple[Any, ...]
+
+
 @dataclass
 class ThreadState(threading.local):
     """The state of one thread. Another thread that runs the same model has empty tuples, and records nothing.
@@ -134,7 +142,7 @@ class ThreadState(threading.local):
     watches: "tuple[Watch, ...]" = ()
     calls: tuple[Call, ...] = ()
     segment: Owner | None = None
-    recomputed: "list[Seen] | None" = None  # records of values that are recomputed now; None: values are the forward's own
+    recomputed: "list[Recomputed] | None" = None  # of the op that is recomputed now; None: values are the forward's own
     source: str = "executed"
     reference: "DeferredReference | None" = None
     terms: dict[int, tuple[Tensor, Callable[[Index], Terms]]] = field(default_factory=dict)
@@ -275,23 +283,6 @@ def seen_by(*watches: "Watch | Catch", calls: tuple[Call, ...] = ()) -> Iterator
         yield
     finally:
         here.watches, here.calls, here.terms = outer
-
-
-@contextmanager
-def recomputing() -> Iterator[Callable[[float | None], None]]:
-    """Mark taps within the block as recomputed. Call the yielded function with the largest difference from the kernel's output."""
-    records: list[Seen] = []
-    outer, here.recomputed = here.recomputed, records
-
-    def differ(error: float | None) -> None:
-        for seen in records:
-            seen.error = error
-
-    try:
-        with torch.no_grad():
-            yield differ
-    finally:
-        here.recomputed = outer
 
 
 @dataclass

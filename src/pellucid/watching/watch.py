@@ -27,6 +27,7 @@ from pellucid.watching.tap import (
     Flops,
     Made,
     Mark,
+    Recomputed,
     Settings,
     Spot,
     Weights,
@@ -292,7 +293,7 @@ class Watch(Records):
             made.op, made.inputs, made.weights, pulls=pulls, flops=flops, settings=made.settings,
         )  # fmt: skip
         if here.recomputed is not None:
-            here.recomputed.append(seen)
+            here.recomputed.append(Recomputed(seen, x if self.grad else None, part))
         elif self.grad and x.requires_grad:
             x.register_hook(functools.partial(take_gradient, weakref.ref(seen), part))
         if here.reference is not None:

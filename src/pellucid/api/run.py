@@ -1,0 +1,79 @@
+"""Training from Python: `train` makes a run, and `Run` opens one, finished or not.
+
+run = pellucid.train("recipe.toml", out="run")
+run.replay(137)["layers.0.attn.pattern"].grad
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pellucid.api.model import Model
+from pellucid.errors import TokenizerError
+from pellucid.notebook import checked
+from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from pellucid.training import run_recipe
+from pellucid.training.recorded_step import RecordedStep
+from pellucid.training.replay import Replay
+
+
+class Run(Replay):
+    """A run of training, by its folder: what was logged, the states that are kept, and every step, taken again bit for bit.
+
+    The corpus is encoded once, at the first call that needs it.
+    """
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {len(self.log)} of {self.recipe.train.steps} steps, states {self.states})"
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The run's tokenizer."""
+        return load_tokenizer(self.folder, self.built[0].model.config.vocab)
+
+    def piece(self, id: int) -> str | None:
+        """Return the text of a token's piece. None if no piece has this id."""
+        try:
+            return None if self.tokenizer is None or id < 0 else self.tokenizer.pieces([id])[0].text
+        except TokenizerError:
+            return None
+
+    @checked
+    def model(self, step: int | None = None) -> Model:
+        """Return the model after a step, 0 for its first weights; by default after the last one that was logged.
+
+        Steps after the newest kept state are taken again. The model is a copy, in float32; the finished one is in the folder `model`.
+        """
+        step = max((entry["step"] for entry in self.log), default=0) if step is None else step
+        run, (_, family, hf) = self.to(step), self.built
+        module = copy.deepcopy(run.model).eval()
+        fields = {"architectures": [family.architecture], **hf, "dtype": "float32"}
+        return Model(f"{self.recipe.name} at step {step}", module, family, fields, self.tokenizer)
+
+    @checked
+    def replay(self, step: int, only: str | Iterable[str] = "*", gradients: bool = True) -> RecordedStep:
+        """Take a step again, from the newest kept state before it, and return it with every tensor and its gradient.
+
+        only: paths to record, with `*`.  Each step on the way must have the loss and the gradient's norm of its log line, bit for bit; else
+        a TrainError that names the step, what differs, and both values.
+        """
+        return self.record(step, only, gradients)
+
+
+@checked
+def train(
+    recipe: str | Path,
+    out: str | Path | None = None,
+    resume: bool = False,
+    on: Callable[[dict[str, Any]], None] | None = None,
+) -> Run:
+    """Train a model by a recipe, a TOML file, and return its run.
+
+    out: the run's folder, by default runs/<name>; the finished model is in its folder `model`.  resume: go on from the newest saved state.
+    on: called with the log entry of each step.
+    """
+    path, silent = Path(recipe), lambda entry: None
+    folder = run_recipe(path, None if out is None else Path(out), resume, None, silent, on=on or silent).parent
+    return Run(folder)
