@@ -1,0 +1,179 @@
+"""From a body to the engine's requests: prompts, settings, stops, and what of it the answer needs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pellucid.engine.requests import Request
+from pellucid.engine.text import check_stops
+from pellucid.errors import RequestError
+from pellucid.runs.request import described, wrong
+from pellucid.server.openai.body_fields import BIG, COMMON, Fields
+from pellucid.server.openai.served_model import ServedModel
+from pellucid.server.openai.shapes import ChatShape, CompletionShape
+
+NEW = 16  # new tokens of a completion that names no number, as OpenAI's
+MOST_LOGPROBS = 20
+MOST_TEXTS = 64  # `n`
+COMPLETION = COMMON | {"prompt", "echo", "logprobs", "add_special_tokens", "suffix"}
+CHAT = COMMON | {
+    "messages", "max_completion_tokens", "logprobs", "top_logprobs", "add_generation_prompt", "continue_final_message",
+    "chat_template_kwargs", "tools", "tool_choice",
+}  # fmt: skip
+TOKENIZE = {
+    "model", "prompt", "messages", "add_special_tokens", "return_token_strs", "add_generation_prompt", "continue_final_message",
+    "chat_template_kwargs",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """A body that was read. echoes: the prompts' texts, where they are part of the answer."""
+
+    served: ServedModel
+    shape: CompletionShape | ChatShape
+    requests: list[Request]
+    stops: list[str]
+    skip_special: bool
+    stream: bool
+    include_usage: bool
+    return_ids: bool
+    echoes: list[str] = field(default_factory=list)
+
+    @property
+    def n(self) -> int:
+        return self.requests[0].n
+
+
+def completion_job(served: ServedModel, body: Mapping[str, Any]) -> Job:
+    """Read a body of /v1/completions. A RequestError for a wrong field."""
+    fields = Fields(body, COMPLETION)
+    if fields.text("suffix"):
+        raise RequestError("serve.refused", 400, "suffix", name="suffix")
+    echo, logprobs = fields.truth("echo"), fields.integer("logprobs", 0, MOST_LOGPROBS)
+    if echo and served.model.config.starts is not None:
+        raise RequestError("serve.echo", 400, "echo", name=served.name)
+    prompts = prompts_of(served, fields)
+    scored = echo and logprobs is not None
+    requests = requests_of(served, fields, [ids for ids, _ in prompts], fields.integer("max_tokens", 0, BIG), NEW, logprobs, scored)
+    echoes = [text if text is not None else served.tokenizer.decode(ids) for ids, text in prompts] if echo else []
+    return job_of(served, fields, CompletionShape(served.tokenizer, logprobs), requests, echoes)
+
+
+def chat_job(served: ServedModel, body: Mapping[str, Any]) -> Job:
+    """Read a body of /v1/chat/completions. A RequestError for a wrong field."""
+    fields = Fields(body, CHAT)
+    for name in ("tools", "tool_choice"):
+        if fields.given.get(name, "none") not in ("none", [], "auto"):
+            raise RequestError("serve.refused", 400, name, name=name)
+    logprobs = fields.integer("top_logprobs", 0, MOST_LOGPROBS, 0)
+    asks = fields.truth("logprobs")
+    if logprobs and not asks:
+        raise wrong("top_logprobs", logprobs, "logprobs: true")
+    most = fields.integer("max_completion_tokens", 0, BIG, fields.integer("max_tokens", 0, BIG))
+    requests = requests_of(served, fields, [chat_prompt(served, fields)], most, BIG, logprobs if asks else None, False)
+    return job_of(served, fields, ChatShape(served.tokenizer, logprobs if asks else None), requests, [])
+
+
+def job_of(served: ServedModel, fields: Fields, shape: CompletionShape | ChatShape, requests: list[Request], echoes: list[str]) -> Job:
+    """Return the job of these requests, with the fields of its stream."""
+    options = fields.table("stream_options")
+    stream, usage = fields.truth("stream"), options.get("include_usage", False)
+    if options and not stream:
+        raise wrong("stream_options", described(options), "stream: true")
+    if type(usage) is not bool:
+        raise wrong("stream_options.include_usage", described(usage), "true | false")
+    stops = fields.stops()
+    check_stops(stops)
+    return Job(
+        served, shape, requests, stops, fields.truth("skip_special_tokens", True), stream, usage, fields.truth("return_token_ids"), echoes
+    )
+
+
+def prompts_of(served: ServedModel, fields: Fields) -> list[tuple[list[int], str | None]]:
+    """Return the ids of each prompt, with its text if it was one: `prompt` is a text, ids, or a list of texts or of ids."""
+    given = fields.given.get("prompt")
+    allowed = '"...", ["..."], [ids], [[ids]]'
+    several: list[Any]
+    if isinstance(given, str):
+        several = [given]
+    elif isinstance(given, list) and given:
+        several = [given] if all(type(i) is int for i in given) else given
+    else:
+        raise wrong("prompt", described(given), allowed)
+    special = fields.truth("add_special_tokens", True)
+    out: list[tuple[list[int], str | None]] = []
+    for i, one in enumerate(several):
+        place = "prompt" if len(several) == 1 else f"prompt[{i}]"
+        if isinstance(one, str):
+            ids = served.tokenizer.encode(one, special=special)
+            out.append((ids, one))
+        elif isinstance(one, list):
+            check_prompt_ids(one, place, served.vocab)
+            ids = one
+            out.append((ids, None))
+        else:
+            raise wrong(place, described(one), allowed)
+        if not ids:
+            raise wrong(place, described(one), "1..")
+    return out
+
+
+def check_prompt_ids(ids: list[Any], place: str, vocab: int) -> None:
+    """Raise a RequestError unless these are token ids."""
+    for i, id in enumerate(ids):
+        if type(id) is not int or not 0 <= id < vocab:
+            raise wrong(f"{place}[{i}]", described(id), f"0..{vocab - 1}")
+
+
+def chat_prompt(served: ServedModel, fields: Fields) -> list[int]:
+    """Return the ids that the model's chat template makes of `messages`."""
+    messages = fields.given.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise wrong("messages", described(messages), '[{"role": "user", "content": "..."}]')
+    continues = fields.truth("continue_final_message")
+    generates = fields.truth("add_generation_prompt", not continues)
+    if continues and generates:
+        raise wrong("add_generation_prompt", "true", "continue_final_message: false")
+    return served.tokenizer.chat(
+        [plain_message(m, f"messages[{i}]") for i, m in enumerate(messages)],
+        add_generation_prompt=generates,
+        settings=fields.table("chat_template_kwargs"),
+        continue_final_message=continues,
+    )
+
+
+def plain_message(message: Any, place: str) -> Any:
+    """Return a message whose content is one text; OpenAI's may be a list of parts, of which texts alone are read here."""
+    if not isinstance(message, dict):
+        raise wrong(place, described(message), "{}")
+    dropped = {name for name in ("refusal", "audio", "annotations", "function_call") if not message.get(name)}
+    message = {name: value for name, value in message.items() if name not in dropped}
+    if not isinstance(parts := message.get("content"), list):
+        return message
+    texts = []
+    for i, part in enumerate(parts):
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, dict) else part
+            raise wrong(f"{place}.content[{i}].type", described(kind), '"text"')
+        texts.append(part["text"])
+    return message | {"content": "".join(texts)}
+
+
+def requests_of(
+    served: ServedModel, fields: Fields, prompts: Sequence[list[int]], most: int | None, default: int, logprobs: int | None, scored: bool
+) -> list[Request]:
+    """Return the engine's requests, one for each prompt, all with the same seed. most: new tokens, None for at most `default`."""
+    settings = served.settings(fields.sampling(), fields.biases(served.vocab))
+    stops = frozenset(fields.ids("stop_token_ids", served.vocab)) | (frozenset() if fields.truth("ignore_eos") else served.stops)
+    n, priority = fields.integer("n", 1, MOST_TEXTS, 1), fields.integer("priority", -BIG, BIG, 0)
+    starts, out = served.model.config.starts, []
+    for prompt in prompts:
+        text, source = (tuple(prompt), None) if starts is None else ((starts,), tuple(prompt))
+        left = served.longest - len(text)
+        if (left < 1 if most is None else most > left) or (source is not None and len(source) > served.longest):
+            raise RequestError("serve.context", 400, "prompt", tokens=len(prompt), new=most or 1, most=served.longest)
+        new = min(default, left) if most is None else most
+        least = fields.integer("min_tokens", 0, new, 0)
+        out.append(Request(text, new, settings, stops, n or 1, logprobs, scored, source=source, least=least or 0, priority=priority or 0))
+    return out
