@@ -1,7 +1,6 @@
 """/v1/chat/completions: the template's prompt, an answer that is its lone run, chunks as OpenAI's clients read them."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest

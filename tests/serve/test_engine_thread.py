@@ -21,7 +21,7 @@ PROMPTS = [tuple(ids(n, seed=n).tolist()) for n in (5, 9, 3, 12, 7, 30)]
 NEW = 8
 
 
-class Listener:
+class Receiver:
     """A thread over a tiny model, and what it delivered."""
 
     def __init__(self, spoil: Callable[[Mapping[Sequence, int]], None] = lambda chunks: None, tokens: int = 400, rows: int = 32) -> None:
@@ -95,13 +95,13 @@ def test_a_step_that_raises_harms_its_own(bad: set[int], after: int, wanted: lis
 
 def harmed(bad: set[int], after: int, wanted: list[list[Any]]) -> list[int]:
     """Return the requests that did not end as they should: those of `bad` with an error, all others as alone."""
-    listener = Listener(spoiler(bad, after))
+    receiver = Receiver(spoiler(bad, after))
     for request in requests():
-        listener.thread.submit(request)
-    got = listener.wait(len(PROMPTS))
-    listener.end()
+        receiver.thread.submit(request)
+    got = receiver.wait(len(PROMPTS))
+    receiver.end()
     right = {n: [*w[:after], "error"] if n in bad else w for n, w in enumerate(wanted)}
-    assert listener.faults
+    assert receiver.faults
     return [n for n in right if got.get(n) != right[n]]
 
 
@@ -113,28 +113,28 @@ def test_isolation_mutant(wanted: list[list[Any]]) -> None:
 
 def test_a_passing_fault_harms_nothing(wanted: list[list[Any]]) -> None:
     """A step that raises once, as for want of memory, is run again."""
-    listener = Listener(spoiler(set(range(6)), 2, times=1))
+    receiver = Receiver(spoiler(set(range(6)), 2, times=1))
     for request in requests():
-        listener.thread.submit(request)
-    assert listener.wait(6) == dict(enumerate(wanted)) and len(listener.faults) == 1
-    listener.end()
+        receiver.thread.submit(request)
+    assert receiver.wait(6) == dict(enumerate(wanted)) and len(receiver.faults) == 1
+    receiver.end()
 
 
 def test_several_texts_of_one_request() -> None:
-    listener, plain = Listener(spoiler({1}, 3)), Listener()
-    for one in (listener, plain):
+    receiver, plain = Receiver(spoiler({1}, 3)), Receiver()
+    for one in (receiver, plain):
         for n in (2, 3, 1):
             one.thread.submit(Request(PROMPTS[n], NEW, Sampling(1.0, seed=n), n=3))
         one.wait(9)
         one.end()
-    ended = [(o.index, o.ended) for o in listener.outputs if o.request == 1 and o.ended]
+    ended = [(o.index, o.ended) for o in receiver.outputs if o.request == 1 and o.ended]
     assert sorted(ended) == [(0, "error"), (1, "error"), (2, "error")]
 
     for number in (0, 2):
-        assert texts_of(listener, number) == texts_of(plain, number)
+        assert texts_of(receiver, number) == texts_of(plain, number)
 
 
-def texts_of(one: Listener, number: int) -> dict[int, list[int]]:
+def texts_of(one: Receiver, number: int) -> dict[int, list[int]]:
     """Return the ids of each text of a request."""
     out: dict[int, list[int]] = {}
     for o in one.outputs:
@@ -146,19 +146,19 @@ def texts_of(one: Listener, number: int) -> dict[int, list[int]]:
 def test_a_text_is_cancelled_alone(wanted: list[list[Any]]) -> None:
     """Of a request with several texts one is cancelled, and the others go on as before."""
     gate = threading.Event()
-    plain, listener = Listener(), Listener(lambda chunks: gate.wait() and None if any(s.written == 3 for s in chunks) else None)
-    for one in (plain, listener):
+    plain, receiver = Receiver(), Receiver(lambda chunks: gate.wait() and None if any(s.written == 3 for s in chunks) else None)
+    for one in (plain, receiver):
         one.thread.submit(Request(PROMPTS[0], NEW, Sampling(1.0, seed=1), n=3))
     plain.wait(3)
-    with listener.changed:
-        assert listener.changed.wait_for(lambda: sum(o.index == 1 for o in listener.outputs) >= 3, 60)
-    listener.thread.cancel(0, 1)
+    with receiver.changed:
+        assert receiver.changed.wait_for(lambda: sum(o.index == 1 for o in receiver.outputs) >= 3, 60)
+    receiver.thread.cancel(0, 1)
     gate.set()
-    listener.wait(3)
-    full, cut = texts_of(plain, 0), texts_of(listener, 0)
+    receiver.wait(3)
+    full, cut = texts_of(plain, 0), texts_of(receiver, 0)
     assert cut[0] == full[0] and cut[2] == full[2] and cut[1] == full[1][: len(cut[1])] and len(cut[1]) < NEW
     plain.end()
-    listener.end()
+    receiver.end()
 
 
 def test_what_is_cancelled_frees_its_pages_in_the_next_step() -> None:
@@ -169,14 +169,14 @@ def test_what_is_cancelled_frees_its_pages_in_the_next_step() -> None:
             reached.set()
             gate.wait()
 
-    listener = Listener(spoil)
-    number = listener.thread.submit(Request(PROMPTS[0], 200))
+    receiver = Receiver(spoil)
+    number = receiver.thread.submit(Request(PROMPTS[0], 200))
     assert reached.wait(60)
-    listener.thread.cancel(number)
+    receiver.thread.cancel(number)
     gate.set()
-    assert listener.wait(1)[number][-1] == "cancelled"
-    assert len([o for o in listener.outputs if o.token is not None]) <= 3
-    listener.end()
+    assert receiver.wait(1)[number][-1] == "cancelled"
+    assert len([o for o in receiver.outputs if o.token is not None]) <= 3
+    receiver.end()
 
 
 def order() -> list[int]:
@@ -196,10 +196,10 @@ def test_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_engine_beyond_repair_says_so() -> None:
     """If even the repair raises, all requests end with an error, and new ones are refused."""
-    listener = Listener(spoiler({0}))
+    receiver = Receiver(spoiler({0}))
     with swapped(PagedCache, "holders", lambda self: 1 / 0), swapped(PagedCache, "clear", lambda self: 1 / 0):
-        listener.thread.submit(Request(PROMPTS[0], NEW))
-        assert listener.wait(1)[0][-1] == "error"
-        listener.thread.thread.join(60)
+        receiver.thread.submit(Request(PROMPTS[0], NEW))
+        assert receiver.wait(1)[0][-1] == "error"
+        receiver.thread.thread.join(60)
     with pytest.raises(UseError):
-        listener.thread.submit(Request(PROMPTS[0], NEW))
+        receiver.thread.submit(Request(PROMPTS[0], NEW))

@@ -59,8 +59,8 @@ def openai_served(
     *models: Model, tokens: int = 4096, waiting: int = 64, key: str | None = None, deterministic: bool = False
 ) -> Iterator[OpenAiServed]:
     """Yield the application of these models, with a client."""
-    operation = Operation()
-    served = {m.name: ServedModel(m.name, m, tokens, waiting, deterministic) for m in models}
+    operation = Operation("0")
+    served = {m.name: ServedModel(m.name, m, tokens, waiting, "0", deterministic) for m in models}
     operation.loaded.set_result(served)
     app = application(operation, replace(LIMITS, body=1 << 24), PORT, key, quiet=True)
     headers = {} if key is None else {"authorization": f"Bearer {key}"}

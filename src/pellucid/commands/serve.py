@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pellucid import __version__
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
@@ -27,6 +28,7 @@ def add(app: typer.Typer) -> None:
         models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=say("serve.help.models"))],
         host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help=say("serve.help.host"))] = "127.0.0.1",
         port: Annotated[int, options.integer("--port", say("serve.help.port"))] = 8000,
+        adapter: Annotated[list[str] | None, typer.Option("--adapter", metavar="NAME=FOLDER", help=say("serve.help.adapter"))] = None,
         api_key: Annotated[str | None, typer.Option("--api-key", metavar="KEY", help=say("serve.help.key"))] = None,
         insecure: Annotated[bool, typer.Option("--insecure", help=say("serve.help.insecure"))] = False,
         allow_host: Annotated[list[str] | None, typer.Option("--allow-host", metavar="NAME", help=say("serve.help.allow"))] = None,
@@ -40,6 +42,9 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         screen: Screen = ctx.obj
         names = names_of(models)
+        adapters = names_of(adapter or [])
+        if both := names.keys() & adapters.keys():
+            raise UseError("serve.twice", name=min(both))
         if max_queue < 1:
             raise UseError("serve.least", name="--max-queue", found=max_queue)
         if tokens is not None and tokens < 1:
@@ -51,18 +56,27 @@ def add(app: typer.Typer) -> None:
         where = Address(host, port, key or None, insecure, tuple(allow_host or ()))
 
         def load() -> "list[ServedModel]":
+            from pellucid.server.openai.adapters import adapted
             from pellucid.server.openai.served_model import ServedModel
 
             how: dict[str, Any] = {"dtype": dtype, "device": options.numbers(device), "quant": quant, "ignore_fields": ignore_field or ()}
-            return [ServedModel(name, options.loaded(screen, at, **how), tokens, max_queue, deterministic) for name, at in names.items()]
+            loaded = {name: options.loaded(screen, at, **how) for name, at in names.items()}
+            places = {name: Path(at) for name, at in names.items() if Path(at).is_dir()}
+            base = next(iter(names))
+            loaded |= {name: adapted(loaded[base], at, name) for name, at in adapters.items()}
+            bases = dict.fromkeys(adapters, base)
+            return [
+                ServedModel(name, model, tokens, max_queue, __version__, deterministic, places.get(name), bases.get(name))
+                for name, model in loaded.items()
+            ]
 
         def ready(address: str) -> None:
             if screen.json:
-                screen.document({"schema": SCHEMA, "address": address, "models": list(names)})
+                screen.document({"schema": SCHEMA, "address": address, "models": [*names, *adapters]})
             else:
-                screen.text(say("serve.ready", address=address, names=", ".join(names)) + "\n")
+                screen.text(say("serve.ready", address=address, names=", ".join([*names, *adapters])) + "\n")
 
-        ended = serve_models(where, load, ready, quiet=screen.quiet)
+        ended = serve_models(where, __version__, load, ready, quiet=screen.quiet)
         sys.stdout.flush()
         if not ended:  # a thread is inside torch, and at the interpreter's end it would abort the process
             os._exit(130)

@@ -73,9 +73,9 @@ class EngineThread:
             self.wake.clear()
             while not self.engine.idle and self.broken is None:
                 outputs = self.step()
-                for number in {o.request for o in outputs} - self.unended():
-                    self.began.pop(number, None)
                 self.deliver(outputs)
+                for number in {o.request for o in outputs if o.ended is not None} - self.unended():
+                    self.began.pop(number, None)
             if self.broken is not None:
                 return
 

@@ -20,7 +20,7 @@ Likeliest = tuple[tuple[int, float], ...]  # tokens with their log-probabilities
 GREEDY = Sampling()
 
 
-class Constraint(Protocol):
+class TokenConstraint(Protocol):
     """What the tokens of a text must be, such as a grammar."""
 
     def allowed(self, written: Tokens[int], index: int) -> "Tensor | None":
@@ -50,7 +50,7 @@ class Request:
     source: tuple[int, ...] | None = None
     least: int = 0
     priority: int = 0
-    constraint: Constraint | None = None
+    constraint: TokenConstraint | None = None
 
     @property
     def budget(self) -> int:

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from pellucid.engine.requests import Output
 from pellucid.errors import RequestError
 from pellucid.runs.worker import left
-from pellucid.server.openai.choice import Choice, Delta, Entry
+from pellucid.server.openai.choice import Choice, Delta, TokenEntry
 from pellucid.server.openai.error_shape import error_body
 from pellucid.server.openai.jobs import Job
 from pellucid.server.openai.served_model import Submitted
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 
-class Answer:
+class GeneratedAnswer:
     """The choices of a job, and the count of its tokens. The first `n` choices are the first prompt's.
 
     finished: why each choice ended.  first: seconds from the start to the first token.  facts: of the log's line, set at the end.
+    last: when each choice's last token came.
     """
 
     def __init__(self, job: Job, submitted: Submitted, facts: dict[str, Any]) -> None:
@@ -42,13 +43,24 @@ class Answer:
         self.cached, self.finished = 0, dict[int, str]()
         self.started = time.monotonic()
         self.first: float | None = None
+        self.last: dict[int, float] = {}
 
     def close(self) -> None:
         """Cancel what has not ended, and write the facts for the log."""
         self.submitted.close()
         usage = self.usage()
         self.facts |= {name: usage[name] for name in ("prompt_tokens", "completion_tokens")} | {"cached_tokens": self.cached}
+        if (counters := self.job.served.counters) is not None:
+            counters.count(self)
         self.facts |= {"first": None if self.first is None else round(self.first, 6), "finish": sorted(set(self.finished.values()))}
+
+    def note_token(self, at: int) -> None:
+        """Note the time of a choice's token."""
+        now = time.monotonic()
+        self.first = now - self.started if self.first is None else self.first
+        if (counters := self.job.served.counters) is not None and at in self.last:
+            counters.between.observe(now - self.last[at])
+        self.last[at] = now
 
     def prompt_of(self, position: int) -> tuple[int, ...]:
         """Return a prompt's tokens; an encoder-decoder's are its source."""
@@ -73,9 +85,10 @@ class Answer:
                 self.cached += output.cached if fresh and not output.index else 0
                 delta = self.choices[at].feed(output)
                 if fresh:
-                    self.echo(position, output, delta)
+                    self.add_prompt(position, output, delta)
                 new = [] if output.token is None else [output.token.id]
-                self.first = time.monotonic() - self.started if self.first is None and new else self.first
+                if new:
+                    self.note_token(at)
                 self.ids[at] += new
                 if delta.finish is not None:
                     self.finished[at] = delta.finish
@@ -83,19 +96,19 @@ class Answer:
                         self.submitted.stop(position, output.index)
                 yield at, delta, new
 
-    def echo(self, position: int, output: Output, delta: Delta) -> None:
+    def add_prompt(self, position: int, output: Output, delta: Delta) -> None:
         """Put a prompt before a text's first delta, if the job echoes it."""
         if self.job.echoes:
             delta.text = self.job.echoes[position] + delta.text
         if self.job.requests[position].scored:
             prompt, scores = self.job.requests[position].prompt, output.scores
             rows = zip(prompt[1:], scores, output.tops, strict=True)
-            delta.entries[:0] = [Entry(prompt[0], None), *(Entry(id, score, top) for id, score, top in rows)]
+            delta.entries[:0] = [TokenEntry(prompt[0], None), *(TokenEntry(id, score, top) for id, score, top in rows)]
 
     async def document(self) -> dict[str, Any]:
         """Return the answer as one document."""
         shape, texts = self.job.shape, [""] * len(self.choices)
-        entries: list[list[Entry]] = [[] for _ in self.choices]
+        entries: list[list[TokenEntry]] = [[] for _ in self.choices]
         reasons: list[Any] = [None] * len(self.choices)
         async with aclosing(self.deltas()) as deltas:
             async for at, delta, _ in deltas:
@@ -146,7 +159,7 @@ class Answer:
             yield shape.piece(at, "", [], delta.finish) | {"logprobs": None, "stop_reason": delta.reason}
 
 
-async def unless_left(request: "Request", answer: Answer) -> dict[str, Any]:
+async def unless_left(request: "Request", answer: GeneratedAnswer) -> dict[str, Any]:
     """Return the document of an answer. A RequestError if the client disconnects first, and then nothing of it runs on."""
     working, gone = asyncio.ensure_future(answer.document()), asyncio.ensure_future(left(request))
     try:
@@ -166,7 +179,7 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, request: "Request", answer: Answer, language: str | None) -> None:
+    def __init__(self, request: "Request", answer: GeneratedAnswer, language: str | None) -> None:
         super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self.request, self.answer, self.language = request, answer, language

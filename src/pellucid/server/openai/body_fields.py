@@ -29,7 +29,7 @@ REFUSED = {"best_of": 1, "suffix": "", "tools": [], "functions": [], "audio": No
 BIG = 2**31 - 1
 
 
-class Fields:
+class BodyFields:
     """The fields of a body that are not null, read one by one. known: the names that its route reads."""
 
     def __init__(self, body: Mapping[str, Any], known: set[str]) -> None:

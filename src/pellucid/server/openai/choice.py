@@ -9,7 +9,7 @@ from pellucid.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Entry:
+class TokenEntry:
     """A token with its log-probability, None for the first of a prompt, and the likeliest tokens in its place."""
 
     id: int
@@ -22,7 +22,7 @@ class Delta:
     """What an output adds to a text. finish: "stop" or "length"; reason: the stop string or the stop token that ended it."""
 
     text: str = ""
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[TokenEntry] = field(default_factory=list)
     finish: str | None = None
     reason: str | int | None = None
 
@@ -46,7 +46,7 @@ class Choice:
         token, stopped = output.token, output.ended == "stop"
         if token is not None:
             self.tokens += 1
-            delta.entries.append(Entry(token.id, token.logprob, token.top))
+            delta.entries.append(TokenEntry(token.id, token.logprob, token.top))
             if not stopped:
                 self.text.stops = self.stops if self.tokens > self.least else ()
                 delta.text = self.text.feed(token.id)

@@ -8,7 +8,7 @@ from pellucid.engine.requests import Request
 from pellucid.engine.text import check_stops
 from pellucid.errors import RequestError
 from pellucid.runs.request import described, wrong
-from pellucid.server.openai.body_fields import BIG, COMMON, Fields
+from pellucid.server.openai.body_fields import BIG, COMMON, BodyFields
 from pellucid.server.openai.served_model import ServedModel
 from pellucid.server.openai.shapes import ChatShape, CompletionShape
 
@@ -47,40 +47,40 @@ class Job:
 
 def completion_job(served: ServedModel, body: Mapping[str, Any]) -> Job:
     """Read a body of /v1/completions. A RequestError for a wrong field."""
-    fields = Fields(body, COMPLETION)
+    fields = BodyFields(body, COMPLETION)
     if fields.text("suffix"):
         raise RequestError("serve.refused", 400, "suffix", name="suffix")
-    echo, logprobs = fields.truth("echo"), fields.integer("logprobs", 0, MOST_LOGPROBS)
-    if echo and served.model.config.starts is not None:
+    echoed, logprobs = fields.truth("echo"), fields.integer("logprobs", 0, MOST_LOGPROBS)
+    if echoed and served.model.config.starts is not None:
         raise RequestError("serve.echo", 400, "echo", name=served.name)
     prompts = prompts_of(served, fields)
-    scored = echo and logprobs is not None
+    scored = echoed and logprobs is not None
     requests = requests_of(served, fields, [ids for ids, _ in prompts], fields.integer("max_tokens", 0, BIG), NEW, logprobs, scored)
-    echoes = [text if text is not None else served.tokenizer.decode(ids) for ids, text in prompts] if echo else []
+    echoes = [text if text is not None else served.tokenizer.decode(ids) for ids, text in prompts] if echoed else []
     return job_of(served, fields, CompletionShape(served.tokenizer, logprobs), requests, echoes)
 
 
 def chat_job(served: ServedModel, body: Mapping[str, Any]) -> Job:
     """Read a body of /v1/chat/completions. A RequestError for a wrong field."""
-    fields = Fields(body, CHAT)
+    fields = BodyFields(body, CHAT)
     for name in ("tools", "tool_choice"):
         if fields.given.get(name, "none") not in ("none", [], "auto"):
             raise RequestError("serve.refused", 400, name, name=name)
     logprobs = fields.integer("top_logprobs", 0, MOST_LOGPROBS, 0)
     asks = fields.truth("logprobs")
     if logprobs and not asks:
-        raise wrong("top_logprobs", logprobs, "logprobs: true")
+        raise wrong("top_logprobs", logprobs, "logprobs=true")
     most = fields.integer("max_completion_tokens", 0, BIG, fields.integer("max_tokens", 0, BIG))
     requests = requests_of(served, fields, [chat_prompt(served, fields)], most, BIG, logprobs if asks else None, False)
     return job_of(served, fields, ChatShape(served.tokenizer, logprobs if asks else None), requests, [])
 
 
-def job_of(served: ServedModel, fields: Fields, shape: CompletionShape | ChatShape, requests: list[Request], echoes: list[str]) -> Job:
+def job_of(served: ServedModel, fields: BodyFields, shape: CompletionShape | ChatShape, requests: list[Request], echoes: list[str]) -> Job:
     """Return the job of these requests, with the fields of its stream."""
     options = fields.table("stream_options")
     stream, usage = fields.truth("stream"), options.get("include_usage", False)
     if options and not stream:
-        raise wrong("stream_options", described(options), "stream: true")
+        raise wrong("stream_options", described(options), "stream=true")
     if type(usage) is not bool:
         raise wrong("stream_options.include_usage", described(usage), "true | false")
     stops = fields.stops()
@@ -90,9 +90,9 @@ def job_of(served: ServedModel, fields: Fields, shape: CompletionShape | ChatSha
     )
 
 
-def prompts_of(served: ServedModel, fields: Fields) -> list[tuple[list[int], str | None]]:
-    """Return the ids of each prompt, with its text if it was one: `prompt` is a text, ids, or a list of texts or of ids."""
-    given = fields.given.get("prompt")
+def prompts_of(served: ServedModel, fields: BodyFields, name: str = "prompt") -> list[tuple[list[int], str | None]]:
+    """Return the ids of each prompt, with its text if it was one: the field is a text, ids, or a list of texts or of ids."""
+    given = fields.given.get(name)
     allowed = '"...", ["..."], [ids], [[ids]]'
     several: list[Any]
     if isinstance(given, str):
@@ -100,11 +100,11 @@ def prompts_of(served: ServedModel, fields: Fields) -> list[tuple[list[int], str
     elif isinstance(given, list) and given:
         several = [given] if all(type(i) is int for i in given) else given
     else:
-        raise wrong("prompt", described(given), allowed)
+        raise wrong(name, described(given), allowed)
     special = fields.truth("add_special_tokens", True)
     out: list[tuple[list[int], str | None]] = []
     for i, one in enumerate(several):
-        place = "prompt" if len(several) == 1 else f"prompt[{i}]"
+        place = name if len(several) == 1 else f"{name}[{i}]"
         if isinstance(one, str):
             ids = served.tokenizer.encode(one, special=special)
             out.append((ids, one))
@@ -126,7 +126,7 @@ def check_prompt_ids(ids: list[Any], place: str, vocab: int) -> None:
             raise wrong(f"{place}[{i}]", described(id), f"0..{vocab - 1}")
 
 
-def chat_prompt(served: ServedModel, fields: Fields) -> list[int]:
+def chat_prompt(served: ServedModel, fields: BodyFields) -> list[int]:
     """Return the ids that the model's chat template makes of `messages`."""
     messages = fields.given.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -134,7 +134,7 @@ def chat_prompt(served: ServedModel, fields: Fields) -> list[int]:
     continues = fields.truth("continue_final_message")
     generates = fields.truth("add_generation_prompt", not continues)
     if continues and generates:
-        raise wrong("add_generation_prompt", "true", "continue_final_message: false")
+        raise wrong("add_generation_prompt", "true", "continue_final_message=false")
     return served.tokenizer.chat(
         [plain_message(m, f"messages[{i}]") for i, m in enumerate(messages)],
         add_generation_prompt=generates,
@@ -161,7 +161,13 @@ def plain_message(message: Any, place: str) -> Any:
 
 
 def requests_of(
-    served: ServedModel, fields: Fields, prompts: Sequence[list[int]], most: int | None, default: int, logprobs: int | None, scored: bool
+    served: ServedModel,
+    fields: BodyFields,
+    prompts: Sequence[list[int]],
+    most: int | None,
+    default: int,
+    logprobs: int | None,
+    scored: bool,
 ) -> list[Request]:
     """Return the engine's requests, one for each prompt, all with the same seed. most: new tokens, None for at most `default`."""
     settings = served.settings(fields.sampling(), fields.biases(served.vocab))

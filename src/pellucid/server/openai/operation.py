@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 class Operation:
-    """The state. models: by the names that clients call them by, set once they are loaded.  running: requests that are being answered."""
+    """The state. version: Pellucid's.  models: by the names that clients call them by, set once they are loaded.  running: requests that are being answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: str) -> None:
+        self.version = version
         self.loaded = Future["Mapping[str, ServedModel]"]()
         self.draining, self.running = False, 0
 

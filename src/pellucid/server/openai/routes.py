@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from pellucid import __version__
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.errors import RequestError, UseError
 from pellucid.messages import speaking
@@ -47,18 +46,20 @@ class OpenAiApi:
             route("/v1/models/{name:path}", self.model),
             route("/v1/completions", self.completions, "POST"),
             route("/v1/chat/completions", self.chat_completions, "POST"),
+            route("/v1/embeddings", self.embeddings, "POST"),
+            route("/metrics", self.metrics),
             route("/tokenize", self.tokenize, "POST"),
             route("/detokenize", self.detokenize, "POST"),
             route("/tokenizer_info", self.tokenizer_info),
         ]
 
     async def health(self, request: Request) -> Response:
-        """Answer 200 and nothing once the models are loaded, else 503 and the state."""
+        """GeneratedAnswer 200 and nothing once the models are loaded, else 503 and the state."""
         state = self.operation.state
         return Response() if state == "ready" else answer({"status": state}, 503, {"retry-after": "1"})
 
     async def version(self, request: Request) -> Response:
-        return answer({"version": __version__})
+        return answer({"version": self.operation.version})
 
     async def models(self, request: Request) -> Response:
         return answer({"object": "list", "data": [listed(served) for served in self.operation.models.values()]})
@@ -100,20 +101,33 @@ class OpenAiApi:
 
     async def generated(self, request: Request, job: "Job") -> Response:
         """Submit a job and return its answer, or the stream of it."""
-        from pellucid.server.openai.answering import Answer, EventStream, unless_left
+        from pellucid.server.openai.answering import EventStream, GeneratedAnswer, unless_left
 
-        current = Answer(job, job.served.submit(job.requests), request.scope["pellucid.facts"])
+        current = GeneratedAnswer(job, job.served.submit(job.requests), request.scope["pellucid.facts"])
         if job.stream:
             return EventStream(request, current, language(request.scope))
         return answer(await unless_left(request, current))
 
+    async def embeddings(self, request: Request) -> Response:
+        from pellucid.server.openai.embedder import embeddings_document
+
+        body, served = await self.body(request)
+        return answer(await run_in_threadpool(embeddings_document, served, body, request.scope["pellucid.facts"]))
+
+    async def metrics(self, request: Request) -> Response:
+        """Answer in Prometheus' text format. A RequestError without prometheus_client."""
+        from pellucid.server.openai.prometheus import exposed
+
+        content, kind = await run_in_threadpool(exposed, self.operation.models.values())
+        return Response(content, 200, {"cache-control": "no-store"}, kind)
+
     async def tokenize(self, request: Request) -> Response:
         """Return the ids of a `prompt`, or of `messages` by the chat template."""
-        from pellucid.server.openai.body_fields import Fields
+        from pellucid.server.openai.body_fields import BodyFields
         from pellucid.server.openai.jobs import TOKENIZE, chat_prompt
 
         body, served = await self.body(request)
-        fields = Fields(body, TOKENIZE)
+        fields = BodyFields(body, TOKENIZE)
         if "messages" in fields.given:
             ids = await run_in_threadpool(chat_prompt, served, fields)
         else:
@@ -125,10 +139,10 @@ class OpenAiApi:
         return answer(out)
 
     async def detokenize(self, request: Request) -> Response:
-        from pellucid.server.openai.body_fields import Fields
+        from pellucid.server.openai.body_fields import BodyFields
 
         body, served = await self.body(request)
-        fields = Fields(body, {"model", "tokens"})
+        fields = BodyFields(body, {"model", "tokens"})
         return answer({"prompt": served.tokenizer.decode(fields.ids("tokens", served.vocab))})
 
     async def tokenizer_info(self, request: Request) -> Response:
@@ -145,7 +159,7 @@ class OpenAiApi:
 def listed(served: "ServedModel") -> dict[str, Any]:
     """Return a model's entry in the list."""
     return {
-        "id": served.name, "object": "model", "created": served.created, "owned_by": "pellucid", "root": served.name, "parent": None,
+        "id": served.name, "object": "model", "created": served.created, "owned_by": "pellucid", "root": served.parent or served.name, "parent": served.parent,
         "max_model_len": served.longest,
     }  # fmt: skip
 
@@ -166,7 +180,7 @@ def answered(handler: Handler) -> Handler:
 
 
 async def no_route(request: Request, fault: Exception) -> Response:
-    """Answer a path or a method that does not exist."""
+    """GeneratedAnswer a path or a method that does not exist."""
     missing = getattr(fault, "status_code", 404) != 405
     path, method = request.url.path, request.method
     return refused(RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method))

@@ -72,6 +72,7 @@ class DrainingServer(uvicorn.Server):
 
 def serve_models(
     address: Address,
+    version: str,
     load: "Callable[[], Sequence[ServedModel]]",
     ready: Callable[[str], None],
     limits: Limits = SERVE_LIMITS,
@@ -82,7 +83,7 @@ def serve_models(
     Raises the error of a model that cannot be loaded. Returns True if all requests were answered and all threads have ended.
     """
     address.check()
-    own, operation = taken(address.port, address.host), Operation()
+    own, operation = taken(address.port, address.host), Operation(version)
     port = int(own.getsockname()[1])
     app = application(operation, limits, port, address.key, address.loopback, frozenset(address.names), quiet)
     settings: Any = {

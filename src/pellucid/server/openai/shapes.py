@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from pellucid.server.openai.choice import Entry
+from pellucid.server.openai.choice import TokenEntry
 from pellucid.tokenizer.tokenizer import Tokenizer
 
 
@@ -30,7 +30,7 @@ class CompletionShape:
         self.tokenizer, self.count = tokenizer, logprobs
         self.offsets: dict[int, int] = {}
 
-    def logprobs(self, index: int, entries: Sequence[Entry]) -> dict[str, Any] | None:
+    def logprobs(self, index: int, entries: Sequence[TokenEntry]) -> dict[str, Any] | None:
         """Return tokens, their log-probabilities, the likeliest in their places, and where each begins in the text."""
         if self.count is None:
             return None
@@ -45,7 +45,7 @@ class CompletionShape:
             self.offsets[index] = self.offsets.get(index, 0) + len(name)
         return out
 
-    def full(self, index: int, text: str, entries: Sequence[Entry], finish: str | None) -> dict[str, Any]:
+    def full(self, index: int, text: str, entries: Sequence[TokenEntry], finish: str | None) -> dict[str, Any]:
         """Return a choice of an answer that is not streamed."""
         return {"index": index, "text": text, "logprobs": self.logprobs(index, entries), "finish_reason": finish}
 
@@ -60,7 +60,7 @@ class ChatShape:
     def __init__(self, tokenizer: Tokenizer, logprobs: int | None) -> None:
         self.tokenizer, self.count = tokenizer, logprobs
 
-    def logprobs(self, entries: Sequence[Entry]) -> dict[str, Any] | None:
+    def logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any] | None:
         """Return each token with its log-probability, its bytes and the likeliest tokens in its place."""
         if self.count is None:
             return None
@@ -71,12 +71,12 @@ class ChatShape:
         name, raw = written(self.tokenizer, id)
         return {"token": name, "logprob": finite(logprob), "bytes": list(raw)}
 
-    def full(self, index: int, text: str, entries: Sequence[Entry], finish: str | None) -> dict[str, Any]:
+    def full(self, index: int, text: str, entries: Sequence[TokenEntry], finish: str | None) -> dict[str, Any]:
         """Return a choice of an answer that is not streamed."""
         message = {"role": "assistant", "content": text, "refusal": None}
         return {"index": index, "message": message, "logprobs": self.logprobs(entries), "finish_reason": finish}
 
-    def piece(self, index: int, text: str, entries: Sequence[Entry], finish: str | None) -> dict[str, Any]:
+    def piece(self, index: int, text: str, entries: Sequence[TokenEntry], finish: str | None) -> dict[str, Any]:
         """Return a choice of a chunk."""
         delta = {} if finish is not None and not text else {"content": text}
         return {"index": index, "delta": delta, "logprobs": self.logprobs(entries), "finish_reason": finish}
