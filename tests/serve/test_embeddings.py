@@ -76,7 +76,10 @@ def test_vectors_mutant(server: OpenAiServed, model: Model) -> None:
 def folder_of(path: Path, *modules: str, **modes: bool) -> Path:
     """Write the pooling files of sentence-transformers. Returns their folder."""
     (path / "1_Pooling").mkdir(parents=True)
-    kinds = [{"idx": i, "name": str(i), "path": f"{i}_{m}" if i else "", "type": f"sentence_transformers.models.{m}"} for i, m in enumerate(modules)]
+    kinds = [
+        {"idx": i, "name": str(i), "path": f"{i}_{m}" if i else "", "type": f"sentence_transformers.models.{m}"}
+        for i, m in enumerate(modules)
+    ]
     (path / "modules.json").write_text(json.dumps(kinds))
     (path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 4} | modes))
     return path
@@ -89,7 +92,9 @@ def test_pooling_is_the_folders(tmp_path: Path) -> None:
     assert cls(rows).tolist() == [3.0, 0.0]
     last = pooling_of(folder_of(tmp_path / "b", "Transformer", "Pooling", "Normalize", pooling_mode_lasttoken=True))
     assert torch.allclose(last(rows), torch.tensor([0.5, 0.5]).sqrt()) and last.normalised
-    for i, wrong in enumerate(({"pooling_mode_weightedmean_tokens": True}, {}, {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True})):
+    for i, wrong in enumerate(
+        ({"pooling_mode_weightedmean_tokens": True}, {}, {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True})
+    ):
         with pytest.raises(CheckpointError):
             pooling_of(folder_of(tmp_path / f"c{i}", "Transformer", "Pooling", **wrong))
     with pytest.raises(CheckpointError):

@@ -2,9 +2,11 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Tokens
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from pellucid.batch.kv_cache import PagedCache
@@ -15,7 +17,7 @@ from pellucid.engine.requests import Output, Request, Sequence
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.ops.sampling.settings import Sampling
-from tiny import LLAMA, ids, swapped, tiny
+from tiny import LLAMA, V, ids, swapped, tiny
 
 PROMPTS = [tuple(ids(n, seed=n).tolist()) for n in (5, 9, 3, 12, 7, 30)]
 NEW = 8
@@ -177,6 +179,24 @@ def test_what_is_cancelled_frees_its_pages_in_the_next_step() -> None:
     assert receiver.wait(1)[number][-1] == "cancelled"
     assert len([o for o in receiver.outputs if o.token is not None]) <= 3
     receiver.end()
+
+
+class Even:
+    """A constraint to even tokens after the first."""
+
+    def allowed(self, written: Tokens[int], index: int) -> Tensor | None:
+        return torch.arange(V) % 2 == 0 if written else None
+
+
+@pytest.mark.parametrize("how", [Sampling(), Sampling(1.5, seed=3), Sampling(1.0, 5, 0.9, 0.01, seed=4)])
+def test_a_constraint_holds(how: Sampling) -> None:
+    """Every token is one that is allowed, also after preemptions."""
+    engine = Engine.of(tiny(LLAMA), 48, SchedulerLimits(8), 4)
+    for prompt in PROMPTS[:4]:
+        engine.submit(Request(prompt, 20, how, constraint=Even()))
+    outputs = [(o.request, o.token.id) for o in engine.outputs() if o.token is not None]
+    later = [id for n in range(4) for id in [i for r, i in outputs if r == n][1:]]
+    assert len(later) == 4 * 19 and not [id for id in later if id % 2] and engine.queue.preempted
 
 
 def order() -> list[int]:

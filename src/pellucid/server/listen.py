@@ -66,11 +66,16 @@ def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: L
 
 def listening(app: "ASGIApp", limits: Limits) -> uvicorn.Server:
     """Return the server of an application, whose connections have deadlines; see connections.py."""
+    return uvicorn.Server(configured(app, limits))
+
+
+def configured(app: "ASGIApp", limits: Limits) -> uvicorn.Config:
+    """Return the settings of a server."""
     settings: Any = {
         "log_level": "critical", "access_log": False, "lifespan": "off", "timeout_graceful_shutdown": 1, "server_header": False,
         "proxy_headers": False, "timeout_keep_alive": limits.idle, "ws": "none", "http": partial(Connection, ConnectionPool(limits)),
     }  # fmt: skip
-    return uvicorn.Server(uvicorn.Config(app, **settings))
+    return uvicorn.Config(app, **settings)
 
 
 @contextmanager

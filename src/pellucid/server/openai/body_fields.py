@@ -9,7 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from pellucid.errors import RequestError
+from pellucid.engine.text import LONGEST, MOST, check_stops
+from pellucid.errors import RequestError, UseError
 from pellucid.messages import say
 from pellucid.runs.request import described, wrong
 
@@ -22,10 +23,13 @@ SAMPLING = {
 }  # fmt: skip
 COMMON = {
     *SAMPLING, "model", "max_tokens", "stop", "n", "logit_bias", "stream", "stream_options", "min_tokens", "ignore_eos", "stop_token_ids",
-    "skip_special_tokens", "return_token_ids", "priority", "response_format", "guided_json", "guided_regex", "guided_choice",
-    "guided_grammar", "structured_outputs",
+    "skip_special_tokens", "return_token_ids", "priority", "response_format",
 }  # fmt: skip
-REFUSED = {"best_of": 1, "suffix": "", "tools": [], "functions": [], "audio": None, "use_beam_search": False, "prompt_embeds": None}
+# Fields that would change an answer and are not supported, and the value of each that asks for nothing.
+REFUSED: dict[str, Any] = {
+    "best_of": 1, "suffix": "", "tools": [], "functions": [], "audio": None, "use_beam_search": False, "prompt_embeds": None,
+    "guided_json": None, "guided_regex": None, "guided_choice": None, "guided_grammar": None, "structured_outputs": None,
+}  # fmt: skip
 BIG = 2**31 - 1
 
 
@@ -37,6 +41,8 @@ class BodyFields:
         for name, off in REFUSED.items():
             if name not in known and self.given.get(name, off) != off:
                 raise RequestError("serve.refused", 400, name, name=name)
+        if self.table("response_format").get("type", "text") != "text":
+            raise RequestError("serve.refused", 400, "response_format", name="response_format")
         for name in self.given.keys() - known - HARMLESS - REFUSED.keys() - LOGGED:
             LOGGED.add(name)
             print(json.dumps({"ignored": name[:100], "reason": say("serve.ignored")}), file=sys.stderr, flush=True)
@@ -82,7 +88,15 @@ class BodyFields:
     def stops(self) -> list[str]:
         """Return the stop strings: one text or a list."""
         value = self.given.get("stop", [])
-        return [value] if isinstance(value, str) and value else [] if value == "" else value
+        several = ([value] if value else []) if isinstance(value, str) else value
+        allowed = f'"..." | ["..."] (1..{MOST}, 1..{LONGEST})'
+        if not isinstance(several, list):
+            raise wrong("stop", described(value), allowed)
+        try:
+            check_stops(several)
+        except UseError:
+            raise wrong("stop", described(value), allowed) from None
+        return several
 
     def biases(self, vocab: int) -> dict[int, float]:
         """Return `logit_bias`, whose keys are ids as texts."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pellucid.engine.requests import Request
-from pellucid.engine.text import check_stops
 from pellucid.errors import RequestError
 from pellucid.runs.request import described, wrong
 from pellucid.server.openai.body_fields import BIG, COMMON, BodyFields
@@ -83,10 +82,16 @@ def job_of(served: ServedModel, fields: BodyFields, shape: CompletionShape | Cha
         raise wrong("stream_options", described(options), "stream=true")
     if type(usage) is not bool:
         raise wrong("stream_options.include_usage", described(usage), "true | false")
-    stops = fields.stops()
-    check_stops(stops)
     return Job(
-        served, shape, requests, stops, fields.truth("skip_special_tokens", True), stream, usage, fields.truth("return_token_ids"), echoes
+        served,
+        shape,
+        requests,
+        fields.stops(),
+        fields.truth("skip_special_tokens", True),
+        stream,
+        usage,
+        fields.truth("return_token_ids"),
+        echoes,
     )
 
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class Operation:
-    """The state. version: Pellucid's.  models: by the names that clients call them by, set once they are loaded.  running: requests that are being answered."""
+    """The state. version: Pellucid's.  running: requests that are being answered.
+
+    loaded: the models by the names that clients call them by.
+    """
 
     def __init__(self, version: str) -> None:
         self.version = version

@@ -66,7 +66,7 @@ class ModelCounters:
         usage, now = answer.usage(), time.monotonic()
         self.prompt.inc(usage["prompt_tokens"])
         self.generated.inc(usage["completion_tokens"])
-        for reason in (answer.finished[i] if i in answer.finished else "abort" for i in range(len(answer.choices))):
+        for reason in (answer.finished.get(i, "abort") for i in range(len(answer.choices))):
             self.success.labels(self.name, reason).inc()
         self.total.observe(now - answer.started)
         if answer.first is not None:

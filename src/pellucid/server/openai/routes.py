@@ -118,7 +118,8 @@ class OpenAiApi:
         """Answer in Prometheus' text format. A RequestError without prometheus_client."""
         from pellucid.server.openai.prometheus import exposed
 
-        content, kind = await run_in_threadpool(exposed, self.operation.models.values())
+        models = self.operation.loaded.result().values() if self.operation.loaded.done() else ()
+        content, kind = await run_in_threadpool(exposed, models)
         return Response(content, 200, {"cache-control": "no-store"}, kind)
 
     async def tokenize(self, request: Request) -> Response:
@@ -159,8 +160,8 @@ class OpenAiApi:
 def listed(served: "ServedModel") -> dict[str, Any]:
     """Return a model's entry in the list."""
     return {
-        "id": served.name, "object": "model", "created": served.created, "owned_by": "pellucid", "root": served.parent or served.name, "parent": served.parent,
-        "max_model_len": served.longest,
+        "id": served.name, "object": "model", "created": served.created, "owned_by": "pellucid",
+        "root": served.parent or served.name, "parent": served.parent, "max_model_len": served.longest,
     }  # fmt: skip
 
 

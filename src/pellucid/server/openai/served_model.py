@@ -29,8 +29,9 @@ TOKENS = 65_536  # of all texts at once; on a CPU memory is taken as it is writt
 class ServedModel:
     """A model that answers requests.
 
-    folder: its files, None for a hub id.  base: the model that it adapts.  tokens: of all texts at once.  waiting: the most requests in the queue.  version: Pellucid's.
-    longest: tokens of a text, its prompt included.  counters: what /metrics shows of it, None without prometheus_client.
+    folder: its files, None for a hub id.  base: the model that it adapts.  tokens: of all texts at once.
+    waiting: the most requests in the queue.  version: Pellucid's.  longest: tokens of a text, its prompt included.
+    counters: what /metrics shows of it, None without prometheus_client.
     """
 
     def __init__(

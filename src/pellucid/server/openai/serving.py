@@ -7,16 +7,14 @@ import ipaddress
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from pellucid.errors import UseError
 from pellucid.runs.limits import LIMITS, Limits
-from pellucid.server.connections import Connection, ConnectionPool
-from pellucid.server.listen import ended_by_hand, taken
+from pellucid.server.listen import configured, ended_by_hand, taken
 from pellucid.server.openai.operation import Operation
 from pellucid.server.openai.routes import application
 
@@ -86,11 +84,7 @@ def serve_models(
     own, operation = taken(address.port, address.host), Operation(version)
     port = int(own.getsockname()[1])
     app = application(operation, limits, port, address.key, address.loopback, frozenset(address.names), quiet)
-    settings: Any = {
-        "log_level": "critical", "access_log": False, "lifespan": "off", "timeout_graceful_shutdown": 1, "server_header": False,
-        "proxy_headers": False, "timeout_keep_alive": limits.idle, "ws": "none", "http": partial(Connection, ConnectionPool(limits)),
-    }  # fmt: skip
-    server = DrainingServer(uvicorn.Config(app, **settings), operation)
+    server = DrainingServer(configured(app, limits), operation)
 
     def set_up() -> None:
         try:
