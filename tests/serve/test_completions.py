@@ -1,14 +1,16 @@
 """/v1/completions: every answer is its lone run on the engine, streamed or not, and fields mean what OpenAI's and vLLM's clients expect."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from openai_served import OpenAiServed, openai_served
+from openai_served import OpenAiServed, long_folder, openai_served
 from pellucid.api.model import Model, load
 from pellucid.engine import engine
+from pellucid.engine.prefix_cache import PrefixCache
 from pellucid.engine.requests import Output, Token
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.server.openai.choice import Choice
@@ -190,10 +192,25 @@ def test_ignore_eos_and_stop_ids(server: OpenAiServed, model: Model) -> None:
     assert choice["text"] == model.tokenizer.decode(ids[:1], skip_special=True)
 
 
-def test_cached_tokens(server: OpenAiServed) -> None:
-    """A prompt's full pages are counted when they serve it again; with `logprobs` and `echo` all rows run."""
-    ids = [5, 9, 13, 21] * 14 + [7] * 6  # 62 tokens; a page has 64 rows, so none is full
-    assert server.complete(ids, max_tokens=1)["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+def cached_faults(folder: Path) -> list[int]:
+    """Return the prompts whose cached tokens are not the full pages that an earlier prompt shares with them, or whose text is another."""
+    with openai_served(load(long_folder(folder))) as server:
+        ids = [3 + i % 90 for i in range(150)]
+        prompts = [(ids, 0), (ids, 128), ([*ids[:100], 7, *ids[:60]], 64), (ids[1:], 0)]
+        first, out = None, list[int]()
+        for at, (prompt, cached) in enumerate(prompts):
+            answer = server.complete(prompt, max_tokens=4, ignore_eos=True)
+            first = answer["choices"] if first is None else first
+            same = at != 1 or answer["choices"] == first
+            out += [] if answer["usage"]["prompt_tokens_details"] == {"cached_tokens": cached} and same else [at]
+        scored = server.complete(ids, max_tokens=1, echo=True, logprobs=1)  # all rows of a scored prompt run
+        return out if scored["usage"]["prompt_tokens_details"] == {"cached_tokens": 0} else [*out, len(prompts)]
+
+
+def test_cached_tokens(tmp_path: Path) -> None:
+    assert cached_faults(tmp_path / "a") == []
+    with swapped(PrefixCache, "start", lambda self, request, key, tokens: self.pages.begin(request, {}, 0) or 0):
+        assert cached_faults(tmp_path / "b") == [1, 2]
 
 
 def test_equal_requests_have_one_fingerprint(server: OpenAiServed) -> None:

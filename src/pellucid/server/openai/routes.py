@@ -62,10 +62,10 @@ class OpenAiApi:
         return answer({"version": self.operation.version})
 
     async def models(self, request: Request) -> Response:
-        return answer({"object": "list", "data": [listed(served) for served in self.operation.models.values()]})
+        return answer({"object": "list", "data": [model_entry(served) for served in self.operation.models.values()]})
 
     async def model(self, request: Request) -> Response:
-        return answer(listed(self.named(request.path_params["name"])))
+        return answer(model_entry(self.named(request.path_params["name"])))
 
     def named(self, name: Any) -> "ServedModel":
         """Return the model of a name. A RequestError if there is no such one."""
@@ -157,7 +157,7 @@ class OpenAiApi:
         return answer(about | absent | named | {"chat_template": template.source if template else None})
 
 
-def listed(served: "ServedModel") -> dict[str, Any]:
+def model_entry(served: "ServedModel") -> dict[str, Any]:
     """Return a model's entry in the list."""
     return {
         "id": served.name, "object": "model", "created": served.created, "owned_by": "pellucid",
