@@ -25,6 +25,7 @@ from pellucid.errors import CheckpointError, RequestError
 from pellucid.nn.transformer import Encoder, Stack
 from pellucid.runs.request import described, wrong
 from pellucid.server.openai.body_fields import BodyFields
+from pellucid.server.openai.prompts import prompts_of
 
 if TYPE_CHECKING:
     from pellucid.server.openai.served_model import ServedModel
@@ -104,8 +105,6 @@ class Embedder:
 
 def embeddings_document(served: "ServedModel", body: Mapping[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     """Return the vectors of a body's `input`, as numbers or as base64 of little-endian float32. A RequestError for a decoder."""
-    from pellucid.server.openai.jobs import prompts_of
-
     if served.embedder is None:
         raise RequestError("serve.decoder", 400, "model", name=served.name)
     fields = BodyFields(body, KNOWN)

@@ -125,7 +125,8 @@ class OpenAiApi:
     async def tokenize(self, request: Request) -> Response:
         """Return the ids of a `prompt`, or of `messages` by the chat template."""
         from pellucid.server.openai.body_fields import BodyFields
-        from pellucid.server.openai.jobs import TOKENIZE, chat_prompt
+        from pellucid.server.openai.jobs import TOKENIZE
+        from pellucid.server.openai.prompts import chat_prompt
 
         body, served = await self.body(request)
         fields = BodyFields(body, TOKENIZE)
