@@ -22,7 +22,8 @@ from training import corpus_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "README.zh.md", "CONTRIBUTING.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]
-ELSEWHERE = {"docs/python.md": "tests/api/test_python_page.py", "README.zh.md": "tests/docs/test_snippets.py"}
+ELSEWHERE = {"docs/python.md": "tests/api/test_python_page.py", "docs/serve.md": "tests/serve/test_serve_page.py"}
+ELSEWHERE |= {"README.zh.md": "tests/docs/test_snippets.py"}
 ELSEWHERE |= {page: "tests/docs/test_walks.py" for page in PAGES if page.startswith("docs/contributing/")}
 RUN = {"python", "sh", "toml"}
 READ = {"", "text", "js", "diff", "cpp", "json", "svelte", "ts"}  # pictures, and what other tests apply or compare
@@ -65,12 +66,13 @@ OUTSIDE = {"pip install torch --index-url https://download.pytorch.org/whl/cpu"}
 def unrun(command: str) -> str | None:
     """Run a command of the package and return its fault; None if it succeeds or CI runs it."""
     words = shlex.split(command)
-    if words[:2] == ["pellucid", "open"]:
+    if words[:2] in (["pellucid", "open"], ["pellucid", "serve"]):
+        words, ready = (words, "#token=") if words[1] == "open" else ([*words, "--port", "0"], "/v1")
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "BROWSER": "false"}
         process = subprocess.Popen([sys.executable, "-m", *words], env=env, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         try:
-            return None if "#token=" in process.stdout.readline() else f"{command}: no address"
+            return None if ready in process.stdout.readline() else f"{command}: no address"
         finally:
             process.kill()
             process.communicate()

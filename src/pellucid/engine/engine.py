@@ -22,7 +22,7 @@ emitted, and begins every running sequence again from its tokens; a text does no
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.batch.kv_cache import PagedCache, most_pages, windows_of
+from pellucid.engine.allowed import allowed
 from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward
 from pellucid.engine.memory import Memory, edits, restart_lengths
@@ -89,7 +90,7 @@ class Engine:
         self.lock = Lock()  # guards the four below
         self.count = 0
         self.arrived = list[Sequence]()
-        self.cancelled = set[int]()
+        self.cancelled = set[tuple[int, int | None]]()  # a request and one of its texts, None for all
         self.closed = False
         self.queue = Queue()
         self.emitted = list[Emitted]()
@@ -158,11 +159,11 @@ class Engine:
             self.arrived.append(Sequence(number, 0, request, list(request.prompt), siblings=request.n - 1))
         return number
 
-    def cancel(self, number: int) -> None:
-        """End a request with the next step. Does nothing for one that has ended, or was never submitted."""
+    def cancel(self, number: int, index: int | None = None) -> None:
+        """End a request, or its text `index`, with the next step. Does nothing for one that has ended, or was never submitted."""
         with self.lock:
             if number < self.count:
-                self.cancelled.add(number)
+                self.cancelled.add((number, index))
 
     def close(self) -> None:
         """End all requests with the next step, and refuse new ones."""
@@ -188,6 +189,10 @@ class Engine:
     def step(self) -> list[Output]:
         """Run one step. Returns its outputs, after those of steps that failed before it."""
         self.advance()
+        return self.pop_outputs()
+
+    def pop_outputs(self) -> list[Output]:
+        """Return the outputs that no step has returned yet."""
         outputs = [e.output for e in self.emitted]
         self.emitted = []
         return outputs
@@ -195,6 +200,10 @@ class Engine:
     def advance(self) -> None:
         """Run one step; its outputs stay in `emitted`."""
         self.receive()
+        self.run_rows()
+
+    def run_rows(self) -> None:
+        """Run the rows that the scheduler chooses from the queue, and process their logits."""
         self.unfinished = True
         chunks = schedule(self.queue, self.storage, self.limits)
         if chunks:
@@ -211,13 +220,14 @@ class Engine:
             self.recover()
         self.unfinished = True
         with self.lock:
-            cancelled: Container[int] = range(self.count) if self.closed else set(self.cancelled)
-            self.queue.waiting += self.arrived
+            cancelled, closed = set(self.cancelled), self.closed
+            self.queue.waiting = deque(sorted((*self.queue.waiting, *self.arrived), key=lambda s: s.request.priority))
             self.arrived = []
-        for s in [s for s in (*self.queue.running, *self.queue.waiting) if s.number in cancelled]:
+        queued = (*self.queue.running, *self.queue.waiting)
+        for s in [s for s in queued if closed or not cancelled.isdisjoint({(s.number, None), (s.number, s.index)})]:
             self.emit(s, *(Output(s.number, i, ended="cancelled") for i in range(s.index, s.index + s.siblings + 1)))
         with self.lock:  # last, so that a step that fails earlier leaves all of them to the next
-            self.cancelled = {n for n in self.cancelled if n not in cancelled}
+            self.cancelled -= cancelled
         self.unfinished = False
 
     def recover(self) -> None:
@@ -228,9 +238,9 @@ class Engine:
             ended |= {e.sequence} if e.output.ended else set()
         sequences = dict.fromkeys(s for s in (*self.queue.running, *self.queue.waiting) if s not in ended)
         for s in sequences:
-            s.stored, s.scores, s.best = 0, [], None
+            s.restart()
         self.storage.recover()
-        self.queue = Queue(waiting=deque(sequences))
+        self.queue = Queue(waiting=deque(sequences), preempted=self.queue.preempted)
         self.unfinished = False
 
     def emit(self, s: Sequence, *outputs: Output) -> None:
@@ -255,7 +265,10 @@ class Engine:
         """Advance a sequence by the `rows` that ran: collect its prompt's scores, and sample if its newest row was among them."""
         if s.request.scored and not s.written:
             following = s.request.prompt[s.stored + 1 : s.stored + rows + 1]
-            s.scores += logprobs(logits)[range(len(following)), following].tolist()
+            of = logprobs(logits)
+            s.scores += of[range(len(following)), following].tolist()
+            if (count := s.request.logprobs) is not None:
+                s.tops += [likeliest(row, count) for row in of[: len(following)]]
         s.stored += rows
         if not s.written:  # after each chunk: a layer with a window gives back pages that it no longer sees
             self.storage.keep(s)
@@ -275,20 +288,23 @@ class Engine:
 
     def sample(self, s: Sequence, logits: Tensor) -> None:
         """Sample the next token of a sequence from its logits [V], and emit it, or an error if they are not finite."""
-        request, scores = s.request, tuple(s.scores) if not s.written else ()
+        request = s.request
+        first: Any = {} if s.written else {"scores": tuple(s.scores), "tops": tuple(s.tops), "cached": s.cached or 0}
         best = top(logits) if s.best is None else s.best  # the largest logit's number; a recorded plan may have found it
         s.best = None
         if not isfinite(largest := float(logits[best])):  # a NaN is larger than all
             error = UseError("generate.finite", request=s.number, step=s.written, found=largest, path=self.diagnose(s))
-            return self.emit(s, Output(s.number, s.index, Token(best), "error", error, scores))
+            return self.emit(s, Output(s.number, s.index, Token(best), "error", error, **first))
         if not request.new:
-            return self.emit(s, Output(s.number, s.index, ended="length", scores=scores))
+            return self.emit(s, Output(s.number, s.index, ended="length", **first))
         assert request.sampling.seed is not None
+        written = s.tokens[len(request.prompt) :]
+        mask: Any = {} if (tokens := allowed(request, written, s.index, len(logits))) is None else {"allowed": tokens}
         with after(self.module, "sample", s.key):
-            id = self.choose(logits, request.sampling, request.prompt, s.tokens[len(request.prompt) :], s.index, best)
+            id = self.choose(logits, request.sampling, request.prompt, written, s.index, best, **mask)
         token = Token(id) if request.logprobs is None else with_logprobs(logits, id, request.logprobs)
         ended = "stop" if id in request.stops else "length" if s.written + 1 == request.new else None
-        self.emit(s, Output(s.number, s.index, token, ended, scores=scores))
+        self.emit(s, Output(s.number, s.index, token, ended, **first))
 
 
 def pages_for(module: Decoder | EncoderDecoder, count: int, limits: SchedulerLimits, size: int, keep_all: bool) -> PagedCache:

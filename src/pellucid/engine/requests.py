@@ -7,13 +7,27 @@ from collections.abc import Hashable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, Protocol, SupportsIndex
 
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
 from pellucid.ops.sampling.settings import Sampling
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Likeliest = tuple[tuple[int, float], ...]  # tokens with their log-probabilities, the likeliest first
 GREEDY = Sampling()
+
+
+class TokenConstraint(Protocol):
+    """What the tokens of a text must be, such as a grammar."""
+
+    def allowed(self, written: Tokens[int], index: int) -> "Tensor | None":
+        """Return True for each token [V] that may follow text number `index` after these new tokens; None allows all.
+
+        A function of its arguments: a step may be computed again.
+        """
 
 
 @dataclass(frozen=True)
@@ -23,6 +37,7 @@ class Request:
     new: the most new tokens.  stops: tokens that end a text, each its last.  n: texts; each samples by its own index.
     logprobs: the number of likeliest tokens to return with each new token's log-probability; None returns neither.
     scored: return the log-probabilities of the prompt.  source: an encoder's tokens.
+    least: new tokens before a stop may come.  priority: a waiting request with a smaller one begins earlier.
     """
 
     prompt: tuple[int, ...]
@@ -33,6 +48,9 @@ class Request:
     logprobs: int | None = None
     scored: bool = False
     source: tuple[int, ...] | None = None
+    least: int = 0
+    priority: int = 0
+    constraint: TokenConstraint | None = None
 
     @property
     def budget(self) -> int:
@@ -46,19 +64,25 @@ class Token:
 
     id: int
     logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
+    top: Likeliest = ()
 
 
 @dataclass(frozen=True)
 class Output:
-    """A token of one text of a request, or its end, or both. ended: "stop", "length", "cancelled" or "error"."""
+    """A token of one text of a request, or its end, or both. ended: "stop", "length", "cancelled" or "error".
+
+    With the first output come, of the prompt's tokens from the second on, `scores`: their log-probabilities, and `tops`: the likeliest
+    tokens there, if the request is scored and has `logprobs`; and `cached`: the number of the prompt's rows that were stored already.
+    """
 
     request: int
     index: int
     token: Token | None = None
     ended: str | None = None
     error: UseError | None = None
-    scores: tuple[float, ...] = ()  # of the prompt's tokens from the second on, with the first output
+    scores: tuple[float, ...] = ()
+    tops: tuple[Likeliest, ...] = ()
+    cached: int = 0
 
 
 @dataclass(eq=False)
@@ -74,6 +98,8 @@ class Sequence:
     root: Hashable = None  # everything that its stored rows depend on besides tokens: the prefix cache's key
     edited: bool = False  # by a watch, so that its pages never enter the prefix cache
     scores: list[float] = field(default_factory=list)
+    tops: list[Likeliest] = field(default_factory=list)
+    cached: int | None = None  # rows that were stored already when it first began
     best: int | None = None  # the likeliest token of the last step, if a plan has computed it
 
     @cached_property
@@ -90,6 +116,10 @@ class Sequence:
     def pending(self) -> int:
         """Return the number of rows not stored yet; 1 while it decodes."""
         return len(self.tokens) - self.stored
+
+    def restart(self) -> None:
+        """Forget what was computed, so that all rows run again."""
+        self.stored, self.scores, self.tops, self.best = 0, [], [], None
 
 
 def name(number: int, index: int) -> int | str:
@@ -108,6 +138,8 @@ def check(module: Decoder | EncoderDecoder, request: Request, place: str = "") -
         raise UseError("generate.new", found=request.new)
     if not is_integer(request.n, 1):
         raise UseError("generate.n", found=request.n)
+    if not is_integer(request.least, 0) or request.least > request.new:
+        raise UseError("generate.least", found=request.least, most=request.new)
     if not is_integer(0 if request.logprobs is None else request.logprobs, 0):
         raise UseError("generate.logprobs", found=request.logprobs)
     rows = module.config.positions

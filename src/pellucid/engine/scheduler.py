@@ -63,10 +63,11 @@ class Storage(Protocol):
 
 @dataclass
 class Queue:
-    """The running sequences, oldest first, and the waiting ones, next first."""
+    """The running sequences, oldest first, and the waiting ones, next first. preempted: the count of preemptions."""
 
     running: list[Sequence] = field(default_factory=list)
     waiting: deque[Sequence] = field(default_factory=deque)
+    preempted: int = 0
 
 
 def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits) -> dict[Sequence, int]:
@@ -79,7 +80,8 @@ def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits) -> dict[Se
         last = queue.running[-1]
         left += chunks.pop(last, 0)
         storage.close(last)
-        last.stored, last.scores = 0, []
+        last.restart()
+        queue.preempted += 1
         queue.waiting.appendleft(last)  # before it leaves the other queue: if the step fails between, it is in one of them
         queue.running.pop()
         return last
@@ -128,6 +130,7 @@ def admit(queue: Queue, storage: Storage, limits: SchedulerLimits, chunks: dict[
             s.stored = 0
             return
         storage.reserve(s.key, s.stored + rows)
+        s.cached = s.stored if s.cached is None else s.cached
         queue.running.append(s)
         queue.waiting.popleft()
         chunks[s] = rows

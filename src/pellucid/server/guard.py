@@ -7,6 +7,7 @@ choose Host, Origin or Sec-Fetch-Site, and does not know the token. The token is
 import hmac
 from collections.abc import Mapping
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pellucid.errors import RequestError
@@ -70,7 +71,11 @@ class Guard:
         except Exception as fault:
             if started:
                 raise
-            await faults.error_response(fault, language(scope))(scope, receive, sealed)
+            await self.refusal(fault, language(scope))(scope, receive, sealed)
+
+    def refusal(self, fault: Exception, language: str | None) -> Response:
+        """Return the response to a refused request."""
+        return faults.error_response(fault, language)
 
     def check(self, scope: Scope) -> None:
         """Raise a RequestError for a request that does not come from this page, or is of a kind that is not served."""
@@ -82,7 +87,7 @@ class Guard:
                 raise RequestError("server.twice", 400, name, name=name)
         one = {name: values[0] for name, values in headers.items()}
         path, method = scope["path"], scope["method"]
-        if one.get("host") not in self.hosts:
+        if not self.own(one.get("host", "")):
             raise RequestError("server.host", 403, "host", found=one.get("host", "-"), allowed=", ".join(sorted(self.hosts)))
         if "origin" in one and one["origin"] != f"http://{one['host']}":
             raise RequestError("server.origin", 403, "origin", found=one["origin"], allowed=f"http://{one['host']}")
@@ -90,7 +95,7 @@ class Guard:
         if one.get("sec-fetch-site", "none") not in ("none", "same-origin") and not opened:
             raise RequestError("server.site", 403, "sec-fetch-site", found=one["sec-fetch-site"])
         if path not in self.free and not self.knows(one):
-            raise RequestError("server.token", 401, "authorization")
+            raise self.unknown()
         if method not in METHODS:
             raise RequestError("server.method", 405, found=method)
         if len(scope.get("query_string", b"")) > self.limits.query:
@@ -104,6 +109,14 @@ class Guard:
             raise RequestError("server.type", 415, "content-type", found=one.get("content-type", "-"))
         if one.get("content-encoding", "identity") != "identity":
             raise RequestError("server.encoding", 415, "content-encoding", found=one["content-encoding"])
+
+    def own(self, host: str) -> bool:
+        """True if `host` names this server."""
+        return host in self.hosts
+
+    def unknown(self) -> RequestError:
+        """Return the error for a request without the token."""
+        return RequestError("server.token", 401, "authorization")
 
     def knows(self, headers: Mapping[str, str]) -> bool:
         """True if the request carries the token. The comparison takes the same time for every wrong one."""

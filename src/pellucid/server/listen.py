@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 
-def taken(port: int) -> socket.socket:
-    """Return a socket that listens on `port` of 127.0.0.1; 0 takes a free one. A UseError if the port is busy."""
+def taken(port: int, host: str = HOST) -> socket.socket:
+    """Return a socket that listens on `port` of an address; 0 takes a free one. A UseError if the port is busy."""
     if not 0 <= port < 1 << 16:
         raise UseError("open.port", found=port)
-    own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    own = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        own.bind((HOST, port))
+        own.bind((host, port))
         own.listen(128)
     except OSError as wrong:
         own.close()
@@ -66,11 +66,16 @@ def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: L
 
 def listening(app: "ASGIApp", limits: Limits) -> uvicorn.Server:
     """Return the server of an application, whose connections have deadlines; see connections.py."""
+    return uvicorn.Server(configured(app, limits))
+
+
+def configured(app: "ASGIApp", limits: Limits) -> uvicorn.Config:
+    """Return the settings of a server."""
     settings: Any = {
         "log_level": "critical", "access_log": False, "lifespan": "off", "timeout_graceful_shutdown": 1, "server_header": False,
         "proxy_headers": False, "timeout_keep_alive": limits.idle, "ws": "none", "http": partial(Connection, ConnectionPool(limits)),
     }  # fmt: skip
-    return uvicorn.Server(uvicorn.Config(app, **settings))
+    return uvicorn.Config(app, **settings)
 
 
 @contextmanager

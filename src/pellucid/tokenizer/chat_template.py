@@ -7,7 +7,7 @@ it wrote itself: only there may a control token be read.
 import json
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from secrets import randbits
@@ -123,6 +123,21 @@ def named_files(folder: Path) -> list[Path]:
     if len(names) > MOST:
         raise TokenizerError("template.many", folder=place, count=len(names), limit=MOST)
     return [inside(place, name, TokenizerError) for name in names]
+
+
+def ended_after(rendered: Rendered, message: dict[str, Any]) -> Rendered:
+    """Return the prompt up to the end of its last message's content. A UseError if the template did not write that as it is.
+
+    A template may strip the content; then the prompt ends with the stripped one.
+    """
+    content = message.get("content")
+    at = rendered.text.rfind(content.strip()) if isinstance(content, str) and content.strip() else -1
+    if at < 0 or not isinstance(content, str):
+        raise UseError("template.continue")
+    end = at + len(content.strip())
+    if rendered.text.startswith(content.lstrip(), at):
+        end = at + len(content.lstrip())
+    return replace(rendered, text=rendered.text[:end], own=tuple((start, min(stop, end)) for start, stop in rendered.own if start < end))
 
 
 def choose(by_name: dict[str, Template], file: str, name: str | None, tools: bool) -> Template:

@@ -18,7 +18,7 @@ from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
 from pellucid.errors import TokenizerError
 from pellucid.messages import say
 from pellucid.tokenizer.backend import TextEncoder, library
-from pellucid.tokenizer.chat_template import Rendered, Template, choose, templates
+from pellucid.tokenizer.chat_template import Rendered, Template, choose, ended_after, templates
 from pellucid.tokenizer.pieces import Piece, Stream, writing
 from pellucid.tokenizer.tokenizer_file import Spec, check, vocabulary
 from pellucid.tokenizer.wordpiece import wordpiece
@@ -104,13 +104,18 @@ class Tokenizer:
             self._refuse_control(id for id, added in zip(ids, made, strict=True) if not added)
         return ids
 
-    def chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, **how: Any) -> list[int]:
+    def chat(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, continue_final_message: bool = False, **how: Any
+    ) -> list[int]:
         """Return the ids of a conversation, [{"role": "user", "content": "Hello"}], ready for the reply; `how` as in `render`.
 
+        continue_final_message: end with the last message's content, so that the reply continues it.
         Only what the template itself wrote is read as control tokens: no content, name or tool can hold one.
         """
         template = choose(self.templates, self.file, how.pop("template", None), bool(tools))
-        return self._chat(template).ids(self.render(messages, tools, template=template, **how), (messages, tools, how))
+        rendered = self.render(messages, tools, template=template, **how)
+        rendered = ended_after(rendered, messages[-1]) if continue_final_message else rendered
+        return self._chat(template).ids(rendered, (messages, tools, how))
 
     def render(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, template: str | Template | None = None, **how: Any

@@ -1,6 +1,6 @@
 """From logits to the next token. Each setting is a stage over the whole vocabulary, in one order; a stage that is off does not run.
 
-    bias -> repetition -> presence -> frequency | -> temperature -> top_k -> top_p -> min_p -> probabilities -> draw
+    allowed -> bias -> repetition -> presence -> frequency | -> temperature -> top_k -> top_p -> min_p -> probabilities -> draw
 
 Temperature 0 takes the largest after the stages before the bar. The order is transformers' (its processors, then its warpers), with
 OpenAI's two penalties of the output, as in vLLM. vLLM applies min-p before top-k and top-p; llama.cpp applies the temperature last, so
@@ -29,6 +29,7 @@ from pellucid.watching.tap import here, note, tap
 from pellucid.watching.terms import Index, Terms
 
 LAST_ROW = OpKind("last row", lambda m: f"{m.x}[−1]", result="last row")
+ALLOWED = OpKind("allowed", lambda m: f"{m.x} if allowed, else −∞")
 BIAS = OpKind("bias", lambda m: f"{m.x} + bias")
 REPETITION = OpKind(
     "repetition",
@@ -180,6 +181,12 @@ def temperature(x: Tensor, s: Sampling, history: History) -> Tensor:
     return note(y, TEMPERATURE.name, (x,), (), terms, settings=lambda: {"temperature": t})
 
 
+def restricted(x: Tensor, allowed: Tensor) -> Tensor:
+    """Return x [V] with -∞ for each token that is not `allowed` [V]."""
+    y = x.masked_fill(~allowed, float("-inf"))
+    return note(y, ALLOWED.name, (x,), (), lambda i: Terms().plus(x=x[i], cut=None if allowed[i] else y[i]))
+
+
 def finite(x: Tensor) -> float:
     """Return the largest of x [N]. Raises UseError unless it is finite, since there is nothing to draw then."""
     if not isfinite(top := float(x.numpy().max())):
@@ -235,20 +242,22 @@ class Stage:
         return replace(self, seen=tapped) if tapped is made else Stage(self.name, tapped, None, self.vocab)
 
 
-def run(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
+def run(logits: Tensor, s: Sampling, history: History, allowed: Tensor | None = None) -> Iterator[Stage]:
     """Yield logits [V] and every stage that is on, in order. The last is "probabilities", except at temperature 0."""
-    for at in left(logits, s, history):
+    for at in left(logits, s, history, allowed):
         yield at
     if not s.greedy:
         yield Stage("probabilities", at.values.double().softmax(0), at.ids, at.vocab).watched(at)
 
 
-def left(logits: Tensor, s: Sampling, history: History) -> Iterator[Stage]:
+def left(logits: Tensor, s: Sampling, history: History, allowed: Tensor | None = None) -> Iterator[Stage]:
     """Yield the stages before the probabilities."""
     changed = any(getattr(s, name) != OFF[name] for name in ("bias", "repetition", "presence", "frequency"))
     x = logits.to("cpu", wide(logits.dtype), copy=bool(here.calls) or changed)  # not the model's own tensor
     x = tap(note(x, LAST_ROW.name, (logits,), (), lambda i: Terms(x=logits[i])), "logits: V")
     yield (at := Stage("logits", x, None, len(x)))
+    if allowed is not None:
+        yield (at := Stage("allowed", tap(restricted(x, allowed), "allowed: V"), None, len(x)))
     for name, change in CHANGES.items():
         if getattr(s, name) != OFF[name] and not (name == "temperature" and s.greedy):
             yield (at := Stage(name, tap(change(at.values, s, history), f"{name}: V"), None, at.vocab))
@@ -277,18 +286,26 @@ def draw(probabilities: Tensor, u: Tensor | float) -> Tensor:
 
 
 def choose(
-    logits: Tensor, s: Sampling, prompt: Sequence[int] = (), output: Sequence[int] = (), index: int = 0, best: int | None = None
+    logits: Tensor,
+    s: Sampling,
+    prompt: Sequence[int] = (),
+    output: Sequence[int] = (),
+    index: int = 0,
+    best: int | None = None,
+    allowed: Tensor | None = None,
 ) -> int:
     """Choose the token after logits [V] for text number `index` of a request with this prompt and output.
 
     A draw depends on these and the seed alone. Logits may be -∞; a draw from -∞ alone, or from NaN, is a UseError, which temperature 0
-    does not check. best: the index of the largest logit, if known.
+    does not check. best: the index of the largest logit, if known.  allowed: True for each token [V] that may come; None allows all.
     """
-    if best is not None and s.plain and not here.calls:
+    if best is not None and s.plain and allowed is None and not here.calls:
         return best
     history = History(prompt, output)
-    at = deque((run if here.calls else left)(logits, s, history), 1).pop()
+    at = deque((run if here.calls else left)(logits, s, history, allowed), 1).pop()
     if s.greedy:
+        if allowed is not None:
+            finite(at.values)
         return top(at.values)
     assert s.seed is not None
     u = uniform(sibling(s.seed, index), len(output))

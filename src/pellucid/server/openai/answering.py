@@ -1,0 +1,213 @@
+"""From the engine's outputs to an answer: one document, or a stream of server-sent events.
+
+    data: {"choices": [{"delta": {"content": "Par"}, ...}], ...}
+    data: [DONE]
+
+Both feed the same choices, so that the join of a stream is the answer that is not streamed.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pellucid.engine.requests import Output
+from pellucid.errors import RequestError
+from pellucid.runs.worker import left
+from pellucid.server.openai.choice import Choice, Delta, TokenEntry
+from pellucid.server.openai.error_shape import error_body
+from pellucid.server.openai.jobs import Job
+from pellucid.server.openai.served_model import Submitted
+from pellucid.server.openai.shapes import ChatShape, head, usage_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+
+class GeneratedAnswer:
+    """The choices of a job, and the count of its tokens. The first `n` choices are the first prompt's.
+
+    finished: why each choice ended.  first: seconds from the start to the first token.  facts: of the log's line, set at the end.
+    last: when each choice's last token came.
+    """
+
+    def __init__(self, job: Job, submitted: Submitted, facts: dict[str, Any]) -> None:
+        self.job, self.submitted, self.facts = job, submitted, facts
+        self.choices = [Choice(job.served.tokenizer, job.stops, r.least, job.skip_special) for r in job.requests for _ in range(r.n)]
+        self.ids: list[list[int]] = [[] for _ in self.choices]
+        self.cached, self.finished = 0, dict[int, str]()
+        self.started = time.monotonic()
+        self.first: float | None = None
+        self.last: dict[int, float] = {}
+
+    def close(self) -> None:
+        """Cancel what has not ended, and write the facts for the log."""
+        self.submitted.close()
+        usage = self.usage()
+        self.facts |= {name: usage[name] for name in ("prompt_tokens", "completion_tokens")} | {"cached_tokens": self.cached}
+        if (counters := self.job.served.counters) is not None:
+            counters.count(self)
+        self.facts |= {"first": None if self.first is None else round(self.first, 6), "finish": sorted(set(self.finished.values()))}
+
+    def note_token(self, at: int) -> None:
+        """Note the time of a choice's token."""
+        now = time.monotonic()
+        self.first = now - self.started if self.first is None else self.first
+        if (counters := self.job.served.counters) is not None and at in self.last:
+            counters.between.observe(now - self.last[at])
+        self.last[at] = now
+
+    def prompt_of(self, position: int) -> tuple[int, ...]:
+        """Return a prompt's tokens; an encoder-decoder's are its source."""
+        request = self.job.requests[position]
+        return request.prompt if request.source is None else request.source
+
+    def usage(self) -> dict[str, Any]:
+        """Return the count of tokens so far."""
+        prompts = sum(len(self.prompt_of(i)) for i in range(len(self.job.requests)))
+        return usage_of(prompts, sum(c.tokens for c in self.choices), self.cached)
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, Delta, list[int]], None]:
+        """Yield the number of a choice, what it gains, and its new ids."""
+        async with aclosing(self.submitted.outputs()) as outputs:
+            async for position, output in outputs:
+                at = position * self.job.n + output.index
+                if self.choices[at].ended:
+                    continue
+                if output.ended == "cancelled":
+                    raise RequestError("serve.draining", 503)
+                fresh = not self.choices[at].tokens and not self.ids[at]
+                self.cached += output.cached if fresh and not output.index else 0
+                delta = self.choices[at].feed(output)
+                if fresh:
+                    self.add_prompt(position, output, delta)
+                new = [] if output.token is None else [output.token.id]
+                if new:
+                    self.note_token(at)
+                self.ids[at] += new
+                if delta.finish is not None:
+                    self.finished[at] = delta.finish
+                    if delta.finish == "stop" and output.ended is None:
+                        self.submitted.stop(position, output.index)
+                yield at, delta, new
+
+    def add_prompt(self, position: int, output: Output, delta: Delta) -> None:
+        """Put a prompt before a text's first delta, if the job echoes it."""
+        if self.job.echoes:
+            delta.text = self.job.echoes[position] + delta.text
+        if self.job.requests[position].scored:
+            prompt, scores = self.job.requests[position].prompt, output.scores
+            rows = zip(prompt[1:], scores, output.tops, strict=True)
+            delta.entries[:0] = [TokenEntry(prompt[0], None), *(TokenEntry(id, score, top) for id, score, top in rows)]
+
+    async def document(self) -> dict[str, Any]:
+        """Return the answer as one document."""
+        shape, texts = self.job.shape, [""] * len(self.choices)
+        entries: list[list[TokenEntry]] = [[] for _ in self.choices]
+        reasons: list[Any] = [None] * len(self.choices)
+        async with aclosing(self.deltas()) as deltas:
+            async for at, delta, _ in deltas:
+                texts[at] += delta.text
+                entries[at] += delta.entries
+                reasons[at] = delta.reason if delta.finish is not None else reasons[at]
+        choices = [
+            shape.full(at, texts[at], entries[at], self.finished[at]) | {"stop_reason": reasons[at]} for at in range(len(self.choices))
+        ]
+        if self.job.return_ids:
+            choices = [c | {"token_ids": ids} for c, ids in zip(choices, self.ids, strict=True)]
+            prompts: dict[str, Any] = {"prompt_token_ids": list(self.prompt_of(0))}
+        else:
+            prompts = {}
+        served = self.job.served
+        return head(shape, served.name, served.fingerprint, False) | {"choices": choices, "usage": self.usage()} | prompts
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the chunks of a stream."""
+        job, shape = self.job, self.job.shape
+        own = head(shape, job.served.name, job.served.fingerprint, True)
+        tail: dict[str, Any] = {"usage": None} if job.include_usage else {}
+        if isinstance(shape, ChatShape):
+            for at in range(len(self.choices)):
+                role = {"index": at, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+                yield own | {"choices": [role]} | tail
+        prompts_sent = set[int]()
+        async with aclosing(self.deltas()) as deltas:
+            async for at, delta, new in deltas:
+                for choice in self.pieces(at, delta):
+                    if job.return_ids:
+                        choice |= {"token_ids": new}
+                        new = []
+                        if at not in prompts_sent:
+                            choice |= {"prompt_token_ids": list(self.prompt_of(at // job.n))}
+                            prompts_sent.add(at)
+                    yield own | {"choices": [choice]} | tail
+        if job.include_usage:
+            yield own | {"choices": [], "usage": self.usage()}
+
+    def pieces(self, at: int, delta: Delta) -> Iterator[dict[str, Any]]:
+        """Yield the choices of chunks that a delta makes: its text and log-probabilities, and a chat's end apart."""
+        shape = self.job.shape
+        apart = isinstance(shape, ChatShape) and delta.finish is not None
+        if delta.text or (delta.entries and (shape.count is not None or self.job.return_ids)) or (delta.finish and not apart):
+            yield shape.piece(at, delta.text, delta.entries, None if apart else delta.finish)
+        if apart:
+            yield shape.piece(at, "", [], delta.finish) | {"logprobs": None, "stop_reason": delta.reason}
+
+
+async def unless_left(request: "Request", answer: GeneratedAnswer) -> dict[str, Any]:
+    """Return the document of an answer. A RequestError if the client disconnects first, and then nothing of it runs on."""
+    working, gone = asyncio.ensure_future(answer.document()), asyncio.ensure_future(left(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise RequestError("server.stopped", 503)
+        return working.result()
+    finally:
+        answer.close()
+        for task in (working, gone):
+            task.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+class EventStream(Response):
+    """A stream of an answer's chunks. A client that disconnects cancels it at once, also while nothing is sent."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, request: "Request", answer: GeneratedAnswer, language: str | None) -> None:
+        super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self.request, self.answer, self.language = request, answer, language
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending, gone = asyncio.ensure_future(self.send(send)), asyncio.ensure_future(left(self.request))
+        try:
+            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.answer.close()
+            for task in (sending, gone):
+                task.cancel()
+            await asyncio.gather(sending, gone, return_exceptions=True)
+
+    async def send(self, send: Send) -> None:
+        """Send the chunks; an error ends the stream as its last one."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            async with aclosing(self.answer.events()) as events:
+                async for event in events:
+                    await send(body(event))
+            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": True})
+        except Exception as fault:
+            await send(body(error_body(fault, self.language)[1]))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def body(event: dict[str, Any]) -> dict[str, Any]:
+    """Return the message that sends one event."""
+    text = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return {"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True}

@@ -1,0 +1,79 @@
+"""The prompts of a body as ids: texts, ids, or messages by the model's chat template."""
+
+from typing import TYPE_CHECKING, Any
+
+from pellucid.runs.request import described, wrong
+from pellucid.server.openai.body_fields import BodyFields
+
+if TYPE_CHECKING:
+    from pellucid.server.openai.served_model import ServedModel
+
+
+def prompts_of(served: "ServedModel", fields: BodyFields, name: str = "prompt") -> list[tuple[list[int], str | None]]:
+    """Return the ids of each prompt, with its text if it was one: the field is a text, ids, or a list of texts or of ids."""
+    given = fields.given.get(name)
+    allowed = '"...", ["..."], [ids], [[ids]]'
+    several: list[Any]
+    if isinstance(given, str):
+        several = [given]
+    elif isinstance(given, list) and given:
+        several = [given] if all(type(i) is int for i in given) else given
+    else:
+        raise wrong(name, described(given), allowed)
+    special = fields.truth("add_special_tokens", True)
+    out: list[tuple[list[int], str | None]] = []
+    for i, one in enumerate(several):
+        place = name if len(several) == 1 else f"{name}[{i}]"
+        if isinstance(one, str):
+            ids = served.tokenizer.encode(one, special=special)
+            out.append((ids, one))
+        elif isinstance(one, list):
+            check_prompt_ids(one, place, served.vocab)
+            ids = one
+            out.append((ids, None))
+        else:
+            raise wrong(place, described(one), allowed)
+        if not ids:
+            raise wrong(place, described(one), "1..")
+    return out
+
+
+def check_prompt_ids(ids: list[Any], place: str, vocab: int) -> None:
+    """Raise a RequestError unless these are token ids."""
+    for i, id in enumerate(ids):
+        if type(id) is not int or not 0 <= id < vocab:
+            raise wrong(f"{place}[{i}]", described(id), f"0..{vocab - 1}")
+
+
+def chat_prompt(served: "ServedModel", fields: BodyFields) -> list[int]:
+    """Return the ids that the model's chat template makes of `messages`."""
+    messages = fields.given.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise wrong("messages", described(messages), '[{"role": "user", "content": "..."}]')
+    continues = fields.truth("continue_final_message")
+    generates = fields.truth("add_generation_prompt", not continues)
+    if continues and generates:
+        raise wrong("add_generation_prompt", "true", "continue_final_message=false")
+    return served.tokenizer.chat(
+        [plain_message(m, f"messages[{i}]") for i, m in enumerate(messages)],
+        add_generation_prompt=generates,
+        settings=fields.table("chat_template_kwargs"),
+        continue_final_message=continues,
+    )
+
+
+def plain_message(message: Any, place: str) -> Any:
+    """Return a message whose content is one text; OpenAI's may be a list of parts, of which texts alone are read here."""
+    if not isinstance(message, dict):
+        raise wrong(place, described(message), "{}")
+    dropped = {name for name in ("refusal", "audio", "annotations", "function_call") if not message.get(name)}
+    message = {name: value for name, value in message.items() if name not in dropped}
+    if not isinstance(parts := message.get("content"), list):
+        return message
+    texts = []
+    for i, part in enumerate(parts):
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, dict) else part
+            raise wrong(f"{place}.content[{i}].type", described(kind), '"text"')
+        texts.append(part["text"])
+    return message | {"content": "".join(texts)}

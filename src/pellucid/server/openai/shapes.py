@@ -1,0 +1,104 @@
+"""The shapes of answers: a choice of a completion or a chat, plain or as a chunk of a stream, and log-probabilities in both forms.
+
+A token that is no text alone, such as one byte of a character, is written "bytes:\\\\xe4", so that no two tokens have one name.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from pellucid.server.openai.choice import TokenEntry
+from pellucid.tokenizer.tokenizer import Tokenizer
+
+
+def written(tokenizer: Tokenizer, id: int) -> tuple[str, bytes]:
+    """Return the name of a token in log-probabilities, and its bytes."""
+    (piece,) = tokenizer.pieces([id])
+    try:
+        return piece.raw.decode("utf-8"), piece.raw
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece.raw), piece.raw
+
+
+class CompletionShape:
+    """The shapes of /v1/completions. offset: characters of each choice's text that earlier chunks have."""
+
+    object, chunk, prefix = "text_completion", "text_completion", "cmpl"
+
+    def __init__(self, tokenizer: Tokenizer, logprobs: int | None) -> None:
+        self.tokenizer, self.count = tokenizer, logprobs
+        self.offsets: dict[int, int] = {}
+
+    def logprobs(self, index: int, entries: Sequence[TokenEntry]) -> dict[str, Any] | None:
+        """Return tokens, their log-probabilities, the likeliest in their places, and where each begins in the text."""
+        if self.count is None:
+            return None
+        out: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for e in entries:
+            name, _ = written(self.tokenizer, e.id)
+            top = {written(self.tokenizer, id)[0]: finite(value) for id, value in e.top}
+            out["tokens"].append(name)
+            out["token_logprobs"].append(finite(e.logprob))
+            out["top_logprobs"].append(None if e.logprob is None else top | {name: finite(e.logprob)})
+            out["text_offset"].append(self.offsets.get(index, 0))
+            self.offsets[index] = self.offsets.get(index, 0) + len(name)
+        return out
+
+    def full(self, index: int, text: str, entries: Sequence[TokenEntry], finish: str | None) -> dict[str, Any]:
+        """Return a choice of an answer that is not streamed."""
+        return {"index": index, "text": text, "logprobs": self.logprobs(index, entries), "finish_reason": finish}
+
+    piece = full
+
+
+class ChatShape:
+    """The shapes of /v1/chat/completions."""
+
+    object, chunk, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
+
+    def __init__(self, tokenizer: Tokenizer, logprobs: int | None) -> None:
+        self.tokenizer, self.count = tokenizer, logprobs
+
+    def logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any] | None:
+        """Return each token with its log-probability, its bytes and the likeliest tokens in its place."""
+        if self.count is None:
+            return None
+        content = [self.entry(e.id, e.logprob) | {"top_logprobs": [self.entry(*pair) for pair in e.top]} for e in entries]
+        return {"content": content, "refusal": None}
+
+    def entry(self, id: int, logprob: float | None) -> dict[str, Any]:
+        name, raw = written(self.tokenizer, id)
+        return {"token": name, "logprob": finite(logprob), "bytes": list(raw)}
+
+    def full(self, index: int, text: str, entries: Sequence[TokenEntry], finish: str | None) -> dict[str, Any]:
+        """Return a choice of an answer that is not streamed."""
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"index": index, "message": message, "logprobs": self.logprobs(entries), "finish_reason": finish}
+
+    def piece(self, index: int, text: str, entries: Sequence[TokenEntry], finish: str | None) -> dict[str, Any]:
+        """Return a choice of a chunk."""
+        delta = {} if finish is not None and not text else {"content": text}
+        return {"index": index, "delta": delta, "logprobs": self.logprobs(entries), "finish_reason": finish}
+
+
+def head(shape: CompletionShape | ChatShape, model: str, fingerprint: str, chunk: bool) -> dict[str, Any]:
+    """Return the fields that an answer, or every chunk of it, begins with."""
+    kind = shape.chunk if chunk else shape.object
+    return {
+        "id": f"{shape.prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model,
+        "system_fingerprint": fingerprint,
+    }  # fmt: skip
+
+
+def usage_of(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+    """Return the count of tokens of an answer. cached: tokens of prompts whose rows were stored already."""
+    return {
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached}, "completion_tokens_details": {"reasoning_tokens": 0},
+    }  # fmt: skip
+
+
+def finite(logprob: float | None) -> float | None:
+    """Return a log-probability that JSON can hold: -9999 for -∞, as OpenAI does."""
+    return None if logprob is None else max(logprob, -9999.0)
